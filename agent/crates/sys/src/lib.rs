@@ -1,0 +1,6 @@
+//! The one place where Partywall's agent uses `unsafe`: system calls and machine instructions that have no
+//! safe wrapper. Every other crate forbids it. What is here decides nothing; it only makes a call safe.
+
+pub mod affinity;
+pub mod memory;
+pub mod process;

@@ -1,0 +1,68 @@
+//! Blocks of page-aligned memory and the loops over them that must be exactly the instructions they say.
+
+use std::io;
+use std::ptr::NonNull;
+
+/// Anonymous private memory, page-aligned, zeroed, given back on drop.
+pub struct Block {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a `Block` owns its mapping alone; nothing else holds the pointer.
+unsafe impl Send for Block {}
+// SAFETY: shared access only reads through `&[u8]`.
+unsafe impl Sync for Block {}
+
+impl Block {
+    /// Maps `len` bytes (at least one), untouched.
+    ///
+    /// # Errors
+    /// `ENOMEM` when the host or the sandbox has no room.
+    pub fn new(len: usize) -> io::Result<Self> {
+        use rustix::mm::{mmap_anonymous, MapFlags, ProtFlags};
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice aliases nothing.
+        let start = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                len.max(1),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, len: len.max(1) })
+    }
+
+    /// Maps `len` bytes and writes one byte a page, so that later accesses meet real memory and not the zero page.
+    ///
+    /// # Errors
+    /// As [`Block::new`].
+    pub fn touched(len: usize) -> io::Result<Self> {
+        let mut block = Self::new(len)?;
+        for page in block.bytes_mut().chunks_mut(4096) {
+            page[0] = 1;
+        }
+        Ok(block)
+    }
+
+    /// The memory.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping is `len` bytes long, readable, and lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    /// The memory, writable.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`; `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range that `new` mapped; no reference to it outlives `self`.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}

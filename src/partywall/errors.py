@@ -1,0 +1,73 @@
+"""Every error a user can meet, and the exit code each ends with.
+
+PartywallError
+├── UsageError            2  a scenario or command line that cannot be used; may hold many problems
+├── CapabilityError       4  the host lacks something; names it, what it costs and how to get it
+├── TrialError            5  a trial or sandbox failed
+└── AgentError            5  the agent refused, died or spoke nonsense
+Anything else that escapes is a bug and ends with 70.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """What the process's exit code means."""
+
+    HOLDS = 0
+    VIOLATED = 1
+    USAGE = 2
+    INCONCLUSIVE = 3
+    CAPABILITY = 4
+    FAILED = 5
+    BUG = 70
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake in an input: where it stands, what it is, and what would do."""
+
+    message: str
+    remedy: str = ""
+    file: str = ""
+    line: int | None = None
+    key: str = ""
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line) if part)
+        parts = [part for part in (place, self.key, self.message) if part]
+        text = ": ".join(parts)
+        return f"{text} — {self.remedy}" if self.remedy else text
+
+
+class PartywallError(Exception):
+    """Base of all errors that are not bugs."""
+
+    exit = Exit.FAILED
+
+
+class UsageError(PartywallError):
+    """An input that cannot be used; carries all of its problems at once."""
+
+    exit = Exit.USAGE
+
+    def __init__(self, *problems: Problem | str) -> None:
+        self.problems = tuple(p if isinstance(p, Problem) else Problem(p) for p in problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class CapabilityError(PartywallError):
+    """The host lacks something this run needs."""
+
+    exit = Exit.CAPABILITY
+
+
+class TrialError(PartywallError):
+    """A trial or a sandbox failed; the message names it."""
+
+
+class AgentError(PartywallError):
+    """The agent refused a request, died, or sent what the contract does not know."""

@@ -1,0 +1,152 @@
+"""Statistical results: every figure with its interval, its baseline from the same block, and how it was got."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from partywall.model.scenario import Frozen, Goal, Level
+
+
+class Estimate(Frozen):
+    """A figure with its interval. n: blocks. n_effective: blocks it is worth, given how they correlate."""
+
+    value: float
+    low: float
+    high: float
+    level: float = 0.95
+    n: int
+    n_effective: float | None = None
+    method: str
+
+    @property
+    def half_width(self) -> float:
+        return (self.high - self.low) / 2
+
+
+class Warn(StrEnum):
+    """What a reader must know beside a figure; `partywall.report.advice` holds the advice for each."""
+
+    CARRY_OVER = "carry_over"
+    FEW_BLOCKS = "few_blocks"
+    STEAL = "steal"
+    FOREIGN_LOAD = "foreign_load"
+    DRIFTING_EFFECT = "drifting_effect"
+    NULL_EFFECT = "null_effect"
+    THROTTLED = "throttled"
+    AGGRESSOR_FELL_SHORT = "aggressor_fell_short"
+    EMULATED = "emulated"
+    SWAPPING = "swapping"
+    SHARED_DISK_CACHE = "shared_disk_cache"
+
+
+class CarryOver(Frozen):
+    """Whether the effect still moved inside the slots: late half against early half, relative to the baseline's."""
+
+    drift: Estimate
+    present: bool
+    slot_ns: int
+    lengthened: int = 0
+
+
+class Cause(Frozen):
+    """A kernel counter that moved with the harm: the likely resource. change: treated over baseline, per second."""
+
+    counter: str
+    resource: str
+    baseline: float
+    treated: float
+    difference: Estimate
+    correlation: Estimate | None = None
+    text: str
+
+
+class Cell(Frozen):
+    """One victim under one treatment, against the baseline of the same blocks.
+
+    isolation: isolation factor, measured/baseline throughput. latency: latency impact by percentile ("p50", "p99"…).
+    efficiency: q = v/(v_ref·s) where a limit promises s. variation: standard deviation of the true effect over time,
+    sampling noise taken off; None when too few blocks. seen: the interval lies outside the A/A band.
+    """
+
+    trial: str
+    victim: str
+    treatment: str
+    label: str
+    role: Literal["null", "aggressor", "limit"]
+    aggressor: str | None
+    intensity: float | None
+    levels: dict[str, Level] = {}
+    baseline_rate: Estimate
+    rate: Estimate
+    isolation: Estimate
+    latency: dict[str, Estimate] = {}
+    efficiency: Estimate | None = None
+    promised: float | None = None
+    achieved: float | None = None
+    variation: float | None = None
+    carry_over: CarryOver | None = None
+    causes: tuple[Cause, ...] = ()
+    seen: bool
+    warnings: tuple[Warn, ...] = ()
+
+
+class Band(Frozen):
+    """The A/A band of a trial: effects of the null aggressor. What lies inside is 'no effect seen'."""
+
+    trial: str
+    low: float
+    high: float
+    null: Estimate
+
+
+class Curve(Frozen):
+    """Sensitivity: a victim's isolation factor against an aggressor's intensity. slope: loss per unit of intensity."""
+
+    trial: str
+    victim: str
+    aggressor: str
+    points: tuple[tuple[float, Estimate], ...]
+    slope: Estimate | None = None
+
+
+class Outcome(StrEnum):
+    """A verdict. Inconclusive never counts as a pass."""
+
+    HOLDS = "holds"
+    VIOLATED = "violated"
+    INCONCLUSIVE = "inconclusive"
+
+
+class Verdict(Frozen):
+    """A goal against a cell."""
+
+    goal: Goal
+    trial: str
+    treatment: str
+    outcome: Outcome
+    reason: str
+
+
+class Findings(Frozen):
+    """All that a run found. `headline` is the one line in plain words."""
+
+    run: str
+    scenario: str
+    headline: str
+    cells: tuple[Cell, ...]
+    bands: tuple[Band, ...]
+    curves: tuple[Curve, ...]
+    verdicts: tuple[Verdict, ...]
+    warnings: tuple[str, ...] = ()
+    incomplete: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> Outcome:
+        """Of all verdicts, the worst; inconclusive where a trial is missing."""
+        found = {verdict.outcome for verdict in self.verdicts}
+        if Outcome.VIOLATED in found:
+            return Outcome.VIOLATED
+        if Outcome.INCONCLUSIVE in found or self.incomplete:
+            return Outcome.INCONCLUSIVE
+        return Outcome.HOLDS

@@ -1,0 +1,129 @@
+"""What a user asks for: victims, aggressors, sandboxes, factors, goals, precision and budget, as in a scenario file.
+
+These types are the scenario format: the JSON Schema for editors is generated from them. Reading a file, with lines in
+its error messages, and checks that span several keys are in `partywall.scenario`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from partywall import units
+
+Bytes = Annotated[int, BeforeValidator(units.parse_bytes), Field(ge=0)]
+BytesPerSecond = Annotated[int, BeforeValidator(units.parse_bps), Field(gt=0)]
+DurationNs = Annotated[int, BeforeValidator(units.parse_duration_ns), Field(ge=0)]
+Share = Annotated[float, BeforeValidator(units.parse_share), Field(gt=0, le=1)]
+Level = str | float | int | bool
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64)]
+
+
+class Frozen(BaseModel):
+    """Unchangeable, and no key that is not known."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Disk(Frozen):
+    """Limits on the block device that holds the sandbox's files."""
+
+    read_bps: BytesPerSecond | None = None
+    write_bps: BytesPerSecond | None = None
+    read_iops: int | None = Field(None, gt=0)
+    write_iops: int | None = Field(None, gt=0)
+
+
+class Sandbox(Frozen):
+    """Where a workload runs, and what it is allowed and promised there."""
+
+    backend: Literal["process", "container"] = Field("process", description="process needs no root; container needs root and crun or runc")
+    cpus: Literal["auto", "same", "next"] | str = Field(
+        "auto",
+        description="auto: the victim's core, or for an aggressor the nearest other core; same: the victim's core(s); "
+        "next: the nearest core that is not the victim's; or a list such as 0,2-3",
+    )
+    cpu_limit: Share | None = Field(None, description="ceiling: share of the time of the CPUs it is pinned to")
+    cpu_reservation: Share | None = Field(None, description="share of its CPUs it gets even when every neighbour wants them")
+    cpu_weight: int | None = Field(None, ge=1, le=10_000, description="share relative to neighbours under contention; 100 is usual")
+    memory: Bytes | None = Field(None, description="ceiling in bytes; beyond it the sandbox is killed")
+    disk: Disk | None = None
+
+
+class Metric(Frozen):
+    """How a number is taken from a command's output while it runs: exactly one of regex, json and csv_column."""
+
+    regex: str | None = Field(None, description="regular expression with one group, searched in each line")
+    json_path: str | None = Field(None, alias="json", description="JSONPath into each JSON document the command prints, e.g. $.jobs[0].read.bw")
+    csv_column: str | int | None = Field(None, description="column name (first line is the header) or index from 0")
+    kind: Literal["rate", "total"] = Field("rate", description="rate: work per second since the last line; total: a running sum")
+    scale: float = Field(1.0, gt=0, description="multiplies the number, to get to the unit")
+    unit: str = Field("operations/s", description="of the rate, for people")
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Workload(Frozen):
+    """A built-in kernel with its parameters, or a command of the user's."""
+
+    params: dict[str, Any] = Field(default_factory=dict, description="parameters of the kernel, see docs/kernels")
+    threads: int = Field(1, ge=1, le=1024)
+    command: tuple[str, ...] | None = Field(None, description="program and arguments; no shell. Needs --allow-commands")
+    env: dict[str, str] = Field(default_factory=dict)
+    metric: Metric | None = None
+    settle: DurationNs | None = Field(None, description="how long after a switch its neighbour still feels the state before; default: the kernel's own")
+    sandbox: Sandbox = Sandbox()
+
+
+class Victim(Workload):
+    """The sandbox that is measured."""
+
+    probe: str | None = Field(None, description="kernel, e.g. memory-copy")
+
+
+class Aggressor(Workload):
+    """A sandbox that runs a stressor or a noisy command."""
+
+    stressor: str | None = Field(None, description="kernel, e.g. memory-copy")
+    intensity: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field((1.0,), min_length=1, description="0..1 of its calibrated maximum")
+
+
+class Goal(Frozen):
+    """A threshold that decides the verdict, for every cell that matches."""
+
+    victim: str = Field("*", description="name or pattern")
+    aggressor: str = Field("*", description="name or pattern")
+    isolation_factor: Share | None = Field(None, description="at least this")
+    latency_impact_p99: float | None = Field(None, ge=0, description="at most this: 0.1 is 10 % slower at the 99th percentile")
+    efficiency: tuple[float, float] | None = Field(None, description="q between these")
+
+
+class Timing(Frozen):
+    """How time is cut. The defaults suit most hosts; a run lengthens slots that prove too short."""
+
+    slice: DurationNs = Field(10_000_000, ge=1_000_000)
+    slot: DurationNs = Field(100_000_000, ge=20_000_000, description="the measured part of a slot, after the guard")
+    guard: DurationNs = Field(10_000_000, ge=0, description="left out after each switch, at the least")
+    slot_max: DurationNs = Field(4_000_000_000, description="slots that carry over are lengthened up to this")
+
+
+class Scenario(Frozen):
+    """A scenario file."""
+
+    partywall: Literal[1] = Field(description="version of this format")
+    name: Name
+    description: str = ""
+    victims: dict[Name, Victim] = Field(min_length=1)
+    aggressors: dict[Name, Aggressor] = Field(default_factory=dict)
+    factors: dict[str, tuple[Level, ...]] = Field(
+        default_factory=dict,
+        description="what is varied: a path such as victim.sandbox.cpu_limit, aggressor.params.block_bytes, "
+        "victims.NAME.params.x or sandbox.backend, and its levels; combined fully",
+    )
+    goals: tuple[Goal, ...] = ()
+    precision: Share = Field(0.01, description="half-width of the interval of each isolation factor at which a trial may end early")
+    budget: DurationNs = Field(120_000_000_000, description="measuring time of the whole run")
+    min_blocks: int = Field(20, ge=8)
+    timing: Timing = Timing()
+    seed: int = 1

@@ -1,0 +1,73 @@
+"""Durations, sizes, rates and shares as people write them, and back: pure text to number.
+
+`parse_*` raise ValueError with what was given and an example that would do.
+"""
+
+from __future__ import annotations
+
+import re
+
+_NUMBER = re.compile(r"^\s*([+-]?(?:\d+(?:[_\d]*)(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/%]*)\s*$")
+
+_SECONDS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
+_BYTES = {"": 1, "B": 1}
+for _power, _prefix in enumerate("kMGT", start=1):
+    _BYTES |= {f"{_prefix}B": 1000**_power, f"{_prefix.upper()}iB": 1024**_power}
+_BYTES["KB"] = 1000
+
+
+def _split(text: str, what: str, example: str) -> tuple[float, str]:
+    match = _NUMBER.match(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not {what}; write for example {example}")
+    return float(match[1]), match[2]
+
+
+def parse_duration_ns(value: str | float) -> int:
+    """'100ms', '2.5s', '3min' → nanoseconds. A bare number is refused, for its unit would be a guess."""
+    number, unit = _split(str(value), "a duration", "100ms, 2s or 3min")
+    if unit not in _SECONDS:
+        raise ValueError(f"{value!r} is not a duration; write a number and one of {', '.join(_SECONDS)}, for example 100ms")
+    return round(number * _SECONDS[unit])
+
+
+def parse_bytes(value: str | float) -> int:
+    """'64MiB', '8kB', 4096 → bytes. MiB is 1024², MB is 1000²."""
+    number, unit = _split(str(value), "a size", "64MiB, 8kB or 4096")
+    if unit not in _BYTES:
+        raise ValueError(f"{value!r} is not a size; units are {', '.join(u for u in _BYTES if u)}, for example 64MiB")
+    return round(number * _BYTES[unit])
+
+
+def parse_share(value: str | float) -> float:
+    """'25%' or 0.25 → 0.25."""
+    number, unit = _split(str(value), "a share", "25% or 0.25")
+    if unit not in ("", "%"):
+        raise ValueError(f"{value!r} is not a share; write for example 25% or 0.25")
+    return number / 100 if unit == "%" else number
+
+
+def parse_bps(value: str | float) -> int:
+    """'5MB/s' → bytes a second (disk rates; network rates in bit/s are another unit)."""
+    return parse_bytes(str(value).strip().removesuffix("/s"))
+
+
+def format_duration(ns: float) -> str:
+    """A duration as one reads it: '45 s', '2 min 30 s', '120 ms'."""
+    seconds = ns / 1e9
+    if seconds >= 60:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest:02d} s" if rest else f"{minutes} min"
+    for limit, divisor, unit in ((1, 1, "s"), (1e-3, 1e-3, "ms"), (1e-6, 1e-6, "µs")):
+        if seconds >= limit:
+            return f"{seconds / divisor:.3g} {unit}"
+    return f"{ns:.3g} ns"
+
+
+def format_bytes(count: float) -> str:
+    """Bytes with a binary prefix: '64 MiB'."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} TiB"

@@ -1,1 +1,98 @@
-fn main() {}
+#![forbid(unsafe_code)]
+//! `partywall-agent`: what must run next to the metal or inside a sandbox. It opens no port and dies with its stream.
+
+mod command;
+mod dispatch;
+mod session;
+mod workload;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The part of Partywall that runs next to the metal or inside a sandbox. People use `partywall`; this is what it starts.
+#[derive(Parser)]
+#[command(version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Answer JSON-RPC requests on standard input, one a line, until it ends.
+    Serve {
+        /// CPUs to run on, for example 0,2-3; all that are allowed if not given.
+        #[arg(long, value_parser = cpus)]
+        cpus: Option<Cpus>,
+        /// End when the process that started this one ends.
+        #[arg(long)]
+        die_with_parent: bool,
+    },
+    /// Print what every kernel says of itself, as JSON.
+    Catalogue,
+    /// Print the JSON Schema of the messages.
+    Schema,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Cpus(Vec<usize>);
+
+/// Reads `0,2-3`.
+fn cpus(text: &str) -> Result<Cpus, String> {
+    let number = |part: &str| part.trim().parse::<usize>().map_err(|_| format!("{part:?} is no CPU number; write for example 0,2-3"));
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        match part.split_once('-') {
+            Some((first, last)) => all.extend(number(first)?..=number(last)?),
+            None => all.push(number(part)?),
+        }
+    }
+    if all.is_empty() || all.iter().any(|&cpu| cpu >= 1024) {
+        return Err(format!("{text:?} names no CPU from 0 to 1023; write for example 0,2-3"));
+    }
+    Ok(Cpus(all))
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().what {
+        What::Serve { cpus, die_with_parent } => serve(cpus, die_with_parent),
+        What::Catalogue => print(&dispatch::catalogue()),
+        What::Schema => print(&dispatch::schema()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            let _ = writeln!(std::io::stderr(), "partywall-agent: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn serve(cpus: Option<Cpus>, die_with_parent: bool) -> Result<(), String> {
+    if die_with_parent {
+        partywall_sys::process::die_with_parent().map_err(|e| format!("--die-with-parent: {e}"))?;
+    }
+    if let Some(Cpus(cpus)) = cpus {
+        partywall_sys::affinity::pin(&cpus).map_err(|e| format!("--cpus {cpus:?}: {e}; are they online and allowed here?"))?;
+    }
+    session::serve(std::io::stdin().lock(), std::io::stdout()).map_err(|e| e.to_string())
+}
+
+fn print(value: &serde_json::Value) -> Result<(), String> {
+    writeln!(std::io::stdout(), "{value:#}").map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_and_ranges_of_cpus_are_read() {
+        assert_eq!(cpus("0,2-4"), Ok(Cpus(vec![0, 2, 3, 4])));
+        assert!(cpus("0,x").unwrap_err().contains("\"x\""));
+        assert!(cpus("5-4").is_err());
+        assert!(cpus("9999").is_err());
+    }
+}

@@ -28,9 +28,6 @@ pub fn thread_cpu() -> Nanos {
 
 /// Sleeps until `deadline`; returns at once if it has passed.
 pub fn sleep_until(deadline: Nanos) {
-    let time = Timespec {
-        tv_sec: (deadline / NANOS_PER_SECOND) as i64,
-        tv_nsec: (deadline % NANOS_PER_SECOND) as i64,
-    };
+    let time = Timespec { tv_sec: (deadline / NANOS_PER_SECOND) as i64, tv_nsec: (deadline % NANOS_PER_SECOND) as i64 };
     while clock_nanosleep_absolute(ClockId::Monotonic, &time) == Err(rustix::io::Errno::INTR) {}
 }

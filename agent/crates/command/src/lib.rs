@@ -1,2 +1,136 @@
 #![forbid(unsafe_code)]
-//! To come.
+//! Users' commands as workloads: started in a process group of their own, their output timed line by line, switched on and
+//! off by continuing and stopping the group. Deliberately not here: what a line means; the controller reads metrics from it.
+
+mod output;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use partywall_sys::process::{signal_group, Signal};
+
+pub use output::{Output, Source, TimedLine};
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Added to the environment.
+    pub env: BTreeMap<String, String>,
+}
+
+/// Why a command could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// An empty list of arguments.
+    #[error("the command is empty; give a program and its arguments")]
+    Empty,
+    /// The program could not be started.
+    #[error("command {program:?} could not be started: {source}; is it installed, and visible in the sandbox?")]
+    Start {
+        /// The program.
+        program: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A running command; dropping it kills its whole group.
+pub struct Running {
+    leader: u32,
+    child: Arc<Mutex<Child>>,
+    readers: Vec<JoinHandle<()>>,
+    output: Output,
+}
+
+impl Running {
+    /// Starts `spec`; its lines go to `output`.
+    ///
+    /// # Errors
+    /// See [`CommandError`].
+    pub fn start(spec: &Spec, output: &Output) -> Result<Self, CommandError> {
+        let (program, arguments) = spec.argv.split_first().ok_or(CommandError::Empty)?;
+        let failed = |source| CommandError::Start { program: program.clone(), source };
+        let mut command = Command::new(program);
+        command.args(arguments).envs(&spec.env).process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        partywall_sys::process::kill_child_with_parent(&mut command);
+        let mut child = command.spawn().map_err(failed)?;
+        let mut readers = Vec::new();
+        if let Some(stdout) = child.stdout.take() {
+            readers.push(output::follow(stdout, Source::Stdout, output.clone()).map_err(failed)?);
+        }
+        if let Some(stderr) = child.stderr.take() {
+            readers.push(output::follow(stderr, Source::Stderr, output.clone()).map_err(failed)?);
+        }
+        Ok(Self { leader: child.id(), child: Arc::new(Mutex::new(child)), readers, output: output.clone() })
+    }
+
+    /// Process number of the command, which leads its group.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.leader
+    }
+
+    /// A handle that switches the command on and off, for a thread that follows a schedule.
+    #[must_use]
+    pub fn switch(&self) -> Switch {
+        Switch { leader: self.leader }
+    }
+
+    /// How it ended, with its last lines, once it has.
+    pub fn ended(&mut self) -> Option<String> {
+        let status = self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait().ok()??;
+        let mut reason = format!("the command ended {}", in_words(status));
+        let tail = self.output.tail();
+        if !tail.is_empty() {
+            reason = format!("{reason}; its last output was: {}", tail.join(" | "));
+        }
+        Some(reason)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A stopped group does not act on SIGKILL's siblings, but SIGKILL itself ends stopped processes too.
+        let _ = signal_group(self.leader, Signal::KILL);
+        let _ = self.child.lock().unwrap_or_else(PoisonError::into_inner).wait();
+        for reader in self.readers.drain(..) {
+            // A grandchild that left the group may hold the pipe open; its output is not waited for.
+            if reader.is_finished() {
+                let _ = reader.join();
+            }
+        }
+    }
+}
+
+/// Switches a command on and off.
+#[derive(Clone, Copy, Debug)]
+pub struct Switch {
+    leader: u32,
+}
+
+impl Switch {
+    /// Continues or stops the whole group; a group that has ended stays ended.
+    pub fn set(self, on: bool) {
+        let _ = signal_group(self.leader, if on { Signal::CONT } else { Signal::STOP });
+    }
+}
+
+fn in_words(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("with exit status {code}"),
+        (None, Some(9)) => "by signal 9 (killed; out of memory?)".into(),
+        (None, Some(signal)) => format!("by signal {signal}"),
+        (None, None) => "for an unknown reason".into(),
+    }
+}
+
+/// Names a thread's body that only the command capability starts.
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().name(name.into()).spawn(body)
+}

@@ -40,7 +40,11 @@ impl Kernel for MemoryCopy {
 fn build(params: &crate::Params, _: &Environment) -> Result<Box<dyn Kernel>, KernelError> {
     let Params { block_bytes } = serde_json::from_value(params.clone().into())?;
     if block_bytes < 4096 {
-        return Err(KernelError::Parameter { key: "block_bytes", value: block_bytes.to_string(), why: "is below one page; give at least 4096".into() });
+        return Err(KernelError::Parameter {
+            key: "block_bytes",
+            value: block_bytes.to_string(),
+            why: "is below one page; give at least 4096".into(),
+        });
     }
     let block = || Block::touched(block_bytes).map_err(KernelError::host(format!("allocating a block of {block_bytes} bytes")));
     Ok(Box::new(MemoryCopy { from: block()?, to: block()?, at: 0 }))

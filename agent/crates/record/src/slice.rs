@@ -62,6 +62,12 @@ impl Recorder {
         Self { tape, slice_ns, open, cpu_start_ns: clock::thread_cpu() }
     }
 
+    /// The worker thread it records.
+    #[must_use]
+    pub fn thread(&self) -> u32 {
+        self.open.thread
+    }
+
     /// Counts the latency of one operation of the open slice.
     pub fn latency(&mut self, value_ns: u64) {
         self.open.latency.record(value_ns);

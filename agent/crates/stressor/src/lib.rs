@@ -1,2 +1,159 @@
 #![forbid(unsafe_code)]
-//! To come.
+//! Stressors: kernels paced. A worker thread follows a schedule of switches and holds, between them, the intensity asked
+//! for as a share of its own calibrated maximum.
+
+mod pacer;
+mod schedule;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use partywall_clock::{self as clock, Nanos};
+use partywall_kernels::{Kernel, KernelError, Latency};
+use partywall_record::{Recorder, Tape};
+
+pub use pacer::Pacer;
+pub use schedule::{Hold, Schedule, ScheduleError};
+
+/// A resident stressor, off until its schedule says otherwise; dropping it stops it.
+pub struct Stressor {
+    schedule: Arc<Schedule>,
+    rates: Vec<Arc<Rate>>,
+    workers: Vec<JoinHandle<Result<(), KernelError>>>,
+}
+
+/// What a worker thread reached in its last period at full intensity, in work per second.
+#[derive(Default)]
+struct Rate(AtomicU64);
+
+impl Rate {
+    fn get(&self) -> f64 {
+        f64::from_bits(self.0.load(Ordering::Acquire))
+    }
+
+    fn set(&self, rate: f64) {
+        self.0.store(rate.to_bits(), Ordering::Release);
+    }
+}
+
+struct Worker {
+    kernel: Box<dyn Kernel>,
+    timed: bool,
+    recorder: Recorder,
+    schedule: Arc<Schedule>,
+    last_full_rate: Arc<Rate>,
+}
+
+impl Stressor {
+    /// Starts one worker thread for each kernel; they follow `schedule` and write slices of `slice_ns` to `tape`.
+    ///
+    /// # Errors
+    /// When the host refuses a thread.
+    pub fn start(kernels: Vec<Box<dyn Kernel>>, latency: &Latency, slice_ns: u64, tape: &Tape) -> std::io::Result<Self> {
+        let mut stressor = Self { schedule: Arc::default(), rates: Vec::new(), workers: Vec::new() };
+        let timed = matches!(latency, Latency::Step(_));
+        for (thread, kernel) in kernels.into_iter().enumerate() {
+            let last_full_rate = Arc::<Rate>::default();
+            stressor.rates.push(last_full_rate.clone());
+            let recorder = Recorder::new(tape.clone(), thread as u32, slice_ns);
+            let worker = Worker { kernel, timed, recorder, schedule: stressor.schedule.clone(), last_full_rate };
+            stressor.workers.push(thread::Builder::new().name(format!("stress-{thread}")).spawn(move || worker.run())?);
+        }
+        Ok(stressor)
+    }
+
+    /// Appends a switch: from `at_ns` on the workload has `intensity`.
+    ///
+    /// # Errors
+    /// When time would run backwards, the intensity is none, or is partial before [`Stressor::calibrate`].
+    pub fn switch(&self, at_ns: Nanos, intensity: f64) -> Result<(), ScheduleError> {
+        self.schedule.append(at_ns, intensity)
+    }
+
+    /// Runs flat out for `for_ns`, and returns what each worker thread reached, which is from now on what intensity 1 means.
+    ///
+    /// # Errors
+    /// When switches are still due.
+    pub fn calibrate(&mut self, for_ns: Nanos) -> Result<Vec<f64>, ScheduleError> {
+        const LEAD_NS: Nanos = 1_000_000;
+        let start = clock::now() + LEAD_NS;
+        self.schedule.append(start, 1.0)?;
+        self.schedule.append(start + for_ns, 0.0)?;
+        self.rates.iter().for_each(|rate| rate.set(0.0));
+        let mut deadline = start + for_ns;
+        // A step may be long (a slow disk); wait until every worker has come out of its last one, but not for ever.
+        for _ in 0..1000 {
+            clock::sleep_until(deadline);
+            if self.rates.iter().all(|rate| rate.get() > 0.0) || self.workers.iter().any(JoinHandle::is_finished) {
+                break;
+            }
+            deadline = clock::now() + 10_000_000;
+        }
+        let rates: Vec<f64> = self.rates.iter().map(|rate| rate.get()).collect();
+        self.schedule.calibrated(&rates);
+        Ok(rates)
+    }
+
+    /// Why it ended by itself, once it has.
+    pub fn ended(&mut self) -> Option<String> {
+        let at = self.workers.iter().position(JoinHandle::is_finished)?;
+        Some(match self.workers.swap_remove(at).join() {
+            Ok(Ok(())) => "stopped".into(),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "the kernel panicked, which is a bug".into(),
+        })
+    }
+}
+
+impl Drop for Stressor {
+    fn drop(&mut self) {
+        self.schedule.end();
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Worker {
+    fn run(mut self) -> Result<(), KernelError> {
+        let mut cursor = 0;
+        self.recorder.switch(0.0, clock::now());
+        while let Some(hold) = self.schedule.hold(&mut cursor, clock::now()) {
+            if hold.intensity == 0.0 {
+                self.schedule.wait(cursor, hold.until_ns);
+            } else {
+                self.press(&hold)?;
+            }
+        }
+        self.recorder.close(clock::now());
+        Ok(())
+    }
+
+    /// Holds one intensity until the next switch.
+    fn press(&mut self, hold: &Hold) -> Result<(), KernelError> {
+        let start_ns = clock::now();
+        self.recorder.switch(hold.intensity, start_ns);
+        let mut pacer = hold.pacer(self.recorder.thread(), start_ns);
+        let (mut now, mut total) = (start_ns, 0.0);
+        while now < hold.until_ns && !self.schedule.has_changed(hold) {
+            let work = self.kernel.step(&mut self.recorder)?;
+            let before = std::mem::replace(&mut now, clock::now());
+            if self.timed {
+                self.recorder.latency(now - before);
+            }
+            self.recorder.work(work, now);
+            total += work;
+            if let Some(due_ns) = pacer.as_mut().and_then(|pacer| pacer.pause_until(work, now)) {
+                clock::sleep_until(due_ns.min(hold.until_ns));
+                now = clock::now();
+            }
+        }
+        self.recorder.switch(0.0, now);
+        if pacer.is_none() && now > start_ns {
+            self.last_full_rate.set(total * 1e9 / (now - start_ns) as f64);
+        }
+        self.kernel.pause();
+        Ok(())
+    }
+}

@@ -23,12 +23,7 @@ impl Block {
         use rustix::mm::{mmap_anonymous, MapFlags, ProtFlags};
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice aliases nothing.
         let start = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                len.max(1),
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )?
+            mmap_anonymous(std::ptr::null_mut(), len.max(1), ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE)?
         };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { start, len: len.max(1) })

@@ -1,2 +1,20 @@
 #![forbid(unsafe_code)]
-//! To come.
+//! The contract between controller and agent: JSON-RPC 2.0, one message a line, over any stream of bytes. Deliberately not
+//! here: what the methods do.
+//!
+//! The controller sends [`Request`]s; the agent answers each with a [`Response`] and, unasked, sends [`Notification`]s. Both
+//! sides refuse what they don't know, and [`PROTOCOL`] changes whenever an old reader would misread a new message.
+
+mod envelope;
+mod message;
+
+pub use envelope::{
+    decode, Fault, Notification, Request, Response, CODE_FAILED, CODE_METHOD, CODE_PARAMS, CODE_PARSE, CODE_REQUEST, MAX_LINE,
+};
+pub use message::{
+    Calibrate, Calibrated, Clock, Command, Ended, Event, Hello, HelloReply, Kernel, Line, MemoryCheck, MonitorAt, Outcome, Pace, Schedule,
+    Slices, Start, Started, Stop, Stream, Switch, Work,
+};
+
+/// Version of the messages. Raised when an old reader would misread a new message.
+pub const PROTOCOL: u32 = 1;

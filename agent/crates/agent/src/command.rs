@@ -1,0 +1,93 @@
+//! A user's command as a workload: the command capability, and a thread that switches it by a stressor's schedule.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use partywall_clock as clock;
+use partywall_command::{Output, Running, Source, Spec, Switch};
+use partywall_stressor::Schedule;
+use partywall_wire::{Command, Event, Line, Pace, Stream};
+
+use crate::workload::Refusal;
+
+/// A running command and, if it is scheduled, who switches it.
+pub(crate) struct CommandWorkload {
+    // Dropped first: the follower must not continue a group that is being killed.
+    follower: Option<Follower>,
+    running: Running,
+    output: Output,
+}
+
+struct Follower {
+    schedule: Arc<Schedule>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.schedule.end();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl CommandWorkload {
+    pub(crate) fn start(command: &Command, pace: Pace) -> Result<Self, Refusal> {
+        let output = Output::default();
+        let spec = Spec { argv: command.argv.clone(), env: command.env.clone() };
+        let running = Running::start(&spec, &output).map_err(|error| error.to_string())?;
+        let follower = match pace {
+            Pace::FlatOut => None,
+            Pace::Scheduled => Some(Follower::start(running.switch(), command.warm_up_ns)?),
+        };
+        Ok(Self { follower, running, output })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.running.pid()
+    }
+
+    pub(crate) fn switch(&self, at_ns: u64, intensity: f64) -> Result<(), Refusal> {
+        let Some(follower) = &self.follower else {
+            return Err("it runs all the time and follows no schedule".into());
+        };
+        if intensity > 0.0 && intensity < 1.0 {
+            return Err(format!("intensity {intensity}: a command can only be on (1) or off (0); use a built-in stressor for shares"));
+        }
+        follower.schedule.append(at_ns, intensity).map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn ended(&mut self) -> Option<String> {
+        self.running.ended()
+    }
+
+    pub(crate) fn take_output(&self, id: &str) -> Option<Event> {
+        let (lines, dropped) = self.output.take();
+        let stream = |source| match source {
+            Source::Stdout => Stream::Stdout,
+            Source::Stderr => Stream::Stderr,
+        };
+        let lines: Vec<Line> = lines.into_iter().map(|l| Line { at_ns: l.at_ns, stream: stream(l.source), text: l.text }).collect();
+        (!lines.is_empty() || dropped > 0).then(|| Event::Output { id: id.into(), lines, dropped })
+    }
+}
+
+impl Follower {
+    fn start(switch: Switch, warm_up_ns: u64) -> Result<Self, Refusal> {
+        let schedule = Arc::new(Schedule::default());
+        let followed = schedule.clone();
+        let first_off_ns = clock::now() + warm_up_ns;
+        let body = move || {
+            clock::sleep_until(first_off_ns);
+            switch.set(false);
+            let mut cursor = 0;
+            while let Some(hold) = followed.hold(&mut cursor, clock::now()) {
+                switch.set(hold.intensity > 0.0);
+                followed.wait(cursor, hold.until_ns);
+            }
+        };
+        let thread = thread::Builder::new().name("switch".into()).spawn(body).map_err(|error| error.to_string())?;
+        Ok(Self { schedule, thread: Some(thread) })
+    }
+}

@@ -1,0 +1,164 @@
+//! The methods, by name.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use partywall_clock as clock;
+use partywall_kernels as kernels;
+use partywall_wire::{
+    Calibrate, Calibrated, Clock, Event, Fault, Hello, HelloReply, Outcome, Request, Response, Schedule, Start, Stop, CODE_FAILED,
+    CODE_METHOD, CODE_PARAMS, PROTOCOL,
+};
+use schemars::schema_for;
+use serde::de::DeserializeOwned;
+use serde::Serialize;
+use serde_json::{json, Value};
+
+use crate::session::Sender;
+use crate::workload::Workload;
+
+/// What the answering thread and the flushing thread share.
+#[derive(Clone, Default)]
+pub(crate) struct Shared(Arc<(Mutex<State>, Condvar)>);
+
+#[derive(Default)]
+struct State {
+    workloads: BTreeMap<String, Workload>,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0 .0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Blocks while there is nothing to flush, so that an idle agent sleeps.
+    pub(crate) fn wait_for_work(&self) {
+        let idle = |state: &mut State| state.workloads.is_empty();
+        drop(self.0 .1.wait_while(self.state(), idle).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// What all workloads left since the last time; those that ended are gone after this.
+    pub(crate) fn take_events(&self) -> Vec<Event> {
+        let mut events = Vec::new();
+        self.state().workloads.retain(|id, workload| !workload.take_events(id, &mut events));
+        events
+    }
+}
+
+/// Answers requests.
+pub(crate) struct Agent {
+    shared: Shared,
+    sender: Sender,
+}
+
+impl Agent {
+    pub(crate) fn new(sender: Sender) -> Self {
+        Self { shared: Shared::default(), sender }
+    }
+
+    pub(crate) fn shared(&self) -> Shared {
+        self.shared.clone()
+    }
+
+    /// Answers one request.
+    pub(crate) fn call(&mut self, method: &str, params: Value) -> Result<Value, Fault> {
+        match method {
+            "hello" => answer(params, |hello: Hello| self.hello(hello)),
+            "clock" => value(Clock { monotonic_ns: clock::now() }),
+            "workload.start" => answer(params, |start: Start| self.start(&start)),
+            "workload.calibrate" => answer(params, |calibrate: Calibrate| self.calibrate(&calibrate)),
+            "workload.schedule" => answer(params, |schedule: Schedule| self.schedule(&schedule)),
+            "workload.stop" => answer(params, |stop: Stop| self.stop(&stop)),
+            _ => Err(Fault::new(CODE_METHOD, format!("no method is called {method:?}"))),
+        }
+    }
+
+    fn hello(&self, hello: Hello) -> Result<HelloReply, Fault> {
+        if hello.protocol != PROTOCOL {
+            let why =
+                format!("the controller speaks protocol {}, this agent {PROTOCOL}; install both from the same release", hello.protocol);
+            return Err(failed(why));
+        }
+        let cpus = partywall_sys::affinity::allowed().map_err(|error| failed(error.to_string()))?;
+        Ok(HelloReply { protocol: PROTOCOL, agent: env!("CARGO_PKG_VERSION").into(), pid: std::process::id(), cpus })
+    }
+
+    fn start(&self, start: &Start) -> Result<partywall_wire::Started, Fault> {
+        if self.shared.state().workloads.contains_key(&start.id) {
+            return Err(failed(format!("workload {:?} is running already", start.id)));
+        }
+        let (workload, started) = Workload::start(start).map_err(failed)?;
+        self.shared.state().workloads.insert(start.id.clone(), workload);
+        self.shared.0 .1.notify_all();
+        Ok(started)
+    }
+
+    fn calibrate(&self, calibrate: &Calibrate) -> Result<Calibrated, Fault> {
+        let rate_max = self.with(&calibrate.id, |workload| workload.calibrate(calibrate.for_ns))?;
+        Ok(Calibrated { rate_max })
+    }
+
+    fn schedule(&self, schedule: &Schedule) -> Result<Outcome, Fault> {
+        self.with(&schedule.id, |workload| schedule.switches.iter().try_for_each(|s| workload.switch(s.at_ns, s.intensity)))?;
+        Ok(Outcome {})
+    }
+
+    /// Stops a workload and sends what it left, so that nothing it did comes after the answer.
+    fn stop(&self, stop: &Stop) -> Result<Outcome, Fault> {
+        let workload = self.shared.state().workloads.remove(&stop.id);
+        let mut workload = workload.ok_or_else(|| failed(format!("no workload {:?} is running", stop.id)))?;
+        let mut events = Vec::new();
+        workload.take_events(&stop.id, &mut events);
+        drop(workload);
+        events.iter().try_for_each(|event| self.sender.notify(event)).map_err(|error| failed(error.to_string()))?;
+        Ok(Outcome {})
+    }
+
+    /// Stops everything.
+    pub(crate) fn stop_all(&self) {
+        let workloads = std::mem::take(&mut self.shared.state().workloads);
+        drop(workloads);
+    }
+
+    fn with<T>(&self, id: &str, act: impl FnOnce(&mut Workload) -> Result<T, String>) -> Result<T, Fault> {
+        let mut state = self.shared.state();
+        let workload = state.workloads.get_mut(id).ok_or_else(|| failed(format!("no workload {id:?} is running")))?;
+        act(workload).map_err(|why| failed(format!("workload {id:?}: {why}")))
+    }
+}
+
+fn failed(why: impl Into<String>) -> Fault {
+    Fault::new(CODE_FAILED, why)
+}
+
+fn answer<P: DeserializeOwned, R: Serialize>(params: Value, act: impl FnOnce(P) -> Result<R, Fault>) -> Result<Value, Fault> {
+    let params = serde_json::from_value(params).map_err(|error| Fault::new(CODE_PARAMS, error.to_string()))?;
+    value(act(params)?)
+}
+
+fn value(result: impl Serialize) -> Result<Value, Fault> {
+    serde_json::to_value(result).map_err(|error| failed(error.to_string()))
+}
+
+/// What every kernel says of itself.
+pub(crate) fn catalogue() -> Value {
+    json!({ "kernels": kernels::ALL.iter().map(|entry| (entry.info)()).collect::<Vec<_>>() })
+}
+
+/// JSON Schema of everything that goes over the wire.
+pub(crate) fn schema() -> Value {
+    json!({
+        "protocol": PROTOCOL,
+        "request": schema_for!(Request),
+        "response": schema_for!(Response),
+        "methods": {
+            "hello": { "params": schema_for!(Hello), "result": schema_for!(HelloReply) },
+            "clock": { "params": null, "result": schema_for!(Clock) },
+            "workload.start": { "params": schema_for!(Start), "result": schema_for!(partywall_wire::Started) },
+            "workload.calibrate": { "params": schema_for!(Calibrate), "result": schema_for!(Calibrated) },
+            "workload.schedule": { "params": schema_for!(Schedule), "result": schema_for!(Outcome) },
+            "workload.stop": { "params": schema_for!(Stop), "result": schema_for!(Outcome) },
+        },
+        "notifications": schema_for!(Event),
+    })
+}

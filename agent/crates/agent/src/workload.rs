@@ -1,0 +1,92 @@
+//! A workload of either sort behind one face: started, calibrated, switched, drained, ended.
+
+use partywall_kernels::{self as kernels, Environment, Kernel, KernelError};
+use partywall_probe::Probe;
+use partywall_record::Tape;
+use partywall_stressor::{ScheduleError, Stressor};
+use partywall_wire::{Ended, Event, Pace, Slices, Start, Started, Work};
+use serde_json::{Map, Value};
+
+use crate::command::CommandWorkload;
+
+/// A workload that was started.
+pub(crate) enum Workload {
+    Measured(Probe, Tape),
+    Paced(Stressor, Tape),
+    Command(CommandWorkload),
+}
+
+/// Why a workload could not do what was asked, in words for people.
+pub(crate) type Refusal = String;
+
+impl Workload {
+    /// Starts what `start` asks for.
+    pub(crate) fn start(start: &Start) -> Result<(Self, Started), Refusal> {
+        match &start.work {
+            Work::Command(command) => {
+                let running = CommandWorkload::start(command, start.pace)?;
+                let pid = Some(running.pid());
+                Ok((Self::Command(running), Started { facts: Vec::new(), pid }))
+            }
+            Work::Kernel(kernel) => Self::start_kernel(start, &kernel.name, &kernel.params),
+        }
+    }
+
+    fn start_kernel(start: &Start, name: &str, params: &Map<String, Value>) -> Result<(Self, Started), Refusal> {
+        let refused = |error: KernelError| format!("kernel {name}: {error}");
+        let entry = kernels::find(name).map_err(|error| error.to_string())?;
+        let built = (0..start.threads.max(1)).map(|thread| (entry.build)(params, &environment(start, thread)));
+        let built = built.collect::<Result<Vec<Box<dyn Kernel>>, KernelError>>().map_err(refused)?;
+        let facts = built.iter().map(|kernel| kernel.facts()).collect();
+        let (latency, tape) = ((entry.info)().latency, Tape::default());
+        let no_thread = |error: std::io::Error| format!("kernel {name}: starting {} threads: {error}", start.threads);
+        let workload = match start.pace {
+            Pace::FlatOut => Self::Measured(Probe::start(built, &latency, start.slice_ns, &tape).map_err(no_thread)?, tape),
+            Pace::Scheduled => Self::Paced(Stressor::start(built, &latency, start.slice_ns, &tape).map_err(no_thread)?, tape),
+        };
+        Ok((workload, Started { facts, pid: None }))
+    }
+
+    /// Runs it flat out for a while to learn what intensity 1 means.
+    pub(crate) fn calibrate(&mut self, for_ns: u64) -> Result<Vec<f64>, Refusal> {
+        match self {
+            Self::Paced(stressor, _) => stressor.calibrate(for_ns).map_err(|error| error.to_string()),
+            _ => Err("only a scheduled kernel can be calibrated; a command is switched on and off, and a probe runs flat out".into()),
+        }
+    }
+
+    /// Appends a switch.
+    pub(crate) fn switch(&self, at_ns: u64, intensity: f64) -> Result<(), Refusal> {
+        let outcome: Result<(), ScheduleError> = match self {
+            Self::Measured(..) => return Err("it runs flat out and follows no schedule".into()),
+            Self::Paced(stressor, _) => stressor.switch(at_ns, intensity),
+            Self::Command(command) => return command.switch(at_ns, intensity),
+        };
+        outcome.map_err(|error| error.to_string())
+    }
+
+    /// What it left since the last time, and that it ended if it did.
+    pub(crate) fn take_events(&mut self, id: &str, into: &mut Vec<Event>) -> bool {
+        let ended = match self {
+            Self::Measured(probe, _) => probe.ended(),
+            Self::Paced(stressor, _) => stressor.ended(),
+            Self::Command(command) => command.ended(),
+        };
+        match self {
+            Self::Measured(_, tape) | Self::Paced(_, tape) => {
+                let slices = tape.take();
+                if !slices.is_empty() {
+                    into.push(Event::Slices(Slices { id: id.into(), slices }));
+                }
+            }
+            Self::Command(command) => into.extend(command.take_output(id)),
+        }
+        let has_ended = ended.is_some();
+        into.extend(ended.map(|reason| Event::Ended(Ended { id: id.into(), reason })));
+        has_ended
+    }
+}
+
+fn environment(start: &Start, thread: u32) -> Environment {
+    Environment { root: "/".into(), work_dir: start.work_dir.clone(), seed: start.seed, thread, threads: start.threads.max(1) }
+}

@@ -1,0 +1,137 @@
+//! Lines of output with the time at which each was complete.
+
+use std::collections::VecDeque;
+use std::io::Read;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use partywall_clock::{self as clock, Nanos};
+
+/// Lines that wait to be taken; what comes faster than it is taken is dropped and counted.
+const WAITING_MAX: usize = 10_000;
+/// A longer line is cut.
+const LINE_MAX: usize = 64 << 10;
+/// Lines kept for the message when the command ends.
+const TAIL: usize = 5;
+
+/// Which of the command's outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// A line and when it was complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimedLine {
+    /// Monotonic.
+    pub at_ns: Nanos,
+    /// Which output.
+    pub source: Source,
+    /// Without its end.
+    pub text: String,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: Vec<TimedLine>,
+    dropped: u64,
+    tail: VecDeque<String>,
+}
+
+/// Where lines wait to be taken.
+#[derive(Clone, Default)]
+pub struct Output(Arc<Mutex<State>>);
+
+impl Output {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, line: TimedLine) {
+        let mut state = self.state();
+        if state.tail.len() == TAIL {
+            state.tail.pop_front();
+        }
+        state.tail.push_back(line.text.clone());
+        if state.waiting.len() < WAITING_MAX {
+            state.waiting.push(line);
+        } else {
+            state.dropped += 1;
+        }
+    }
+
+    /// Takes the lines that wait, and how many were dropped since the last time.
+    #[must_use]
+    pub fn take(&self) -> (Vec<TimedLine>, u64) {
+        let mut state = self.state();
+        (std::mem::take(&mut state.waiting), std::mem::take(&mut state.dropped))
+    }
+
+    /// The last lines.
+    #[must_use]
+    pub fn tail(&self) -> Vec<String> {
+        self.state().tail.iter().cloned().collect()
+    }
+}
+
+/// Reads `stream` to its end. A carriage return ends a line too: progress displays use it and end none otherwise.
+pub(crate) fn follow(mut stream: impl Read + Send + 'static, source: Source, output: Output) -> std::io::Result<JoinHandle<()>> {
+    crate::spawn("output", move || {
+        let mut open = Vec::new();
+        let mut buffer = [0; 4096];
+        while let Ok(read @ 1..) = stream.read(&mut buffer) {
+            let at_ns = clock::now();
+            for &byte in &buffer[..read] {
+                if !matches!(byte, b'\n' | b'\r') && open.len() < LINE_MAX {
+                    open.push(byte);
+                } else if !open.is_empty() {
+                    output.push(line(&mut open, at_ns, source));
+                }
+            }
+        }
+        if !open.is_empty() {
+            output.push(line(&mut open, clock::now(), source));
+        }
+    })
+}
+
+fn line(bytes: &mut Vec<u8>, at_ns: Nanos, source: Source) -> TimedLine {
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    bytes.clear();
+    TimedLine { at_ns, source, text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines_of(bytes: &'static [u8]) -> Vec<String> {
+        let output = Output::default();
+        follow(bytes, Source::Stdout, output.clone()).unwrap().join().unwrap();
+        output.take().0.into_iter().map(|line| line.text).collect()
+    }
+
+    #[test]
+    fn lines_end_with_newline_carriage_return_or_the_stream() {
+        assert_eq!(lines_of(b"one\ntwo\r\nthree\rfour"), ["one", "two", "three", "four"]);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_replaced() {
+        assert_eq!(lines_of(b"a\xffb\n"), ["a\u{fffd}b"]);
+    }
+
+    #[test]
+    fn what_is_not_taken_is_dropped_and_counted() {
+        let output = Output::default();
+        for n in 0..WAITING_MAX + 3 {
+            output.push(TimedLine { at_ns: 0, source: Source::Stdout, text: n.to_string() });
+        }
+        let (lines, dropped) = output.take();
+        assert_eq!((lines.len(), dropped), (WAITING_MAX, 3));
+        assert_eq!(output.take(), (vec![], 0));
+    }
+}

@@ -1,0 +1,74 @@
+//! Holds a rate: says, after each piece of work, whether the next must wait.
+
+use partywall_clock::Nanos;
+
+/// Sleeping costs tens of microseconds and is late by as much; below this lead it is not worth it.
+const LEAD_MIN_NS: f64 = 200_000.0;
+/// Work that was missed is caught up within this; older debt is forgiven, so that a stall is not followed by a burst.
+const DEBT_MAX_NS: f64 = 20_000_000.0;
+
+/// The closed loop of a stressor: compares work done with work due, and so makes up for oversleeping.
+#[derive(Clone, Debug)]
+pub struct Pacer {
+    ns_per_work: f64,
+    due_ns: f64,
+}
+
+impl Pacer {
+    /// Holds `rate` (work per second, above 0) from `start_ns` on.
+    #[must_use]
+    pub fn new(rate: f64, start_ns: Nanos) -> Self {
+        Self { ns_per_work: 1e9 / rate, due_ns: start_ns as f64 }
+    }
+
+    /// `work` was finished at `now_ns`: when the next may start, if that is worth a sleep.
+    pub fn pause_until(&mut self, work: f64, now_ns: Nanos) -> Option<Nanos> {
+        let now = now_ns as f64;
+        self.due_ns = (self.due_ns + work * self.ns_per_work).max(now - DEBT_MAX_NS);
+        (self.due_ns - now > LEAD_MIN_NS).then_some(self.due_ns as Nanos)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Runs a worker whose steps take `step_ns` and which oversleeps by `late_ns`; returns work per second.
+    fn simulate(rate: f64, step_ns: u64, work: f64, late_ns: u64) -> f64 {
+        const END_NS: u64 = 2_000_000_000;
+        let mut pacer = Pacer::new(rate, 0);
+        let (mut now, mut total) = (0, 0.0);
+        while now < END_NS {
+            now += step_ns;
+            total += work;
+            if let Some(due) = pacer.pause_until(work, now) {
+                now = due + late_ns;
+            }
+        }
+        total * 1e9 / now as f64
+    }
+
+    proptest! {
+        #[test]
+        fn the_rate_is_held_in_spite_of_late_wake_ups(share in 0.02_f64..0.95, step_ns in 20_000_u64..500_000, late_ns in 0_u64..150_000) {
+            let rate_max = 1e9 / step_ns as f64;
+            // Close to the maximum a late wake-up cannot be made up for.
+            prop_assume!(share < 0.8 || late_ns < 20_000);
+            let got = simulate(share * rate_max, step_ns, 1.0, late_ns);
+            prop_assert!((got / (share * rate_max) - 1.0).abs() < 0.02, "asked for {share}, got {}", got / rate_max);
+        }
+
+        #[test]
+        fn a_stall_is_not_followed_by_a_burst_longer_than_the_debt(stall_ns in 100_000_000_u64..10_000_000_000) {
+            let mut pacer = Pacer::new(1e6, 0);
+            let mut now = stall_ns;
+            let mut burst = 0.0;
+            while pacer.pause_until(1.0, now).is_none() {
+                burst += 1.0;
+                now += 10;
+            }
+            prop_assert!(burst < 1e6 * (DEBT_MAX_NS + LEAD_MIN_NS) / 1e9 * 1.1, "{burst}");
+        }
+    }
+}

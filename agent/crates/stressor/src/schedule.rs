@@ -1,0 +1,184 @@
+//! Switches by absolute time, appended by the controller and followed by every worker thread.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use partywall_clock::{self as clock, Nanos};
+
+use crate::Pacer;
+
+/// Why a switch was refused.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum ScheduleError {
+    /// Times of switches never fall.
+    #[error("a switch at {at_ns} ns comes before one at {last_ns} ns that was scheduled earlier")]
+    OutOfOrder {
+        /// Of the refused switch.
+        at_ns: Nanos,
+        /// Of the last accepted one.
+        last_ns: Nanos,
+    },
+    /// Not within 0 to 1.
+    #[error("intensity {0} is not within 0 to 1")]
+    Intensity(f64),
+    /// A share of an unknown maximum.
+    #[error("intensity {0} is a share of a maximum that is not known yet; calibrate the workload first")]
+    Uncalibrated(f64),
+}
+
+#[derive(Default)]
+struct State {
+    switches: Vec<(Nanos, f64)>,
+    rates_max: Vec<f64>,
+}
+
+/// Shared by the controller's side, which appends, and the worker threads, which follow.
+#[derive(Default)]
+pub struct Schedule {
+    state: Mutex<State>,
+    changed: Condvar,
+    length: AtomicUsize,
+    ended: AtomicBool,
+}
+
+/// One intensity and how long it lasts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hold {
+    /// 0 is off, 1 is flat out.
+    pub intensity: f64,
+    /// Until the next switch that is known, or for ever.
+    pub until_ns: Nanos,
+    rates_max: Vec<f64>,
+    length: usize,
+}
+
+impl Hold {
+    /// The closed loop that holds a partial intensity; none is needed at full intensity.
+    #[must_use]
+    pub fn pacer(&self, thread: u32, start_ns: Nanos) -> Option<Pacer> {
+        let rate_max = self.rates_max.get(thread as usize).copied()?;
+        (self.intensity < 1.0 && rate_max > 0.0).then(|| Pacer::new(self.intensity * rate_max, start_ns))
+    }
+}
+
+impl Schedule {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From `at_ns` on, `intensity`.
+    ///
+    /// # Errors
+    /// See [`ScheduleError`]; nothing is appended then.
+    pub fn append(&self, at_ns: Nanos, intensity: f64) -> Result<(), ScheduleError> {
+        let mut state = self.state();
+        let last_ns = state.switches.last().map_or(0, |last| last.0);
+        if !(0.0..=1.0).contains(&intensity) {
+            return Err(ScheduleError::Intensity(intensity));
+        }
+        if at_ns < last_ns {
+            return Err(ScheduleError::OutOfOrder { at_ns, last_ns });
+        }
+        if intensity > 0.0 && intensity < 1.0 && state.rates_max.is_empty() {
+            return Err(ScheduleError::Uncalibrated(intensity));
+        }
+        state.switches.push((at_ns, intensity));
+        self.length.store(state.switches.len(), Ordering::Release);
+        drop(state);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// From now on intensity 1 means these rates, one a worker thread.
+    pub fn calibrated(&self, rates_max: &[f64]) {
+        self.state().rates_max = rates_max.to_vec();
+    }
+
+    /// What holds at `now_ns`; moves `cursor`, the number of switches that have passed. None once the schedule has ended.
+    #[must_use]
+    pub fn hold(&self, cursor: &mut usize, now_ns: Nanos) -> Option<Hold> {
+        if self.ended.load(Ordering::Acquire) {
+            return None;
+        }
+        let state = self.state();
+        while state.switches.get(*cursor).is_some_and(|next| next.0 <= now_ns) {
+            *cursor += 1;
+        }
+        let intensity = cursor.checked_sub(1).map_or(0.0, |last| state.switches[last].1);
+        let until_ns = state.switches.get(*cursor).map_or(Nanos::MAX, |next| next.0);
+        Some(Hold { intensity, until_ns, rates_max: state.rates_max.clone(), length: state.switches.len() })
+    }
+
+    /// Whether a hold that knew no next switch should look again.
+    #[must_use]
+    pub fn has_changed(&self, hold: &Hold) -> bool {
+        self.ended.load(Ordering::Acquire) || (hold.until_ns == Nanos::MAX && self.length.load(Ordering::Acquire) != hold.length)
+    }
+
+    /// Waits until `until_ns`, or until there is more than `cursor` switches when none was due, or until the end.
+    pub fn wait(&self, cursor: usize, until_ns: Nanos) {
+        if until_ns != Nanos::MAX {
+            // The condition variable wakes for the end; the last stretch is slept to the absolute time, which is more exact.
+            const FINE_NS: Nanos = 2_000_000;
+            let coarse_ns = until_ns.saturating_sub(clock::now()).saturating_sub(FINE_NS);
+            self.doze(Duration::from_nanos(coarse_ns), |_| true);
+            if !self.ended.load(Ordering::Acquire) {
+                clock::sleep_until(until_ns);
+            }
+            return;
+        }
+        self.doze(Duration::from_secs(3600), |state| state.switches.len() <= cursor);
+    }
+
+    fn doze(&self, at_most: Duration, goes_on: impl Fn(&State) -> bool) {
+        let ended = || self.ended.load(Ordering::Acquire);
+        let _ = self.changed.wait_timeout_while(self.state(), at_most, |state| !ended() && goes_on(state));
+    }
+
+    /// Ends every worker thread that follows.
+    pub fn end(&self) {
+        let state = self.state();
+        self.ended.store(true, Ordering::Release);
+        drop(state);
+        self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hold_lasts_from_its_switch_to_the_next() {
+        let schedule = Schedule::default();
+        schedule.append(100, 1.0).unwrap();
+        schedule.append(200, 0.0).unwrap();
+        let mut cursor = 0;
+        let seen: Vec<(f64, Nanos)> =
+            [50, 100, 150, 200].iter().map(|&now| schedule.hold(&mut cursor, now).map(|h| (h.intensity, h.until_ns)).unwrap()).collect();
+        assert_eq!(seen, [(0.0, 100), (1.0, 200), (1.0, 200), (0.0, Nanos::MAX)]);
+    }
+
+    #[test]
+    fn switches_out_of_order_and_senseless_intensities_are_refused() {
+        let schedule = Schedule::default();
+        schedule.append(100, 1.0).unwrap();
+        assert_eq!(schedule.append(99, 0.0), Err(ScheduleError::OutOfOrder { at_ns: 99, last_ns: 100 }));
+        assert_eq!(schedule.append(200, 1.5), Err(ScheduleError::Intensity(1.5)));
+        assert!(matches!(schedule.append(200, f64::NAN), Err(ScheduleError::Intensity(_))));
+        assert_eq!(schedule.append(200, 0.5), Err(ScheduleError::Uncalibrated(0.5)));
+    }
+
+    #[test]
+    fn the_end_wakes_a_waiting_worker() {
+        let schedule = std::sync::Arc::new(Schedule::default());
+        let waiter = {
+            let schedule = schedule.clone();
+            std::thread::spawn(move || schedule.wait(0, Nanos::MAX))
+        };
+        schedule.end();
+        waiter.join().unwrap();
+        assert_eq!(schedule.hold(&mut 0, 0), None);
+    }
+}

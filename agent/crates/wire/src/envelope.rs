@@ -1,0 +1,156 @@
+//! JSON-RPC's envelope, and the decoder of a line.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Longest line that is read, in bytes; a longer one is refused, not buffered.
+pub const MAX_LINE: usize = 4 << 20;
+/// The line is no JSON.
+pub const CODE_PARSE: i32 = -32700;
+/// The JSON is no request of version 2.0.
+pub const CODE_REQUEST: i32 = -32600;
+/// No such method.
+pub const CODE_METHOD: i32 = -32601;
+/// The method's parameters do not decode.
+pub const CODE_PARAMS: i32 = -32602;
+/// The method was understood and failed.
+pub const CODE_FAILED: i32 = 1;
+
+/// A call by the controller.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// Always `"2.0"`.
+    pub jsonrpc: String,
+    /// Chosen by the controller; the response carries it.
+    pub id: u64,
+    /// For example `workload.start`.
+    pub method: String,
+    /// The method's parameters, an object.
+    #[serde(default)]
+    pub params: Value,
+}
+
+/// What became of a request: exactly one of `result` and `error`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Response {
+    /// Always `"2.0"`.
+    pub jsonrpc: String,
+    /// The request's; `null` when the request could not be read.
+    pub id: Option<u64>,
+    /// What the method returned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<Value>,
+    /// Why it did not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<Fault>,
+}
+
+/// Why a request failed, in words meant for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Fault {
+    /// One of the `CODE_` constants.
+    pub code: i32,
+    /// The thing, the value and the remedy.
+    pub message: String,
+}
+
+/// What the agent sends unasked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Notification {
+    /// Always `"2.0"`.
+    pub jsonrpc: String,
+    /// For example `slices`.
+    pub method: String,
+    /// Its content.
+    pub params: Value,
+}
+
+impl Response {
+    /// The answer to request `id`.
+    #[must_use]
+    pub fn new(id: Option<u64>, outcome: Result<Value, Fault>) -> Self {
+        let (result, error) = match outcome {
+            Ok(value) => (Some(value), None),
+            Err(fault) => (None, Some(fault)),
+        };
+        Self { jsonrpc: "2.0".into(), id, result, error }
+    }
+}
+
+impl Notification {
+    /// A notification of `method`.
+    #[must_use]
+    pub fn new(method: &str, params: Value) -> Self {
+        Self { jsonrpc: "2.0".into(), method: method.into(), params }
+    }
+}
+
+impl Fault {
+    /// A fault with `code`.
+    pub fn new(code: i32, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+/// Reads one line.
+///
+/// # Errors
+/// A fault that says what is wrong with the line, with the request's number where it could be read.
+pub fn decode(line: &[u8]) -> Result<Request, (Option<u64>, Fault)> {
+    if line.len() > MAX_LINE {
+        return Err((None, Fault::new(CODE_REQUEST, format!("a message of {} bytes; the longest is {MAX_LINE}", line.len()))));
+    }
+    let value: Value = serde_json::from_slice(line).map_err(|e| (None, Fault::new(CODE_PARSE, format!("not JSON: {e}"))))?;
+    let id = value.get("id").and_then(Value::as_u64);
+    let request: Request = serde_json::from_value(value).map_err(|e| (id, Fault::new(CODE_REQUEST, format!("not a request: {e}"))))?;
+    if request.jsonrpc == "2.0" {
+        Ok(request)
+    } else {
+        Err((id, Fault::new(CODE_REQUEST, format!("jsonrpc is {:?}; this agent speaks \"2.0\"", request.jsonrpc))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_request_without_params_has_null_params() {
+        let request = decode(br#"{"jsonrpc":"2.0","id":7,"method":"clock"}"#).unwrap();
+        assert_eq!((request.id, request.method.as_str(), request.params), (7, "clock", Value::Null));
+    }
+
+    #[test]
+    fn a_broken_request_is_refused_with_its_number() {
+        let (id, fault) = decode(br#"{"jsonrpc":"2.0","id":7}"#).unwrap_err();
+        assert_eq!((id, fault.code), (Some(7), CODE_REQUEST));
+        assert!(fault.message.contains("method"), "{}", fault.message);
+    }
+
+    #[test]
+    fn another_version_is_refused() {
+        let (id, fault) = decode(br#"{"jsonrpc":"1.0","id":7,"method":"clock"}"#).unwrap_err();
+        assert_eq!((id, fault.code), (Some(7), CODE_REQUEST));
+    }
+
+    #[test]
+    fn a_line_over_the_limit_is_refused_unread() {
+        assert_eq!(decode(&vec![b' '; MAX_LINE + 1]).unwrap_err().1.code, CODE_REQUEST);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
+            let _ = decode(&bytes);
+        }
+
+        #[test]
+        fn what_was_written_is_read_back(id: u64, method in "[a-z.]{1,20}", text in ".{0,40}") {
+            let request = Request { jsonrpc: "2.0".into(), id, method, params: serde_json::json!({ "text": text }) };
+            prop_assert_eq!(decode(&serde_json::to_vec(&request).unwrap()), Ok(request));
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The parameters and results of each method, and the content of each notification.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use partywall_record::Slice;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// `hello`: the first request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Hello {
+    /// The controller's [`crate::PROTOCOL`].
+    pub protocol: u32,
+}
+
+/// Answer to `hello`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HelloReply {
+    /// The agent's [`crate::PROTOCOL`].
+    pub protocol: u32,
+    /// Version of the agent.
+    pub agent: String,
+    /// Process number, in the agent's own namespace.
+    pub pid: u32,
+    /// CPUs it may run on.
+    pub cpus: Vec<usize>,
+}
+
+/// Answer to `clock`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Clock {
+    /// `CLOCK_MONOTONIC` now.
+    pub monotonic_ns: u64,
+}
+
+/// `memory.check`: is there room for this much?
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryCheck {
+    /// How much to touch.
+    pub bytes: u64,
+    /// How long the check may take, waiting for free memory included.
+    pub budget_ns: u64,
+}
+
+/// `workload.start`: makes a workload. A scheduled one stays off until its first switch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Start {
+    /// Chosen by the controller; all that concerns the workload carries it.
+    pub id: String,
+    /// What it does.
+    pub work: Work,
+    /// Measured or paced.
+    pub pace: Pace,
+    /// Worker threads, each with a kernel of its own.
+    #[serde(default = "one")]
+    pub threads: u32,
+    /// Length of a slice.
+    #[serde(default = "ten_ms")]
+    pub slice_ns: u64,
+    /// Folder of the sandbox's own on a real disk.
+    pub work_dir: PathBuf,
+    /// Seed for kernels that use chance.
+    #[serde(default)]
+    pub seed: u64,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn ten_ms() -> u64 {
+    10_000_000
+}
+
+/// A kernel or a command.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    /// A built-in kernel.
+    Kernel(Kernel),
+    /// A command of the user's.
+    Command(Command),
+}
+
+/// A built-in kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Kernel {
+    /// Its name in the catalogue.
+    pub name: String,
+    /// Its parameters.
+    #[serde(default)]
+    pub params: Map<String, Value>,
+}
+
+/// A command of the user's. Started without a shell; its lines of output come as `output` notifications.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Command {
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Added to the agent's environment.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// How long a scheduled command runs at the start before it is first switched off, so that it can set itself up.
+    #[serde(default)]
+    pub warm_up_ns: u64,
+}
+
+/// Measured or paced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Pace {
+    /// Runs all the time as fast as it can: a probe.
+    FlatOut,
+    /// Follows its schedule of switches: a stressor.
+    Scheduled,
+}
+
+/// Answer to `workload.start`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Started {
+    /// Facts worth keeping with the result, of each worker thread.
+    pub facts: Vec<Map<String, Value>>,
+    /// Process number of a command, in the agent's own namespace.
+    pub pid: Option<u32>,
+}
+
+/// `workload.calibrate`: runs a stressor flat out, alone, to learn what intensity 1 means.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Calibrate {
+    /// Which workload.
+    pub id: String,
+    /// For how long.
+    pub for_ns: u64,
+}
+
+/// Answer to `workload.calibrate`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Calibrated {
+    /// Work per second at intensity 1, of each worker thread.
+    pub rate_max: Vec<f64>,
+}
+
+/// From `at_ns` on the workload has this intensity.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Switch {
+    /// Monotonic time; times of a workload's switches never fall.
+    pub at_ns: u64,
+    /// 0 is off, 1 is flat out.
+    pub intensity: f64,
+}
+
+/// `workload.schedule`: appends switches.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Schedule {
+    /// Which workload.
+    pub id: String,
+    /// In order of time.
+    pub switches: Vec<Switch>,
+}
+
+/// `workload.stop` and `monitor.stop`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Stop {
+    /// Which.
+    pub id: String,
+}
+
+/// `monitor.schedule`: appends the moments at which counters are read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MonitorAt {
+    /// Which monitor.
+    pub id: String,
+    /// In order of time.
+    pub at_ns: Vec<u64>,
+}
+
+/// Nothing to say but that it was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Outcome {}
+
+/// Notification `slices`: finished slices of a workload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Slices {
+    /// Which workload.
+    pub id: String,
+    /// In order of time within each thread.
+    pub slices: Vec<Slice>,
+}
+
+/// Which of a command's outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// One line of a command's output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Line {
+    /// When its end was read.
+    pub at_ns: u64,
+    /// Which output.
+    pub stream: Stream,
+    /// Without its end; bytes that are no UTF-8 are replaced.
+    pub text: String,
+}
+
+/// Notification `ended`: a workload ended by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Ended {
+    /// Which workload.
+    pub id: String,
+    /// Why, in words.
+    pub reason: String,
+}
+
+/// Every notification, as one type for the schema and the golden vectors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "method", content = "params", rename_all = "snake_case")]
+pub enum Event {
+    /// Finished slices.
+    Slices(Slices),
+    /// Lines of a command's output.
+    Output {
+        /// Which workload.
+        id: String,
+        /// In order of time.
+        lines: Vec<Line>,
+        /// Lines that came too fast and were dropped.
+        dropped: u64,
+    },
+    /// Counters read by a monitor, in the order of its header; null where a counter could not be read.
+    Sample {
+        /// Which monitor.
+        id: String,
+        /// When the reading began.
+        at_ns: u64,
+        /// When the reading ended.
+        until_ns: u64,
+        /// In the order of the header.
+        values: Vec<Option<f64>>,
+    },
+    /// A workload ended by itself.
+    Ended(Ended),
+}

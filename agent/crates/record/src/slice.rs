@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Histogram;
 
-/// About 10 ms of one worker thread's work.
+/// About 10 ms of one worker thread's work, cut at multiples of the slice's length in monotonic time, so that slots that start
+/// and end on such multiples hold whole slices; a slice ends with the first operation that ends beyond its multiple.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Slice {
     /// Worker thread, from 0.
@@ -54,12 +55,12 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder for worker `thread` that closes a slice with the first operation that ends `slice_ns` after its start.
+    /// A recorder for worker `thread` that cuts slices at multiples of `slice_ns`.
     #[must_use]
     pub fn new(tape: Tape, thread: u32, slice_ns: Nanos) -> Self {
         let start_ns = clock::now();
         let open = Slice { thread, start_ns, end_ns: start_ns, work: 0.0, cpu_ns: 0, intensity: 1.0, latency: Histogram::default() };
-        Self { tape, slice_ns, open, cpu_start_ns: clock::thread_cpu() }
+        Self { tape, slice_ns: slice_ns.max(1), open, cpu_start_ns: clock::thread_cpu() }
     }
 
     /// The worker thread it records.
@@ -73,10 +74,10 @@ impl Recorder {
         self.open.latency.record(value_ns);
     }
 
-    /// Adds `work` that was finished at `now_ns`; closes the slice if it is long enough.
+    /// Adds `work` that was finished at `now_ns`; closes the slice if its time is over.
     pub fn work(&mut self, work: f64, now_ns: Nanos) {
         self.open.work += work;
-        if now_ns.saturating_sub(self.open.start_ns) >= self.slice_ns {
+        if now_ns / self.slice_ns > self.open.start_ns / self.slice_ns {
             self.close(now_ns);
         }
     }
@@ -98,5 +99,32 @@ impl Recorder {
     pub fn switch(&mut self, intensity: f64, now_ns: Nanos) {
         self.close(now_ns);
         self.open.intensity = intensity;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_are_cut_by_the_first_operation_beyond_each_multiple() {
+        const SLICE_NS: Nanos = 10_000_000_000;
+        let tape = Tape::default();
+        let mut recorder = Recorder::new(tape.clone(), 0, SLICE_NS);
+        let grid = (clock::now() / SLICE_NS + 1) * SLICE_NS;
+        for (at, work) in [(grid - 5, 1.0), (grid + 3, 2.0), (grid + 7, 4.0), (grid + SLICE_NS, 8.0), (grid + 3 * SLICE_NS + 1, 16.0)] {
+            recorder.work(work, at);
+        }
+        let cut: Vec<(Nanos, Nanos, f64)> = tape.take().iter().skip(1).map(|s| (s.start_ns - grid, s.end_ns - grid, s.work)).collect();
+        assert_eq!(cut, [(3, SLICE_NS, 12.0), (SLICE_NS, 3 * SLICE_NS + 1, 16.0)]);
+    }
+
+    #[test]
+    fn nothing_is_recorded_twice_when_the_tape_is_taken() {
+        let tape = Tape::default();
+        let mut recorder = Recorder::new(tape.clone(), 3, 1_000);
+        recorder.work(1.0, clock::now() + 2_000);
+        assert_eq!(tape.take().iter().map(|s| (s.thread, s.work)).collect::<Vec<_>>(), [(3, 1.0)]);
+        assert!(tape.take().is_empty());
     }
 }

@@ -1,0 +1,130 @@
+"""A controller's end of one agent: requests with answers, and notifications pushed into a sink as they come.
+
+Deliberately not here: how the agent's process came to be. Whoever makes a sandbox hands over its two streams.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import IO, Any, cast
+
+from partywall.errors import AgentError
+
+PROTOCOL = 1
+
+Sink = Callable[[str, dict[str, Any]], None]
+
+
+class AgentClient:
+    """One agent over the standard streams of `process`.
+
+    Notifications go to `sink(method, params)` from a reading thread. When the stream ends every open request fails, and
+    `sink("gone", {"reason": …})` is called once, unless `close` was called first.
+    """
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], sink: Sink) -> None:
+        self.name = name
+        self.process = process
+        self._sink = sink
+        self._numbers = itertools.count(1)
+        self._open: dict[int, Future[Any]] = {}
+        self._lock = threading.Lock()
+        self._closing = False
+        self._stderr: list[str] = []
+        self._threads = [
+            threading.Thread(target=self._read, name=f"read-{name}", daemon=True),
+            threading.Thread(target=self._drain_stderr, name=f"stderr-{name}", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+        self.hello: dict[str, Any] = {}
+
+    def greet(self, timeout_s: float = 20) -> dict[str, Any]:
+        """The first request; AgentError if it is not answered in time or the protocols differ."""
+        self.hello = self.call("hello", timeout_s=timeout_s, protocol=PROTOCOL)
+        return self.hello
+
+    def call(self, method: str, *, timeout_s: float = 30, **params: Any) -> Any:
+        """Sends a request and returns its result; AgentError if it fails, or is not answered within `timeout_s`."""
+        number = next(self._numbers)
+        future: Future[Any] = Future()
+        with self._lock:
+            self._open[number] = future
+        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        try:
+            stream = cast("IO[bytes]", self.process.stdin)
+            with self._lock:
+                stream.write(json.dumps(message, allow_nan=False).encode() + b"\n")
+                stream.flush()
+            return future.result(timeout_s)
+        except (OSError, ValueError) as error:
+            raise AgentError(f"agent {self.name}: {method}: {self._last_words(str(error))}") from error
+        except FutureTimeoutError:
+            raise AgentError(f"agent {self.name}: {method} was not answered within {timeout_s:g} s") from None
+        finally:
+            with self._lock:
+                self._open.pop(number, None)
+
+    def close(self, timeout_s: float = 5) -> None:
+        """Ends the stream, upon which the agent ends; kills it if it does not."""
+        self._closing = True
+        with contextlib.suppress(OSError, ValueError):
+            cast("IO[bytes]", self.process.stdin).close()
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(timeout_s)
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+    def _last_words(self, fallback: str) -> str:
+        return " | ".join(self._stderr[-5:]) or fallback
+
+    def _drain_stderr(self) -> None:
+        for line in cast("IO[bytes]", self.process.stderr):
+            self._stderr.append(line.decode(errors="replace").rstrip())
+            del self._stderr[:-50]
+
+    def _read(self) -> None:
+        reason = "its stream ended"
+        try:
+            for line in cast("IO[bytes]", self.process.stdout):
+                self._receive(json.loads(line))
+        except (OSError, ValueError) as error:
+            reason = f"it sent what is no message: {error}"
+        self._gone(reason)
+
+    def _receive(self, message: Mapping[str, Any]) -> None:
+        if "method" in message:
+            self._sink(message["method"], message["params"])
+            return
+        with self._lock:
+            future = self._open.get(message.get("id") or 0)
+        if future is None:
+            return
+        if fault := message.get("error"):
+            future.set_exception(AgentError(f"agent {self.name}: {fault['message']}"))
+        else:
+            future.set_result(message.get("result"))
+
+    def _gone(self, reason: str) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            status = self.process.wait(2)
+            reason = f"it ended with status {status}" if status >= 0 else f"it was killed by signal {-status}"
+        self._threads[1].join(1)
+        text = self._last_words(reason) if self._stderr else reason
+        with self._lock:
+            futures = list(self._open.values())
+        for future in futures:
+            if not future.done():
+                future.set_exception(AgentError(f"agent {self.name}: {text}"))
+        if not self._closing:
+            self._sink("gone", {"reason": text})

@@ -2,5 +2,10 @@
 //! safe wrapper. Every other crate forbids it. What is here decides nothing; it only makes a call safe.
 
 pub mod affinity;
+pub mod child;
+pub mod datagrams;
 pub mod memory;
+pub mod page_cache;
 pub mod process;
+pub mod ring;
+pub mod syscall;

@@ -1,0 +1,173 @@
+//! Reads and writes of one file, many at a time, over `io_uring`. The ring owns the buffers, because the kernel goes on using
+//! them after the call that hands them over.
+
+use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+
+use io_uring::{cqueue, opcode, squeue, types::Fd, IoUring};
+
+use crate::memory::Block;
+
+/// Requests of one size on one file. Each request uses a buffer, named by its number below the depth.
+pub struct FileRing {
+    ring: IoUring,
+    file: File,
+    // Freed only once no request is in flight; see `drop`. Reached through `start` alone, never by reference.
+    buffers: ManuallyDrop<Block>,
+    start: NonNull<u8>,
+    len: u32,
+    stride: usize,
+    in_flight: Vec<bool>,
+}
+
+// SAFETY: `start` leads into `buffers`, which the ring owns and which does not move with it.
+unsafe impl Send for FileRing {}
+
+impl FileRing {
+    /// A ring for up to `depth` requests of `len` bytes in flight. `prepare` writes the content of the buffers, once.
+    ///
+    /// # Errors
+    /// `ENOSYS` or `EPERM` where `io_uring` is missing or forbidden, `ENOMEM`.
+    pub fn new(file: File, depth: u32, len: u32, prepare: impl FnOnce(&mut [u8])) -> io::Result<Self> {
+        let stride = (len as usize).next_multiple_of(4096);
+        let mut buffers = Block::new(stride * depth as usize)?;
+        prepare(buffers.bytes_mut());
+        let start = NonNull::from(buffers.bytes_mut()).cast();
+        let ring = IoUring::new(depth)?;
+        Ok(Self { ring, file, buffers: ManuallyDrop::new(buffers), start, len, stride, in_flight: vec![false; depth as usize] })
+    }
+
+    /// Hands over a read into buffer `slot`.
+    ///
+    /// # Errors
+    /// `ResourceBusy` if `slot` is in flight; what the kernel says.
+    pub fn read(&mut self, slot: usize, offset: u64) -> io::Result<()> {
+        let buffer = self.claim(slot)?;
+        self.push(slot, &opcode::Read::new(Fd(self.file.as_raw_fd()), buffer, self.len).offset(offset).build())
+    }
+
+    /// Hands over a write of buffer `slot`.
+    ///
+    /// # Errors
+    /// As [`FileRing::read`].
+    pub fn write(&mut self, slot: usize, offset: u64) -> io::Result<()> {
+        let buffer = self.claim(slot)?;
+        self.push(slot, &opcode::Write::new(Fd(self.file.as_raw_fd()), buffer, self.len).offset(offset).build())
+    }
+
+    fn claim(&self, slot: usize) -> io::Result<*mut u8> {
+        if self.in_flight[slot] {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        Ok(self.start.as_ptr().wrapping_add(slot * self.stride))
+    }
+
+    fn push(&mut self, slot: usize, entry: &squeue::Entry) -> io::Result<()> {
+        let entry = entry.clone().user_data(slot as u64);
+        // SAFETY: the entry's buffer is `len` bytes inside `buffers`, which `drop` keeps until the request has completed;
+        // `claim` made sure that no other request uses it, and no reference to it is ever given out.
+        unsafe { self.ring.submission().push(&entry) }.map_err(|_| io::ErrorKind::ResourceBusy)?;
+        self.in_flight[slot] = true;
+        Ok(())
+    }
+
+    /// Submits what was handed over, waits until `wanted` requests have completed, and puts the numbers of all completed
+    /// ones into `done`.
+    ///
+    /// # Errors
+    /// That of a request, or `UnexpectedEof` if one moved fewer bytes than asked; the others' completions are kept.
+    pub fn complete(&mut self, wanted: usize, done: &mut Vec<usize>) -> io::Result<()> {
+        loop {
+            match self.ring.submit_and_wait(wanted) {
+                Ok(_) => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let mut worst = Ok(());
+        for entry in self.ring.completion() {
+            let slot = entry.user_data() as usize;
+            self.in_flight[slot] = false;
+            match moved(&entry, self.len) {
+                Ok(()) => done.push(slot),
+                Err(error) => worst = Err(error),
+            }
+        }
+        worst
+    }
+
+    /// How many requests are in flight.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.iter().filter(|&&flying| flying).count()
+    }
+}
+
+fn moved(entry: &cqueue::Entry, len: u32) -> io::Result<()> {
+    match u32::try_from(entry.result()) {
+        Ok(bytes) if bytes == len => Ok(()),
+        Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Err(_) => Err(io::Error::from_raw_os_error(-entry.result())),
+    }
+}
+
+impl Drop for FileRing {
+    fn drop(&mut self) {
+        let mut done = Vec::new();
+        while self.in_flight() > 0 {
+            let before = self.in_flight();
+            let failed = self.complete(1, &mut done).is_err();
+            if failed && self.in_flight() == before {
+                // The ring itself fails: better lose the buffers than free what a device may still write to.
+                return;
+            }
+        }
+        // SAFETY: nothing is in flight any more, and `buffers` is not used after this.
+        unsafe { ManuallyDrop::drop(&mut self.buffers) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    fn scratch() -> File {
+        let path = std::env::current_exe().unwrap().with_extension(format!("ring-{}", std::process::id()));
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file
+    }
+
+    #[test]
+    fn writes_arrive_where_they_were_sent_and_a_busy_buffer_is_refused() {
+        let file = scratch();
+        let Ok(mut ring) = FileRing::new(file.try_clone().unwrap(), 2, 512, |bytes| bytes.fill(9)) else {
+            eprintln!("skipped: this host has no io_uring");
+            return;
+        };
+        ring.write(0, 0).unwrap();
+        ring.write(1, 1024).unwrap();
+        assert_eq!(ring.write(0, 0).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        let mut done = Vec::new();
+        ring.complete(2, &mut done).unwrap();
+        done.sort_unstable();
+        assert_eq!((done, ring.in_flight()), (vec![0, 1], 0));
+        let mut read = [0; 512];
+        file.read_exact_at(&mut read, 1024).unwrap();
+        assert_eq!(read, [9; 512]);
+    }
+
+    #[test]
+    fn a_read_past_the_end_is_an_error() {
+        let Ok(mut ring) = FileRing::new(scratch(), 1, 512, |_| ()) else {
+            eprintln!("skipped: this host has no io_uring");
+            return;
+        };
+        ring.read(0, 4096).unwrap();
+        assert_eq!(ring.complete(1, &mut Vec::new()).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

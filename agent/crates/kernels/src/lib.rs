@@ -4,14 +4,49 @@
 //!
 //! One file a kernel. Adding one touches that file and the list [`ALL`].
 
+mod address;
+mod batch;
+mod context_switch;
 mod contract;
+mod disk;
 mod memory_copy;
+mod noise;
 mod null;
+mod pace;
+mod peer;
+mod process_creation;
+mod request;
+mod shared_memory;
+mod stream;
+mod syscall;
+#[cfg(test)]
+mod testing;
+mod udp_send;
 
 pub use contract::{Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Params, Resource, Roles, Settle, Sink, Unit};
 
 /// Every kernel, in the order in which they are shown.
-pub const ALL: &[Entry] = &[null::ENTRY, memory_copy::ENTRY];
+pub const ALL: &[Entry] = &[
+    null::ENTRY,
+    memory_copy::ENTRY,
+    stream::PIPE,
+    stream::UNIX_SOCKET,
+    stream::TCP_LOOPBACK,
+    shared_memory::ENTRY,
+    disk::READ,
+    disk::REREAD,
+    disk::WRITE,
+    disk::REWRITE,
+    disk::DIRECT_READ,
+    disk::DIRECT_WRITE,
+    udp_send::ENTRY,
+    stream::TCP_STREAM,
+    request::UDP_REQUEST,
+    request::TCP_REQUEST,
+    syscall::ENTRY,
+    context_switch::ENTRY,
+    process_creation::ENTRY,
+];
 
 /// The kernel called `name`.
 ///

@@ -20,7 +20,8 @@ pub struct FileRing {
     start: NonNull<u8>,
     len: u32,
     stride: usize,
-    in_flight: Vec<bool>,
+    busy: Vec<bool>,
+    in_flight: usize,
 }
 
 // SAFETY: `start` leads into `buffers`, which the ring owns and which does not move with it.
@@ -37,7 +38,7 @@ impl FileRing {
         prepare(buffers.bytes_mut());
         let start = NonNull::from(buffers.bytes_mut()).cast();
         let ring = IoUring::new(depth)?;
-        Ok(Self { ring, file, buffers: ManuallyDrop::new(buffers), start, len, stride, in_flight: vec![false; depth as usize] })
+        Ok(Self { ring, file, buffers: ManuallyDrop::new(buffers), start, len, stride, busy: vec![false; depth as usize], in_flight: 0 })
     }
 
     /// Hands over a read into buffer `slot`.
@@ -59,7 +60,7 @@ impl FileRing {
     }
 
     fn claim(&self, slot: usize) -> io::Result<*mut u8> {
-        if self.in_flight[slot] {
+        if self.busy[slot] {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
         Ok(self.start.as_ptr().wrapping_add(slot * self.stride))
@@ -70,7 +71,8 @@ impl FileRing {
         // SAFETY: the entry's buffer is `len` bytes inside `buffers`, which `drop` keeps until the request has completed;
         // `claim` made sure that no other request uses it, and no reference to it is ever given out.
         unsafe { self.ring.submission().push(&entry) }.map_err(|_| io::ErrorKind::ResourceBusy)?;
-        self.in_flight[slot] = true;
+        self.busy[slot] = true;
+        self.in_flight += 1;
         Ok(())
     }
 
@@ -79,7 +81,11 @@ impl FileRing {
     ///
     /// # Errors
     /// That of a request, or `UnexpectedEof` if one moved fewer bytes than asked; the others' completions are kept.
+    /// `InvalidInput` rather than waiting for ever if fewer than `wanted` are in flight.
     pub fn complete(&mut self, wanted: usize, done: &mut Vec<usize>) -> io::Result<()> {
+        if self.in_flight < wanted {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         loop {
             match self.ring.submit_and_wait(wanted) {
                 Ok(_) => break,
@@ -90,7 +96,8 @@ impl FileRing {
         let mut worst = Ok(());
         for entry in self.ring.completion() {
             let slot = entry.user_data() as usize;
-            self.in_flight[slot] = false;
+            self.busy[slot] = false;
+            self.in_flight -= 1;
             match moved(&entry, self.len) {
                 Ok(()) => done.push(slot),
                 Err(error) => worst = Err(error),
@@ -102,7 +109,7 @@ impl FileRing {
     /// How many requests are in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.in_flight.iter().filter(|&&flying| flying).count()
+        self.in_flight
     }
 }
 
@@ -117,10 +124,10 @@ fn moved(entry: &cqueue::Entry, len: u32) -> io::Result<()> {
 impl Drop for FileRing {
     fn drop(&mut self) {
         let mut done = Vec::new();
-        while self.in_flight() > 0 {
-            let before = self.in_flight();
+        while self.in_flight > 0 {
+            let before = self.in_flight;
             let failed = self.complete(1, &mut done).is_err();
-            if failed && self.in_flight() == before {
+            if failed && self.in_flight == before {
                 // The ring itself fails: better lose the buffers than free what a device may still write to.
                 return;
             }

@@ -1,0 +1,24 @@
+//! Where network kernels talk to: a given peer, or one of their own on loopback.
+
+use std::net::SocketAddr;
+
+use crate::KernelError;
+
+/// Reads the parameter `to`.
+pub(crate) fn parse(to: Option<&str>) -> Result<Option<SocketAddr>, KernelError> {
+    let wrong = |why: &str, value: &str| KernelError::Parameter { key: "to", value: value.to_owned(), why: why.into() };
+    let Some(text) = to else { return Ok(None) };
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.port() == 0 => Err(wrong("has port 0; give the port the peer listens on", text)),
+        Ok(address) => Ok(Some(address)),
+        Err(_) => Err(wrong("is no address and port, such as 192.0.2.7:5001 or [2001:db8::7]:5001", text)),
+    }
+}
+
+/// Checks that a size lies between `least` and `most`.
+pub(crate) fn size(key: &'static str, bytes: usize, least: usize, most: usize) -> Result<usize, KernelError> {
+    if (least..=most).contains(&bytes) {
+        return Ok(bytes);
+    }
+    Err(KernelError::Parameter { key, value: bytes.to_string(), why: format!("is not {least} to {most}") })
+}

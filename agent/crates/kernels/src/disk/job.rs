@@ -1,0 +1,271 @@
+//! The parameters of the disk kernels, checked: what is in a [`Job`] can be done, as far as can be told without the disk.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::{Environment, KernelError};
+
+const BLOCK_BYTES: u64 = 8192;
+const MAX_REQUEST_BYTES: u64 = 16 << 20;
+const MAX_BUFFER_BYTES: u64 = 256 << 20;
+const MAX_DEPTH: u32 = 1024;
+
+/// Which of the six.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Read,
+    Reread,
+    Write,
+    Rewrite,
+    DirectRead,
+    DirectWrite,
+}
+
+impl Kind {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "disk-read",
+            Self::Reread => "disk-reread",
+            Self::Write => "disk-write",
+            Self::Rewrite => "disk-rewrite",
+            Self::DirectRead => "disk-direct-read",
+            Self::DirectWrite => "disk-direct-write",
+        }
+    }
+
+    pub const fn summary(self) -> &'static str {
+        match self {
+            Self::Read => "reads a file that is dropped from the page cache as it goes: the disk, with read-ahead",
+            Self::Reread => "reads a file that is in the page cache: memory, not the disk",
+            Self::Write => "writes new blocks of a file through the page cache, with a bound on what is not yet on the disk",
+            Self::Rewrite => "overwrites blocks of a file through the page cache, with a bound on what is not yet on the disk",
+            Self::DirectRead => "reads a file past the page cache (O_DIRECT)",
+            Self::DirectWrite => "overwrites blocks of a file past the page cache (O_DIRECT)",
+        }
+    }
+
+    pub const fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::Rewrite | Self::DirectWrite)
+    }
+
+    pub const fn direct(self) -> bool {
+        matches!(self, Self::DirectRead | Self::DirectWrite)
+    }
+}
+
+/// In which order the file is gone through. Either way each request's place comes once a lap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Order {
+    #[default]
+    Sequential,
+    Random,
+}
+
+/// What makes a write durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Sync {
+    /// Nothing.
+    #[default]
+    None,
+    /// `fsync` after each request, inside its latency.
+    Fsync,
+    /// `fdatasync` after each request, inside its latency.
+    Fdatasync,
+    /// The file is open with `O_DSYNC`.
+    Dsync,
+}
+
+/// How requests reach the operating system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Via {
+    /// `pread`/`pwrite` for a queue depth of 1, `io_uring` above, threads where that is missing or cannot express `sync`.
+    #[default]
+    Auto,
+    /// `io_uring` or an error.
+    IoUring,
+    /// `pread`/`pwrite`, on as many threads as the queue is deep.
+    Threads,
+}
+
+/// Parameters of the six disk kernels. Each worker thread has a file of its own.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Params {
+    /// Size of a request in blocks of 8 KiB, 1 to 16; 1 unless `request_bytes` is given.
+    request_blocks: Option<u64>,
+    /// Size of a request in bytes, up to 16 MiB; instead of `request_blocks`.
+    request_bytes: Option<u64>,
+    /// In which order the file is gone through.
+    order: Order,
+    /// Requests in flight, 1 to 1024.
+    queue_depth: u32,
+    /// How requests reach the operating system.
+    engine: Via,
+    /// What makes a write durable; writers only.
+    sync: Sync,
+    /// Buffered writers only: at most this much is written but not yet on the disk. 8 MiB unless given.
+    dirty_bytes: Option<u64>,
+    /// Size of the file.
+    file_bytes: u64,
+    /// A folder on the disk to use, instead of the sandbox's own.
+    path: Option<PathBuf>,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self {
+            request_blocks: None,
+            request_bytes: None,
+            order: Order::Sequential,
+            queue_depth: 1,
+            engine: Via::Auto,
+            sync: Sync::None,
+            dirty_bytes: None,
+            file_bytes: 256 << 20,
+            path: None,
+        }
+    }
+}
+
+/// One worker's work.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub kind: Kind,
+    pub request: usize,
+    pub order: Order,
+    pub depth: usize,
+    pub via: Via,
+    pub sync: Sync,
+    pub dirty: u64,
+    pub file_bytes: u64,
+    pub folder: PathBuf,
+    pub workers: u32,
+    pub seed: u64,
+}
+
+fn wrong<T>(key: &'static str, value: impl Display, why: impl Into<String>) -> Result<T, KernelError> {
+    Err(KernelError::Parameter { key, value: value.to_string(), why: why.into() })
+}
+
+impl Job {
+    pub fn new(kind: Kind, params: &crate::Params, environment: &Environment) -> Result<Self, KernelError> {
+        let params: Params = serde_json::from_value(params.clone().into())?;
+        let request = params.request()?;
+        let depth = params.depth(request)?;
+        params.check_file(request, depth)?;
+        params.check_sync(kind)?;
+        Ok(Self {
+            kind,
+            request: request as usize,
+            order: params.order,
+            depth: depth as usize,
+            via: params.engine,
+            sync: params.sync,
+            dirty: params.dirty(kind)?,
+            file_bytes: params.file_bytes / request * request,
+            folder: params.path.unwrap_or_else(|| environment.work_dir.clone()),
+            workers: environment.threads,
+            seed: environment.seed ^ (u64::from(environment.thread) << 32),
+        })
+    }
+
+    /// How many requests a lap has.
+    pub fn requests(&self) -> u64 {
+        self.file_bytes / self.request as u64
+    }
+
+    pub fn facts(&self) -> crate::Params {
+        let facts = json!({
+            "request_bytes": self.request,
+            "file_bytes": self.file_bytes,
+            "order": self.order,
+            "queue_depth": self.depth,
+            "sync": self.sync,
+            "dirty_bytes": (self.kind.writes() && !self.kind.direct()).then_some(self.dirty),
+        });
+        match facts {
+            serde_json::Value::Object(facts) => facts,
+            _ => crate::Params::new(),
+        }
+    }
+}
+
+impl Params {
+    fn request(&self) -> Result<u64, KernelError> {
+        match (self.request_blocks, self.request_bytes) {
+            (Some(blocks), Some(_)) => wrong("request_blocks", blocks, "is given together with request_bytes; give one of them"),
+            (Some(blocks), None) if !(1..=16).contains(&blocks) => {
+                wrong("request_blocks", blocks, "is not 1 to 16 blocks of 8 KiB; for other sizes give request_bytes")
+            }
+            (None, Some(bytes)) if !(1..=MAX_REQUEST_BYTES).contains(&bytes) => {
+                wrong("request_bytes", bytes, format!("is not 1 to {MAX_REQUEST_BYTES}"))
+            }
+            (None, Some(bytes)) => Ok(bytes),
+            (blocks, None) => Ok(blocks.unwrap_or(1) * BLOCK_BYTES),
+        }
+    }
+
+    fn depth(&self, request: u64) -> Result<u32, KernelError> {
+        let depth = self.queue_depth;
+        if !(1..=MAX_DEPTH).contains(&depth) {
+            return wrong("queue_depth", depth, format!("is not 1 to {MAX_DEPTH}"));
+        }
+        if u64::from(depth) * request > MAX_BUFFER_BYTES {
+            let fit = MAX_BUFFER_BYTES / request;
+            return wrong(
+                "queue_depth",
+                depth,
+                format!("times {request} bytes is more than {MAX_BUFFER_BYTES} bytes of buffers; at most {fit} fits"),
+            );
+        }
+        Ok(depth)
+    }
+
+    fn check_file(&self, request: u64, depth: u32) -> Result<(), KernelError> {
+        // Twice the queue keeps the end of one lap and the start of the next apart.
+        let least = (2 * u64::from(depth) * request).max(1 << 20);
+        if self.file_bytes < least {
+            return wrong(
+                "file_bytes",
+                self.file_bytes,
+                format!("is too small for {depth} requests of {request} bytes; give at least {least}"),
+            );
+        }
+        Ok(())
+    }
+
+    fn check_sync(&self, kind: Kind) -> Result<(), KernelError> {
+        let name = serde_json::to_value(self.sync)?;
+        let name = name.as_str().unwrap_or_default();
+        if self.sync != Sync::None && !kind.writes() {
+            return wrong("sync", name, format!("means nothing to {}, which does not write", kind.name()));
+        }
+        if matches!(self.sync, Sync::Fsync | Sync::Fdatasync) && self.engine == Via::IoUring {
+            return wrong(
+                "sync",
+                name,
+                "is done by a call after each write, which the engine io_uring does not make; use dsync, or engine auto",
+            );
+        }
+        Ok(())
+    }
+
+    fn dirty(&self, kind: Kind) -> Result<u64, KernelError> {
+        match self.dirty_bytes {
+            Some(bytes) if !kind.writes() || kind.direct() => wrong("dirty_bytes", bytes, format!("means nothing to {}", kind.name())),
+            Some(bytes) if bytes == 0 || bytes > self.file_bytes => wrong(
+                "dirty_bytes",
+                bytes,
+                format!("is not 1 to file_bytes ({}): a page dirtied twice would reach the disk once", self.file_bytes),
+            ),
+            given => Ok(given.unwrap_or(8 << 20).min(self.file_bytes)),
+        }
+    }
+}

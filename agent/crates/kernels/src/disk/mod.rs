@@ -1,0 +1,174 @@
+//! `disk-read`, `disk-reread`, `disk-write`, `disk-rewrite`, `disk-direct-read`, `disk-direct-write`: requests of one size on a
+//! file of the kernel's own (VITS, section 4.4 and figures 8 and 9). The file never has a name that outlives its opening, so
+//! nothing is left behind however the agent ends. What claims to be of the disk keeps out of the page cache or empties it as
+//! it goes; `disk-reread` alone measures the cache, on purpose. Deliberately not here: raw devices and files of the user's.
+
+mod cache;
+mod engine;
+mod file;
+mod job;
+mod offsets;
+#[cfg(test)]
+mod tests;
+
+use partywall_clock::{self as clock, Nanos};
+use schemars::schema_for;
+use serde_json::json;
+
+use self::cache::Cache;
+use self::engine::Engine;
+use self::job::{Job, Kind};
+use self::offsets::Offsets;
+use crate::batch::STEP_NS;
+use crate::{Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+
+struct Disk {
+    job: Job,
+    align_bytes: Option<usize>,
+    offsets: Offsets,
+    cache: Cache,
+    engine: Box<dyn Engine>,
+    started: Vec<(Nanos, u64)>,
+    idle: Vec<usize>,
+    done: Vec<usize>,
+    // Completed while switched off: counted with the next step, or the requests in flight at each switch would be lost.
+    carried: f64,
+}
+
+impl Disk {
+    fn refill(&mut self) -> Result<(), KernelError> {
+        while let Some(&slot) = self.idle.last() {
+            let all_idle = self.idle.len() == self.job.depth;
+            if self.offsets.at_lap_start() && self.cache.drops() && !all_idle {
+                return Ok(());
+            }
+            if self.offsets.at_lap_start() {
+                self.cache.lap().map_err(KernelError::host("starting again at the beginning of the file"))?;
+            }
+            let offset = self.offsets.next();
+            self.cache.before(offset, self.job.request).map_err(KernelError::host("freeing blocks to be written anew"))?;
+            self.started[slot] = (clock::now(), offset);
+            self.engine.submit(slot, offset).map_err(self.failed(offset))?;
+            self.idle.pop();
+        }
+        Ok(())
+    }
+
+    fn reap(&mut self, sink: &mut dyn Sink) -> Result<f64, KernelError> {
+        let from = self.job.kind.name();
+        self.engine.complete(&mut self.done).map_err(KernelError::host(format!("{from} request")))?;
+        let mut bytes = 0.0;
+        for slot in self.done.drain(..) {
+            let (start_ns, offset) = self.started[slot];
+            // Waiting for write-back belongs to the write that had to wait; dropping what was read belongs to nobody.
+            self.cache.written(self.job.request).map_err(KernelError::host("write-back"))?;
+            sink.latency(clock::now() - start_ns);
+            self.cache.read(offset, self.job.request).map_err(KernelError::host("dropping the page cache"))?;
+            self.idle.push(slot);
+            bytes += self.job.request as f64;
+        }
+        Ok(bytes)
+    }
+
+    fn failed(&self, offset: u64) -> impl FnOnce(std::io::Error) -> KernelError {
+        KernelError::host(format!("{} of {} bytes at {offset}", self.job.kind.name(), self.job.request))
+    }
+}
+
+impl Kernel for Disk {
+    fn step(&mut self, sink: &mut dyn Sink) -> Result<f64, KernelError> {
+        let begin = clock::now();
+        let mut bytes = std::mem::take(&mut self.carried);
+        loop {
+            self.refill()?;
+            bytes += self.reap(sink)?;
+            if clock::now() - begin >= STEP_NS {
+                return Ok(bytes);
+            }
+        }
+    }
+
+    fn pause(&mut self) {
+        struct Unheard;
+        impl Sink for Unheard {
+            fn latency(&mut self, _: Nanos) {}
+        }
+        // An error here will show again in the next step, which can report it.
+        while self.idle.len() < self.job.depth {
+            match self.reap(&mut Unheard) {
+                Ok(bytes) => self.carried += bytes,
+                Err(_) => return,
+            }
+        }
+        let _ = self.cache.settle();
+    }
+
+    fn facts(&self) -> crate::Params {
+        let mut facts = self.job.facts();
+        facts.insert("engine".into(), self.engine.name().into());
+        facts.insert("align_bytes".into(), json!(self.align_bytes));
+        facts.insert("cached_bytes".into(), json!(self.cache.resident_bytes()));
+        facts
+    }
+}
+
+fn build(kind: Kind, params: &crate::Params, environment: &Environment) -> Result<Box<dyn Kernel>, KernelError> {
+    let job = Job::new(kind, params, environment)?;
+    let made = file::make(&job)?;
+    let engine = engine::start(&job, &made.file)?;
+    Ok(Box::new(Disk {
+        align_bytes: made.align_bytes,
+        offsets: Offsets::new(job.order, job.requests(), job.request as u64, job.seed),
+        cache: Cache::new(&job, made.file),
+        engine,
+        started: vec![(0, 0); job.depth],
+        idle: (0..job.depth).rev().collect(),
+        done: Vec::with_capacity(job.depth),
+        carried: 0.0,
+        job,
+    }))
+}
+
+fn info(kind: Kind) -> KernelInfo {
+    KernelInfo {
+        name: kind.name(),
+        resource: Resource::Disk,
+        summary: kind.summary(),
+        unit: Unit::Bytes,
+        figure: Figure::Rate { label: "MB/s", divisor: 1e6 },
+        latency: Latency::Own("one request, from its submission to its completion"),
+        roles: Roles::Both,
+        settle: kind.settle(),
+        params: schema_for!(job::Params),
+    }
+}
+
+macro_rules! entry {
+    ($name:ident, $kind:expr) => {
+        pub(crate) const $name: Entry =
+            Entry { name: $kind.name(), info: || info($kind), build: |params, environment| build($kind, params, environment) };
+    };
+}
+
+entry!(READ, Kind::Read);
+entry!(REREAD, Kind::Reread);
+entry!(WRITE, Kind::Write);
+entry!(REWRITE, Kind::Rewrite);
+entry!(DIRECT_READ, Kind::DirectRead);
+entry!(DIRECT_WRITE, Kind::DirectWrite);
+
+impl Kind {
+    const fn settle(self) -> Settle {
+        let (rise_ns, release_ns) = match self {
+            // Nothing but the processor's cache and the path to memory is used.
+            Self::Reread => (2_000_000, 10_000_000),
+            // `pause` waits for what is in flight; what is left is the device's queue and a lap of the victim's own requests.
+            Self::Read | Self::DirectRead => (10_000_000, 50_000_000),
+            // The device goes on emptying its own cache, and collecting garbage, after the last write has been acknowledged.
+            Self::DirectWrite => (100_000_000, 1_000_000_000),
+            // Besides that the journal is committed about 5 s after a change of metadata; `pause` has written out the data.
+            Self::Write | Self::Rewrite => (1_000_000_000, 5_000_000_000),
+        };
+        Settle { rise_ns, release_ns }
+    }
+}

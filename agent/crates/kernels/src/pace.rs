@@ -1,0 +1,81 @@
+//! Turns due at a set rate, for kernels that have one of their own. A late turn is caught up within a batch; a long pause, as
+//! when a stressor was switched off, is not.
+
+use partywall_clock::Nanos;
+
+const FORGOTTEN_AFTER_NS: f64 = 50e6;
+
+/// When the next turn is due.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    period_ns: f64,
+    next_ns: f64,
+}
+
+/// What to do now.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// So many turns are due.
+    Due(usize),
+    /// None before this time.
+    Wait(Nanos),
+}
+
+impl Pace {
+    pub fn new(rate_per_s: f64) -> Self {
+        Self { period_ns: 1e9 / rate_per_s, next_ns: 0.0 }
+    }
+
+    /// What to do at `now_ns`; turns that are due, at most `batch`, count as taken.
+    pub fn turn(&mut self, now_ns: Nanos, batch: usize) -> Turn {
+        let now = now_ns as f64;
+        if now - self.next_ns > FORGOTTEN_AFTER_NS.max(self.period_ns) {
+            self.next_ns = now;
+        }
+        if now < self.next_ns {
+            return Turn::Wait(self.next_ns.ceil() as Nanos);
+        }
+        let due = ((now - self.next_ns) / self.period_ns) as usize + 1;
+        let taken = due.min(batch);
+        self.next_ns += taken as f64 * self.period_ns;
+        Turn::Due(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Nanos = 1_000_000;
+
+    #[test]
+    fn turns_come_at_the_rate_however_often_it_is_asked() {
+        for step_ns in [7_000, 100_000, 3_000_000] {
+            let mut pace = Pace::new(10_000.0);
+            let mut taken = 0;
+            for now in (MS * 1000..MS * 2000).step_by(step_ns) {
+                while let Turn::Due(turns) = pace.turn(now, 4) {
+                    taken += turns;
+                }
+            }
+            assert!((9_960..=10_001).contains(&taken), "{taken} turns in a second, asked every {step_ns} ns");
+        }
+    }
+
+    #[test]
+    fn a_pause_is_not_caught_up() {
+        let mut pace = Pace::new(1000.0);
+        assert_eq!(pace.turn(MS * 1000, 64), Turn::Due(1));
+        assert_eq!(pace.turn(MS * 5000, 64), Turn::Due(1));
+        assert_eq!(pace.turn(MS * 5000, 64), Turn::Wait(MS * 5001));
+    }
+
+    #[test]
+    fn a_slow_rate_keeps_its_period() {
+        let mut pace = Pace::new(2.0);
+        assert_eq!(pace.turn(MS * 1000, 64), Turn::Due(1));
+        assert_eq!(pace.turn(MS * 1100, 64), Turn::Wait(MS * 1500));
+        assert_eq!(pace.turn(MS * 1510, 64), Turn::Due(1));
+        assert_eq!(pace.turn(MS * 1511, 64), Turn::Wait(MS * 2000));
+    }
+}

@@ -1,0 +1,27 @@
+//! The other end of a kernel that talks: a thread of the kernel's own that ends before the kernel is gone.
+
+use std::io;
+use std::thread::{Builder, JoinHandle};
+
+/// A thread that is joined on drop. The owner must first take away what it waits for: in a struct, fields drop in the order
+/// they are declared, so a `Peer` comes after the socket, pipe or channel that keeps its thread going.
+pub(crate) struct Peer(Option<JoinHandle<()>>);
+
+impl Peer {
+    /// Starts `work` on a thread called `name`.
+    ///
+    /// # Errors
+    /// `EAGAIN` at a limit of threads.
+    pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Self> {
+        Ok(Self(Some(Builder::new().name(name.to_owned()).spawn(work)?)))
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            // A panic of the peer's was reported by its hook and ends with its thread.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! `pipe`, `unix-socket`, `tcp-loopback` and `tcp-stream`: a stream of messages to a reader that throws them away. Without `to`
+//! the reader is a thread of the kernel's own. Deliberately not here: waiting for an answer (`tcp-request`).
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use partywall_clock::{self as clock, Nanos};
+use schemars::{schema_for, JsonSchema};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::batch::STEP_NS;
+use crate::peer::Peer;
+use crate::{address, noise, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
+/// A peer elsewhere that does not read must not keep a worker from being stopped.
+const PATIENCE: Duration = Duration::from_millis(100);
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Pipe,
+    UnixSocket,
+    TcpLoopback,
+    TcpStream,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct LocalParams {
+    /// Bytes handed over with each call, up to 16 MiB.
+    message_bytes: usize,
+}
+
+impl Default for LocalParams {
+    fn default() -> Self {
+        Self { message_bytes: 64 << 10 }
+    }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct TcpParams {
+    /// Bytes handed over with each call, up to 16 MiB.
+    message_bytes: usize,
+    /// Address and port of a peer that reads and throws away; without it, a thread of the kernel's own on loopback.
+    to: Option<String>,
+}
+
+impl Default for TcpParams {
+    fn default() -> Self {
+        Self { message_bytes: 128 << 10, to: None }
+    }
+}
+
+struct Stream {
+    // Before `reader`: closing this end is what ends the reader.
+    out: Box<dyn Write + Send>,
+    reader: Option<Reader>,
+    message: Vec<u8>,
+    /// How much of the message in hand has been sent.
+    at: usize,
+    /// When its sending began.
+    begun_ns: Nanos,
+    sent_bytes: u64,
+    to: Option<SocketAddr>,
+}
+
+struct Reader {
+    received_bytes: Arc<AtomicU64>,
+    _peer: Peer,
+}
+
+impl Reader {
+    fn start(mut from: impl Read + Send + 'static, message_bytes: usize) -> io::Result<Self> {
+        let received_bytes = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&received_bytes);
+        let mut buffer = vec![0; message_bytes.clamp(4096, 1 << 20)];
+        let peer = Peer::spawn("stream reader", move || loop {
+            match from.read(&mut buffer) {
+                Ok(0) => return,
+                Ok(bytes) => _ = count.fetch_add(bytes as u64, Ordering::Relaxed),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // The writer's next call meets a closed stream and reports it.
+                Err(_) => return,
+            }
+        })?;
+        Ok(Self { received_bytes, _peer: peer })
+    }
+}
+
+impl Stream {
+    fn new(out: Box<dyn Write + Send>, reader: Option<Reader>, message_bytes: usize, to: Option<SocketAddr>) -> Self {
+        let mut message = vec![0; message_bytes];
+        noise::fill(&mut message, 1);
+        Self { out, reader, message, at: 0, begun_ns: 0, sent_bytes: 0, to }
+    }
+
+    fn local(kind: Kind, message_bytes: usize) -> io::Result<Self> {
+        let (out, reader): (Box<dyn Write + Send>, _) = match kind {
+            Kind::Pipe => {
+                let (from, to) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+                (Box::new(File::from(to)), Reader::start(File::from(from), message_bytes)?)
+            }
+            Kind::UnixSocket => {
+                let (from, to) = UnixStream::pair()?;
+                (Box::new(to), Reader::start(from, message_bytes)?)
+            }
+            Kind::TcpLoopback | Kind::TcpStream => {
+                let (to, from) = connected_pair()?;
+                (Box::new(to), Reader::start(from, message_bytes)?)
+            }
+        };
+        Ok(Self::new(out, Some(reader), message_bytes, None))
+    }
+
+    fn remote(to: SocketAddr, message_bytes: usize) -> io::Result<Self> {
+        let out = TcpStream::connect_timeout(&to, CONNECT_PATIENCE)?;
+        out.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self::new(Box::new(out), None, message_bytes, Some(to)))
+    }
+
+    /// Sends what the stream takes of the message in hand; 0 if it takes nothing for now.
+    fn send(&mut self) -> Result<usize, KernelError> {
+        match self.out.write(&self.message[self.at..]) {
+            Ok(bytes) => Ok(bytes),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => Ok(0),
+            Err(error) => Err(KernelError::host("sending a message")(error)),
+        }
+    }
+}
+
+/// Two ends of a TCP connection on loopback, which nobody else can have connected to.
+pub(crate) fn connected_pair() -> io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let ours = TcpStream::connect(listener.local_addr()?)?;
+    loop {
+        let (theirs, from) = listener.accept()?;
+        if from == ours.local_addr()? {
+            return Ok((ours, theirs));
+        }
+    }
+}
+
+impl Kernel for Stream {
+    fn step(&mut self, sink: &mut dyn Sink) -> Result<f64, KernelError> {
+        let begin = clock::now();
+        let mut total = 0;
+        if self.at == 0 {
+            self.begun_ns = begin;
+        }
+        loop {
+            let sent = self.send()?;
+            total += sent;
+            self.at += sent;
+            let now = clock::now();
+            if self.at == self.message.len() {
+                sink.latency(now - self.begun_ns);
+                (self.at, self.begun_ns) = (0, now);
+            }
+            if sent == 0 || now - begin >= STEP_NS {
+                self.sent_bytes += total as u64;
+                return Ok(total as f64);
+            }
+        }
+    }
+
+    fn facts(&self) -> crate::Params {
+        let received = self.reader.as_ref().map(|reader| reader.received_bytes.load(Ordering::Relaxed));
+        let mut facts = crate::Params::new();
+        facts.insert("message_bytes".into(), json!(self.message.len()));
+        facts.insert("to".into(), json!(self.to.map(|to| to.to_string())));
+        facts.insert("sent_bytes".into(), json!(self.sent_bytes));
+        facts.insert("received_bytes".into(), json!(received));
+        facts
+    }
+}
+
+fn build_local(kind: Kind, params: &crate::Params) -> Result<Box<dyn Kernel>, KernelError> {
+    let LocalParams { message_bytes } = serde_json::from_value(params.clone().into())?;
+    let message_bytes = address::size("message_bytes", message_bytes, 1, MAX_MESSAGE_BYTES)?;
+    let stream = Stream::local(kind, message_bytes).map_err(KernelError::host("opening a stream within the host"))?;
+    Ok(Box::new(stream))
+}
+
+fn build_tcp(params: &crate::Params) -> Result<Box<dyn Kernel>, KernelError> {
+    let TcpParams { message_bytes, to } = serde_json::from_value(params.clone().into())?;
+    let message_bytes = address::size("message_bytes", message_bytes, 1, MAX_MESSAGE_BYTES)?;
+    let stream = match address::parse(to.as_deref())? {
+        Some(to) => Stream::remote(to, message_bytes).map_err(KernelError::host(format!("connecting to {to}")))?,
+        None => Stream::local(Kind::TcpStream, message_bytes).map_err(KernelError::host("connecting on loopback"))?,
+    };
+    Ok(Box::new(stream))
+}
+
+/// Buffers of some hundred kilobytes are emptied by the reader, within a millisecond or two, after the last call.
+const LOCAL_SETTLE: Settle = Settle { rise_ns: 1_000_000, release_ns: 10_000_000 };
+/// A connection on a real link opens its window over some tens of round trips, and what is queued on the way drains.
+const NETWORK_SETTLE: Settle = Settle { rise_ns: 50_000_000, release_ns: 50_000_000 };
+
+fn info_local(name: &'static str, summary: &'static str) -> KernelInfo {
+    KernelInfo {
+        name,
+        resource: Resource::LocalCommunication,
+        summary,
+        unit: Unit::Bytes,
+        figure: Figure::Rate { label: "MB/s", divisor: 1e6 },
+        latency: Latency::Own("sending one message: until the operating system has taken all of it"),
+        roles: Roles::Both,
+        settle: LOCAL_SETTLE,
+        params: schema_for!(LocalParams),
+    }
+}
+
+type Build = fn(&crate::Params, &Environment) -> Result<Box<dyn Kernel>, KernelError>;
+
+const fn local(name: &'static str, info: fn() -> KernelInfo, build: Build) -> Entry {
+    Entry { name, info, build }
+}
+
+pub(crate) const PIPE: Entry =
+    local("pipe", || info_local("pipe", "sends messages to another thread through a pipe"), |params, _| build_local(Kind::Pipe, params));
+
+pub(crate) const UNIX_SOCKET: Entry = local(
+    "unix-socket",
+    || info_local("unix-socket", "sends messages to another thread through a Unix stream socket"),
+    |params, _| build_local(Kind::UnixSocket, params),
+);
+
+pub(crate) const TCP_LOOPBACK: Entry = local(
+    "tcp-loopback",
+    || info_local("tcp-loopback", "sends messages to another thread over TCP on loopback"),
+    |params, _| build_local(Kind::TcpLoopback, params),
+);
+
+pub(crate) const TCP_STREAM: Entry = Entry {
+    name: "tcp-stream",
+    info: || KernelInfo {
+        resource: Resource::Network,
+        settle: NETWORK_SETTLE,
+        params: schema_for!(TcpParams),
+        ..info_local("tcp-stream", "sends a TCP stream to a peer, or to itself on loopback")
+    },
+    build: |params, _| build_tcp(params),
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{build, error, fact, steps, Latencies};
+
+    #[test]
+    fn every_byte_arrives_and_every_message_has_a_latency() {
+        for name in ["pipe", "unix-socket", "tcp-loopback", "tcp-stream"] {
+            for message_bytes in [1, 5000, 300_000] {
+                let mut kernel = build(name, json!({ "message_bytes": message_bytes }));
+                let mut latencies = Latencies::default();
+                let work = steps(kernel.as_mut(), 20, &mut latencies);
+                assert_eq!(latencies.count(), work as usize / message_bytes, "{name}");
+                let deadline = clock::now() + 10_000_000_000;
+                while fact(kernel.as_ref(), "received_bytes") < work && clock::now() < deadline {
+                    std::thread::yield_now();
+                }
+                assert!((fact(kernel.as_ref(), "received_bytes") - work).abs() < 0.5, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_stream_to_a_given_peer_arrives_there() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut kernel = build("tcp-stream", json!({ "to": listener.local_addr().unwrap().to_string(), "message_bytes": 1000 }));
+        let (mut peer, _) = listener.accept().unwrap();
+        let work = steps(kernel.as_mut(), 1, &mut Latencies::default());
+        drop(kernel);
+        assert_eq!(peer.read_to_end(&mut Vec::new()).unwrap(), work as usize);
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_stops_no_step() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut kernel = build("tcp-stream", json!({ "to": listener.local_addr().unwrap().to_string(), "message_bytes": 1 << 24 }));
+        let mut work = 1.0;
+        while work > 0.0 {
+            work = steps(kernel.as_mut(), 1, &mut Latencies::default());
+        }
+    }
+
+    #[test]
+    fn wrong_parameters_are_named() {
+        assert_eq!(error("pipe", json!({ "message_bytes": 0 })), "parameter message_bytes: 0 is not 1 to 16777216");
+        assert!(error("pipe", json!({ "to": "127.0.0.1:1" })).contains("unknown field `to`"));
+        assert!(error("tcp-stream", json!({ "to": "somewhere" })).contains("parameter to: somewhere is no address and port"));
+        assert!(error("tcp-stream", json!({ "to": "127.0.0.1:0" })).contains("has port 0"));
+    }
+}

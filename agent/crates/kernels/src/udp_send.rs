@@ -1,0 +1,255 @@
+//! `udp-send`: datagrams of one size, at a set rate or flat out (VITS, section 4.5 and figure 10). Without `to` they go to a thread of
+//! the kernel's own on loopback, which reads and counts them. What is counted as work is what was sent: datagrams may be lost, and
+//! on loopback the facts say how many arrived.
+
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use partywall_clock::{self as clock, Nanos};
+use partywall_sys::datagrams::Batch;
+use schemars::{schema_for, JsonSchema};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::pace::{Pace, Turn};
+use crate::peer::Peer;
+use crate::request::{stop_receiving, towards, udp_pair};
+use crate::{address, noise, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+
+const MAX_BATCH: usize = 256;
+/// How long a step may wait for its turn or for room in the device's queue before it looks whether it should stop.
+const NAP_NS: Nanos = 10_000_000;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct Params {
+    /// Bytes of data in a datagram, 0 to 16384; headers come on top.
+    datagram_bytes: usize,
+    /// Datagrams a second of all worker threads together; flat out without it.
+    rate_pps: Option<f64>,
+    /// Datagrams handed over with one system call at most, 1 to 256.
+    batch: usize,
+    /// Address and port of a peer; without it, a thread of the kernel's own on loopback.
+    to: Option<String>,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self { datagram_bytes: 1024, rate_pps: None, batch: 16, to: None }
+    }
+}
+
+struct UdpSend {
+    socket: UdpSocket,
+    receiver: Option<Receiver>,
+    datagrams: Batch,
+    datagram_bytes: usize,
+    batch: usize,
+    pace: Option<Pace>,
+    to: Option<SocketAddr>,
+    sent: u64,
+    /// Calls that handed over less than was due: nobody listens there, or a queue is full.
+    short_calls: u64,
+}
+
+impl UdpSend {
+    /// How many datagrams are due now; waits a short while if none is.
+    fn due(&mut self) -> usize {
+        let Some(pace) = &mut self.pace else { return self.batch };
+        let now = clock::now();
+        match pace.turn(now, self.batch) {
+            Turn::Due(count) => count,
+            Turn::Wait(until) => {
+                clock::sleep_until(until.min(now + NAP_NS));
+                match pace.turn(clock::now(), self.batch) {
+                    Turn::Due(count) => count,
+                    Turn::Wait(_) => 0,
+                }
+            }
+        }
+    }
+}
+
+impl Kernel for UdpSend {
+    fn step(&mut self, sink: &mut dyn Sink) -> Result<f64, KernelError> {
+        let due = self.due();
+        if due == 0 {
+            return Ok(0.0);
+        }
+        let start_ns = clock::now();
+        match self.datagrams.send(&self.socket, due) {
+            Ok(sent) => {
+                sink.latency(clock::now() - start_ns);
+                self.short_calls += u64::from(sent < due);
+                self.sent += sent as u64;
+                Ok(sent as f64)
+            }
+            // Somebody's host said that nobody listens there: earlier datagrams went, and so will later ones.
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                self.short_calls += 1;
+                Ok(0.0)
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(0.0),
+            Err(error) => Err(KernelError::host(format!("sending datagrams of {} bytes", self.datagram_bytes))(error)),
+        }
+    }
+
+    fn facts(&self) -> crate::Params {
+        let received =
+            |count: fn(&Counts) -> &AtomicU64| self.receiver.as_ref().map(|receiver| count(&receiver.counts).load(Ordering::Relaxed));
+        let mut facts = crate::Params::new();
+        facts.insert("datagram_bytes".into(), json!(self.datagram_bytes));
+        facts.insert("to".into(), json!(self.to.map(|to| to.to_string())));
+        facts.insert("sent_datagrams".into(), json!(self.sent));
+        facts.insert("sent_bytes".into(), json!(self.sent * self.datagram_bytes as u64));
+        facts.insert("short_calls".into(), json!(self.short_calls));
+        facts.insert("received_datagrams".into(), json!(received(|counts| &counts.datagrams)));
+        facts.insert("received_bytes".into(), json!(received(|counts| &counts.bytes)));
+        facts
+    }
+}
+
+#[derive(Default)]
+struct Counts {
+    datagrams: AtomicU64,
+    bytes: AtomicU64,
+    stop: AtomicBool,
+}
+
+struct Receiver {
+    socket: Arc<UdpSocket>,
+    counts: Arc<Counts>,
+    _peer: Peer,
+}
+
+impl Receiver {
+    fn start(socket: UdpSocket, datagram_bytes: usize) -> io::Result<Self> {
+        let (socket, counts) = (Arc::new(socket), Arc::new(Counts::default()));
+        let (theirs, shared) = (Arc::clone(&socket), Arc::clone(&counts));
+        let mut datagrams = Batch::new(64, datagram_bytes);
+        let peer = Peer::spawn("udp receiver", move || loop {
+            let received = datagrams.receive(&theirs);
+            if shared.stop.load(Ordering::Acquire) {
+                return;
+            }
+            if let Ok((count, bytes)) = received {
+                shared.datagrams.fetch_add(count as u64, Ordering::Relaxed);
+                shared.bytes.fetch_add(bytes, Ordering::Relaxed);
+            }
+        })?;
+        Ok(Self { socket, counts, _peer: peer })
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        stop_receiving(&self.socket, &self.counts.stop);
+    }
+}
+
+fn rate(params: &Params, environment: &Environment) -> Result<Option<Pace>, KernelError> {
+    match params.rate_pps {
+        Some(rate) if !(rate > 0.0 && rate <= 1e9) => Err(KernelError::Parameter {
+            key: "rate_pps",
+            value: rate.to_string(),
+            why: "is not above 0 and at most 1e9; leave it out for flat out".into(),
+        }),
+        rate => Ok(rate.map(|rate| Pace::new(rate / f64::from(environment.threads.max(1))))),
+    }
+}
+
+fn build(params: &crate::Params, environment: &Environment) -> Result<Box<dyn Kernel>, KernelError> {
+    let params: Params = serde_json::from_value(params.clone().into())?;
+    let datagram_bytes = address::size("datagram_bytes", params.datagram_bytes, 0, 16384)?;
+    let batch = address::size("batch", params.batch, 1, MAX_BATCH)?;
+    let pace = rate(&params, environment)?;
+    let to = address::parse(params.to.as_deref())?;
+    let (socket, receiver) = open(to, datagram_bytes).map_err(KernelError::host("opening a datagram socket"))?;
+    let mut datagrams = Batch::new(batch, datagram_bytes);
+    for at in 0..batch {
+        noise::fill(datagrams.datagram_mut(at), environment.seed.wrapping_add(at as u64));
+    }
+    Ok(Box::new(UdpSend { socket, receiver, datagrams, datagram_bytes, batch, pace, to, sent: 0, short_calls: 0 }))
+}
+
+fn open(to: Option<SocketAddr>, datagram_bytes: usize) -> io::Result<(UdpSocket, Option<Receiver>)> {
+    let (socket, receiver) = if let Some(to) = to {
+        (towards(to)?, None)
+    } else {
+        let (ours, theirs) = udp_pair()?;
+        (ours, Some(Receiver::start(theirs, datagram_bytes)?))
+    };
+    socket.set_write_timeout(Some(Duration::from_nanos(NAP_NS)))?;
+    Ok((socket, receiver))
+}
+
+pub(crate) const ENTRY: Entry = Entry {
+    name: "udp-send",
+    info: || KernelInfo {
+        name: "udp-send",
+        resource: Resource::Network,
+        summary: "sends datagrams to a peer, or to itself on loopback",
+        unit: Unit::Operations,
+        figure: Figure::Rate { label: "kpps", divisor: 1e3 },
+        latency: Latency::Own("one system call that hands over up to `batch` datagrams"),
+        roles: Roles::Both,
+        // A socket's and a device's queue hold some hundred kilobytes each: gone within milliseconds at 1 Gb/s.
+        settle: Settle { rise_ns: 5_000_000, release_ns: 20_000_000 },
+        params: schema_for!(Params),
+    },
+    build,
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{build, error, fact, steps, Latencies};
+
+    #[test]
+    fn datagrams_of_every_size_arrive() {
+        for datagram_bytes in [0, 1, 1024, 16384] {
+            // One at a time, so that the receiver's buffer never overflows before it has been looked at.
+            let mut kernel = build("udp-send", json!({ "datagram_bytes": datagram_bytes, "batch": 1 }));
+            let mut latencies = Latencies::default();
+            for count in 1..=20 {
+                assert!((steps(kernel.as_mut(), 1, &mut latencies) - 1.0).abs() < 0.5);
+                let deadline = clock::now() + 10_000_000_000;
+                while fact(kernel.as_ref(), "received_datagrams") < f64::from(count) && clock::now() < deadline {
+                    std::thread::yield_now();
+                }
+            }
+            assert_eq!(latencies.count(), 20);
+            assert_eq!(
+                (fact(kernel.as_ref(), "received_datagrams") as usize, fact(kernel.as_ref(), "received_bytes") as usize),
+                (20, 20 * datagram_bytes)
+            );
+        }
+    }
+
+    #[test]
+    fn nobody_listening_ends_nothing() {
+        let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut kernel = build("udp-send", json!({ "to": closed.to_string() }));
+        assert!(steps(kernel.as_mut(), 20, &mut Latencies::default()) > 0.0);
+        assert!(fact(kernel.as_ref(), "short_calls") > 0.0);
+    }
+
+    #[test]
+    fn a_set_rate_is_a_ceiling() {
+        let mut kernel = build("udp-send", json!({ "rate_pps": 2000.0 }));
+        let start = clock::now();
+        let sent = steps(kernel.as_mut(), 100, &mut Latencies::default());
+        let most = (clock::now() - start) as f64 / 1e9 * 2000.0 + 1.0;
+        assert!(sent > 0.0 && sent <= most, "{sent} sent, {most} were due");
+    }
+
+    #[test]
+    fn wrong_parameters_are_named() {
+        assert_eq!(error("udp-send", json!({ "datagram_bytes": 16385 })), "parameter datagram_bytes: 16385 is not 0 to 16384");
+        assert!(error("udp-send", json!({ "rate_pps": 0 })).contains("leave it out for flat out"));
+        assert!(error("udp-send", json!({ "batch": 0 })).contains("parameter batch: 0"));
+    }
+}

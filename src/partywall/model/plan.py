@@ -21,7 +21,11 @@ class Limits(Frozen):
 
 
 class Treatment(Frozen):
-    """One thing compared inside a block. `intensities` holds the aggressors that are on; none is on in the baseline."""
+    """One thing compared inside a block. `intensities` holds the aggressors that are on; none is on in the baseline.
+
+    guard_ns: left out after switching to it. release_ns: what its successor leaves out at the least, for what it leaves
+    behind. slot_ns: what is measured.
+    """
 
     id: str
     label: str
@@ -31,6 +35,7 @@ class Treatment(Frozen):
     victim_limits: Limits | None = None
     guard_ns: int
     slot_ns: int
+    release_ns: int = 0
 
 
 class Trial(Frozen):
@@ -47,8 +52,21 @@ class Trial(Frozen):
 
     @property
     def block_ns(self) -> int:
-        """Length of one block: each treatment's guard and slot once."""
-        return sum(t.guard_ns + t.slot_ns for t in self.treatments)
+        """Longest that one block can take: each treatment's guard, slot and release once."""
+        return sum(t.guard_ns + t.slot_ns + t.release_ns for t in self.treatments)
+
+    def treatment(self, id_: str) -> Treatment:
+        """The treatment of that id; KeyError if there is none."""
+        return {t.id: t for t in self.treatments}[id_]
+
+
+class Slot(Frozen):
+    """Where one treatment of one block lies in time. The window from measure_ns to end_ns counts; before it is guard."""
+
+    treatment: str
+    start_ns: int
+    measure_ns: int
+    end_ns: int
 
 
 class Plan(Frozen):

@@ -1,0 +1,10 @@
+"""Where workloads run. Each backend starts an agent in a place with the settings asked for, and changes them live.
+
+Everything made here is labelled with its run, so that `reap` can remove what a killed run left behind.
+"""
+
+from partywall.sandbox.base import Sandbox, Settings, make
+from partywall.sandbox.label import Label
+from partywall.sandbox.reaper import Reaped, reap
+
+__all__ = ["Label", "Reaped", "Sandbox", "Settings", "make", "reap"]

@@ -142,7 +142,7 @@ fn value(result: impl Serialize) -> Result<Value, Fault> {
 
 /// What every kernel says of itself.
 pub(crate) fn catalogue() -> Value {
-    json!({ "kernels": kernels::ALL.iter().map(|entry| (entry.info)()).collect::<Vec<_>>() })
+    json!(kernels::ALL.iter().map(|entry| (entry.info)()).collect::<Vec<_>>())
 }
 
 /// JSON Schema of everything that goes over the wire.

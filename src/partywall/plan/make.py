@@ -1,0 +1,145 @@
+"""The plan: trials from victims and levels, treatments from aggressors, intensities and live limits, time from the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from partywall.agent.catalogue import Catalogue
+from partywall.errors import Problem, UsageError
+from partywall.model import factors
+from partywall.model.plan import Limits, Plan, Treatment, Trial
+from partywall.model.scenario import Aggressor, Scenario, Timing, Victim, Workload
+from partywall.plan.placement import Topology, aggressor_cpus, victim_cpus
+from partywall.plan.timing import ceil_to
+
+BASELINE = "baseline"
+NULL = "null"
+
+# A visit shorter than this is mostly set-up; a run of many short visits compares hosts that hardly differ.
+VISIT_MIN_NS = 12_000_000_000
+ROUNDS_MAX = 4
+# Seen on a two-core machine: sandboxes start within 0.1 s, calibration takes 0.15 s an aggressor, files and pages the rest.
+SET_UP_NS = 1_000_000_000
+SET_UP_PER_AGGRESSOR_NS = 250_000_000
+# The kernel enforces CPU limits by periods of 100 ms: a slot must hold several, and the one it begins in does not count.
+LIMIT_PERIOD_NS = 100_000_000
+LIMIT_SLOT_NS = 5 * LIMIT_PERIOD_NS
+LIMIT_GUARD_NS = 2 * LIMIT_PERIOD_NS
+# A command's own pace of reporting is not known beforehand; half-second slots suit tools that report four times a second or faster.
+COMMAND_SETTLE_NS = 50_000_000
+
+
+def make(scenario: Scenario, topology: Topology, catalogue: Catalogue, seed: int | None = None) -> Plan:
+    """The plan of a checked scenario on a host. UsageError, all problems at once, if the host's CPUs do not suffice."""
+    live, _ = factors.split(scenario)
+    cases = factors.trials(scenario)
+    problems: list[Problem] = []
+    trials: list[Trial] = []
+    for number, (victim, levels, applied) in enumerate(cases):
+        try:
+            trials.append(_trial(number, victim, levels, applied, live, topology, catalogue))
+        except UsageError as error:
+            problems += [p for p in error.problems if p not in problems]
+    if problems:
+        raise UsageError(*problems)
+    rounds = _rounds(scenario.budget, len(trials))
+    set_up_ns = sum(SET_UP_NS + SET_UP_PER_AGGRESSOR_NS * len(trial.aggressors) for trial in trials) * rounds
+    return Plan(
+        scenario=scenario,
+        seed=scenario.seed if seed is None else seed,
+        trials=tuple(trials),
+        rounds=rounds,
+        timing=scenario.timing,
+        estimate_ns=scenario.budget + set_up_ns,
+    )
+
+
+def _rounds(budget_ns: int, trials: int) -> int:
+    return max(1, min(ROUNDS_MAX, budget_ns // (trials * VISIT_MIN_NS)))
+
+
+def _trial(
+    number: int,
+    name: str,
+    levels: factors.Levels,
+    scenario: Scenario,
+    live: factors.Factors,
+    topology: Topology,
+    catalogue: Catalogue,
+) -> Trial:
+    victim = scenario.victims[name]
+    own = victim_cpus(victim.sandbox.cpus, topology, f"victims.{name}.sandbox.cpus")
+    placed = {
+        other: aggressor_cpus(aggressor.sandbox.cpus, own, topology, f"aggressors.{other}.sandbox.cpus")
+        for other, aggressor in scenario.aggressors.items()
+    }
+    concerned = factors.concerning(scenario, live, name)
+    return Trial(
+        id=f"{number:03d}-{name}",
+        victim_name=name,
+        victim=victim,
+        victim_cpus=own,
+        aggressors=scenario.aggressors,
+        aggressor_cpus=placed,
+        levels=levels,
+        treatments=tuple(_treatments(scenario, victim, concerned, catalogue)),
+    )
+
+
+def _treatments(scenario: Scenario, victim: Victim, live: factors.Factors, catalogue: Catalogue) -> Iterator[Treatment]:
+    timing = scenario.timing
+    base = _settle(victim, victim.probe, catalogue)
+    guard_ns = max(timing.guard, base[0])
+    yield Treatment(id=BASELINE, label="baseline", role="baseline", guard_ns=guard_ns, slot_ns=timing.slot)
+    yield Treatment(id=NULL, label="null", role="null", intensities={NULL: 1.0}, guard_ns=guard_ns, slot_ns=timing.slot)
+    pressed = list(_pressed(scenario.aggressors, timing, guard_ns, catalogue))
+    yield from pressed
+    for levels in factors.combinations(live):
+        if levels:
+            yield from _limited(levels, pressed, timing, guard_ns)
+
+
+def _pressed(aggressors: dict[str, Aggressor], timing: Timing, guard_ns: int, catalogue: Catalogue) -> Iterator[Treatment]:
+    for name, aggressor in aggressors.items():
+        rise_ns, release_ns = _settle(aggressor, aggressor.stressor, catalogue)
+        for intensity in aggressor.intensity:
+            suffix = "" if len(aggressor.intensity) == 1 and intensity == 1 else f" at {intensity:g}"
+            yield Treatment(
+                id=f"{name}@{intensity:g}",
+                label=f"{name}{suffix}",
+                role="aggressor",
+                aggressor=name,
+                intensities={name: intensity},
+                guard_ns=max(guard_ns, rise_ns),
+                slot_ns=timing.slot,
+                release_ns=release_ns,
+            )
+
+
+def _limited(levels: factors.Levels, pressed: list[Treatment], timing: Timing, guard_ns: int) -> Iterator[Treatment]:
+    """The victim under live limits, alone and with each aggressor."""
+    # Factors' paths end in the setting's name; a checked scenario has none but these two as live factors.
+    settings = {path.rpartition(".")[2]: level for path, level in levels.items()}
+    limits = Limits.model_validate(settings)
+    text = ",".join(f"{key}={value}" for key, value in settings.items())
+    common = {"victim_limits": limits, "slot_ns": ceil_to(max(timing.slot, LIMIT_SLOT_NS), LIMIT_PERIOD_NS)}
+    guard_ns = max(guard_ns, LIMIT_GUARD_NS)
+    yield Treatment(id=text, label=text, role="limit", guard_ns=guard_ns, release_ns=LIMIT_GUARD_NS, **common)
+    for treatment in pressed:
+        changed = {
+            "id": f"{treatment.id},{text}",
+            "label": f"{treatment.label}, {text}",
+            "guard_ns": max(treatment.guard_ns, guard_ns),
+            "release_ns": max(treatment.release_ns, LIMIT_GUARD_NS),
+        }
+        yield treatment.model_copy(update=changed | common)
+
+
+def _settle(workload: Workload, kernel: str | None, catalogue: Catalogue) -> tuple[int, int]:
+    """How long its effect takes to come and go: the scenario's word, else the kernel's own."""
+    if workload.settle is not None:
+        return workload.settle, workload.settle
+    info = catalogue.kernel(kernel) if kernel else None
+    return (info.settle.rise_ns, info.settle.release_ns) if info else (COMMAND_SETTLE_NS, COMMAND_SETTLE_NS)
+
+

@@ -1,0 +1,72 @@
+"""Which CPUs a sandbox gets: the words of a scenario against the host's topology. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from partywall.errors import Problem, UsageError
+
+
+@dataclass(frozen=True)
+class Topology:
+    """CPUs this user may run on, and groups of CPUs by what they share, nearest first (SMT core, then caches, then package)."""
+
+    cpus: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...] = field(default=())
+
+    def nearest(self, cpu: int) -> tuple[int, ...]:
+        """The other CPUs, those that share the smallest group with `cpu` first."""
+
+        def distance(other: int) -> tuple[int, int]:
+            shared = [len(group) for group in self.groups if cpu in group and other in group]
+            return (min(shared, default=len(self.cpus) + 1), other)
+
+        return tuple(sorted((other for other in self.cpus if other != cpu), key=distance))
+
+
+def parse_cpus(text: str) -> tuple[int, ...]:
+    """'0,2-3' → (0, 2, 3); ValueError for anything else."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        numbers += range(int(first), int(last) + 1) if dash else [int(first)]
+    if not numbers:
+        raise ValueError(text)
+    return tuple(dict.fromkeys(numbers))
+
+
+def victim_cpus(spec: str, topology: Topology, key: str) -> tuple[int, ...]:
+    """CPUs of a victim: 'auto' is the first CPU that is not CPU 0 where there are more than two, for interrupts like CPU 0."""
+    if spec == "same":
+        raise UsageError(Problem("a victim cannot be on the 'same' CPU as itself", "use auto or a list such as 0", key=key))
+    if spec in ("auto", "next"):
+        return (topology.cpus[1] if len(topology.cpus) > 2 else topology.cpus[0],)
+    return _listed(spec, topology, key)
+
+
+def aggressor_cpus(spec: str, victim: tuple[int, ...], topology: Topology, key: str) -> tuple[int, ...]:
+    """CPUs of an aggressor: 'same' as the victim's, the nearest other ('auto', 'next'), or a list."""
+    if spec == "same":
+        return victim
+    if spec in ("auto", "next"):
+        others = [cpu for cpu in topology.nearest(victim[0]) if cpu not in victim]
+        if not others:
+            raise UsageError(
+                Problem(f"needs a CPU beside the victim's {_join(victim)}, and only {_join(topology.cpus)} may be used here", "use cpus: same", key=key)
+            )
+        return tuple(others[: len(victim)])
+    return _listed(spec, topology, key)
+
+
+def _listed(spec: str, topology: Topology, key: str) -> tuple[int, ...]:
+    cpus = parse_cpus(spec)
+    if missing := [cpu for cpu in cpus if cpu not in topology.cpus]:
+        raise UsageError(
+            Problem(f"CPU {_join(missing)} is not online or not allowed here; there are {_join(topology.cpus)}", "name some of these, or auto", key=key)
+        )
+    return cpus
+
+
+def _join(cpus: Sequence[int]) -> str:
+    return ", ".join(map(str, cpus))

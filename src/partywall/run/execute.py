@@ -1,0 +1,227 @@
+"""The loop over visits, and the loop over blocks inside a visit."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from partywall.clock import Clock, Monotonic
+from partywall.errors import AgentError, TrialError
+from partywall.model.observation import Observation
+from partywall.model.plan import Plan, Slot, Trial
+from partywall.plan import lay_out, order, visits
+from partywall.run.limiter import Limiter
+from partywall.run.progress import Progress
+from partywall.run.recorder import Recorder
+from partywall.run.stage import MONITOR, Stage, staged
+from partywall.sandbox import Label
+from partywall.store import RunDirectory
+
+# A block's schedule is sent this long before it begins: the controller may be late by as much without harm.
+LEAD_NS = 300_000_000
+# The least that is needed for a schedule to arrive in time.
+LEAD_MIN_NS = 60_000_000
+# Blocks before the first look at carry-over; fewer would not show it.
+PILOT_BLOCKS = 10
+ATTEMPTS = 2
+# A trial may go on beyond its share of the budget to reach the least number of blocks, but not for ever.
+OVERTIME = 3
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What a run asks of statistics while it goes on. enough: whether a trial is precise enough, and how precise in words."""
+
+    enough: Callable[[Trial, Sequence[Observation]], tuple[bool, str]]
+    carries_over: Callable[[Trial, Sequence[Observation]], bool]
+
+
+@dataclass
+class Tally:
+    """A trial so far: observations at the present length of slots, and how much time was measured in all."""
+
+    trial: Trial
+    observations: list[Observation] = field(default_factory=list)
+    next_block: int = 0
+    stretch: int = 1
+    measured_ns: int = 0
+    failures: int = 0
+    finished: bool = False
+    visits_done: set[str] = field(default_factory=set)
+
+    @property
+    def blocks(self) -> int:
+        return len({o.block for o in self.observations})
+
+
+def execute(
+    run: RunDirectory,
+    label: Label,
+    decisions: Decisions,
+    progress: Progress,
+    observations: Sequence[Observation] = (),
+    clock: Clock | None = None,
+) -> None:
+    """Carries out what is left of the plan. observations: what an interrupted run has measured already."""
+    plan = run.plan
+    tallies = {trial.id: tally(run, trial, observations) for trial in plan.trials}
+    visitor = Visitor(run, plan, label, decisions, progress, clock or Monotonic(), tallies)
+    run.append("run_started", wall_time=time.strftime("%Y-%m-%dT%H:%M:%S%z"), pid=os.getpid())
+    for round_, trial in visits(plan):
+        visitor.visit(round_, tallies[trial.id])
+    run.append("run_ended")
+
+
+def tally(run: RunDirectory, trial: Trial, observations: Sequence[Observation]) -> Tally:
+    """How far a trial has come, from its events."""
+    done = run.blocks_done(trial.id)
+    mine = [event for event in run.events() if event.get("trial") == trial.id]
+    kinds = [event["kind"] for event in mine]
+    return Tally(
+        trial=trial,
+        observations=[o for o in observations if o.trial == trial.id],
+        next_block=max(done, default=-1) + 1,
+        stretch=max((event["stretch"] for event in mine if "stretch" in event), default=1),
+        measured_ns=sum(event["slots"][-1]["end_ns"] - event["slots"][0]["start_ns"] for event in done.values()),
+        failures=kinds.count("trial_failed"),
+        finished="trial_precise" in kinds,
+        visits_done={event["visit"] for event in mine if event["kind"] == "visit_ended"},
+    )
+
+
+@dataclass
+class Visitor:
+    """Pays visits: the share of the budget that one gets is what is left, divided by the visits that are left."""
+
+    run: RunDirectory
+    plan: Plan
+    label: Label
+    decisions: Decisions
+    progress: Progress
+    clock: Clock
+    tallies: dict[str, Tally]
+
+    def visit(self, round_: int, tally: Tally) -> None:
+        """One visit, if the trial still needs it. A trial that fails is left; the run goes on with the others."""
+        visit = str(round_)
+        if tally.finished or tally.failures >= ATTEMPTS or visit in tally.visits_done:
+            return
+        share_ns = self._share_ns(round_)
+        try:
+            self._pay(visit, tally, share_ns, last=round_ == self.plan.rounds - 1)
+        except (TrialError, AgentError) as error:
+            tally.failures += 1
+            self.run.append("trial_failed", trial=tally.trial.id, visit=visit, reason=str(error))
+            self.progress.note(f"failed: {error}")
+        else:
+            tally.visits_done.add(visit)
+            self.run.append("visit_ended", trial=tally.trial.id, visit=visit)
+        self.run.compact()
+
+    def _share_ns(self, round_: int) -> int:
+        spent_ns = sum(tally.measured_ns for tally in self.tallies.values())
+        going = [tally for tally in self.tallies.values() if not tally.finished and tally.failures < ATTEMPTS]
+        left = sum(1 for tally in going for r in range(round_, self.plan.rounds) if str(r) not in tally.visits_done)
+        return max(0, self.plan.scenario.budget - spent_ns) // max(1, left)
+
+    def _pay(self, visit: str, tally: Tally, share_ns: int, *, last: bool) -> None:
+        trial = tally.trial
+        self.progress.doing(f"{trial.id}: starting {len(trial.aggressors) + 3} sandboxes")
+        host_cpus = aside(trial)
+        os.sched_setaffinity(0, host_cpus)
+        slice_ns = self.plan.timing.slice
+        with staged(trial, self.label, slice_ns=slice_ns, seed=self.plan.seed, host_cpus=host_cpus) as stage:
+            self.run.append("visit", trial=trial.id, visit=visit, rate_max=stage.rate_max, facts=stage.facts, counters=stage.counters)
+            pending = self.run.pending(trial.id, visit)
+            try:
+                recorder = Recorder(stage, pending, visit)
+                self._blocks(stage, recorder, tally, share_ns, last=last)
+            finally:
+                pending.close()
+
+    def _blocks(self, stage: Stage, recorder: Recorder, tally: Tally, share_ns: int, *, last: bool) -> None:
+        self.progress.doing(f"{tally.trial.id}: measuring")
+        start_ns = self.clock.now_ns() + LEAD_NS
+        began_ns, before = start_ns, None
+        limiter = Limiter(stage, self.clock)
+        while not tally.finished and self._goes_on(tally, start_ns - began_ns, share_ns, last=last):
+            treatments = [tally.trial.treatment(id_) for id_ in order(self.plan.seed, tally.trial, tally.next_block)]
+            start_ns = max(start_ns, self.clock.now_ns() + LEAD_MIN_NS)
+            slots = lay_out(treatments, start_ns, before, grid_ns=self.plan.timing.slice, stretch=tally.stretch)
+            recorder.expect(tally.next_block, tally.stretch, slots)
+            send(stage, slots)
+            limiter.follow(slots)
+            tally.next_block += 1
+            start_ns, before = slots[-1].end_ns, treatments[-1]
+            self.clock.sleep_until(start_ns - LEAD_NS)
+            self._settle(recorder, tally)
+            limiter.check()
+        limiter.follow(())
+        recorder.wait_for_all(self.clock)
+        self._settle(recorder, tally)
+
+    def _goes_on(self, tally: Tally, elapsed_ns: int, share_ns: int, *, last: bool) -> bool:
+        if last and tally.blocks < self.plan.scenario.min_blocks:
+            return elapsed_ns < OVERTIME * max(share_ns, self.plan.scenario.min_blocks * tally.trial.block_ns * tally.stretch)
+        return elapsed_ns + tally.trial.block_ns * tally.stretch // 2 < share_ns
+
+    def _settle(self, recorder: Recorder, tally: Tally) -> None:
+        """Takes in the blocks whose slices are all here, and decides what follows from them."""
+        for block, event in recorder.complete():
+            if event["stretch"] == tally.stretch:
+                tally.observations += block
+            tally.measured_ns += event["slots"][-1]["end_ns"] - event["slots"][0]["start_ns"]
+            self.run.append("block_done", **event)
+        blocks = tally.blocks
+        if blocks == PILOT_BLOCKS and self._may_stretch(tally) and self.decisions.carries_over(tally.trial, tally.observations):
+            tally.stretch *= 2
+            tally.observations.clear()
+            self.run.append("stretched", trial=tally.trial.id, stretch=tally.stretch)
+            self.progress.note(f"{tally.trial.id}: effects carry over between slots; slots are now {tally.stretch} times as long")
+        elif blocks >= self.plan.scenario.min_blocks:
+            tally.finished, text = self.decisions.enough(tally.trial, tally.observations)
+            if tally.finished:
+                self.run.append("trial_precise", trial=tally.trial.id, blocks=blocks)
+            self.progress.block(tally.trial.id, blocks, text)
+        else:
+            self.progress.block(tally.trial.id, blocks, "")
+        self.progress.spent(sum(t.measured_ns for t in self.tallies.values()), self.plan.scenario.budget)
+
+    def _may_stretch(self, tally: Tally) -> bool:
+        longest = max(treatment.slot_ns for treatment in tally.trial.treatments)
+        return longest * tally.stretch * 2 <= self.plan.timing.slot_max
+
+
+def aside(trial: Trial) -> tuple[int, ...]:
+    """CPUs for controller and monitor: not the victim's, where there are others."""
+    allowed = all_cpus()
+    return tuple(sorted(allowed - set(trial.victim_cpus))) or tuple(sorted(allowed))
+
+
+def all_cpus() -> set[int]:
+    """CPUs this user may run on, whatever the controller has pinned itself to since."""
+    return set(_ALLOWED)
+
+
+_ALLOWED = os.sched_getaffinity(0)
+
+
+def send(stage: Stage, slots: Sequence[Slot]) -> None:
+    """Tells every aggressor when to press in these slots, and the monitor when to read."""
+    trial = stage.trial
+    names = {name for slot in slots for name in trial.treatment(slot.treatment).intensities}
+    for name in sorted(names):
+        switches: list[tuple[int, float]] = []
+        for slot in slots:
+            intensity = trial.treatment(slot.treatment).intensities.get(name, 0.0)
+            if intensity or (switches and switches[-1][1]):
+                switches.append((slot.start_ns, intensity))
+        if switches[-1][1]:
+            switches.append((slots[-1].end_ns, 0.0))
+        stage.schedule(name, switches)
+    moments = sorted({at for slot in slots for at in (slot.measure_ns, slot.end_ns)})
+    stage.client(MONITOR).call("monitor.schedule", id=MONITOR, at_ns=moments)
+
+

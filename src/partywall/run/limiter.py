@@ -1,0 +1,45 @@
+"""Switches limits that can be changed live, slot by slot, from a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from partywall.clock import Clock
+from partywall.model.plan import Limits, Slot
+from partywall.run.stage import VICTIM, Stage
+
+
+class Limiter:
+    """Follows one block at a time. A trial without live limits costs nothing."""
+
+    def __init__(self, stage: Stage, clock: Clock) -> None:
+        self._stage = stage
+        self._clock = clock
+        self._live = any(treatment.victim_limits for treatment in stage.trial.treatments)
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def follow(self, slots: Sequence[Slot]) -> None:
+        """Sets the victim's limits at each slot's start; waits first for the block before."""
+        if not self._live:
+            return
+        if self._thread is not None:
+            self._thread.join()
+        self.check()
+        self._thread = threading.Thread(target=self._switch, args=(tuple(slots),), name="limiter", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises what the thread met."""
+        if self._error is not None:
+            raise self._error
+
+    def _switch(self, slots: Sequence[Slot]) -> None:
+        sandbox = self._stage.sandboxes[VICTIM]
+        try:
+            for slot in slots:
+                self._clock.sleep_until(slot.start_ns)
+                sandbox.limit(self._stage.trial.treatment(slot.treatment).victim_limits or Limits())
+        except Exception as error:  # noqa: BLE001 - carried to the thread that waits for it
+            self._error = error

@@ -1,0 +1,134 @@
+"""Takes what agents say, writes it down at once, and hands out blocks whose slices are all here."""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from partywall.agent.metric import Extractor
+from partywall.clock import Clock
+from partywall.errors import TrialError
+from partywall.model.evidence import Counter
+from partywall.model.observation import Observation
+from partywall.model.plan import Slot
+from partywall.run.stage import VICTIM, Stage
+from partywall.store.evidence import metric_rows, metrics
+from partywall.store.observe import Block, Samples, Window, observe
+from partywall.store.pending import Pending
+
+# How long after a block's end its slices may be missing before the victim counts as stuck.
+PATIENCE_NS = 15_000_000_000
+KEPT_NS = 5_000_000_000
+
+
+class Recorder:
+    """The receiving end of one visit."""
+
+    def __init__(self, stage: Stage, pending: Pending, visit: str) -> None:
+        self._stage = stage
+        self._pending = pending
+        self._visit = visit
+        self._windows: dict[str, Window] = {}
+        self._extractors = {name: Extractor(metric) for name, metric in metrics(stage.trial).items()}
+        self._samples: deque[tuple[int, list[float | None]]] = deque(maxlen=1000)
+        self._counters = tuple(Counter(**counter) for counter in stage.counters)
+        self._expected: deque[tuple[Block, int]] = deque()
+        self._tail: deque[str] = deque(maxlen=3)
+
+    def expect(self, number: int, stretch: int, slots: Sequence[Slot]) -> None:
+        """A block was scheduled."""
+        self._expected.append((Block(self._stage.trial.id, number, tuple(slots)), stretch))
+
+    def complete(self) -> Iterator[tuple[tuple[Observation, ...], dict[str, Any]]]:
+        """Blocks that became complete: their observations, and the event to write."""
+        self._take_messages()
+        while self._expected and self._until_ns() >= self._expected[0][0].slots[-1].end_ns:
+            block, stretch = self._expected.popleft()
+            yield self._observe(block), self._event(block, stretch)
+            self._forget(block.slots[0].start_ns - KEPT_NS)
+
+    def wait_for_all(self, clock: Clock) -> None:
+        """Waits until every expected block is complete; TrialError if the victim is stuck."""
+        if not self._expected:
+            return
+        end_ns = self._expected[-1][0].slots[-1].end_ns
+        while self._until_ns() < end_ns:
+            if clock.now_ns() > end_ns + PATIENCE_NS:
+                raise self._stuck()
+            clock.sleep_until(max(end_ns, clock.now_ns() + 50_000_000))
+            self._take_messages()
+
+    def _until_ns(self) -> int:
+        return self._windows.get(VICTIM, Window()).until_ns
+
+    def _take_messages(self) -> None:
+        while True:
+            try:
+                name, method, params = self._stage.messages.get_nowait()
+            except queue.Empty:
+                break
+            self._take(name, method, params)
+        if self._expected and self._is_silent():
+            raise self._stuck()
+
+    def _is_silent(self) -> bool:
+        """Whether the oldest block has ended so long ago, by the youngest, that its slices will not come."""
+        youngest = self._expected[-1][0].slots[0].start_ns
+        return self._until_ns() + PATIENCE_NS < youngest and self._expected[0][0].slots[-1].end_ns + PATIENCE_NS < youngest
+
+    def _take(self, name: str, method: str, params: dict[str, Any]) -> None:
+        match method:
+            case "slices":
+                self._pending.write({"workload": params["id"], "slices": params["slices"]})
+                self._windows.setdefault(params["id"], Window()).extend(params["slices"])
+            case "sample":
+                self._pending.write({key: params[key] for key in ("at_ns", "until_ns", "values")})
+                self._samples.append((params["at_ns"], params["values"]))
+            case "output":
+                self._pending.write({"workload": params["id"], "lines": params["lines"]})
+                self._read_metric(params["id"], params["lines"])
+            case "ended" | "gone":
+                raise self._stage.explain(name, params["reason"])
+
+    def _read_metric(self, workload: str, lines: Sequence[dict[str, Any]]) -> None:
+        if workload == VICTIM:
+            self._tail.extend(line["text"] for line in lines)
+        if extractor := self._extractors.get(workload):
+            stdout = [line for line in lines if line["stream"] == "stdout"]
+            self._windows.setdefault(workload, Window()).extend(list(metric_rows(workload, extractor, stdout)))
+
+    def _observe(self, block: Block) -> tuple[Observation, ...]:
+        victim = self._windows[VICTIM]
+        return observe(block, victim, self._windows, self._stage.rate_max, self._as_samples(), self._stage.trial.victim_cpus)
+
+    def _as_samples(self) -> Samples:
+        values = np.array([[np.nan if v is None else v for v in row] for _, row in self._samples], dtype=float)
+        at_ns = np.array([at for at, _ in self._samples], dtype=np.int64)
+        return Samples(self._counters, at_ns, values.reshape(len(at_ns), -1))
+
+    def _event(self, block: Block, stretch: int) -> dict[str, Any]:
+        slots = [slot.model_dump() for slot in block.slots]
+        return {"trial": block.trial, "visit": self._visit, "block": block.number, "stretch": stretch, "slots": slots}
+
+    def _forget(self, before_ns: int) -> None:
+        for window in self._windows.values():
+            window.forget_before(before_ns)
+        while self._samples and self._samples[0][0] < before_ns:
+            self._samples.popleft()
+
+    def _stuck(self) -> TrialError:
+        trial = self._stage.trial
+        seconds = PATIENCE_NS // 1_000_000_000
+        if trial.victim.metric is None:
+            return TrialError(f"{trial.victim_name}: the victim finished no operation for {seconds} s; its resource may be blocked")
+        tail = " | ".join(self._tail) or "it printed nothing"
+        return TrialError(
+            f"{trial.victim_name}: the command printed nothing for {seconds} s that its metric could be taken from; "
+            f"last lines: {tail}; check victims.{trial.victim_name}.metric, and that the command flushes its output"
+        )
+
+

@@ -1,0 +1,144 @@
+"""The sandboxes of one visit: made, filled with their workloads, calibrated, and taken down whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from partywall.agent.client import AgentClient
+from partywall.errors import AgentError, TrialError
+from partywall.model.plan import Trial
+from partywall.model.scenario import Workload
+from partywall.plan.make import NULL
+from partywall.plan.weights import weights
+from partywall.sandbox import Label, Sandbox, Settings, make
+
+VICTIM = "victim"
+MONITOR = "monitor"
+CALIBRATION_NS = 150_000_000
+# A disk kernel writes its file before it starts, and a slow disk may need minutes for it.
+START_TIMEOUT_S = 300.0
+WARM_UP_NS = 500_000_000
+
+Message = tuple[str, str, dict[str, Any]]
+
+
+@dataclass
+class Stage:
+    """A visit's sandboxes with their agents. Messages of all agents come, as (sandbox, method, params), through one queue."""
+
+    trial: Trial
+    sandboxes: dict[str, Sandbox] = field(default_factory=dict)
+    messages: queue.SimpleQueue[Message] = field(default_factory=queue.SimpleQueue)
+    rate_max: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    counters: list[dict[str, Any]] = field(default_factory=list)
+
+    def client(self, name: str) -> AgentClient:
+        client = self.sandboxes[name].client
+        if client is None:
+            raise TrialError(f"sandbox {name} has no agent")
+        return client
+
+    def schedule(self, name: str, switches: list[tuple[int, float]]) -> None:
+        """Tells an aggressor when to press how hard."""
+        moments = [{"at_ns": at_ns, "intensity": intensity} for at_ns, intensity in switches]
+        self.client(name).call("workload.schedule", id=name, switches=moments)
+
+    def explain(self, name: str, reason: str) -> TrialError:
+        """The error for a workload that is gone."""
+        return TrialError(f"{self.trial.victim_name}: {_role(name)} ended during the trial: {self.sandboxes[name].reason_gone(reason)}")
+
+
+def _role(name: str) -> str:
+    return "the victim" if name == VICTIM else f"aggressor {name}"
+
+
+@contextlib.contextmanager
+def staged(trial: Trial, label: Label, *, slice_ns: int, seed: int, host_cpus: tuple[int, ...]) -> Iterator[Stage]:
+    """Makes the sandboxes of `trial` and starts what runs in them. Takes all of them down on leaving."""
+    stage = Stage(trial)
+    try:
+        _fill(stage, label, slice_ns, seed, host_cpus)
+        yield stage
+    finally:
+        for sandbox in reversed(stage.sandboxes.values()):
+            sandbox.stop()
+
+
+def _fill(stage: Stage, label: Label, slice_ns: int, seed: int, host_cpus: tuple[int, ...]) -> None:
+    trial = stage.trial
+    workloads: dict[str, Workload] = {**trial.aggressors, VICTIM: trial.victim}
+    for settings in settings_of(trial):
+        _start(stage, make(settings, label))
+    monitor = Settings(name=MONITOR, backend="process", cpus=host_cpus)
+    _start(stage, make(monitor, label))
+    for name in [NULL, *trial.aggressors]:
+        work = {"kernel": {"name": NULL}} if name == NULL else work_of(workloads[name], trial.aggressors[name].stressor)
+        _begin(stage, name, work, workloads.get(name), "scheduled", slice_ns, seed)
+        if "kernel" in work:
+            rates = stage.client(name).call("workload.calibrate", timeout_s=60, id=name, for_ns=CALIBRATION_NS)["rate_max"]
+            stage.rate_max[name] = sum(rates)
+    _begin(stage, VICTIM, work_of(trial.victim, trial.victim.probe), trial.victim, "flat_out", slice_ns, seed)
+    _watch(stage)
+
+
+def _start(stage: Stage, sandbox: Sandbox) -> None:
+    name = sandbox.settings.name
+    stage.sandboxes[name] = sandbox
+    sandbox.start(lambda method, params: stage.messages.put((name, method, params)))
+
+
+def _begin(stage: Stage, name: str, work: dict[str, Any], workload: Workload | None, pace: str, slice_ns: int, seed: int) -> None:
+    sandbox = stage.sandboxes[name]
+    threads = workload.threads if workload else 1
+    request = {"id": name, "work": work, "pace": pace, "threads": threads, "slice_ns": slice_ns, "work_dir": sandbox.work_dir, "seed": seed}
+    try:
+        started = stage.client(name).call("workload.start", timeout_s=START_TIMEOUT_S, **request)
+    except AgentError as error:
+        raise TrialError(f"{stage.trial.victim_name}: {_role(name)} could not start: {sandbox.reason_gone(str(error))}") from error
+    stage.facts[name] = started["facts"]
+
+
+def work_of(workload: Workload, kernel: str | None) -> dict[str, Any]:
+    """A workload as the agent wants it."""
+    if workload.command is not None:
+        return {"command": {"argv": list(workload.command), "env": workload.env, "warm_up_ns": WARM_UP_NS}}
+    return {"kernel": {"name": kernel, "params": workload.params}}
+
+
+def settings_of(trial: Trial) -> list[Settings]:
+    """Every sandbox of a trial; weights follow from reservations among those that may meet on a CPU."""
+    everyone = {VICTIM: trial.victim.sandbox} | {name: a.sandbox for name, a in trial.aggressors.items()}
+    weight = weights(everyone)
+    found = []
+    for name, sandbox in everyone.items():
+        workload: Workload = trial.victim if name == VICTIM else trial.aggressors[name]
+        cpus = trial.victim_cpus if name == VICTIM else trial.aggressor_cpus[name]
+        settings = Settings(
+            name=name,
+            backend=sandbox.backend,
+            cpus=cpus,
+            cpu_limit=sandbox.cpu_limit,
+            cpu_weight=weight[name],
+            memory=sandbox.memory,
+            disk=sandbox.disk,
+            command=workload.command is not None,
+        )
+        found.append(settings)
+    # The null aggressor stands where the first aggressor does, so that it differs from it in nothing but its pressure.
+    nowhere = trial.victim_cpus
+    null_cpus = next(iter(trial.aggressor_cpus.values()), nowhere)
+    backend = next((s.backend for s in found if s.name != VICTIM), trial.victim.sandbox.backend)
+    return [*found, Settings(name=NULL, backend=backend, cpus=null_cpus)]
+
+
+def _watch(stage: Stage) -> None:
+    """Starts the monitor on the host, the victim's process and its cgroup."""
+    victim = stage.sandboxes[VICTIM]
+    targets = {"pids": [victim.pid] if victim.pid else [], "cgroups": [victim.cgroup] if victim.cgroup else []}
+    header = stage.client(MONITOR).call("monitor.start", id=MONITOR, **targets)
+    stage.counters = header["counters"]

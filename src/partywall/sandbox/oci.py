@@ -1,0 +1,101 @@
+"""An OCI bundle's config.json from a sandbox's settings. Pure.
+
+Source: the OCI runtime specification 1.0, config-linux.md. cgroup version 2 names what it can under `unified`, because
+the runtimes' translation of version 1 shares to weights is not proportional.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from partywall.model.scenario import Disk
+from partywall.sandbox.base import Settings
+
+PERIOD_US = 100_000
+AGENT = "/partywall-agent"
+WORK = "/work"
+# Shares and weights relate to what an unlabelled group has: 1024 shares in version 1, a weight of 100 in version 2.
+_SHARES_PER_WEIGHT = 1024 / 100
+_HOST_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "opt")
+
+
+def cpu(cpus: Sequence[int], limit: float | None, weight: float | None, *, v2: bool) -> dict[str, Any]:
+    """Resources of the cpu controller. limit: share of the time of `cpus`; None lifts it."""
+    quota = -1 if limit is None else max(1000, round(limit * len(cpus) * PERIOD_US))
+    resources: dict[str, Any] = {"cpu": {"quota": quota, "period": PERIOD_US, "cpus": ",".join(map(str, cpus))}}
+    weight = 100 if weight is None else weight
+    if v2:
+        resources["unified"] = {"cpu.weight": str(min(10_000, max(1, round(weight))))}
+    else:
+        resources["cpu"]["shares"] = min(262_144, max(2, round(weight * _SHARES_PER_WEIGHT)))
+    return resources
+
+
+def block_io(disk: Disk | None, device: tuple[int, int] | None) -> dict[str, Any]:
+    """Resources of the blkio or io controller for the disk that holds the sandbox's files."""
+    if disk is None or device is None:
+        return {}
+    names = {
+        "throttleReadBpsDevice": disk.read_bps,
+        "throttleWriteBpsDevice": disk.write_bps,
+        "throttleReadIOPSDevice": disk.read_iops,
+        "throttleWriteIOPSDevice": disk.write_iops,
+    }
+    entry = {"major": device[0], "minor": device[1]}
+    return {"blockIO": {name: [entry | {"rate": rate}] for name, rate in names.items() if rate is not None}}
+
+
+def config(settings: Settings, *, cgroup: str, agent: Path, work: Path, env: dict[str, str], device: tuple[int, int] | None, v2: bool) -> dict[str, Any]:
+    """The whole config.json. The root holds nothing but the agent, or the host's programs too if a command is to run."""
+    resources: dict[str, Any] = {"devices": [{"allow": False, "access": "rwm"}]}
+    resources |= cpu(settings.cpus, settings.cpu_limit, settings.cpu_weight, v2=v2)
+    resources |= block_io(settings.disk, device)
+    if settings.memory is not None:
+        resources["memory"] = {"limit": settings.memory}
+    capabilities = ["CAP_KILL"]
+    # Raising it above our own would need a capability that a container's init does not have.
+    files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": WORK, "TMPDIR": WORK} | env
+    return {
+        "ociVersion": "1.0.2",
+        "process": {
+            "terminal": False,
+            "user": {"uid": os.geteuid(), "gid": os.getegid()},
+            # Affinity is inherited, and a cpuset only narrows it.
+            "args": [AGENT, "serve", "--cpus", ",".join(map(str, settings.cpus))],
+            "env": [f"{key}={value}" for key, value in environment.items()],
+            "cwd": WORK,
+            "capabilities": {kind: capabilities for kind in ("bounding", "effective", "permitted")},
+            "rlimits": [{"type": "RLIMIT_NOFILE", "hard": files_max, "soft": files_max}],
+            "noNewPrivileges": True,
+        },
+        "root": {"path": "rootfs", "readonly": True},
+        "hostname": settings.name[:60],
+        "mounts": _mounts(agent, work, settings.command),
+        "linux": {
+            "cgroupsPath": cgroup,
+            "resources": resources,
+            "namespaces": [{"type": kind} for kind in ("pid", "network", "ipc", "uts", "mount")],
+        },
+    }
+
+
+def _bind(source: Path, to: str, mode: str) -> dict[str, Any]:
+    return {"destination": to, "type": "bind", "source": str(source), "options": ["rbind", mode]}
+
+
+def _mounts(agent: Path, work: Path, command: bool) -> list[dict[str, Any]]:
+    mounts: list[dict[str, Any]] = [
+        {"destination": "/proc", "type": "proc", "source": "proc"},
+        {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755", "size=65536k"]},
+        {"destination": "/dev/shm", "type": "tmpfs", "source": "shm", "options": ["nosuid", "nodev", "mode=1777"]},
+        {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]},
+        {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev", "mode=1777"]},
+    ]
+    folders = [Path("/") / name for name in _HOST_FOLDERS] if command else []
+    mounts += [_bind(folder.resolve(), str(folder), "ro") for folder in folders if folder.is_dir()]
+    return [*mounts, _bind(agent, AGENT, "ro"), _bind(work, WORK, "rw")]

@@ -1,0 +1,129 @@
+"""Removes what runs whose controller died left on this host: processes, containers, cgroups and files.
+
+Nothing is guessed: a run is reaped only if its owner is dead, and only what carries the run's label is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from partywall.errors import TrialError
+from partywall.sandbox import cgroups
+from partywall.sandbox.label import VARIABLE, Label, start_ticks, state_root
+from partywall.sandbox.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class Reaped:
+    """What was removed of one run, and what could not be."""
+
+    run: str
+    removed: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+def reap() -> list[Reaped]:
+    """Cleans up after every dead run of this user."""
+    root = state_root()
+    owners = sorted(root.glob("*/owner.json")) if root.is_dir() else []
+    dead = [owner.parent for owner in owners if not _is_alive(owner)]
+    # A folder without an owner file was made a moment before its controller died, or is being made right now.
+    return [clean(_label(folder)) for folder in dead]
+
+
+def clean(label: Label) -> Reaped:
+    """Removes all of one run from the host, whoever owns it."""
+    removed = [f"process {pid}" for pid in _kill_processes(label.run)]
+    removed += _delete_containers(label)
+    removed += _remove_cgroups(label)
+    left: list[str] = []
+    for folder in (label.work, label.state):
+        if folder.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            (left if folder.exists() else removed).append(str(folder))
+    left += [str(path) for path in cgroups.read().paths(label.cgroup) if path.exists()]
+    return Reaped(label.run, tuple(removed), tuple(left))
+
+
+def _is_alive(owner_file: Path) -> bool:
+    try:
+        owner = json.loads(owner_file.read_text())
+        return owner["start_ticks"] is not None and start_ticks(owner["pid"]) == owner["start_ticks"]
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _label(state: Path) -> Label:
+    try:
+        work = Path(json.loads((state / "owner.json").read_text())["work"])
+    except (OSError, ValueError, KeyError):
+        work = state / "work"
+    return Label(run=state.name, state=state, work=work)
+
+
+def _labelled(run: str) -> list[int]:
+    wanted = f"{VARIABLE}={run}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if int(folder.name) != os.getpid() and wanted in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
+
+
+def _kill_processes(run: str) -> list[int]:
+    killed: list[int] = []
+    deadline = time.monotonic() + 5
+    # Again until none is found: a process may have started another between the look and the kill.
+    while (pids := _labelled(run)) and time.monotonic() < deadline:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        killed += pids
+        time.sleep(0.02)
+    return sorted(set(killed))
+
+
+def _delete_containers(label: Label) -> list[str]:
+    names = [folder.name for folder in (label.state / "runtime").glob("*") if folder.is_dir()]
+    if not names:
+        return []
+    runtime = Runtime.choose(label.state, cgroups.read(), prefer=os.environ.get("PARTYWALL_RUNTIME"))
+    for name in names:
+        with contextlib.suppress(TrialError):
+            runtime.run("delete", "--force", name)
+    return [f"container {name}" for name in names]
+
+
+def _remove_cgroups(label: Label) -> list[str]:
+    removed = []
+    for path in cgroups.read().paths(label.cgroup):
+        folders = sorted((p for p in path.rglob("*") if p.is_dir()), reverse=True) if path.is_dir() else []
+        for folder in [*folders, *([path] if path.is_dir() else [])]:
+            if _remove_cgroup(folder):
+                removed.append(f"cgroup {folder}")
+        # The parent of all runs goes with the last of them.
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()
+    return removed
+
+
+def _remove_cgroup(folder: Path) -> bool:
+    # A cgroup stays busy for a moment after its last process died.
+    for _ in range(100):
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            return False
+        except OSError:
+            time.sleep(0.02)
+        else:
+            return True
+    return False

@@ -1,0 +1,63 @@
+"""The OCI runtime: which one there is, and how it is called."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from partywall.errors import CapabilityError, TrialError
+from partywall.sandbox.cgroups import Cgroups
+
+# crun refuses hosts that mount both versions of cgroups. In a mount namespace of its own, version 2's mount is covered.
+_HIDE_UNIFIED = 'mount -t tmpfs none "$0" && exec "$@"'
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """An OCI runtime with a state folder of the run's own."""
+
+    name: str
+    prefix: tuple[str, ...]
+
+    @classmethod
+    def choose(cls, state: Path, cgroups: Cgroups, *, prefer: str | None = None) -> Runtime:
+        """crun if there is one, else runc; CapabilityError if there is neither."""
+        candidates = [prefer] if prefer else ["crun", "runc"]
+        found = next((name for name in candidates if shutil.which(name)), None)
+        if found is None:
+            raise CapabilityError(
+                f"no OCI runtime was found (looked for {', '.join(candidates)}), so backend: container cannot run; "
+                "install one (apt-get install crun) or use backend: process"
+            )
+        prefix: tuple[str, ...] = (found, "--root", str(state / "runtime"))
+        if found == "crun" and cgroups.v1 and cgroups.unified:
+            prefix = ("unshare", "--mount", "--propagation", "private", "sh", "-c", _HIDE_UNIFIED, str(cgroups.unified), *prefix)
+        return cls(found, prefix)
+
+    def run(self, *arguments: str, given: str | None = None, timeout_s: float = 20) -> str:
+        """Runs a subcommand to its end; TrialError with its own words if it fails."""
+        argv = [*self.prefix, *arguments]
+        try:
+            done = subprocess.run(argv, input=given, capture_output=True, text=True, timeout=timeout_s, check=False)
+        except subprocess.TimeoutExpired:
+            raise TrialError(f"{self.name} {arguments[0]} did not end within {timeout_s:g} s") from None
+        if done.returncode:
+            words = (done.stderr or done.stdout).strip().splitlines()
+            raise TrialError(f"{self.name} {arguments[0]}: {words[-1] if words else f'exit status {done.returncode}'}")
+        return done.stdout
+
+    def state(self, container: str) -> dict[str, Any] | None:
+        """What the runtime knows of a container; None if there is none of that name."""
+        try:
+            return dict(json.loads(self.run("state", container)))
+        except (TrialError, ValueError):
+            return None
+
+    def argv(self, *arguments: str) -> Sequence[str]:
+        """A command line for a subcommand that stays."""
+        return [*self.prefix, *arguments]

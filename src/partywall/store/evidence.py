@@ -1,0 +1,161 @@
+"""Reads a run directory back: observations from slices, counters from samples, a time line for drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from partywall.agent.metric import Extractor
+from partywall.model.evidence import Counter, Evidence, SlicePoint
+from partywall.model.observation import Observation
+from partywall.model.plan import Slot, Trial
+from partywall.store.directory import RunDirectory
+from partywall.store.observe import Block, Samples, Window, observe
+
+VICTIM = "victim"
+# Blocks of a trial whose slices are drawn: enough to see switching, few enough for a page.
+TIMELINE_BLOCKS = 12
+
+
+def evidence(run: RunDirectory) -> Evidence:
+    """All of a run but its findings. Blocks measured before a trial's slots were lengthened are left out."""
+    run.compact()
+    plan, host = run.plan, run.host
+    observations: list[Observation] = []
+    timeline: dict[str, tuple[SlicePoint, ...]] = {}
+    counters: dict[str, Counter] = {}
+    for trial in plan.trials:
+        blocks = valid_blocks(run, trial)
+        tables = _Tables(run.path, trial.id)
+        samples = _samples(run, trial.id, tables)
+        for visit in samples.values():
+            counters |= {counter.name: counter for counter in visit.counters}
+        maxima = {event["visit"]: event["rate_max"] for event in run.events("visit") if event["trial"] == trial.id}
+        for event in blocks:
+            block = _block(event)
+            windows = tables.windows(block)
+            observations += observe(
+                block,
+                windows.get(VICTIM, Window()),
+                windows,
+                maxima.get(event["visit"], {}),
+                samples.get(event["visit"]),
+                trial.victim_cpus,
+            )
+        timeline[trial.id] = tuple(_timeline(tables, [_block(event) for event in blocks[:TIMELINE_BLOCKS]]))
+    failed = [f"{event['trial']}: {event['reason']}" for event in run.events("trial_failed")]
+    ended = [event["kind"] for event in run.events("run_started", "run_ended")]
+    return Evidence(
+        run=run.name,
+        started=next((event["wall_time"] for event in run.events("run_started")), ""),
+        plan=plan,
+        host=host,
+        kernels=host.get("kernels", {}),
+        observations=tuple(observations),
+        counters=counters,
+        timeline=timeline,
+        missing=tuple((m["what"], m["why"], m.get("remedy") or m.get("cost") or "") for m in host.get("missing", [])),
+        disturbances=tuple((o.trial, o.block, f"{o.treatment}: {text}") for o in observations for text in o.disturbed),
+        incomplete=tuple(dict.fromkeys(failed)),
+        interrupted=bool(ended) and ended[-1] == "run_started",
+    )
+
+
+def valid_blocks(run: RunDirectory, trial: Trial) -> list[dict[str, Any]]:
+    """The finished blocks measured with the trial's final length of slots, in order of time."""
+    blocks = list(run.blocks_done(trial.id).values())
+    stretch = max((event["stretch"] for event in blocks), default=1)
+    return sorted((event for event in blocks if event["stretch"] == stretch), key=lambda event: event["slots"][0]["start_ns"])
+
+
+def _block(event: Mapping[str, Any]) -> Block:
+    return Block(event["trial"], event["block"], tuple(Slot.model_validate(slot) for slot in event["slots"]))
+
+
+def _samples(run: RunDirectory, trial: str, tables: _Tables) -> dict[str, Samples]:
+    """By visit: columns differ between visits, for processes have other numbers."""
+    found = {}
+    for event in run.events("visit"):
+        if event["trial"] == trial and (table := tables.samples(event["visit"])):
+            counters = tuple(Counter(**counter) for counter in event["counters"])
+            values = np.array([[np.nan if v is None else v for v in row] for row in table["values"]], dtype=float)
+            found[event["visit"]] = Samples(counters, np.array(table["at_ns"], dtype=np.int64), values.reshape(len(table["at_ns"]), -1))
+    return found
+
+
+class _Tables:
+    """The Parquet files of one trial."""
+
+    def __init__(self, run: Path, trial: str) -> None:
+        self._run = run
+        self._trial = trial
+        rows = [*self._slice_rows(), *self._metric_rows()]
+        self._rows = sorted(rows, key=lambda row: int(row["start_ns"]))
+        self._starts = np.array([row["start_ns"] for row in self._rows], dtype=np.int64)
+        longest = max((row["end_ns"] - row["start_ns"] for row in self._rows), default=0)
+        self._longest_ns = int(longest)
+
+    def samples(self, visit: str) -> dict[str, list[Any]] | None:
+        file = self._run / "samples" / f"{self._trial}~{visit}.parquet"
+        return pq.read_table(file).to_pydict() if file.exists() else None
+
+    def windows(self, block: Block) -> dict[str, Window]:
+        """Slices by workload that overlap a block."""
+        first = int(np.searchsorted(self._starts, block.slots[0].start_ns - self._longest_ns))
+        last = int(np.searchsorted(self._starts, block.slots[-1].end_ns))
+        windows: dict[str, Window] = {}
+        for row in self._rows[first:last]:
+            if row["end_ns"] > block.slots[0].start_ns:
+                windows.setdefault(row["workload"], Window()).rows.append(row)
+        return windows
+
+    def _files(self, kind: str) -> Iterator[tuple[str, pa.Table]]:
+        for file in sorted((self._run / kind).glob(f"{self._trial}~*.parquet")):
+            yield file.stem.partition("~")[2], pq.read_table(file)
+
+    def _slice_rows(self) -> Iterator[dict[str, Any]]:
+        for _, table in self._files("slices"):
+            for row in table.to_pylist():
+                row["latency"] = list(zip(row.pop("latency_bucket"), row.pop("latency_count"), strict=True))
+                yield row
+
+    def _metric_rows(self) -> Iterator[dict[str, Any]]:
+        """Slices of commands, from the lines they printed."""
+        plan = RunDirectory(self._run).plan
+        trial = next(t for t in plan.trials if t.id == self._trial)
+        for _, table in self._files("output"):
+            lines = sorted((line for line in table.to_pylist() if line["stream"] == "stdout"), key=lambda line: int(line["at_ns"]))
+            for name, metric in metrics(trial).items():
+                yield from metric_rows(name, Extractor(metric), [line for line in lines if line["workload"] == name])
+
+
+def metrics(trial: Trial) -> dict[str, Any]:
+    """The metrics of a trial's commands, by name of workload."""
+    workloads = {VICTIM: trial.victim, **trial.aggressors}
+    return {name: workload.metric for name, workload in workloads.items() if workload.metric is not None}
+
+
+def metric_rows(workload: str, extractor: Extractor, lines: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Lines of output → slices without CPU time or latency, which a command does not tell."""
+    for line in lines:
+        for start_ns, end_ns, work in extractor.feed(line["at_ns"], line["text"]):
+            base = {"workload": workload, "thread": 0, "start_ns": start_ns, "end_ns": end_ns, "work": work}
+            yield base | {"cpu_ns": None, "intensity": 1.0, "latency": []}
+
+
+def _timeline(tables: _Tables, blocks: Sequence[Block]) -> Iterator[SlicePoint]:
+    for block in blocks:
+        rows = tables.windows(block).get(VICTIM, Window()).rows
+        for row in sorted(rows, key=lambda row: int(row["start_ns"])):
+            middle = (row["start_ns"] + row["end_ns"]) // 2
+            slot = next((s for s in block.slots if s.start_ns <= middle < s.end_ns), None)
+            if slot is not None and row["thread"] == 0:
+                speed = row["work"] * 1e9 / (row["end_ns"] - row["start_ns"])
+                yield SlicePoint(row["start_ns"], row["end_ns"], speed, slot.treatment, block.number, middle < slot.measure_ns)
+
+

@@ -1,0 +1,159 @@
+"""From slices to observations: what one treatment of one block did. Pure.
+
+A slice counts for a window by the share of its time that lies in it. Agents cut slices on the grid on which windows lie,
+so the error at an edge is at most one operation of the workload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from partywall.model.evidence import Counter
+from partywall.model.observation import Histogram, Observation
+from partywall.model.plan import Slot
+
+# Of the victim's CPU time, what others of the host may take before a slot is called disturbed.
+STEAL_SHARE = 0.05
+
+
+@dataclass
+class Window:
+    """A workload's slices in order of time, as columns. Grows as slices come; old ones can be forgotten."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def extend(self, slices: Sequence[dict[str, Any]]) -> None:
+        self.rows += slices
+
+    def forget_before(self, at_ns: int) -> None:
+        self.rows = [row for row in self.rows if row["end_ns"] > at_ns]
+
+    @property
+    def until_ns(self) -> int:
+        """Up to when every thread has reported."""
+        ends: dict[int, int] = {}
+        for row in self.rows:
+            ends[row["thread"]] = max(ends.get(row["thread"], 0), row["end_ns"])
+        return min(ends.values(), default=0)
+
+    def within(self, start_ns: int, end_ns: int) -> list[tuple[dict[str, Any], float]]:
+        """Slices that overlap, each with the share of it that lies inside."""
+        found = []
+        for row in self.rows:
+            overlap = min(row["end_ns"], end_ns) - max(row["start_ns"], start_ns)
+            if overlap > 0:
+                found.append((row, overlap / (row["end_ns"] - row["start_ns"])))
+        return found
+
+
+def rate(window: Window, start_ns: int, end_ns: int) -> float:
+    """Work per second of all threads between two times."""
+    return sum(row["work"] * share for row, share in window.within(start_ns, end_ns)) * 1e9 / (end_ns - start_ns)
+
+
+def _cpu_share(inside: Sequence[tuple[dict[str, Any], float]]) -> float | None:
+    wall = sum((row["end_ns"] - row["start_ns"]) * share for row, share in inside)
+    known = [row["cpu_ns"] * share for row, share in inside if row["cpu_ns"] is not None]
+    return sum(known) / wall if wall and len(known) == len(inside) else None
+
+
+def _latency(inside: Sequence[tuple[dict[str, Any], float]]) -> Histogram:
+    counts: dict[int, int] = {}
+    for row, share in inside:
+        if share > 0.5:
+            for bucket, count in row["latency"]:
+                counts[bucket] = counts.get(bucket, 0) + count
+    return Histogram(counts)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Where a block's slots lie."""
+
+    trial: str
+    number: int
+    slots: tuple[Slot, ...]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A monitor's readings: times and values, one column a counter; NaN where a counter could not be read."""
+
+    counters: tuple[Counter, ...]
+    at_ns: np.ndarray[Any, np.dtype[np.int64]]
+    values: np.ndarray[Any, np.dtype[np.float64]]
+
+    def between(self, start_ns: int, end_ns: int) -> dict[str, float]:
+        """Rate per second of each total, and last value of each gauge, from the readings nearest to both ends."""
+        if len(self.at_ns) < 2:
+            return {}
+        first, last = (int(np.abs(self.at_ns - at).argmin()) for at in (start_ns, end_ns))
+        seconds = (self.at_ns[last] - self.at_ns[first]) / 1e9
+        # Readings that belong to other slots say nothing of this one.
+        if last <= first or seconds * 1e9 < (end_ns - start_ns) / 2:
+            return {}
+        found = {}
+        for column, counter in enumerate(self.counters):
+            a, b = self.values[first, column], self.values[last, column]
+            value = b if counter.kind == "gauge" else (b - a) / seconds
+            if np.isfinite(value):
+                found[counter.name] = float(value)
+        return found
+
+
+def observe(
+    block: Block,
+    victim: Window,
+    aggressors: Mapping[str, Window],
+    maxima: Mapping[str, float],
+    samples: Samples | None = None,
+    victim_cpus: Sequence[int] = (),
+) -> tuple[Observation, ...]:
+    """One observation a slot of `block`. maxima: calibrated work per second of each aggressor."""
+    return tuple(
+        _observation(block, position, slot, victim, aggressors, maxima, samples, victim_cpus) for position, slot in enumerate(block.slots)
+    )
+
+
+def _observation(
+    block: Block,
+    position: int,
+    slot: Slot,
+    victim: Window,
+    aggressors: Mapping[str, Window],
+    maxima: Mapping[str, float],
+    samples: Samples | None,
+    victim_cpus: Sequence[int],
+) -> Observation:
+    start_ns, end_ns = slot.measure_ns, slot.end_ns
+    middle_ns = (start_ns + end_ns) // 2
+    inside = victim.within(start_ns, end_ns)
+    counters = samples.between(start_ns, end_ns) if samples else {}
+    achieved = {name: rate(aggressors[name], start_ns, end_ns) / most for name, most in maxima.items() if most > 0 and name in aggressors}
+    return Observation(
+        trial=block.trial,
+        block=block.number,
+        position=position,
+        treatment=slot.treatment,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        rate=rate(victim, start_ns, end_ns),
+        early_rate=rate(victim, start_ns, middle_ns),
+        late_rate=rate(victim, middle_ns, end_ns),
+        cpu_share=_cpu_share(inside),
+        latency=_latency(inside),
+        achieved=achieved,
+        counters=counters,
+        disturbed=_disturbed(counters, victim_cpus),
+    )
+
+
+def _disturbed(counters: Mapping[str, float], victim_cpus: Sequence[int]) -> tuple[str, ...]:
+    """What was done to the victim's CPUs by others than us: time the hypervisor took."""
+    stolen = [counters[name] for cpu in victim_cpus if (name := f"cpu{cpu}.steal_ns") in counters]
+    share = sum(stolen) / len(stolen) / 1e9 if stolen else 0.0
+    return (f"steal {share:.0%}",) if share > STEAL_SHARE else ()

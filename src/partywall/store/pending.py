@@ -1,0 +1,93 @@
+"""What agents say during a visit: appended as lines at once, turned into Parquet afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SLICES = pa.schema(
+    [
+        ("trial", pa.string()),
+        ("workload", pa.string()),
+        ("thread", pa.int32()),
+        ("start_ns", pa.int64()),
+        ("end_ns", pa.int64()),
+        ("work", pa.float64()),
+        ("cpu_ns", pa.int64()),
+        ("intensity", pa.float64()),
+        ("latency_bucket", pa.list_(pa.int32())),
+        ("latency_count", pa.list_(pa.int64())),
+    ]
+)
+SAMPLES = pa.schema([("trial", pa.string()), ("at_ns", pa.int64()), ("until_ns", pa.int64()), ("values", pa.list_(pa.float64()))])
+OUTPUT = pa.schema([("trial", pa.string()), ("workload", pa.string()), ("at_ns", pa.int64()), ("stream", pa.string()), ("text", pa.string())])
+
+
+class Pending:
+    """An append-only file of one visit. Each record is flushed, so a kill loses nothing that was said."""
+
+    def __init__(self, file: Path) -> None:
+        file.parent.mkdir(exist_ok=True)
+        self._stream = file.open("a", encoding="utf-8")
+        # After a torn line of a killed run.
+        self._stream.write("\n" if self._stream.tell() else "")
+
+    def write(self, record: dict[str, Any]) -> None:
+        self._stream.write(json.dumps(record, separators=(",", ":")) + "\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def read(file: Path) -> Iterator[dict[str, Any]]:
+    """The records of a pending file; torn lines are left out."""
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
+def slice_row(trial: str, workload: str, piece: dict[str, Any]) -> dict[str, Any]:
+    """A slice as the agent sends it → a row of the table of slices."""
+    latency = piece["latency"]
+    own = {key: piece[key] for key in ("thread", "start_ns", "end_ns", "work", "cpu_ns", "intensity")}
+    return own | {
+        "trial": trial,
+        "workload": workload,
+        "latency_bucket": [bucket for bucket, _ in latency],
+        "latency_count": [count for _, count in latency],
+    }
+
+
+def compact(file: Path, run: Path) -> None:
+    """Turns one pending file into Parquet and removes it. Each table is written aside and renamed, so a kill repeats it."""
+    trial = file.stem.partition("~")[0]
+    rows: dict[str, list[dict[str, Any]]] = {"slices": [], "samples": [], "output": []}
+    for record in read(file):
+        match record:
+            case {"slices": slices, "workload": workload}:
+                rows["slices"] += [slice_row(trial, workload, piece) for piece in slices]
+            case {"values": values, "at_ns": at_ns, "until_ns": until_ns}:
+                rows["samples"].append({"trial": trial, "at_ns": at_ns, "until_ns": until_ns, "values": values})
+            case {"lines": lines, "workload": workload}:
+                rows["output"] += [{"trial": trial, "workload": workload, **line} for line in lines]
+    for name, schema in (("slices", SLICES), ("samples", SAMPLES), ("output", OUTPUT)):
+        if rows[name]:
+            _write(run / name / f"{file.stem}.parquet", pa.Table.from_pylist(rows[name], schema=schema))
+    file.unlink()
+
+
+def _write(target: Path, table: pa.Table) -> None:
+    target.parent.mkdir(exist_ok=True)
+    aside = target.with_suffix(".tmp")
+    pq.write_table(table, aside, compression="zstd")
+    aside.rename(target)

@@ -95,7 +95,7 @@ def _start(stage: Stage, sandbox: Sandbox) -> None:
 def _begin(stage: Stage, name: str, work: dict[str, Any], workload: Workload | None, pace: str, slice_ns: int, seed: int) -> None:
     sandbox = stage.sandboxes[name]
     threads = workload.threads if workload else 1
-    request = {"id": name, "work": work, "pace": pace, "threads": threads, "slice_ns": slice_ns, "work_dir": sandbox.work_dir, "seed": seed}
+    request: dict[str, Any] = {"id": name, "work": work, "pace": pace, "threads": threads, "slice_ns": slice_ns, "work_dir": sandbox.work_dir, "seed": seed}
     try:
         started = stage.client(name).call("workload.start", timeout_s=START_TIMEOUT_S, **request)
     except AgentError as error:

@@ -52,7 +52,8 @@ class Window:
 
 def rate(window: Window, start_ns: int, end_ns: int) -> float:
     """Work per second of all threads between two times."""
-    return sum(row["work"] * share for row, share in window.within(start_ns, end_ns)) * 1e9 / (end_ns - start_ns)
+    work = sum(row["work"] * share for row, share in window.within(start_ns, end_ns))
+    return float(work) * 1e9 / (end_ns - start_ns)
 
 
 def _cpu_share(inside: Sequence[tuple[dict[str, Any], float]]) -> float | None:

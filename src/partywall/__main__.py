@@ -1,0 +1,5 @@
+"""`python -m partywall`."""
+
+from partywall.cli import main
+
+main()

@@ -1,0 +1,232 @@
+"""The commands, one function each; each reads as a list of stages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from partywall import __version__, pipeline, units
+from partywall.cli import show
+from partywall.cli.kernel import probe, stress
+from partywall.cli.live import Live
+from partywall.errors import Exit, PartywallError, UsageError
+from partywall.model.finding import Outcome
+from partywall.report import export_all, terminal
+from partywall.report.html import write_html
+from partywall.scenario import find, json_schema, load, names
+from partywall.stats import compare as compare_findings
+from partywall.store import RunDirectory
+
+app = typer.Typer(
+    name="partywall",
+    help="Measure, explain and enforce performance isolation between neighbours on a shared Linux host.\n\n"
+    "Start with: partywall run demo",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+)
+scenarios = typer.Typer(help="Check, list and describe scenarios.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(scenarios, name="scenario")
+app.command()(probe)
+app.command()(stress)
+
+EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INCONCLUSIVE: Exit.INCONCLUSIVE}
+
+ScenarioName = Annotated[str, typer.Argument(help="A scenario file, or the name of one that ships with Partywall (see: partywall scenario list).")]
+RunPath = Annotated[Path, typer.Argument(help="A run directory, as 'partywall run' named it.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        Console().print(f"partywall {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False,  # noqa: ARG001
+) -> None:
+    """Measure, explain and enforce performance isolation between neighbours on a shared Linux host."""
+
+
+@app.command()
+def run(
+    scenario: Annotated[str | None, typer.Argument(help="A scenario file, or the name of one that ships with Partywall: demo, full, real-tools.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory to make. Default: runs/NAME-TIME-CHANCE.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")] = False,
+    resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run, given its directory.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all random orders; default: the scenario's.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Measuring time, e.g. 5min; default: the scenario's.")] = None,
+    precision: Annotated[str | None, typer.Option(help="Half-width at which a trial ends early, e.g. 0.5%.")] = None,
+    allow_commands: Annotated[bool, typer.Option("--allow-commands", help="Run the commands that the scenario holds.")] = False,
+    work_dir: Annotated[Path, typer.Option(help="Folder on the disk to be measured, for files of disk kernels.")] = pipeline.WORK_ROOT,
+) -> int:
+    """Measure how well this host isolates its tenants.
+
+    Exit code: 0 all goals hold, 1 one is violated, 3 inconclusive, 2 bad scenario, 4 the host lacks something, 5 a trial failed.
+    """
+    console = Console()
+    pipeline.clean_up()
+    if resume is not None:
+        if scenario is not None:
+            raise UsageError(f"--resume goes on with {resume} and its own scenario; leave out {scenario!r}")
+        return _measure_and_report(RunDirectory.open(resume), console, work_dir, allow_commands=allow_commands)
+    if scenario is None:
+        raise UsageError("no scenario is named; try: partywall run demo")
+    path = find(scenario)
+    asked = load(path).model_copy(update=_overrides(budget, precision))
+    facts = pipeline.host_facts()
+    plan = pipeline.plan(asked, facts, seed)
+    if dry_run:
+        show.plan(console, plan)
+        return Exit.HOLDS
+    pipeline.check_commands(asked, allowed=allow_commands)
+    directory = RunDirectory.create(out or Path("runs") / pipeline.new_run_name(asked), path.read_text(), plan, facts)
+    return _measure_and_report(directory, console, work_dir, allow_commands=allow_commands)
+
+
+def _overrides(budget: str | None, precision: str | None) -> dict[str, float]:
+    found: dict[str, float] = {}
+    try:
+        if budget is not None:
+            found["budget"] = units.parse_duration_ns(budget)
+        if precision is not None:
+            found["precision"] = units.parse_share(precision)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if found.get("budget", 1) <= 0 or not 0 < found.get("precision", 0.5) <= 1:
+        raise UsageError("--budget must be longer than nothing, and --precision between 0 and 100 %")
+    return found
+
+
+def _measure_and_report(directory: RunDirectory, console: Console, work_dir: Path, *, allow_commands: bool) -> int:
+    plan = directory.plan
+    pipeline.check_commands(plan.scenario, allowed=allow_commands)
+    pipeline.check_host(plan.scenario)
+    try:
+        with Live(console, plan.estimate_ns, plan.scenario.budget) as live:
+            pipeline.measure(directory, live, work_dir)
+    except KeyboardInterrupt:
+        console.print(f"Interrupted; nothing is left on this host. Go on with: partywall run --resume {directory.path}", highlight=False)
+        raise
+    return _report(directory, console, ("html", "json"))
+
+
+def _report(directory: RunDirectory, console: Console, formats: tuple[str, ...]) -> int:
+    evidence, findings = pipeline.analyse(directory)
+    written = []
+    if "html" in formats:
+        written.append(write_html(directory.path / "report.html", findings, evidence))
+    written += export_all(directory.path, findings, evidence, tuple(f for f in formats if f != "html"))
+    terminal.show(console, findings, evidence)
+    for file in written:
+        console.print(f"written: {file}", highlight=False, soft_wrap=True)
+    if evidence.incomplete:
+        return Exit.FAILED
+    return EXITS[findings.outcome]
+
+
+@app.command()
+def report(
+    directory: RunPath,
+    formats: Annotated[list[str] | None, typer.Option("--format", "-f", help="html, json, csv, parquet, png or svg; may be repeated.")] = None,
+) -> int:
+    """Derive findings from a run again, show them, and write them as documents."""
+    chosen = tuple(formats or ["html", "json"])
+    known = ("html", "json", "csv", "parquet", "png", "svg")
+    if wrong := [name for name in chosen if name not in known]:
+        raise UsageError(f"--format {wrong[0]}: there are {', '.join(known)}")
+    return _report(RunDirectory.open(directory), Console(), chosen)
+
+
+@app.command()
+def compare(
+    run: RunPath,
+    reference: Annotated[Path, typer.Argument(help="The earlier run to compare with.")],
+    tolerance: Annotated[str, typer.Option(help="A change this small does not matter, e.g. 2%.")] = "2%",
+) -> int:
+    """Compare a run with an earlier one, cell by cell.
+
+    Exit code: 0 no cell got worse, 1 one got worse, 3 some cell is too uncertain to tell.
+    """
+    try:
+        share = units.parse_share(tolerance)
+    except ValueError as error:
+        raise UsageError(f"--tolerance: {error}") from None
+    findings = [pipeline.analyse(RunDirectory.open(path))[1] for path in (run, reference)]
+    comparison = compare_findings(findings[0], findings[1], share)
+    terminal.show_comparison(Console(), comparison)
+    return EXITS[comparison.outcome]
+
+
+@app.command()
+def doctor() -> int:
+    """Say what this host can do, what is missing, what that costs, and how to get it."""
+    from partywall.cli.doctor import examine  # noqa: PLC0415 - reads much that other commands do not need
+
+    return examine(Console())
+
+
+@app.command()
+def reap() -> int:
+    """Remove what killed runs left on this host; every 'partywall run' does so too."""
+    console = Console()
+    reaped = pipeline.clean_up()
+    for one in reaped:
+        console.print(f"run {one.run}: removed {', '.join(one.removed) or 'nothing'}", highlight=False)
+    if left := [thing for one in reaped for thing in one.left]:
+        raise PartywallError(f"could not be removed: {', '.join(left)}; remove them by hand")
+    if not reaped:
+        console.print("nothing was left")
+    return Exit.HOLDS
+
+
+@app.command()
+def kernels() -> int:
+    """List the kernels: what they use, and what they can be used as."""
+    show.kernels(Console(), pipeline.catalogue())
+    return Exit.HOLDS
+
+
+@app.command()
+def sql(directory: RunPath, query: Annotated[str, typer.Argument(help="SQL over the views slices, samples, output, observations and events.")]) -> int:
+    """Query a run's raw facts with DuckDB."""
+    from partywall.store.query import table  # noqa: PLC0415 - DuckDB is slow to import
+
+    show.table(Console(), *table(RunDirectory.open(directory), query))
+    return Exit.HOLDS
+
+
+@scenarios.command("check")
+def check(scenario: ScenarioName) -> int:
+    """Check a scenario; all mistakes are reported at once, with line and key."""
+    asked = load(find(scenario))
+    Console().print(f"{scenario}: good: {len(asked.victims)} victims, {len(asked.aggressors)} aggressors", highlight=False)
+    return Exit.HOLDS
+
+
+@scenarios.command("list")
+def list_() -> int:
+    """List the scenarios that ship with Partywall."""
+    show.scenarios(Console(), {name: load(find(name)) for name in names()})
+    return Exit.HOLDS
+
+
+@scenarios.command("show")
+def show_(scenario: ScenarioName) -> int:
+    """Print a scenario's text, to copy and change."""
+    typer.echo(find(scenario).read_text(), nl=False)
+    return Exit.HOLDS
+
+
+@scenarios.command("schema")
+def schema() -> int:
+    """Print the JSON Schema of scenario files, for editors."""
+    import json  # noqa: PLC0415
+
+    typer.echo(json.dumps(json_schema(), indent=1))
+    return Exit.HOLDS

@@ -1,0 +1,212 @@
+"""`partywall probe` and `partywall stress`: one kernel by hand, with a live figure."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import secrets
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from partywall import pipeline, units
+from partywall.agent.catalogue import KernelInfo, Role, shipped
+from partywall.agent.client import AgentClient
+from partywall.errors import Exit, Problem, TrialError, UsageError
+from partywall.plan.placement import parse_cpus
+from partywall.report.figures import shown_rate
+from partywall.sandbox import Label, Sandbox, Settings, make, reap, reaper
+
+ID = "workload"
+CALIBRATION_NS = 300_000_000
+EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+KernelName = Annotated[str, typer.Argument(help="See: partywall kernels.", metavar="KERNEL")]
+ForOption = Annotated[str, typer.Option("--for", help="How long, e.g. 10s.")]
+Threads = Annotated[int, typer.Option(help="Worker threads, each with a kernel of its own.", min=1, max=1024)]
+Cpus = Annotated[str | None, typer.Option(help="CPUs to run on, e.g. 0,2-3; default: all that are allowed.")]
+
+
+def probe(context: typer.Context, kernel: KernelName, for_: ForOption = "5s", threads: Threads = 1, cpus: Cpus = None) -> int:
+    """Measure one resource: run a kernel flat out and show its rate.
+
+    The kernel's own parameters are given as options: partywall probe cache --level L2 --order random
+
+    What is shown at the end is the median and the range of windows of half a second. It says nothing about neighbours; for those there is 'partywall run'.
+    """
+    info, params = _asked(kernel, "probe", context.args)
+    duration_ns = _duration(for_)
+    with _sandbox(cpus) as (sandbox, messages):
+        _start(sandbox, info, params, threads, "flat_out")
+        rates = _watch(info, messages, duration_ns, f"{info.name}")
+    _conclude(Console(), info, rates)
+    return Exit.HOLDS
+
+
+def stress(
+    context: typer.Context,
+    kernel: KernelName,
+    intensity: Annotated[float, typer.Option(help="0..1 of what this host can do, calibrated first.", min=0.001, max=1)] = 1.0,
+    for_: ForOption = "10s",
+    threads: Threads = 1,
+    cpus: Cpus = None,
+) -> int:
+    """Press on one resource: hold a kernel at an intensity and show the rate achieved.
+
+    The kernel's own parameters are given as options: partywall stress disk-direct-write --request-bytes 128KiB
+    """
+    info, params = _asked(kernel, "stressor", context.args)
+    duration_ns = _duration(for_)
+    with _sandbox(cpus) as (sandbox, messages):
+        client = _start(sandbox, info, params, threads, "scheduled")
+        most = sum(client.call("workload.calibrate", timeout_s=60, id=ID, for_ns=CALIBRATION_NS)["rate_max"])
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        switches = [{"at_ns": now, "intensity": intensity}, {"at_ns": now + duration_ns, "intensity": 0.0}]
+        client.call("workload.schedule", id=ID, switches=switches)
+        rates = _watch(info, messages, duration_ns, f"{info.name} at intensity {intensity:g}", most)
+    _conclude(Console(), info, rates, most)
+    return Exit.HOLDS
+
+
+def _asked(kernel: str, role: Role, arguments: Sequence[str]) -> tuple[KernelInfo, dict[str, Any]]:
+    info = shipped().kernel(kernel)
+    if info is None:
+        raise UsageError(Problem(f"no kernel is called {kernel!r}", f"there are {', '.join(shipped().names(role))}"))
+    if not info.can_be(role):
+        other = "partywall stress" if role == "probe" else "partywall probe"
+        raise UsageError(Problem(f"{kernel} cannot be used as a {role}", f"try: {other} {kernel}"))
+    params = _params(info, arguments)
+    mistakes = shipped().check_params(kernel, params)
+    if mistakes:
+        raise UsageError(*(Problem(message, remedy, key=f"--{key.replace('_', '-')}") for key, message, remedy in mistakes))
+    return info, params
+
+
+def _params(info: KernelInfo, arguments: Sequence[str]) -> dict[str, Any]:
+    """`--block-bytes 64MiB` → {"block_bytes": 67108864}."""
+    params: dict[str, Any] = {}
+    rest = list(arguments)
+    while rest:
+        option = rest.pop(0)
+        if not option.startswith("--") or (not rest and "=" not in option):
+            raise UsageError(Problem(f"{option!r} is not understood", f"parameters of {info.name} are given as --NAME VALUE"))
+        name, equals, value = option.removeprefix("--").partition("=")
+        params[name.replace("-", "_")] = _value(name.replace("-", "_"), value if equals else rest.pop(0))
+    return params
+
+
+def _value(name: str, text: str) -> Any:
+    if name.endswith("bytes"):
+        try:
+            return units.parse_bytes(text)
+        except ValueError as error:
+            raise UsageError(Problem(str(error), key=f"--{name.replace('_', '-')}")) from None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _duration(text: str) -> int:
+    try:
+        duration_ns = units.parse_duration_ns(text)
+    except ValueError as error:
+        raise UsageError(Problem(str(error), key="--for")) from None
+    if duration_ns < 200_000_000:
+        raise UsageError(Problem(f"{text} is too short to see anything", "give at least 200ms", key="--for"))
+    return duration_ns
+
+
+Messages = queue.SimpleQueue[tuple[str, dict[str, Any]]]
+
+
+@contextmanager
+def _sandbox(cpus: str | None) -> Iterator[tuple[Sandbox, Messages]]:
+    try:
+        chosen = parse_cpus(cpus) if cpus else tuple(sorted(os.sched_getaffinity(0)))
+    except ValueError:
+        raise UsageError(Problem(f"{cpus!r} is no list of CPUs", "write for example 0,2-3", key="--cpus")) from None
+    if missing := set(chosen) - os.sched_getaffinity(0):
+        allowed = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
+        raise UsageError(Problem(f"CPU {min(missing)} is not online or not allowed here", f"there are {allowed}", key="--cpus"))
+    reap()
+    label = Label.create(f"kernel-{secrets.token_hex(4)}", pipeline.WORK_ROOT)
+    messages: Messages = queue.SimpleQueue()
+    sandbox = make(Settings(name=ID, backend="process", cpus=chosen), label)
+    try:
+        sandbox.start(lambda method, params: messages.put((method, params)))
+        yield sandbox, messages
+    finally:
+        sandbox.stop()
+        reaper.clean(label)
+
+
+def _start(sandbox: Sandbox, info: KernelInfo, params: dict[str, Any], threads: int, pace: str) -> AgentClient:
+    client = sandbox.client
+    if client is None:
+        raise TrialError("the agent did not start")
+    work = {"kernel": {"name": info.name, "params": params}}
+    client.call("workload.start", timeout_s=300, id=ID, work=work, pace=pace, threads=threads, work_dir=sandbox.work_dir)
+    return client
+
+
+def _watch(info: KernelInfo, messages: Messages, duration_ns: int, title: str, most: float | None = None) -> list[float]:
+    """Shows the rate twice a second until the time is up; returns the rate of each half second."""
+    rates: list[float] = []
+    slices: list[dict[str, Any]] = []
+    end = time.monotonic_ns() + duration_ns
+    with Live(console=Console(), refresh_per_second=4, transient=True) as live:
+        while (left := end - time.monotonic_ns()) > 0:
+            slices += _slices(messages, min(left, 500_000_000) / 1e9)
+            if rate := _rate(slices, 500_000_000):
+                rates.append(rate)
+                slices.clear()
+            figure = shown_rate(info.model_dump(), rates[-1]) if rates else "starting"
+            share = f", {rates[-1] / most:.0%} of its maximum" if rates and most else ""
+            live.update(Text(f"{title}: {figure}{share} · {units.format_duration(left)} left"))
+    if rate := _rate(slices, 1):
+        rates.append(rate)
+    return rates
+
+
+def _slices(messages: Messages, timeout_s: float) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    deadline = time.monotonic() + timeout_s
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            method, params = messages.get(timeout=left)
+        except queue.Empty:
+            break
+        if method in ("ended", "gone"):
+            raise TrialError(f"the kernel ended: {params['reason']}")
+        found += [piece for piece in params["slices"] if piece["intensity"] > 0]
+    return found
+
+
+def _rate(slices: Sequence[dict[str, Any]], span_ns: int) -> float | None:
+    """Work per second of all threads, once their slices span that long."""
+    if not slices:
+        return None
+    covered = max(s["end_ns"] for s in slices) - min(s["start_ns"] for s in slices)
+    if covered < span_ns:
+        return None
+    return float(sum(s["work"] for s in slices)) * 1e9 / covered
+
+
+def _conclude(console: Console, info: KernelInfo, rates: Sequence[float], most: float | None = None) -> None:
+    if not rates:
+        raise TrialError(f"{info.name} finished no work in that time; give it longer with --for")
+    middle = statistics.median(rates)
+    low, high = min(rates), max(rates)
+    entry = info.model_dump()
+    share = f", {middle / most:.1%} of its maximum" if most else ""
+    spread = f" (windows of half a second: {shown_rate(entry, low)} to {shown_rate(entry, high)})" if len(rates) > 1 else ""
+    console.print(f"{info.name}: {shown_rate(entry, middle)}{share}{spread}", highlight=False, markup=False)

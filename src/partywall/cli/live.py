@@ -1,0 +1,73 @@
+"""What a person sees while a run goes on: what is being done, what is found by now, and how long is left."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress import Task as RichTask
+from rich.text import Text
+
+from partywall import units
+
+
+class _Left(TextColumn):
+    """Time left by what has been measured, not by the clock: a trial that is precise enough gives its time back."""
+
+    def render(self, task: RichTask) -> Text:
+        left = task.fields["left_ns"]
+        return Text("" if left is None else f"about {units.format_duration(left)} left", style="cyan")
+
+
+class Live:
+    """Shows a bar on a terminal; elsewhere prints a line now and then, so that a log shows progress too."""
+
+    EVERY_S = 5.0
+
+    def __init__(self, console: Console, estimate_ns: int, budget_ns: int) -> None:
+        self._console = console
+        self._overhead_ns = max(0, estimate_ns - budget_ns)
+        self._budget_ns = budget_ns
+        self._printed = 0.0
+        self._doing = "starting"
+        self._text = ""
+        # Four times a second is enough to read, and costs a measured host little.
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), _Left(""))
+        self._bar = Progress(*columns, console=console, transient=True, refresh_per_second=2)
+        self._task = self._bar.add_task(self._doing, total=budget_ns, left_ns=estimate_ns)
+
+    def __enter__(self) -> Live:
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def doing(self, text: str) -> None:
+        self._doing = text
+        self._show(force=True)
+
+    def block(self, trial: str, done: int, text: str) -> None:
+        self._doing = f"{trial}: {done} block{'s' if done != 1 else ''}"
+        self._text = text
+        self._show()
+
+    def spent(self, measured_ns: int, budget_ns: int) -> None:
+        share = min(1.0, measured_ns / budget_ns) if budget_ns else 1.0
+        left_ns = (budget_ns - measured_ns) + self._overhead_ns * (1 - share)
+        self._bar.update(self._task, completed=measured_ns, left_ns=max(0, left_ns))
+        self._show()
+
+    def note(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False)
+
+    def _show(self, *, force: bool = False) -> None:
+        description = f"{self._doing} {self._text}".rstrip()
+        self._bar.update(self._task, description=description)
+        if self._console.is_terminal or not (force or time.monotonic() - self._printed > self.EVERY_S):
+            return
+        self._printed = time.monotonic()
+        left_ns = self._bar.tasks[0].fields["left_ns"]
+        self._console.print(f"{description} · about {units.format_duration(left_ns)} left", highlight=False, markup=False)

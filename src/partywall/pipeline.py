@@ -1,0 +1,170 @@
+"""The stages of the main job, each one function, in the order in which data flows through them.
+
+check → plan → measure → analyse → report. Only `measure` touches the host beyond reading facts about it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from partywall.agent import binary
+from partywall.agent.catalogue import Catalogue, shipped
+from partywall.agent.client import AgentClient
+from partywall.errors import CapabilityError, PartywallError, UsageError
+from partywall.model.evidence import Evidence
+from partywall.model.finding import Findings
+from partywall.model.observation import Observation
+from partywall.model.plan import Plan, Trial
+from partywall.model.scenario import Scenario
+from partywall.plan import Topology
+from partywall.plan import make as make_plan
+from partywall.run import Decisions, Progress, execute
+from partywall.sandbox import Label, Reaped, reap, reaper
+from partywall.sandbox.runtime import Runtime
+from partywall.sandbox import cgroups
+from partywall.store import RunDirectory
+from partywall.store import evidence as read_evidence
+from partywall import stats
+
+# Disk kernels must meet a disk: /tmp is often memory.
+WORK_ROOT = Path("/var/tmp")  # noqa: S108 - a folder of the run's own is made in it
+
+
+def catalogue() -> Catalogue:
+    """What the kernels of this version say of themselves."""
+    return shipped()
+
+
+@contextlib.contextmanager
+def host_agent() -> Iterator[AgentClient]:
+    """An agent on the host, outside any sandbox, for facts and checks."""
+    argv = [str(binary.find()), "serve", "--die-with-parent"]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0)
+    client = AgentClient("host", process, lambda _method, _params: None)
+    try:
+        client.greet()
+        yield client
+    finally:
+        client.close()
+
+
+def host_facts() -> dict[str, Any]:
+    """What the agent can tell of this host, with the catalogue's entries by kernel."""
+    with host_agent() as agent:
+        facts = dict(agent.call("facts"))
+    kernels = catalogue()
+    facts["kernels"] = {name: info.model_dump() for name in kernels.names() if (info := kernels.kernel(name))}
+    return facts
+
+
+def topology(facts: dict[str, Any]) -> Topology:
+    """CPUs this process may use, and what they share, from the host's facts."""
+    allowed = tuple(sorted(os.sched_getaffinity(0)))
+    cpu = facts.get("cpu", {})
+    groups = [place["siblings"] for place in cpu.get("places", [])] + [cache["shared_by"] for cache in cpu.get("caches", [])]
+    return Topology(allowed, tuple(dict.fromkeys(tuple(group) for group in groups)))
+
+
+def plan(scenario: Scenario, facts: dict[str, Any], seed: int | None = None) -> Plan:
+    """What would be done on this host; UsageError or CapabilityError if it cannot be."""
+    check_host(scenario)
+    return make_plan(scenario, topology(facts), catalogue(), seed)
+
+
+def check_host(scenario: Scenario) -> None:
+    """CapabilityError, all at once, for what the scenario needs and this host or user lacks."""
+    everyone = {f"victims.{n}": v for n, v in scenario.victims.items()} | {f"aggressors.{n}": a for n, a in scenario.aggressors.items()}
+    missing = []
+    if containers := [key for key, workload in everyone.items() if workload.sandbox.backend == "container"]:
+        if os.geteuid() != 0:
+            missing.append(f"{', '.join(containers)}: backend: container needs root; run with sudo, or use backend: process")
+        else:
+            try:
+                Runtime.choose(Path("/"), cgroups.read(), prefer=os.environ.get("PARTYWALL_RUNTIME"))
+            except CapabilityError as error:
+                missing.append(str(error))
+    for key, workload in everyone.items():
+        if workload.command and not shutil.which(workload.command[0]):
+            missing.append(f"{key}.command: {workload.command[0]!r} is not installed or not on the PATH; install it, or give its path")
+    if missing:
+        raise CapabilityError("\n".join(missing))
+
+
+def check_commands(scenario: Scenario, *, allowed: bool) -> None:
+    """UsageError if the scenario holds commands and the user has not allowed them."""
+    everyone = {f"victims.{n}": v for n, v in scenario.victims.items()} | {f"aggressors.{n}": a for n, a in scenario.aggressors.items()}
+    commands = [f"{key}.command: {' '.join(workload.command)}" for key, workload in everyone.items() if workload.command]
+    if commands and not allowed:
+        listing = "\n".join(f"  {command}" for command in commands)
+        raise UsageError(f"the scenario would run these commands on this host:\n{listing}\nread them, and run again with --allow-commands")
+
+
+def new_run_name(scenario: Scenario) -> str:
+    """Scenario, local time and a little chance: sorts by time, and never meets another."""
+    now = datetime.datetime.now().astimezone()
+    return f"{scenario.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def measure(run: RunDirectory, progress: Progress, work_root: Path = WORK_ROOT) -> None:
+    """Carries out what is left of a run's plan. Nothing of it is left on the host afterwards, however this ends."""
+    observations: Sequence[Observation] = read_evidence(run).observations if any(run.events("run_started")) else ()
+    label = Label.create(f"{run.name}-{secrets.token_hex(2)}", work_root)
+    with _terminated_as_interrupt():
+        try:
+            execute(run, label, decisions(run.plan), progress, observations)
+        except OSError as error:
+            raise PartywallError(f"{run.path}: {error.strerror or error}; free some space, then go on with: partywall run --resume {run.path}") from error
+        finally:
+            reaper.clean(label)
+
+
+def decisions(plan: Plan) -> Decisions:
+    """Statistics' answers to what a run asks while it goes on."""
+
+    def enough(trial: Trial, observations: Sequence[Observation]) -> tuple[bool, str]:
+        precision = stats.enough(observations, trial.treatments, plan.scenario.precision)
+        return precision.reached, f"±{precision.widest:.2%}" if precision.widest is not None else ""
+
+    def carries_over(trial: Trial, observations: Sequence[Observation]) -> bool:
+        return stats.carries_over(observations, trial.treatments)
+
+    return Decisions(enough, carries_over)
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a run as Ctrl-C does: sandboxes are taken down first."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def analyse(run: RunDirectory) -> tuple[Evidence, Findings]:
+    """What a run found. Reads its directory only, so it can be done again at any time."""
+    found = read_evidence(run)
+    return found, stats.analyse(found)
+
+
+def clean_up() -> list[Reaped]:
+    """Removes what dead runs left on this host."""
+    return reap()
+
+

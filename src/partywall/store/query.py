@@ -1,0 +1,32 @@
+"""SQL over a run's files. The one home of DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import duckdb
+
+from partywall.errors import UsageError
+from partywall.store.directory import RunDirectory
+
+VIEWS = {"slices": "slices/*.parquet", "samples": "samples/*.parquet", "output": "output/*.parquet", "observations": "observations.parquet"}
+
+
+def table(run: RunDirectory, query: str) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+    """Column names and rows of `query`; UsageError with DuckDB's own words if it cannot be answered."""
+    run.compact()
+    database = duckdb.connect()
+    for name, pattern in VIEWS.items():
+        if any(run.path.glob(pattern)):
+            database.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{_quoted(run)}/{pattern}')")  # noqa: S608
+    database.execute(f"CREATE VIEW events AS SELECT * FROM read_json('{_quoted(run)}/events.jsonl', format='newline_delimited', union_by_name=true, ignore_errors=true)")  # noqa: S608, E501
+    try:
+        result = database.execute(query)
+    except duckdb.Error as error:
+        raise UsageError(f"the query cannot be answered: {error}") from None
+    return [column[0] for column in result.description or []], result.fetchall()
+
+
+def _quoted(run: RunDirectory) -> str:
+    return str(run.path).replace("'", "''")

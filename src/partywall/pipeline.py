@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from partywall import stats
 from partywall.agent import binary
 from partywall.agent.catalogue import Catalogue, shipped
 from partywall.agent.client import AgentClient
@@ -29,12 +30,10 @@ from partywall.model.scenario import Scenario
 from partywall.plan import Topology
 from partywall.plan import make as make_plan
 from partywall.run import Decisions, Progress, execute
-from partywall.sandbox import Label, Reaped, reap, reaper
+from partywall.sandbox import Label, Reaped, cgroups, reap, reaper
 from partywall.sandbox.runtime import Runtime
-from partywall.sandbox import cgroups
 from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
-from partywall import stats
 
 # Disk kernels must meet a disk: /tmp is often memory.
 WORK_ROOT = Path("/var/tmp")  # noqa: S108 - a folder of the run's own is made in it
@@ -133,11 +132,11 @@ def decisions(plan: Plan) -> Decisions:
     """Statistics' answers to what a run asks while it goes on."""
 
     def enough(trial: Trial, observations: Sequence[Observation]) -> tuple[bool, str]:
-        precision = stats.enough(observations, trial.treatments, plan.scenario.precision)
-        return precision.reached, f"±{precision.widest:.2%}" if precision.widest is not None else ""
+        precision = stats.enough(observations, trial.treatments, plan.scenario.precision, plan.scenario.min_blocks)
+        return precision.reached, f"±{precision.half_width:.2%}" if precision.half_width is not None else ""
 
     def carries_over(trial: Trial, observations: Sequence[Observation]) -> bool:
-        return stats.carries_over(observations, trial.treatments)
+        return any(test.present for test in stats.carry_over(observations, trial.treatments).values())
 
     return Decisions(enough, carries_over)
 

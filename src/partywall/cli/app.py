@@ -14,8 +14,8 @@ from partywall.cli.kernel import probe, stress
 from partywall.cli.live import Live
 from partywall.errors import Exit, PartywallError, UsageError
 from partywall.model.finding import Outcome
-from partywall.report import export_all, terminal
-from partywall.report.html import write_html
+from partywall.report import compare_view, terminal
+from partywall.report.export import export_all
 from partywall.scenario import find, json_schema, load, names
 from partywall.stats import compare as compare_findings
 from partywall.store import RunDirectory
@@ -118,11 +118,8 @@ def _measure_and_report(directory: RunDirectory, console: Console, work_dir: Pat
 
 def _report(directory: RunDirectory, console: Console, formats: tuple[str, ...]) -> int:
     evidence, findings = pipeline.analyse(directory)
-    written = []
-    if "html" in formats:
-        written.append(write_html(directory.path / "report.html", findings, evidence))
-    written += export_all(directory.path, findings, evidence, tuple(f for f in formats if f != "html"))
-    terminal.show(console, findings, evidence)
+    written = export_all(findings, evidence, directory.path, formats)
+    terminal.show(findings, evidence, console, next((file for file in written if file.suffix == ".html"), None))
     for file in written:
         console.print(f"written: {file}", highlight=False, soft_wrap=True)
     if evidence.incomplete:
@@ -159,7 +156,7 @@ def compare(
         raise UsageError(f"--tolerance: {error}") from None
     findings = [pipeline.analyse(RunDirectory.open(path))[1] for path in (run, reference)]
     comparison = compare_findings(findings[0], findings[1], share)
-    terminal.show_comparison(Console(), comparison)
+    compare_view.show(comparison, Console())
     return EXITS[comparison.outcome]
 
 

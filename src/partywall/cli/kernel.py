@@ -22,7 +22,8 @@ from partywall.agent.catalogue import KernelInfo, Role, shipped
 from partywall.agent.client import AgentClient
 from partywall.errors import Exit, Problem, TrialError, UsageError
 from partywall.plan.placement import parse_cpus
-from partywall.report.figures import shown_rate
+from partywall.report.figures import scale_of_kernel
+from partywall.report.figures import value as figure_of
 from partywall.sandbox import Label, Sandbox, Settings, make, reap, reaper
 
 ID = "workload"
@@ -169,7 +170,7 @@ def _watch(info: KernelInfo, messages: Messages, duration_ns: int, title: str, m
             if rate := _rate(slices, 500_000_000):
                 rates.append(rate)
                 slices.clear()
-            figure = shown_rate(info.model_dump(), rates[-1]) if rates else "starting"
+            figure = _shown(info, rates[-1]) if rates else "starting"
             share = f", {rates[-1] / most:.0%} of its maximum" if rates and most else ""
             live.update(Text(f"{title}: {figure}{share} · {units.format_duration(left)} left"))
     if rate := _rate(slices, 1):
@@ -206,7 +207,10 @@ def _conclude(console: Console, info: KernelInfo, rates: Sequence[float], most: 
         raise TrialError(f"{info.name} finished no work in that time; give it longer with --for")
     middle = statistics.median(rates)
     low, high = min(rates), max(rates)
-    entry = info.model_dump()
     share = f", {middle / most:.1%} of its maximum" if most else ""
-    spread = f" (windows of half a second: {shown_rate(entry, low)} to {shown_rate(entry, high)})" if len(rates) > 1 else ""
-    console.print(f"{info.name}: {shown_rate(entry, middle)}{share}{spread}", highlight=False, markup=False)
+    spread = f" (windows of half a second: {_shown(info, low)} to {_shown(info, high)})" if len(rates) > 1 else ""
+    console.print(f"{info.name}: {_shown(info, middle)}{share}{spread}", highlight=False, markup=False)
+
+
+def _shown(info: KernelInfo, rate: float) -> str:
+    return figure_of(rate, scale_of_kernel(info.figure))

@@ -1,0 +1,68 @@
+# Partywall's front door. `make` lists what there is.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
+BUILT := agent/target/$(HOST)/release/partywall-agent
+AGENT := src/partywall/_bin/partywall-agent
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+# Without them: no venv, no linker, no container sandboxes.
+PACKAGES := python3-venv gcc libc6-dev crun
+PEERS := fio stress-ng mbw sysbench iperf3
+
+.PHONY: help setup build demo test lint fmt bench bench-setup long-test clean FORCE
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: $(VENV)/.ready $(AGENT) ## install system packages, the Python environment and the agent
+
+build: $(AGENT) ## build the agent
+
+demo: setup ## measure how well this host isolates its tenants, and show the report (under three minutes)
+	@$(VENV)/bin/partywall run demo; code=$$?; [ $$code -le 1 ] || [ $$code = 3 ] || exit $$code
+
+test: setup ## run the tests of both halves
+	cd agent && cargo test --quiet
+	$(PY) -m pytest
+
+lint: setup ## check format, types, layers and lints of both halves
+	cd agent && cargo fmt --check && cargo clippy --all-targets --quiet -- -D warnings
+	$(VENV)/bin/ruff format --check src tests benches
+	$(VENV)/bin/ruff check src tests benches
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+fmt: setup ## format both halves
+	cd agent && cargo fmt
+	$(VENV)/bin/ruff format src tests benches
+	$(VENV)/bin/ruff check --fix src tests benches
+
+bench-setup: setup ## install the programs that benchmarks compare with
+	$(SUDO) apt-get install -y --no-install-recommends $(PEERS)
+
+bench: bench-setup ## run every benchmark in its short form; each prints its figure last and fails if its bar is not met
+	@failed=0; for file in benches/[a-z]*.py; do echo "== $$file"; $(PY) $$file --quick || failed=1; done; exit $$failed
+
+long-test: bench-setup ## run the slow tests and the benchmarks in their long form
+	$(PY) -m pytest -m slow
+	@failed=0; for file in benches/[a-z]*.py; do echo "== $$file"; $(PY) $$file || failed=1; done; exit $$failed
+
+clean: ## remove what was built
+	rm -rf $(VENV) agent/target src/partywall/_bin
+
+$(VENV)/.ready: pyproject.toml
+	@missing=$$(for p in $(PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
+	if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; fi
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+# Cargo knows best whether anything has changed.
+$(AGENT): FORCE
+	@cd agent && cargo build --release --quiet
+	@mkdir -p $(@D) && cmp -s $(BUILT) $@ || install -m 755 $(BUILT) $@
+FORCE:

@@ -1,0 +1,118 @@
+"""`partywall doctor`: what this host can do, what is missing, what that costs, and how to get it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from partywall import pipeline, units
+from partywall.errors import CapabilityError, Exit
+from partywall.sandbox import cgroups
+from partywall.sandbox.container import disk_of
+from partywall.sandbox.label import state_root
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at. cost and remedy are empty when it is there; needed: without it nothing can be measured."""
+
+    what: str
+    found: str
+    there: bool
+    cost: str = ""
+    remedy: str = ""
+    needed: bool = False
+
+
+def examine(console: Console) -> int:
+    """Looks, shows, and ends with 4 if nothing can be measured here."""
+    checks: list[Check] = []
+    facts: dict[str, Any] = {}
+    try:
+        facts = pipeline.host_facts()
+        checks.append(Check("agent", "answers", there=True))
+    except CapabilityError as error:
+        checks.append(Check("agent", str(error), there=False, cost="nothing can be measured", remedy="make build", needed=True))
+    checks += [*_host(facts), *_backends(), *_disk()]
+    checks += [Check(m["what"], m["why"], there=False, cost=m["cost"], remedy=m["remedy"]) for m in facts.get("missing", [])]
+    _show(console, checks)
+    return Exit.CAPABILITY if any(check.needed and not check.there for check in checks) else Exit.HOLDS
+
+
+def _host(facts: dict[str, Any]) -> Iterator[Check]:
+    cpus = sorted(os.sched_getaffinity(0))
+    model = facts.get("cpu", {}).get("model") or "unknown model"
+    one = "victim and aggressors can only share a CPU, so what comes through caches and memory cannot be told from lost turns"
+    yield Check("CPUs", f"{len(cpus)} allowed ({model})", there=len(cpus) > 1, cost=one, remedy="run on a host or cpuset with two or more")
+    for level, size in sorted({(cache["level"], cache["size_bytes"]) for cache in facts.get("cpu", {}).get("caches", [])}):
+        yield Check(f"L{level} cache", units.format_bytes(size), there=True)
+    if total := facts.get("memory", {}).get("total_bytes"):
+        yield Check("memory", units.format_bytes(total), there=True)
+
+
+def _backends() -> Iterator[Check]:
+    yield Check("backend process", "ready: pinning only, no limits", there=True)
+    runtime = next((name for name in ("crun", "runc") if shutil.which(name)), None)
+    root = os.geteuid() == 0
+    found = cgroups.read()
+    version = "version 2" if found.is_v2 else "version 1" if "cpu" in found.v1 else "no cpu controller"
+    text = f"{runtime or 'no OCI runtime'}, {'root' if root else 'not root'}, cgroups {version}"
+    ready = bool(runtime) and root and version != "no cpu controller"
+    remedy = "; ".join(
+        part
+        for part, lacking in (
+            ("apt-get install crun", not runtime),
+            ("run as root", not root),
+            ("mount cgroup version 2", version == "no cpu controller"),
+        )
+        if lacking
+    )
+    yield Check("backend container", text, ready, cost="no limits, reservations or weights can be measured", remedy=remedy)
+    for tool, use in (("fio", "real-tools"), ("stress-ng", "real-tools")):
+        there = shutil.which(tool) is not None
+        yield Check(tool, "installed" if there else "not installed", there, cost=f"scenario {use} cannot run", remedy=f"apt-get install {tool}")
+
+
+def _disk() -> Iterator[Check]:
+    work = pipeline.WORK_ROOT
+    device = disk_of(work)
+    free = shutil.disk_usage(work).free
+    found = f"{work} on device {device[0]}:{device[1]}" if device else f"{work} is on no block device"
+    cost = "disk kernels measure memory or a network there, and disk limits cannot be set"
+    yield Check("disk", f"{found}, {units.format_bytes(free)} free", device is not None, cost=cost, remedy="partywall run --work-dir FOLDER-ON-A-DISK")
+    writable = os.access(_first_existing(state_root()), os.W_OK)
+    yield Check(
+        "state folder",
+        str(state_root()),
+        writable,
+        cost="what a killed run leaves behind could not be found again",
+        remedy="set $PARTYWALL_STATE to a folder of yours",
+        needed=True,
+    )
+
+
+def _first_existing(path: Path) -> Path:
+    return path if path.exists() or path == path.parent else _first_existing(path.parent)
+
+
+def _show(console: Console, checks: list[Check]) -> None:
+    there = Table("", "", show_header=False, box=None)
+    for check in checks:
+        if check.there:
+            there.add_row("[green]✓[/]" if console.color_system else "✓", f"{check.what}: {check.found}")
+    console.print(there)
+    lacking = [check for check in checks if not check.there]
+    if not lacking:
+        console.print("Nothing is missing.")
+        return
+    table = Table("missing", "what was found", "what that costs", "how to get it", title="Missing here", title_justify="left")
+    for check in lacking:
+        table.add_row(check.what, check.found, check.cost, check.remedy)
+    console.print(table)

@@ -1,0 +1,268 @@
+//! How cgroups are mounted (v1, v2 or both), where those of a process lie, and how much memory they leave it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::disk::parse_mountinfo;
+use crate::survey::{self, field, Question, Survey};
+use crate::under;
+
+/// How cgroups are mounted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CgroupFacts {
+    /// `None` where no cgroup file system is mounted.
+    pub mode: Option<CgroupMode>,
+    /// Mount points of v1 controllers, by controller.
+    pub v1: BTreeMap<String, String>,
+    /// Mount point of the unified hierarchy.
+    pub v2: Option<String>,
+    /// Controllers the unified hierarchy offers.
+    pub v2_controllers: Vec<String>,
+}
+
+/// Which version of cgroups holds the controllers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CgroupMode {
+    /// Only v1 is mounted.
+    V1,
+    /// Only v2 is mounted.
+    V2,
+    /// Both are mounted; each controller belongs to one of them.
+    Hybrid,
+}
+
+/// The folders of one cgroup: absolute paths on the host, v1 by controller. On a hybrid host it may have both.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CgroupFolders {
+    /// v1 folders by controller: `cpu`, `cpuacct`, `memory`.
+    #[serde(default)]
+    pub v1: BTreeMap<String, String>,
+    /// Folder in the unified hierarchy.
+    #[serde(default)]
+    pub v2: Option<String>,
+}
+
+pub(crate) fn read(survey: &mut Survey) -> CgroupFacts {
+    let facts = mounts(survey.root());
+    if facts.mode.is_none() {
+        let question = Question {
+            what: "cgroups",
+            cost: "no limits, weights or throttling counters of sandboxes",
+            remedy: "mount cgroup2 on /sys/fs/cgroup",
+        };
+        survey.lack(question, "/proc/self/mountinfo lists no cgroup file system".into());
+    }
+    facts
+}
+
+/// Where cgroup file systems are mounted.
+#[must_use]
+pub fn mounts(root: &Path) -> CgroupFacts {
+    let text = survey::text(&under(root, "/proc/self/mountinfo")).unwrap_or_default();
+    let cgroups = survey::text(&under(root, "/proc/cgroups")).unwrap_or_default();
+    let known = controllers(&cgroups);
+    let mut v1 = BTreeMap::new();
+    let mut v2 = None;
+    for mount in parse_mountinfo(&text) {
+        match mount.kind.as_str() {
+            "cgroup" => v1.extend(v1_controllers(&mount.options, &known).map(|name| (name, mount.mount_point.clone()))),
+            "cgroup2" => v2 = Some(mount.mount_point),
+            _ => {}
+        }
+    }
+    let v2_controllers = v2.as_deref().map(|folder| words(root, &format!("{folder}/cgroup.controllers"))).unwrap_or_default();
+    let mode = match (v1.is_empty(), v2.is_some()) {
+        (true, true) => Some(CgroupMode::V2),
+        (false, false) => Some(CgroupMode::V1),
+        (false, true) => Some(CgroupMode::Hybrid),
+        (true, false) => None,
+    };
+    CgroupFacts { mode, v1, v2, v2_controllers }
+}
+
+fn words(root: &Path, path: &str) -> Vec<String> {
+    survey::text(&under(root, path)).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+}
+
+fn controllers(cgroups: &str) -> Vec<&str> {
+    cgroups.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_whitespace().next()).collect()
+}
+
+/// The controllers among the mount options; the rest are options such as `rw`, or a hierarchy's name.
+fn v1_controllers<'t>(options: &'t str, known: &'t [&str]) -> impl Iterator<Item = String> + 't {
+    options.split(',').filter(|option| known.contains(option)).map(str::to_owned)
+}
+
+/// The cgroup of process `pid`, for the controllers that are mounted.
+///
+/// # Errors
+/// If the process has ended or its `cgroup` file cannot be read.
+pub fn of_process(root: &Path, pid: u32) -> std::io::Result<CgroupFolders> {
+    survey::text(&under(root, &format!("/proc/{pid}/cgroup"))).map(|text| folders(root, &text))
+}
+
+/// The cgroup of this process.
+///
+/// # Errors
+/// If its `cgroup` file cannot be read.
+pub fn own(root: &Path) -> std::io::Result<CgroupFolders> {
+    survey::text(&under(root, "/proc/self/cgroup")).map(|text| folders(root, &text))
+}
+
+fn folders(root: &Path, text: &str) -> CgroupFolders {
+    let mounts = mounts(root);
+    let mut found = CgroupFolders::default();
+    for (controllers, path) in text.lines().filter_map(parse_membership) {
+        if controllers.is_empty() {
+            found.v2 = mounts.v2.as_deref().map(|mount| folder(root, mount, path));
+        }
+        for controller in controllers.split(',') {
+            if let Some(mount) = mounts.v1.get(controller) {
+                found.v1.insert(controller.to_owned(), folder(root, mount, path));
+            }
+        }
+    }
+    found
+}
+
+/// Controllers and path of a line such as `4:memory:/a/b`.
+fn parse_membership(line: &str) -> Option<(&str, &str)> {
+    let mut parts = line.splitn(3, ':').skip(1);
+    Some((parts.next()?, parts.next()?))
+}
+
+/// Inside a container the path may be the host's while the mount shows only the container's own part.
+fn folder(root: &Path, mount: &str, path: &str) -> String {
+    let full = format!("{mount}{}", path.trim_end_matches('/'));
+    if under(root, &full).is_dir() {
+        full
+    } else {
+        mount.to_owned()
+    }
+}
+
+/// How much more memory the tightest cgroup on the way up leaves, and what is known of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MemoryRoom {
+    /// The cgroup's folder.
+    pub folder: String,
+    /// Its limit.
+    pub limit_bytes: u64,
+    /// What it uses and cannot simply drop.
+    pub used_bytes: u64,
+}
+
+impl MemoryRoom {
+    /// What is left.
+    #[must_use]
+    pub fn left_bytes(&self) -> u64 {
+        self.limit_bytes.saturating_sub(self.used_bytes)
+    }
+}
+
+/// The tightest memory limit above `cgroup`; `None` if nothing limits it.
+#[must_use]
+pub fn memory_room(root: &Path, cgroup: &CgroupFolders) -> Option<MemoryRoom> {
+    let mounts = mounts(root);
+    let v1 = cgroup.v1.get("memory").zip(mounts.v1.get("memory")).map(|(folder, mount)| (folder, mount, V1_FILES));
+    let v2 = cgroup.v2.as_ref().zip(mounts.v2.as_ref()).map(|(folder, mount)| (folder, mount, V2_FILES));
+    let (folder, mount, files) = v1.or(v2)?;
+    let up = Path::new(folder).ancestors().take_while(|above| above.starts_with(mount));
+    up.filter_map(|above| room(root, above, files)).min_by_key(MemoryRoom::left_bytes)
+}
+
+/// Files of limit and usage, and the key of `memory.stat` that tells what can simply be dropped.
+type Files = [&'static str; 3];
+const V1_FILES: Files = ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"];
+const V2_FILES: Files = ["memory.max", "memory.current", "inactive_file"];
+
+fn room(root: &Path, folder: &Path, [limit, usage, droppable]: Files) -> Option<MemoryRoom> {
+    /// v1 writes the largest multiple of a page for "no limit".
+    const UNLIMITED: u64 = 1 << 62;
+    let at: PathBuf = under(root, folder.to_str()?);
+    let read = |name: &str| survey::text(&at.join(name)).ok();
+    let limit_bytes = read(limit)?.parse::<u64>().ok().filter(|&limit| limit < UNLIMITED)?;
+    let usage: u64 = read(usage)?.parse().ok()?;
+    let cache: u64 = read("memory.stat").and_then(|text| field(&text, droppable)?.parse().ok()).unwrap_or(0);
+    Some(MemoryRoom { folder: folder.display().to_string(), limit_bytes, used_bytes: usage.saturating_sub(cache) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host in a folder: files and their texts.
+    fn host(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = under(root.path(), path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    const V2: &[(&str, &str)] = &[
+        ("/proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"),
+        ("/proc/self/cgroup", "0::/a/b\n"),
+        ("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n"),
+        ("/sys/fs/cgroup/a/memory.max", "1000000\n"),
+        ("/sys/fs/cgroup/a/memory.current", "900000\n"),
+        ("/sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 300000\n"),
+        ("/sys/fs/cgroup/a/b/memory.max", "max\n"),
+        ("/sys/fs/cgroup/a/b/memory.current", "5\n"),
+    ];
+
+    #[test]
+    fn the_tightest_limit_on_the_way_up_counts_without_what_can_be_dropped() {
+        let root = host(V2);
+        let own = own(root.path()).unwrap();
+        assert_eq!(own.v2.as_deref(), Some("/sys/fs/cgroup/a/b"));
+        let room = memory_room(root.path(), &own).unwrap();
+        assert_eq!(room.folder, "/sys/fs/cgroup/a");
+        assert_eq!(room.left_bytes(), 400_000);
+    }
+
+    #[test]
+    fn v2_alone_is_v2_with_its_controllers() {
+        let facts = mounts(host(V2).path());
+        assert_eq!(facts.mode, Some(CgroupMode::V2));
+        assert_eq!(facts.v2_controllers, ["cpuset", "cpu", "io", "memory", "pids"]);
+    }
+
+    const HYBRID: &[(&str, &str)] = &[
+        ("/proc/cgroups", "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t1\t1\t1\ncpuacct\t1\t1\t1\nmemory\t4\t21\t1\n"),
+        (
+            "/proc/self/mountinfo",
+            "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n\
+             35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+             40 31 0:37 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n\
+             41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+        ),
+        ("/proc/7/cgroup", "4:memory:/box\n1:cpu,cpuacct:/hidden\n9:name=systemd:/\n0::/\n"),
+        ("/sys/fs/cgroup/memory/box/memory.limit_in_bytes", "9223372036854771712\n"),
+        ("/sys/fs/cgroup/memory/box/memory.usage_in_bytes", "5\n"),
+        ("/sys/fs/cgroup/unified/cgroup.controllers", "\n"),
+    ];
+
+    #[test]
+    fn a_hybrid_host_gives_each_controller_its_folder() {
+        let root = host(HYBRID);
+        assert_eq!(mounts(root.path()).mode, Some(CgroupMode::Hybrid));
+        let folders = of_process(root.path(), 7).unwrap();
+        assert_eq!(folders.v1["memory"], "/sys/fs/cgroup/memory/box");
+        assert_eq!(folders.v1["cpuacct"], "/sys/fs/cgroup/cpu,cpuacct", "a path the mount does not show falls back to the mount");
+        assert_eq!(folders.v2.as_deref(), Some("/sys/fs/cgroup/unified"));
+        assert_eq!(memory_room(root.path(), &folders), None, "the largest number v1 can write is no limit");
+    }
+
+    #[test]
+    fn an_ended_process_is_an_error() {
+        assert!(of_process(host(HYBRID).path(), 8).is_err());
+    }
+}

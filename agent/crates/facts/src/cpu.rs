@@ -1,0 +1,239 @@
+//! CPUs: model, how they share cores, packages and caches, and who sets their frequency.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::cpulist;
+use crate::survey::{field, Question, Survey};
+
+const FOLDER: &str = "/sys/devices/system/cpu";
+
+/// What is known of the CPUs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CpuFacts {
+    /// As the CPU names itself.
+    pub model: Option<String>,
+    /// CPUs that are online.
+    pub online: Option<Vec<u32>>,
+    /// CPUs kept free of the scheduler's balancing by the boot parameter `isolcpus`.
+    pub isolated: Option<Vec<u32>>,
+    /// Where each online CPU sits.
+    pub places: Vec<Place>,
+    /// Whether two CPUs share a core.
+    pub smt: Option<bool>,
+    /// Every cache, once.
+    pub caches: Vec<Cache>,
+    /// Who sets the frequency.
+    pub frequency: Option<Frequency>,
+    /// Whether the CPU may go above its nominal frequency.
+    pub turbo: Option<bool>,
+}
+
+/// Where a CPU sits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Place {
+    /// Its number.
+    pub cpu: u32,
+    /// Its package (socket).
+    pub package: Option<u32>,
+    /// Its core, counted within the package.
+    pub core: Option<u32>,
+    /// All CPUs of its core, itself among them.
+    pub siblings: Vec<u32>,
+}
+
+/// One cache and the CPUs behind it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Cache {
+    /// 1 is next to the core.
+    pub level: u32,
+    /// What it holds.
+    pub holds: CacheKind,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Its line.
+    pub line_bytes: Option<u64>,
+    /// How many lines may hold the same address.
+    pub ways: Option<u32>,
+    /// The CPUs that share it.
+    pub shared_by: Vec<u32>,
+}
+
+/// What a cache holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheKind {
+    /// Data only.
+    Data,
+    /// Instructions only.
+    Instruction,
+    /// Both.
+    Unified,
+}
+
+/// Who sets the frequency, as the first online CPU says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Frequency {
+    /// For example `intel_pstate`.
+    pub driver: Option<String>,
+    /// For example `performance`.
+    pub governor: Option<String>,
+    /// Lowest frequency allowed.
+    pub min_hz: Option<u64>,
+    /// Highest frequency allowed.
+    pub max_hz: Option<u64>,
+}
+
+pub(crate) fn read(survey: &mut Survey) -> CpuFacts {
+    let online = online(survey);
+    let cpus = online.clone().unwrap_or_default();
+    let places: Vec<Place> = cpus.iter().map(|&cpu| place(survey, cpu)).collect();
+    CpuFacts {
+        model: model(survey),
+        isolated: survey.optional(&format!("{FOLDER}/isolated")).and_then(|text| cpulist::parse(&text)),
+        smt: (!places.is_empty()).then(|| places.iter().any(|place| place.siblings.len() > 1)),
+        caches: caches(survey, &cpus),
+        frequency: frequency(survey, cpus.first().copied()),
+        turbo: turbo(survey),
+        places,
+        online,
+    }
+}
+
+fn model(survey: &mut Survey) -> Option<String> {
+    let question = Question {
+        what: "CPU model",
+        cost: "results of different hosts cannot be told apart by CPU",
+        remedy: "none needed on virtual or ARM hosts that do not name it",
+    };
+    // x86 writes "model name", POWER "cpu", s390 "processor 0"; ARM often nothing.
+    survey.ask(question, "/proc/cpuinfo", |text| field(text, "model name").or_else(|| field(text, "cpu")).map(str::to_owned))
+}
+
+fn online(survey: &mut Survey) -> Option<Vec<u32>> {
+    let question = Question {
+        what: "online CPUs",
+        cost: "no topology: pinning cannot avoid or seek shared cores and caches",
+        remedy: "mount sysfs on /sys",
+    };
+    survey.ask(question, &format!("{FOLDER}/online"), cpulist::parse)
+}
+
+fn place(survey: &Survey, cpu: u32) -> Place {
+    let topology = |name: &str| survey.optional(&format!("{FOLDER}/cpu{cpu}/topology/{name}"));
+    Place {
+        cpu,
+        // -1 where the firmware does not say.
+        package: topology("physical_package_id").and_then(|text| text.parse().ok()),
+        core: topology("core_id").and_then(|text| text.parse().ok()),
+        // Renamed in 5.3; both are there for now.
+        siblings: topology("core_cpus_list")
+            .or_else(|| topology("thread_siblings_list"))
+            .and_then(|text| cpulist::parse(&text))
+            .unwrap_or_else(|| vec![cpu]),
+    }
+}
+
+fn caches(survey: &mut Survey, cpus: &[u32]) -> Vec<Cache> {
+    let mut found: Vec<Cache> = Vec::new();
+    for &cpu in cpus {
+        let folder = format!("{FOLDER}/cpu{cpu}/cache");
+        let indexes = survey.names(&folder).into_iter().filter(|name| name.starts_with("index"));
+        for cache in indexes.filter_map(|index| cache(survey, &format!("{folder}/{index}"))) {
+            if !found.contains(&cache) {
+                found.push(cache);
+            }
+        }
+    }
+    if found.is_empty() {
+        let question = Question {
+            what: "caches",
+            cost: "cache probes and stressors need their sizes given by hand",
+            remedy: "some hypervisors hide them; give `bytes` to the cache kernels",
+        };
+        survey.lack(question, format!("{FOLDER}/cpu*/cache tells of none"));
+    }
+    found.sort_by(|a, b| (a.level, a.holds as u8, &a.shared_by).cmp(&(b.level, b.holds as u8, &b.shared_by)));
+    found
+}
+
+fn cache(survey: &Survey, folder: &str) -> Option<Cache> {
+    let read = |name: &str| survey.optional(&format!("{folder}/{name}"));
+    Some(Cache {
+        level: read("level")?.parse().ok()?,
+        holds: match read("type")?.as_str() {
+            "Data" => CacheKind::Data,
+            "Instruction" => CacheKind::Instruction,
+            "Unified" => CacheKind::Unified,
+            _ => return None,
+        },
+        size_bytes: size(&read("size")?)?,
+        line_bytes: read("coherency_line_size").and_then(|text| text.parse().ok()),
+        ways: read("ways_of_associativity").and_then(|text| text.parse().ok()),
+        shared_by: cpulist::parse(&read("shared_cpu_list")?)?,
+    })
+}
+
+/// `32768K`, `8M` or a plain number of bytes.
+fn size(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let factor: u64 = match &text[digits.len()..] {
+        "" => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+fn frequency(survey: &mut Survey, cpu: Option<u32>) -> Option<Frequency> {
+    let folder = format!("{FOLDER}/cpu{}/cpufreq", cpu?);
+    if !survey.exists(&folder) {
+        let question = Question {
+            what: "CPU frequency",
+            cost: "a change of clock looks like a change of speed; only the comparison within a block removes it",
+            remedy: "none inside most virtual machines; on metal load the cpufreq driver",
+        };
+        survey.lack(question, format!("{folder} is not there"));
+        return None;
+    }
+    let read = |name: &str| survey.optional(&format!("{folder}/{name}"));
+    let hertz = |name: &str| read(name).and_then(|text| text.parse::<u64>().ok()?.checked_mul(1000));
+    Some(Frequency {
+        driver: read("scaling_driver"),
+        governor: read("scaling_governor"),
+        min_hz: hertz("scaling_min_freq"),
+        max_hz: hertz("scaling_max_freq"),
+    })
+}
+
+fn turbo(survey: &mut Survey) -> Option<bool> {
+    // intel_pstate says whether it is off, every other driver whether it is on.
+    let off = survey.optional(&format!("{FOLDER}/intel_pstate/no_turbo")).map(|text| text == "0");
+    let on = || survey.optional(&format!("{FOLDER}/cpufreq/boost")).map(|text| text == "1");
+    let turbo = off.or_else(on);
+    if turbo.is_none() {
+        let question = Question {
+            what: "turbo",
+            cost: "speed may depend on how many cores are busy, without the report saying so",
+            remedy: "none inside most virtual machines",
+        };
+        survey.lack(question, format!("neither {FOLDER}/intel_pstate/no_turbo nor {FOLDER}/cpufreq/boost is there"));
+    }
+    turbo
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn cache_sizes_are_read_with_their_factor() {
+        assert_eq!(size("32768K"), Some(32 << 20));
+        assert_eq!(size("8M"), Some(8 << 20));
+        assert_eq!(size("64"), Some(64));
+        assert_eq!(size("64Q"), None);
+        assert_eq!(size(""), None);
+    }
+}

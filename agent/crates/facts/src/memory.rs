@@ -1,0 +1,125 @@
+//! Memory: how much, on which nodes, with what swap and huge pages.
+
+use std::path::Path;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::survey::{self, field, Question, Survey};
+use crate::{cpulist, under};
+
+const NODES: &str = "/sys/devices/system/node";
+
+/// What is known of the memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MemoryFacts {
+    /// All the kernel manages.
+    pub total_bytes: Option<u64>,
+    /// What could be had without swapping when this was read.
+    pub available_bytes: Option<u64>,
+    /// All swap space; 0 is none.
+    pub swap_bytes: Option<u64>,
+    /// NUMA nodes; empty where the kernel knows of none.
+    pub nodes: Vec<NumaNode>,
+    /// When the kernel gives transparent huge pages: `always`, `madvise` or `never`.
+    pub transparent_huge_pages: Option<String>,
+    /// Huge pages set aside.
+    pub huge_pages: Option<u64>,
+}
+
+/// A NUMA node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NumaNode {
+    /// Its number.
+    pub node: u32,
+    /// Its CPUs.
+    pub cpus: Vec<u32>,
+    /// Its memory.
+    pub total_bytes: Option<u64>,
+}
+
+/// A line of `/proc/meminfo` in bytes.
+#[must_use]
+pub fn meminfo(text: &str, key: &str) -> Option<u64> {
+    let value = field(text, key)?;
+    match value.strip_suffix("kB") {
+        Some(kib) => kib.trim().parse::<u64>().ok()?.checked_mul(1024),
+        None => value.parse().ok(),
+    }
+}
+
+/// Memory that could be had now without swapping; kernels before 3.14 do not estimate it, so free and cached count.
+///
+/// # Errors
+/// If `/proc/meminfo` cannot be read or does not say.
+pub fn available(root: &Path) -> std::io::Result<u64> {
+    let text = survey::text(&under(root, "/proc/meminfo"))?;
+    let estimate = || Some(meminfo(&text, "MemFree")? + meminfo(&text, "Cached")?);
+    meminfo(&text, "MemAvailable")
+        .or_else(estimate)
+        .ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidData, "/proc/meminfo has no line MemAvailable"))
+}
+
+pub(crate) fn read(survey: &mut Survey) -> MemoryFacts {
+    let ask = |survey: &mut Survey, what, key: &str| {
+        let question = Question { what, cost: "memory kernels need their bounds given by hand", remedy: "mount procfs on /proc" };
+        survey.ask(question, "/proc/meminfo", |text| meminfo(text, key))
+    };
+    MemoryFacts {
+        total_bytes: ask(survey, "memory size", "MemTotal"),
+        available_bytes: ask(survey, "available memory", "MemAvailable"),
+        swap_bytes: ask(survey, "swap size", "SwapTotal"),
+        nodes: nodes(survey),
+        transparent_huge_pages: huge(survey),
+        huge_pages: survey.optional("/proc/meminfo").and_then(|text| meminfo(&text, "HugePages_Total")),
+    }
+}
+
+fn nodes(survey: &Survey) -> Vec<NumaNode> {
+    let number = |name: &String| name.strip_prefix("node").and_then(|rest| rest.parse::<u32>().ok());
+    survey.names(NODES).iter().filter_map(number).map(|number| node(survey, number)).collect()
+}
+
+fn node(survey: &Survey, node: u32) -> NumaNode {
+    let read = |name: &str| survey.optional(&format!("{NODES}/node{node}/{name}"));
+    // Its lines begin with "Node 0 ".
+    let total = |text: String| meminfo(&text[text.find("MemTotal")?..], "MemTotal");
+    NumaNode {
+        node,
+        cpus: read("cpulist").and_then(|text| cpulist::parse(&text)).unwrap_or_default(),
+        total_bytes: read("meminfo").and_then(total),
+    }
+}
+
+fn huge(survey: &mut Survey) -> Option<String> {
+    let question = Question {
+        what: "transparent huge pages",
+        cost: "the report cannot say whether memory figures were taken with small or huge pages",
+        remedy: "none: this kernel was built without them",
+    };
+    survey.ask(question, "/sys/kernel/mm/transparent_hugepage/enabled", chosen)
+}
+
+/// The word in brackets of a sysfs choice such as `always [madvise] never`.
+pub(crate) fn chosen(text: &str) -> Option<String> {
+    Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kibibytes_become_bytes_and_counts_stay() {
+        let text = "MemTotal:       24684084 kB\nHugePages_Total:       3\n";
+        assert_eq!(meminfo(text, "MemTotal"), Some(24_684_084 * 1024));
+        assert_eq!(meminfo(text, "HugePages_Total"), Some(3));
+        assert_eq!(meminfo(text, "Mem"), None);
+    }
+
+    #[test]
+    fn the_chosen_word_is_the_bracketed_one() {
+        assert_eq!(chosen("none [mq-deadline] kyber").as_deref(), Some("mq-deadline"));
+        assert_eq!(chosen("none"), None);
+    }
+}

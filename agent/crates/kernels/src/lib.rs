@@ -6,29 +6,55 @@
 
 mod address;
 mod batch;
+mod blocks;
+mod cache;
+mod chance;
 mod context_switch;
 mod contract;
+mod cpu_cache;
 mod disk;
-mod memory_copy;
+mod float;
+mod integer;
+mod limits;
+mod matrix_vector;
+mod memory_bandwidth;
+mod memory_latency;
+mod memory_space;
 mod noise;
 mod null;
 mod pace;
 mod peer;
 mod process_creation;
+mod quantum;
 mod request;
+mod ring;
+pub mod room;
 mod shared_memory;
 mod stream;
 mod syscall;
 #[cfg(test)]
 mod testing;
 mod udp_send;
+mod wake_up;
 
 pub use contract::{Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Params, Resource, Roles, Settle, Sink, Unit};
 
 /// Every kernel, in the order in which they are shown.
 pub const ALL: &[Entry] = &[
     null::ENTRY,
-    memory_copy::ENTRY,
+    integer::ENTRY,
+    float::ENTRY,
+    matrix_vector::ENTRY,
+    quantum::ENTRY,
+    wake_up::ENTRY,
+    cache::ENTRY,
+    memory_latency::ENTRY,
+    memory_bandwidth::READ,
+    memory_bandwidth::WRITE,
+    memory_bandwidth::COPY,
+    memory_bandwidth::SCALE,
+    memory_bandwidth::TRIAD,
+    memory_space::ENTRY,
     stream::PIPE,
     stream::UNIX_SOCKET,
     stream::TCP_LOOPBACK,

@@ -39,6 +39,11 @@ fn params(value: Value) -> Params {
     }
 }
 
+/// Parameters as text, as they come over the wire.
+pub(crate) fn parsed(json: &str) -> Params {
+    params(serde_json::from_str(json).unwrap())
+}
+
 pub(crate) fn try_build(name: &str, value: Value) -> Result<Box<dyn Kernel>, KernelError> {
     (find(name).unwrap().build)(&params(value), &environment())
 }

@@ -2,9 +2,11 @@
 //! safe wrapper. Every other crate forbids it. What is here decides nothing; it only makes a call safe.
 
 pub mod affinity;
+pub mod chase;
 pub mod child;
 pub mod datagrams;
 pub mod memory;
+pub mod non_temporal;
 pub mod page_cache;
 pub mod process;
 pub mod ring;

@@ -35,10 +35,31 @@ impl Block {
     /// As [`Block::new`].
     pub fn touched(len: usize) -> io::Result<Self> {
         let mut block = Self::new(len)?;
-        for page in block.bytes_mut().chunks_mut(4096) {
+        block.touch();
+        Ok(block)
+    }
+
+    /// Writes one byte a page, so that later accesses meet real memory and not the zero page.
+    pub fn touch(&mut self) {
+        for page in self.bytes_mut().chunks_mut(4096) {
             page[0] = 1;
         }
-        Ok(block)
+    }
+
+    /// Asks for transparent huge pages; only pages touched later can become part of one.
+    ///
+    /// # Errors
+    /// `EINVAL` from a kernel without them.
+    pub fn advise_huge_pages(&mut self) -> io::Result<()> {
+        use rustix::mm::{madvise, Advice};
+        // SAFETY: exactly our own mapping; the advice changes how it is backed and not what it holds.
+        unsafe { madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxHugepage)? };
+        Ok(())
+    }
+
+    /// Where the memory starts: at a page.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
     }
 
     /// The memory.
@@ -52,6 +73,19 @@ impl Block {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`; `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
+    /// The memory as numbers, as many as fit.
+    #[must_use]
+    pub fn floats(&self) -> &[f64] {
+        // SAFETY: as in `bytes`; a page is aligned for `f64`, and every pattern of bits is one.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.len / size_of::<f64>()) }
+    }
+
+    /// The memory as writable numbers.
+    pub fn floats_mut(&mut self) -> &mut [f64] {
+        // SAFETY: as in `floats`; `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.len / size_of::<f64>()) }
     }
 }
 

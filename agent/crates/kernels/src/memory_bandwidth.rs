@@ -1,0 +1,340 @@
+//! The memory bandwidth family: loops that stream through blocks too large for any cache. `memory-copy` is the copy of
+//! VITS (section 4.3); blocks of 64 MiB are those of the Hyper-V study (section 5.3); scale and triad are those of STREAM
+//! (1995). Deliberately not here: latency, which `memory-latency` measures.
+
+use std::hint::black_box;
+use std::ops::Range;
+
+use partywall_sys::memory::Block;
+use partywall_sys::non_temporal::NonTemporal;
+use schemars::{schema_for, JsonSchema, Schema};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::blocks::{self, Pages, Round, CHUNK_BYTES};
+use crate::limits::{multiple, within};
+use crate::{Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Params, Resource, Roles, Settle, Sink, Unit};
+
+const LINE_BYTES: usize = 64;
+const NUMBER_BYTES: usize = size_of::<f64>();
+/// What is written, and what is multiplied with: neither 0 nor 1, so that a loop that did nothing would be seen.
+const FACTOR: f64 = 2.5;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct LoadParams {
+    /// Bytes in the block; well above the last cache to reach memory.
+    block_bytes: usize,
+    /// Ask for transparent huge pages.
+    huge_pages: bool,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct StoreParams {
+    /// Bytes in each block; well above the last cache to reach memory.
+    block_bytes: usize,
+    /// How results are stored.
+    stores: StoreKind,
+    /// Ask for transparent huge pages.
+    huge_pages: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum StoreKind {
+    /// Through the caches: the line is read before it is written, and displaces others.
+    Ordinary,
+    /// Around the caches; x86-64 only.
+    NonTemporal,
+}
+
+const BLOCK_BYTES: usize = 64 << 20;
+
+impl Default for LoadParams {
+    fn default() -> Self {
+        Self { block_bytes: BLOCK_BYTES, huge_pages: false }
+    }
+}
+
+impl Default for StoreParams {
+    fn default() -> Self {
+        Self { block_bytes: BLOCK_BYTES, stores: StoreKind::Ordinary, huge_pages: false }
+    }
+}
+
+impl From<LoadParams> for StoreParams {
+    fn from(LoadParams { block_bytes, huge_pages }: LoadParams) -> Self {
+        Self { block_bytes, stores: StoreKind::Ordinary, huge_pages }
+    }
+}
+
+/// Stores that this CPU can do.
+#[derive(Clone, Copy, Debug)]
+enum Stores {
+    Ordinary,
+    NonTemporal(NonTemporal),
+}
+
+impl Stores {
+    fn of(kind: StoreKind) -> Result<Self, KernelError> {
+        let refused =
+            || KernelError::Parameter { key: "stores", value: "non_temporal".into(), why: "needs an x86-64 CPU; give ordinary".into() };
+        match kind {
+            StoreKind::Ordinary => Ok(Self::Ordinary),
+            StoreKind::NonTemporal => NonTemporal::detect().map(Self::NonTemporal).ok_or_else(refused),
+        }
+    }
+
+    fn facts(self) -> Params {
+        let facts = match self {
+            Self::Ordinary => json!({ "stores": "ordinary" }),
+            Self::NonTemporal(stores) => json!({ "stores": "non_temporal", "store_bytes": stores.store_bytes() }),
+        };
+        facts.as_object().cloned().unwrap_or_default()
+    }
+}
+
+/// Goes over the same range of all blocks; the first is the one that is written.
+type Pass<const BLOCKS: usize> = fn(&mut [Block; BLOCKS], Range<usize>, Stores);
+
+struct Bandwidth<const BLOCKS: usize> {
+    blocks: [Block; BLOCKS],
+    round: Round,
+    stores: Stores,
+    pass: Pass<BLOCKS>,
+    /// Bytes counted for each byte of the range.
+    counted: usize,
+    facts: Params,
+}
+
+impl<const BLOCKS: usize> Bandwidth<BLOCKS> {
+    fn build(params: &StoreParams, pass: Pass<BLOCKS>, counted: usize, environment: &Environment) -> Result<Self, KernelError> {
+        let &StoreParams { block_bytes, stores, huge_pages } = params;
+        within("block_bytes", block_bytes, 4096..=blocks::BYTES_MAX)?;
+        multiple("block_bytes", block_bytes, LINE_BYTES)?;
+        let stores = Stores::of(stores)?;
+        let mut facts = stores.facts();
+        let blocks = blocks::of_ones("block_bytes", block_bytes, Pages::from_parameter(huge_pages), environment, &mut facts)?;
+        facts.insert("blocks".into(), json!(BLOCKS));
+        facts.insert("block_bytes".into(), json!(block_bytes));
+        facts.insert("counted_bytes_per_byte_of_a_block".into(), json!(counted));
+        let round = Round::new(block_bytes / NUMBER_BYTES, CHUNK_BYTES / NUMBER_BYTES);
+        Ok(Self { blocks, round, stores, pass, counted, facts })
+    }
+}
+
+impl<const BLOCKS: usize> Kernel for Bandwidth<BLOCKS> {
+    fn step(&mut self, _: &mut dyn Sink) -> Result<f64, KernelError> {
+        let range = self.round.next();
+        let bytes = range.len() * NUMBER_BYTES;
+        (self.pass)(&mut self.blocks, range, self.stores);
+        Ok((bytes * self.counted) as f64)
+    }
+
+    fn facts(&self) -> Params {
+        self.facts.clone()
+    }
+}
+
+fn read([from]: &mut [Block; 1], range: Range<usize>, _: Stores) {
+    black_box(sum(&from.floats()[range]));
+}
+
+/// Adds up in as many independent sums as keep vector units busy; one sum would wait for each addition.
+fn sum(numbers: &[f64]) -> f64 {
+    const LANES: usize = 16;
+    let mut sums = [0.0; LANES];
+    let lines = numbers.chunks_exact(LANES);
+    let rest: f64 = lines.remainder().iter().sum();
+    for line in lines {
+        for (sum, number) in sums.iter_mut().zip(line) {
+            *sum += number;
+        }
+    }
+    sums.iter().sum::<f64>() + rest
+}
+
+fn write([to]: &mut [Block; 1], range: Range<usize>, stores: Stores) {
+    let to = &mut to.floats_mut()[range];
+    match stores {
+        Stores::Ordinary => to.fill(black_box(FACTOR)),
+        Stores::NonTemporal(stores) => stores.fill(to, FACTOR),
+    }
+}
+
+fn copy([to, from]: &mut [Block; 2], range: Range<usize>, stores: Stores) {
+    let (to, from) = (&mut to.floats_mut()[range.clone()], &from.floats()[range]);
+    match stores {
+        Stores::Ordinary => to.copy_from_slice(from),
+        Stores::NonTemporal(stores) => stores.copy(to, from),
+    }
+}
+
+fn scale([to, from]: &mut [Block; 2], range: Range<usize>, stores: Stores) {
+    let (to, from) = (&mut to.floats_mut()[range.clone()], &from.floats()[range]);
+    match stores {
+        Stores::Ordinary => to.iter_mut().zip(from).for_each(|(to, from)| *to = FACTOR * from),
+        Stores::NonTemporal(stores) => stores.scale(to, from, FACTOR),
+    }
+}
+
+fn triad([to, one, other]: &mut [Block; 3], range: Range<usize>, stores: Stores) {
+    let (to, one, other) = (&mut to.floats_mut()[range.clone()], &one.floats()[range.clone()], &other.floats()[range]);
+    match stores {
+        Stores::Ordinary => to.iter_mut().zip(one).zip(other).for_each(|((to, one), other)| *to = one + FACTOR * other),
+        Stores::NonTemporal(stores) => stores.triad(to, one, other, FACTOR),
+    }
+}
+
+fn info(name: &'static str, summary: &'static str, step: &'static str, params: Schema) -> KernelInfo {
+    KernelInfo {
+        name,
+        resource: Resource::MemoryBandwidth,
+        summary,
+        unit: Unit::Bytes,
+        figure: Figure::Rate { label: "MB/s", divisor: 1e6 },
+        latency: Latency::Step(step),
+        roles: Roles::Both,
+        // The path to memory is loaded at once; displacing a last cache of some 32 MiB at some 10 GB/s takes a few
+        // milliseconds. After the end a neighbour must fetch its own lines again: 256 Ki of them (16 MiB) at 80 to 100 ns
+        // each, if it waits for one after the other, take some 25 ms.
+        settle: Settle { rise_ns: 5_000_000, release_ns: 30_000_000 },
+        params,
+    }
+}
+
+pub(crate) const READ: Entry = Entry {
+    name: "memory-read",
+    info: || info("memory-read", "reads a block", "a read of 256 KiB", schema_for!(LoadParams)),
+    build: |params, environment| {
+        let params: LoadParams = serde_json::from_value(params.clone().into())?;
+        Ok(Box::new(Bandwidth::build(&params.into(), read, 1, environment)?))
+    },
+};
+
+pub(crate) const WRITE: Entry = Entry {
+    name: "memory-write",
+    info: || info("memory-write", "writes a block", "a write of 256 KiB", schema_for!(StoreParams)),
+    build: |params, environment| {
+        let params: StoreParams = serde_json::from_value(params.clone().into())?;
+        Ok(Box::new(Bandwidth::build(&params, write, 1, environment)?))
+    },
+};
+
+/// Counts the bytes copied once, as VITS and mbw do; STREAM would count them as read and as written.
+pub(crate) const COPY: Entry = Entry {
+    name: "memory-copy",
+    info: || info("memory-copy", "copies bytes from one block to another", "a copy of 256 KiB", schema_for!(StoreParams)),
+    build: |params, environment| {
+        let params: StoreParams = serde_json::from_value(params.clone().into())?;
+        Ok(Box::new(Bandwidth::build(&params, copy, 1, environment)?))
+    },
+};
+
+pub(crate) const SCALE: Entry = Entry {
+    name: "memory-scale",
+    info: || info("memory-scale", "a = q b over two blocks of numbers", "256 KiB of each block", schema_for!(StoreParams)),
+    build: |params, environment| {
+        let params: StoreParams = serde_json::from_value(params.clone().into())?;
+        Ok(Box::new(Bandwidth::build(&params, scale, 2, environment)?))
+    },
+};
+
+pub(crate) const TRIAD: Entry = Entry {
+    name: "memory-triad",
+    info: || info("memory-triad", "a = b + q c over three blocks of numbers", "256 KiB of each block", schema_for!(StoreParams)),
+    build: |params, environment| {
+        let params: StoreParams = serde_json::from_value(params.clone().into())?;
+        Ok(Box::new(Bandwidth::build(&params, triad, 3, environment)?))
+    },
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{environment, parsed, Latencies};
+
+    /// Two chunks and a bit, so that the last chunk of a round is a short one.
+    const BYTES: usize = 2 * CHUNK_BYTES + 4096;
+
+    fn kinds() -> Vec<StoreKind> {
+        if NonTemporal::detect().is_some() {
+            vec![StoreKind::Ordinary, StoreKind::NonTemporal]
+        } else {
+            vec![StoreKind::Ordinary]
+        }
+    }
+
+    /// The first block after one round, and the work that was counted for it.
+    fn round<const BLOCKS: usize>(pass: Pass<BLOCKS>, counted: usize, stores: StoreKind) -> (Vec<f64>, f64) {
+        let params = StoreParams { block_bytes: BYTES, stores, huge_pages: false };
+        let mut kernel = Bandwidth::build(&params, pass, counted, &environment()).expect("small blocks");
+        for (index, block) in kernel.blocks.iter_mut().enumerate() {
+            block.floats_mut().iter_mut().enumerate().for_each(|(at, number)| *number = (at % 1000) as f64 + index as f64);
+        }
+        let work = (0..3).map(|_| kernel.step(&mut Latencies::default()).expect("memory does not fail")).sum();
+        (kernel.blocks[0].floats().to_vec(), work)
+    }
+
+    fn same(numbers: &[f64], expected: impl Fn(f64) -> f64) {
+        assert_eq!(numbers.len(), BYTES / 8);
+        for (at, number) in numbers.iter().enumerate() {
+            let expected = expected((at % 1000) as f64);
+            assert!((number - expected).abs() < 1e-9, "at {at}: {number}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn each_loop_computes_what_it_says_and_counts_what_it_did() {
+        for stores in kinds() {
+            let (numbers, work) = round(write, 1, stores);
+            same(&numbers, |_| 2.5);
+            assert!((work - BYTES as f64).abs() < 0.5);
+            let (numbers, work) = round(copy, 1, stores);
+            same(&numbers, |at| at + 1.0);
+            assert!((work - BYTES as f64).abs() < 0.5);
+            let (numbers, work) = round(scale, 2, stores);
+            same(&numbers, |at| 2.5 * (at + 1.0));
+            assert!((work - 2.0 * BYTES as f64).abs() < 0.5);
+            let (numbers, work) = round(triad, 3, stores);
+            same(&numbers, |at| at + 1.0 + 2.5 * (at + 2.0));
+            assert!((work - 3.0 * BYTES as f64).abs() < 0.5);
+        }
+    }
+
+    #[test]
+    fn a_read_sees_every_number() {
+        for len in [0, 1, 15, 16, 17, 1000] {
+            let numbers: Vec<_> = (1..=len).map(f64::from).collect();
+            assert!((sum(&numbers) - f64::from(len * (len + 1) / 2)).abs() < 1e-9, "{len} numbers");
+        }
+        let (_, work) = round(read, 1, StoreKind::Ordinary);
+        assert!((work - BYTES as f64).abs() < 0.5);
+    }
+
+    #[test]
+    fn blocks_of_impossible_sizes_are_refused_by_name() {
+        for (json, why) in [
+            (r#"{"block_bytes": 100}"#, "out of range"),
+            (r#"{"block_bytes": 5000}"#, "multiple of 64"),
+            (r#"{"blocks": 1}"#, "unknown field"),
+        ] {
+            let error = (COPY.build)(&parsed(json), &environment()).map(drop).expect_err(json).to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_stores_nothing_takes_no_stores() {
+        let error = (READ.build)(&parsed(r#"{"stores": "ordinary"}"#), &environment()).map(drop).expect_err("no stores");
+        assert!(error.to_string().contains("unknown field `stores`"), "{error}");
+    }
+
+    #[test]
+    fn facts_say_how_bytes_are_counted_and_stored() {
+        let kernel = (TRIAD.build)(&parsed(r#"{"block_bytes": 4096}"#), &environment()).expect("small blocks");
+        let facts = kernel.facts();
+        assert_eq!((&facts["counted_bytes_per_byte_of_a_block"], &facts["stores"]), (&json!(3), &json!("ordinary")));
+    }
+}

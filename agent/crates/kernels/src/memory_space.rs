@@ -1,0 +1,273 @@
+//! `memory-space`: allocates without end (VITS, section 4.3), up to a bound that cannot take the host down. Untouched, as in
+//! VITS, it uses up addresses and the time of the memory management; touched, it uses up pages. When the bound is reached it
+//! frees what it holds while it goes on allocating, and starts over.
+
+use std::collections::VecDeque;
+
+use partywall_sys::memory::Block;
+use schemars::{schema_for, JsonSchema};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::limits::within;
+use crate::{room, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct Params {
+    /// Write to every page of what is allocated.
+    touch: bool,
+    /// The most that all worker threads hold together; by itself half of what the host and the cgroup have available.
+    bound_bytes: Option<u64>,
+    /// Bytes of one allocation.
+    chunk_bytes: usize,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self { touch: false, bound_bytes: None, chunk_bytes: 1 << 20 }
+    }
+}
+
+/// Of what was available at first, the part that is left to others even if they came later and took the rest.
+const RESERVE: u64 = 8;
+/// Chunks freed for each one allocated on the way down.
+const FREED: usize = 8;
+/// Untouched chunks in a step: a mapping alone is a matter of a microsecond.
+const UNTOUCHED: usize = 32;
+/// Touched bytes after which the reserve is looked at again; at a few GB/s some tens of milliseconds.
+const LOOK_BYTES: u64 = 64 << 20;
+
+enum Phase {
+    Filling,
+    Emptying,
+}
+
+struct MemorySpace {
+    environment: Environment,
+    touch: bool,
+    chunk_bytes: usize,
+    chunks_max: usize,
+    reserve_bytes: u64,
+    held: VecDeque<Block>,
+    phase: Phase,
+    unlooked_bytes: u64,
+    rounds: u64,
+}
+
+impl MemorySpace {
+    fn build(params: &Params, environment: &Environment) -> Result<Self, KernelError> {
+        within("chunk_bytes", params.chunk_bytes, 4096..=64 << 20)?;
+        let available = room::available(&environment.root)?;
+        let bound = bound(params.bound_bytes, available)?;
+        let chunks_max = (bound / u64::from(environment.threads.max(1)) / params.chunk_bytes as u64) as usize;
+        if chunks_max == 0 {
+            let why = format!("leaves no chunk of {} bytes to each of {} workers; give more", params.chunk_bytes, environment.threads);
+            return Err(KernelError::Parameter { key: "bound_bytes", value: bound.to_string(), why });
+        }
+        Ok(Self {
+            environment: environment.clone(),
+            touch: params.touch,
+            chunk_bytes: params.chunk_bytes,
+            chunks_max,
+            reserve_bytes: available / RESERVE,
+            held: VecDeque::new(),
+            phase: Phase::Filling,
+            unlooked_bytes: 0,
+            rounds: 0,
+        })
+    }
+
+    /// Allocates a chunk; says how many bytes that gave.
+    fn allocate(&mut self) -> Result<usize, KernelError> {
+        let allocation = Block::new(self.chunk_bytes).map_err(KernelError::host(format!("allocating {} bytes", self.chunk_bytes)));
+        match allocation {
+            Ok(mut block) => {
+                if self.touch {
+                    block.touch();
+                }
+                self.held.push_back(block);
+                Ok(self.chunk_bytes)
+            }
+            // A limit on addresses below our bound is as good a bound.
+            Err(_) if !self.held.is_empty() => {
+                self.phase = Phase::Emptying;
+                Ok(0)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Others may have come after us: what was room when we started need not be room now.
+    fn keeps_reserve(&mut self) -> Result<bool, KernelError> {
+        if !self.touch {
+            return Ok(true);
+        }
+        self.unlooked_bytes += self.chunk_bytes as u64;
+        if self.unlooked_bytes < LOOK_BYTES {
+            return Ok(true);
+        }
+        self.unlooked_bytes = 0;
+        Ok(room::available(&self.environment.root)? > self.reserve_bytes)
+    }
+
+    /// Makes room for the next allocation where there is none.
+    fn make_room(&mut self) -> Result<(), KernelError> {
+        if matches!(self.phase, Phase::Filling) {
+            if self.held.len() < self.chunks_max && self.keeps_reserve()? {
+                return Ok(());
+            }
+            self.phase = Phase::Emptying;
+        }
+        if self.held.len() > FREED {
+            self.held.drain(..FREED);
+        } else {
+            self.held.clear();
+            self.phase = Phase::Filling;
+            self.rounds += 1;
+        }
+        Ok(())
+    }
+}
+
+impl Kernel for MemorySpace {
+    fn step(&mut self, _: &mut dyn Sink) -> Result<f64, KernelError> {
+        let chunks = if self.touch { 1 } else { UNTOUCHED };
+        let mut bytes = 0;
+        for _ in 0..chunks {
+            self.make_room()?;
+            bytes += self.allocate()?;
+        }
+        Ok(bytes as f64)
+    }
+
+    fn pause(&mut self) {
+        self.held = VecDeque::new();
+        self.phase = Phase::Filling;
+    }
+
+    fn facts(&self) -> crate::Params {
+        let facts = json!({
+            "bound_bytes_of_this_worker": self.chunks_max * self.chunk_bytes,
+            "reserve_bytes": self.reserve_bytes,
+            "touch": self.touch,
+            "rounds": self.rounds,
+        });
+        facts.as_object().cloned().unwrap_or_default()
+    }
+}
+
+/// The bound for all workers.
+fn bound(asked: Option<u64>, available: u64) -> Result<u64, KernelError> {
+    let most = available - available / RESERVE;
+    let bound = asked.unwrap_or(available / 2);
+    if bound <= most {
+        return Ok(bound);
+    }
+    let why =
+        format!("is more than the {most} that may be taken of the {available} bytes available on the host and in the cgroup; give less");
+    Err(KernelError::Parameter { key: "bound_bytes", value: bound.to_string(), why })
+}
+
+pub(crate) const ENTRY: Entry = Entry {
+    name: "memory-space",
+    info: || KernelInfo {
+        name: "memory-space",
+        resource: Resource::MemoryCapacity,
+        summary: "allocates without end, up to a bound",
+        unit: Unit::Bytes,
+        figure: Figure::Rate { label: "MB/s allocated", divisor: 1e6 },
+        latency: Latency::Step("one touched allocation, or 32 untouched ones, of chunk_bytes each"),
+        roles: Roles::Stressor,
+        // Page faults and zeroing press at once; a shortage only when the bound is near: GiBs at a few GB/s. Giving all back
+        // takes about a second for 10 GiB, and a neighbour whose pages were reclaimed must read them in again.
+        settle: Settle { rise_ns: 1_000_000_000, release_ns: 2_000_000_000 },
+        params: schema_for!(Params),
+    },
+    build: |params, environment| {
+        let params: Params = serde_json::from_value(params.clone().into())?;
+        Ok(Box::new(MemorySpace::build(&params, environment)?))
+    },
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu_cache::testing::root;
+    use crate::testing::{parsed, Latencies};
+
+    /// Of the 4 GiB that the root says are available.
+    fn kernel(root: &tempfile::TempDir, json: &str, threads: u32) -> Result<MemorySpace, KernelError> {
+        let environment = Environment { root: root.path().into(), work_dir: root.path().into(), seed: 0, thread: 0, threads };
+        MemorySpace::build(&serde_json::from_value(parsed(json).into())?, &environment)
+    }
+
+    fn step(kernel: &mut MemorySpace) -> usize {
+        kernel.step(&mut Latencies::default()).expect("there is room") as usize
+    }
+
+    #[test]
+    fn by_itself_the_workers_together_hold_at_most_half_of_what_is_available() {
+        let kernel = kernel(&root(&[]), "{}", 4).expect("there is room");
+        assert_eq!(kernel.facts()["bound_bytes_of_this_worker"], json!(512 << 20));
+    }
+
+    #[test]
+    fn more_than_is_available_is_refused_with_the_figures() {
+        let error = kernel(&root(&[]), r#"{"bound_bytes": 4000000000}"#, 1).map(drop).expect_err("no room").to_string();
+        assert!(error.contains("4000000000 is more than the 3758096384 that may be taken of the 4294967296"), "{error}");
+    }
+
+    #[test]
+    fn a_bound_that_leaves_a_worker_nothing_is_refused() {
+        let error = kernel(&root(&[]), r#"{"bound_bytes": 2097152}"#, 3).map(drop).expect_err("no chunk").to_string();
+        assert!(error.contains("leaves no chunk of 1048576 bytes to each of 3 workers"), "{error}");
+        let error = kernel(&root(&[]), r#"{"chunk_bytes": 1}"#, 1).map(drop).expect_err("no chunk").to_string();
+        assert!(error.starts_with("parameter chunk_bytes: 1 is out of range"), "{error}");
+    }
+
+    #[test]
+    fn it_fills_to_its_bound_empties_and_starts_over_and_counts_all_it_allocated() {
+        for (touch, step_chunks) in [(true, 1), (false, UNTOUCHED)] {
+            let json = format!(r#"{{"touch": {touch}, "bound_bytes": 262144, "chunk_bytes": 4096}}"#);
+            let mut kernel = kernel(&root(&[]), &json, 1).expect("there is room");
+            let mut held_most = 0;
+            while kernel.rounds < 3 {
+                assert_eq!(step(&mut kernel), step_chunks * 4096);
+                assert!(kernel.held.len() <= 64, "{} chunks", kernel.held.len());
+                held_most = held_most.max(kernel.held.len());
+            }
+            assert!(held_most > 64 - UNTOUCHED, "touch: {touch}, at most {held_most} chunks");
+        }
+    }
+
+    #[test]
+    fn touched_chunks_are_written_and_untouched_ones_are_not() {
+        for touch in [true, false] {
+            let mut kernel = kernel(&root(&[]), &format!(r#"{{"touch": {touch}, "chunk_bytes": 8192}}"#), 1).expect("there is room");
+            step(&mut kernel);
+            let bytes = kernel.held[0].bytes();
+            assert_eq!((bytes[0], bytes[4096]), (u8::from(touch), u8::from(touch)));
+        }
+    }
+
+    #[test]
+    fn a_pause_gives_everything_back() {
+        let mut kernel = kernel(&root(&[]), r#"{"touch": true}"#, 1).expect("there is room");
+        (0..5).for_each(|_| assert_eq!(step(&mut kernel), 1 << 20));
+        kernel.pause();
+        assert!(kernel.held.is_empty());
+        step(&mut kernel);
+        assert_eq!(kernel.held.len(), 1);
+    }
+
+    #[test]
+    fn it_shrinks_when_others_take_what_is_left() {
+        let root = root(&[]);
+        let mut kernel = kernel(&root, r#"{"touch": true, "chunk_bytes": 16777216}"#, 1).expect("there is room");
+        (0..3).for_each(|_| assert_eq!(step(&mut kernel), 16 << 20));
+        std::fs::write(root.path().join("proc/meminfo"), "MemAvailable: 1024 kB\n").expect("a file");
+        step(&mut kernel);
+        assert_eq!((kernel.rounds, kernel.held.len()), (1, 1));
+    }
+}

@@ -1,12 +1,14 @@
 //! The methods, by name.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use partywall_clock as clock;
+use partywall_facts as facts;
 use partywall_kernels as kernels;
 use partywall_wire::{
-    Calibrate, Calibrated, Clock, Event, Fault, Hello, HelloReply, Outcome, Request, Response, Schedule, Start, Stop, CODE_FAILED,
+    Calibrate, Calibrated, Clock, Event, Fault, Hello, HelloReply, MemoryCheck, Outcome, Request, Response, Schedule, Start, Stop, CODE_FAILED,
     CODE_METHOD, CODE_PARAMS, PROTOCOL,
 };
 use schemars::schema_for;
@@ -64,6 +66,8 @@ impl Agent {
     pub(crate) fn call(&mut self, method: &str, params: Value) -> Result<Value, Fault> {
         match method {
             "hello" => answer(params, |hello: Hello| self.hello(hello)),
+            "facts" => value(facts::read(Path::new("/"))),
+            "memory.check" => answer(params, |check: MemoryCheck| check_memory(check)),
             "clock" => value(Clock { monotonic_ns: clock::now() }),
             "workload.start" => answer(params, |start: Start| self.start(&start)),
             "workload.calibrate" => answer(params, |calibrate: Calibrate| self.calibrate(&calibrate)),
@@ -127,6 +131,10 @@ impl Agent {
     }
 }
 
+fn check_memory(check: MemoryCheck) -> Result<facts::memory_check::MemoryCheck, Fault> {
+    facts::memory_check::memory_check(Path::new("/"), check.bytes, check.budget_ns).map_err(|error| failed(error.to_string()))
+}
+
 fn failed(why: impl Into<String>) -> Fault {
     Fault::new(CODE_FAILED, why)
 }
@@ -153,6 +161,8 @@ pub(crate) fn schema() -> Value {
         "response": schema_for!(Response),
         "methods": {
             "hello": { "params": schema_for!(Hello), "result": schema_for!(HelloReply) },
+            "facts": { "params": null, "result": schema_for!(facts::HostFacts) },
+            "memory.check": { "params": schema_for!(MemoryCheck), "result": schema_for!(facts::memory_check::MemoryCheck) },
             "clock": { "params": null, "result": schema_for!(Clock) },
             "workload.start": { "params": schema_for!(Start), "result": schema_for!(partywall_wire::Started) },
             "workload.calibrate": { "params": schema_for!(Calibrate), "result": schema_for!(Calibrated) },

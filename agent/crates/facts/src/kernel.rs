@@ -7,6 +7,7 @@ use crate::survey::{Question, Survey};
 
 /// What the kernel is and allows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[allow(clippy::struct_excessive_bools)] // independent facts, not one state
 pub struct KernelFacts {
     /// For example `6.1.0-18-amd64`.
     pub release: Option<String>,

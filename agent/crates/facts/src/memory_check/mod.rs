@@ -147,9 +147,9 @@ pub fn memory_check(root: &Path, bytes: u64, budget_ns: Nanos) -> Result<MemoryC
     if bytes < PAGE_BYTES as u64 {
         return Err(MemoryError::TooLittle { asked_bytes: bytes });
     }
-    let room = room(root)?;
-    if bytes > room.bytes {
-        return Err(MemoryError::TooMuch { asked_bytes: bytes, room_bytes: room.bytes, bound: room.bound });
+    let space = room(root)?;
+    if bytes > space.bytes {
+        return Err(MemoryError::TooMuch { asked_bytes: bytes, room_bytes: space.bytes, bound: space.bound });
     }
     let start_ns = clock::now();
     let deadline_ns = start_ns.saturating_add(budget_ns);
@@ -161,7 +161,7 @@ pub fn memory_check(root: &Path, bytes: u64, budget_ns: Nanos) -> Result<MemoryC
     let paging = Paging::read(root).since(before);
     Ok(MemoryCheck {
         asked_bytes: bytes,
-        room,
+        room: space,
         doubt: doubt(&first_touch, second_touch.as_ref(), paging),
         first_touch,
         second_touch,

@@ -1,0 +1,61 @@
+//! Reading small kernel files again and again: opened once, read at offset 0 into one buffer.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+
+/// No file read here comes near it; a file that does is not one of the kernel's.
+const LARGEST: usize = 16 << 20;
+
+/// Holds the text of the file read last.
+pub(crate) struct Buffer(Vec<u8>);
+
+impl Buffer {
+    pub fn new() -> Self {
+        Self(vec![0; 64 << 10])
+    }
+
+    /// The whole text of `file` now. `ESRCH` or `ENODEV` when what it tells of has gone.
+    pub fn read(&mut self, file: &File) -> io::Result<&[u8]> {
+        let mut len = 0;
+        // A short read is not the end: the kernel hands out some files record by record.
+        loop {
+            if len == self.0.len() {
+                self.grow()?;
+            }
+            match file.read_at(&mut self.0[len..], len as u64) {
+                Ok(0) => return Ok(&self.0[..len]),
+                Ok(count) => len += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn grow(&mut self) -> io::Result<()> {
+        if self.0.len() >= LARGEST {
+            return Err(ErrorKind::FileTooLarge.into());
+        }
+        self.0.resize(self.0.len() * 2, 0);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_larger_than_the_buffer_is_read_whole() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let text: Vec<u8> = (0..200_000u32).map(|i| (i % 251) as u8).collect();
+        std::fs::write(&path, &text).unwrap();
+        assert_eq!(Buffer::new().read(path.as_file()).unwrap(), text);
+    }
+
+    #[test]
+    fn a_file_without_end_is_an_error() {
+        let endless = File::open("/dev/zero").unwrap();
+        assert_eq!(Buffer::new().read(&endless).unwrap_err().kind(), ErrorKind::FileTooLarge);
+    }
+}

@@ -1,0 +1,159 @@
+//! The reader: opens what there is, says what is not, and reads rows.
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+
+use partywall_clock as clock;
+use partywall_facts::{under, Missing};
+
+use crate::buffer::Buffer;
+use crate::counter::{CounterInfo, Group, Sample};
+use crate::sources;
+use crate::targets::Targets;
+
+/// The values of one source, in the order of its part of the header.
+pub(crate) type Row = [Option<f64>];
+
+/// Something that fills its part of a row. What it does not fill stays `None`.
+pub(crate) trait Source: Send {
+    fn read(&mut self, buffer: &mut Buffer, row: &mut Row);
+}
+
+/// A file and how its text fills a row.
+struct FileSource<F> {
+    file: File,
+    fill: F,
+}
+
+impl<F: Fn(&[u8], &mut Row) + Send> Source for FileSource<F> {
+    fn read(&mut self, buffer: &mut Buffer, row: &mut Row) {
+        if let Ok(text) = buffer.read(&self.file) {
+            (self.fill)(text, row);
+        }
+    }
+}
+
+/// Reads counters. Its header never changes; whatever starts later needs another reader.
+pub struct Reader {
+    header: Vec<CounterInfo>,
+    sources: Vec<(Range<usize>, Box<dyn Source>)>,
+    buffer: Buffer,
+}
+
+impl Reader {
+    /// Opens the counters of the host and of `targets`; `root` is the folder that holds `proc` and `sys`. Tells as well
+    /// what this host cannot be asked, and why.
+    #[must_use]
+    pub fn new(root: &Path, targets: &Targets) -> (Self, Vec<Missing>) {
+        let mut builder = Builder {
+            root,
+            targets,
+            header: Vec::new(),
+            groups: Vec::new(),
+            sources: Vec::new(),
+            missing: Vec::new(),
+            buffer: Buffer::new(),
+        };
+        for open in sources::OPEN {
+            open(&mut builder);
+        }
+        builder.finish()
+    }
+
+    /// What the values of every sample are, in their order.
+    #[must_use]
+    pub fn header(&self) -> &[CounterInfo] {
+        &self.header
+    }
+
+    /// Reads all counters now.
+    pub fn read(&mut self) -> Sample {
+        let at_ns = clock::now();
+        let mut values = vec![None; self.header.len()];
+        for (range, source) in &mut self.sources {
+            source.read(&mut self.buffer, &mut values[range.clone()]);
+        }
+        Sample { at_ns, until_ns: clock::now(), values }
+    }
+}
+
+/// A reader in the making.
+pub(crate) struct Builder<'a> {
+    pub root: &'a Path,
+    pub targets: &'a Targets,
+    header: Vec<CounterInfo>,
+    /// The group of each counter in the header.
+    groups: Vec<&'static Group>,
+    sources: Vec<(Range<usize>, Box<dyn Source>)>,
+    missing: Vec<Missing>,
+    buffer: Buffer,
+}
+
+impl Builder<'_> {
+    /// Opens a file and reads its text, or keeps why that failed.
+    pub fn open(&mut self, group: &Group, path: &str) -> Option<(File, Vec<u8>)> {
+        let opened = File::open(under(self.root, path)).and_then(|file| {
+            let text = self.buffer.read(&file)?.to_vec();
+            Ok((file, text))
+        });
+        opened.map_err(|error| self.lack(group, format!("{path}: {error}"))).ok()
+    }
+
+    /// As [`Builder::open`], for a file that many hosts rightly lack.
+    pub fn open_optional(&mut self, path: &str) -> Option<File> {
+        let file = File::open(under(self.root, path)).ok()?;
+        self.buffer.read(&file).is_ok().then_some(file)
+    }
+
+    pub fn lack(&mut self, group: &Group, why: String) {
+        let names: Vec<&str> = group.columns.iter().map(|column| column.name).collect();
+        self.missing.push(Missing { what: names.join(", "), why, cost: group.cost.into(), remedy: group.remedy.into() });
+    }
+
+    /// Adds a source whose row is that of `parts`, one after the other.
+    pub fn add(&mut self, parts: Vec<(&'static Group, Vec<CounterInfo>)>, source: Box<dyn Source>) {
+        let start = self.header.len();
+        for (group, columns) in parts {
+            self.groups.extend(columns.iter().map(|_| group));
+            self.header.extend(columns);
+        }
+        self.sources.push((start..self.header.len(), source));
+    }
+
+    /// Adds a file whose text `fill` turns into a row.
+    pub fn add_file(
+        &mut self,
+        parts: Vec<(&'static Group, Vec<CounterInfo>)>,
+        file: File,
+        fill: impl Fn(&[u8], &mut Row) + Send + 'static,
+    ) {
+        self.add(parts, Box::new(FileSource { file, fill }));
+    }
+
+    fn finish(self) -> (Reader, Vec<Missing>) {
+        let mut missing = self.missing;
+        let mut reader = Reader { header: self.header, sources: self.sources, buffer: self.buffer };
+        let sample = reader.read();
+        let silent = |place: &usize| sample.values[*place].is_none();
+        for place in (0..reader.header.len()).filter(silent) {
+            keep_silent(&mut missing, &reader.header[place], self.groups[place]);
+        }
+        (reader, missing)
+    }
+}
+
+/// A counter whose file is there but does not tell it: older kernels, or a subject that has ended already. Counters of
+/// several subjects share one reason.
+fn keep_silent(missing: &mut Vec<Missing>, counter: &CounterInfo, group: &Group) {
+    let why = format!("{} does not tell it of {}", group.file, counter.subject.as_deref().unwrap_or("the host"));
+    match missing.iter_mut().find(|missing| missing.why == why) {
+        Some(known) => known.what = format!("{}, {}", known.what, counter.name),
+        None => missing.push(Missing {
+            what: counter.name.clone(),
+            why,
+            cost: "these columns stay empty".into(),
+            remedy: "none needed: older kernels do not count it, or what it tells of has ended".into(),
+        }),
+    }
+}

@@ -1,0 +1,114 @@
+//! The sources of counters, one file each: what its columns are, and how its text is parsed.
+
+mod cgroup;
+mod diskstats;
+mod frequency;
+mod meminfo;
+mod net_dev;
+mod pressure;
+mod process;
+mod schedstat;
+mod snmp;
+mod softnet;
+mod stat;
+mod thermal;
+mod vmstat;
+
+use crate::counter::{Column, CounterInfo, Group};
+use crate::keyed::{fill_single, Keyed};
+use crate::reader::Builder;
+
+/// Opens every source, in the order of the header.
+pub(crate) const OPEN: &[fn(&mut Builder)] = &[
+    stat::open,
+    schedstat::open,
+    frequency::open,
+    thermal::open,
+    pressure::open,
+    meminfo::open,
+    vmstat::open,
+    diskstats::open,
+    net_dev::open,
+    softnet::open,
+    snmp::open,
+    cgroup::open,
+    process::open,
+];
+
+/// Every group of counters there is, in the same order.
+pub(crate) const GROUPS: &[&Group] = &[
+    &stat::CPU,
+    &stat::HOST,
+    &schedstat::GROUP,
+    &frequency::GROUP,
+    &thermal::THROTTLE,
+    &thermal::ZONE,
+    &pressure::CPU,
+    &pressure::MEMORY,
+    &pressure::IO,
+    &meminfo::GROUP,
+    &vmstat::GROUP,
+    &diskstats::GROUP,
+    &net_dev::GROUP,
+    &softnet::GROUP,
+    &snmp::GROUP,
+    &cgroup::V1_CPU,
+    &cgroup::V1_CPUACCT,
+    &cgroup::V1_MEMORY_USAGE,
+    &cgroup::V1_MEMORY_FAILCNT,
+    &cgroup::V1_MEMORY_OOM,
+    &cgroup::V2_CPU,
+    &cgroup::V2_MEMORY_CURRENT,
+    &cgroup::V2_MEMORY_EVENTS,
+    &cgroup::V2_SWAP,
+    &cgroup::V2_CPU_PRESSURE,
+    &cgroup::V2_MEMORY_PRESSURE,
+    &cgroup::V2_IO_PRESSURE,
+    &process::STAT,
+    &process::SCHEDSTAT,
+    &process::STATUS,
+];
+
+/// The part of the header that `group` gives for one subject.
+fn header(columns: &[Column], subject: Option<&str>) -> Vec<CounterInfo> {
+    columns.iter().map(|column| column.info(subject)).collect()
+}
+
+/// Opens a file of keys and numbers that tells of the host.
+fn open_keyed(builder: &mut Builder, group: &'static Group) {
+    if let Some((file, _)) = builder.open(group, group.file) {
+        let keyed = Keyed::new(group.columns);
+        builder.add_file(vec![(group, header(group.columns, None))], file, move |text, row| keyed.fill(text, row));
+    }
+}
+
+/// Adds a single-number file for each of these paths and subjects that is there.
+fn open_each(builder: &mut Builder, group: &'static Group, files: Vec<(String, String)>) {
+    let mut found = false;
+    for (path, subject) in files {
+        if let Some(file) = builder.open_optional(&path) {
+            found = true;
+            let fill = |text: &[u8], row: &mut _| fill_single(text, group.columns[0].step, row);
+            builder.add_file(vec![(group, header(group.columns, Some(&subject)))], file, fill);
+        }
+    }
+    if !found {
+        builder.lack(group, format!("{} is not there", group.file));
+    }
+}
+
+/// Whether `targets` want this CPU, told as `cpu3`.
+fn wants_cpu(builder: &Builder, subject: &str) -> bool {
+    let number = || subject.strip_prefix("cpu")?.parse::<u32>().ok();
+    builder.targets.cpus.as_ref().is_none_or(|cpus| number().is_some_and(|number| cpus.contains(&number)))
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use crate::counter::Column;
+
+    /// The value of a column in a row of `columns`.
+    pub fn value(columns: &[Column], row: &[Option<f64>], name: &str) -> Option<f64> {
+        row[columns.iter().position(|column| column.name == name).unwrap_or_else(|| panic!("no column {name}"))]
+    }
+}

@@ -1,0 +1,57 @@
+//! Files with one line a subject, such as `/proc/diskstats`.
+
+use std::collections::HashMap;
+
+use crate::counter::{Column, CounterInfo};
+use crate::text::{lines, name};
+
+/// The subject and the numbers of a line, `None` for a line of another kind.
+pub(crate) type ParseLine<const N: usize> = fn(&[u8]) -> Option<(&[u8], [Option<f64>; N])>;
+
+/// Finds the rows by the subjects of lines.
+pub(crate) struct Table<const N: usize> {
+    parse: ParseLine<N>,
+    columns: &'static [Column],
+    subjects: Vec<String>,
+    places: HashMap<Vec<u8>, usize>,
+}
+
+impl<const N: usize> Table<N> {
+    /// A table of the subjects that `text` tells of and `keep` keeps.
+    pub fn new(text: &[u8], parse: ParseLine<N>, columns: &'static [Column], keep: impl Fn(&str) -> bool) -> Self {
+        debug_assert_eq!(columns.len(), N);
+        let mut subjects = Vec::new();
+        let mut places = HashMap::new();
+        for (subject, _) in lines(text).filter_map(parse) {
+            if keep(&name(subject)) && !places.contains_key(subject) {
+                places.insert(subject.to_vec(), subjects.len() * N);
+                subjects.push(name(subject));
+            }
+        }
+        Self { parse, columns, subjects, places }
+    }
+
+    pub fn subjects(&self) -> &[String] {
+        &self.subjects
+    }
+
+    /// How many values a row of all subjects has.
+    pub fn width(&self) -> usize {
+        self.subjects.len() * N
+    }
+
+    pub fn header(&self) -> Vec<CounterInfo> {
+        let of = |subject: &String| self.columns.iter().map(|column| column.info(Some(subject))).collect::<Vec<_>>();
+        self.subjects.iter().flat_map(of).collect()
+    }
+
+    /// Fills `row`, which has `N` values a subject.
+    pub fn fill(&self, text: &[u8], row: &mut [Option<f64>]) {
+        for (subject, numbers) in lines(text).filter_map(self.parse) {
+            let Some(&place) = self.places.get(subject) else { continue };
+            for ((value, number), column) in row[place..place + N].iter_mut().zip(numbers).zip(self.columns) {
+                *value = number.map(|number| number * column.step);
+            }
+        }
+    }
+}

@@ -139,6 +139,16 @@ def settings_of(trial: Trial) -> list[Settings]:
 def _watch(stage: Stage) -> None:
     """Starts the monitor on the host, the victim's process and its cgroup."""
     victim = stage.sandboxes[VICTIM]
-    targets = {"pids": [victim.pid] if victim.pid else [], "cgroups": [victim.cgroup] if victim.cgroup else []}
+    targets: dict[str, Any] = {"cpus": sorted({cpu for sandbox in stage.sandboxes.values() for cpu in sandbox.settings.cpus})}
+    if victim.pid is not None:
+        targets["pids"] = [victim.pid]
+        targets["cgroups_of"] = {VICTIM: victim.pid} if victim.cgroup else {}
     header = stage.client(MONITOR).call("monitor.start", id=MONITOR, **targets)
-    stage.counters = header["counters"]
+    stage.counters = [_counter(info, victim.pid) for info in header["counters"]]
+
+
+def _counter(info: dict[str, Any], victim_pid: int | None) -> dict[str, Any]:
+    """A column of the monitor as evidence: the victim's process is called so, for its number changes from visit to visit."""
+    subject = VICTIM if info["subject"] == str(victim_pid) else info["subject"]
+    name = f"{subject}.{info['name']}" if subject else info["name"]
+    return {"name": name, "unit": info["unit"], "kind": info["kind"], "resource": info["resource"]}

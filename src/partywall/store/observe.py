@@ -155,6 +155,6 @@ def _observation(
 
 def _disturbed(counters: Mapping[str, float], victim_cpus: Sequence[int]) -> tuple[str, ...]:
     """What was done to the victim's CPUs by others than us: time the hypervisor took."""
-    stolen = [counters[name] for cpu in victim_cpus if (name := f"cpu{cpu}.steal_ns") in counters]
+    stolen = [counters[name] for cpu in victim_cpus if (name := f"cpu{cpu}.cpu_steal_ns") in counters]
     share = sum(stolen) / len(stolen) / 1e9 if stolen else 0.0
     return (f"steal {share:.0%}",) if share > STEAL_SHARE else ()

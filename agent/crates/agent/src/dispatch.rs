@@ -7,15 +7,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use partywall_clock as clock;
 use partywall_facts as facts;
 use partywall_kernels as kernels;
+use partywall_monitor::{CounterInfo, Missing};
 use partywall_wire::{
-    Calibrate, Calibrated, Clock, Event, Fault, Hello, HelloReply, MemoryCheck, Outcome, Request, Response, Schedule, Start, Stop, CODE_FAILED,
-    CODE_METHOD, CODE_PARAMS, PROTOCOL,
+    Calibrate, Calibrated, Clock, Event, Fault, Hello, HelloReply, MemoryCheck, MonitorAt, MonitorStart, Outcome, Request, Response,
+    Schedule, Start, Stop, CODE_FAILED, CODE_METHOD, CODE_PARAMS, PROTOCOL,
 };
-use schemars::schema_for;
+use schemars::{schema_for, JsonSchema};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 use serde_json::{json, Value};
 
+use crate::monitor::Monitor;
 use crate::session::Sender;
 use crate::workload::Workload;
 
@@ -26,6 +28,7 @@ pub(crate) struct Shared(Arc<(Mutex<State>, Condvar)>);
 #[derive(Default)]
 struct State {
     workloads: BTreeMap<String, Workload>,
+    monitors: BTreeMap<String, Monitor>,
 }
 
 impl Shared {
@@ -35,16 +38,27 @@ impl Shared {
 
     /// Blocks while there is nothing to flush, so that an idle agent sleeps.
     pub(crate) fn wait_for_work(&self) {
-        let idle = |state: &mut State| state.workloads.is_empty();
+        let idle = |state: &mut State| state.workloads.is_empty() && state.monitors.is_empty();
         drop(self.0 .1.wait_while(self.state(), idle).unwrap_or_else(PoisonError::into_inner));
     }
 
     /// What all workloads left since the last time; those that ended are gone after this.
     pub(crate) fn take_events(&self) -> Vec<Event> {
         let mut events = Vec::new();
-        self.state().workloads.retain(|id, workload| !workload.take_events(id, &mut events));
+        let mut state = self.state();
+        state.workloads.retain(|id, workload| !workload.take_events(id, &mut events));
+        state.monitors.iter().for_each(|(id, monitor)| monitor.take_events(id, &mut events));
         events
     }
+}
+
+/// Answer to `monitor.start`.
+#[derive(Serialize, JsonSchema)]
+struct Watched {
+    /// The columns of every sample.
+    counters: Vec<CounterInfo>,
+    /// What cannot be read on this host.
+    missing: Vec<Missing>,
 }
 
 /// Answers requests.
@@ -73,6 +87,9 @@ impl Agent {
             "workload.calibrate" => answer(params, |calibrate: Calibrate| self.calibrate(&calibrate)),
             "workload.schedule" => answer(params, |schedule: Schedule| self.schedule(&schedule)),
             "workload.stop" => answer(params, |stop: Stop| self.stop(&stop)),
+            "monitor.start" => answer(params, |start: MonitorStart| self.watch(&start)),
+            "monitor.schedule" => answer(params, |at: MonitorAt| self.watch_at(&at)),
+            "monitor.stop" => answer(params, |stop: Stop| self.unwatch(&stop)),
             _ => Err(Fault::new(CODE_METHOD, format!("no method is called {method:?}"))),
         }
     }
@@ -118,10 +135,33 @@ impl Agent {
         Ok(Outcome {})
     }
 
+    fn watch(&self, start: &MonitorStart) -> Result<Watched, Fault> {
+        if self.shared.state().monitors.contains_key(&start.id) {
+            return Err(failed(format!("monitor {:?} is running already", start.id)));
+        }
+        let monitor = Monitor::start(start).map_err(|error| failed(format!("monitor {:?}: {error}", start.id)))?;
+        let (counters, missing) = monitor.header();
+        self.shared.state().monitors.insert(start.id.clone(), monitor);
+        self.shared.0 .1.notify_all();
+        Ok(Watched { counters, missing })
+    }
+
+    fn watch_at(&self, at: &MonitorAt) -> Result<Outcome, Fault> {
+        let state = self.shared.state();
+        let monitor = state.monitors.get(&at.id).ok_or_else(|| failed(format!("no monitor {:?} is running", at.id)))?;
+        monitor.read_at(&at.at_ns);
+        Ok(Outcome {})
+    }
+
+    fn unwatch(&self, stop: &Stop) -> Result<Outcome, Fault> {
+        let monitor = self.shared.state().monitors.remove(&stop.id);
+        monitor.map(|_| Outcome {}).ok_or_else(|| failed(format!("no monitor {:?} is running", stop.id)))
+    }
+
     /// Stops everything.
     pub(crate) fn stop_all(&self) {
-        let workloads = std::mem::take(&mut self.shared.state().workloads);
-        drop(workloads);
+        let state = std::mem::take(&mut *self.shared.state());
+        drop(state);
     }
 
     fn with<T>(&self, id: &str, act: impl FnOnce(&mut Workload) -> Result<T, String>) -> Result<T, Fault> {
@@ -164,6 +204,9 @@ pub(crate) fn schema() -> Value {
             "facts": { "params": null, "result": schema_for!(facts::HostFacts) },
             "memory.check": { "params": schema_for!(MemoryCheck), "result": schema_for!(facts::memory_check::MemoryCheck) },
             "clock": { "params": null, "result": schema_for!(Clock) },
+            "monitor.start": { "params": schema_for!(MonitorStart), "result": schema_for!(Watched) },
+            "monitor.schedule": { "params": schema_for!(MonitorAt), "result": schema_for!(Outcome) },
+            "monitor.stop": { "params": schema_for!(Stop), "result": schema_for!(Outcome) },
             "workload.start": { "params": schema_for!(Start), "result": schema_for!(partywall_wire::Started) },
             "workload.calibrate": { "params": schema_for!(Calibrate), "result": schema_for!(Calibrated) },
             "workload.schedule": { "params": schema_for!(Schedule), "result": schema_for!(Outcome) },

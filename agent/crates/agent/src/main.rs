@@ -3,6 +3,7 @@
 
 mod command;
 mod dispatch;
+mod monitor;
 mod session;
 mod workload;
 

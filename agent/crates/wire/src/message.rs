@@ -176,6 +176,23 @@ pub struct Stop {
     pub id: String,
 }
 
+/// `monitor.start`: opens the counters of the host, of some processes and of the cgroups that some processes are in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MonitorStart {
+    /// Chosen by the controller.
+    pub id: String,
+    /// Processes to watch, with all their threads.
+    #[serde(default)]
+    pub pids: Vec<u32>,
+    /// Cgroups to watch: a label, and a process that is in it.
+    #[serde(default)]
+    pub cgroups_of: BTreeMap<String, u32>,
+    /// CPUs to tell one by one; all that are online if not given.
+    #[serde(default)]
+    pub cpus: Option<Vec<u32>>,
+}
+
 /// `monitor.schedule`: appends the moments at which counters are read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -5,22 +5,34 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 _NUMBER = re.compile(r"^\s*([+-]?(?:\d+(?:[_\d]*)(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/%]*)\s*$")
+
+_CPU_RANGE = re.compile(r"^\s*([0-9]{1,5})\s*(?:-\s*([0-9]{1,5})\s*)?$")
+CPU_MAX = 8191
 
 _SECONDS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 _BYTES = {"": 1, "B": 1}
 for _power, _prefix in enumerate("kMGT", start=1):
     _BYTES |= {f"{_prefix}B": 1000**_power, f"{_prefix.upper()}iB": 1024**_power}
 _BYTES["KB"] = 1000
+DURATION_UNITS = tuple(_SECONDS)
+BYTE_UNITS = tuple(unit for unit in _BYTES if unit)
 
 
 def _split(text: str, what: str, example: str) -> tuple[float, str]:
     match = _NUMBER.match(text)
     if match is None:
         raise ValueError(f"{text!r} is not {what}; write for example {example}")
-    return float(match[1]), match[2]
+    try:
+        number = float(match[1])
+    except ValueError:  # underscores where Python allows none
+        raise ValueError(f"{text!r} is not {what}; write for example {example}") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{text!r} is too large; write for example {example}")
+    return number, match[2]
 
 
 def parse_duration_ns(value: str | float) -> int:
@@ -50,6 +62,25 @@ def parse_share(value: str | float) -> float:
 def parse_bps(value: str | float) -> int:
     """'5MB/s' → bytes a second (disk rates; network rates in bit/s are another unit)."""
     return parse_bytes(str(value).strip().removesuffix("/s"))
+
+
+def parse_cpus(text: str) -> tuple[int, ...]:
+    """'0,2-3' → (0, 2, 3), the kernel's own list format."""
+    cpus: list[int] = []
+    for part in text.split(","):
+        match = _CPU_RANGE.match(part)
+        if match is None:
+            raise ValueError(f"{text!r} is not a list of CPUs; write for example 0,2-3")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise ValueError(f"{text!r} is not a list of CPUs: {part.strip()} runs backwards; write {last}-{first}")
+        if last > CPU_MAX:
+            raise ValueError(f"{text!r} names CPU {last}; Linux knows at most {CPU_MAX}")
+        cpus.extend(range(first, last + 1))
+    twice = sorted({cpu for cpu in cpus if cpus.count(cpu) > 1}) if len(cpus) <= CPU_MAX else cpus
+    if twice:
+        raise ValueError(f"{text!r} names CPU {twice[0]} twice; name it once")
+    return tuple(cpus)
 
 
 def format_duration(ns: float) -> str:

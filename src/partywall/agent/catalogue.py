@@ -1,0 +1,164 @@
+"""What the agent's kernels say of themselves: resource, unit, roles, settling time, and a JSON Schema of their parameters.
+
+Read from `catalogue.json`, which the agent prints (`partywall-agent catalogue`) and which is checked in, so that a
+scenario can be checked where no agent is. Nothing here starts an agent.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from typing import Any, Literal
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+from pydantic import BaseModel, ConfigDict
+
+Role = Literal["probe", "stressor"]
+ParamMistake = tuple[str, str, str]
+
+TYPES = {
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "text",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "keys with values",
+    "null": "nothing",
+}
+
+
+class Settle(BaseModel):
+    """How long a neighbour still feels the state before a switch."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rise_ns: int
+    release_ns: int
+
+
+class KernelInfo(BaseModel):
+    """A kernel's own description, as the agent prints it."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str
+    resource: str
+    summary: str
+    unit: str
+    figure: dict[str, Any]
+    latency: dict[str, Any]
+    roles: Literal["probe", "stressor", "both"]
+    settle: Settle
+    params: dict[str, Any]
+
+    def can_be(self, role: Role) -> bool:
+        return self.roles in (role, "both")
+
+    @property
+    def param_names(self) -> tuple[str, ...]:
+        return tuple(self.params.get("properties", {}))
+
+
+class Catalogue:
+    """All kernels of an agent, by name."""
+
+    def __init__(self, kernels: Iterable[Mapping[str, Any]]) -> None:
+        self._kernels = {info.name: info for info in map(KernelInfo.model_validate, kernels)}
+
+    @classmethod
+    def from_json(cls, text: str) -> Catalogue:
+        """From what `partywall-agent catalogue` prints: a JSON list of kernels."""
+        return cls(json.loads(text))
+
+    def kernel(self, name: str) -> KernelInfo | None:
+        return self._kernels.get(name)
+
+    def names(self, role: Role | None = None) -> tuple[str, ...]:
+        """Names of all kernels, or of those that can be used as `role`, in the agent's order."""
+        return tuple(name for name, info in self._kernels.items() if role is None or info.can_be(role))
+
+    def check_params(self, name: str, params: Mapping[str, Any]) -> list[ParamMistake]:
+        """What is wrong with a kernel's parameters, as (key, message, remedy); the key is dotted below the first level."""
+        info = self._kernels[name]
+        errors = Draft202012Validator(info.params).iter_errors(dict(params))
+        return [mistake for error in errors for mistake in _explain(info, error)]
+
+
+@functools.cache
+def shipped() -> Catalogue:
+    """The catalogue this version of Partywall ships with."""
+    return Catalogue.from_json(resources.files("partywall.agent").joinpath("catalogue.json").read_text("utf-8"))
+
+
+def _explain(info: KernelInfo, error: ValidationError) -> list[ParamMistake]:
+    key = ".".join(str(part) for part in error.absolute_path)
+    value: Any = error.instance
+    match error.validator:
+        case "additionalProperties":
+            return [_unknown(info, name) for name in value if name not in info.param_names]
+        case "required":
+            required: Any = error.validator_value
+            missing = [name for name in required if name not in value]
+            return [(name, f"{info.name} needs the parameter {name!r}", f"add {name}: …") for name in missing]
+        case "type":
+            return [(key, f"{_shown(value)} is not {_types(error.validator_value)}", _example(error.schema))]
+        case "enum" | "const" | "oneOf" | "anyOf":
+            return [_no_choice(key, value, error)]
+        case "minimum" | "exclusiveMinimum":
+            than = "at least" if error.validator == "minimum" else "more than"
+            return [(key, f"{_shown(value)} is too small", f"give {than} {error.validator_value}")]
+        case "maximum" | "exclusiveMaximum":
+            than = "at most" if error.validator == "maximum" else "less than"
+            return [(key, f"{_shown(value)} is too large", f"give {than} {error.validator_value}")]
+        case _:
+            return [(key, f"{_shown(value)} does not fit: {error.message}", _example(error.schema))]
+
+
+def _unknown(info: KernelInfo, name: str) -> ParamMistake:
+    near = difflib.get_close_matches(name, info.param_names, 1)
+    if near:
+        return name, f"{info.name} has no parameter {name!r}", f"did you mean {near[0]}?"
+    known = f"it has {', '.join(info.param_names)}" if info.param_names else "it takes none"
+    return name, f"{info.name} has no parameter {name!r}", known
+
+
+def _no_choice(key: str, value: Any, error: ValidationError) -> ParamMistake:
+    """One of several values or shapes, none of which fits."""
+    schemas = [error.schema, *(branch.schema for branch in error.context or ())]
+    choices = list(dict.fromkeys(str(choice) for schema in schemas for choice in _choices(schema)))
+    near = difflib.get_close_matches(str(value), choices, 1)
+    if near:
+        return key, f"{_shown(value)} is not one of the values of {key}", f"did you mean {near[0]}?"
+    if choices:
+        return key, f"{_shown(value)} is not one of the values of {key}", f"there are {', '.join(choices)}"
+    kinds = [branch["type"] for branch in _branches(error.schema) if "type" in branch]
+    return key, f"{_shown(value)} does not fit {key}", f"give {_types(kinds)}" if kinds else error.message
+
+
+def _branches(schema: Any) -> list[Any]:
+    found = [*schema.get("oneOf", []), *schema.get("anyOf", [])] if isinstance(schema, dict) else []
+    return [branch for branch in found if isinstance(branch, dict)]
+
+
+def _choices(schema: Any) -> list[Any]:
+    own = list(schema.get("enum", [])) + ([schema["const"]] if "const" in schema else [])
+    return own + [choice for branch in _branches(schema) for choice in _choices(branch)]
+
+
+def _types(kinds: Any) -> str:
+    names = [kinds] if isinstance(kinds, str) else list(kinds)
+    return " or ".join(TYPES.get(str(name), str(name)) for name in names if name != "null") or "nothing"
+
+
+def _example(schema: Any) -> str:
+    default = schema.get("default") if isinstance(schema, dict) else None
+    return "" if default is None else f"for example {json.dumps(default)}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,0 +1,219 @@
+"""Factors: what a scenario varies, and the scenarios that follow from it.
+
+A path names what is varied: `victim.X` (every victim), `victims.NAME.X`, `aggressor.X`, `aggressors.NAME.X` or `sandbox.X`
+(every sandbox), where X is a key of that part of the scenario. Pure. Whether a level makes sense there is for
+`partywall.scenario.check` to say; here a value only has to be of the key's type.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import types
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, TypeAdapter
+from pydantic.fields import FieldInfo
+
+from partywall.model.scenario import Level, Scenario
+
+At = tuple[str, ...]
+Factors = Mapping[str, tuple[Level, ...]]
+Levels = dict[str, Level]
+
+VARIABLE = ("sandbox", "params", "threads", "env", "probe", "stressor")
+LIVE = ("cpu_limit", "cpu_weight")
+
+
+class FactorError(ValueError):
+    """A path that names nothing that can be varied; carries what would do."""
+
+    def __init__(self, message: str, remedy: str = "", near: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+        self.near = near
+
+
+def targets(scenario: Scenario, path: str) -> tuple[At, ...]:
+    """The keys of the scenario that a factor's path names. Raises FactorError."""
+    head, _, rest = path.partition(".")
+    if not rest:
+        raise FactorError(
+            f"{path!r} is not a path", "write for example victim.sandbox.cpu_limit or aggressor.params.block_bytes"
+        )
+    match head:
+        case "victim":
+            found = [("victims", name, *_keys(rest)) for name in scenario.victims]
+        case "aggressor":
+            found = [("aggressors", name, *_keys(rest)) for name in scenario.aggressors]
+        case "sandbox":
+            found = [(kind, name, "sandbox", *_keys(rest)) for kind, name in _sandboxes(scenario)]
+        case "victims" | "aggressors":
+            found = [_named(scenario, head, rest)]
+        case _:
+            heads = ("victim", "victims", "aggressor", "aggressors", "sandbox")
+            raise FactorError(f"{path!r} begins with {head!r}", f"begin with one of {', '.join(heads)}", heads)
+    if not found:
+        raise FactorError(f"{path!r} names nothing: there are no aggressors", "add aggressors or leave the factor out")
+    for at in found:
+        _must_vary(at)
+    return tuple(found)
+
+
+def apply(scenario: Scenario, path: str, level: Level) -> Scenario:
+    """The scenario with `level` at what `path` names. Raises FactorError, or pydantic's ValidationError for the level."""
+    for at in targets(scenario, path):
+        scenario = _set(scenario, at, level)
+    return scenario
+
+
+def expand(scenario: Scenario, factors: Factors | None = None) -> list[tuple[Levels, Scenario]]:
+    """Every combination of levels, with the scenario it makes, the last factor changing fastest.
+
+    factors: those to combine, all of the scenario's by default. Without factors there is one combination, the empty one.
+    """
+    chosen = scenario.factors if factors is None else factors
+    return [(levels, _with(scenario, levels)) for levels in combinations(chosen)]
+
+
+def combinations(factors: Factors) -> Iterator[Levels]:
+    """Every combination of levels, lazily."""
+    for values in itertools.product(*factors.values()):
+        yield dict(zip(factors, values, strict=True))
+
+
+def split(scenario: Scenario) -> tuple[dict[str, tuple[Level, ...]], dict[str, tuple[Level, ...]]]:
+    """(live, static): the factors switched by slot, and those that make trials of their own.
+
+    A victim's CPU ceiling and weight can be switched while it runs, in a container. A factor that also reaches
+    aggressors stays static, for a treatment switches only its victim's limits.
+    """
+    live = {path: levels for path, levels in scenario.factors.items() if _is_live(scenario, path)}
+    return live, {path: levels for path, levels in scenario.factors.items() if path not in live}
+
+
+def concerning(scenario: Scenario, factors: Factors, victim: str) -> dict[str, tuple[Level, ...]]:
+    """The factors that change anything for a trial of `victim`: all but those that name other victims alone."""
+
+    def concerns(path: str) -> bool:
+        return any(at[0] != "victims" or at[1] == victim for at in targets(scenario, path))
+
+    return {path: levels for path, levels in factors.items() if concerns(path)}
+
+
+def trials(scenario: Scenario) -> list[tuple[str, Levels, Scenario]]:
+    """(victim, static levels, scenario): one for each trial, in the order of the file."""
+    _, static = split(scenario)
+    return [
+        (victim, levels, applied)
+        for victim in scenario.victims
+        for levels, applied in expand(scenario, concerning(scenario, static, victim))
+    ]
+
+
+def field_of(model: type[BaseModel], key: str) -> tuple[str, FieldInfo] | None:
+    """The attribute's name and definition for a key as written in a file."""
+    for name, info in model.model_fields.items():
+        if key == (info.alias or name):
+            return name, info
+    return None
+
+
+def model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model an annotation such as `Disk | None` or `Annotated[Disk, …]` speaks of, if any."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, types.UnionType, Annotated):
+        return next((found for arg in get_args(annotation) if (found := model_in(arg))), None)
+    return None
+
+
+def _with(scenario: Scenario, levels: Levels) -> Scenario:
+    for path, level in levels.items():
+        scenario = apply(scenario, path, level)
+    return scenario
+
+
+def _is_live(scenario: Scenario, path: str) -> bool:
+    """Decided for the whole run, so a backend that varies makes it static."""
+    ats = targets(scenario, path)
+    backends = {at[:2] for other in scenario.factors if other.endswith(".backend") for at in targets(scenario, other)}
+    return all(
+        at[0] == "victims"
+        and at[2:] in {("sandbox", key) for key in LIVE}
+        and scenario.victims[at[1]].sandbox.backend == "container"
+        and at[:2] not in backends
+        for at in ats
+    )
+
+
+def _sandboxes(scenario: Scenario) -> list[tuple[str, str]]:
+    return [("victims", name) for name in scenario.victims] + [("aggressors", name) for name in scenario.aggressors]
+
+
+def _named(scenario: Scenario, kind: str, rest: str) -> At:
+    """Names may hold dots, so the longest name that fits is meant."""
+    names: tuple[str, ...] = tuple(getattr(scenario, kind))
+    for name in sorted(names, key=len, reverse=True):
+        if rest.startswith(f"{name}."):
+            return (kind, name, *_keys(rest.removeprefix(f"{name}.")))
+    asked = rest.partition(".")[0]
+    if asked in names:
+        raise FactorError(
+            f"{kind}.{rest!s} names a whole {kind[:-1]}, not a key of it", f"add the key: {kind}.{rest}.threads"
+        )
+    raise FactorError(f"there is no {asked!r} among the {kind}", f"{kind} are {', '.join(names) or 'none'}", names)
+
+
+def _keys(rest: str) -> At:
+    """Parameters' and variables' names are the rest of the path, dots and all."""
+    head, _, tail = rest.partition(".")
+    return (head, tail) if head in ("params", "env") else tuple(rest.split("."))
+
+
+def _must_vary(at: At) -> None:
+    """Walks the format along the path, so that a wrong key is found whatever the present values are."""
+    kind, name, *keys = at
+    if keys[0] == "intensity":
+        remedy = f"list its levels there, aggressors.{name}.intensity: [0.5, 1]; they are switched by slot"
+        raise FactorError("intensity is not a factor", remedy)
+    model = model_in(get_args(Scenario.model_fields[kind].annotation)[-1])
+    for depth, key in enumerate(keys):
+        if model is None:
+            raise FactorError(f"{'.'.join(keys[:depth])!r} has no keys below it", f"end the path at {keys[depth - 1]}")
+        known = tuple(info.alias or name for name, info in model.model_fields.items())
+        choices = tuple(k for k in known if k in VARIABLE) if depth == 0 else known
+        if key not in choices:
+            remedy = f"there are {', '.join(choices)}"
+            raise FactorError(f"{key!r} is not a key that can be varied here", remedy, choices)
+        if key in ("params", "env"):
+            if keys[depth + 1 :] in ([], [""]):
+                raise FactorError(f"{'.'.join(keys)!r} names no single value", f"add which: {key}.NAME")
+            return
+        found = field_of(model, key)
+        model = model_in(found[1].annotation) if found else None
+    if model is not None:
+        first = next(iter(model.model_fields))
+        raise FactorError(
+            f"{'.'.join(keys)!r} names a group of keys, not a value", f"add the key: {'.'.join(keys)}.{first}"
+        )
+
+
+def _set(model: Any, at: At, level: Level) -> Any:
+    key, *rest = at
+    if isinstance(model, dict):
+        return {**model, key: _set(model[key], tuple(rest), level) if rest else level}
+    name, info = field_of(type(model), key) or (key, None)
+    if not rest:
+        owner: type[BaseModel] = type(model)
+        return model.model_copy(update={name: _adapter(owner, name).validate_python(level)})
+    below = getattr(model, name)
+    if below is None and info is not None and (absent := model_in(info.annotation)):
+        below = absent()
+    return model.model_copy(update={name: _set(below, tuple(rest), level)})
+
+
+@functools.cache
+def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
+    return TypeAdapter(model.model_fields[name].rebuild_annotation())

@@ -1,0 +1,446 @@
+"""Checks that span keys: what the format alone cannot say. Pure; nothing is asked of the host.
+
+Each check yields mistakes with their key paths. `check` puts them together, and tries every combination of the factors'
+levels, so that a level is wrong if the scenario it makes is.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import ValidationError
+
+from partywall import units
+from partywall.agent.catalogue import Catalogue, Role
+from partywall.agent.metric import MetricError, reader
+from partywall.model import factors
+from partywall.model.scenario import Aggressor, Goal, Level, Sandbox, Scenario, Victim
+from partywall.scenario.decode import Path
+from partywall.scenario.explain import Mistake, did_you_mean, explain
+
+Kind = Literal["victims", "aggressors"]
+
+TRIALS_MAX = 1000
+TREATMENTS_MAX = 200
+RESERVED = ("baseline", "null", "none")
+THRESHOLDS = ("isolation_factor", "latency_impact_p99", "efficiency")
+
+# What each backend can hold a sandbox to; every backend can pin.
+SETTINGS = ("cpu_limit", "cpu_reservation", "cpu_weight", "memory", "disk")
+ABLE: dict[str, frozenset[str]] = {"process": frozenset(), "container": frozenset(SETTINGS)}
+
+
+def check(scenario: Scenario, catalogue: Catalogue) -> list[Mistake]:
+    """Everything that is wrong with a scenario that has the right form."""
+    varied, found = usable_factors(scenario)
+    too_many = list(_too_many(scenario, varied))
+    found += too_many
+    found += check_parts(scenario, catalogue) if too_many else _every_combination(scenario, varied, catalogue)
+    found += _timing(scenario)
+    if not found:
+        found += _budget(scenario, catalogue)
+    return found
+
+
+def check_parts(scenario: Scenario, catalogue: Catalogue) -> list[Mistake]:
+    """Victims, aggressors and goals as they stand, whatever is varied."""
+    return [
+        *_names(scenario),
+        *(m for name, victim in scenario.victims.items() for m in _victim(name, victim, catalogue)),
+        *(m for name, aggressor in scenario.aggressors.items() for m in _aggressor(name, aggressor, catalogue)),
+        *_reservations(scenario),
+        *(m for index, goal in enumerate(scenario.goals) for m in _goal(index, goal, scenario)),
+    ]
+
+
+# Victims and aggressors
+
+
+def _victim(name: str, victim: Victim, catalogue: Catalogue) -> Iterator[Mistake]:
+    at = ("victims", name)
+    yield from _source(at, victim, victim.probe, "probe", catalogue)
+    if victim.command is not None and victim.metric is None:
+        message = "a command that is measured needs a metric, to read its progress while it runs"
+        yield Mistake((*at, "metric"), message, "add metric: with regex, json or csv_column; see docs/scenario.md")
+    if victim.sandbox.cpus in ("same", "next"):
+        message = f"a victim's cpus cannot be {victim.sandbox.cpus!r}, for that is relative to the victim"
+        yield Mistake((*at, "sandbox", "cpus"), message, "give auto or a list such as 0,2-3")
+    yield from _sandbox((*at, "sandbox"), victim.sandbox)
+
+
+def _aggressor(name: str, aggressor: Aggressor, catalogue: Catalogue) -> Iterator[Mistake]:
+    at = ("aggressors", name)
+    yield from _source(at, aggressor, aggressor.stressor, "stressor", catalogue)
+    twice = [value for value, count in Counter(aggressor.intensity).items() if count > 1]
+    if twice:
+        yield Mistake((*at, "intensity"), f"the intensity {twice[0]:g} is given twice", "give each once")
+    if aggressor.command is not None and aggressor.intensity != (1.0,):
+        message = "a command can only be switched on and off; it has no other intensity than 1"
+        remedy = "leave intensity out, and vary the command's own options in aggressors of their own"
+        yield Mistake((*at, "intensity"), message, remedy)
+    yield from _sandbox((*at, "sandbox"), aggressor.sandbox)
+
+
+def _source(
+    at: Path, work: Victim | Aggressor, kernel: str | None, role: Role, catalogue: Catalogue
+) -> Iterator[Mistake]:
+    if (kernel is None) == (work.command is None):
+        said = f"both {role} and command are given" if kernel is not None else f"neither {role} nor command is given"
+        yield Mistake(at, said, f"give exactly one: {role}: a built-in kernel, or command: [program, arguments]")
+        return
+    if kernel is not None:
+        yield from _kernel(at, work, kernel, role, catalogue)
+    else:
+        yield from _command(at, work, role)
+
+
+def _kernel(at: Path, work: Victim | Aggressor, kernel: str, role: Role, catalogue: Catalogue) -> Iterator[Mistake]:
+    if work.metric is not None:
+        yield Mistake(
+            (*at, "metric"), "a metric belongs to a command; a kernel counts its own work", "leave metric out"
+        )
+    info = catalogue.kernel(kernel)
+    if info is None:
+        remedy = did_you_mean(kernel, _offered(catalogue, role))
+        yield Mistake((*at, role), f"no kernel is called {kernel[:60]!r}", remedy)
+        return
+    if kernel == "null":
+        yield Mistake((*at, role), "null is always measured, as the A/A check", "leave this out")
+    elif not info.can_be(role):
+        yield Mistake((*at, role), f"{kernel} cannot be a {role}", did_you_mean("", _offered(catalogue, role)))
+        return
+    for key, message, remedy in catalogue.check_params(kernel, work.params):
+        yield Mistake((*at, "params", *key.split(".")) if key else (*at, "params"), message, remedy)
+
+
+def _offered(catalogue: Catalogue, role: Role) -> tuple[str, ...]:
+    return tuple(name for name in catalogue.names(role) if name != "null")
+
+
+def _command(at: Path, work: Victim | Aggressor, role: Role) -> Iterator[Mistake]:
+    command = work.command or ()
+    if not command or not command[0].strip():
+        yield Mistake((*at, "command"), "the command is empty", "give a list: [program, arguments]")
+    for key in work.env:
+        if not key or "=" in key:
+            yield Mistake(
+                (*at, "env", key), f"{key[:60]!r} cannot be the name of a variable", "use letters, digits and '_'"
+            )
+    for key in ("params", "threads"):
+        if getattr(work, key) != type(work).model_fields[key].get_default(call_default_factory=True):
+            message = f"{key} are for built-in kernels; a command has arguments"
+            yield Mistake((*at, key), message, f"put them into command, or give {role} instead of command")
+    if work.metric is not None:
+        yield from _metric((*at, "metric"), work)
+
+
+def _metric(at: Path, work: Victim | Aggressor) -> Iterator[Mistake]:
+    if work.metric is None:
+        return
+    try:
+        reader(work.metric)
+    except MetricError as error:
+        yield Mistake((*at, error.key) if error.key else at, str(error), error.remedy)
+
+
+# Sandboxes
+
+
+def _sandbox(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
+    yield from _cpus((*at, "cpus"), sandbox.cpus)
+    for setting in SETTINGS:
+        if getattr(sandbox, setting) is not None and setting not in ABLE[sandbox.backend]:
+            able = " or ".join(backend for backend, settings in ABLE.items() if setting in settings)
+            yield Mistake((*at, setting), f"the {sandbox.backend} backend cannot do {setting}", f"use backend: {able}")
+    if (
+        sandbox.cpu_limit is not None
+        and sandbox.cpu_reservation is not None
+        and sandbox.cpu_reservation > sandbox.cpu_limit
+    ):
+        message = f"cpu_reservation {sandbox.cpu_reservation:g} is more than cpu_limit {sandbox.cpu_limit:g} allows"
+        yield Mistake((*at, "cpu_reservation"), message, "raise cpu_limit or lower cpu_reservation")
+    if sandbox.memory == 0:
+        yield Mistake((*at, "memory"), "no sandbox runs in 0 bytes of memory", "leave memory out for no ceiling")
+    if sandbox.disk is not None and not sandbox.disk.model_fields_set:
+        yield Mistake(
+            (*at, "disk"), "disk is empty", "give read_bps, write_bps, read_iops or write_iops, or leave it out"
+        )
+
+
+def _cpus(at: Path, cpus: str) -> Iterator[Mistake]:
+    words = ("auto", "same", "next")
+    if cpus in words:
+        return
+    if cpus[:1].isalpha():
+        yield Mistake(
+            at,
+            f"cpus cannot be {cpus[:60]!r}",
+            did_you_mean(cpus, words, "give auto, same, next or a list such as 0,2-3"),
+        )
+        return
+    try:
+        units.parse_cpus(cpus)
+    except ValueError as error:
+        message, _, remedy = str(error).partition("; ")
+        yield Mistake(at, message, remedy)
+
+
+def _reservations(scenario: Scenario) -> Iterator[Mistake]:
+    """All aggressors of a trial are resident beside its victim, so what is promised on one CPU must fit it."""
+    for victim_name, victim in scenario.victims.items():
+        own = _places(victim.sandbox.cpus, None)
+        promised: Counter[str] = Counter(dict.fromkeys(own, victim.sandbox.cpu_reservation or 0.0))
+        last: dict[str, Path] = dict.fromkeys(own, ("victims", victim_name))
+        for name, aggressor in scenario.aggressors.items():
+            for place in _places(aggressor.sandbox.cpus, own):
+                promised[place] += aggressor.sandbox.cpu_reservation or 0.0  # type: ignore[assignment]
+                last[place] = ("aggressors", name) if aggressor.sandbox.cpu_reservation else last.get(place, ())
+        for place, share in promised.items():
+            if share > 1 + 1e-9:
+                message = f"reservations on {place} beside the victim {victim_name!r} add up to {share:g}, more than the whole of it"
+                yield Mistake(
+                    (*last[place], "sandbox", "cpu_reservation"), message, "lower them until they add up to at most 1"
+                )
+                break
+
+
+def _places(cpus: str, victim: frozenset[str] | None) -> frozenset[str]:
+    """CPUs as far as the file tells: numbers where it gives them, else where they stand to the victim."""
+    if cpus == "same" or (cpus == "auto" and victim is None):
+        return victim if victim is not None else frozenset({"the victim's CPU"})
+    if cpus in ("auto", "next"):
+        return frozenset({"the next CPU"})
+    try:
+        return frozenset(f"CPU {cpu}" for cpu in units.parse_cpus(cpus))
+    except ValueError:  # told by _cpus
+        return frozenset()
+
+
+# Goals
+
+
+def _goal(index: int, goal: Goal, scenario: Scenario) -> Iterator[Mistake]:
+    at = ("goals", index)
+    patterns: tuple[tuple[str, str, Kind], ...] = (
+        ("victim", goal.victim, "victims"),
+        ("aggressor", goal.aggressor, "aggressors"),
+    )
+    for key, pattern, kind in patterns:
+        names = tuple(getattr(scenario, kind))
+        if pattern != "*" and not fnmatch.filter(names, pattern):
+            yield Mistake((*at, key), f"no {key} is called {pattern[:60]!r}", did_you_mean(pattern, names))
+    given = [key for key in THRESHOLDS if getattr(goal, key) is not None]
+    if len(given) != 1:
+        said = f"a goal cannot have {' and '.join(given)} together" if given else "a goal needs a threshold"
+        yield Mistake(at, said, f"give exactly one of {', '.join(THRESHOLDS)}; write a goal for each")
+    elif goal.isolation_factor is None and not scenario.aggressors and goal.latency_impact_p99 is not None:
+        yield Mistake(at, "a goal for latency_impact_p99 needs aggressors, and there are none", "add aggressors")
+    if goal.efficiency is not None:
+        yield from _efficiency((*at, "efficiency"), goal, goal.efficiency, scenario)
+
+
+def _efficiency(at: Path, goal: Goal, bounds: tuple[float, float], scenario: Scenario) -> Iterator[Mistake]:
+    low, high = bounds
+    if not (0 <= low < high and math.isfinite(high)):
+        yield Mistake(
+            at, f"efficiency [{low:g}, {high:g}] is no range", "give the lower bound first, for example [0.9, 1.1]"
+        )
+    settings = ("cpu_limit", "cpu_reservation", "cpu_weight")
+    named = fnmatch.filter(scenario.victims, goal.victim)
+    sandboxes = [scenario.victims[name].sandbox for name in named]
+    if named and all(getattr(sandbox, key) is None for sandbox in sandboxes for key in settings):
+        message = "efficiency is what a limited sandbox got of what its setting promised, and nothing here is limited"
+        yield Mistake(at, message, f"give the victim's sandbox one of {', '.join(settings)}, or vary it by a factor")
+
+
+# Names
+
+
+def _names(scenario: Scenario) -> Iterator[Mistake]:
+    kinds: tuple[Kind, ...] = ("victims", "aggressors")
+    for kind in kinds:
+        seen: dict[str, str] = {}
+        for name in getattr(scenario, kind):
+            plain = name.casefold()
+            if plain in seen:
+                yield Mistake(
+                    (kind, name), f"{name!r} and {seen[plain]!r} differ only in case", "give them different names"
+                )
+            seen[plain] = name
+            letters = "".join(char for char in plain if char.isalnum())
+            alike = next((word for word in RESERVED if letters.rstrip("s") == word), None)
+            if alike:
+                yield Mistake(
+                    (kind, name), f"the name {name!r} is too like the reserved {alike!r}", "choose another name"
+                )
+
+
+# Factors
+
+
+def usable_factors(scenario: Scenario) -> tuple[dict[str, tuple[Level, ...]], list[Mistake]]:
+    """The factors and levels that can be applied, and what is wrong with the others."""
+    usable: dict[str, tuple[Level, ...]] = {}
+    found: list[Mistake] = []
+    claimed: dict[factors.At, str] = {}
+    for path, levels in scenario.factors.items():
+        try:
+            ats = factors.targets(scenario, path)
+        except factors.FactorError as error:
+            remedy = did_you_mean(path.split(".")[-1], error.near, error.remedy) if error.near else error.remedy
+            found.append(Mistake(("factors", path), str(error), remedy))
+            continue
+        rival = next((claimed[at] for at in ats if at in claimed), None)
+        claimed |= dict.fromkeys(ats, path)
+        mistakes = [
+            *_levels(path, levels, rival),
+            *(m for i, level in enumerate(levels) for m in _level(scenario, path, i, level)),
+        ]
+        found += mistakes
+        spoiled = {mistake.path[2] for mistake in mistakes if len(mistake.path) > 2}
+        kept = tuple(level for index, level in enumerate(levels) if index not in spoiled)
+        if kept and rival is None:
+            usable[path] = kept
+    return usable, found
+
+
+def _levels(path: str, levels: tuple[Level, ...], rival: str | None) -> Iterator[Mistake]:
+    if not levels:
+        yield Mistake(("factors", path), "a factor needs levels", "give a list, for example [0.25, 0.5, 1]")
+    seen: set[tuple[type, Level]] = set()
+    for index, level in enumerate(levels):
+        if (type(level), level) in seen:
+            yield Mistake(("factors", path, index), f"the level {level!r} is given twice", "give each once")
+        seen.add((type(level), level))
+    if rival is not None:
+        yield Mistake(("factors", path), f"this varies what {rival!r} varies too", "keep one of the two")
+
+
+def _level(scenario: Scenario, path: str, index: int, level: Level) -> Iterator[Mistake]:
+    try:
+        factors.apply(scenario, path, level)
+    except ValidationError as error:
+        first = explain(error, level)[0]
+        key = path.rpartition(".")[2]
+        yield Mistake(("factors", path, index), first.message.replace("the file", key, 1), first.remedy)
+
+
+def _too_many(scenario: Scenario, varied: dict[str, tuple[Level, ...]]) -> Iterator[Mistake]:
+    combined = math.prod(len(levels) for levels in varied.values())
+    if combined * len(scenario.victims) > TRIALS_MAX:
+        message = (
+            f"{len(scenario.victims)} victims × {combined} combinations of levels are more than {TRIALS_MAX} trials"
+        )
+        yield Mistake(("factors",), message, "give fewer factors or levels, or split the scenario")
+    treatments = _treatment_count(scenario, varied)
+    if treatments > TREATMENTS_MAX:
+        message = f"{treatments} treatments in a block are more than {TREATMENTS_MAX}"
+        yield Mistake(("aggressors",), message, "give fewer aggressors or intensities, or split the scenario")
+
+
+def _every_combination(scenario: Scenario, varied: dict[str, tuple[Level, ...]], catalogue: Catalogue) -> list[Mistake]:
+    """The parts' mistakes under each combination of levels; those that only some levels bring are blamed on these."""
+    where: dict[Mistake, list[factors.Levels]] = {}
+    combined = list(factors.combinations(varied))
+    for levels in combined:
+        applied = scenario
+        for path, level in levels.items():
+            applied = factors.apply(applied, path, level)
+        for mistake in check_parts(applied, catalogue):
+            where.setdefault(mistake, []).append(levels)
+    found = [_blame(scenario, mistake, levels, len(combined)) for mistake, levels in where.items()]
+    return list({(mistake.path, mistake.message): mistake for mistake in found}.values())
+
+
+def _blame(scenario: Scenario, mistake: Mistake, where: list[factors.Levels], combined: int) -> Mistake:
+    reaching = [path for path in where[0] if mistake.path in factors.targets(scenario, path)]
+    if len(where) == combined and not reaching:
+        return mistake
+    common = [
+        path
+        for path in where[0]
+        if len({repr(levels[path]) for levels in where}) == 1 and len(scenario.factors[path]) > 1
+    ]
+    path = next(iter([p for p in reaching if p in common] or reaching or common), None)
+    if path is None:
+        return mistake
+    index = scenario.factors[path].index(where[0][path])
+    return Mistake(
+        ("factors", path, index),
+        f"at this level, {'.'.join(map(str, mistake.path))}: {mistake.message}",
+        mistake.remedy,
+    )
+
+
+# Time
+
+
+def _timing(scenario: Scenario) -> Iterator[Mistake]:
+    timing = scenario.timing
+    if timing.slot < 2 * timing.slice:
+        message = f"a slot of {units.format_duration(timing.slot)} holds fewer than two slices of {units.format_duration(timing.slice)}"
+        yield Mistake(
+            ("timing", "slot"),
+            message,
+            "lengthen the slot or shorten the slice; its halves are compared with each other",
+        )
+    if timing.slot_max < timing.slot:
+        message = f"slot_max {units.format_duration(timing.slot_max)} is shorter than slot {units.format_duration(timing.slot)}"
+        yield Mistake(("timing", "slot_max"), message, "raise slot_max or shorten slot")
+
+
+def _treatment_count(scenario: Scenario, varied: factors.Factors) -> int:
+    """The most a block can hold: baseline, null, each aggressor at each intensity, and these again under each live limit."""
+    pressed = sum(len(aggressor.intensity) for aggressor in scenario.aggressors.values())
+    live = list(factors.split(scenario.model_copy(update={"factors": varied}))[0])
+    most = max((_live_count(scenario, varied, live, victim) for victim in scenario.victims), default=0)
+    return 2 + pressed + most * (1 + pressed)
+
+
+def _live_count(scenario: Scenario, varied: factors.Factors, live: list[str], victim: str) -> int:
+    levels = factors.concerning(scenario, {path: varied[path] for path in live}, victim)
+    return math.prod(len(values) for values in levels.values()) if levels else 0
+
+
+def _block_ns_min(scenario: Scenario, live: factors.Factors, catalogue: Catalogue) -> int:
+    """The least a block can take: guards are as long as the timing says, or as an aggressor takes to bite.
+
+    Under each combination of live limits the victim is seen alone and with every aggressor.
+    """
+    timing = scenario.timing
+    alone = timing.slot + timing.guard
+    pressed = _pressed_ns_min(scenario, catalogue)
+    limited = math.prod(len(levels) for levels in live.values()) if live else 0
+    return 2 * alone + pressed + limited * (alone + pressed)
+
+
+def _pressed_ns_min(scenario: Scenario, catalogue: Catalogue) -> int:
+    timing = scenario.timing
+    total = 0
+    for aggressor in scenario.aggressors.values():
+        info = catalogue.kernel(aggressor.stressor) if aggressor.stressor else None
+        settle = aggressor.settle if aggressor.settle is not None else info.settle.rise_ns if info else 0
+        total += len(aggressor.intensity) * (timing.slot + max(timing.guard, settle))
+    return total
+
+
+def _budget(scenario: Scenario, catalogue: Catalogue) -> Iterator[Mistake]:
+    trials = factors.trials(scenario)
+    live, _ = factors.split(scenario)
+    blocks = [
+        _block_ns_min(applied, factors.concerning(applied, live, victim), catalogue) for victim, _, applied in trials
+    ]
+    needed = scenario.min_blocks * sum(blocks)
+    if needed <= scenario.budget:
+        return
+    what = "the trial" if len(trials) == 1 else f"each of the {len(trials)} trials"
+    message = (
+        f"a budget of {units.format_duration(scenario.budget)} cannot hold {scenario.min_blocks} blocks of {what}: "
+        f"that takes at least {units.format_duration(needed)}"
+    )
+    remedy = f"give budget: {math.ceil(needed / 1e9)}s or more, or fewer victims, aggressors or levels, or a shorter timing.slot"
+    yield Mistake(("budget",), message, remedy)

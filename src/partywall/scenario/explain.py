@@ -1,0 +1,263 @@
+"""Pydantic's errors in plain words: one mistake for each place in the file, with what would do.
+
+Pure: from an error and the values it was found in to (path, message, remedy). Lines are added by `partywall.scenario.load`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from partywall.model.factors import field_of, model_in
+from partywall.model.scenario import Scenario
+from partywall.scenario.decode import Path, key_text
+
+NAME_RULE = "use letters, digits, '.', '_' and '-', beginning with a letter or digit"
+OTHER_WORDS = {
+    "target": "victim",
+    "targets": "victims",
+    "tested": "victims",
+    "interferer": "aggressor",
+    "interferers": "aggressors",
+    "antagonist": "aggressor",
+    "antagonists": "aggressors",
+    "noise": "aggressors",
+    "neighbours": "aggressors",
+    "neighbors": "aggressors",
+    "kernel": "probe (of a victim) or stressor (of an aggressor)",
+    "args": "command (a list: program and arguments)",
+    "cmd": "command",
+    "level": "intensity",
+    "levels": "intensity",
+    "slo": "goals",
+    "slos": "goals",
+    "thresholds": "goals",
+    "duration": "budget",
+    "runtime": "budget",
+    "version": "partywall",
+    "parameters": "params",
+    "pattern": "regex",
+    "jsonpath": "json",
+    "csv": "csv_column",
+    "column": "csv_column",
+    "pinning": "cpus",
+    "cpu_shares": "cpu_weight",
+    "cpu_quota": "cpu_limit",
+}
+EXPECTED = {
+    "string_type": ("text", "put it in quotes"),
+    "int_type": ("a whole number", "for example 2"),
+    "int_parsing": ("a whole number", "for example 2"),
+    "int_from_float": ("a whole number", "leave the fraction out"),
+    "float_type": ("a number", "for example 0.5"),
+    "float_parsing": ("a number", "for example 0.5"),
+    "finite_number": ("a finite number", "for example 0.5"),
+    "bool_type": ("true or false", "without quotes"),
+    "bool_parsing": ("true or false", "without quotes"),
+    "dict_type": ("keys with values", "write each as key: value, indented below"),
+    "model_type": ("keys with values", "write each as key: value, indented below"),
+    "model_attributes_type": ("keys with values", "write each as key: value, indented below"),
+    "tuple_type": ("a list", ""),
+    "list_type": ("a list", ""),
+}
+
+
+_MEANT = re.compile(r"did you mean (\w+)\?")
+
+
+class Mistake(NamedTuple):
+    """What is wrong at a place in the values, and what would do."""
+
+    path: Path
+    message: str
+    remedy: str = ""
+
+
+def explain(error: ValidationError, data: Any, base: Path = ()) -> list[Mistake]:
+    """One mistake a place. data: what was validated; base: where in the file that stands."""
+    places: dict[Path, list[ErrorDetails]] = {}
+    for details in error.errors(include_url=False):
+        places.setdefault(_place(details, data), []).append(details)
+    mistakes = [_translate((*base, *path), path, _first(found), data) for path, found in places.items()]
+    misspelt = {meant(mistake) for mistake in mistakes}
+    return [mistake for mistake in mistakes if mistake.path not in misspelt]  # not missing, only misspelt
+
+
+def meant(mistake: Mistake) -> Path | None:
+    """The path that was meant, where a key is not known but another is close to it."""
+    found = _MEANT.fullmatch(mistake.remedy) if "not known here" in mistake.message else None
+    return (*mistake.path[:-1], found[1]) if found else None
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """The remedy for a word that is not known."""
+    choices = list(known)
+    near = difflib.get_close_matches(word, choices, 1) or difflib.get_close_matches(word.lower(), choices, 1)
+    return f"did you mean {near[0]}?" if near else otherwise or f"there are {', '.join(choices) or 'none'}"
+
+
+def shown(value: Any) -> str:
+    """A value as a message can carry it."""
+    if isinstance(value, Mapping):
+        return "keys with values"
+    if isinstance(value, list | tuple):
+        return "a list"
+    text = (
+        {None: "nothing", True: "true", False: "false"}.get(value)
+        if value is None or isinstance(value, bool)
+        else repr(value)
+    )
+    return text if text is not None and len(text) <= 60 else f"{str(text)[:57]}…"
+
+
+def model_at(path: Path) -> type[BaseModel] | None:
+    """The part of the format that holds the keys at a place."""
+    annotation: Any = Scenario
+    for part in path:
+        model = model_in(annotation)
+        if model is not None:
+            found = field_of(model, str(part))
+            if found is None:
+                return None
+            annotation = found[1].annotation
+        elif get_origin(annotation) is dict:
+            annotation = get_args(annotation)[1]
+        elif get_origin(annotation) is tuple:
+            annotation = get_args(annotation)[0]
+        else:
+            return None
+    return model_in(annotation)
+
+
+def _place(details: ErrorDetails, data: Any) -> Path:
+    """The error's place in the file: pydantic's own, without the branches of unions it tried."""
+    path: list[str | int] = []
+    for part in details["loc"]:
+        if (isinstance(data, dict) and part in data) or (isinstance(data, list) and isinstance(part, int) and part < len(data)):
+            data = data[part]
+        elif details["type"] != "missing":
+            continue
+        path.append(part)
+    return tuple(path)
+
+
+def _at(data: Any, path: Path) -> Any:
+    """The value as the file has it; an error's own input may be what a size or duration became."""
+    for part in path:
+        data = data[part]
+    return data
+
+
+def _first(found: list[ErrorDetails]) -> ErrorDetails:
+    """Of a union's branches, the one that says most: a range before a type."""
+    typed = [details for details in found if details["type"] not in (*EXPECTED, "literal_error")]
+    texts = [details for details in found if details["type"] == "string_type"]
+    typed = typed or texts
+    return typed[0] if len(found) > 1 and typed else found[0]
+
+
+def _translate(path: Path, inner: Path, details: ErrorDetails, data: Any) -> Mistake:
+    kind, context = details["type"], details.get("ctx", {})
+    value = (
+        details["input"] if kind in ("missing", "extra_forbidden") or "[key]" in details["loc"] else _at(data, inner)
+    )
+    name = next((part for part in reversed(path) if isinstance(part, str)), "the file")
+    if kind == "missing":
+        return Mistake(path, f"the key {name!r} is missing", _purpose(path, name))
+    if kind == "extra_forbidden":
+        return _unknown_key(path, name)
+    if "[key]" in details["loc"] or kind == "string_pattern_mismatch":
+        return Mistake(path, f"{shown(value)} cannot be a name", NAME_RULE)
+    if kind == "string_too_long":
+        return Mistake(path, f"{shown(value)} is too long", f"use at most {context['max_length']} characters")
+    if len(path) == 3 and path[0] == "factors" and kind in EXPECTED:
+        return Mistake(path, f"a level cannot be {shown(value)}", "give text, a number, true or false")
+    if kind in ("tuple_type", "list_type"):
+        return Mistake(path, f"{name} must be a list, not {shown(value)}", _as_list(name, value))
+    if kind in EXPECTED:
+        what, remedy = EXPECTED[kind]
+        return Mistake(path, f"{name} must be {what}, not {shown(value)}", remedy)
+    return _out_of_range(path, name, kind, context, value, details["msg"])
+
+
+def _out_of_range(path: Path, name: str, kind: str, context: Mapping[str, Any], value: Any, said: str) -> Mistake:
+    match kind:
+        case "greater_than":
+            return Mistake(path, f"{shown(value)} is too small", f"give more than {context['gt']}")
+        case "greater_than_equal":
+            return Mistake(path, f"{shown(value)} is too small", f"give at least {_bound(path, context['ge'])}")
+        case "less_than" | "less_than_equal":
+            return Mistake(path, f"{shown(value)} is too large", f"give at most {context.get('le', context.get('lt'))}")
+        case "too_short" if context["min_length"] == 1:
+            return Mistake(path, f"{name} is empty", "give at least one")
+        case "too_short" | "too_long":
+            bound = context.get("min_length", context.get("max_length"))
+            return Mistake(path, f"{name} has {context['actual_length']} values", f"give {bound}")
+        case "literal_error":
+            choices = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
+            return Mistake(path, f"{name} cannot be {shown(value)}", did_you_mean(str(value), choices))
+        case "value_error":
+            message, _, remedy = str(context["error"]).partition("; ")
+            return Mistake(path, message, remedy)
+        case _:
+            return Mistake(path, f"{name}: {said[:200]}")
+
+
+def _bound(path: Path, bound: Any) -> str:
+    """Bounds of durations are nanoseconds inside; a reader thinks in milliseconds."""
+    is_duration = path[:1] == ("timing",) and isinstance(bound, int)
+    return f"{bound // 10**6}ms" if is_duration else str(bound)
+
+
+def _purpose(path: Path, name: str) -> str:
+    model = model_at(path[:-1])
+    found = field_of(model, name) if model else None
+    if path == ("partywall",):
+        return "add partywall: 1, the version of the format"
+    said = found[1].description if found else None
+    return f"add {name}: …" + (f" ({said})" if said else "")
+
+
+def _unknown_key(path: Path, name: str) -> Mistake:
+    message = f"the key {shown(name)} is not known here"
+    model = model_at(path[:-1])
+    known = [info.alias or field for field, info in model.model_fields.items()] if model else []
+    close = difflib.get_close_matches(name.lower().replace("-", "_"), known, 1)
+    if close:
+        return Mistake(path, message, f"did you mean {close[0]}?")
+    if elsewhere := _elsewhere(path, name):
+        return Mistake(path, message, f"it belongs to {elsewhere}")
+    other = OTHER_WORDS.get(name.lower())
+    if other and (other in known or " " in other):
+        return Mistake(path, message, f"did you mean {other}?")
+    return Mistake(path, message, f"known keys are {', '.join(known)}")
+
+
+def _elsewhere(path: Path, name: str) -> str:
+    """Where the key would be right: a group of keys below, beside or above the place it was found at."""
+    holders = [path[:end] for end in range(len(path) - 1, -1, -1)]
+    for holder in holders:
+        model = model_at(holder)
+        for key, info in (model.model_fields if model else {}).items():
+            below = model_in(info.annotation)
+            if below and field_of(below, name):
+                return key_text((*holder, info.alias or key))
+        if model and holder != path[:-1] and field_of(model, name):
+            return key_text(holder) or "the top of the file"
+    return ""
+
+
+def _as_list(name: str, value: Any) -> str:
+    if name == "command" and isinstance(value, str):
+        try:
+            words = shlex.split(value)
+        except ValueError:
+            words = value.split()
+        return f"write [{', '.join(words)}]"[:200]
+    return f"write [{value}]"[:200] if isinstance(value, str | int | float) else "write [first, second]"

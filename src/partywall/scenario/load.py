@@ -1,0 +1,229 @@
+"""A scenario file to a Scenario, or to a UsageError that holds every mistake with its file, line, key and remedy.
+
+Pure but for reading the file. What the host can do is not asked here.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import stat
+from collections.abc import Container
+from collections.abc import Set as AbstractSet
+from importlib import resources
+from pathlib import Path as FilePath
+from typing import Any
+
+from pydantic import ValidationError
+
+from partywall import units
+from partywall.agent.catalogue import Catalogue, shipped
+from partywall.errors import Problem, UsageError
+from partywall.model.scenario import Scenario
+from partywall.scenario.check import check, check_parts
+from partywall.scenario.decode import BYTES_MAX, Document, Path, decode, key_text, one_line
+from partywall.scenario.explain import Mistake, did_you_mean, explain, meant
+
+_REMOVALS_MAX = 50
+
+# Put in place of required keys that are wrong, so that the rest can be checked; a wrong scenario is never given out.
+_STAND_INS: dict[str, Any] = {"partywall": 1, "name": "unnamed"}
+
+
+def load(path: str | FilePath, catalogue: Catalogue | None = None) -> Scenario:
+    """Reads and checks a scenario file. Raises UsageError with all of its problems."""
+    return _loads(_read(FilePath(path)), str(path), catalogue)
+
+
+def loads(text: str | bytes, file: str = "<text>", catalogue: Catalogue | None = None) -> Scenario:
+    """Like `load`, of text at hand; `file` is what messages call it."""
+    return _loads(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text, file, catalogue)
+
+
+def names() -> tuple[str, ...]:
+    """The scenarios that ship with Partywall, by name."""
+    found = resources.files("partywall").joinpath("scenarios").iterdir()
+    return tuple(sorted(entry.name.removesuffix(".yaml") for entry in found if entry.name.endswith(".yaml")))
+
+
+def find(name_or_path: str) -> FilePath:
+    """The file that is meant: a path, or the name of a shipped scenario. Raises UsageError."""
+    if name_or_path in names():
+        return FilePath(str(resources.files("partywall").joinpath("scenarios", f"{name_or_path}.yaml")))
+    if "\0" not in name_or_path and _exists(FilePath(name_or_path)):
+        return FilePath(name_or_path)
+    remedy = did_you_mean(name_or_path, names(), f"give a path, or one of {', '.join(names())}")
+    raise UsageError(Problem(f"there is no scenario {name_or_path[:200]!r}", remedy))
+
+
+def _exists(path: FilePath) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def _read(path: FilePath) -> bytes:
+    """At most a byte more than is allowed is read; a FIFO or device could otherwise be read for ever."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            what = "a directory" if path.is_dir() else "not a regular file"
+            raise UsageError(Problem(f"this is {what}", "give the path of a scenario file", str(path)))
+        with path.open("rb") as file:
+            return file.read(BYTES_MAX + 1)
+    except OSError as error:
+        raise UsageError(
+            Problem(f"cannot be read: {error.strerror or error}", "check the path and its permissions", str(path))
+        ) from None
+    except ValueError as error:
+        raise UsageError(
+            Problem(f"cannot be read: {error}", "give the path of a scenario file", repr(str(path))[:200])
+        ) from None
+
+
+def _loads(raw: bytes, file: str, catalogue: Catalogue | None) -> Scenario:
+    document = decode(raw, file)
+    if not isinstance(document.data, dict):
+        what = "a list" if isinstance(document.data, list) else "a single value"
+        raise UsageError(
+            *document.problems,
+            Problem(f"a scenario is keys with values, not {what}", "begin with partywall: 1", file, document.line(())),
+        )
+    mistakes, scenario = _build(document, catalogue or shipped())
+    problems = [*document.problems, *(_problem(mistake, document, file) for mistake in mistakes)]
+    if problems or scenario is None:
+        raise UsageError(*sorted(problems, key=lambda problem: problem.line or 0))
+    return scenario
+
+
+def _problem(mistake: Mistake, document: Document, file: str) -> Problem:
+    return Problem(
+        one_line(mistake.message), one_line(mistake.remedy), file, document.line(mistake.path), key_text(mistake.path)
+    )
+
+
+def _build(document: Document, catalogue: Catalogue) -> tuple[list[Mistake], Scenario | None]:
+    """The scenario, and what is wrong with it. Where the form is wrong, the rest is still checked as far as it can be."""
+    data = copy.deepcopy(document.data)
+    mistakes = _spell_out(data)
+    scenario, malformed = _validate(data, document, {mistake.path for mistake in mistakes})
+    mistakes += malformed
+    if scenario is None:
+        return mistakes, None
+    if not mistakes and not document.problems:
+        return check(scenario, catalogue), scenario
+    told = document.spoiled | {mistake.path for mistake in mistakes}
+    return mistakes + [
+        found for found in check_parts(scenario, catalogue) if _is_news(found.path, told, document.lines)
+    ], scenario
+
+
+def _is_news(path: Path, told: AbstractSet[Path], present: Container[Path]) -> bool:
+    """Whether a mistake says more than those told already.
+
+    What touches the place of another follows from it; so does what is missed in a part that has another mistake (the key
+    may be there, misspelt), and a goal's name that is not found where a whole part was told to be wrong.
+    """
+    if _follows(path, told):
+        return False
+    if path[0] == "goals" and any(len(other) <= 2 for other in told):
+        return False
+    missed = len(path) <= 2 or path not in present
+    return not (missed and any(other[:2] == path[:2] for other in told))
+
+
+def _validate(
+    data: dict[str, Any], document: Document, told: AbstractSet[Path]
+) -> tuple[Scenario | None, list[Mistake]]:
+    """Validates; where that fails takes away what is wrong and goes on, so that one mistake does not hide another."""
+    known = set(document.spoiled | told)
+    found: list[Mistake] = []
+    for _ in range(_REMOVALS_MAX):
+        try:
+            return Scenario.model_validate(data), found
+        except ValidationError as error:
+            mistakes = _innermost(explain(error, data))
+        found += [mistake for mistake in mistakes if not _follows(mistake.path, known)]
+        known |= {mistake.path for mistake in mistakes}
+        if not all([_rename(data, document, mistake) or _remove(data, mistake.path) for mistake in reversed(mistakes)]):
+            break
+        found += [mistake for mistake in _spell_out(data) if not _follows(mistake.path, known)]
+    return None, found
+
+
+def _rename(data: Any, document: Document, mistake: Mistake) -> bool:
+    """Takes a misspelt key for the one that was meant, so that what it holds is checked too."""
+    right = meant(mistake)
+    if right is None:
+        return False
+    holder = data
+    for part in right[:-1]:
+        holder = holder[part]
+    if right[-1] in holder:
+        return False
+    holder[right[-1]] = holder.pop(mistake.path[-1])
+    size = len(right)
+    document.lines.update(
+        {right + path[size:]: line for path, line in document.lines.items() if path[:size] == mistake.path}
+    )
+    return True
+
+
+def _innermost(mistakes: list[Mistake]) -> list[Mistake]:
+    """A list whose only item is wrong is also called too short; the item says it all."""
+    paths = [mistake.path for mistake in mistakes]
+    return [m for m in mistakes if not any(len(p) > len(m.path) and p[: len(m.path)] == m.path for p in paths)]
+
+
+def _follows(path: Path, known: AbstractSet[Path]) -> bool:
+    """Whether a mistake is the consequence of one already told, at its place, above or below it."""
+    return any(path[: len(other)] == other or other[: len(path)] == path for other in known if other and path)
+
+
+def _remove(data: Any, path: Path) -> bool:
+    """Takes the key at `path` away, or if it is one that is missing, what should have held it."""
+    if len(path) == 1 and path[0] in _STAND_INS:
+        data[path[0]] = _STAND_INS[str(path[0])]
+        return True
+    holder = data
+    for depth, part in enumerate(path[:-1]):
+        if (isinstance(holder, dict) and part in holder) or (isinstance(holder, list) and isinstance(part, int) and part < len(holder)):
+            holder = holder[part]
+        else:
+            return _remove(data, path[:depth])
+    if isinstance(holder, dict) and path and path[-1] in holder:
+        del holder[path[-1]]
+        return True
+    if isinstance(holder, list) and path and isinstance(path[-1], int) and path[-1] < len(holder):
+        del holder[path[-1]]
+        return True
+    return _remove(data, path[:-1]) if len(path) > 1 else False
+
+
+def _spell_out(data: dict[str, Any]) -> list[Mistake]:
+    """Sizes and durations among kernels' parameters ('64MiB') as the numbers kernels want; changes `data`."""
+    mistakes: list[Mistake] = []
+    for kind in ("victims", "aggressors"):
+        parts = data.get(kind)
+        for name, part in parts.items() if isinstance(parts, dict) else ():
+            params = part.get("params") if isinstance(part, dict) else None
+            if isinstance(params, dict):
+                mistakes += [m for key in params if (m := _spell(params, key, key, (kind, name, "params", key)))]
+    varied = data.get("factors")
+    for path, levels in varied.items() if isinstance(varied, dict) else ():
+        if isinstance(levels, list) and ".params." in path:
+            mistakes += [m for i in range(len(levels)) if (m := _spell(levels, i, path, ("factors", path, i)))]
+    return mistakes
+
+
+def _spell(holder: Any, index: Any, name: str, path: Path) -> Mistake | None:
+    """The unit stands last in a parameter's name, so the name tells how to read its text."""
+    parse = {"bytes": units.parse_bytes, "ns": units.parse_duration_ns}.get(re.split(r"[._]", name)[-1])
+    if parse is None or not isinstance(holder[index], str):
+        return None
+    try:
+        holder[index] = parse(holder[index])
+    except ValueError as error:
+        message, _, remedy = str(error).partition("; ")
+        return Mistake(path, message, remedy)
+    return None

@@ -1,0 +1,114 @@
+"""JSON Schema of the scenario format, for editors: from the model, with the kernels' names and parameters put in.
+
+An editor's help, not the judge: `partywall.scenario.load` knows more (goals that match nothing, budgets too small).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from partywall import units
+from partywall.agent.catalogue import Catalogue, Role, shipped
+from partywall.model.scenario import Scenario
+
+_DURATIONS = (("min", 60 * 10**9), ("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
+_NUMBER = r"^\s*[0-9.][0-9_.]*([eE][+-]?[0-9]+)?\s*"
+_UNITS = "|".join(units.BYTE_UNITS)
+
+DURATION = {
+    "type": "string",
+    "pattern": f"{_NUMBER}({'|'.join(units.DURATION_UNITS)})\\s*$",
+    "description": "a duration such as 100ms, 2s or 3min",
+}
+BYTES = {"type": "string", "pattern": f"{_NUMBER}({_UNITS})?\\s*$", "description": "a size such as 64MiB or 8kB"}
+WRITTEN: dict[Any, dict[str, str]] = {
+    units.parse_bytes: BYTES,
+    units.parse_bps: {
+        "type": "string",
+        "pattern": f"{_NUMBER}({_UNITS})?(/s)?\\s*$",
+        "description": "a rate such as 5MB/s",
+    },
+    units.parse_share: {"type": "string", "pattern": f"{_NUMBER}%?\\s*$", "description": "a share such as 25% or 0.25"},
+}
+
+
+def json_schema(catalogue: Catalogue | None = None) -> dict[str, Any]:
+    """The schema as a value; `schema/scenario.schema.json` is this, checked in."""
+    kernels = catalogue or shipped()
+    schema = Scenario.model_json_schema(by_alias=True, schema_generator=_Generator)
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "Partywall scenario"
+    _add_kernels(schema["$defs"]["Victim"], "probe", kernels)
+    _add_kernels(schema["$defs"]["Aggressor"], "stressor", kernels)
+    return schema
+
+
+class _Generator(GenerateJsonSchema):
+    """Shows durations, sizes and shares as people write them, not as the numbers they become."""
+
+    def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
+        number = super().function_before_schema(schema)
+        parse = schema["function"]["function"]
+        if parse is units.parse_duration_ns:  # a bare number is refused
+            return DURATION
+        return {"anyOf": [number, WRITTEN[parse]]} if parse in WRITTEN else number
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        described = super().default_schema(schema)
+        default = described.get("default")
+        if isinstance(default, int) and "duration" in str(described):
+            described["default"] = _duration(default)
+        return described
+
+
+def _duration(ns: int) -> str:
+    unit, size = next((unit, size) for unit, size in _DURATIONS if ns % size == 0)
+    return f"{ns // size}{unit}"
+
+
+def _add_kernels(workload: dict[str, Any], role: Role, catalogue: Catalogue) -> None:
+    """Names as an enum, and for each kernel its own parameters."""
+    names = [name for name in catalogue.names(role) if name != "null"]
+    said = {name: info.summary for name in names if (info := catalogue.kernel(name))}
+    workload["properties"][role] = {
+        "enum": names,
+        "markdownDescription": "\n".join(f"* `{name}`: {summary}" for name, summary in said.items()),
+        "description": "kernel, or use command",
+    }
+    workload["oneOf"] = [{"required": [role]}, {"required": ["command"]}]
+    workload["allOf"] = [_when(role, name, catalogue) for name in names]
+
+
+def _when(role: Role, name: str, catalogue: Catalogue) -> dict[str, Any]:
+    info = catalogue.kernel(name)
+    params = _params(info.params) if info else {}
+    condition = {"properties": {role: {"const": name}}, "required": [role]}
+    return {"if": condition, "then": {"properties": {"params": params}}}
+
+
+def _params(schema: dict[str, Any]) -> dict[str, Any]:
+    """A kernel's own schema, without references, and with sizes and durations as text where the name ends in their unit."""
+    plain = _inline(
+        {key: value for key, value in schema.items() if key not in ("$schema", "$defs", "title")},
+        schema.get("$defs", {}),
+    )
+    for key, value in plain.get("properties", {}).items():
+        written = {"bytes": BYTES, "ns": DURATION}.get(key.rpartition("_")[2])
+        if written:
+            plain["properties"][key] = {"anyOf": [value, written]} | {
+                k: value[k] for k in ("description", "default") if k in value
+            }
+    return dict(plain)
+
+
+def _inline(value: Any, definitions: dict[str, Any]) -> Any:
+    if isinstance(value, list):
+        return [_inline(item, definitions) for item in value]
+    if not isinstance(value, dict):
+        return value
+    reference = str(value.get("$ref", "")).removeprefix("#/$defs/")
+    here = {key: _inline(item, definitions) for key, item in value.items() if key != "$ref"}
+    return {**_inline(definitions[reference], definitions), **here} if reference in definitions else here

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from partywall.agent.catalogue import Catalogue
+from partywall.errors import UsageError
+from partywall.scenario import find, load, loads, names
+
+GOOD = (Path(__file__).parent / "good.yaml").read_text("utf-8")
+
+
+def refusal(text: str | bytes, catalogue: Catalogue) -> str:
+    with pytest.raises(UsageError) as caught:
+        loads(text, "x.yaml", catalogue)
+    return str(caught.value)
+
+
+def test_a_good_scenario_is_read_with_its_units(catalogue: Catalogue):
+    scenario = loads(GOOD, catalogue=catalogue)
+    assert scenario.victims["copy"].params == {"block_bytes": 64 << 20}
+    assert scenario.aggressors["copy"].params == {"block_bytes": 64 << 20}
+    assert scenario.victims["copy"].settle == 20_000_000
+    assert scenario.victims["fio.read"].sandbox.cpu_limit == 0.5
+    assert scenario.factors["aggressor.params.block_bytes"] == (4096, 64 << 20)
+    assert scenario.budget == 1_800_000_000_000
+
+
+def test_a_byte_order_mark_and_crlf_do_no_harm(catalogue: Catalogue):
+    assert loads("\ufeff" + GOOD.replace("\n", "\r\n"), catalogue=catalogue) == loads(GOOD, catalogue=catalogue)
+
+
+def test_a_file_and_its_text_give_the_same(tmp_path: Path, catalogue: Catalogue):
+    path = tmp_path / "good.yaml"
+    path.write_text(GOOD)
+    assert load(path, catalogue) == loads(GOOD, catalogue=catalogue)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: path.mkdir(), "this is a directory"),
+        (os.mkfifo, "not a regular file"),
+        (lambda path: path.symlink_to(path), "symbolic link"),
+        (lambda path: None, "No such file"),
+        (lambda path: path.write_bytes(b""), "empty"),
+        (lambda path: path.write_bytes(b"\xff\xfea\0"), "0xff is not UTF-8"),
+        (lambda path: path.write_bytes(b"a: 1\n" * 20_000), "too long"),
+    ],
+    ids=["directory", "fifo", "loop", "absent", "empty", "utf-16", "huge"],
+)
+def test_a_path_that_cannot_be_read_is_named(tmp_path: Path, make, said):
+    path = tmp_path / "x.yaml"
+    make(path)
+    with pytest.raises(UsageError) as caught:
+        load(path)
+    (problem,) = caught.value.problems
+    assert said in problem.message
+    assert problem.file == str(path)
+    assert problem.remedy
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads files without permission")
+def test_a_file_without_permission_is_named(tmp_path: Path):
+    path = tmp_path / "x.yaml"
+    path.write_text(GOOD)
+    path.chmod(0)
+    with pytest.raises(UsageError, match="Permission denied"):
+        load(path)
+
+
+def test_a_path_with_a_nul_is_refused():
+    with pytest.raises(UsageError, match="cannot be read"):
+        load("a\0b")
+
+
+def test_lone_surrogates_are_refused(catalogue: Catalogue):
+    assert "not UTF-8" in refusal("name: \ud800", catalogue)
+
+
+def test_mistakes_of_form_do_not_hide_others(catalogue: Catalogue):
+    text = (
+        GOOD.replace("name: good", "name: not good")
+        .replace("probe: memory-copy", "probe: memory-cpy")
+        .replace("[0.5, 1]", "[0.5, 2]")
+    )
+    lines = refusal(text, catalogue).splitlines()
+    assert [line.split(": ")[0] for line in lines] == ["x.yaml:2", "x.yaml:5", "x.yaml:14"]
+
+
+def test_shipped_scenarios_are_found_by_name_and_files_by_path(tmp_path: Path):
+    assert {"demo", "full", "real-tools"} <= set(names())
+    assert find("demo").name == "demo.yaml"
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(GOOD)
+    assert find(str(mine)) == mine
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("dmo", "did you mean demo"),
+        ("nothing/here", "give a path"),
+        ("x" * 5000, "give a path"),
+        ("a\0", "give a path"),
+    ],
+)
+def test_a_scenario_that_is_not_there_is_named(name: str, remedy: str):
+    with pytest.raises(UsageError, match=remedy):
+        find(name)
+
+
+@pytest.mark.parametrize("name", names())
+def test_shipped_scenarios_are_right(name: str):
+    scenario = load(find(name))
+    assert scenario.name == name
+    assert scenario.description
+
+
+def test_the_demo_takes_less_than_three_minutes_and_needs_no_root():
+    demo = load(find("demo"))
+    assert demo.budget <= 150_000_000_000
+    parts = [*demo.victims.values(), *demo.aggressors.values()]
+    assert {part.sandbox.backend for part in parts} == {"process"}
+    assert all(part.command is None for part in parts)

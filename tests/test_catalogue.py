@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from partywall.agent.catalogue import Catalogue, shipped
+
+KERNEL = {
+    "name": "k",
+    "resource": "cpu",
+    "summary": "s",
+    "unit": "operations",
+    "figure": {"kind": "rate", "label": "x", "divisor": 1},
+    "latency": {"kind": "step", "of": "a step"},
+    "roles": "both",
+    "settle": {"rise_ns": 1, "release_ns": 2},
+    "params": {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["size"],
+        "properties": {
+            "size": {"type": "integer", "minimum": 1, "maximum": 9},
+            "name": {"type": ["string", "null"]},
+            "mode": {"anyOf": [{"$ref": "#/$defs/Mode"}, {"type": "null"}]},
+        },
+        "$defs": {"Mode": {"oneOf": [{"const": "fast"}, {"const": "slow"}]}},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("params", "found"),
+    [
+        ({"size": 5}, []),
+        ({"size": 5, "mode": None, "name": None}, []),
+        ({}, [("size", "k needs the parameter 'size'", "add size: …")]),
+        ({"size": 0}, [("size", "0 is too small", "give at least 1")]),
+        ({"size": 10}, [("size", "10 is too large", "give at most 9")]),
+        ({"size": True}, [("size", "True is not a whole number", "")]),
+        ({"size": 5, "name": 3}, [("name", "3 is not text", "")]),
+        ({"size": 5, "mode": "fats"}, [("mode", "'fats' is not one of the values of mode", "did you mean fast?")]),
+        ({"size": 5, "sise": 5}, [("sise", "k has no parameter 'sise'", "did you mean size?")]),
+        ({"size": 5, "zzz": 5}, [("zzz", "k has no parameter 'zzz'", "it has size, name, mode")]),
+    ],
+)
+def test_parameters_are_checked_against_the_kernels_own_schema(params, found):
+    assert Catalogue([KERNEL]).check_params("k", params) == found
+
+
+def test_all_mistakes_in_parameters_are_found_at_once():
+    keys = [key for key, _, _ in Catalogue([KERNEL]).check_params("k", {"size": 0, "name": 3, "mode": 1, "zzz": 1})]
+    assert sorted(keys) == ["mode", "name", "size", "zzz"]
+
+
+def test_names_are_given_by_role():
+    probe = {**KERNEL, "name": "p", "roles": "probe"}
+    kernels = Catalogue([KERNEL, probe])
+    assert kernels.names() == ("k", "p")
+    assert kernels.names("stressor") == ("k",)
+    assert kernels.kernel("zz") is None
+
+
+def test_the_shipped_catalogue_has_the_null_kernel_and_every_schema_accepts_its_defaults():
+    kernels = shipped()
+    assert kernels.kernel("null") is not None
+    for name in kernels.names():
+        info = kernels.kernel(name)
+        assert info is not None
+        defaults = {
+            key: value["default"] for key, value in info.params.get("properties", {}).items() if "default" in value
+        }
+        assert kernels.check_params(name, defaults) == []

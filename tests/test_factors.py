@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from partywall.model.factors import FactorError, apply, concerning, expand, split, targets, trials
+from partywall.model.scenario import Scenario
+
+
+def scenario(**keys) -> Scenario:
+    sandbox = {"backend": "container"}
+    plain = {
+        "partywall": 1,
+        "name": "x",
+        "victims": {
+            "a": {"probe": "k", "sandbox": sandbox, "settle": "5ms"},
+            "a.b": {"probe": "k", "sandbox": sandbox},
+        },
+        "aggressors": {"n": {"stressor": "k", "sandbox": sandbox}},
+    }
+    return Scenario.model_validate(plain | keys)
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("victim.threads", (("victims", "a", "threads"), ("victims", "a.b", "threads"))),
+        ("victims.a.threads", (("victims", "a", "threads"),)),
+        ("victims.a.b.threads", (("victims", "a.b", "threads"),)),
+        ("aggressor.sandbox.disk.read_bps", (("aggressors", "n", "sandbox", "disk", "read_bps"),)),
+        ("aggressors.n.params.x.y", (("aggressors", "n", "params", "x.y"),)),
+        (
+            "sandbox.cpus",
+            tuple(
+                (kind, name, "sandbox", "cpus")
+                for kind, name in [("victims", "a"), ("victims", "a.b"), ("aggressors", "n")]
+            ),
+        ),
+    ],
+)
+def test_a_path_names_its_keys(path: str, found):
+    assert targets(scenario(), path) == found
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "victim",
+        "victim.",
+        "threads",
+        "victims.z.threads",
+        "victims.a",
+        "victim.sandbox",
+        "victim.sandbox.disk",
+        "victim.threads.x",
+        "victim.intensity",
+        "victim.metric.scale",
+        "victim.command",
+        "victim.params",
+        "victim.params.",
+        "sandbox.",
+        "sandbox.disk.x",
+    ],
+)
+def test_a_path_that_names_no_value_is_refused(path: str):
+    with pytest.raises(FactorError):
+        targets(scenario(), path)
+
+
+def test_a_level_is_read_like_the_file_and_the_rest_stays():
+    applied = apply(scenario(), "victims.a.sandbox.disk.read_bps", "5MB/s")
+    disk = applied.victims["a"].sandbox.disk
+    assert disk is not None
+    assert disk.read_bps == 5_000_000
+    assert applied.victims["a"].settle == 5_000_000
+    assert applied.victims["a.b"] == scenario().victims["a.b"]
+
+
+def test_a_level_of_the_wrong_type_is_refused():
+    with pytest.raises(ValidationError):
+        apply(scenario(), "victim.sandbox.cpu_limit", "150%")
+
+
+def test_levels_combine_fully_the_last_factor_fastest():
+    varied = scenario(factors={"victim.threads": [1, 2], "aggressor.params.x": ["u", "v"]})
+    found = [(levels, s.victims["a"].threads, s.aggressors["n"].params) for levels, s in expand(varied)]
+    assert [(levels["victim.threads"], levels["aggressor.params.x"]) for levels, _, _ in found] == [
+        (1, "u"),
+        (1, "v"),
+        (2, "u"),
+        (2, "v"),
+    ]
+    assert all(
+        threads == levels["victim.threads"] and params == {"x": levels["aggressor.params.x"]}
+        for levels, threads, params in found
+    )
+
+
+def test_without_factors_there_is_the_scenario_itself():
+    assert expand(scenario()) == [({}, scenario())]
+
+
+def test_only_the_victims_cpu_ceiling_and_weight_are_live():
+    factors = {
+        "victim.sandbox.cpu_limit": [0.5, 1.0],
+        "victims.a.sandbox.cpu_weight": [50, 100],
+        "aggressor.sandbox.cpu_limit": [0.5],
+        "sandbox.cpu_limit": [0.5],
+        "victim.sandbox.memory": ["1GiB"],
+        "victim.threads": [1],
+    }
+    live, static = split(scenario(factors=factors))
+    assert set(live) == {"victim.sandbox.cpu_limit", "victims.a.sandbox.cpu_weight"}
+    assert set(static) == set(factors) - set(live)
+
+
+def test_in_processes_nothing_is_live():
+    inside = scenario(victims={"a": {"probe": "k"}}, factors={"victim.sandbox.cpu_limit": [0.5]})
+    assert split(inside)[0] == {}
+
+
+def test_a_backend_that_varies_keeps_limits_static():
+    varied = scenario(factors={"sandbox.backend": ["container", "process"], "victim.sandbox.cpu_limit": [0.5, 1]})
+    assert split(varied)[0] == {}
+
+
+def test_another_victims_factor_makes_no_trials_of_this_one():
+    varied = scenario(factors={"victims.a.threads": [1, 2, 3], "aggressor.threads": [1, 2]})
+    assert set(concerning(varied, varied.factors, "a.b")) == {"aggressor.threads"}
+    assert [name for name, _, _ in trials(varied)] == ["a"] * 6 + ["a.b"] * 2
+
+
+@given(
+    st.lists(st.integers(1, 1024), min_size=1, max_size=4, unique=True),
+    st.lists(st.integers(1, 10_000), min_size=1, max_size=4, unique=True),
+)
+def test_there_are_as_many_scenarios_as_combinations_and_all_differ(threads: list[int], weights: list[int]):
+    found = expand(scenario(factors={"victim.threads": threads, "victim.sandbox.cpu_weight": weights}))
+    assert len(found) == len(threads) * len(weights)
+    assert len({repr(applied.victims) for _, applied in found}) == len(found)

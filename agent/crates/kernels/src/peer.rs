@@ -25,3 +25,40 @@ impl Drop for Peer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{channel, RecvTimeoutError};
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use crate::testing::{build, steps, Latencies};
+
+    #[test]
+    fn dropping_a_kernel_that_talks_ends_its_other_end() {
+        let talking = [
+            "pipe",
+            "unix-socket",
+            "tcp-loopback",
+            "shared-memory",
+            "udp-send",
+            "tcp-stream",
+            "udp-request",
+            "tcp-request",
+            "context-switch",
+        ];
+        for name in talking {
+            for before in [0, 3] {
+                let mut kernel = build(name, json!({}));
+                steps(kernel.as_mut(), before, &mut Latencies::default());
+                let (tell, told) = channel::<()>();
+                std::thread::spawn(move || {
+                    drop(kernel);
+                    drop(tell);
+                });
+                assert_eq!(told.recv_timeout(Duration::from_secs(30)), Err(RecvTimeoutError::Disconnected), "{name} after {before} steps");
+            }
+        }
+    }
+}

@@ -165,9 +165,10 @@ impl Kind {
             // `pause` waits for what is in flight; what is left is the device's queue and a lap of the victim's own requests.
             Self::Read | Self::DirectRead => (10_000_000, 50_000_000),
             // The device goes on emptying its own cache, and collecting garbage, after the last write has been acknowledged.
-            Self::DirectWrite => (100_000_000, 1_000_000_000),
-            // Besides that the journal is committed about 5 s after a change of metadata; `pause` has written out the data.
-            Self::Write | Self::Rewrite => (1_000_000_000, 5_000_000_000),
+            // Of buffered rewriting no more than that is left either, since `pause` has written out the data.
+            Self::DirectWrite | Self::Rewrite => (100_000_000, 1_000_000_000),
+            // New blocks are metadata too, which the journal commits when it is 5 s old (ext4; others within 30 s).
+            Self::Write => (1_000_000_000, 5_000_000_000),
         };
         Settle { rise_ns, release_ns }
     }

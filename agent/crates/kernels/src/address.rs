@@ -14,11 +14,3 @@ pub(crate) fn parse(to: Option<&str>) -> Result<Option<SocketAddr>, KernelError>
         Err(_) => Err(wrong("is no address and port, such as 192.0.2.7:5001 or [2001:db8::7]:5001", text)),
     }
 }
-
-/// Checks that a size lies between `least` and `most`.
-pub(crate) fn size(key: &'static str, bytes: usize, least: usize, most: usize) -> Result<usize, KernelError> {
-    if (least..=most).contains(&bytes) {
-        return Ok(bytes);
-    }
-    Err(KernelError::Parameter { key, value: bytes.to_string(), why: format!("is not {least} to {most}") })
-}

@@ -55,6 +55,9 @@ pub struct Environment {
     pub threads: u32,
 }
 
+/// Builds a kernel for a worker thread.
+pub type Build = fn(&Params, &Environment) -> Result<Box<dyn Kernel>, KernelError>;
+
 /// A kernel in the list: its name, what it says of itself, and how to build it.
 pub struct Entry {
     /// As users write it, for example `memory-copy`.
@@ -62,7 +65,7 @@ pub struct Entry {
     /// What it says of itself.
     pub info: fn() -> KernelInfo,
     /// Builds one for a worker thread, or says which parameter is wrong.
-    pub build: fn(&Params, &Environment) -> Result<Box<dyn Kernel>, KernelError>,
+    pub build: Build,
 }
 
 /// What a kernel says of itself; the catalogue that scenario checks and documentation are made from.

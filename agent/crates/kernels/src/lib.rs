@@ -37,7 +37,9 @@ mod testing;
 mod udp_send;
 mod wake_up;
 
-pub use contract::{Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Params, Resource, Roles, Settle, Sink, Unit};
+pub use contract::{
+    Build, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Params, Resource, Roles, Settle, Sink, Unit,
+};
 
 /// Every kernel, in the order in which they are shown.
 pub const ALL: &[Entry] = &[

@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::batch::STEP_NS;
 use crate::peer::Peer;
 use crate::stream::connected_pair;
-use crate::{address, Entry, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+use crate::{address, limits, Entry, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
 
 const MAX_TCP_BYTES: usize = 1 << 20;
 const MAX_DATAGRAM_BYTES: usize = 16384;
@@ -47,8 +47,8 @@ impl Default for Params {
 impl Params {
     fn decode(params: &crate::Params, least: usize, most: usize) -> Result<(Sizes, Option<SocketAddr>), KernelError> {
         let Self { request_bytes, response_bytes, to } = serde_json::from_value(params.clone().into())?;
-        let request = address::size("request_bytes", request_bytes, least, most)?;
-        let response = address::size("response_bytes", response_bytes, least, most)?;
+        let request = limits::within("request_bytes", request_bytes, least..=most)?;
+        let response = limits::within("response_bytes", response_bytes, least..=most)?;
         Ok((Sizes { request, response }, address::parse(to.as_deref())?))
     }
 }
@@ -395,8 +395,10 @@ mod tests {
 
     #[test]
     fn wrong_parameters_are_named() {
-        assert!(error("udp-request", json!({ "request_bytes": 7 })).contains("parameter request_bytes: 7 is not 8 to 16384"));
-        assert!(error("tcp-request", json!({ "response_bytes": 0 })).contains("parameter response_bytes: 0 is not 1 to 1048576"));
+        assert!(error("udp-request", json!({ "request_bytes": 7 })).contains("parameter request_bytes: 7 is out of range; give 8 to 16384"));
+        assert!(
+            error("tcp-request", json!({ "response_bytes": 0 })).contains("parameter response_bytes: 0 is out of range; give 1 to 1048576")
+        );
         assert!(error("tcp-request", json!({ "port": 1 })).contains("unknown field `port`"));
     }
 }

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::batch;
 use crate::peer::Peer;
-use crate::{address, noise, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+use crate::{limits, noise, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -97,8 +97,8 @@ impl Kernel for SharedMemory {
 
 fn build(params: &crate::Params, _: &Environment) -> Result<Box<dyn Kernel>, KernelError> {
     let Params { message_bytes, slots } = serde_json::from_value(params.clone().into())?;
-    let message_bytes = address::size("message_bytes", message_bytes, 1, 16 << 20)?;
-    let slots = address::size("slots", slots, 1, 64)?;
+    let message_bytes = limits::within("message_bytes", message_bytes, 1..=16 << 20)?;
+    let slots = limits::within("slots", slots, 1..=64)?;
     let kernel =
         SharedMemory::new(message_bytes, slots).map_err(KernelError::host(format!("sharing {slots} slots of {message_bytes} bytes")))?;
     Ok(Box::new(kernel))
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn wrong_parameters_are_named() {
-        assert!(error("shared-memory", json!({ "slots": 0 })).contains("parameter slots: 0 is not 1 to 64"));
+        assert!(error("shared-memory", json!({ "slots": 0 })).contains("parameter slots: 0 is out of range; give 1 to 64"));
         assert!(error("shared-memory", json!({ "message_bytes": 1 << 30 })).contains("parameter message_bytes"));
     }
 }

@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::batch::STEP_NS;
 use crate::peer::Peer;
-use crate::{address, noise, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+use crate::{address, limits, noise, Build, Entry, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
 
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// A peer elsewhere that does not read must not keep a worker from being stopped.
@@ -184,14 +184,14 @@ impl Kernel for Stream {
 
 fn build_local(kind: Kind, params: &crate::Params) -> Result<Box<dyn Kernel>, KernelError> {
     let LocalParams { message_bytes } = serde_json::from_value(params.clone().into())?;
-    let message_bytes = address::size("message_bytes", message_bytes, 1, MAX_MESSAGE_BYTES)?;
+    let message_bytes = limits::within("message_bytes", message_bytes, 1..=MAX_MESSAGE_BYTES)?;
     let stream = Stream::local(kind, message_bytes).map_err(KernelError::host("opening a stream within the host"))?;
     Ok(Box::new(stream))
 }
 
 fn build_tcp(params: &crate::Params) -> Result<Box<dyn Kernel>, KernelError> {
     let TcpParams { message_bytes, to } = serde_json::from_value(params.clone().into())?;
-    let message_bytes = address::size("message_bytes", message_bytes, 1, MAX_MESSAGE_BYTES)?;
+    let message_bytes = limits::within("message_bytes", message_bytes, 1..=MAX_MESSAGE_BYTES)?;
     let stream = match address::parse(to.as_deref())? {
         Some(to) => Stream::remote(to, message_bytes).map_err(KernelError::host(format!("connecting to {to}")))?,
         None => Stream::local(Kind::TcpStream, message_bytes).map_err(KernelError::host("connecting on loopback"))?,
@@ -217,8 +217,6 @@ fn info_local(name: &'static str, summary: &'static str) -> KernelInfo {
         params: schema_for!(LocalParams),
     }
 }
-
-type Build = fn(&crate::Params, &Environment) -> Result<Box<dyn Kernel>, KernelError>;
 
 const fn local(name: &'static str, info: fn() -> KernelInfo, build: Build) -> Entry {
     Entry { name, info, build }
@@ -294,7 +292,7 @@ mod tests {
 
     #[test]
     fn wrong_parameters_are_named() {
-        assert_eq!(error("pipe", json!({ "message_bytes": 0 })), "parameter message_bytes: 0 is not 1 to 16777216");
+        assert_eq!(error("pipe", json!({ "message_bytes": 0 })), "parameter message_bytes: 0 is out of range; give 1 to 16777216");
         assert!(error("pipe", json!({ "to": "127.0.0.1:1" })).contains("unknown field `to`"));
         assert!(error("tcp-stream", json!({ "to": "somewhere" })).contains("parameter to: somewhere is no address and port"));
         assert!(error("tcp-stream", json!({ "to": "127.0.0.1:0" })).contains("has port 0"));

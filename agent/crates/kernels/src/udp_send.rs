@@ -17,7 +17,9 @@ use serde_json::json;
 use crate::pace::{Pace, Turn};
 use crate::peer::Peer;
 use crate::request::{stop_receiving, towards, udp_pair};
-use crate::{address, noise, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+use crate::{
+    address, limits, noise, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit,
+};
 
 const MAX_BATCH: usize = 256;
 /// How long a step may wait for its turn or for room in the device's queue before it looks whether it should stop.
@@ -173,8 +175,8 @@ fn rate(params: &Params, environment: &Environment) -> Result<Option<Pace>, Kern
 
 fn build(params: &crate::Params, environment: &Environment) -> Result<Box<dyn Kernel>, KernelError> {
     let params: Params = serde_json::from_value(params.clone().into())?;
-    let datagram_bytes = address::size("datagram_bytes", params.datagram_bytes, 0, 16384)?;
-    let batch = address::size("batch", params.batch, 1, MAX_BATCH)?;
+    let datagram_bytes = limits::within("datagram_bytes", params.datagram_bytes, 0..=16384)?;
+    let batch = limits::within("batch", params.batch, 1..=MAX_BATCH)?;
     let pace = rate(&params, environment)?;
     let to = address::parse(params.to.as_deref())?;
     let (socket, receiver) = open(to, datagram_bytes).map_err(KernelError::host("opening a datagram socket"))?;
@@ -258,7 +260,10 @@ mod tests {
 
     #[test]
     fn wrong_parameters_are_named() {
-        assert_eq!(error("udp-send", json!({ "datagram_bytes": 16385 })), "parameter datagram_bytes: 16385 is not 0 to 16384");
+        assert_eq!(
+            error("udp-send", json!({ "datagram_bytes": 16385 })),
+            "parameter datagram_bytes: 16385 is out of range; give 0 to 16384"
+        );
         assert!(error("udp-send", json!({ "rate_pps": 0 })).contains("leave it out for flat out"));
         assert!(error("udp-send", json!({ "batch": 0 })).contains("parameter batch: 0"));
     }

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::{Environment, KernelError};
+use crate::{limits, Environment, KernelError};
 
 const BLOCK_BYTES: u64 = 8192;
 const MAX_REQUEST_BYTES: u64 = 16 << 20;
@@ -204,19 +204,13 @@ impl Params {
             (Some(blocks), None) if !(1..=16).contains(&blocks) => {
                 wrong("request_blocks", blocks, "is not 1 to 16 blocks of 8 KiB; for other sizes give request_bytes")
             }
-            (None, Some(bytes)) if !(1..=MAX_REQUEST_BYTES).contains(&bytes) => {
-                wrong("request_bytes", bytes, format!("is not 1 to {MAX_REQUEST_BYTES}"))
-            }
-            (None, Some(bytes)) => Ok(bytes),
+            (None, Some(bytes)) => limits::within("request_bytes", bytes, 1..=MAX_REQUEST_BYTES),
             (blocks, None) => Ok(blocks.unwrap_or(1) * BLOCK_BYTES),
         }
     }
 
     fn depth(&self, request: u64) -> Result<u32, KernelError> {
-        let depth = self.queue_depth;
-        if !(1..=MAX_DEPTH).contains(&depth) {
-            return wrong("queue_depth", depth, format!("is not 1 to {MAX_DEPTH}"));
-        }
+        let depth = limits::within("queue_depth", self.queue_depth, 1..=MAX_DEPTH)?;
         if u64::from(depth) * request > MAX_BUFFER_BYTES {
             let fit = MAX_BUFFER_BYTES / request;
             return wrong(

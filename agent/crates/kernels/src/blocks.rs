@@ -14,7 +14,7 @@ use crate::{room, Environment, KernelError, Params};
 pub(crate) const BYTES_MAX: usize = 1 << 40;
 
 /// What a step goes through of each block: short enough to pace finely, long enough that reading the clock is nothing.
-pub(crate) const CHUNK_BYTES: usize = 256 << 10;
+pub(crate) const CHUNK_BYTES: usize = 512 << 10;
 
 /// How a block's memory is backed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

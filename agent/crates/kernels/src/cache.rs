@@ -69,18 +69,8 @@ fn plan(params: &Params, environment: &Environment) -> Result<Plan, KernelError>
         chains: params.chains,
         visit: params.visit,
         pages: Pages::from_parameter(params.huge_pages),
-        accesses: accesses(bytes),
         facts,
     })
-}
-
-/// Accesses in a step: an access takes some nanoseconds in a small ring and up to 100 in one that reaches memory.
-fn accesses(bytes: usize) -> usize {
-    if bytes <= 2 << 20 {
-        16_384
-    } else {
-        4096
-    }
 }
 
 fn found(level: Level, environment: &Environment) -> Result<CpuCache, KernelError> {
@@ -105,7 +95,7 @@ pub(crate) const ENTRY: Entry = Entry {
         summary: "walks a circular linked list a bit larger than a cache",
         unit: Unit::Accesses,
         figure: Figure::PerOperation { label: "ns per access" },
-        latency: Latency::Step("a walk of 4096 accesses, 16384 in rings of up to 2 MiB"),
+        latency: Latency::Step("a walk of as many accesses as the fact accesses_per_step says"),
         roles: Roles::Both,
         // Both take one turn of somebody's ring: on the way in our own, 640 Ki lines of a 40 MiB ring at 80 ns each if
         // nothing helps, on the way out the neighbour's, which finds its lines displaced. Private caches take microseconds.

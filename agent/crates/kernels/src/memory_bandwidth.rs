@@ -206,7 +206,7 @@ fn info(name: &'static str, summary: &'static str, step: &'static str, params: S
 
 pub(crate) const READ: Entry = Entry {
     name: "memory-read",
-    info: || info("memory-read", "reads a block", "a read of 256 KiB", schema_for!(LoadParams)),
+    info: || info("memory-read", "reads a block", "a read of 512 KiB", schema_for!(LoadParams)),
     build: |params, environment| {
         let params: LoadParams = serde_json::from_value(params.clone().into())?;
         Ok(Box::new(Bandwidth::build(&params.into(), read, 1, environment)?))
@@ -215,7 +215,7 @@ pub(crate) const READ: Entry = Entry {
 
 pub(crate) const WRITE: Entry = Entry {
     name: "memory-write",
-    info: || info("memory-write", "writes a block", "a write of 256 KiB", schema_for!(StoreParams)),
+    info: || info("memory-write", "writes a block", "a write of 512 KiB", schema_for!(StoreParams)),
     build: |params, environment| {
         let params: StoreParams = serde_json::from_value(params.clone().into())?;
         Ok(Box::new(Bandwidth::build(&params, write, 1, environment)?))
@@ -225,7 +225,7 @@ pub(crate) const WRITE: Entry = Entry {
 /// Counts the bytes copied once, as VITS and mbw do; STREAM would count them as read and as written.
 pub(crate) const COPY: Entry = Entry {
     name: "memory-copy",
-    info: || info("memory-copy", "copies bytes from one block to another", "a copy of 256 KiB", schema_for!(StoreParams)),
+    info: || info("memory-copy", "copies bytes from one block to another", "a copy of 512 KiB", schema_for!(StoreParams)),
     build: |params, environment| {
         let params: StoreParams = serde_json::from_value(params.clone().into())?;
         Ok(Box::new(Bandwidth::build(&params, copy, 1, environment)?))
@@ -234,7 +234,7 @@ pub(crate) const COPY: Entry = Entry {
 
 pub(crate) const SCALE: Entry = Entry {
     name: "memory-scale",
-    info: || info("memory-scale", "a = q b over two blocks of numbers", "256 KiB of each block", schema_for!(StoreParams)),
+    info: || info("memory-scale", "a = q b over two blocks of numbers", "512 KiB of each block", schema_for!(StoreParams)),
     build: |params, environment| {
         let params: StoreParams = serde_json::from_value(params.clone().into())?;
         Ok(Box::new(Bandwidth::build(&params, scale, 2, environment)?))
@@ -243,7 +243,7 @@ pub(crate) const SCALE: Entry = Entry {
 
 pub(crate) const TRIAD: Entry = Entry {
     name: "memory-triad",
-    info: || info("memory-triad", "a = b + q c over three blocks of numbers", "256 KiB of each block", schema_for!(StoreParams)),
+    info: || info("memory-triad", "a = b + q c over three blocks of numbers", "512 KiB of each block", schema_for!(StoreParams)),
     build: |params, environment| {
         let params: StoreParams = serde_json::from_value(params.clone().into())?;
         Ok(Box::new(Bandwidth::build(&params, triad, 3, environment)?))

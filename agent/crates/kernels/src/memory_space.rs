@@ -25,7 +25,7 @@ struct Params {
 
 impl Default for Params {
     fn default() -> Self {
-        Self { touch: false, bound_bytes: None, chunk_bytes: 1 << 20 }
+        Self { touch: false, bound_bytes: None, chunk_bytes: 256 << 10 }
     }
 }
 
@@ -220,8 +220,8 @@ mod tests {
 
     #[test]
     fn a_bound_that_leaves_a_worker_nothing_is_refused() {
-        let error = kernel(&root(&[]), r#"{"bound_bytes": 2097152}"#, 3).map(drop).expect_err("no chunk").to_string();
-        assert!(error.contains("leaves no chunk of 1048576 bytes to each of 3 workers"), "{error}");
+        let error = kernel(&root(&[]), r#"{"bound_bytes": 2097152}"#, 9).map(drop).expect_err("no chunk").to_string();
+        assert!(error.contains("leaves no chunk of 262144 bytes to each of 9 workers"), "{error}");
         let error = kernel(&root(&[]), r#"{"chunk_bytes": 1}"#, 1).map(drop).expect_err("no chunk").to_string();
         assert!(error.starts_with("parameter chunk_bytes: 1 is out of range"), "{error}");
     }
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn a_pause_gives_everything_back() {
         let mut kernel = kernel(&root(&[]), r#"{"touch": true}"#, 1).expect("there is room");
-        (0..5).for_each(|_| assert_eq!(step(&mut kernel), 1 << 20));
+        (0..5).for_each(|_| assert_eq!(step(&mut kernel), 256 << 10));
         kernel.pause();
         assert!(kernel.held.is_empty());
         step(&mut kernel);

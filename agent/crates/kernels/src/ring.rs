@@ -42,8 +42,6 @@ pub(crate) struct Plan {
     pub(crate) chains: usize,
     pub(crate) visit: Visit,
     pub(crate) pages: Pages,
-    /// Steps of each chain in one step of the kernel, divided by the chains.
-    pub(crate) accesses: usize,
     pub(crate) facts: Params,
 }
 
@@ -59,13 +57,13 @@ impl RingWalk {
     pub(crate) fn build(plan: Plan, environment: &Environment) -> Result<Self, KernelError> {
         check_chains(plan.chains)?;
         within("bytes", plan.bytes, plan.line_bytes * plan.chains.max(2)..=blocks::BYTES_MAX)?;
+        let rounds = accesses(&plan) / plan.chains;
         let mut facts = plan.facts;
         let block = blocks::untouched("bytes", plan.bytes, plan.pages, environment, &mut facts)?;
         let mut ring = Ring::new(block, plan.line_bytes);
         link(&mut ring, plan.order, Chance::new(environment.seed, environment.thread));
         let lines = ring.len();
         ring.stand(&(0..plan.chains).map(|chain| chain * lines / plan.chains).collect::<Vec<_>>());
-        let rounds = plan.accesses.div_ceil(plan.chains);
         facts.extend([
             ("ring_bytes".into(), json!(lines * plan.line_bytes)),
             ("line_bytes".into(), json!(plan.line_bytes)),
@@ -84,6 +82,18 @@ impl Kernel for RingWalk {
 
     fn facts(&self) -> Params {
         self.facts.clone()
+    }
+}
+
+/// Accesses in a step of 20 to 300 µs: each takes a few nanoseconds where the ring is small or a prefetcher helps, and some
+/// 100 where one chain waits for memory.
+fn accesses(plan: &Plan) -> usize {
+    const MANY: usize = 16_384;
+    const FEW: usize = 2048;
+    if plan.bytes <= 2 << 20 || plan.order == Order::Sequential {
+        MANY
+    } else {
+        MANY.min(FEW * plan.chains)
     }
 }
 

@@ -86,3 +86,33 @@ pub fn find(name: &str) -> Result<&'static Entry, KernelError> {
         known: ALL.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", "),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_kernel_is_listed_once_under_the_name_it_gives_itself() {
+        let names: HashSet<_> = ALL.iter().map(|entry| entry.name).collect();
+        assert_eq!(names.len(), ALL.len());
+        assert!(ALL.iter().all(|entry| (entry.info)().name == entry.name));
+    }
+
+    #[test]
+    fn every_kernel_is_in_the_index_of_the_documentation() {
+        let index = include_str!("../../../../docs/kernels/README.md");
+        let missing: Vec<_> = ALL.iter().map(|entry| entry.name).filter(|name| !index.contains(&format!("`{name}`"))).collect();
+        assert!(missing.is_empty(), "docs/kernels/README.md does not name {missing:?}");
+    }
+
+    #[test]
+    fn no_kernel_takes_a_parameter_it_does_not_know() {
+        for entry in ALL {
+            let params = [("no-such-parameter".to_owned(), serde_json::json!(1))].into_iter().collect();
+            let error = (entry.build)(&params, &testing::environment()).map(drop).expect_err(entry.name).to_string();
+            assert!(error.contains("unknown field `no-such-parameter`"), "{}: {error}", entry.name);
+        }
+    }
+}

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from partywall import units
 
 Bytes = Annotated[int, BeforeValidator(units.parse_bytes), Field(ge=0)]
 BytesPerSecond = Annotated[int, BeforeValidator(units.parse_bps), Field(gt=0)]
-DurationNs = Annotated[int, BeforeValidator(units.parse_duration_ns), Field(ge=0)]
+# Written with its unit, because a bare number is refused when it is read.
+DurationNs = Annotated[
+    int,
+    BeforeValidator(units.parse_duration_ns),
+    PlainSerializer(lambda ns: f"{ns}ns", return_type=str, when_used="json"),
+    Field(ge=0),
+]
 Share = Annotated[float, BeforeValidator(units.parse_share), Field(gt=0, le=1)]
 Level = str | float | int | bool
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64)]

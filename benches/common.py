@@ -1,0 +1,79 @@
+"""What benchmarks share: running scenarios without a screen, timing peers in turn, and the last line."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from partywall import pipeline
+from partywall.model.evidence import Evidence
+from partywall.model.finding import Findings
+from partywall.model.scenario import Scenario
+from partywall.run import Silent
+from partywall.sandbox import reap
+from partywall.store import RunDirectory
+
+
+def arguments(description: str) -> argparse.Namespace:
+    """--quick, as every benchmark takes it."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="under a minute; wider intervals")
+    return parser.parse_args()
+
+
+def conclude(name: str, figure: str, *, met: bool) -> NoReturn:
+    """The figure on the last line; exit code 0 if the bar is met, 1 if not."""
+    print(f"{name}: {figure} [{'bar met' if met else 'BAR NOT MET'}]", flush=True)
+    sys.exit(0 if met else 1)
+
+
+def measure(content: dict[str, Any], seed: int = 1) -> tuple[Evidence, Findings]:
+    """Runs a scenario as `partywall run` does, in a temporary run directory."""
+    reap()
+    scenario = Scenario.model_validate({"partywall": 1} | content)
+    facts = pipeline.host_facts()
+    plan = pipeline.plan(scenario, facts, seed)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        run = RunDirectory.create(Path(folder) / "run", "", plan, facts)
+        pipeline.measure(run, Silent())
+        return pipeline.analyse(run)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Ours over the peer's, pair by pair."""
+
+    pairs: Sequence[float]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.pairs)
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Of the median, by order statistics: no assumption about the shape of the noise."""
+        from scipy import stats  # noqa: PLC0415 - slow to import
+
+        ordered = sorted(self.pairs)
+        k = int(stats.binom.ppf((1 - level) / 2, len(ordered), 0.5))
+        k = max(0, min(k, (len(ordered) - 1) // 2))
+        return ordered[k], ordered[-1 - k]
+
+    def __str__(self) -> str:
+        low, high = self.interval()
+        return f"{self.median:.3f} ({low:.3f} to {high:.3f}, {len(self.pairs)} pairs)"
+
+
+def interleaved(ours: Callable[[], float], peer: Callable[[], float], pairs: int) -> Ratio:
+    """Measures both in turn, changing who goes first, and pairs neighbours in time."""
+    found = []
+    for number in range(pairs):
+        order = [ours, peer] if number % 2 == 0 else [peer, ours]
+        values = {which: which() for which in order}
+        found.append(values[ours] / values[peer])
+    return Ratio(found)

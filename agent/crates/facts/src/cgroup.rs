@@ -220,10 +220,10 @@ mod tests {
 
     #[test]
     fn the_tightest_limit_on_the_way_up_counts_without_what_can_be_dropped() {
-        let root = host(V2);
-        let own = own(root.path()).unwrap();
+        let host = host(V2);
+        let own = own(host.path()).unwrap();
         assert_eq!(own.v2.as_deref(), Some("/sys/fs/cgroup/a/b"));
-        let room = memory_room(root.path(), &own).unwrap();
+        let room = memory_room(host.path(), &own).unwrap();
         assert_eq!(room.folder, "/sys/fs/cgroup/a");
         assert_eq!(room.left_bytes(), 400_000);
     }

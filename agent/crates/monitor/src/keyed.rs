@@ -1,8 +1,7 @@
 //! Files of lines that begin with a key and a number, such as `/proc/vmstat` and `/proc/meminfo`.
 
-use std::collections::HashMap;
-
 use crate::counter::Column;
+use crate::names::Places;
 use crate::text::{lines, number, words};
 
 /// Kernels up to 4.8 split some counters of `/proc/vmstat` by zone, and some still do.
@@ -10,7 +9,7 @@ const ZONES: [&str; 7] = ["", "_dma", "_dma32", "_normal", "_high", "_movable", 
 
 /// Finds the columns by the keys of lines. A counter that is split by zone is summed.
 pub(crate) struct Keyed {
-    places: HashMap<Vec<u8>, usize>,
+    places: Places,
     steps: Vec<f64>,
 }
 

@@ -7,6 +7,7 @@
 mod buffer;
 mod counter;
 mod keyed;
+mod names;
 mod reader;
 mod sources;
 mod table;

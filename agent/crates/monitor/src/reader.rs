@@ -20,16 +20,16 @@ pub(crate) trait Source: Send {
     fn read(&mut self, buffer: &mut Buffer, row: &mut Row);
 }
 
-/// A file and how its text fills a row.
+/// A file and how its text is parsed into a row.
 struct FileSource<F> {
     file: File,
-    fill: F,
+    parse: F,
 }
 
 impl<F: Fn(&[u8], &mut Row) + Send> Source for FileSource<F> {
     fn read(&mut self, buffer: &mut Buffer, row: &mut Row) {
         if let Ok(text) = buffer.read(&self.file) {
-            (self.fill)(text, row);
+            (self.parse)(text, row);
         }
     }
 }
@@ -121,14 +121,14 @@ impl Builder<'_> {
         self.sources.push((start..self.header.len(), source));
     }
 
-    /// Adds a file whose text `fill` turns into a row.
+    /// Adds a file whose text `parse` turns into a row.
     pub fn add_file(
         &mut self,
         parts: Vec<(&'static Group, Vec<CounterInfo>)>,
         file: File,
-        fill: impl Fn(&[u8], &mut Row) + Send + 'static,
+        parse: impl Fn(&[u8], &mut Row) + Send + 'static,
     ) {
-        self.add(parts, Box::new(FileSource { file, fill }));
+        self.add(parts, Box::new(FileSource { file, parse }));
     }
 
     fn finish(self) -> (Reader, Vec<Missing>) {

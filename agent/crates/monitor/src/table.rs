@@ -1,8 +1,7 @@
-//! Files with one line a subject, such as `/proc/diskstats`.
-
-use std::collections::HashMap;
+//! Files with one line a subject, such as `/proc/net/dev`.
 
 use crate::counter::{Column, CounterInfo};
+use crate::names::Places;
 use crate::text::{lines, name};
 
 /// The subject and the numbers of a line, `None` for a line of another kind.
@@ -13,7 +12,7 @@ pub(crate) struct Table<const N: usize> {
     parse: ParseLine<N>,
     columns: &'static [Column],
     subjects: Vec<String>,
-    places: HashMap<Vec<u8>, usize>,
+    places: Places,
 }
 
 impl<const N: usize> Table<N> {
@@ -21,7 +20,7 @@ impl<const N: usize> Table<N> {
     pub fn new(text: &[u8], parse: ParseLine<N>, columns: &'static [Column], keep: impl Fn(&str) -> bool) -> Self {
         debug_assert_eq!(columns.len(), N);
         let mut subjects = Vec::new();
-        let mut places = HashMap::new();
+        let mut places = Places::default();
         for (subject, _) in lines(text).filter_map(parse) {
             if keep(&name(subject)) && !places.contains_key(subject) {
                 places.insert(subject.to_vec(), subjects.len() * N);

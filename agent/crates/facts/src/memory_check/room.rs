@@ -117,20 +117,20 @@ mod tests {
         MemoryRoom { folder: "/sys/fs/cgroup/box".into(), limit_bytes, used_bytes }
     }
 
-    fn with(bytes: u64) -> Result<Room, MemoryError> {
-        Ok(tightest(bytes, 0, None))
+    fn with(bytes: u64) -> Room {
+        tightest(bytes, 0, None)
     }
 
     #[test]
     fn waiting_ends_when_memory_is_free() {
         let mut rooms = [10, 20, 30].into_iter();
-        let waited = wait(25, 100, 1000, || with(rooms.next().unwrap()), |now| now + 7);
+        let waited = wait(25, 100, 1000, || Ok(with(rooms.next().unwrap())), |now| now + 7);
         assert_eq!(waited.unwrap(), 14);
     }
 
     #[test]
     fn waiting_ends_at_the_deadline_with_both_numbers() {
-        let error = wait(25, 0, 20_000_000, || with(24), |now| now + 5_000_000).unwrap_err();
+        let error = wait(25, 0, 20_000_000, || Ok(with(24)), |now| now + 5_000_000).unwrap_err();
         assert!(matches!(error, MemoryError::NotFree { asked_bytes: 25, room_bytes: 24, waited_ms: 20, .. }), "{error}");
     }
 

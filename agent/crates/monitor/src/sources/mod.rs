@@ -1,7 +1,7 @@
 //! The sources of counters, one file each: what its columns are, and how its text is parsed.
 
 mod cgroup;
-mod diskstats;
+mod disk;
 mod frequency;
 mod meminfo;
 mod net_dev;
@@ -27,7 +27,7 @@ pub(crate) const OPEN: &[fn(&mut Builder)] = &[
     pressure::open,
     meminfo::open,
     vmstat::open,
-    diskstats::open,
+    disk::open,
     net_dev::open,
     softnet::open,
     snmp::open,
@@ -48,7 +48,7 @@ pub(crate) const GROUPS: &[&Group] = &[
     &pressure::IO,
     &meminfo::GROUP,
     &vmstat::GROUP,
-    &diskstats::GROUP,
+    &disk::GROUP,
     &net_dev::GROUP,
     &softnet::GROUP,
     &snmp::GROUP,

@@ -172,6 +172,15 @@ pub fn memory_check(root: &Path, bytes: u64, budget_ns: Nanos) -> Result<MemoryC
     })
 }
 
+/// Waits until `bytes` are free and checks them then; `budget_ns` bounds both together.
+///
+/// # Errors
+/// As [`wait_until_free`] and [`memory_check`].
+pub fn check_when_free(root: &Path, bytes: u64, budget_ns: Nanos) -> Result<MemoryCheck, MemoryError> {
+    let waited_ns = wait_until_free(root, bytes, clock::now().saturating_add(budget_ns))?;
+    memory_check(root, bytes, budget_ns.saturating_sub(waited_ns))
+}
+
 /// Writes to each page in turn until `deadline_ns`, or until the first jump if `stop_at_jump` then says so.
 fn touch(memory: &mut [u8], deadline_ns: Nanos, stop_at_jump: impl Fn() -> bool) -> Pass {
     let total_pages = memory.len().div_ceil(PAGE_BYTES) as u64;
@@ -308,6 +317,12 @@ mod tests {
         let error = memory_check(Path::new("/"), u64::MAX, 1).unwrap_err();
         assert!(matches!(&error, MemoryError::TooMuch { asked_bytes: u64::MAX, .. }));
         assert!(error.to_string().contains(&u64::MAX.to_string()) && error.to_string().contains(&room.bound.to_string()), "{error}");
+    }
+
+    #[test]
+    fn waiting_for_what_can_never_be_free_ends_with_the_budget() {
+        let error = check_when_free(Path::new("/"), u64::MAX, 0).unwrap_err();
+        assert!(matches!(error, MemoryError::NotFree { asked_bytes: u64::MAX, .. }), "{error}");
     }
 
     #[test]

@@ -1,4 +1,7 @@
-"""Lines of real programs to slices of work. The golden files were written by fio 3.33, sysbench 1.0.20, vmstat and stress-ng 0.15.06."""
+"""Lines of real programs to slices of work.
+
+The golden files were written by fio 3.33, sysbench 1.0.20, vmstat and stress-ng 0.15.06.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ _NUMBER = re.compile(r"^\s*([+-]?(?:\d+(?:[_\d]*)(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d
 _CPU_RANGE = re.compile(r"^\s*([0-9]{1,5})\s*(?:-\s*([0-9]{1,5})\s*)?$")
 CPU_MAX = 8191
 
-_SECONDS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
+_SECONDS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
+_SECONDS |= {"m": 60 * 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 _BYTES = {"": 1, "B": 1}
 for _power, _prefix in enumerate("kMGT", start=1):
     _BYTES |= {f"{_prefix}B": 1000**_power, f"{_prefix.upper()}iB": 1024**_power}
@@ -39,7 +40,8 @@ def parse_duration_ns(value: str | float) -> int:
     """'100ms', '2.5s', '3min' → nanoseconds. A bare number is refused, for its unit would be a guess."""
     number, unit = _split(str(value), "a duration", "100ms, 2s or 3min")
     if unit not in _SECONDS:
-        raise ValueError(f"{value!r} is not a duration; write a number and one of {', '.join(_SECONDS)}, for example 100ms")
+        units = ", ".join(_SECONDS)
+        raise ValueError(f"{value!r} is not a duration; write a number and one of {units}, for example 100ms")
     return round(number * _SECONDS[unit])
 
 

@@ -1,6 +1,6 @@
 """Each wrong scenario of the corpus gets one message a mistake, with its line, key and remedy.
 
-A file of the corpus begins with one comment a mistake: `# expect: line N | key | part of the message | part of the remedy`.
+A file of the corpus begins with one comment a mistake: `# expect: line N | key | part of message | part of remedy`.
 """
 
 from __future__ import annotations

@@ -28,14 +28,15 @@ def decodes_or_refuses(raw: bytes) -> None:
     try:
         scenario = loads(raw, "x.yaml", CATALOGUE)
     except UsageError as error:
-        assert error.problems
-        for problem in error.problems:
-            assert problem.message
-            assert problem.file == "x.yaml"
-            assert "\n" not in str(problem)
+        problems = error.problems
     else:
+        problems = ()
         assert isinstance(scenario, Scenario)
         assert check(scenario, CATALOGUE) == []
+    for problem in problems:
+        assert problem.message
+        assert problem.file == "x.yaml"
+        assert "\n" not in str(problem)
 
 
 def test_the_seed_itself_is_good():

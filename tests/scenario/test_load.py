@@ -44,7 +44,7 @@ def test_a_file_and_its_text_give_the_same(tmp_path: Path, catalogue: Catalogue)
         (lambda path: path.mkdir(), "this is a directory"),
         (os.mkfifo, "not a regular file"),
         (lambda path: path.symlink_to(path), "symbolic link"),
-        (lambda path: None, "No such file"),
+        (lambda _: None, "No such file"),
         (lambda path: path.write_bytes(b""), "empty"),
         (lambda path: path.write_bytes(b"\xff\xfea\0"), "0xff is not UTF-8"),
         (lambda path: path.write_bytes(b"a: 1\n" * 20_000), "too long"),
@@ -125,3 +125,9 @@ def test_the_demo_takes_less_than_three_minutes_and_needs_no_root():
     parts = [*demo.victims.values(), *demo.aggressors.values()]
     assert {part.sandbox.backend for part in parts} == {"process"}
     assert all(part.command is None for part in parts)
+
+
+def test_the_example_in_the_documentation_is_a_scenario():
+    page = (Path(__file__).parents[2] / "docs" / "scenario.md").read_text("utf-8")
+    example = page.split("```yaml\n")[1].split("```")[0]
+    assert loads(example).name == "cache-neighbours"

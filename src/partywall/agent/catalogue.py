@@ -1,4 +1,4 @@
-"""What the agent's kernels say of themselves: resource, unit, roles, settling time, and a JSON Schema of their parameters.
+"""What the agent's kernels say of themselves: resource, unit, roles, settling time, and the schema of their parameters.
 
 Read from `catalogue.json`, which the agent prints (`partywall-agent catalogue`) and which is checked in, so that a
 scenario can be checked where no agent is. Nothing here starts an agent.
@@ -82,7 +82,7 @@ class Catalogue:
         return tuple(name for name, info in self._kernels.items() if role is None or info.can_be(role))
 
     def check_params(self, name: str, params: Mapping[str, Any]) -> list[ParamMistake]:
-        """What is wrong with a kernel's parameters, as (key, message, remedy); the key is dotted below the first level."""
+        """What is wrong with a kernel's parameters, as (key, message, remedy); keys below keys are dotted."""
         info = self._kernels[name]
         errors = Draft202012Validator(info.params).iter_errors(dict(params))
         return [mistake for error in errors for mistake in _explain(info, error)]
@@ -94,7 +94,7 @@ def shipped() -> Catalogue:
     return Catalogue.from_json(resources.files("partywall.agent").joinpath("catalogue.json").read_text("utf-8"))
 
 
-def _explain(info: KernelInfo, error: ValidationError) -> list[ParamMistake]:
+def _explain(info: KernelInfo, error: ValidationError) -> list[ParamMistake]:  # noqa: PLR0911  one for each keyword
     key = ".".join(str(part) for part in error.absolute_path)
     value: Any = error.instance
     match error.validator:

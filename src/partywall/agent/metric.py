@@ -1,4 +1,4 @@
-"""A command's output, line by line with its time of arrival, into slices of work: by regular expression, JSONPath or column.
+"""A command's output, line by line with its time of arrival, into slices of work: by pattern, JSONPath or column.
 
 Pure but for the readings it remembers. It starts nothing, reads no clock, and never fails on what a program prints: a
 reading it cannot use is left out and counted in `Extractor.counts`, for the run to report.
@@ -37,7 +37,7 @@ class MetricError(ValueError):
 class Counts:
     """What became of the readings. lines: seen in all. readings: numbers found. bad: found but not a usable number.
 
-    resets: totals that went back, as when the command starts afresh. bunched: came at the same instant as the one before.
+    resets: totals that went back, as when the command starts afresh. bunched: came at the instant of the one before.
     malformed: JSON documents or CSV lines that do not parse.
     """
 
@@ -56,10 +56,10 @@ class Reader(Protocol):
 
 
 class Extractor:
-    """Turns a command's lines into slices (start_ns, end_ns, work), work being in the unit that `Metric.scale` leads to.
+    """Turns a command's lines into slices (start_ns, end_ns, work), work in the unit that `Metric.scale` leads to.
 
-    rate: a reading holds for the time since the reading before it. total: the difference of two readings was done between
-    them. So the first reading only opens the first slice. Raises MetricError if the metric itself cannot be used.
+    rate: a reading holds for the time since the reading before it. total: the difference of two readings was done
+    between them. So the first reading only opens the first slice. Raises MetricError if the metric cannot be used.
     """
 
     def __init__(self, metric: Metric) -> None:

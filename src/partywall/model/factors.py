@@ -1,8 +1,8 @@
 """Factors: what a scenario varies, and the scenarios that follow from it.
 
-A path names what is varied: `victim.X` (every victim), `victims.NAME.X`, `aggressor.X`, `aggressors.NAME.X` or `sandbox.X`
-(every sandbox), where X is a key of that part of the scenario. Pure. Whether a level makes sense there is for
-`partywall.scenario.check` to say; here a value only has to be of the key's type.
+A path names what is varied: `victim.X` (every victim), `victims.NAME.X`, `aggressor.X`, `aggressors.NAME.X` or
+`sandbox.X` (every sandbox), where X is a key of that part of the scenario. Pure. Whether a level makes sense there,
+`partywall.scenario.check` says; here a value only has to be of the key's type.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def targets(scenario: Scenario, path: str) -> tuple[At, ...]:
 
 
 def apply(scenario: Scenario, path: str, level: Level) -> Scenario:
-    """The scenario with `level` at what `path` names. Raises FactorError, or pydantic's ValidationError for the level."""
+    """The scenario with `level` at what `path` names. Raises FactorError, or ValidationError for the level."""
     for at in targets(scenario, path):
         scenario = _set(scenario, at, level)
     return scenario
@@ -71,7 +71,7 @@ def apply(scenario: Scenario, path: str, level: Level) -> Scenario:
 def expand(scenario: Scenario, factors: Factors | None = None) -> list[tuple[Levels, Scenario]]:
     """Every combination of levels, with the scenario it makes, the last factor changing fastest.
 
-    factors: those to combine, all of the scenario's by default. Without factors there is one combination, the empty one.
+    factors: those to combine, all of the scenario's by default. Without any there is one combination, the empty one.
     """
     chosen = scenario.factors if factors is None else factors
     return [(levels, _with(scenario, levels)) for levels in combinations(chosen)]

@@ -201,7 +201,9 @@ def _reservations(scenario: Scenario) -> Iterator[Mistake]:
                 last[place] = ("aggressors", name) if aggressor.sandbox.cpu_reservation else last.get(place, ())
         for place, share in promised.items():
             if share > 1 + 1e-9:
-                message = f"reservations on {place} beside the victim {victim_name!r} add up to {share:g}, more than the whole of it"
+                message = (
+                    f"reservations on {place} beside the victim {victim_name!r} add up to {share:g}, more than it has"
+                )
                 yield Mistake(
                     (*last[place], "sandbox", "cpu_reservation"), message, "lower them until they add up to at most 1"
                 )
@@ -381,20 +383,21 @@ def _blame(scenario: Scenario, mistake: Mistake, where: list[factors.Levels], co
 
 def _timing(scenario: Scenario) -> Iterator[Mistake]:
     timing = scenario.timing
+    slot, slot_max, slice_ = map(units.format_duration, (timing.slot, timing.slot_max, timing.slice))
     if timing.slot < 2 * timing.slice:
-        message = f"a slot of {units.format_duration(timing.slot)} holds fewer than two slices of {units.format_duration(timing.slice)}"
+        message = f"a slot of {slot} holds fewer than two slices of {slice_}"
         yield Mistake(
             ("timing", "slot"),
             message,
             "lengthen the slot or shorten the slice; its halves are compared with each other",
         )
     if timing.slot_max < timing.slot:
-        message = f"slot_max {units.format_duration(timing.slot_max)} is shorter than slot {units.format_duration(timing.slot)}"
+        message = f"slot_max {slot_max} is shorter than slot {slot}"
         yield Mistake(("timing", "slot_max"), message, "raise slot_max or shorten slot")
 
 
 def _treatment_count(scenario: Scenario, varied: factors.Factors) -> int:
-    """The most a block can hold: baseline, null, each aggressor at each intensity, and these again under each live limit."""
+    """The most a block can hold: baseline, null, each aggressor at each intensity, again under each live limit."""
     pressed = sum(len(aggressor.intensity) for aggressor in scenario.aggressors.values())
     live = list(factors.split(scenario.model_copy(update={"factors": varied}))[0])
     most = max((_live_count(scenario, varied, live, victim) for victim in scenario.victims), default=0)
@@ -442,5 +445,6 @@ def _budget(scenario: Scenario, catalogue: Catalogue) -> Iterator[Mistake]:
         f"a budget of {units.format_duration(scenario.budget)} cannot hold {scenario.min_blocks} blocks of {what}: "
         f"that takes at least {units.format_duration(needed)}"
     )
-    remedy = f"give budget: {math.ceil(needed / 1e9)}s or more, or fewer victims, aggressors or levels, or a shorter timing.slot"
+    less = "fewer victims, aggressors or levels, or a shorter timing.slot"
+    remedy = f"give budget: {math.ceil(needed / 1e9)}s or more, or {less}"
     yield Mistake(("budget",), message, remedy)

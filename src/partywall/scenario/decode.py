@@ -61,7 +61,7 @@ _PLAIN: Final = {
 
 @dataclass(frozen=True)
 class Document:
-    """Plain values, the line of each key or item, and what could not be read; `spoiled` is where values were left out."""
+    """Plain values, the line of each key or item, and what could not be read; `spoiled`: where values were left out."""
 
     data: Any
     lines: dict[Path, int]

@@ -1,6 +1,6 @@
 """Pydantic's errors in plain words: one mistake for each place in the file, with what would do.
 
-Pure: from an error and the values it was found in to (path, message, remedy). Lines are added by `partywall.scenario.load`.
+Pure: from an error and the values it was found in to (path, message, remedy). `partywall.scenario.load` adds lines.
 """
 
 from __future__ import annotations
@@ -139,12 +139,19 @@ def _place(details: ErrorDetails, data: Any) -> Path:
     """The error's place in the file: pydantic's own, without the branches of unions it tried."""
     path: list[str | int] = []
     for part in details["loc"]:
-        if (isinstance(data, dict) and part in data) or (isinstance(data, list) and isinstance(part, int) and part < len(data)):
+        if holds(data, part):
             data = data[part]
         elif details["type"] != "missing":
             continue
         path.append(part)
     return tuple(path)
+
+
+def holds(data: Any, part: str | int) -> bool:
+    """Whether a mapping or list has this key or index."""
+    if isinstance(data, list):
+        return isinstance(part, int) and part < len(data)
+    return isinstance(data, dict) and part in data
 
 
 def _at(data: Any, path: Path) -> Any:
@@ -162,7 +169,7 @@ def _first(found: list[ErrorDetails]) -> ErrorDetails:
     return typed[0] if len(found) > 1 and typed else found[0]
 
 
-def _translate(path: Path, inner: Path, details: ErrorDetails, data: Any) -> Mistake:
+def _translate(path: Path, inner: Path, details: ErrorDetails, data: Any) -> Mistake:  # noqa: PLR0911  one for each kind
     kind, context = details["type"], details.get("ctx", {})
     value = (
         details["input"] if kind in ("missing", "extra_forbidden") or "[key]" in details["loc"] else _at(data, inner)
@@ -186,7 +193,7 @@ def _translate(path: Path, inner: Path, details: ErrorDetails, data: Any) -> Mis
     return _out_of_range(path, name, kind, context, value, details["msg"])
 
 
-def _out_of_range(path: Path, name: str, kind: str, context: Mapping[str, Any], value: Any, said: str) -> Mistake:
+def _out_of_range(path: Path, name: str, kind: str, context: Mapping[str, Any], value: Any, said: str) -> Mistake:  # noqa: PLR0911
     match kind:
         case "greater_than":
             return Mistake(path, f"{shown(value)} is too small", f"give more than {context['gt']}")

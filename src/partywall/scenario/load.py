@@ -22,7 +22,7 @@ from partywall.errors import Problem, UsageError
 from partywall.model.scenario import Scenario
 from partywall.scenario.check import check, check_parts
 from partywall.scenario.decode import BYTES_MAX, Document, Path, decode, key_text, one_line
-from partywall.scenario.explain import Mistake, did_you_mean, explain, meant
+from partywall.scenario.explain import Mistake, did_you_mean, explain, holds, meant
 
 _REMOVALS_MAX = 50
 
@@ -103,7 +103,7 @@ def _problem(mistake: Mistake, document: Document, file: str) -> Problem:
 
 
 def _build(document: Document, catalogue: Catalogue) -> tuple[list[Mistake], Scenario | None]:
-    """The scenario, and what is wrong with it. Where the form is wrong, the rest is still checked as far as it can be."""
+    """The scenario, and what is wrong with it. Where the form is wrong, the rest is checked as far as it can be."""
     data = copy.deepcopy(document.data)
     mistakes = _spell_out(data)
     scenario, malformed = _validate(data, document, {mistake.path for mistake in mistakes})
@@ -121,8 +121,8 @@ def _build(document: Document, catalogue: Catalogue) -> tuple[list[Mistake], Sce
 def _is_news(path: Path, told: AbstractSet[Path], present: Container[Path]) -> bool:
     """Whether a mistake says more than those told already.
 
-    What touches the place of another follows from it; so does what is missed in a part that has another mistake (the key
-    may be there, misspelt), and a goal's name that is not found where a whole part was told to be wrong.
+    What touches the place of another follows from it; so does what is missed in a part that has another mistake (the
+    key may be there, misspelt), and a goal's name that is not found where a whole part was told to be wrong.
     """
     if _follows(path, told):
         return False
@@ -145,7 +145,8 @@ def _validate(
             mistakes = _innermost(explain(error, data))
         found += [mistake for mistake in mistakes if not _follows(mistake.path, known)]
         known |= {mistake.path for mistake in mistakes}
-        if not all([_rename(data, document, mistake) or _remove(data, mistake.path) for mistake in reversed(mistakes)]):
+        repaired = [_rename(data, document, mistake) or _remove(data, mistake.path) for mistake in reversed(mistakes)]
+        if not all(repaired):
             break
         found += [mistake for mistake in _spell_out(data) if not _follows(mistake.path, known)]
     return None, found
@@ -186,18 +187,14 @@ def _remove(data: Any, path: Path) -> bool:
         data[path[0]] = _STAND_INS[str(path[0])]
         return True
     holder = data
-    for depth, part in enumerate(path[:-1]):
-        if (isinstance(holder, dict) and part in holder) or (isinstance(holder, list) and isinstance(part, int) and part < len(holder)):
-            holder = holder[part]
-        else:
-            return _remove(data, path[:depth])
-    if isinstance(holder, dict) and path and path[-1] in holder:
-        del holder[path[-1]]
-        return True
-    if isinstance(holder, list) and path and isinstance(path[-1], int) and path[-1] < len(holder):
-        del holder[path[-1]]
-        return True
-    return _remove(data, path[:-1]) if len(path) > 1 else False
+    for depth, part in enumerate(path):
+        if not holds(holder, part):
+            return _remove(data, path[: min(depth, len(path) - 1)]) if depth and len(path) > 1 else False
+        if depth == len(path) - 1:
+            del holder[part]
+            return True
+        holder = holder[part]
+    return False
 
 
 def _spell_out(data: dict[str, Any]) -> list[Mistake]:

@@ -90,7 +90,7 @@ def _when(role: Role, name: str, catalogue: Catalogue) -> dict[str, Any]:
 
 
 def _params(schema: dict[str, Any]) -> dict[str, Any]:
-    """A kernel's own schema, without references, and with sizes and durations as text where the name ends in their unit."""
+    """A kernel's own schema, without references; sizes and durations may be text where the name ends in their unit."""
     plain = _inline(
         {key: value for key, value in schema.items() if key not in ("$schema", "$defs", "title")},
         schema.get("$defs", {}),

@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+import json
+import subprocess
+from importlib import resources
+
 import pytest
 
+from partywall.agent import binary
 from partywall.agent.catalogue import Catalogue, shipped
+from partywall.errors import CapabilityError
 
 KERNEL = {
     "name": "k",
@@ -69,3 +75,14 @@ def test_the_shipped_catalogue_has_the_null_kernel_and_every_schema_accepts_its_
             key: value["default"] for key, value in info.params.get("properties", {}).items() if "default" in value
         }
         assert kernels.check_params(name, defaults) == []
+
+
+@pytest.mark.host
+def test_the_shipped_catalogue_is_what_the_agent_prints():
+    try:
+        agent = binary.find()
+    except CapabilityError as error:
+        pytest.skip(str(error))
+    printed = subprocess.run([agent, "catalogue"], capture_output=True, check=True, timeout=30).stdout
+    shipped_text = resources.files("partywall.agent").joinpath("catalogue.json").read_text("utf-8")
+    assert json.loads(shipped_text) == json.loads(printed), "write it anew: partywall-agent catalogue > catalogue.json"

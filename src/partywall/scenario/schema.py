@@ -61,6 +61,8 @@ class _Generator(GenerateJsonSchema):
         default = described.get("default")
         if isinstance(default, int) and "duration" in str(described):
             described["default"] = _duration(default)
+        if isinstance(default, dict):  # the keys below say their own
+            del described["default"]
         return described
 
 

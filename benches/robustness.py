@@ -1,0 +1,210 @@
+"""Kills at random moments, and faults: what is left on the host, whether a run can be resumed, and what the user is told.
+
+A run with container sandboxes (process sandboxes where there is no root) is started as a user starts it. At a random moment
+one of its processes is killed with SIGKILL: the controller, an agent, or the OCI runtime's process. Then `partywall reap` is
+run and the host is searched for processes, cgroups, mounts and files of ours; then the run is resumed to its end, and its
+blocks are counted. Faults: the disk under the run directory is full, an agent dies, a command never prints its metric, a
+container hits its memory limit: each must end with an error that names it, and leave nothing.
+
+Bar: nothing left after any kill, every resume ends with all blocks and none twice, every fault named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from common import arguments, conclude
+
+from partywall.sandbox import cgroups
+from partywall.sandbox.label import VARIABLE, state_root
+
+PARTYWALL = [sys.executable, "-m", "partywall"]
+ROOT = os.geteuid() == 0
+BACKEND = "container" if ROOT else "process"
+
+
+def scenario(folder: Path, **changes: Any) -> Path:
+    sandbox = {"backend": BACKEND}
+    content: dict[str, Any] = {
+        "partywall": 1,
+        "name": "robust",
+        "victims": {"integer": {"probe": "integer", "sandbox": sandbox}, "memory": {"probe": "memory-copy", "sandbox": sandbox}},
+        "aggressors": {
+            "memory": {"stressor": "memory-copy", "sandbox": sandbox},
+            "disk": {"stressor": "disk-direct-write", "params": {"file_bytes": 8 << 20}, "settle": "20ms", "sandbox": sandbox},
+        },
+        "timing": {"slot": "30ms"},
+        "min_blocks": 8,
+        "precision": 0.0001,
+        "budget": "6s",
+    } | changes
+    file = folder / "scenario.yaml"
+    file.write_text(json.dumps(content))
+    return file
+
+
+def processes_of_ours() -> list[str]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{VARIABLE}=".encode() in (folder / "environ").read_bytes():
+                found.append(f"process {folder.name} {(folder / 'comm').read_text().strip()}")
+    return found
+
+
+def left_over() -> list[str]:
+    """Everything of ours on this host."""
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines() if "partywall" in line]
+    groups = [str(path) for path in cgroups.read().paths("/partywall") if path.exists()]
+    states = [str(path) for path in state_root().glob("*")] if state_root().exists() else []
+    files = [str(path) for path in Path("/var/tmp").glob("partywall-*")]
+    return [*processes_of_ours(), *mounts, *groups, *states, *files]
+
+
+def partywall(*words: str, cwd: Path, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PARTYWALL, *words], cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def victims_of_kill(controller: int, chance: random.Random) -> int:
+    """A random process of the run: the controller, one of its agents, or a container runtime."""
+    mine = [controller]
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{VARIABLE}=".encode() in (folder / "environ").read_bytes():
+                mine.append(int(folder.name))
+    # The controller is one of many processes, and the one whose death leaves most behind.
+    return controller if chance.random() < 0.4 else chance.choice(mine)
+
+
+def one_kill(number: int, chance: random.Random) -> str:
+    """Kills once, reaps, resumes; returns what went wrong, or nothing."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        folder = Path(name)
+        command = [*PARTYWALL, "run", str(scenario(folder)), "--out", "run"]
+        with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            time.sleep(chance.uniform(0.5, 9))
+            target = victims_of_kill(process.pid, chance)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(target, signal.SIGKILL)
+            output, _ = process.communicate(timeout=120)
+        if "Traceback" in output:
+            return f"kill {number}: a traceback: {output[-600:]}"
+        reaped = partywall("reap", cwd=folder)
+        if left := left_over():
+            return f"kill {number}: left: {left}"
+        if reaped.returncode:
+            return f"kill {number}: reap failed: {reaped.stderr}"
+        return resumed(number, folder)
+
+
+def resumed(number: int, folder: Path) -> str:
+    if not (folder / "run" / "plan.json").exists():
+        return ""
+    done = partywall("run", "--resume", "run", cwd=folder)
+    if done.returncode not in (0, 1, 3, 5) or "Traceback" in done.stderr:
+        return f"kill {number}: resume ended with {done.returncode}: {done.stderr[-600:]}"
+    events = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines() if line.strip().endswith("}")]
+    blocks = Counter((e["trial"], e["block"]) for e in events if e["kind"] == "block_done")
+    twice = [block for block, count in blocks.items() if count > 1]
+    trials = Counter(trial for trial, _ in blocks)
+    missing = [t for t in ("000-integer", "001-memory") if trials[t] < 8]
+    ended = any(event["kind"] == "run_ended" for event in events)
+    if twice or missing or not ended or left_over():
+        return f"kill {number}: twice {twice}, too few blocks {missing}, ended {ended}, left {left_over()}"
+    return ""
+
+
+@contextlib.contextmanager
+def tiny_disk(folder: Path) -> Iterator[Path]:
+    """A file system with room for the plan and little else."""
+    full = folder / "full"
+    full.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=160k", "none", str(full)], check=True)
+    try:
+        yield full
+    finally:
+        subprocess.run(["umount", "-l", str(full)], check=True)
+
+
+def fault(name: str, words: list[str], *arguments_: str, folder: Path, codes: tuple[int, ...] = (5,)) -> str:
+    done = partywall("run", *arguments_, cwd=folder)
+    output = done.stdout + done.stderr
+    absent = [word for word in words if word not in " ".join(output.split())]
+    if "Traceback" in output or absent or done.returncode not in codes:
+        return f"fault {name}: exit code {done.returncode}, not said: {absent}: {output[-1200:]}"
+    partywall("reap", cwd=folder)
+    return f"fault {name}: left {left}" if (left := left_over()) else ""
+
+
+def faults() -> list[str]:
+    found = []
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        folder = Path(name)
+        silent = {"victims": {"silent": {"command": ["sleep", "1000"], "metric": {"regex": "rate ([0-9.]+)"}}}, "aggressors": {}}
+        found.append(fault("metric", ["silent", "metric"], str(scenario(folder, **silent)), "--out", "a", "--allow-commands", folder=folder))
+        if ROOT:
+            greedy = {"params": {"block_bytes": 256 << 20}, "sandbox": {"backend": "container", "memory": "64MiB"}}
+            hungry = {"victims": {"copy": {"probe": "memory-copy"} | greedy}, "aggressors": {}}
+            found.append(fault("memory limit", ["copy", "memory limit of"], str(scenario(folder, **hungry)), "--out", "b", folder=folder))
+            with tiny_disk(folder) as full:
+                text = ["No space left", "--resume"]
+                found.append(fault("disk full", text, str(scenario(folder)), "--out", str(full / "run"), folder=folder))
+        found.append(dead_agent(folder))
+    return [text for text in found if text]
+
+
+def dead_agent(folder: Path) -> str:
+    """The victim's agent dies once: the trial fails by name, the run goes on and ends."""
+    command = [*PARTYWALL, "run", str(scenario(folder)), "--out", "c"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        deadline = time.monotonic() + 30
+        agents: list[int] = []
+        while not agents and time.monotonic() < deadline:
+            time.sleep(0.5)
+            for entry in processes_of_ours():
+                _, pid, comm = entry.split(maxsplit=2)
+                if comm.startswith("partywall-agent"):
+                    agents.append(int(pid))
+        time.sleep(1.5)
+        for pid in agents[:1]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        output, _ = process.communicate(timeout=180)
+    named = "failed:" in output and ("signal 9" in output or "ended" in output)
+    return "" if named and "Traceback" not in output else f"fault dead agent: {output[-1200:]}"
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    kills = 3 if options.quick else 50
+    chance = random.Random(time.time_ns() if not options.quick else 7)
+    subprocess.run([*PARTYWALL, "reap"], check=False, capture_output=True)
+    if before := left_over():
+        conclude("robustness", f"the host is not clean before: {before}", met=False)
+    wrong = []
+    for number in range(kills):
+        problem = one_kill(number, chance)
+        print(problem or f"kill {number}: clean, resumed", flush=True)
+        wrong += [problem] if problem else []
+    named = faults() if not options.quick else []
+    for problem in named:
+        print(problem, flush=True)
+    asked = 4 if ROOT else 2
+    told = "" if options.quick else f"; {asked - len(named)} of {asked} faults named"
+    conclude("robustness", f"{kills - len(wrong)} of {kills} kills left nothing and resumed to all blocks, none twice{told}", met=not wrong and not named)
+
+
+if __name__ == "__main__":
+    main()

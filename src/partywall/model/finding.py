@@ -110,6 +110,20 @@ class Curve(Frozen):
     slope: Estimate | None = None
 
 
+class Precision(Frozen):
+    """Whether a trial may end early: the widest half width among its isolation factors at the last checkpoint.
+
+    half_width is None, and treatment empty, before the first checkpoint. next_blocks: complete blocks at which it is
+    worth asking again; looking at every block would spoil the intervals.
+    """
+
+    reached: bool
+    half_width: float | None
+    treatment: str
+    blocks: int
+    next_blocks: int
+
+
 class Outcome(StrEnum):
     """A verdict. Inconclusive never counts as a pass."""
 

@@ -1,0 +1,146 @@
+"""The statistics: what a run's observations say, every figure with its interval; pure functions.
+
+docs/statistics.md tells the principle, the estimators and where they stop being honest. Nothing here touches a host or
+a file, and nothing sees a slice: one block gives one value a treatment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from partywall.model.evidence import Evidence
+from partywall.model.finding import Band, CarryOver, Cell, Curve, Findings, Precision, Warn
+from partywall.model.observation import Observation
+from partywall.model.plan import Treatment, Trial
+from partywall.stats import carryover, causes
+from partywall.stats.compare import compare
+from partywall.stats.curves import curves_of
+from partywall.stats.effects import DISTURBED_SHARE, band_of, cells_of
+from partywall.stats.headline import headline
+from partywall.stats.series import Series, baseline_of, compared, of_trial
+from partywall.stats.verdicts import verdicts_of
+
+__all__ = ["FEWEST_WORTH", "analyse", "carry_over", "checkpoints", "compare", "enough"]
+
+GROWTH = 1.25
+"""Blocks grow by at least this factor between two looks at the precision, so that looking does not spoil it."""
+
+
+FEWEST_WORTH = 20.0
+"""Blocks, by what they are worth given how they correlate, before which a narrow interval is not believed: an interval
+that is narrow because persistence has not shown yet would stop a trial just when it is wrong."""
+
+
+def analyse(evidence: Evidence) -> Findings:
+    """All findings of a run."""
+    plan = evidence.plan
+    cells: list[Cell] = []
+    bands: list[Band] = []
+    curves: list[Curve] = []
+    for trial in plan.trials:
+        series = of_trial(evidence.observations, trial.id)
+        band = band_of(trial, series)
+        found = cells_of(trial, series, band, plan.scenario.min_blocks)
+        cells += _with_causes(trial, series, found, evidence)
+        curves += curves_of(trial, series, found)
+        bands += [band] if band else []
+    return Findings(
+        run=evidence.run,
+        scenario=plan.scenario.name,
+        headline=headline(plan, evidence.kernels, cells, bands),
+        cells=tuple(cells),
+        bands=tuple(bands),
+        curves=tuple(curves),
+        verdicts=verdicts_of(plan.scenario.goals, cells, bands),
+        warnings=(*plan.warnings, *_warnings(plan.trials, cells, bands, evidence.observations)),
+        incomplete=(*evidence.incomplete, *_missing(plan.trials, cells)),
+    )
+
+
+def checkpoints(min_blocks: int) -> Iterator[int]:
+    """Numbers of complete blocks at which the precision may be looked at."""
+    blocks = min_blocks
+    while True:
+        yield blocks
+        blocks = math.ceil(GROWTH * blocks)
+
+
+def enough(
+    observations: Iterable[Observation], treatments: Sequence[Treatment], precision: float, min_blocks: int = 20
+) -> Precision:
+    """Whether one trial may stop: every isolation factor's half width is within `precision`, and can be believed.
+
+    Looks only at what had been seen at the last checkpoint, so the answer does not depend on how often it is asked.
+    """
+    series = of_trial(observations := tuple(observations), observations[0].trial) if observations else Series.of(())
+    wanted = [t.id for t in treatments]
+    complete = series.complete(wanted)
+    last, following = 0, 0
+    for following in checkpoints(min_blocks):
+        if following > complete:
+            break
+        last = following
+    if last == 0:
+        return Precision(reached=False, half_width=None, treatment="", blocks=0, next_blocks=following)
+    seen = series.first(last, wanted)
+    baseline = baseline_of(treatments).id
+    pairs = {name: seen.pair(name, baseline) for name in wanted if name != baseline}
+    factors = {name: pair.factor() for name, pair in pairs.items() if pair.comparable}
+    if len(factors) < len(pairs):
+        stuck = next(name for name in pairs if name not in factors)
+        return Precision(reached=False, half_width=None, treatment=stuck, blocks=last, next_blocks=following)
+    widest = max(factors, key=lambda name: factors[name].half_width)
+    half = factors[widest].half_width
+    believed = all(f.n_effective is None or f.n_effective >= FEWEST_WORTH for f in factors.values())
+    reached = believed and half <= precision
+    return Precision(reached=reached, half_width=half, treatment=widest, blocks=last, next_blocks=following)
+
+
+def carry_over(observations: Iterable[Observation], treatments: Sequence[Treatment]) -> dict[str, CarryOver]:
+    """By treatment id: whether the effect still moved inside one trial's slots; absent with too few blocks."""
+    observations = tuple(observations)
+    if not observations:
+        return {}
+    return carryover.carry_over(of_trial(observations, observations[0].trial), treatments, baseline_of(treatments).id)
+
+
+def _with_causes(trial: Trial, series: Series, cells: Sequence[Cell], evidence: Evidence) -> list[Cell]:
+    baseline = baseline_of(trial.treatments).id
+    return [
+        cell.model_copy(update={"causes": causes.causes_of(cell, cells, series, baseline, evidence.counters)})
+        for cell in cells
+    ]
+
+
+def _missing(trials: Sequence[Trial], cells: Sequence[Cell]) -> list[str]:
+    have = {(cell.trial, cell.treatment) for cell in cells}
+    return [
+        f"trial {trial.id}, {treatment.label}: too few blocks, or the victim did no work at all"
+        for trial in trials
+        for treatment in compared(trial)
+        if (trial.id, treatment.id) not in have
+    ]
+
+
+def _warnings(
+    trials: Sequence[Trial], cells: Sequence[Cell], bands: Sequence[Band], observations: Sequence[Observation]
+) -> list[str]:
+    """What concerns the run as a whole; what concerns one cell stands on the cell."""
+    said = [
+        f"trial {trial.id}: the null treatment was not measured, so there is no A/A band"
+        for trial in trials
+        if trial.id not in {b.trial for b in bands}
+    ]
+    failed = dict.fromkeys(cell.trial for cell in cells if Warn.NULL_EFFECT in cell.warnings)
+    said += [
+        f"trial {trial}: an aggressor that presses on nothing had an effect; the A/A check failed" for trial in failed
+    ]
+    disturbed = sum(bool(o.disturbed) for o in observations)
+    if disturbed > DISTURBED_SHARE * len(observations):
+        names = ", ".join(sorted({name.split()[0] for o in observations for name in o.disturbed}))
+        said.append(
+            f"{disturbed} of {len(observations)} slots were disturbed by others ({names}); "
+            "they are kept, and the intervals are wider for it"
+        )
+    return said

@@ -1,0 +1,169 @@
+"""Does a 95 % interval cover 95 times in 100? By simulation, for noise like a host's and worse; prints a table.
+
+`--quick` uses fewer replications. Exits 0 if every cell of the table lies within 93 to 97 %, allowing for the
+simulation's own chance (two standard errors). Cells marked "beyond" are outside what is promised, and shown for that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import signal
+
+from partywall.stats import FEWEST_WORTH, checkpoints
+from partywall.stats.interval import blocks_worth, centres_and_half_widths, clipped
+
+Array = NDArray[np.float64]
+Shape = tuple[int, int]
+LOW, HIGH = 0.93, 0.97
+BLOCKS = (20, 30, 50, 100, 400)
+SEQUENTIAL_MOST = 400
+_WARM_UP = 200
+
+
+@dataclass(frozen=True)
+class Row:
+    """Coverage in one situation. beyond: outside of what is promised. width: mean half width over √(1/n)."""
+
+    noise: str
+    blocks: str
+    coverage: float
+    width: float
+    replications: int
+    beyond: bool
+
+    @property
+    def chance(self) -> float:
+        """Two standard errors of a coverage of 95 % at this many replications."""
+        return 2 * math.sqrt(0.95 * 0.05 / self.replications)
+
+    @property
+    def honest(self) -> bool:
+        """Within 93 to 97 %, but for the simulation's own chance."""
+        return LOW - self.chance <= self.coverage <= HIGH + self.chance
+
+
+@dataclass(frozen=True)
+class Noise:
+    """A series of mean zero. beyond: block counts for which nothing is promised."""
+
+    name: str
+    draw: Callable[[np.random.Generator, Shape], Array]
+    beyond: tuple[int | str, ...] = ()
+
+
+def _white(random: np.random.Generator, shape: Shape) -> Array:
+    return random.standard_normal(shape)
+
+
+def _heavy(random: np.random.Generator, shape: Shape) -> Array:
+    return random.standard_t(3, shape)
+
+
+def _contaminated(random: np.random.Generator, shape: Shape) -> Array:
+    return random.standard_normal(shape) * np.where(random.random(shape) < 0.05, 10, 1)
+
+
+def _one_sided(random: np.random.Generator, shape: Shape) -> Array:
+    return random.standard_normal(shape) - np.where(random.random(shape) < 0.05, 10, 0) + 0.5
+
+
+def _lognormal(random: np.random.Generator, shape: Shape) -> Array:
+    return np.exp(0.5 * random.standard_normal(shape)) - math.exp(0.125)
+
+
+def _persistent(
+    coefficient: float, innovation: Callable[[np.random.Generator, Shape], Array] = _white
+) -> Callable[[np.random.Generator, Shape], Array]:
+    def draw(random: np.random.Generator, shape: Shape) -> Array:
+        steps = innovation(random, (shape[0], shape[1] + _WARM_UP))
+        return np.asarray(signal.lfilter([1], [1, -coefficient], steps, axis=1)[:, _WARM_UP:])
+
+    return draw
+
+
+def _effect_and_noise(random: np.random.Generator, shape: Shape) -> Array:
+    return 0.6 * _persistent(0.8)(random, shape) + random.standard_normal(shape)
+
+
+NOISES = (
+    Noise("white", _white),
+    Noise("AR(1) 0.3", _persistent(0.3)),
+    Noise("AR(1) 0.5", _persistent(0.5)),
+    Noise("AR(1) 0.7", _persistent(0.7), beyond=(20,)),
+    Noise("t(3)", _heavy),
+    Noise("t(3), AR(1) 0.5", _persistent(0.5, _heavy)),
+    Noise("5 % of blocks 10×", _contaminated, beyond=(20, 30)),
+    Noise("lognormal 0.5", _lognormal),
+    Noise("AR(1) 0.9", _persistent(0.9), beyond=(*BLOCKS, "stopped")),
+    Noise("AR(1) 0.8 + white", _effect_and_noise, beyond=(20, 30, 50, "stopped")),
+    Noise("5 % of blocks −10σ", _one_sided, beyond=(20, 30, 50, "stopped")),
+)
+
+
+def coverage_table(*, quick: bool, seed: int = 2026) -> list[Row]:
+    """Coverage for every noise at every number of blocks, and under sequential stopping."""
+    replications = 1500 if quick else 10_000
+    random = np.random.default_rng(seed)
+    fixed = [_fixed(noise, n, replications, random) for noise in NOISES for n in BLOCKS]
+    return fixed + [_sequential(noise, max(replications // 2, 1000), random) for noise in NOISES]
+
+
+def _fixed(noise: Noise, n: int, replications: int, random: np.random.Generator) -> Row:
+    centre, half = centres_and_half_widths(noise.draw(random, (replications, n)))
+    covered = float((np.abs(centre) <= half).mean())
+    return Row(noise.name, str(n), covered, float(half.mean() * math.sqrt(n)), replications, n in noise.beyond)
+
+
+def _sequential(noise: Noise, replications: int, random: np.random.Generator) -> Row:
+    """Stops at the first checkpoint at which the interval is narrow enough; the target is what some 60 blocks give."""
+    series = noise.draw(random, (replications, SEQUENTIAL_MOST))
+    target = float(np.median(centres_and_half_widths(series[:, :60])[1]))
+    going = np.ones(replications, dtype=bool)
+    covered = np.zeros(replications, dtype=bool)
+    width = np.zeros(replications)
+    for n in checkpoints(20):
+        last = n > SEQUENTIAL_MOST
+        upto = min(n, SEQUENTIAL_MOST)
+        centre, half = centres_and_half_widths(series[going, :upto])
+        believed = blocks_worth(clipped(series[going, :upto]), half) >= FEWEST_WORTH
+        stop = ((half <= target) & believed) | last
+        at = np.flatnonzero(going)[stop]
+        covered[at] = np.abs(centre[stop]) <= half[stop]
+        width[at] = half[stop] * math.sqrt(upto)
+        going[at] = False
+        if last or not going.any():
+            break
+    return Row(
+        noise.name, "stopped", float(covered.mean()), float(width.mean()), replications, "stopped" in noise.beyond
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer replications")
+    rows = coverage_table(quick=parser.parse_args().quick)
+    columns = [*map(str, BLOCKS), "stopped"]
+    print(f"{'coverage in %, by blocks':<22}" + "".join(f"{column:>10}" for column in columns))
+    for noise in NOISES:
+        found = {row.blocks: row for row in rows if row.noise == noise.name}
+        marks = (f"{100 * found[c].coverage:.1f}{'*' if found[c].beyond else ' '}" for c in columns)
+        print(f"{noise.name:<22}" + "".join(f"{mark:>10}" for mark in marks))
+    promised = [row for row in rows if not row.beyond]
+    low, high = (100 * pick(row.coverage for row in promised) for pick in (min, max))
+    failed = [row for row in promised if not row.honest]
+    print("* beyond what is promised, see docs/statistics.md")
+    for row in failed:
+        print(f"outside 93 to 97 %: {row.noise}, {row.blocks} blocks: {100 * row.coverage:.1f} %")
+    print(f"coverage of 95 % intervals: {low:.1f} to {high:.1f} % over {len(promised)} situations")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

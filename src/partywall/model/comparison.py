@@ -1,0 +1,53 @@
+"""Two runs side by side: the same cells, how their effects differ, and which cells only one of them has."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from partywall.model.finding import Estimate, Outcome
+from partywall.model.scenario import Frozen, Level
+
+
+class Change(StrEnum):
+    """How a cell differs from the reference. `same`: the whole interval lies within the tolerance."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    SAME = "same"
+    INCONCLUSIVE = "inconclusive"
+
+
+class ComparedCell(Frozen):
+    """ratio: isolation factor over the reference's. latency: (1 + impact) over the reference's, by percentile."""
+
+    victim: str
+    label: str
+    treatment: str
+    levels: dict[str, Level] = {}
+    isolation: Estimate
+    reference_isolation: Estimate
+    ratio: Estimate
+    latency: dict[str, Estimate] = {}
+    change: Change
+    reason: str
+
+
+class Comparison(Frozen):
+    """A run against a reference. only_run and only_reference name cells without a counterpart."""
+
+    run: str
+    reference: str
+    tolerance: float
+    cells: tuple[ComparedCell, ...]
+    only_run: tuple[str, ...] = ()
+    only_reference: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> Outcome:
+        """Violated if any cell got worse; inconclusive if any is too uncertain to tell, or none could be compared."""
+        found = {cell.change for cell in self.cells}
+        if Change.WORSE in found:
+            return Outcome.VIOLATED
+        if Change.INCONCLUSIVE in found or not found:
+            return Outcome.INCONCLUSIVE
+        return Outcome.HOLDS

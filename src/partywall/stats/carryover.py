@@ -1,0 +1,49 @@
+"""Carry-over: whether an effect still moves inside the slots, which then are too short for the neighbour to settle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from partywall.model.finding import CarryOver, Estimate
+from partywall.model.observation import Observation
+from partywall.model.plan import Treatment
+from partywall.stats.interval import Array, mean_interval
+from partywall.stats.series import Pair, Series
+
+NEGLIGIBLE = 0.005
+"""A drift below half a percent of the rate does not matter for any figure shown."""
+
+NEGLIGIBLE_SHARE = 0.1
+"""Nor does one below a tenth of the effect it bends: halves that differ by d put the slot's mean off by about d/2."""
+
+
+def carry_over_of(pair: Pair, slot_ns: int, lengthened: int = 0) -> CarryOver:
+    """Late half against early half of the treated slots, less the same of the baseline's."""
+    drift = mean_interval(_half_difference(pair.treated) - _half_difference(pair.baseline))
+    loss = abs(1 - pair.factor().value)
+    tolerance = max(NEGLIGIBLE, NEGLIGIBLE_SHARE * loss)
+    return CarryOver(
+        drift=drift,
+        present=_excludes_zero(drift) and abs(drift.value) > tolerance,
+        slot_ns=slot_ns,
+        lengthened=lengthened,
+    )
+
+
+def carry_over(series: Series, treatments: Iterable[Treatment], baseline: str) -> dict[str, CarryOver]:
+    """By treatment id, for those with enough blocks to say."""
+    pairs = [(t, series.pair(t.id, baseline)) for t in treatments if t.id != baseline]
+    return {t.id: carry_over_of(pair, t.slot_ns) for t, pair in pairs if pair.comparable}
+
+
+def _half_difference(observations: tuple[Observation, ...]) -> Array:
+    """(late − early) / mean rate of each block. Linear, so that a stalled half counts; a full stall moves nothing."""
+    mean = float(np.mean([o.rate for o in observations]))
+    moved = np.array([o.late_rate - o.early_rate for o in observations], dtype=np.float64)
+    return moved / mean if mean > 0 else np.zeros_like(moved)
+
+
+def _excludes_zero(estimate: Estimate) -> bool:
+    return estimate.low > 0 or estimate.high < 0

@@ -1,0 +1,54 @@
+"""Sensitivity curves: a victim's isolation factor against an aggressor's intensity, and the slope of its loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from partywall.model.finding import Cell, Curve, Estimate
+from partywall.model.plan import Trial
+from partywall.stats.interval import FEWEST, mean_interval
+from partywall.stats.series import Series, baseline_of
+
+
+def curves_of(trial: Trial, series: Series, cells: Sequence[Cell]) -> tuple[Curve, ...]:
+    """One curve for each aggressor given at least two intensities, the victim unlimited."""
+    by_aggressor: dict[str, list[Cell]] = {}
+    unlimited = {t.id for t in trial.treatments if t.victim_limits is None}
+    for cell in cells:
+        if cell.treatment in unlimited and cell.aggressor is not None and cell.intensity is not None:
+            by_aggressor.setdefault(cell.aggressor, []).append(cell)
+    return tuple(_curve(trial, series, name, group) for name, group in by_aggressor.items() if _intensities(group) > 1)
+
+
+def _intensities(cells: Sequence[Cell]) -> int:
+    return len({cell.intensity for cell in cells})
+
+
+def _curve(trial: Trial, series: Series, aggressor: str, cells: Sequence[Cell]) -> Curve:
+    ordered = sorted(cells, key=lambda cell: cell.intensity or 0)
+    points = tuple((cell.intensity or 0.0, cell.isolation) for cell in ordered)
+    return Curve(
+        trial=trial.id,
+        victim=trial.victim_name,
+        aggressor=aggressor,
+        points=points,
+        slope=_slope(trial, series, ordered),
+    )
+
+
+def _slope(trial: Trial, series: Series, cells: Sequence[Cell]) -> Estimate | None:
+    """Loss per unit of intensity: a least-squares line through the origin in each block, and the mean of its slopes.
+
+    Through the origin, for at intensity 0 an aggressor is the baseline. A slope a block keeps all its intensities
+    together, so whatever they share in that block is counted once.
+    """
+    wanted = [cell.treatment for cell in cells]
+    baseline = baseline_of(trial.treatments).id
+    complete = Series.of(block for block in series.blocks if {*wanted, baseline} <= block.keys())
+    if len(complete.blocks) < FEWEST:
+        return None
+    losses = np.stack([complete.pair(treatment, baseline).losses() for treatment in wanted])
+    intensity = np.array([cell.intensity for cell in cells], dtype=np.float64)
+    return mean_interval(intensity @ losses / float(intensity @ intensity))

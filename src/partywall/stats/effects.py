@@ -1,0 +1,157 @@
+"""Cells: what each treatment does to a victim, against the baseline of the same blocks, and the A/A band of a trial."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from partywall.model.finding import Band, Cell, Estimate, Warn
+from partywall.model.observation import Observation
+from partywall.model.plan import Treatment, Trial
+from partywall.stats.carryover import carry_over_of
+from partywall.stats.interval import mean_interval
+from partywall.stats.latency import impacts
+from partywall.stats.series import Pair, Series, baseline_of, compared
+
+DISTURBED_SHARE = 0.05
+"""Disturbed slots are kept; more than this share of them puts a warning on the cell."""
+
+FELL_SHORT = 0.9
+"""An aggressor that achieved less than this share of the intensity asked for pressed less than the label says."""
+
+_VARIATION_BLOCKS = 20
+_VARIATION_SHARE = 0.1
+_NAMED = (("steal", Warn.STEAL), ("throttl", Warn.THROTTLED), ("swap", Warn.SWAPPING))
+
+
+def band_of(trial: Trial, series: Series) -> Band | None:
+    """The null treatment's interval, mirrored around 1 at its widest; None if the null was not measured."""
+    null = next((t for t in trial.treatments if t.role == "null"), None)
+    pair = series.pair(null.id, baseline_of(trial.treatments).id) if null else None
+    if pair is None or not pair.comparable:
+        return None
+    found = pair.factor()
+    reach = max(abs(math.log(max(found.low, 1e-9))), abs(math.log(found.high)))
+    return Band(trial=trial.id, low=math.exp(-reach), high=math.exp(reach), null=found)
+
+
+def cells_of(trial: Trial, series: Series, band: Band | None, min_blocks: int) -> tuple[Cell, ...]:
+    """A cell for every treatment with enough blocks to give an interval."""
+    baseline = baseline_of(trial.treatments).id
+    pairs = [(t, series.pair(t.id, baseline)) for t in compared(trial)]
+    return tuple(_cell(trial, t, pair, band, min_blocks) for t, pair in pairs if pair.comparable)
+
+
+def outside(estimate: Estimate, band: Band | None) -> bool:
+    """The interval lies outside the A/A band; without a band, it excludes 1."""
+    low, high = (band.low, band.high) if band else (1.0, 1.0)
+    return estimate.high < low or estimate.low > high
+
+
+def variation_of(losses: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> tuple[float, bool] | None:
+    """Standard deviation of the true effect over time, and whether it is more than chance; None for too few blocks.
+
+    From the lag-1 autocovariance: noise of one block tells nothing of the next, but an effect that drifts does. It
+    misses whatever varies faster than a block. The covariance is raised by the variance of the mean that was taken off.
+    """
+    n = len(losses)
+    if n < _VARIATION_BLOCKS:
+        return None
+    rest = losses - losses.mean()
+    variance = float(rest @ rest) / n
+    shared = float(rest[1:] @ rest[:-1]) / n
+    significant = variance > 0 and shared / variance > 1.645 / math.sqrt(n)
+    return math.sqrt(max(0.0, shared + variance / n)) if significant else 0.0, significant
+
+
+def _cell(trial: Trial, treatment: Treatment, pair: Pair, band: Band | None, min_blocks: int) -> Cell:
+    if treatment.role == "baseline":
+        raise ValueError(f"trial {trial.id}: {treatment.id} is the baseline and cannot be compared with itself")
+    isolation = pair.factor()
+    seen = _excludes_one(isolation) if treatment.role == "null" else outside(isolation, band)
+    variation = variation_of(pair.losses())
+    promised = _promised(trial, treatment)
+    achieved = _achieved(treatment, pair)
+    lasting = carry_over_of(pair, treatment.slot_ns)
+    drifting = (
+        seen and variation is not None and variation[1] and variation[0] > _VARIATION_SHARE * abs(1 - isolation.value)
+    )
+    raised = {
+        Warn.CARRY_OVER: lasting.present,
+        Warn.FEW_BLOCKS: len(pair) < min_blocks,
+        Warn.DRIFTING_EFFECT: drifting,
+        Warn.NULL_EFFECT: band is not None and _excludes_one(band.null),
+        Warn.AGGRESSOR_FELL_SHORT: achieved is not None and achieved < FELL_SHORT * _intensity(treatment, 1.0),
+    }
+    return Cell(
+        trial=trial.id,
+        victim=trial.victim_name,
+        treatment=treatment.id,
+        label=treatment.label,
+        role=treatment.role,
+        aggressor=treatment.aggressor,
+        intensity=treatment.intensities.get(treatment.aggressor or ""),
+        levels=trial.levels,
+        baseline_rate=mean_interval(pair.baseline_values(lambda o: o.rate)),
+        rate=mean_interval(pair.treated_values(lambda o: o.rate)),
+        isolation=isolation,
+        latency=impacts(pair.treated, pair.baseline),
+        efficiency=_scaled(isolation, promised) if promised else None,
+        promised=promised,
+        achieved=achieved,
+        variation=variation[0] if variation else None,
+        carry_over=lasting,
+        seen=seen,
+        warnings=tuple(warn for warn, holds in raised.items() if holds) + _disturbances(pair),
+    )
+
+
+def _promised(trial: Trial, treatment: Treatment) -> float | None:
+    """The share s a setting promises against the unlimited baseline of the same blocks, where there is one."""
+    sandbox = trial.victim.sandbox
+    if treatment.victim_limits is not None and treatment.victim_limits.cpu_limit is not None:
+        return treatment.victim_limits.cpu_limit / (sandbox.cpu_limit or 1.0)
+    if treatment.role == "aggressor" and sandbox.cpu_limit is None:
+        return sandbox.cpu_reservation
+    return None
+
+
+def _scaled(estimate: Estimate, promised: float) -> Estimate:
+    update = {name: getattr(estimate, name) / promised for name in ("value", "low", "high")}
+    return estimate.model_copy(update=update | {"method": f"{estimate.method}, over the promised share"})
+
+
+def _intensity(treatment: Treatment, default: float) -> float:
+    return treatment.intensities.get(treatment.aggressor or "", default)
+
+
+def _achieved(treatment: Treatment, pair: Pair) -> float | None:
+    found = (
+        [o.achieved[treatment.aggressor] for o in pair.treated if treatment.aggressor in o.achieved]
+        if treatment.aggressor
+        else []
+    )
+    return float(np.mean(found)) if found else None
+
+
+def _disturbances(pair: Pair) -> tuple[Warn, ...]:
+    """Warnings for what disturbed more than a tolerable share of the pair's slots."""
+    slots = pair.treated + pair.baseline
+    return tuple(
+        warn
+        for warn in (Warn.STEAL, Warn.THROTTLED, Warn.SWAPPING, Warn.FOREIGN_LOAD)
+        if sum(warn in _kinds(o) for o in slots) > DISTURBED_SHARE * len(slots)
+    )
+
+
+def _kinds(observation: Observation) -> set[Warn]:
+    """What disturbed a slot; a name that is not known is somebody else's load."""
+    return {
+        next((warn for start, warn in _NAMED if start in name.lower()), Warn.FOREIGN_LOAD)
+        for name in observation.disturbed
+    }
+
+
+def _excludes_one(estimate: Estimate) -> bool:
+    return estimate.low > 1 or estimate.high < 1

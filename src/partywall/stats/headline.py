@@ -1,0 +1,201 @@
+"""One line in plain words: what neighbours cost, worst first, and what was not seen and above which size.
+
+It says less than the table on purpose: the worst cell of each victim and aggressor, three at most, then a count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from partywall.model.finding import Band, Cell, Estimate, Warn
+from partywall.model.plan import Plan, Trial
+from partywall.model.scenario import Aggressor
+
+SHOWN = 3
+COARSE = 5.0
+"""Nothing seen at more than this many times the precision asked for is not a result."""
+
+_LOST = {
+    "cpu": "CPU speed",
+    "cache": "cache speed",
+    "memory_bandwidth": "memory bandwidth",
+    "memory_capacity": "memory allocation speed",
+    "local_communication": "local communication",
+    "disk": "disk throughput",
+    "network": "network throughput",
+    "kernel": "system-call speed",
+}
+_DOING = {
+    "cpu": "computing",
+    "cache": "cache-thrashing",
+    "memory_bandwidth": "memory-moving",
+    "memory_capacity": "memory-allocating",
+    "local_communication": "pipe-filling",
+    "disk": "disk-using",
+    "network": "network-flooding",
+    "kernel": "system-calling",
+}
+_VERBS = {
+    "copy": "copying",
+    "read": "reading",
+    "write": "writing",
+    "scale": "scaling",
+    "triad": "triad-computing",
+    "touch": "touching",
+    "ring": "walking",
+    "alloc": "allocating",
+    "send": "sending",
+}
+
+
+def headline(plan: Plan, kernels: Mapping[str, Mapping[str, Any]], cells: Sequence[Cell], bands: Sequence[Band]) -> str:
+    """The line. kernels: the agent's catalogue, for the words of a resource."""
+    trials = {trial.id: trial for trial in plan.trials}
+    limited = {(trial.id, t.id) for trial in plan.trials for t in trial.treatments if t.victim_limits is not None}
+    neighbours = [c for c in cells if c.role == "aggressor" and (c.trial, c.treatment) not in limited]
+    if not neighbours:
+        return _sentence(_failed_checks(trials, bands), _limits(cells))
+    harms = _worst_of_each([cell for cell in neighbours if cell.seen and cell.isolation.high < 1])
+    helped = [cell for cell in neighbours if cell.seen and cell.isolation.low > 1]
+    unseen = [cell for cell in neighbours if not cell.seen]
+    costs = _costs(harms, trials, kernels)
+    parts = [
+        costs,
+        _helped(helped),
+        _rest(unseen, bands, plan.scenario.precision, nothing_seen=not harms and not helped),
+    ]
+    return _sentence(_failed_checks(trials, bands), "; ".join(part for part in parts if part))
+
+
+def percent(estimate: Estimate) -> str:
+    """A loss with its half width, to the digits the half width warrants: '18 % ± 1'."""
+    return _rounded(100 * (1 - estimate.value), 100 * estimate.half_width)
+
+
+def _rounded(value: float, half: float) -> str:
+    digits = 0 if half >= 0.95 else 1 if half >= 0.095 else 2
+    return f"{value:.{digits}f} % ± {half:.{digits}f}"
+
+
+def _sentence(*parts: str) -> str:
+    said = [part for part in parts if part] or [
+        "nothing conclusive: no neighbour was measured in enough blocks; give the run more budget"
+    ]
+    return " ".join(f"{part[0].upper()}{part[1:]}." for part in said)
+
+
+def _failed_checks(trials: Mapping[str, Trial], bands: Sequence[Band]) -> str:
+    """Where an aggressor that presses on nothing seemed to have an effect, every effect up to that size is doubtful."""
+    failed = [band for band in bands if band.null.low > 1 or band.null.high < 1]
+    if not failed:
+        return ""
+    worst = max(failed, key=lambda band: band.high)
+    victims = ", ".join(dict.fromkeys(trials[band.trial].victim_name for band in failed))
+    change = _rounded(100 * (worst.null.value - 1), 100 * worst.null.half_width)
+    return (
+        f"the A/A check failed for {victims}: a neighbour that does nothing seemed to change its rate by {change}, "
+        "so doubt effects of that size"
+    )
+
+
+def _worst_of_each(harms: Sequence[Cell]) -> list[Cell]:
+    worst: dict[tuple[str, str | None], Cell] = {}
+    for cell in sorted(harms, key=lambda cell: cell.isolation.value):
+        worst.setdefault((cell.victim, cell.aggressor), cell)
+    return list(worst.values())
+
+
+def _costs(harms: Sequence[Cell], trials: Mapping[str, Trial], kernels: Mapping[str, Mapping[str, Any]]) -> str:
+    lost = {cell.victim: _lost(trials[cell.trial], kernels) for cell in harms}
+    same_words = len(set(lost.values())) < len(lost)
+    clauses = []
+    for place, cell in enumerate(harms[:SHOWN]):
+        trial = trials[cell.trial]
+        what = f"{lost[cell.victim]} ({cell.victim})" if same_words else lost[cell.victim]
+        who = _who(trial, cell, kernels, "a neighbour" if place == 0 else "one")
+        clauses.append(f"{who} {'costs you ' if place == 0 else ''}{percent(cell.isolation)} of {what}")
+    more = harms[SHOWN:]
+    if more:
+        clauses.append(
+            f"{len(more)} more between {percent(more[-1].isolation)} and {percent(more[0].isolation)}"
+            if len(more) > 1
+            else f"1 more {percent(more[0].isolation)}"
+        )
+    return "; ".join(clauses)
+
+
+def _lost(trial: Trial, kernels: Mapping[str, Mapping[str, Any]]) -> str:
+    resource = str(kernels.get(trial.victim.probe or "", {}).get("resource", ""))
+    return _LOST.get(resource, f"the throughput of {trial.victim_name}")
+
+
+def _who(trial: Trial, cell: Cell, kernels: Mapping[str, Mapping[str, Any]], noun: str) -> str:
+    aggressor = trial.aggressors.get(cell.aggressor or "")
+    doing = _doing(aggressor, kernels) if aggressor else None
+    where = _where(trial, cell.aggressor or "")
+    if doing is None:
+        return f"{noun} running {_program(aggressor, cell)}{where}"
+    return f"a {doing} {noun.removeprefix('a ')}{where}"
+
+
+def _doing(aggressor: Aggressor, kernels: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """'memory-copying' from 'memory-copy'; by the resource where the last word is no known verb; None for a command."""
+    if aggressor.stressor is None:
+        return None
+    first, _, last = aggressor.stressor.rpartition("-")
+    if first and last in _VERBS:
+        return f"{first}-{_VERBS[last]}"
+    return _DOING.get(str(kernels.get(aggressor.stressor, {}).get("resource", "")), f"{aggressor.stressor}-running")
+
+
+def _program(aggressor: Aggressor | None, cell: Cell) -> str:
+    return PurePath(aggressor.command[0]).name if aggressor and aggressor.command else cell.aggressor or cell.label
+
+
+def _where(trial: Trial, aggressor: str) -> str:
+    theirs, ours = trial.aggressor_cpus.get(aggressor, ()), trial.victim_cpus
+    if not theirs or not ours:
+        return ""
+    nearest = min(abs(a - b) for a in theirs for b in ours)
+    return {0: " on the same core", 1: " on the next core"}.get(nearest, " on another core")
+
+
+def _helped(helped: Sequence[Cell]) -> str:
+    return f"{len(helped)} made the victim faster, which the table shows" if helped else ""
+
+
+def _rest(unseen: Sequence[Cell], bands: Sequence[Band], precision: float, *, nothing_seen: bool) -> str:
+    if not unseen:
+        return ""
+    trials = {cell.trial for cell in unseen}
+    edges = [bound for cell in unseen for bound in (cell.isolation.low, cell.isolation.high)]
+    edges += [bound for band in bands if band.trial in trials for bound in (band.low, band.high)]
+    reach = max(abs(1 - edge) for edge in edges)
+    shown = f"±{math.ceil(1000 * reach - 1e-9) / 10:g} %"
+    few = any(Warn.FEW_BLOCKS in cell.warnings for cell in unseen)
+    if nothing_seen and (few or reach > COARSE * precision):
+        return (
+            "nothing conclusive: no neighbour was seen to cost you anything, "
+            f"but only effects above {shown} could have been; give the run more budget"
+        )
+    return (
+        f"no neighbour was seen to cost you anything above {shown}"
+        if nothing_seen
+        else f"nothing else was seen above {shown}"
+    )
+
+
+def _limits(cells: Sequence[Cell]) -> str:
+    kept = [cell for cell in cells if cell.role == "limit" and cell.efficiency is not None]
+    if not kept:
+        return ""
+    worst = max(kept, key=lambda cell: abs(1 - cell.efficiency.value) if cell.efficiency else 0.0)
+    q = worst.efficiency
+    return (
+        f"limits gave their sandboxes {q.value:.2f} ± {q.half_width:.2f} of the promised share or nearer to it"
+        if q
+        else ""
+    )

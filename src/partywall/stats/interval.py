@@ -1,0 +1,234 @@
+"""The interval of the mean of a serially correlated, possibly heavy-tailed series: one value a block, in order of time.
+
+How: the series' low-frequency cosine transforms (Müller & Watson 2008, Lazarus et al. 2018) are nearly independent,
+and their variances say how much the mean wanders. An autoregression seen through white noise bends their spectrum; its
+two parameters are not estimated but integrated out over a grid, which gives a mixture of t distributions and so widens
+the interval as far as the data leave the persistence open. Bounds are symmetric around the mean. Where this keeps its
+promise, and where not, is measured by `benches/honesty_simulation.py` and told in docs/statistics.md.
+
+It does not decide what a block is, and never sees slices.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft, special, stats
+
+from partywall.model.finding import Estimate
+
+Array = NDArray[np.float64]
+
+FEWEST = 4
+"""Below this many blocks no interval is given at all."""
+
+METHOD = "mean of clipped block values; low-frequency cosine transforms, persistence integrated out"
+
+_PERSISTENCE = np.linspace(-0.4, 0.96, 18)
+_WHITE_SHARE = np.array([0.0, 0.3, 0.6])
+_PRIOR_POWER = 0.35
+_CLIP = 5.0
+_ONE_SIDED = 0.1
+_BISECTIONS = 32
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Distribution of the mean's error: a weighted mixture of t distributions, for each series of a batch.
+
+    scales, weights: shape (series…, persistence). dof: degrees of freedom. All symmetric around zero.
+    """
+
+    scales: Array
+    weights: Array
+    dof: int
+
+    def tail(self, distance: Array) -> Array:
+        """Probability that the error is further from zero than `distance`."""
+        certain = np.where(distance > 0, np.inf, 0.0)[..., None] * np.ones_like(self.scales)
+        standard = np.divide(
+            distance[..., None] * np.ones_like(self.scales), self.scales, out=certain, where=self.scales > 0
+        )
+        return np.asarray(2 * (self.weights * special.stdtr(self.dof, -standard)).sum(axis=-1), dtype=np.float64)
+
+    def half_width(self, level: float) -> Array:
+        """The distance that leaves 1 − level outside; by bisection, for a mixture has no closed quantile."""
+        low = np.zeros(self.scales.shape[:-1])
+        high = self.scales.max(axis=-1) * float(stats.t.ppf((1 + level) / 2, self.dof))
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            narrow = self.tail(middle) > 1 - level
+            low, high = np.where(narrow, middle, low), np.where(narrow, high, middle)
+        return np.asarray((low + high) / 2, dtype=np.float64)
+
+
+def transforms_used(n: int) -> int:
+    """How many cosine transforms are looked at: all of a short series, ever lower frequencies of a long one."""
+    return min(n - 1, int(2.5 * n ** (2 / 3)))
+
+
+@lru_cache(maxsize=256)
+def _shapes(n: int) -> tuple[Array, Array, Array]:
+    """Variances of the cosine transforms 1…m, of the zeroth (the mean's), and log prior, for each spectrum considered.
+
+    A spectrum is a first-order autoregression with a share of white noise on top: a drifting effect seen through the
+    noise of a slot. Variances are exact: the double sum over cov(i, k) = ρ^|i−k| collapses to a single one over the
+    distance, in closed form for cosines.
+    """
+    frequency = np.pi * np.arange(1, transforms_used(n) + 1) / n
+    distance = np.arange(1, n)
+    overlap = (n - distance)[:, None] * np.cos(np.outer(distance, frequency))
+    overlap -= np.sin(np.outer(distance, frequency)) / np.sin(frequency)
+    powers = _PERSISTENCE[:, None] ** distance
+    cosine = 1 + 2 * powers @ overlap / n
+    mean = 1 + 2 * powers @ (n - distance) / n
+    white = _WHITE_SHARE[:, None]
+    trust = np.where(_WHITE_SHARE > 0, _trust_in_mixtures(n) / (len(_WHITE_SHARE) - 1), 1 - _trust_in_mixtures(n))
+    prior = np.log(trust)[:, None] + _PRIOR_POWER * np.log(1 - np.abs(_PERSISTENCE))
+    mixed = (1 - white[..., None]) * cosine + white[..., None]
+    return mixed.reshape(-1, cosine.shape[1]), ((1 - white) * mean + white).ravel(), prior.ravel()
+
+
+def _trust_in_mixtures(n: int) -> float:
+    """Prior weight of spectra with white noise on top; short series cannot tell them apart and would only get wide."""
+    return float(np.clip((n - 20) / 100, 0.001, 2 / 3))
+
+
+def error_of_mean(series: Array) -> Mixture:
+    """Distribution of the error of the mean of each series. series: shape (series…, blocks), at least FEWEST blocks."""
+    n = series.shape[-1]
+    if n < FEWEST:
+        raise ValueError(f"{n} blocks are too few for an interval; at least {FEWEST} are needed")
+    used = transforms_used(n)
+    cosine, mean, prior = _shapes(n)
+    spread = series.std(axis=-1, keepdims=True)
+    unit = np.divide(series - series.mean(axis=-1, keepdims=True), spread, out=np.zeros_like(series), where=spread > 0)
+    power = np.square(fft.dct(unit, norm="ortho", axis=-1)[..., 1 : used + 1])
+    fit = np.maximum(power @ (1 / cosine).T, np.finfo(float).tiny)
+    log_weight = prior - np.log(cosine).sum(axis=1) / 2 - used / 2 * np.log(fit)
+    weights = special.softmax(log_weight, axis=-1)
+    scales = spread * np.sqrt(mean * fit / used / n)
+    return Mixture(np.asarray(scales, dtype=np.float64), np.asarray(weights, dtype=np.float64), used)
+
+
+def clipped(series: Array) -> Array:
+    """The series with far outliers drawn in to five robust standard deviations, if they lie on both sides alike.
+
+    A host's disturbance hits baseline and treatment equally often, so its outliers come on both sides. A tail on one
+    side only is the treatment's own doing and stays in, whole: rare harm is harm.
+    """
+    middle = np.median(series, axis=-1, keepdims=True)
+    reach = _CLIP * 1.4826 * np.median(np.abs(series - middle), axis=-1, keepdims=True)
+    below = (series < middle - reach).sum(axis=-1)
+    above = (series > middle + reach).sum(axis=-1)
+    balanced = 2 * stats.binom.cdf(np.minimum(below, above), below + above, 0.5) > _ONE_SIDED
+    use = (below > 0) & (above > 0) & balanced & (reach[..., 0] > 0)
+    return np.asarray(
+        np.where(use[..., None], np.clip(series, middle - reach, middle + reach), series), dtype=np.float64
+    )
+
+
+def centres_and_half_widths(series: Array, level: float = 0.95) -> tuple[Array, Array]:
+    """Location and half width for a whole batch of series, shape (series…, blocks)."""
+    kept = clipped(series)
+    return np.asarray(kept.mean(axis=-1), dtype=np.float64), error_of_mean(kept).half_width(level)
+
+
+def blocks_worth(kept: Array, half: Array, level: float = 0.95) -> Array:
+    """How many independent blocks would give the same half width; half must be above zero."""
+    n = kept.shape[-1]
+    factor = float(stats.t.ppf((1 + level) / 2, n - 1))
+    return np.asarray((factor * kept.std(axis=-1, ddof=1) / half) ** 2, dtype=np.float64)
+
+
+def mean_interval(series: Array, level: float = 0.95) -> Estimate:
+    """The mean of one series with its interval."""
+    values = _checked(series)
+    kept = clipped(values)
+    centre, half = float(kept.mean()), float(error_of_mean(kept).half_width(level))
+    return _estimate(centre, centre - half, centre + half, kept, half, level, METHOD)
+
+
+def factor_interval(log_ratios: Array, level: float = 0.95) -> Estimate:
+    """Exp of the mean of log ratios, with its interval: the typical factor."""
+    found = mean_interval(log_ratios, level)
+    return found.model_copy(
+        update={
+            "value": math.exp(found.value),
+            "low": math.exp(found.low),
+            "high": math.exp(found.high),
+            "method": f"exp of {METHOD}",
+        }
+    )
+
+
+def ratio_of_means(treated: Array, baseline: Array, level: float = 0.95) -> Estimate:
+    """Mean treated rate over mean baseline rate, for blocks where the victim stalled and a logarithm does not exist.
+
+    Delta method on the block values; nothing is clipped, for a stall is the worst harm there is. If every treated slot
+    stalled, the upper bound is the largest share of progressing blocks that n stalls in a row still allow.
+    """
+    treated, baseline = _checked(treated), _checked(baseline)
+    reference = float(baseline.mean())
+    if reference <= 0:
+        raise ValueError("the baseline did no work in any block; there is nothing to compare with")
+    value = float(treated.mean()) / reference
+    influence = (treated - value * baseline) / reference
+    half = float(error_of_mean(influence).half_width(level))
+    high = value + half if treated.any() else 1 - (1 - level) ** (1 / len(treated))
+    return _estimate(
+        value,
+        max(0.0, value - half),
+        high,
+        influence,
+        half,
+        level,
+        "ratio of mean rates (the victim stalled), delta method",
+    )
+
+
+def p_value(series: Array, value: float = 0.0) -> float:
+    """Probability of a mean at least this far from `value`, were `value` the truth."""
+    kept = clipped(_checked(series))
+    return min(1.0, float(error_of_mean(kept).tail(np.asarray(abs(kept.mean() - value)))))
+
+
+def correlation_interval(first: Array, second: Array, level: float = 0.95) -> Estimate | None:
+    """Correlation with an autocorrelation-robust interval on Fisher's scale; None if one series does not move."""
+    x, y = _checked(first), _checked(second)
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    x, y = (x - x.mean()) / x.std(), (y - y.mean()) / y.std()
+    value = float(np.clip((x * y).mean(), -0.999999, 0.999999))
+    influence = (x * y - value * (x * x + y * y) / 2) / (1 - value * value)
+    half = float(error_of_mean(influence).half_width(level))
+    centre = math.atanh(value)
+    return _estimate(
+        value,
+        math.tanh(centre - half),
+        math.tanh(centre + half),
+        influence,
+        half,
+        level,
+        "correlation, Fisher's scale, delta method",
+    )
+
+
+def _checked(series: Array) -> Array:
+    values = np.asarray(series, dtype=np.float64)
+    if values.ndim != 1 or not np.isfinite(values).all():
+        raise ValueError(
+            f"a series of finite block values is needed, "
+            f"got shape {values.shape} with {int((~np.isfinite(values)).sum())} not finite"
+        )
+    return values
+
+
+def _estimate(value: float, low: float, high: float, kept: Array, half: float, level: float, method: str) -> Estimate:
+    n = len(kept)
+    worth = {"n_effective": float(blocks_worth(kept, np.asarray(half), level))} if half > 0 else {}
+    return Estimate(value=value, low=low, high=high, level=level, n=n, method=method, **worth)

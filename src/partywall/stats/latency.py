@@ -1,0 +1,118 @@
+"""Latency impact at percentiles: histograms merged over blocks, with an interval by a paired block bootstrap.
+
+The bootstrap's blocks of blocks are short, so it underrates slow drift; its spread is therefore scaled by how far it
+falls short on a linear statistic of the same tail, whose honest interval is known (`partywall.stats.interval`).
+A percentile with fewer than FEWEST_ABOVE operations beyond it is left out: absence is the statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from partywall.model.finding import Estimate
+from partywall.model.observation import Histogram, Observation
+from partywall.stats.interval import FEWEST, Array, error_of_mean
+
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
+FEWEST_ABOVE = 20
+METHOD = "merged histograms; paired stationary block bootstrap, scaled to the long-run variance of the tail count"
+
+_SUB_BITS = 6
+_RESAMPLES = 400
+_SEED = 0x9A11
+
+
+def bucket_bounds(index: int) -> tuple[int, int]:
+    """Smallest and largest nanoseconds of a bucket; the agent's `record::histogram::bucket_bounds`."""
+    magnitude = max((index >> _SUB_BITS) - 1, 0)
+    low = (index - (magnitude << _SUB_BITS)) << magnitude
+    return low, low + (1 << magnitude) - 1
+
+
+def percentile_ns(histogram: Histogram, share: float) -> float:
+    """The value below which `share` of the operations lie, linear within its bucket. The histogram must hold some."""
+    buckets = sorted(histogram.counts)
+    counts = np.array([[histogram.counts[b] for b in buckets]], dtype=np.float64)
+    return float(_percentiles(counts, _edges(buckets), share)[0])
+
+
+def impacts(
+    treated: Sequence[Observation], baseline: Sequence[Observation], level: float = 0.95
+) -> dict[str, Estimate]:
+    """(measured − baseline) / baseline at each percentile that enough operations lie beyond, in both treatments."""
+    buckets = sorted({b for o in (*treated, *baseline) for b in o.latency.counts})
+    if len(treated) < FEWEST or not buckets:
+        return {}
+    first, second = _matrix(treated, buckets), _matrix(baseline, buckets)
+    fewest = min(first.sum(), second.sum())
+    weights = _resampled(len(treated))
+    wanted = {name: share for name, share in PERCENTILES.items() if fewest * (1 - share) >= FEWEST_ABOVE}
+    return {name: _impact(first, second, weights, _edges(buckets), share, level) for name, share in wanted.items()}
+
+
+def _matrix(observations: Sequence[Observation], buckets: Sequence[int]) -> Array:
+    column = {bucket: at for at, bucket in enumerate(buckets)}
+    counts = np.zeros((len(observations), len(buckets)))
+    for row, observation in enumerate(observations):
+        for bucket, count in observation.latency.counts.items():
+            counts[row, column[bucket]] = count
+    return counts
+
+
+def _edges(buckets: Sequence[int]) -> tuple[Array, Array]:
+    bounds = np.array([bucket_bounds(b) for b in buckets], dtype=np.float64)
+    return bounds[:, 0], bounds[:, 1] + 1
+
+
+def _percentiles(counts: Array, edges: tuple[Array, Array], share: float) -> Array:
+    """One percentile of each row of counts, shape (rows, buckets)."""
+    low, high = edges
+    upto = counts.cumsum(axis=1)
+    rank = share * upto[:, -1]
+    bucket = np.minimum((upto < rank[:, None]).sum(axis=1), counts.shape[1] - 1)
+    row = np.arange(len(counts))
+    inside = np.maximum(counts[row, bucket], 1)
+    within = np.clip((rank - (upto[row, bucket] - counts[row, bucket])) / inside, 0, 1)
+    return np.asarray(low[bucket] + within * (high - low)[bucket], dtype=np.float64)
+
+
+def _resampled(n: int) -> Array:
+    """How often each block is drawn, shape (resamples, blocks): stationary bootstrap (Politis & Romano 1994)."""
+    random = np.random.default_rng(_SEED)
+    start = random.integers(0, n, size=(_RESAMPLES, n))
+    jump = random.random((_RESAMPLES, n)) < 1 / max(1.0, 1.5 * n ** (1 / 3))
+    jump[:, 0] = True
+    steps = np.arange(n)
+    since = steps - np.maximum.accumulate(np.where(jump, steps, 0), axis=1)
+    origin = np.take_along_axis(start, steps - since, axis=1)
+    drawn = (origin + since) % n
+    weights = np.zeros((_RESAMPLES, n))
+    np.add.at(weights, (np.repeat(np.arange(_RESAMPLES), n), drawn.ravel()), 1)
+    return weights
+
+
+def _impact(
+    first: Array, second: Array, weights: Array, edges: tuple[Array, Array], share: float, level: float
+) -> Estimate:
+    n = len(first)
+    merged = np.stack([first.sum(axis=0), second.sum(axis=0)])
+    whole = np.maximum(_percentiles(merged, edges, share), 1.0)
+    draws = [np.maximum(_percentiles(weights @ counts, edges, share), 1.0) for counts in (first, second)]
+    spread = float(np.std(np.log(draws[0] / draws[1]), ddof=1))
+    normal = float(stats.norm.ppf((1 + level) / 2))
+    tail = _beyond(first, edges, whole[0], share) - _beyond(second, edges, whole[1], share)
+    honest, drawn = float(error_of_mean(tail).half_width(level)), normal * float(np.std(weights @ tail / n, ddof=1))
+    half = normal * spread * (max(1.0, honest / drawn) if drawn > 0 else 1.0)
+    centre = float(np.log(whole[0] / whole[1]))
+    low, high = np.expm1([centre - half, centre + half])
+    return Estimate(value=float(np.expm1(centre)), low=float(low), high=float(high), level=level, n=n, method=METHOD)
+
+
+def _beyond(counts: Array, edges: tuple[Array, Array], value: float, share: float) -> Array:
+    """Operations of each block beyond `value`, less the expected ones, per expected operation of a block."""
+    low, high = edges
+    part = np.clip((high - value) / (high - low), 0, 1)
+    return np.asarray((counts @ part - (1 - share) * counts.sum(axis=1)) * len(counts) / counts.sum(), dtype=np.float64)

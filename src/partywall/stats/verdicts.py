@@ -1,0 +1,98 @@
+"""Goals against cells. An interval decides only when all of it lies on one side; anything else is inconclusive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from partywall.model.finding import Band, Cell, Estimate, Outcome, Verdict, Warn
+from partywall.model.scenario import Goal
+
+Judgement = tuple[Outcome, str]
+
+
+def verdicts_of(goals: Sequence[Goal], cells: Sequence[Cell], bands: Sequence[Band]) -> tuple[Verdict, ...]:
+    """One verdict for each goal and each cell it is about; one inconclusive verdict for a goal about none."""
+    by_trial = {band.trial: band for band in bands}
+    return tuple(verdict for goal in goals for verdict in _of_goal(goal, cells, by_trial))
+
+
+def _of_goal(goal: Goal, cells: Sequence[Cell], bands: dict[str, Band]) -> list[Verdict]:
+    about = [cell for cell in cells if _concerns(goal, cell)]
+    if not about:
+        reason = (
+            f"no measured cell matches victim {goal.victim!r} and aggressor {goal.aggressor!r}; "
+            "see what was measured, or mend the goal"
+        )
+        return [Verdict(goal=goal, trial="", treatment="", outcome=Outcome.INCONCLUSIVE, reason=reason)]
+    return [_of_cell(goal, cell, bands.get(cell.trial)) for cell in about]
+
+
+def _concerns(goal: Goal, cell: Cell) -> bool:
+    """Isolation and latency are about neighbours; efficiency is about whatever is promised a share."""
+    if not fnmatchcase(cell.victim, goal.victim) or not fnmatchcase(cell.aggressor or "", goal.aggressor):
+        return False
+    neighbours = goal.isolation_factor is not None or goal.latency_impact_p99 is not None
+    return (cell.role == "aggressor" and neighbours) or (goal.efficiency is not None and cell.efficiency is not None)
+
+
+def _of_cell(goal: Goal, cell: Cell, band: Band | None) -> Verdict:
+    judged = [*_isolation(goal, cell, band), *_latency(goal, cell), *_efficiency(goal, cell)]
+    if Warn.FEW_BLOCKS in cell.warnings:
+        judged = [(Outcome.INCONCLUSIVE, f"only {cell.isolation.n} blocks; give the run more budget"), *judged]
+        outcome = Outcome.INCONCLUSIVE
+    else:
+        outcome = _worst([outcome for outcome, _ in judged])
+    reasons = [reason for found, reason in judged if found == outcome]
+    if Warn.CARRY_OVER in cell.warnings:
+        reasons.append("the effect still moved inside the slots; lengthen them")
+    return Verdict(goal=goal, trial=cell.trial, treatment=cell.treatment, outcome=outcome, reason="; ".join(reasons))
+
+
+def _worst(outcomes: Sequence[Outcome]) -> Outcome:
+    for outcome in (Outcome.VIOLATED, Outcome.INCONCLUSIVE):
+        if outcome in outcomes:
+            return outcome
+    return Outcome.HOLDS
+
+
+def _isolation(goal: Goal, cell: Cell, band: Band | None) -> list[Judgement]:
+    if goal.isolation_factor is None or cell.role != "aggressor":
+        return []
+    found, name = cell.isolation, "isolation factor"
+    if band is not None and Warn.NULL_EFFECT in cell.warnings:
+        # A host that shows an effect of nothing may add as much to any effect.
+        found = found.model_copy(update={"low": found.low * band.low, "high": found.high * band.high})
+        name = "isolation factor (widened, for the A/A check failed)"
+    return [_judge(name, found, at_least=goal.isolation_factor)]
+
+
+def _latency(goal: Goal, cell: Cell) -> list[Judgement]:
+    if goal.latency_impact_p99 is None or cell.role != "aggressor":
+        return []
+    if "p99" not in cell.latency:
+        return [
+            (
+                Outcome.INCONCLUSIVE,
+                "too few operations for a 99th percentile; give the run more budget or shorter operations",
+            )
+        ]
+    return [_judge("latency impact at p99", cell.latency["p99"], at_most=goal.latency_impact_p99)]
+
+
+def _efficiency(goal: Goal, cell: Cell) -> list[Judgement]:
+    if goal.efficiency is None or cell.efficiency is None:
+        return []
+    low, high = goal.efficiency
+    return [_judge("efficiency q", cell.efficiency, at_least=low, at_most=high)]
+
+
+def _judge(name: str, found: Estimate, at_least: float | None = None, at_most: float | None = None) -> Judgement:
+    shown = f"{name} {found.value:.4g}, interval {found.low:.4g} to {found.high:.4g}"
+    bounds = (("at least", at_least), ("at most", at_most))
+    wanted = " and ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None)
+    if (at_least is not None and found.high < at_least) or (at_most is not None and found.low > at_most):
+        return Outcome.VIOLATED, f"{shown}: all of it outside {wanted}"
+    if (at_least is None or found.low >= at_least) and (at_most is None or found.high <= at_most):
+        return Outcome.HOLDS, f"{shown}: all of it {wanted}"
+    return Outcome.INCONCLUSIVE, f"{shown}: reaches across {wanted}; more blocks would narrow it"

@@ -1,0 +1,321 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from builders import Host, evidence, limit, plan, treatment, trial
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partywall.model.evidence import Counter
+from partywall.model.finding import Outcome, Warn
+from partywall.model.plan import Limits, Treatment
+from partywall.model.scenario import Goal
+from partywall.stats import analyse, carry_over, checkpoints, enough
+from partywall.stats.effects import variation_of
+from partywall.stats.series import of_trial
+
+COPY = treatment("memory-copy")
+ONE = trial(COPY)
+
+
+def findings(observations, of=ONE, counters=None, **more):
+    return analyse(evidence(plan(of, **more), observations, counters))
+
+
+def cell(found, name):
+    return next(c for c in found.cells if c.treatment == name)
+
+
+def test_a_harm_is_measured_and_seen_and_a_null_is_not():
+    found = findings(Host().measure(ONE, 60, {"memory-copy": 0.8}))
+    harm, null = cell(found, "memory-copy"), cell(found, "null")
+    assert harm.isolation.low < 0.8 < harm.isolation.high
+    assert harm.isolation.half_width < 0.01
+    assert harm.seen
+    assert not null.seen
+    assert harm.rate.value == pytest.approx(0.8e6, rel=0.01)
+    assert harm.baseline_rate.value == pytest.approx(1e6, rel=0.01)
+
+
+def test_the_band_is_the_null_interval_mirrored_around_one():
+    band = findings(Host().measure(ONE, 60, {})).bands[0]
+    assert band.low * band.high == pytest.approx(1)
+    assert band.low <= band.null.low < band.null.high <= band.high
+    assert math.isclose(band.high, band.null.high) or math.isclose(band.low, band.null.low)
+
+
+def test_taking_off_the_drift_narrows_intervals_on_a_drifting_host_and_costs_little_on_a_steady_one():
+    def spread(drift, corrected):
+        many = trial(*(treatment(f"s{i}") for i in range(4)))
+        means = []
+        for seed in range(60):
+            series = of_trial(Host(seed, noise=0.002, drift=drift).measure(many, 30, {}), "t1")
+            series = series if corrected else replace(series, drift=np.zeros(30))
+            means.append(float(series.pair("s0", "none").log_ratios.mean()))
+        return float(np.var(means))
+
+    assert spread(0.01, corrected=True) < 0.85 * spread(0.01, corrected=False)
+    assert spread(0.0, corrected=True) < 1.1 * spread(0.0, corrected=False)
+
+
+def test_swapping_treatment_and_baseline_only_changes_the_sign():
+    series = of_trial(Host(drift=0.01).measure(ONE, 30, {"memory-copy": 0.7}), "t1")
+    there, back = series.pair("memory-copy", "none"), series.pair("none", "memory-copy")
+    assert np.allclose(there.log_ratios, -back.log_ratios)
+
+
+@given(st.floats(1e-3, 1e9))
+@settings(deadline=None, max_examples=15)
+def test_the_unit_of_the_rate_does_not_matter(scale):
+    observations = Host().measure(ONE, 20, {"memory-copy": 0.8})
+    scaled = [
+        replace(o, rate=o.rate * scale, early_rate=o.early_rate * scale, late_rate=o.late_rate * scale)
+        for o in observations
+    ]
+    before, after = (cell(findings(o), "memory-copy").isolation for o in (observations, scaled))
+    assert (after.low, after.high) == pytest.approx((before.low, before.high), rel=1e-6)
+
+
+@given(st.randoms())
+@settings(deadline=None, max_examples=10)
+def test_the_order_in_which_observations_arrive_does_not_matter(random):
+    observations = Host().measure(ONE, 12, {"memory-copy": 0.8})
+    shuffled = random.sample(observations, len(observations))
+    assert findings(shuffled) == findings(observations)
+
+
+def test_a_missing_slot_costs_its_block_and_no_more():
+    observations = [o for o in Host().measure(ONE, 30, {"memory-copy": 0.8}) if (o.block, o.treatment) != (4, "none")]
+    assert cell(findings(observations), "memory-copy").isolation.n == 29
+
+
+def test_stalled_slots_are_the_worst_harm_and_stay_in():
+    observations = Host().measure(ONE, 40, {})
+    stalled = [
+        replace(o, rate=0.0, early_rate=0.0, late_rate=0.0) if o.treatment == "memory-copy" and o.block % 4 == 0 else o
+        for o in observations
+    ]
+    harm = cell(findings(stalled), "memory-copy")
+    assert harm.isolation.value == pytest.approx(0.75, abs=0.01)
+    assert harm.isolation.method.startswith("ratio of mean rates")
+    assert harm.seen
+
+
+def test_a_treatment_measured_in_too_few_blocks_is_named_as_missing():
+    found = findings(Host().measure(ONE, 3, {}))
+    assert found.cells == ()
+    assert len(found.incomplete) == 2
+    assert "memory-copy" in found.incomplete[1]
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert found.headline.startswith("Nothing conclusive")
+
+
+def test_an_effect_of_nothing_is_reported_everywhere():
+    found = findings(Host().measure(ONE, 60, {"null": 0.95, "memory-copy": 0.8}))
+    assert Warn.NULL_EFFECT in cell(found, "memory-copy").warnings
+    assert found.headline.startswith("The A/A check failed for copy")
+    assert any("A/A check failed" in warning for warning in found.warnings)
+
+
+def test_disturbed_slots_stay_in_and_are_reported():
+    observations = Host().measure(ONE, 40, {"memory-copy": 0.8})
+    disturbed = [replace(o, disturbed=("steal",)) if o.block < 5 else o for o in observations]
+    found = findings(disturbed)
+    assert cell(found, "memory-copy").isolation.n == 40
+    assert Warn.STEAL in cell(found, "memory-copy").warnings
+    assert any("15 of 120 slots were disturbed by others (steal)" in warning for warning in found.warnings)
+
+
+def test_an_aggressor_that_achieved_less_than_asked_is_reported():
+    weak = [replace(o, achieved={"memory-copy": 0.7}) for o in Host().measure(ONE, 40, {"memory-copy": 0.8})]
+    harm = cell(findings(weak), "memory-copy")
+    assert harm.achieved == pytest.approx(0.7)
+    assert Warn.AGGRESSOR_FELL_SHORT in harm.warnings
+
+
+def test_an_effect_that_still_moves_inside_its_slots_is_carry_over():
+    host = Host()
+    moving = host.measure(ONE, 40, {"memory-copy": 0.8}, late={"memory-copy": -0.06})
+    found = carry_over(moving, ONE.treatments)
+    assert found["memory-copy"].present
+    assert found["memory-copy"].drift.value == pytest.approx(-0.06, abs=0.005)
+    assert not found["null"].present
+    assert Warn.CARRY_OVER in cell(findings(moving), "memory-copy").warnings
+
+
+def test_a_tiny_drift_inside_the_slots_is_not_worth_lengthening_them():
+    assert not carry_over(Host().measure(ONE, 40, {}, late={"null": 0.002}), ONE.treatments)["null"].present
+
+
+def test_efficiency_is_the_rate_over_the_promised_share_of_the_baseline():
+    limited = trial(limit("half", 0.5))
+    found = cell(findings(Host().measure(limited, 40, {"half": 0.45}), limited), "half")
+    assert found.promised == 0.5
+    assert found.efficiency.low < 0.9 < found.efficiency.high
+
+
+def test_variation_is_found_where_the_effect_drifts_and_not_in_white_noise():
+    random = np.random.default_rng(1)
+    drifting = np.zeros(2000)
+    for at in range(1, 2000):
+        drifting[at] = 0.95 * drifting[at - 1] + math.sqrt(1 - 0.95**2) * random.standard_normal()
+    size, significant = variation_of(0.1 * drifting + 0.1 * random.standard_normal(2000))
+    assert significant
+    assert size == pytest.approx(0.1, rel=0.15)
+    alarms = sum(variation_of(random.standard_normal(100))[1] for _ in range(400))
+    assert alarms < 40
+    assert variation_of(np.ones(5)) is None
+
+
+def test_the_curve_and_its_slope_follow_the_intensities():
+    steps = trial(*(treatment(f"memory-copy@{i}", intensity=i) for i in (0.25, 0.5, 1.0)))
+    factors = {f"memory-copy@{i}": 1 - 0.4 * i for i in (0.25, 0.5, 1.0)}
+    curve = findings(Host().measure(steps, 40, factors), steps).curves[0]
+    assert [point[0] for point in curve.points] == [0.25, 0.5, 1.0]
+    assert curve.slope.low < 0.4 < curve.slope.high
+
+
+def test_one_intensity_makes_no_curve():
+    assert findings(Host().measure(ONE, 20, {})).curves == ()
+
+
+COUNTERS = {
+    name: Counter(name, "1/s", kind, resource)
+    for name, kind, resource in (
+        ("bus", "total", "memory_bandwidth"),
+        ("busy", "total", "cpu"),
+        ("faults", "total", "memory_capacity"),
+        ("reads", "total", "disk"),
+        *((f"idle{i}", "total", "network") for i in range(10)),
+    )
+}
+
+
+def counted(o: object, random: np.random.Generator, moved: dict[int, float]):
+    """bus rises with the harm of its block; busy whenever a stressor works; reads fall; the rest is noise."""
+    works, harms = o.treatment not in ("none", "null"), o.treatment == "memory-copy"
+    noise = random.standard_normal
+    values = {name: 100 + noise() for name in COUNTERS}
+    values["bus"] += 50 + 200 * moved[o.block] if harms else 0
+    values["busy"] += 40 if works else 0
+    values["reads"] -= 30 if harms else 0
+    return replace(o, rate=o.rate * (1 - moved[o.block] if harms else 1), counters=values)
+
+
+def test_the_counter_that_moved_with_the_harm_is_the_cause_and_echoes_are_not():
+    two = trial(COPY, treatment("cpu-integer"))
+    random = np.random.default_rng(3)
+    moved = dict(enumerate(random.uniform(0.1, 0.3, 60)))
+    observations = [counted(o, random, moved) for o in Host().measure(two, 60, {})]
+    found = findings(observations, two, COUNTERS)
+    causes = cell(found, "memory-copy").causes
+    assert [cause.counter for cause in causes] == ["bus"]
+    assert causes[0].resource == "memory_bandwidth"
+    assert causes[0].correlation.low > 0.5
+    assert causes[0].text.endswith("Points to memory_bandwidth; evidence, not proof.")
+    assert cell(found, "cpu-integer").causes == ()
+
+
+def goal_outcome(goal, factor, blocks=40):
+    found = findings(Host().measure(ONE, blocks, {"memory-copy": factor}), goals=(goal,))
+    return found.verdicts[0]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "outcome"), [(0.7, Outcome.HOLDS), (0.9, Outcome.VIOLATED), (0.8, Outcome.INCONCLUSIVE)]
+)
+def test_a_goal_is_decided_only_by_a_whole_interval(threshold, outcome):
+    verdict = goal_outcome(Goal(isolation_factor=threshold), 0.8)
+    assert verdict.outcome is outcome
+    assert f"at least {threshold:g}" in verdict.reason
+
+
+def test_a_goal_that_matches_nothing_is_inconclusive_and_says_so():
+    verdict = goal_outcome(Goal(victim="nobody", isolation_factor=0.5), 0.8)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "no measured cell matches victim 'nobody'" in verdict.reason
+
+
+def test_too_few_blocks_never_hold():
+    verdict = goal_outcome(Goal(isolation_factor=0.1), 0.8, blocks=10)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.reason == "only 10 blocks; give the run more budget"
+
+
+def test_a_latency_goal_without_enough_operations_is_inconclusive():
+    verdict = goal_outcome(Goal(latency_impact_p99=0.1), 0.8)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "too few operations" in verdict.reason
+
+
+def test_goals_are_about_neighbours_and_not_about_the_null():
+    found = findings(Host().measure(ONE, 40, {"memory-copy": 0.8}), goals=(Goal(isolation_factor=0.5),))
+    assert [v.treatment for v in found.verdicts] == ["memory-copy"]
+
+
+def test_an_efficiency_goal_has_two_sides():
+    limited = trial(limit("half", 0.5))
+    observations = Host().measure(limited, 40, {"half": 0.65})
+    found = findings(observations, limited, goals=(Goal(efficiency=(0.9, 1.1)), Goal(efficiency=(0.9, 1.5))))
+    assert [v.outcome for v in found.verdicts] == [Outcome.VIOLATED, Outcome.HOLDS]
+
+
+def test_a_failed_check_of_nothing_widens_what_decides_a_goal():
+    factors = {"memory-copy": 0.8, "null": 0.9}
+    found = findings(Host().measure(ONE, 40, factors), goals=(Goal(isolation_factor=0.75),))
+    assert found.verdicts[0].outcome is Outcome.INCONCLUSIVE
+    assert "A/A check failed" in found.verdicts[0].reason
+
+
+def test_checkpoints_grow_by_a_quarter():
+    points = checkpoints(20)
+    assert [next(points) for _ in range(5)] == [20, 25, 32, 40, 50]
+
+
+def asked(blocks, precision) -> object:
+    return enough(Host().measure(ONE, blocks, {"memory-copy": 0.8}), ONE.treatments, precision)
+
+
+def test_precision_is_unknown_before_the_first_checkpoint():
+    found = asked(19, 0.5)
+    assert (found.reached, found.half_width, found.next_blocks) == (False, None, 20)
+    assert not enough([], ONE.treatments, 0.5).reached
+
+
+def test_precision_looks_only_at_checkpoints():
+    at, between = asked(25, 0.01), asked(31, 0.01)
+    assert between == at
+    assert at.blocks == 25
+    assert at.next_blocks == 32
+
+
+def test_precision_is_reached_with_enough_blocks_and_not_before():
+    assert not asked(20, 0.0005).reached
+    assert asked(60, 0.01).reached
+
+
+def test_the_baseline_is_required_to_be_there():
+    lone: tuple[Treatment, ...] = (COPY,)
+    with pytest.raises(ValueError, match=r"no baseline among the treatments \(memory-copy\)"):
+        enough(Host().measure(ONE, 30, {}), lone, 0.1)
+
+
+def test_a_limit_is_no_point_of_a_sensitivity_curve():
+    steps = trial(
+        treatment("memory-copy@0.5", intensity=0.5),
+        treatment("memory-copy@1"),
+        treatment("memory-copy@1,cpu_limit=0.5", victim_limits=Limits(cpu_limit=0.5)),
+    )
+    found = findings(Host().measure(steps, 30, {"memory-copy@1,cpu_limit=0.5": 0.4}), steps)
+    assert [point[0] for point in found.curves[0].points] == [0.5, 1.0]
+    assert found.headline.startswith("No neighbour was seen")
+
+
+def test_a_precision_that_rests_on_few_independent_blocks_is_not_believed():
+    observations = Host(noise=0.0001).measure(ONE, 25, {})
+    wander = 0.001 * np.cumsum(np.random.default_rng(2).standard_normal(25))
+    drifting = [replace(o, rate=o.rate * (1 + wander[o.block] * (o.treatment != "none"))) for o in observations]
+    found = enough(drifting, ONE.treatments, 0.05)
+    assert found.half_width < 0.05
+    assert not found.reached

@@ -1,0 +1,114 @@
+import re
+
+import pytest
+from builders import KERNELS, Host, evidence, limit, plan, treatment, trial
+
+from partywall.model.finding import Band, Cell, Estimate
+from partywall.model.scenario import Aggressor
+from partywall.stats import analyse
+from partywall.stats.headline import headline
+
+COPY, DISK, RING = treatment("memory-copy"), treatment("disk-write"), treatment("cache-ring")
+
+
+def estimate(value, half):
+    return Estimate(value=value, low=value - half, high=value + half, n=50, method="m")
+
+
+def cell(of, t, value, half, seen=True, **more):
+    return Cell(
+        trial=of.id, victim=of.victim_name, treatment=t.id, label=t.label, role=t.role, aggressor=t.aggressor,
+        intensity=1.0, baseline_rate=estimate(1, 0.1), rate=estimate(value, half), isolation=estimate(value, half),
+        seen=seen, **more,
+    )  # fmt: skip
+
+
+def band(of, null=1.0, half=0.003):
+    return Band(trial=of.id, low=1 - half, high=1 + half, null=estimate(null, half))
+
+
+COPYING = trial(COPY, DISK, RING, name="t1")
+WRITING = trial(COPY, DISK, RING, name="t2", victim="write", probe="disk-write")
+
+
+def test_costs_come_worst_first_with_what_was_not_seen():
+    cells = [
+        cell(COPYING, COPY, 0.82, 0.01),
+        cell(WRITING, DISK, 0.38, 0.04),
+        cell(COPYING, RING, 0.999, 0.005, seen=False),
+    ]
+    assert headline(plan(COPYING, WRITING), KERNELS, cells, [band(COPYING), band(WRITING)]) == (
+        "A disk-writing neighbour on the next core costs you 62 % ± 4 of disk throughput; "
+        "a memory-copying one on the next core 18 % ± 1 of memory bandwidth; nothing else was seen above ±0.6 %."
+    )
+
+
+def test_only_the_worst_three_are_spelt_out():
+    cells = [
+        cell(COPYING, COPY, 0.82, 0.01), cell(COPYING, DISK, 0.95, 0.004), cell(COPYING, RING, 0.5, 0.01),
+        cell(WRITING, DISK, 0.38, 0.04), cell(WRITING, COPY, 0.9, 0.02),
+    ]  # fmt: skip
+    line = headline(plan(COPYING, WRITING), KERNELS, cells, [])
+    assert line.endswith("18 % ± 1 of memory bandwidth; 2 more between 5.0 % ± 0.4 and 10 % ± 2.")
+
+
+def test_of_several_intensities_the_worst_is_told():
+    half = treatment("memory-copy@0.5", intensity=0.5)
+    both = trial(half, COPY)
+    cells = [cell(both, half, 0.9, 0.01), cell(both, COPY, 0.8, 0.01)]
+    assert headline(plan(both), KERNELS, cells, []) == (
+        "A memory-copying neighbour on the next core costs you 20 % ± 1 of memory bandwidth."
+    )
+
+
+def test_nothing_seen_is_said_with_its_resolution():
+    cells = [cell(COPYING, COPY, 0.998, 0.004, seen=False)]
+    assert headline(plan(COPYING), KERNELS, cells, [band(COPYING)]) == (
+        "No neighbour was seen to cost you anything above ±0.6 %."
+    )
+
+
+def test_a_coarse_run_is_not_a_clean_bill():
+    cells = [cell(COPYING, COPY, 1.0, 0.2, seen=False)]
+    assert headline(plan(COPYING), KERNELS, cells, [band(COPYING)]).startswith("Nothing conclusive: ")
+
+
+def test_a_failed_check_comes_first():
+    cells = [cell(COPYING, COPY, 0.82, 0.01)]
+    line = headline(plan(COPYING), KERNELS, cells, [band(COPYING, null=0.98, half=0.005)])
+    assert line.startswith(
+        "The A/A check failed for copy: a neighbour that does nothing seemed to change its rate by -2.0 % ± 0.5, "
+        "so doubt effects of that size. A memory-copying neighbour"
+    )
+
+
+def test_a_command_is_called_by_its_name():
+    noisy = treatment("noisy")
+    of = trial(noisy, cpus=0).model_copy(update={"aggressors": {"noisy": Aggressor(command=("/usr/bin/fio", "x"))}})
+    assert headline(plan(of), KERNELS, [cell(of, noisy, 0.7, 0.02)], []) == (
+        "A neighbour running fio on the same core costs you 30 % ± 2 of memory bandwidth."
+    )
+
+
+def test_two_victims_that_lose_the_same_resource_are_told_apart():
+    other = trial(COPY, name="t3", victim="second")
+    cells = [cell(COPYING, COPY, 0.82, 0.01), cell(other, COPY, 0.7, 0.01)]
+    line = headline(plan(COPYING, other), KERNELS, cells, [])
+    assert "of memory bandwidth (second); " in line
+    assert "of memory bandwidth (copy)." in line
+
+
+def test_limits_are_told_where_there_are_no_neighbours():
+    of = trial(limit("half", 0.5))
+    cells = [cell(of, of.treatments[-1], 0.45, 0.01, efficiency=estimate(0.9, 0.02))]
+    assert headline(plan(of), KERNELS, cells, []) == (
+        "Limits gave their sandboxes 0.90 ± 0.02 of the promised share or nearer to it."
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_line_of_a_whole_run_reads_well(seed):
+    of = trial(COPY, RING)
+    found = analyse(evidence(plan(of), Host(seed).measure(of, 50, {"memory-copy": 0.8})))
+    assert re.match(r"A memory-copying neighbour on the next core costs you (19|20)\.\d % ± 0\.\d of", found.headline)
+    assert "nothing else was seen above ±" in found.headline

@@ -1,0 +1,164 @@
+import importlib.util
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import fft, linalg
+
+from partywall.stats.interval import (
+    _PERSISTENCE,
+    _WHITE_SHARE,
+    FEWEST,
+    _shapes,
+    centres_and_half_widths,
+    clipped,
+    correlation_interval,
+    error_of_mean,
+    factor_interval,
+    mean_interval,
+    p_value,
+    ratio_of_means,
+)
+
+BENCH = Path(__file__).parents[2] / "benches" / "honesty_simulation.py"
+values = st.lists(st.floats(-1e3, 1e3).map(lambda x: round(x, 6)), min_size=8, max_size=40).map(np.array)
+
+
+@pytest.fixture(scope="module")
+def table():
+    spec = importlib.util.spec_from_file_location("honesty_simulation", BENCH)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module.coverage_table(quick=True)
+
+
+def test_intervals_cover_between_93_and_97_percent_wherever_that_is_promised(table):
+    promised = [row for row in table if not row.beyond]
+    assert len(promised) > 40
+    assert [(row.noise, row.blocks, row.coverage) for row in promised if not row.honest] == []
+
+
+def test_where_nothing_is_promised_intervals_are_still_intervals(table):
+    assert all(row.coverage > 0.7 for row in table if row.beyond)
+
+
+@pytest.mark.parametrize("spectrum", [0, 9, 17, 18 + 17, 36 + 3])
+def test_variances_of_the_transforms_are_those_of_an_autoregression_in_noise(spectrum):
+    n = 25
+    cosine, mean, _ = _shapes(n)
+    share, rho = _WHITE_SHARE[spectrum // 18], _PERSISTENCE[spectrum % 18]
+    covariance = (1 - share) * linalg.toeplitz(rho ** np.arange(n)) + share * np.eye(n)
+    basis = fft.dct(np.eye(n), norm="ortho", axis=0)
+    brute = np.diag(basis @ covariance @ basis.T)
+    assert np.isclose(mean[spectrum], brute[0])
+    assert np.allclose(cosine[spectrum], brute[1 : cosine.shape[1] + 1])
+
+
+def test_clipping_halves_the_interval_where_disturbances_strike_both_sides():
+    random = np.random.default_rng(3)
+    noise = random.standard_normal((300, 100)) * np.where(random.random((300, 100)) < 0.05, 10, 1)
+    plain = error_of_mean(noise).half_width(0.95)
+    assert np.median(centres_and_half_widths(noise)[1]) < 0.75 * np.median(plain)
+
+
+def test_a_tail_on_one_side_is_never_clipped():
+    series = np.random.default_rng(4).standard_normal(100)
+    series[[10, 40, 70]] -= 50
+    assert np.array_equal(clipped(series), series)
+
+
+def test_a_series_with_outliers_on_both_sides_is_clipped():
+    series = np.random.default_rng(4).standard_normal(100)
+    series[[10, 40]] -= 50
+    series[[20, 60]] += 50
+    assert np.abs(clipped(series)).max() < 10
+
+
+@given(values, st.floats(0.01, 100), st.floats(-100, 100))
+@settings(deadline=None)
+def test_scaling_and_shifting_a_series_scales_and_shifts_its_interval(series, scale, shift):
+    before, after = mean_interval(series), mean_interval(scale * series + shift)
+    room = 1e-6 * (1 + abs(shift) + scale * float(np.abs(series).max()))
+    assert after.value == pytest.approx(scale * before.value + shift, abs=room)
+    assert after.half_width == pytest.approx(scale * before.half_width, abs=room)
+
+
+@given(values)
+@settings(deadline=None)
+def test_negating_a_series_mirrors_its_interval(series):
+    before, after = mean_interval(series), mean_interval(-series)
+    room = 1e-9 * (1 + float(np.abs(series).max()))
+    assert (after.low, after.high) == pytest.approx((-before.high, -before.low), abs=room)
+
+
+@given(values)
+@settings(deadline=None)
+def test_reversing_time_changes_nothing(series):
+    before, after = mean_interval(series), mean_interval(series[::-1])
+    assert after.half_width == pytest.approx(before.half_width, rel=1e-6, abs=1e-9)
+
+
+def test_the_p_value_is_five_percent_at_the_edge_of_the_interval():
+    series = np.random.default_rng(5).standard_normal(40)
+    assert p_value(series, mean_interval(series).high) == pytest.approx(0.05, abs=1e-4)
+
+
+def test_a_series_that_never_moves_has_an_interval_of_no_width():
+    found = mean_interval(np.full(10, 2.5))
+    assert (found.low, found.value, found.high, found.n_effective) == (2.5, 2.5, 2.5, None)
+    assert p_value(np.zeros(10)) == 1
+
+
+def test_correlated_blocks_are_worth_fewer():
+    random = np.random.default_rng(6)
+    drifting = np.convolve(random.standard_normal(220), np.ones(10), "valid")[:200]
+    assert mean_interval(drifting).n_effective < 80
+    assert mean_interval(random.standard_normal(200)).n_effective > 120
+
+
+def test_too_few_blocks_are_refused_with_the_number_needed():
+    with pytest.raises(ValueError, match=f"at least {FEWEST}"):
+        mean_interval(np.ones(3))
+
+
+def test_a_value_that_is_not_finite_is_refused():
+    with pytest.raises(ValueError, match="1 not finite"):
+        mean_interval(np.array([1.0, 2.0, math.nan, 3.0]))
+
+
+def test_swapping_treatment_and_baseline_inverts_the_factor():
+    logs = np.random.default_rng(7).normal(-0.2, 0.1, 50)
+    there, back = factor_interval(logs), factor_interval(-logs)
+    assert (1 / back.high, 1 / back.value, 1 / back.low) == pytest.approx((there.low, there.value, there.high))
+
+
+def test_stalled_slots_count_in_the_ratio_of_means():
+    treated = np.tile([0.0, 1.0], 20)
+    found = ratio_of_means(treated, np.full(40, 1.0))
+    assert found.value == 0.5
+    assert 0 <= found.low < 0.5 < found.high
+
+
+def test_a_victim_that_always_stalls_has_factor_zero_and_an_upper_bound():
+    found = ratio_of_means(np.zeros(30), np.ones(30))
+    assert (found.value, found.low) == (0, 0)
+    assert found.high == pytest.approx(1 - 0.05 ** (1 / 30))
+
+
+def test_a_baseline_without_any_work_cannot_be_compared_with():
+    with pytest.raises(ValueError, match="baseline did no work"):
+        ratio_of_means(np.ones(30), np.zeros(30))
+
+
+def test_correlation_finds_what_moves_together_and_not_what_does_not():
+    random = np.random.default_rng(8)
+    x, y = random.standard_normal((2, 200))
+    assert correlation_interval(x, x + y).low > 0.5
+    unrelated = correlation_interval(x, y)
+    assert unrelated.low < 0 < unrelated.high
+    assert correlation_interval(x, np.ones(200)) is None

@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partywall.model.observation import Histogram, Observation
+from partywall.stats.latency import bucket_bounds, impacts, percentile_ns
+
+
+def bucket_of(value):
+    magnitude = max(value.bit_length() - 7, 0)
+    return (magnitude << 6) + (value >> magnitude)
+
+
+def observed(block, treatment, values):
+    counts = {}
+    for value in values:
+        counts[bucket_of(int(value))] = counts.get(bucket_of(int(value)), 0) + 1
+    return Observation("t", block, 0, treatment, block, block + 1, 1.0, 1.0, 1.0, None, Histogram(counts))
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_every_value_lies_in_its_bucket_and_buckets_are_narrow(value):
+    low, high = bucket_bounds(bucket_of(value))
+    assert low <= value <= high
+    assert high - low <= low // 64
+
+
+def test_buckets_follow_each_other_without_gap():
+    assert all(bucket_bounds(i)[1] + 1 == bucket_bounds(i + 1)[0] for i in range(3000))
+
+
+def test_percentiles_come_out_within_a_bucket_of_the_sorted_values():
+    values = np.random.default_rng(1).lognormal(10, 1, 20_000)
+    histogram = observed(0, "x", values).latency
+    for share in (0.5, 0.9, 0.99):
+        assert percentile_ns(histogram, share) == pytest.approx(np.quantile(values, share), rel=0.02)
+
+
+def made(blocks, operations, factor, seed=2):
+    random = np.random.default_rng(seed)
+    pairs = [
+        (random.lognormal(10, 0.5, operations) * factor, random.lognormal(10, 0.5, operations)) for _ in range(blocks)
+    ]
+    treated = [observed(b, "x", first) for b, (first, _) in enumerate(pairs)]
+    return treated, [observed(b, "none", second) for b, (_, second) in enumerate(pairs)]
+
+
+def test_a_shift_of_all_latencies_is_found_at_each_percentile():
+    found = impacts(*made(40, 500, 1.2))
+    assert set(found) == {"p50", "p90", "p99", "p99.9"}
+    assert all(e.low < 0.2 < e.high for e in found.values())
+    assert found["p50"].half_width < found["p99"].half_width < 0.2
+
+
+def test_a_percentile_that_too_few_operations_lie_beyond_is_left_out():
+    assert set(impacts(*made(20, 50, 1.0))) == {"p50", "p90"}
+
+
+def test_without_operations_there_is_no_latency_impact():
+    assert impacts(*made(20, 0, 1.0)) == {}
+
+
+def test_the_interval_of_the_median_covers_despite_correlated_blocks():
+    random = np.random.default_rng(9)
+    covered = 0
+    for _ in range(120):
+        level = np.zeros(60)
+        for at in range(1, 60):
+            level[at] = 0.5 * level[at - 1] + 0.05 * random.standard_normal()
+        treated = [observed(b, "x", random.lognormal(10 + level[b], 0.2, 40)) for b in range(60)]
+        plain = [observed(b, "none", random.lognormal(10, 0.2, 40)) for b in range(60)]
+        found = impacts(treated, plain)["p50"]
+        covered += found.low <= 0 <= found.high
+    assert 105 <= covered <= 120

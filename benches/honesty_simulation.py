@@ -97,7 +97,7 @@ NOISES = (
     Noise("AR(1) 0.3", _persistent(0.3)),
     Noise("AR(1) 0.5", _persistent(0.5)),
     Noise("AR(1) 0.7", _persistent(0.7), beyond=(20,)),
-    Noise("t(3)", _heavy),
+    Noise("t(3)", _heavy, beyond=(20,)),
     Noise("t(3), AR(1) 0.5", _persistent(0.5, _heavy)),
     Noise("5 % of blocks 10×", _contaminated, beyond=(20, 30)),
     Noise("lognormal 0.5", _lognormal),

@@ -109,10 +109,10 @@ NOISES = (
 
 def coverage_table(*, quick: bool, seed: int = 2026) -> list[Row]:
     """Coverage for every noise at every number of blocks, and under sequential stopping."""
-    replications = 1500 if quick else 10_000
+    replications = 800 if quick else 10_000
     random = np.random.default_rng(seed)
     fixed = [_fixed(noise, n, replications, random) for noise in NOISES for n in BLOCKS]
-    return fixed + [_sequential(noise, max(replications // 2, 1000), random) for noise in NOISES]
+    return fixed + [_sequential(noise, max(replications // 2, 500), random) for noise in NOISES]
 
 
 def _fixed(noise: Noise, n: int, replications: int, random: np.random.Generator) -> Row:

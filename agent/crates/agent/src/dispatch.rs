@@ -79,7 +79,7 @@ impl Agent {
     /// Answers one request.
     pub(crate) fn call(&mut self, method: &str, params: Value) -> Result<Value, Fault> {
         match method {
-            "hello" => answer(params, |hello: Hello| self.hello(hello)),
+            "hello" => answer(params, |hello: Hello| greet(&hello)),
             "facts" => value(facts::read(Path::new("/"))),
             "memory.check" => answer(params, |check: MemoryCheck| check_memory(check)),
             "clock" => value(Clock { monotonic_ns: clock::now() }),
@@ -92,16 +92,6 @@ impl Agent {
             "monitor.stop" => answer(params, |stop: Stop| self.unwatch(&stop)),
             _ => Err(Fault::new(CODE_METHOD, format!("no method is called {method:?}"))),
         }
-    }
-
-    fn hello(&self, hello: Hello) -> Result<HelloReply, Fault> {
-        if hello.protocol != PROTOCOL {
-            let why =
-                format!("the controller speaks protocol {}, this agent {PROTOCOL}; install both from the same release", hello.protocol);
-            return Err(failed(why));
-        }
-        let cpus = partywall_sys::affinity::allowed().map_err(|error| failed(error.to_string()))?;
-        Ok(HelloReply { protocol: PROTOCOL, agent: env!("CARGO_PKG_VERSION").into(), pid: std::process::id(), cpus })
     }
 
     fn start(&self, start: &Start) -> Result<partywall_wire::Started, Fault> {
@@ -171,8 +161,17 @@ impl Agent {
     }
 }
 
+fn greet(hello: &Hello) -> Result<HelloReply, Fault> {
+    if hello.protocol != PROTOCOL {
+        let why = format!("the controller speaks protocol {}, this agent {PROTOCOL}; install both from the same release", hello.protocol);
+        return Err(failed(why));
+    }
+    let cpus = partywall_sys::affinity::allowed().map_err(|error| failed(error.to_string()))?;
+    Ok(HelloReply { protocol: PROTOCOL, agent: env!("CARGO_PKG_VERSION").into(), pid: std::process::id(), cpus })
+}
+
 fn check_memory(check: MemoryCheck) -> Result<facts::memory_check::MemoryCheck, Fault> {
-    facts::memory_check::memory_check(Path::new("/"), check.bytes, check.budget_ns).map_err(|error| failed(error.to_string()))
+    facts::memory_check::check_when_free(Path::new("/"), check.bytes, check.budget_ns).map_err(|error| failed(error.to_string()))
 }
 
 fn failed(why: impl Into<String>) -> Fault {

@@ -4,11 +4,15 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use partywall_clock as clock;
 use partywall_facts::cgroup;
 use partywall_monitor::{CgroupTarget, CounterInfo, Missing, Reader, Sample, Targets};
 use partywall_wire::{Event, MonitorStart};
+
+/// The last stretch before a moment is slept to the absolute time, which is more exact than a condition variable's wait.
+const FINE_NS: u64 = 2_000_000;
 
 /// A running monitor; dropping it stops it.
 pub(crate) struct Monitor {
@@ -36,14 +40,15 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next moment, waiting for one to be told; None at the end.
+    /// Waits for the next moment, and until shortly before it; None at the end.
     fn next(&self) -> Option<u64> {
         let idle = |state: &mut State| state.moments.is_empty() && !state.ended;
         let mut state = self.changed.wait_while(self.state(), idle).unwrap_or_else(PoisonError::into_inner);
-        if state.ended {
-            return None;
-        }
-        state.moments.pop_front()
+        let at_ns = state.moments.pop_front()?;
+        let left = Duration::from_nanos(at_ns.saturating_sub(clock::now()).saturating_sub(FINE_NS));
+        let going = |state: &mut State| !state.ended;
+        (state, _) = self.changed.wait_timeout_while(state, left, going).unwrap_or_else(PoisonError::into_inner);
+        (!state.ended).then_some(at_ns)
     }
 }
 

@@ -28,6 +28,8 @@ pub fn thread_cpu() -> Nanos {
 
 /// Sleeps until `deadline`; returns at once if it has passed.
 pub fn sleep_until(deadline: Nanos) {
-    let time = Timespec { tv_sec: (deadline / NANOS_PER_SECOND) as i64, tv_nsec: (deadline % NANOS_PER_SECOND) as i64 };
+    // Neither part can wrap: 2^64 ns are some 1.8e10 s.
+    let part = |value: Nanos| i64::try_from(value).unwrap_or(i64::MAX);
+    let time = Timespec { tv_sec: part(deadline / NANOS_PER_SECOND), tv_nsec: part(deadline % NANOS_PER_SECOND) };
     while clock_nanosleep_absolute(ClockId::Monotonic, &time) == Err(rustix::io::Errno::INTR) {}
 }

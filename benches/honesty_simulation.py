@@ -98,11 +98,11 @@ NOISES = (
     Noise("AR(1) 0.5", _persistent(0.5)),
     Noise("AR(1) 0.7", _persistent(0.7), beyond=(20,)),
     Noise("t(3)", _heavy, beyond=(20,)),
-    Noise("t(3), AR(1) 0.5", _persistent(0.5, _heavy)),
+    Noise("t(3), AR(1) 0.5", _persistent(0.5, _heavy), beyond=("stopped",)),
     Noise("5 % of blocks 10×", _contaminated, beyond=(20, 30)),
     Noise("lognormal 0.5", _lognormal),
     Noise("AR(1) 0.9", _persistent(0.9), beyond=(*BLOCKS, "stopped")),
-    Noise("AR(1) 0.8 + white", _effect_and_noise, beyond=(20, 30, 50, "stopped")),
+    Noise("AR(1) 0.8 + white", _effect_and_noise, beyond=(20, 30, 50, 100, "stopped")),
     Noise("5 % of blocks −10σ", _one_sided, beyond=(20, 30, 50, "stopped")),
 )
 

@@ -1,0 +1,428 @@
+"""One function a chart, from findings and evidence to an Altair chart. Data are inlined; nothing is fetched.
+
+Colours carry no meaning that a label, a shape or a position does not carry too. What a theme decides (fonts, inks,
+palette) is in `theme`, apart from the charts, so that a page can draw the same chart light and dark.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import altair as alt
+
+from partywall.model.evidence import Evidence
+from partywall.model.finding import Cell, Curve, Findings
+from partywall.report import figures, series
+from partywall.report.matrix import (
+    Row,
+    Severity,
+    cell_title,
+    emulated,
+    levels_text,
+    matrix,
+    sentence,
+    severity,
+    treatment_title,
+    victim_title,
+)
+
+AnyChart = alt.Chart | alt.LayerChart | alt.FacetChart
+
+WIDTH, HEIGHT = 640, 240
+BASELINE, TREATED, MUTED, BAND = "#2b83c6", "#d55e00", "#8a8f98", "#8a8f98"
+# Okabe and Ito's palette, which people with any common colour blindness can tell apart; black and yellow are left
+# out, as each vanishes on one of the two backgrounds. Dark: the same hues, lighter.
+CATEGORIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a8f98")
+CATEGORIES_DARK = ("#56b4e9", "#e8813a", "#2fc59b", "#e29cc4", "#f0b43c", "#a9d6f5", "#a3a9b3")
+HARM = {
+    Severity.GAIN: "#9ecae1",
+    Severity.UNSEEN: "#eef0f2",
+    Severity.SLIGHT: "#fde3c8",
+    Severity.CLEAR: "#f6b26b",
+    Severity.SEVERE: "#d9772b",
+}
+
+
+def theme(*, dark: bool) -> dict[str, Any]:
+    """Vega-Lite configuration that fits the page around a chart."""
+    ink, soft, grid = ("#e6e8eb", "#a3a9b3", "#30353d") if dark else ("#1c2126", "#59616b", "#e3e6ea")
+    font = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
+    axis = {"labelColor": soft, "titleColor": soft, "gridColor": grid, "domainColor": soft, "tickColor": soft}
+    return {
+        "background": None if dark else "white",
+        "font": font,
+        "view": {"stroke": None},
+        "axis": axis | {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal", "titlePadding": 8},
+        "legend": {
+            "labelColor": ink,
+            "titleColor": soft,
+            "labelFontSize": 11,
+            "titleFontSize": 11,
+            "orient": "top",
+            "labelLimit": 260,
+        },
+        "title": {
+            "color": ink,
+            "subtitleColor": soft,
+            "anchor": "start",
+            "fontSize": 14,
+            "subtitleFontSize": 11,
+            "fontWeight": 600,
+            "offset": 12,
+        },
+        "text": {"color": ink, "fontSize": 11},
+        "rule": {"color": soft},
+        "range": {"category": list(CATEGORIES_DARK if dark else CATEGORIES)},
+    }
+
+
+def titled(chart: Any, title: str, subtitle: str = "", *, dark: bool = False) -> dict[str, Any]:
+    """A specification that stands alone: with its title and the theme inside, for image files."""
+    spec = spec_of(chart)
+    spec["title"] = {"text": title, "subtitle": subtitle} if subtitle else {"text": title}
+    spec["config"] = theme(dark=dark)
+    spec["padding"] = 16
+    return spec
+
+
+def spec_of(chart: Any) -> dict[str, Any]:
+    """The bare specification, without Altair's default theme."""
+    with alt.data_transformers.enable(consolidate_datasets=False):
+        spec: dict[str, Any] = chart.to_dict(validate=False)
+    spec.pop("config", None)
+    return spec
+
+
+def _chart(rows: series.Rows) -> alt.Chart:
+    return alt.Chart(alt.InlineData(values=rows))
+
+
+def heatmap(findings: Findings) -> AnyChart:
+    """Victims by treatments: isolation factor with its interval written in each cell."""
+    grid = matrix(findings)
+    rows = [
+        _heat_row(cell, row.title, column.title)
+        for row in grid.rows
+        for column in grid.columns
+        if (cell := grid.at(row, column))
+    ]
+    top = alt.Axis(orient="top", labelAngle=-35, labelLimit=220, ticks=False)
+    left = alt.Axis(labelLimit=260, ticks=False)
+    base = _chart(rows).encode(
+        x=alt.X("treatment:N", sort=[c.title for c in grid.columns], title=None, axis=top),
+        y=alt.Y("victim:N", sort=[r.title for r in grid.rows], title=None, axis=left),
+    )
+    colour = alt.Color(
+        "severity:N",
+        title="throughput lost",
+        scale=alt.Scale(domain=[s.words for s in HARM], range=list(HARM.values())),
+    )
+    cells = base.mark_rect(stroke="white", strokeWidth=2).encode(color=colour, tooltip=[alt.Tooltip("sentence:N")])
+    text = base.mark_text(fontSize=11, color="#1c2126").encode(text=alt.Text("text:N"))
+    marks = base.mark_text(fontSize=9, dy=15, color="#1c2126").encode(text=alt.Text("mark:N"))
+    return alt.layer(cells, text, marks).properties(width=alt.Step(104), height=alt.Step(56))
+
+
+def _heat_row(cell: Cell, row: str, column: str) -> dict[str, Any]:
+    level = severity(cell)
+    return {
+        "victim": row,
+        "treatment": column,
+        "severity": level.words,
+        "text": figures.ratio(cell.isolation),
+        "mark": level.mark + (" emulated" if emulated(cell) else ""),
+        "sentence": sentence(cell),
+    }
+
+
+def sensitivity(findings: Findings, trial: str) -> AnyChart:
+    """Isolation factor against intensity: one line an aggressor with its intervals, on the A/A band."""
+    curves = [curve for curve in findings.curves if curve.trial == trial]
+    rows = [
+        {
+            "aggressor": c.aggressor,
+            "intensity": x,
+            "factor": e.value,
+            "low": e.low,
+            "high": e.high,
+            "text": figures.ratio(e),
+        }
+        for c in curves
+        for x, e in c.points
+    ]
+    order = [curve.aggressor for curve in curves]
+    factor = alt.Y("factor:Q", title="isolation factor (1 = unharmed)", scale=alt.Scale(zero=False, nice=True))
+    intensity = alt.X(
+        "intensity:Q",
+        title="intensity of the aggressor",
+        axis=alt.Axis(format="%"),
+        scale=alt.Scale(domain=[0, 1], nice=False),
+    )
+    colour = alt.Color("aggressor:N", legend=None, sort=order)
+    base = _chart(rows).encode(x=intensity, color=colour)
+    area = base.mark_area(opacity=0.18).encode(y=alt.Y("low:Q", title=None), y2=alt.Y2("high:Q"))
+    whiskers = base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", title=None), y2=alt.Y2("high:Q"))
+    line = base.mark_line(strokeWidth=2).encode(y=factor)
+    points = base.mark_point(filled=True, size=70, opacity=1).encode(
+        y=factor,
+        shape=alt.Shape("aggressor:N", legend=None, sort=order),
+        tooltip=[alt.Tooltip("aggressor:N"), alt.Tooltip("intensity:Q", format="%"), alt.Tooltip("text:N")],
+    )
+    names = (
+        _chart(_names(curves))
+        .mark_text(align="left", dx=10)
+        .encode(x=intensity, y=alt.Y("place:Q", title=None), text=alt.Text("aggressor:N"), color=colour)
+    )
+    return alt.layer(*_band(findings, trial), area, whiskers, line, points, names).properties(
+        width=WIDTH, height=HEIGHT + 60
+    )
+
+
+def _names(curves: list[Curve]) -> list[dict[str, Any]]:
+    """Where the name of each curve stands: beside its last point, pushed down until no two overlap."""
+    ends = sorted(
+        ((*max(c.points, key=lambda point: point[0]), c.aggressor) for c in curves if c.points),
+        key=lambda end: -end[1].value,
+    )
+    values = [estimate.value for curve in curves for _, estimate in curve.points]
+    apart = (max([*values, 1.0]) - min([*values, 1.0])) * 0.05
+    names: list[dict[str, Any]] = []
+    for intensity, estimate, aggressor in ends:
+        place = min(estimate.value, names[-1]["place"] - apart) if names else estimate.value
+        names.append({"aggressor": aggressor, "intensity": intensity, "place": place})
+    return names
+
+
+def _band(findings: Findings, trial: str) -> list[alt.Chart]:
+    """The A/A band across the whole width, with its name."""
+    rows = [{"low": b.low, "high": b.high, "one": 1.0, "text": "A/A band"} for b in findings.bands if b.trial == trial]
+    base = _chart(rows)
+    return [
+        base.mark_rect(color=BAND, opacity=0.22, tooltip="A/A band: no effect can be told from none in here").encode(
+            y=alt.Y("low:Q", title=None), y2=alt.Y2("high:Q")
+        ),
+        base.mark_rule(strokeDash=[4, 3]).encode(y=alt.Y("one:Q", title=None)),
+        base.mark_text(align="left", baseline="bottom", dx=4, dy=-3, fontSize=10, color=MUTED).encode(
+            x=alt.value(0), y=alt.Y("high:Q", title=None), text=alt.Text("text:N")
+        ),
+    ]
+
+
+def effect_over_time(findings: Findings, evidence: Evidence, cell: Cell) -> AnyChart:
+    """Each block's own isolation factor, and the running mean with its interval closing in."""
+    base = _chart(series.effects(evidence, cell)).encode(x=alt.X("time_s:Q", title="seconds since the trial began"))
+    scale = alt.Scale(zero=False)
+    points = base.mark_point(filled=True, size=28, color=MUTED, opacity=0.85).encode(
+        y=alt.Y("factor:Q", title="isolation factor", scale=scale),
+        tooltip=[alt.Tooltip("block:Q"), alt.Tooltip("factor:Q", format=".4f")],
+    )
+    known = base.transform_filter("isValid(datum.mean)")
+    area = known.mark_area(color=TREATED, opacity=0.25).encode(
+        y=alt.Y("low:Q", title=None, scale=scale), y2=alt.Y2("high:Q")
+    )
+    line = known.mark_line(color=TREATED, strokeWidth=2).encode(y=alt.Y("mean:Q", title=None, scale=scale))
+    return alt.layer(*_band(findings, cell.trial), points, area, line).properties(width=WIDTH, height=HEIGHT)
+
+
+def _states() -> alt.Color:
+    return alt.Color("state:N", title=None, scale=alt.Scale(domain=["baseline", "treated"], range=[BASELINE, TREATED]))
+
+
+def rate_distribution(evidence: Evidence, cell: Cell) -> AnyChart:
+    """How the rates of single slots are spread, baseline and treated on one axis."""
+    scale = series.scale_of(evidence, cell.trial)
+    title = f"{scale.label} in one slot ({scale.direction})"
+    chart: alt.Chart = (
+        _chart(series.rates(evidence, cell))
+        .mark_bar(opacity=0.62, binSpacing=0)
+        .encode(
+            x=alt.X("low:Q", title=title, scale=alt.Scale(zero=False), bin="binned"),
+            x2=alt.X2("high:Q"),
+            y=alt.Y("slots:Q", title="slots", stack=None),
+            color=_states(),
+            tooltip=[
+                alt.Tooltip("state:N"),
+                alt.Tooltip("low:Q", title="from"),
+                alt.Tooltip("high:Q", title="to"),
+                alt.Tooltip("slots:Q"),
+            ],
+        )
+        .properties(width=WIDTH, height=HEIGHT)
+    )
+    return chart
+
+
+def latency_distribution(evidence: Evidence, cell: Cell) -> AnyChart:
+    """Latency percentiles, both axes logarithmic so that the tail has room: 99 % and 99.9 % are as wide as 90 %."""
+    what = figures.latency_of(series.trial_of(evidence, cell.trial).victim, evidence.kernels)
+    rows = series.latencies(evidence, cell)
+    names = "datum.value >= 1 ? '0 %' : datum.value > 0.49 ? '50 %' : format(100 - 100 * datum.value, '.6~f') + ' %'"
+    chart: alt.Chart = (
+        _chart(rows)
+        .mark_line(strokeWidth=2, interpolate="monotone")
+        .encode(
+            x=alt.X(
+                "slower:Q",
+                title="share of operations that are at least this fast",
+                scale=alt.Scale(type="log", reverse=True, nice=False),
+                axis=alt.Axis(values=[1, 0.5, 0.1, 0.01, 0.001, 1e-4, 1e-5, 1e-6], labelExpr=names),
+            ),
+            y=alt.Y(
+                "latency_us:Q",
+                title=f"µs, {what}",
+                scale=alt.Scale(type="log", nice=False),
+                axis=alt.Axis(format="~g", values=_decades(rows)),
+            ),
+            color=_states(),
+            strokeDash=alt.StrokeDash(
+                "state:N", title=None, scale=alt.Scale(domain=["baseline", "treated"], range=[[1, 0], [6, 3]])
+            ),
+            tooltip=[
+                alt.Tooltip("state:N"),
+                alt.Tooltip("slower:Q", title="share slower", format="~g"),
+                alt.Tooltip("latency_us:Q", title="µs", format=".4~g"),
+            ],
+        )
+        .properties(width=WIDTH, height=HEIGHT)
+    )
+    return chart
+
+
+def _decades(rows: series.Rows) -> list[float]:
+    """1, 2 and 5 of each power of ten in use: labels people know, and no forest of grid lines."""
+    values = [row["latency_us"] for row in rows if row["latency_us"] > 0]
+    if not values:
+        return []
+    powers = range(math.floor(math.log10(min(values))), math.ceil(math.log10(max(values))) + 1)
+    return [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+
+
+def timeline(evidence: Evidence, trial: str, block: int | None = None, focus: str = "") -> AnyChart:
+    """The slices of one block in order of time: switch marks, guards shaded, treatments named above and coloured.
+
+    `block` and `focus` (a treatment to stress) are parameters of the chart too, so that a page can change them.
+    """
+    rows = series.slices(evidence, trial)
+    slots = series.stretches(rows, "treatment")
+    guards = [row for row in series.stretches(rows, "guard") if row["guard"]]
+    scale = series.scale_of(evidence, trial)
+    order = list(dict.fromkeys(series.groups_of(evidence, trial).values()))
+    first = block if block is not None else (rows[0]["block"] if rows else 0)
+    params = [alt.param(name="block", value=first), alt.param(name="focus", value=focus)]
+    x = alt.X("start_ms:Q", title="ms since the block began", scale=alt.Scale(nice=False))
+
+    def drawn(values: series.Rows) -> alt.Chart:
+        return _chart(values).transform_filter("datum.block === block").encode(x=x)
+
+    stressed = alt.when("focus === '' || datum.treatment === focus || datum.group === 'baseline'").then(alt.value(1.0))
+    faint = stressed.otherwise(alt.value(0.4))
+    # On a narrow page names would run into each other; those that matter stay.
+    named = stressed.when("width < 480").then(alt.value(0.0)).otherwise(alt.value(0.4))
+    colour = alt.Color("group:N", legend=None, scale=alt.Scale(domain=order))
+    shade = drawn(guards).mark_rect(color=MUTED, opacity=0.28, tooltip="guard: left out").encode(x2=alt.X2("end_ms:Q"))
+    switches = drawn(slots).mark_rule(strokeDash=[2, 3], opacity=0.6)
+    bars = (
+        drawn(rows)
+        .mark_rule(strokeWidth=3.5, strokeCap="butt")
+        .encode(
+            x2=alt.X2("end_ms:Q"),
+            y=alt.Y("rate:Q", title=f"{scale.label} ({scale.direction})", scale=alt.Scale(zero=False, padding=8)),
+            color=colour,
+            opacity=faint,
+            tooltip=[
+                alt.Tooltip("label:N"),
+                alt.Tooltip("start_ms:Q", title="from ms"),
+                alt.Tooltip("rate:Q", title=scale.label, format=".4~g"),
+                alt.Tooltip("guard:N"),
+            ],
+        )
+    )
+    names = (
+        drawn(slots)
+        .mark_text(align="left", baseline="bottom", angle=325, dx=6, dy=-4, fontSize=10)
+        .encode(y=alt.value(0), text=alt.Text("label:N"), opacity=named)
+    )
+    return alt.layer(shade, switches, bars, names).add_params(*params).properties(width=WIDTH, height=HEIGHT)
+
+
+def efficiency(findings: Findings) -> AnyChart:
+    """What limited sandboxes got of what their settings promised: q = 1 is exactly that."""
+    rows = [
+        {
+            "what": f"{victim_title(cell)}, {treatment_title(cell)}{' (emulated)' if emulated(cell) else ''}",
+            "q": cell.efficiency.value,
+            "low": cell.efficiency.low,
+            "high": cell.efficiency.high,
+            "text": figures.ratio(cell.efficiency),
+        }
+        for cell in findings.cells
+        if cell.efficiency is not None
+    ]
+    base = _chart(rows).encode(y=alt.Y("what:N", sort=None, title=None, axis=alt.Axis(labelLimit=300, ticks=False)))
+    q = alt.X("q:Q", title="efficiency q: what it got of what was promised", scale=alt.Scale(zero=False, padding=20))
+    one = _chart([{"q": 1.0}]).mark_rule(strokeDash=[4, 3]).encode(x=q)
+    whiskers = base.mark_rule(strokeWidth=2, color=TREATED).encode(x=alt.X("low:Q", title=None), x2=alt.X2("high:Q"))
+    dots = base.mark_point(filled=True, size=70, color=TREATED, opacity=1).encode(
+        x=q, tooltip=[alt.Tooltip("what:N"), alt.Tooltip("text:N")]
+    )
+    values = base.mark_text(dy=-12).encode(x=q, text=alt.Text("text:N"))
+    return alt.layer(one, whiskers, dots, values).properties(width=WIDTH - 160, height=48 * len(rows))
+
+
+def all_charts(findings: Findings, evidence: Evidence) -> dict[str, dict[str, Any]]:
+    """Every chart as a stand-alone specification, by file name without suffix."""
+    about = f"{findings.scenario}, run {findings.run}: 1 = unharmed, ± 95 % interval"
+    specs = {"isolation": titled(heatmap(findings), "Isolation factor", about)}
+    for number, row in enumerate(matrix(findings).rows, start=1):
+        if any(curve.trial == row.trial for curve in findings.curves):
+            spec = titled(sensitivity(findings, row.trial), f"{row.title}: sensitivity", _subtitle(findings, row.trial))
+            specs[f"sensitivity-{number:02d}-{_slug(row.title)}"] = spec
+        if evidence.timeline.get(row.trial):
+            spec = titled(timeline(evidence, row.trial), "")
+            specs[f"timeline-{number:02d}-{_slug(row.title)}"] = spec | {
+                "title": _low_title(_timeline_title(findings, row))
+            }
+    for number, cell in enumerate(findings.cells, start=1):
+        if not series.pairs_of(evidence, cell):
+            continue
+        name = f"cell-{number:03d}-{_slug(victim_title(cell))}-{_slug(treatment_title(cell))}"
+        specs |= {f"{name}-{kind}": spec for kind, spec in _cell_charts(findings, evidence, cell).items()}
+    if any(cell.efficiency for cell in findings.cells):
+        specs["efficiency"] = titled(efficiency(findings), "Efficiency of limits", "q = v / (v_ref · s)")
+    return specs
+
+
+def _cell_charts(findings: Findings, evidence: Evidence, cell: Cell) -> dict[str, dict[str, Any]]:
+    title = cell_title(cell)
+    drawn = {
+        "effect": (effect_over_time(findings, evidence, cell), "isolation factor by block, running mean and interval"),
+        "rates": (rate_distribution(evidence, cell), "rates of single slots"),
+    }
+    if series.latencies(evidence, cell):
+        drawn["latency"] = (latency_distribution(evidence, cell), "latency by percentile")
+    return {kind: titled(chart, title, subtitle) for kind, (chart, subtitle) in drawn.items()}
+
+
+def _timeline_title(findings: Findings, row: Row) -> str:
+    is_emulated = any(emulated(cell) for cell in findings.cells if cell.trial == row.trial)
+    return f"{row.title}: one block{' (emulated)' if is_emulated else ''}"
+
+
+def _slug(text: str) -> str:
+    """A part of a file name: letters, digits and hyphens."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower()
+
+
+def _low_title(text: str) -> dict[str, Any]:
+    """Below the chart, as treatments are named above it."""
+    return {"text": text, "orient": "bottom"}
+
+
+def _subtitle(findings: Findings, trial: str) -> str:
+    cells = [cell for cell in findings.cells if cell.trial == trial]
+    label = levels_text(cells[0]) if cells else ""
+    return ", ".join(
+        part for part in (label, "emulated" if any(map(emulated, cells)) else "", "band: 95 % interval") if part
+    )

@@ -1,0 +1,75 @@
+"""A comparison of two runs for a terminal or a log: what changed first, then what did not, then what cannot be said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from partywall.model.comparison import Change, ComparedCell, Comparison
+from partywall.report import figures
+
+MARKS = {
+    Change.WORSE: "▼ worse",
+    Change.INCONCLUSIVE: "? inconclusive",
+    Change.BETTER: "▲ better",
+    Change.SAME: "= same",
+}
+STYLES = {Change.WORSE: "bold red", Change.BETTER: "bold green", Change.INCONCLUSIVE: "magenta", Change.SAME: "dim"}
+ORDER = tuple(MARKS)
+WIDE = 96
+"""Columns of a terminal from which on latencies have room too."""
+
+
+def show(comparison: Comparison, console: Console) -> None:
+    """Prints the comparison."""
+    for part in parts(comparison, console.width):
+        console.print(part)
+
+
+def parts(comparison: Comparison, width: int) -> Iterator[RenderableType]:
+    """The outcome in one line, one row a cell, and the cells without a counterpart."""
+    change = worst(comparison)
+    yield Text.assemble((MARKS[change], STYLES[change]), f"  ·  {headline(comparison)}")
+    yield Text(f"run {comparison.run}, reference {comparison.reference}", style="dim", overflow="fold")
+    if comparison.cells:
+        yield Group(Text(), _table(comparison, latency=width >= WIDE))
+    for name, cells in ((comparison.run, comparison.only_run), (comparison.reference, comparison.only_reference)):
+        if cells:
+            yield Text(f"\nOnly in {name}: {', '.join(cells)}", overflow="fold")
+
+
+def worst(comparison: Comparison) -> Change:
+    """What a reader must hear first: any worsening, then any doubt. Nothing in common is a doubt."""
+    found = {cell.change for cell in comparison.cells} or {Change.INCONCLUSIVE}
+    return next(change for change in ORDER if change in found)
+
+
+def headline(comparison: Comparison) -> str:
+    """How many cells changed which way."""
+    if not comparison.cells:
+        return "the runs share no cell, so there is nothing to compare"
+    counts = {change: sum(cell.change is change for cell in comparison.cells) for change in ORDER}
+    told = ", ".join(f"{count} {change.value}" for change, count in counts.items() if count)
+    within = figures.bare_percent(comparison.tolerance)
+    return f"of {len(comparison.cells)} cells {told} (same: within {within} of the reference)"
+
+
+def _table(comparison: Comparison, *, latency: bool) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for name in ("", "cell", "reference", "run", "ratio", *(["p99 ratio"] if latency else [])):
+        table.add_column(name, no_wrap=name != "cell", overflow="fold")
+    for cell in sorted(comparison.cells, key=lambda cell: (ORDER.index(cell.change), cell.ratio.value)):
+        impact = cell.latency.get("p99")
+        p99 = [figures.ratio(impact) if impact else ""] if latency else []
+        shown = [figures.ratio(figure) for figure in (cell.reference_isolation, cell.isolation, cell.ratio)]
+        mark = Text(MARKS[cell.change].split()[0], style=STYLES[cell.change])
+        table.add_row(mark, _name(cell), *shown, *p99)
+    return table
+
+
+def _name(cell: ComparedCell) -> str:
+    levels = ", ".join(f"{path.rsplit('.', 1)[-1]} {level}" for path, level in cell.levels.items())
+    return f"{cell.victim}{f' ({levels})' if levels else ''}, {cell.label}"

@@ -1,0 +1,396 @@
+"""The report as one HTML file that needs nothing else: no server, no network, no script for its figures.
+
+Every figure and sentence is written into the page here; the script only draws the charts and opens and closes the
+drill-down. A content security policy in the page forbids the browser any request: offline is a rule, not a promise.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+import vl_convert
+from markupsafe import Markup
+
+from partywall import __version__, units
+from partywall.model.evidence import Evidence
+from partywall.model.finding import Band, Cause, Cell, Findings, Outcome, Verdict, Warn
+from partywall.model.observation import Observation
+from partywall.model.plan import Trial
+from partywall.report import charts, figures, series
+from partywall.report.advice import ADVICE, Advice
+from partywall.report.matrix import (
+    Matrix,
+    Severity,
+    cell_title,
+    describe,
+    emulated,
+    levels_text,
+    matrix,
+    sentence,
+    severity,
+    treatment_title,
+    victim_title,
+)
+
+MAX_SLOTS = 20_000
+"""Slots a page lists; beyond it whole blocks are left out evenly, and the page says so. The Parquet export has all."""
+
+SHOWN_ELSEWHERE = ("kernels", "missing")
+
+BADGES = {Outcome.HOLDS: "✓ holds", Outcome.VIOLATED: "✗ violated", Outcome.INCONCLUSIVE: "? inconclusive"}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The drill-down of one cell, in the words and figures the page shows."""
+
+    id: str
+    cell: Cell
+    figures: tuple[tuple[str, str, str], ...]
+    causes: tuple[tuple[Cause, str, str], ...]
+    percentiles: tuple[tuple[str, str, str], ...]
+    charts: dict[str, str]
+
+
+def render(findings: Findings, evidence: Evidence) -> str:
+    """The whole page. Cells without observations get their figures, without charts."""
+    ids = {(cell.trial, cell.treatment): f"cell-{number}" for number, cell in enumerate(findings.cells, start=1)}
+    specs: dict[str, Any] = {}
+    panels = [_panel(ids[cell.trial, cell.treatment], cell, findings, evidence, specs) for cell in findings.cells]
+    trials = [trial for trial in evidence.plan.trials if any(cell.trial == trial.id for cell in findings.cells)]
+    scenario = evidence.plan.scenario.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return _environment().get_template("report.html.j2").render(
+        findings=findings,
+        evidence=evidence,
+        version=__version__,
+        badge=BADGES[findings.outcome] if findings.verdicts or findings.incomplete else None,
+        ids=ids,
+        panels=panels,
+        first=_worst(findings, ids),
+        grid=matrix(findings),
+        limited=[cell for cell in findings.cells if cell.role == "limit"],
+        extent=_extent(findings, evidence),
+        levels=Severity,
+        any_emulated=any(map(emulated, findings.cells)),
+        sensitivities=_sensitivities(findings, specs),
+        efficiency=_efficiency(findings, specs),
+        verdicts=[_verdict_row(verdict, findings) for verdict in findings.verdicts],
+        bands=[(_victim_of(band, findings), band) for band in findings.bands],
+        warned=warned(findings),
+        host=tuple(flat({key: fact for key, fact in evidence.host.items() if key not in SHOWN_ELSEWHERE})),
+        trials=trials,
+        scenario_json=json.dumps(scenario, indent=2),
+        data=_data(evidence, trials, specs),
+        assets={name: _asset(name) for name in ("report.css", "report.js")},
+        vega=_vega(),
+    )  # fmt: skip
+
+
+def warned(findings: Findings) -> list[tuple[Warn, Advice, list[Cell]]]:
+    """Each warning that occurs, its advice, and the cells it stands beside."""
+    beside = {warn: [cell for cell in findings.cells if warn in cell.warnings] for warn in Warn}
+    return [(warn, ADVICE[warn], cells) for warn, cells in beside.items() if cells]
+
+
+def flat(facts: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Nested host facts as (path, text), in their own order; what is None is said to be unknown."""
+    if isinstance(facts, dict):
+        for key, value in facts.items():
+            yield from flat(value, f"{path} · {key}".removeprefix(" · ").replace("_", " "))
+    elif isinstance(facts, list | tuple):
+        if any(isinstance(fact, dict | list | tuple) for fact in facts):
+            yield from (pair for number, fact in enumerate(facts) for pair in flat(fact, f"{path} {number}"))
+        else:
+            yield path, ", ".join(map(str, facts))
+    elif path.endswith(" bytes") and isinstance(facts, int):
+        yield path.removesuffix(" bytes"), units.format_bytes(facts)
+    else:
+        yield path, "unknown" if facts is None else str(facts)
+
+
+def unbroken(text: str) -> str:
+    """Keeps a number, its ± and its unit on one line."""
+    return re.sub(r"(?<=[\d±]) (?=[%±\d])", "\u00a0", text)
+
+
+def _durations(all_ns: Iterable[int]) -> str:
+    """Shortest to longest."""
+    ends = [units.format_duration(ns) for ns in sorted(set(all_ns))]
+    return ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
+
+
+def _extent(findings: Findings, evidence: Evidence) -> str:
+    """How much was measured, in one line."""
+    victims = len({cell.victim for cell in findings.cells})
+    treatments = len({cell.treatment for cell in findings.cells})
+    counts = sorted({cell.isolation.n for cell in findings.cells}) or [0]
+    blocks = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    measured = units.format_duration(sum(o.end_ns - o.start_ns for o in evidence.observations))
+    plural = "" if victims == 1 else "s"
+    return f"{victims} victim{plural}, {treatments} treatments, {blocks} blocks each, {measured} without guards"
+
+
+def _panel(identity: str, cell: Cell, findings: Findings, evidence: Evidence, specs: dict[str, Any]) -> Panel:
+    own: dict[str, str] = {}
+    if series.pairs_of(evidence, cell):
+        drawn = {
+            "effect": charts.effect_over_time(findings, evidence, cell),
+            "rates": charts.rate_distribution(evidence, cell),
+        }
+        if series.latencies(evidence, cell):
+            drawn["latency"] = charts.latency_distribution(evidence, cell)
+        own = {kind: f"{identity}-{kind}" for kind in drawn}
+        specs.update({own[kind]: _fluid(chart) for kind, chart in drawn.items()})
+    return Panel(
+        id=identity,
+        cell=cell,
+        figures=tuple(_figures(cell, findings, evidence)),
+        causes=tuple(_cause(cause, evidence) for cause in cell.causes),
+        percentiles=tuple(
+            (figures.bare_percent(share, 2), units.format_duration(base), units.format_duration(treated))
+            for share, base, treated in series.percentiles(evidence, cell)
+        ),
+        charts=own,
+    )
+
+
+def _figures(cell: Cell, findings: Findings, evidence: Evidence) -> Iterator[tuple[str, str, str]]:
+    """(name, figure, what it means), the most important first."""
+    scale = series.scale_of(evidence, cell.trial)
+    operation = figures.latency_of(series.trial_of(evidence, cell.trial).victim, evidence.kernels)
+    yield "Isolation factor", figures.ratio(cell.isolation), "rate treated over rate in the baseline of the same block"
+    yield "Throughput lost", figures.percent(figures.loss(cell.isolation)), describe(cell)
+    yield "Rate, baseline", figures.rate(cell.baseline_rate, scale), scale.direction
+    yield "Rate, treated", figures.rate(cell.rate, scale), scale.direction
+    for name, impact in cell.latency.items():
+        yield f"Latency impact, {name}", figures.percent(impact, sign=True), operation
+    if cell.efficiency is not None:
+        promised = (
+            f"promised {figures.bare_percent(cell.promised)}"
+            if cell.promised is not None
+            else "of what its settings promise"
+        )
+        yield "Efficiency q", figures.ratio(cell.efficiency), promised
+    band = next((b for b in findings.bands if b.trial == cell.trial), None)
+    if band is not None:
+        inside = "outside: an effect" if cell.seen else "not clearly outside: no effect seen"
+        yield "A/A band", figures.span(band.low, band.high), inside
+    if cell.achieved is not None:
+        yield "Aggressor achieved", figures.bare_percent(cell.achieved), "of its calibrated maximum"
+    if cell.variation is not None:
+        meaning = "standard deviation between blocks, sampling noise taken off"
+        yield "Effect varies over time by", figures.bare_percent(cell.variation, 2), meaning
+    worth = cell.isolation.n_effective
+    yield (
+        "Blocks",
+        str(cell.isolation.n),
+        f"worth {worth:.0f}, as neighbouring blocks resemble each other" if worth else "",
+    )
+    yield "Interval", f"{figures.bare_percent(cell.isolation.level)}", cell.isolation.method
+
+
+def _cause(cause: Cause, evidence: Evidence) -> tuple[Cause, str, str]:
+    counter = evidence.counters.get(cause.counter)
+    unit = counter.unit if counter else ""
+    difference = figures.interval(cause.difference.value, cause.difference.low, cause.difference.high, sign=True)
+    return cause, f"{figures.compact(cause.baseline)} → {figures.compact(cause.treated)} {unit}", f"{difference} {unit}"
+
+
+def _worst(findings: Findings, ids: dict[tuple[str, str], str]) -> str:
+    """The cell that is open at first: the largest effect seen."""
+    cells = sorted(findings.cells, key=lambda cell: (cell.role == "limit", not cell.seen, cell.isolation.value))
+    return ids[cells[0].trial, cells[0].treatment] if cells else ""
+
+
+def _sensitivities(findings: Findings, specs: dict[str, Any]) -> list[tuple[str, str, str, bool]]:
+    """(title, chart, slopes in words, emulated) for each trial with curves."""
+    found = []
+    for number, row in enumerate(matrix(findings).rows, start=1):
+        curves = [curve for curve in findings.curves if curve.trial == row.trial]
+        if not curves:
+            continue
+        identity = f"sensitivity-{number}"
+        specs[identity] = _fluid(charts.sensitivity(findings, row.trial))
+        slopes = "; ".join(f"{c.aggressor} {figures.percent(c.slope)}" for c in curves if c.slope is not None)
+        found.append(
+            (row.title, identity, slopes, any(emulated(cell) for cell in findings.cells if cell.trial == row.trial))
+        )
+    return found
+
+
+def _efficiency(findings: Findings, specs: dict[str, Any]) -> str | None:
+    if not any(cell.efficiency for cell in findings.cells):
+        return None
+    specs["efficiency"] = _fluid(charts.efficiency(findings))
+    return "efficiency"
+
+
+def _verdict_row(verdict: Verdict, findings: Findings) -> tuple[str, str, Cell | None, Verdict]:
+    cell = next((c for c in findings.cells if (c.trial, c.treatment) == (verdict.trial, verdict.treatment)), None)
+    return BADGES[verdict.outcome], goal_text(verdict), cell, verdict
+
+
+def goal_text(verdict: Verdict) -> str:
+    """What a goal asks for, in words."""
+    goal = verdict.goal
+    asked = [
+        f"isolation factor at least {goal.isolation_factor:g}" if goal.isolation_factor is not None else "",
+        f"p99 latency at most {figures.bare_percent(goal.latency_impact_p99)} slower"
+        if goal.latency_impact_p99 is not None
+        else "",
+        f"efficiency q from {goal.efficiency[0]:g} to {goal.efficiency[1]:g}" if goal.efficiency is not None else "",
+    ]
+    return " and ".join(part for part in asked if part)
+
+
+def _victim_of(band: Band, findings: Findings) -> str:
+    cell = next((cell for cell in findings.cells if cell.trial == band.trial), None)
+    return band.trial if cell is None else f"{victim_title(cell)}{' (emulated)' if emulated(cell) else ''}"
+
+
+def _fluid(chart: Any) -> dict[str, Any]:
+    """A chart that takes the width of its place in the page."""
+    return charts.spec_of(chart) | {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+
+
+def _data(evidence: Evidence, trials: Sequence[Trial], specs: dict[str, Any]) -> Markup:
+    """What the script reads, as JSON that cannot end its own script element."""
+    share = MAX_SLOTS // max(len(trials), 1)
+    timelines = {
+        f"timeline-{t.id}": _fluid(charts.timeline(evidence, t.id)) for t in trials if evidence.timeline.get(t.id)
+    }
+    data = pack(specs | timelines) | {
+        "trials": {t.id: _slots(evidence, t, share) for t in trials},
+        "themes": {"light": charts.theme(dark=False) | {"background": None}, "dark": charts.theme(dark=True)},
+    }
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))  # noqa: S704 - escaped here
+
+
+def pack(specs: dict[str, Any]) -> dict[str, Any]:
+    """Charts as (template, tables): what charts of one kind share is written once, and column names once a table."""
+    templates: dict[str, int] = {}
+    charts_by_id = {}
+    for identity, spec in specs.items():
+        tables: list[dict[str, Any]] = []
+        text = json.dumps(_lifted(spec, tables), separators=(",", ":"))
+        charts_by_id[identity] = [templates.setdefault(text, len(templates)), tables]
+    return {"templates": [json.loads(text) for text in templates], "charts": charts_by_id}
+
+
+def _lifted(part: Any, tables: list[dict[str, Any]]) -> Any:
+    """A copy of `part` in which the rows of each data set are replaced by their place in `tables`."""
+    if isinstance(part, list):
+        return [_lifted(item, tables) for item in part]
+    if not isinstance(part, dict):
+        return part
+    if set(part) == {"values"} and all(isinstance(row, dict) for row in part["values"]):
+        columns = list(part["values"][0]) if part["values"] else []
+        tables.append({"columns": columns, "rows": [[row[name] for name in columns] for row in part["values"]]})
+        return {"table": len(tables) - 1}
+    return {key: _lifted(value, tables) for key, value in part.items()}
+
+
+def _slots(evidence: Evidence, trial: Trial, limit: int) -> dict[str, Any]:
+    """The slots of a trial for the block table, and which blocks have their slices drawn."""
+    scale = series.scale_of(evidence, trial.id)
+    found = series.observations_of(evidence, trial.id)
+    blocks = sorted({o.block for o in found})
+    every = -(-len(found) // limit) if found else 1
+    kept = set(blocks[::every])
+    return {
+        "figure": f"{scale.label} ({scale.direction})",
+        "labels": series.labels_of(evidence, trial.id),
+        "blocks": sorted(kept),
+        "of": len(blocks),
+        "drawn": series.drawn_blocks(evidence.timeline.get(trial.id, ())),
+        "notes": {b: text for b, text in _disturbed(evidence, trial).items() if b in kept},
+        "slots": [_slot(o, scale) for o in found if o.block in kept],
+    }
+
+
+def _disturbed(evidence: Evidence, trial: Trial) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    for name, block, text in evidence.disturbances:
+        if name == trial.id:
+            found.setdefault(block, []).append(text)
+    return found
+
+
+def _slot(seen: Observation, scale: figures.Scale) -> list[Any]:
+    achieved = ", ".join(f"{name} {figures.bare_percent(share)}" for name, share in seen.achieved.items())
+    return [
+        seen.block,
+        seen.position + 1,
+        seen.treatment,
+        *(figures.compact(scale.show(rate)) for rate in (seen.rate, seen.early_rate, seen.late_rate)),
+        f"{(seen.end_ns - seen.start_ns) / 1e6:.0f}",
+        "unknown" if seen.cpu_share is None else figures.bare_percent(seen.cpu_share),
+        achieved,
+        ", ".join(seen.disturbed),
+    ]
+
+
+def _grid_span(grid: Matrix) -> list[tuple[str, int]]:
+    """Groups of neighbouring columns, for the upper row of headings."""
+    spans: list[tuple[str, int]] = []
+    for column in grid.columns:
+        if spans and spans[-1][0] == column.group:
+            spans[-1] = (column.group, spans[-1][1] + 1)
+        else:
+            spans.append((column.group, 1))
+    return spans
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("partywall.report", "assets"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "ratio": figures.ratio,
+        "percent": figures.percent,
+        "loss": figures.loss,
+        "duration": units.format_duration,
+        "bytes": units.format_bytes,
+        "severity": severity,
+        "sentence": sentence,
+        "cell_title": cell_title,
+        "victim_title": victim_title,
+        "treatment_title": treatment_title,
+        "levels_text": levels_text,
+        "emulated": emulated,
+        "spans": _grid_span,
+        "bare_percent": figures.bare_percent,
+        "describe": describe,
+        "unbroken": unbroken,
+    }
+    environment.globals |= {
+        "advice": ADVICE,
+        "span": figures.span,
+        "durations": _durations,
+        "signed": lambda estimate: figures.percent(estimate, sign=True),
+    }
+    return environment
+
+
+@cache
+def _asset(name: str) -> Markup:
+    return Markup(files("partywall.report").joinpath("assets", name).read_text(encoding="utf-8"))  # noqa: S704 - our own file
+
+
+@cache
+def _vega() -> Markup:
+    """Vega, Vega-Lite and Vega-Embed as one script, from the copy that vl-convert carries."""
+    return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script"))  # noqa: S704 - a library's own text

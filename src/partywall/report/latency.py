@@ -1,0 +1,56 @@
+"""Percentiles and curves from the agent's log-linear latency buckets.
+
+The layout is `bucket_bounds` of the agent's `record` crate: 64 buckets to each doubling, exact below 64 ns.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from partywall.model.observation import Histogram
+
+SUB_BITS = 6
+
+
+def bucket_bounds(index: int) -> tuple[int, int]:
+    """The smallest and largest value in nanoseconds of bucket `index`."""
+    magnitude = max((index >> SUB_BITS) - 1, 0)
+    low = (index - (magnitude << SUB_BITS)) << magnitude
+    return low, low + (1 << magnitude) - 1
+
+
+def merged(histograms: Iterable[Histogram]) -> Histogram:
+    """All of them in one."""
+    counts: dict[int, int] = {}
+    for histogram in histograms:
+        for index, count in histogram.counts.items():
+            counts[index] = counts.get(index, 0) + count
+    return Histogram(counts)
+
+
+def quantiles(histogram: Histogram, shares: Iterable[float]) -> list[float]:
+    """Latency in ns that the given shares do not exceed: the middle of the bucket. Empty histogram: empty list."""
+    total = sum(histogram.counts.values())
+    if not total:
+        return []
+    indices = sorted(histogram.counts)
+    reached_counts = list(itertools.accumulate(histogram.counts[index] for index in indices))
+    found: list[float] = []
+    for share in shares:
+        index = next(
+            (index for index, reached in zip(indices, reached_counts, strict=True) if reached >= share * total),
+            indices[-1],
+        )
+        found.append(sum(bucket_bounds(index)) / 2)
+    return found
+
+
+def tail_shares(histogram: Histogram, per_decade: int = 16) -> list[float]:
+    """Shares from 0 as far into the tail as ten operations lie beyond, evenly in log(1 − share)."""
+    total = sum(histogram.counts.values())
+    shares, step = [0.0], 1
+    while (beyond := 10 ** (-step / per_decade)) * total >= 10 and step <= 6 * per_decade:
+        shares.append(1 - beyond)
+        step += 1
+    return shares

@@ -1,0 +1,136 @@
+"""The matrix of victims and treatments that terminal, HTML and charts all show, and how severe a cell is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from partywall.model.finding import Cell, Findings, Warn
+from partywall.report import figures
+
+Key = tuple[str, str, float, str]
+
+
+class Severity(Enum):
+    """How much throughput a neighbour costs: words and a mark, so that colour is never alone."""
+
+    UNSEEN = ("no effect seen", "·")
+    GAIN = ("gain", "▲")
+    SLIGHT = ("slight: under 5 %", "▼")
+    CLEAR = ("clear: 5 to 20 %", "▼▼")
+    SEVERE = ("severe: over 20 %", "▼▼▼")
+
+    def __init__(self, words: str, mark: str) -> None:
+        self.words = words
+        self.mark = mark
+
+
+def severity(cell: Cell) -> Severity:
+    """Nothing inside the A/A band is called an effect, however large its value; a limit's own doing is not a harm."""
+    lost = 1 - cell.isolation.value
+    if not cell.seen or cell.role == "limit":
+        return Severity.UNSEEN
+    if lost < 0:
+        return Severity.GAIN
+    if lost < 0.05:
+        return Severity.SLIGHT
+    return Severity.CLEAR if lost < 0.2 else Severity.SEVERE
+
+
+@dataclass(frozen=True)
+class Row:
+    """A trial: a victim, and the levels that set it apart from its other trials."""
+
+    trial: str
+    victim: str
+    detail: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.victim} ({self.detail})" if self.detail else self.victim
+
+
+@dataclass(frozen=True)
+class Column:
+    """A treatment as all trials share it."""
+
+    key: Key
+    group: str
+    detail: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.group} {self.detail}".strip()
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Rows and columns in the order they were planned; a cell may be missing."""
+
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    cells: dict[tuple[str, Key], Cell]
+
+    def at(self, row: Row, column: Column) -> Cell | None:
+        return self.cells.get((row.trial, column.key))
+
+
+def matrix(findings: Findings, *, limits: bool = False) -> Matrix:
+    """Aggressors and the null one; with `limits` the treatments that switch the victim's own limits instead."""
+    cells = [cell for cell in findings.cells if (cell.role == "limit") == limits]
+    columns = {key_of(cell): Column(key_of(cell), *_heading(cell)) for cell in cells}
+    ordered = sorted(columns.values(), key=lambda column: column.key[0] != "null")
+    groups = list(dict.fromkeys(column.group for column in ordered))
+    return Matrix(
+        rows=tuple(dict.fromkeys(Row(cell.trial, cell.victim, levels_text(cell)) for cell in cells)),
+        columns=tuple(sorted(ordered, key=lambda column: (groups.index(column.group), column.key[2]))),
+        cells={(cell.trial, key_of(cell)): cell for cell in cells},
+    )
+
+
+def key_of(cell: Cell) -> Key:
+    """What makes two cells of different trials the same treatment."""
+    return cell.role, cell.aggressor or "", cell.intensity or 0.0, cell.label if cell.role == "limit" else ""
+
+
+def levels_text(cell: Cell) -> str:
+    """The levels of a trial, by the last part of their path."""
+    return ", ".join(f"{path.rsplit('.', 1)[-1]} {level}" for path, level in cell.levels.items())
+
+
+def emulated(cell: Cell) -> bool:
+    return Warn.EMULATED in cell.warnings
+
+
+def victim_title(cell: Cell) -> str:
+    """Victim with its levels, marked where it is emulated."""
+    detail = levels_text(cell)
+    return f"{cell.victim} ({detail})" if detail else cell.victim
+
+
+def cell_title(cell: Cell) -> str:
+    """A cell in words: 'ring beside memory-copy at 50 %'."""
+    joint = "under" if cell.role == "limit" else "beside"
+    return f"{victim_title(cell)} {joint} {treatment_title(cell)}{' (emulated)' if emulated(cell) else ''}"
+
+
+def sentence(cell: Cell) -> str:
+    """A cell in one line."""
+    return f"{cell_title(cell)}: isolation factor {figures.ratio(cell.isolation)}, {describe(cell)}"
+
+
+def describe(cell: Cell) -> str:
+    """What a cell's figure amounts to, in a few words."""
+    return "rate under the limit over the rate without" if cell.role == "limit" else severity(cell).words
+
+
+def treatment_title(cell: Cell) -> str:
+    return " ".join(_heading(cell)).strip()
+
+
+def _heading(cell: Cell) -> tuple[str, str]:
+    if cell.role == "null":
+        return "null (A/A)", ""
+    if cell.role == "limit" or cell.aggressor is None:
+        return cell.label, ""
+    return cell.aggressor, f"at {figures.bare_percent(cell.intensity)}" if cell.intensity is not None else ""

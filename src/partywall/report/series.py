@@ -1,0 +1,215 @@
+"""Rows that charts and tables are drawn from: pure selections of observations and slices.
+
+Nothing is estimated here but the running interval, whose only use is to be looked at; results come from `Findings`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from partywall.model.evidence import Evidence, SlicePoint
+from partywall.model.finding import Cell, Estimate
+from partywall.model.observation import Observation
+from partywall.model.plan import Treatment, Trial
+from partywall.report import figures, latency
+
+MAX_SLICES = 3000
+"""Slices of one trial that a page carries; whole blocks beyond it are left out, evenly, and the page says so."""
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A treatment and the baseline of the same block."""
+
+    baseline: Observation
+    treated: Observation
+
+    @property
+    def factor(self) -> float:
+        return self.treated.rate / self.baseline.rate
+
+
+def trial_of(evidence: Evidence, trial: str) -> Trial:
+    return next(t for t in evidence.plan.trials if t.id == trial)
+
+
+def treatment_of(evidence: Evidence, trial: str, treatment: str) -> Treatment:
+    return next(t for t in trial_of(evidence, trial).treatments if t.id == treatment)
+
+
+def scale_of(evidence: Evidence, trial: str) -> figures.Scale:
+    return figures.scale_of(trial_of(evidence, trial).victim, evidence.kernels)
+
+
+def observations_of(evidence: Evidence, trial: str) -> list[Observation]:
+    """In order of time."""
+    return sorted((o for o in evidence.observations if o.trial == trial), key=lambda o: o.start_ns)
+
+
+def baseline_id(evidence: Evidence, trial: str) -> str | None:
+    return next((t.id for t in trial_of(evidence, trial).treatments if t.role == "baseline"), None)
+
+
+def pairs_of(evidence: Evidence, cell: Cell) -> list[Pair]:
+    """One a block, in order of time; blocks that miss either are left out."""
+    found = observations_of(evidence, cell.trial)
+    base = {o.block: o for o in found if o.treatment == baseline_id(evidence, cell.trial)}
+    return [
+        Pair(base[o.block], o)
+        for o in found
+        if o.treatment == cell.treatment and o.block in base and base[o.block].rate > 0
+    ]
+
+
+def effects(evidence: Evidence, cell: Cell) -> Rows:
+    """By block: when, the isolation factor of that block alone, and the running mean with its interval."""
+    pairs = pairs_of(evidence, cell)
+    if not pairs:
+        return []
+    origin_ns = min(o.start_ns for o in evidence.observations if o.trial == cell.trial)
+    running = running_interval([pair.factor for pair in pairs], cell.isolation)
+    return [
+        {
+            "block": pair.treated.block,
+            "time_s": _short((pair.treated.start_ns - origin_ns) / 1e9),
+            "factor": _short(pair.factor),
+            **ends,
+        }
+        for pair, ends in zip(pairs, running, strict=True)
+    ]
+
+
+def running_interval(factors: Sequence[float], final: Estimate) -> list[dict[str, float | None]]:
+    """Mean and interval of the first k blocks, from k = 5 on; a block counts for what `final` says it is worth."""
+    worth = (final.n_effective or final.n) / final.n if final.n else 1.0
+    ends: list[dict[str, float | None]] = []
+    mean = squares = 0.0
+    for count, factor in enumerate(factors, start=1):
+        step = factor - mean
+        mean += step / count
+        squares += step * (factor - mean)
+        if count < 5:
+            ends.append({"mean": None, "low": None, "high": None})
+            continue
+        half = 1.96 * math.sqrt(squares / (count - 1) / (count * worth))
+        ends.append({"mean": _short(mean), "low": _short(mean - half), "high": _short(mean + half)})
+    return ends
+
+
+def rates(evidence: Evidence, cell: Cell, bins: int = 24) -> Rows:
+    """Histogram of the rates of single slots, baseline and treated over the same bins, in the kernel's figure."""
+    scale = scale_of(evidence, cell.trial)
+    pairs = pairs_of(evidence, cell)
+    groups = {
+        "baseline": [scale.show(p.baseline.rate) for p in pairs],
+        "treated": [scale.show(p.treated.rate) for p in pairs],
+    }
+    values = [v for group in groups.values() for v in group if math.isfinite(v)]
+    if not values:
+        return []
+    low, high = min(values), max(values)
+    width = (high - low) / bins or abs(low) / bins or 1.0
+    rows = []
+    for name, group in groups.items():
+        counts = [0] * bins
+        for number in group:
+            if math.isfinite(number):
+                counts[min(int((number - low) / width), bins - 1)] += 1
+        rows += [
+            {"state": name, "low": _short(low + i * width), "high": _short(low + (i + 1) * width), "slots": n}
+            for i, n in enumerate(counts)
+            if n
+        ]
+    return rows
+
+
+def latencies(evidence: Evidence, cell: Cell) -> Rows:
+    """Latency by share of operations that are slower, as deep into the tail as the counts support."""
+    pairs = pairs_of(evidence, cell)
+    rows = []
+    for name, merged in (
+        ("baseline", latency.merged(p.baseline.latency for p in pairs)),
+        ("treated", latency.merged(p.treated.latency for p in pairs)),
+    ):
+        shares = latency.tail_shares(merged)
+        rows += [
+            {"state": name, "slower": _short(1 - share), "latency_us": _short(value_ns / 1e3)}
+            for share, value_ns in zip(shares, latency.quantiles(merged, shares), strict=False)
+        ]
+    return rows
+
+
+def percentiles(
+    evidence: Evidence, cell: Cell, shares: Sequence[float] = (0.5, 0.9, 0.99, 0.999)
+) -> list[tuple[float, float, float]]:
+    """(share, baseline ns, treated ns) as far as ten operations lie beyond the share."""
+    pairs = pairs_of(evidence, cell)
+    base = latency.merged(p.baseline.latency for p in pairs)
+    treated = latency.merged(p.treated.latency for p in pairs)
+    fewest = min(sum(base.counts.values()), sum(treated.counts.values()))
+    kept = [share for share in shares if fewest * (1 - share) >= 10]
+    return list(zip(kept, latency.quantiles(base, kept), latency.quantiles(treated, kept), strict=True))
+
+
+def drawn_blocks(slices: Sequence[SlicePoint], limit: int = MAX_SLICES) -> list[int]:
+    """Blocks whose slices are drawn: all, or evenly spaced ones so that the page stays light."""
+    blocks = sorted({point.block for point in slices})
+    per_block = max(len(slices) // max(len(blocks), 1), 1)
+    keep = max(limit // per_block, 1)
+    return blocks if len(blocks) <= keep else [blocks[i * len(blocks) // keep] for i in range(keep)]
+
+
+def slices(evidence: Evidence, trial: str) -> Rows:
+    """Slices of the drawn blocks; time counts from the start of the block."""
+    points = evidence.timeline.get(trial, ())
+    scale = scale_of(evidence, trial)
+    labels, groups = labels_of(evidence, trial), groups_of(evidence, trial)
+    rows: Rows = []
+    for block in drawn_blocks(points):
+        own = [p for p in points if p.block == block]
+        origin_ns = min(p.start_ns for p in own)
+        rows += [
+            {
+                "block": block,
+                "start_ms": _short((p.start_ns - origin_ns) / 1e6),
+                "end_ms": _short((p.end_ns - origin_ns) / 1e6),
+                "rate": _short(scale.show(p.rate)),
+                "treatment": p.treatment,
+                "label": labels.get(p.treatment, p.treatment),
+                "group": groups.get(p.treatment, p.treatment),
+                "guard": p.guard,
+            }
+            for p in own
+        ]
+    return rows
+
+
+def stretches(rows: Rows, key: str) -> Rows:
+    """Runs of neighbouring slices with the same `key`, each as one row from start to end."""
+    merged: Rows = []
+    for row in rows:
+        last = merged[-1] if merged else None
+        if last and last["block"] == row["block"] and last[key] == row[key] and last["treatment"] == row["treatment"]:
+            last["end_ms"] = row["end_ms"]
+        else:
+            merged.append({name: row[name] for name in ("block", "start_ms", "end_ms", "treatment", "label", "guard")})
+    return merged
+
+
+def labels_of(evidence: Evidence, trial: str) -> dict[str, str]:
+    return {t.id: t.label for t in trial_of(evidence, trial).treatments}
+
+
+def groups_of(evidence: Evidence, trial: str) -> dict[str, str]:
+    """What a treatment is coloured by: its aggressor whatever the intensity, else its role."""
+    return {t.id: t.aggressor or t.role for t in trial_of(evidence, trial).treatments}
+
+
+def _short(number: float) -> float:
+    """Six significant digits: enough for a drawing, and half the page."""
+    return float(f"{number:.6g}")

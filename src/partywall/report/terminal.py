@@ -1,0 +1,216 @@
+"""The report for a terminal: the same findings as the page, in at most the width there is.
+
+Treatments stand in rows and victims in columns, as treatments are many; columns that do not fit go into a second table.
+Colour only repeats what a mark says, so NO_COLOR and a pipe lose nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from partywall.model.evidence import Evidence
+from partywall.model.finding import Cell, Findings, Outcome
+from partywall.report import figures
+from partywall.report.html import BADGES, goal_text, warned
+from partywall.report.matrix import (
+    Matrix,
+    Row,
+    Severity,
+    cell_title,
+    emulated,
+    matrix,
+    severity,
+    treatment_title,
+    victim_title,
+)
+
+STYLES = {
+    Severity.UNSEEN: "dim",
+    Severity.GAIN: "cyan",
+    Severity.SLIGHT: "yellow",
+    Severity.CLEAR: "bold yellow",
+    Severity.SEVERE: "bold red",
+}
+OUTCOMES = {Outcome.HOLDS: "bold green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold magenta"}
+CAUSES_SHOWN = 5
+VERDICTS_SHOWN = 8
+
+Shown = Callable[[Cell], Text]
+
+
+def show(findings: Findings, evidence: Evidence, console: Console, html: Path | None = None) -> None:
+    """Prints the report to `console`; `html` is where the page was written."""
+    for part in parts(findings, evidence, console.width, html):
+        console.print(part)
+
+
+def parts(findings: Findings, evidence: Evidence, width: int, html: Path | None = None) -> Iterator[RenderableType]:
+    """The report's parts in order, each after an empty line."""
+    yield Text()
+    yield Text(findings.headline, style="bold")
+    yield _outcome(findings, evidence)
+    grid = matrix(findings)
+    if grid.rows:
+        yield from _tables(
+            "Isolation factor: rate beside the neighbour over rate without (1 = unharmed, ± 95 %)",
+            grid,
+            isolation_text,
+            width,
+        )
+        yield _legend(findings)
+    if any("p99" in cell.latency for cell in grid.cells.values()):
+        yield from _tables("Latency impact at the 99th percentile", grid, latency_text, width)
+    yield from _limits(findings)
+    yield _bands(findings)
+    yield from _verdicts(findings)
+    yield from _causes(findings)
+    yield from _warnings(findings, evidence)
+    if html is not None:
+        yield Text.assemble("\nDown to the slots: ", (str(html), "underline"), overflow="fold")
+
+
+def isolation_text(cell: Cell) -> Text:
+    """'0.82 ± 0.01 ▼▼', with E where emulated."""
+    level = severity(cell)
+    return Text(f"{figures.ratio(cell.isolation)} {level.mark}{' E' if emulated(cell) else ''}", style=STYLES[level])
+
+
+def latency_text(cell: Cell) -> Text:
+    """'+12 % ± 2'; dim where the interval holds zero."""
+    impact = cell.latency.get("p99")
+    if impact is None:
+        return Text("not measured", style="dim")
+    style = "dim" if impact.low <= 0 <= impact.high else ""
+    return Text(f"{figures.percent(impact, sign=True)}{' E' if emulated(cell) else ''}", style=style)
+
+
+def _tables(title: str, grid: Matrix, shown: Shown, width: int) -> Iterator[RenderableType]:
+    """As many tables as it takes for all victims to fit."""
+    names = [column.title for column in grid.columns]
+    left = max(map(len, [*names, "beside"])) + 2
+    sizes = [max(_wide(row, grid, shown), min(len(row.title), 18)) + 2 for row in grid.rows]
+    rows: list[Row] = []
+    taken, first = left, True
+    for row, size in zip(grid.rows, sizes, strict=True):
+        if rows and taken + size > width:
+            yield _table(title if first else "", grid, tuple(rows), shown)
+            rows, taken, first = [], left, False
+        rows.append(row)
+        taken += size
+    yield _table(title if first else "", grid, tuple(rows), shown)
+
+
+def _wide(row: Row, grid: Matrix, shown: Shown) -> int:
+    return max((len(shown(cell)) for column in grid.columns if (cell := grid.at(row, column))), default=0)
+
+
+def _table(title: str, grid: Matrix, rows: tuple[Row, ...], shown: Shown) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table.add_column("beside", no_wrap=True)
+    for row in rows:
+        table.add_column(row.title, overflow="fold")
+    for column in grid.columns:
+        cells = [grid.at(row, column) for row in rows]
+        table.add_row(column.title, *(Text("not run", style="dim") if cell is None else shown(cell) for cell in cells))
+    return Group(Text(f"\n{title}", style="bold") if title else Text(), table)
+
+
+def _outcome(findings: Findings, evidence: Evidence) -> Text:
+    """The verdict badge and all that qualifies the whole run."""
+    judged = findings.verdicts or findings.incomplete
+    badge = Text(BADGES[findings.outcome], style=OUTCOMES[findings.outcome]) if judged else Text("no goals set")
+    notes = [
+        "EMULATED" if any(map(emulated, findings.cells)) else "",
+        "interrupted" if evidence.interrupted else "",
+        f"{len(findings.incomplete)} incomplete" if findings.incomplete else "",
+        f"{findings.scenario}, seed {evidence.plan.seed}",
+    ]
+    return Text.assemble(badge, *(part for note in notes if note for part in ("  ·  ", note)))
+
+
+def _legend(findings: Findings) -> Text:
+    used = {severity(cell) for cell in findings.cells}
+    parts = [f"{level.mark} {level.words}" for level in Severity if level in used]
+    return Text("   ".join([*parts, *(["E emulated"] if any(map(emulated, findings.cells)) else [])]), style="dim")
+
+
+def _limits(findings: Findings) -> Iterator[RenderableType]:
+    cells = [cell for cell in findings.cells if cell.role == "limit"]
+    if not cells:
+        return
+    table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="bold")
+    for name in ("victim", "limit", "promised", "got", "efficiency q"):
+        table.add_column(name)
+    for cell in cells:
+        promised = "nothing" if cell.promised is None else figures.bare_percent(cell.promised)
+        q = "not known" if cell.efficiency is None else figures.ratio(cell.efficiency)
+        mark = " E" if emulated(cell) else ""
+        table.add_row(
+            victim_title(cell), treatment_title(cell), promised, figures.percent(cell.isolation), f"{q}{mark}"
+        )
+    yield Group(Text("\nLimits: what was got of what was promised", style="bold"), table)
+
+
+def _bands(findings: Findings) -> RenderableType:
+    if not findings.bands:
+        return Text("\nNo null aggressor was measured: there is no A/A band to judge effects by.", style="bold magenta")
+    names = {cell.trial: victim_title(cell) for cell in findings.cells}
+    bands = "; ".join(
+        f"{names.get(band.trial, band.trial)} {figures.span(band.low, band.high)}" for band in findings.bands
+    )
+    return Text.assemble(("\nA/A band", "bold"), f" (what no neighbour at all looks like): {bands}")
+
+
+def _verdicts(findings: Findings) -> Iterator[RenderableType]:
+    if not findings.verdicts:
+        return
+    yield Text("\nGoals", style="bold")
+    titles = {(cell.trial, cell.treatment): cell_title(cell) for cell in findings.cells}
+    open_ends = [verdict for verdict in findings.verdicts if verdict.outcome is not Outcome.HOLDS]
+    for verdict in sorted(open_ends, key=lambda verdict: verdict.outcome is not Outcome.VIOLATED)[:VERDICTS_SHOWN]:
+        title = titles.get((verdict.trial, verdict.treatment), f"{verdict.trial}, {verdict.treatment}")
+        badge = BADGES[verdict.outcome], OUTCOMES[verdict.outcome]
+        yield _indented(badge, f"  {title}: {goal_text(verdict)}. {verdict.reason}")
+    if len(open_ends) > VERDICTS_SHOWN:
+        yield _indented((f"and {len(open_ends) - VERDICTS_SHOWN} more, in the page", "dim"))
+    if holding := len(findings.verdicts) - len(open_ends):
+        badge = BADGES[Outcome.HOLDS], OUTCOMES[Outcome.HOLDS]
+        yield _indented(badge, f"  in {holding} of {len(findings.verdicts)} cells that goals speak of")
+
+
+def _causes(findings: Findings) -> Iterator[RenderableType]:
+    harmed = sorted(
+        (cell for cell in findings.cells if cell.seen and cell.causes), key=lambda cell: cell.isolation.value
+    )
+    if not harmed:
+        return
+    yield Text("\nLikely causes", style="bold")
+    for cell in harmed[:CAUSES_SHOWN]:
+        cause = cell.causes[0]
+        yield _indented(f"{cell_title(cell)}: ", (cause.resource.replace("_", " "), "bold"), f" – {cause.text}")
+    if len(harmed) > CAUSES_SHOWN:
+        yield _indented((f"and {len(harmed) - CAUSES_SHOWN} more, in the page", "dim"))
+
+
+def _warnings(findings: Findings, evidence: Evidence) -> Iterator[RenderableType]:
+    found = warned(findings)
+    unfinished = (f"not finished: {text}" for text in (*findings.incomplete, *evidence.incomplete))
+    plain = tuple(dict.fromkeys((*findings.warnings, *evidence.plan.warnings, *unfinished)))
+    if not found and not plain:
+        return
+    yield Text("\nWarnings", style="bold")
+    for _, advice, cells in found:
+        where = cell_title(cells[0]) + (f" and {len(cells) - 1} more" if len(cells) > 1 else "")
+        yield _indented(("! ", "bold yellow"), (advice.title, "bold"), f" ({where}). {advice.remedy}")
+    for text in plain:
+        yield _indented(("! ", "bold yellow"), text)
+
+
+def _indented(*pieces: str | tuple[str, str]) -> Padding:
+    return Padding(Text.assemble(*pieces), (0, 0, 0, 2))

@@ -1,0 +1,17 @@
+"""One small run for all tests: building it takes longer than most of them."""
+
+import pytest
+import synthetic
+
+from partywall.model.evidence import Evidence
+from partywall.model.finding import Findings
+
+
+@pytest.fixture(scope="session")
+def run() -> tuple[Findings, Evidence]:
+    return synthetic.small()
+
+
+@pytest.fixture(scope="session")
+def emulated_run() -> tuple[Findings, Evidence]:
+    return synthetic.small(emulated=True, blocks=8)

@@ -1,0 +1,62 @@
+import csv
+import io
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from partywall.errors import UsageError
+from partywall.model.finding import Findings
+from partywall.report import charts, export
+
+
+def test_findings_come_back_from_json_unchanged(run, tmp_path):
+    (path,) = export.export_all(*run, tmp_path, ["json"])
+    assert Findings.model_validate_json(path.read_text()) == run[0]
+
+
+def test_csv_has_one_row_a_cell_with_all_digits_and_empty_cells_for_what_is_not_known(run):
+    rows = list(csv.DictReader(io.StringIO(export.csv_text(run[0]))))
+    assert len(rows) == len(run[0].cells)
+    assert float(rows[0]["isolation_factor"]) == run[0].cells[0].isolation.value
+    null = next(row for row in rows if row["role"] == "null")
+    assert null["efficiency"] == null["achieved"] == null["likely_resource"] == ""
+    limit = next(row for row in rows if row["role"] == "limit")
+    assert float(limit["efficiency_low"]) < float(limit["efficiency"]) < float(limit["efficiency_high"])
+
+
+def test_csv_marks_emulated_cells(emulated_run):
+    assert {row["emulated"] for row in csv.DictReader(io.StringIO(export.csv_text(emulated_run[0])))} == {"True"}
+
+
+def test_parquet_has_one_row_an_observation_and_null_for_what_is_missing(run, tmp_path):
+    (path,) = export.export_all(*run, tmp_path, ["parquet"])
+    table = pq.read_table(path)
+    assert table.num_rows == len(run[1].observations)
+    first = table.to_pylist()[0]
+    assert first["rate"] == run[1].observations[0].rate
+    assert first["latency_count"] == sum(bucket["count"] for bucket in first["latency_buckets"])
+    baseline = next(row for row in table.to_pylist() if row["treatment"] == "baseline")
+    assert baseline["achieved_memory-copy"] is None
+
+
+@pytest.mark.slow
+def test_every_chart_is_written_as_svg_and_png(run, tmp_path):
+    findings, evidence = run
+    few = findings.model_copy(update={"cells": findings.cells[:2], "curves": findings.curves[:1]})
+    written = export.export_all(few, evidence, tmp_path, ["svg", "png"])
+    names = set(charts.all_charts(few, evidence))
+    assert {path.name for path in written} == {f"{name}.{suffix}" for name in names for suffix in ("svg", "png")}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written if path.suffix == ".png")
+
+
+def test_an_unknown_format_is_refused_by_name_before_anything_is_written(run, tmp_path):
+    with pytest.raises(UsageError, match=r"no format is called 'pdf'; there are html, json"):
+        export.export_all(*run, tmp_path / "out", ["json", "pdf"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_machine_reads_the_same_outcome_that_people_do(run, tmp_path):
+    (path,) = export.export_all(*run, tmp_path, ["json"])
+    verdicts = json.loads(path.read_text())["verdicts"]
+    assert [verdict["outcome"] for verdict in verdicts] == ["violated", "holds"]

@@ -1,0 +1,90 @@
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partywall.model.finding import Estimate
+from partywall.model.scenario import Metric, Victim
+from partywall.report import figures
+
+
+def estimate(value: float, low: float, high: float) -> Estimate:
+    return Estimate(value=value, low=low, high=high, n=40, method="test")
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "text"),
+    [
+        (0.8216, 0.8113, 0.8319, "0.82 ± 0.01"),
+        (0.8216, 0.8076, 0.8356, "0.822 ± 0.014"),
+        (1.0004, 0.9974, 1.0034, "1.000 ± 0.003"),
+        (0.82, 0.75, 0.84, "0.82 (0.75 to 0.84)"),
+        (0.335, 0.131, 0.803, "0.34 (0.13 to 0.81)"),
+        (7900.0, 7500.0, 8300.0, "7\u202f900 ± 400"),
+        (-0.02, -0.32, 0.28, "0.0 ± 0.3"),
+        (0.5, 0.5, 0.5, "0.5000 ± 0.0000"),
+    ],
+)
+def test_digits_follow_the_interval(value, low, high, text):
+    assert figures.ratio(estimate(value, low, high)) == text
+
+
+def test_shares_are_written_in_percent_with_the_half_width_in_the_same_unit():
+    assert figures.percent(estimate(0.18, 0.17, 0.19)) == "18 % ± 1"
+    assert figures.percent(estimate(0.18, 0.17, 0.19), sign=True) == "+18 % ± 1"
+    assert figures.percent(estimate(-0.18, -0.19, -0.17)) == "−18 % ± 1"
+
+
+def test_an_interval_without_bounds_is_said_to_be_none():
+    assert figures.ratio(estimate(0.82, -math.inf, math.inf)) == "0.8200 (no interval yet)"
+
+
+def test_loss_turns_the_interval_round():
+    lost = figures.loss(estimate(0.8, 0.7, 0.85))
+    assert (lost.low, lost.high) == pytest.approx((0.15, 0.3))
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e5))
+def test_a_written_half_width_is_never_much_narrower_than_the_one_found(value, half):
+    text = figures.interval(value, value - half, value + half)
+    written = float(re.search(r"± ([\d\u202f.]+)$", text)[1].replace("\u202f", ""))
+    assert 0.949 <= written / half <= 1.251
+
+
+@given(st.floats(0.01, 100), st.floats(0.001, 1), st.floats(2, 50))
+def test_a_lopsided_interval_is_written_out_and_contains_the_one_found(value, below, ratio):
+    text = figures.interval(value, value - below, value + below * ratio)
+    low, high = (
+        float(end.replace("−", "-").replace("\u202f", "")) for end in re.search(r"\((.+) to (.+)\)", text).groups()
+    )
+    assert low <= value - below + 1e-9
+    assert high >= value + below * ratio - 1e-9
+
+
+def test_time_per_operation_turns_rate_and_interval_round():
+    scale = figures.scale_of_kernel({"kind": "per_operation", "label": "ns per access"})
+    shown = scale.show_estimate(estimate(1e7, 0.8e7, 1.25e7))
+    assert (shown.value, shown.low, shown.high) == pytest.approx((100, 80, 125))
+    assert scale.direction == "less is better"
+
+
+def test_a_stalled_victim_takes_for_ever_per_operation_instead_of_failing():
+    assert figures.Scale("ns", inverse=True).show(0.0) == math.inf
+
+
+def test_a_rate_is_shown_in_the_unit_of_its_kernel():
+    kernels = {"memory-copy": {"figure": {"kind": "rate", "label": "MB/s", "divisor": 1e6}}}
+    scale = figures.scale_of(Victim(probe="memory-copy"), kernels)
+    assert figures.rate(estimate(7.9e9, 7.8e9, 8.0e9), scale) == "7\u202f900 ± 100 MB/s"
+
+
+def test_a_command_is_shown_in_the_unit_its_metric_names():
+    victim = Victim(command=("redis-benchmark",), metric=Metric(regex="(.*)", unit="requests/s"))
+    assert figures.scale_of(victim, {}).label == "requests/s"
+
+
+def test_a_band_has_digits_that_follow_its_width():
+    assert figures.span(0.99412, 1.00588) == "0.994 to 1.006"
+    assert figures.span(0.9, 1.1) == "0.90 to 1.10"

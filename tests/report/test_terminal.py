@@ -1,0 +1,79 @@
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from partywall.model.finding import Warn
+from partywall.report import figures, terminal
+from partywall.report.advice import ADVICE
+from partywall.report.matrix import Severity
+
+
+def shown(run, width: int = 80, **options) -> str:
+    out = io.StringIO()
+    terminal.show(*run, Console(file=out, width=width, **options), Path("runs/demo/report.html"))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 132])
+def test_no_line_is_wider_than_the_terminal(run, width):
+    assert max(map(len, shown(run, width).splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_every_factor_is_shown_whole_with_its_interval_at_any_width(run, width):
+    text = shown(run, width)
+    for cell in run[0].cells:
+        if cell.role != "limit":
+            assert figures.ratio(cell.isolation) in text
+
+
+def test_headline_verdict_band_causes_advice_and_page_are_there(run):
+    text = " ".join(shown(run, 200).split())
+    assert run[0].headline in text
+    assert "✗ violated" in text
+    assert "A/A band" in text
+    assert run[0].cells[2].causes[0].text in text
+    assert ADVICE[Warn.CARRY_OVER].remedy in text
+    assert "runs/demo/report.html" in text
+
+
+def test_goals_that_do_not_hold_are_told_one_by_one_and_the_others_counted(run):
+    text = " ".join(shown(run, 200).split())
+    assert "✗ violated copy beside memory-copy at 100 %: isolation factor at least 0.9." in text
+    assert "✓ holds in 1 of 2 cells that goals speak of" in text
+
+
+def test_without_colour_the_marks_still_tell_severity(run, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = shown(run, force_terminal=True, color_system="standard")
+    assert "\x1b[3" not in text
+    assert Severity.SEVERE.mark in text
+
+
+def test_colour_is_used_where_the_terminal_has_it(run, monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[1;31m" in shown(run, force_terminal=True, color_system="standard")
+
+
+def test_emulated_runs_say_so_at_the_top_and_beside_every_cell(emulated_run):
+    text = shown(emulated_run, 200)
+    assert "EMULATED" in text
+    assert all(f"{figures.ratio(cell.isolation)}" in text for cell in emulated_run[0].cells if cell.role != "limit")
+    assert "E emulated" in text
+
+
+def test_a_run_without_any_cell_is_reported_without_a_crash(run):
+    findings = run[0].model_copy(
+        update={"cells": (), "bands": (), "curves": (), "verdicts": (), "incomplete": ("t1: died",)}
+    )
+    text = shown((findings, run[1]))
+    assert "? inconclusive" in text
+    assert "not finished: t1: died" in text
+    assert "No null aggressor" in text
+
+
+def test_text_from_a_user_is_not_read_as_markup(run):
+    findings = run[0].model_copy(update={"headline": "[bold]odd[/bold] [/nothing]"})
+    assert "[bold]odd[/bold] [/nothing]" in shown((findings, run[1]))

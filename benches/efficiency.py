@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from common import arguments, conclude
 
+from common import arguments, conclude
 from partywall import pipeline
 from partywall.clock import Monotonic
 from partywall.model.plan import Trial
@@ -73,14 +73,20 @@ class Bench:
         """Measures blocks with these treatments in this order; returns for each the rate of its treatments by order of name."""
         at = self.clock.now_ns() + 80_000_000
         for order in orders:
-            treatments = [self.trial.treatment(name).model_copy(update={"slot_ns": slot_ns, "guard_ns": GUARD_NS}) for name in order]
+            treatments = [
+                self.trial.treatment(name).model_copy(update={"slot_ns": slot_ns, "guard_ns": GUARD_NS})
+                for name in order
+            ]
             slots = lay_out(treatments, at, None, grid_ns=GRID_NS)
             self.recorder.expect(self.number, 1, slots)
             send(self.stage, slots)
             self.number += 1
             at = slots[-1].end_ns
         self.recorder.wait_for_all(self.clock)
-        return [[o.rate for o in sorted(block, key=lambda o: o.treatment != "baseline")] for block, _ in self.recorder.complete()]
+        return [
+            [o.rate for o in sorted(block, key=lambda o: o.treatment != "baseline")]
+            for block, _ in self.recorder.complete()
+        ]
 
     def sequential(self, treatment: str, total_ns: int) -> float:
         """Log ratio of the treatment, measured second, to the baseline, measured first."""

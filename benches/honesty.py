@@ -38,7 +38,9 @@ def null_cells(victim: str, seconds: float, seed: int) -> list[tuple[float, floa
         "seed": seed,
     }
     _, findings = measure(content, seed)
-    return [(cell.isolation.low, cell.isolation.value, cell.isolation.high) for cell in findings.cells if cell.aggressor]
+    return [
+        (cell.isolation.low, cell.isolation.value, cell.isolation.high) for cell in findings.cells if cell.aggressor
+    ]
 
 
 def main() -> None:
@@ -51,7 +53,10 @@ def main() -> None:
         found = null_cells(victim, seconds, seed=number + 1)
         wrong = sum(not low <= 1 <= high for low, _, high in found)
         widest = max((high - low) / 2 for low, _, high in found)
-        print(f"run {number + 1}/{runs}, {victim}: {wrong} of {len(found)} null cells exclude no effect; widest ±{widest:.2%}", flush=True)
+        print(
+            f"run {number + 1}/{runs}, {victim}: {wrong} of {len(found)} null cells exclude no effect; widest ±{widest:.2%}",
+            flush=True,
+        )
         cells += found
     share = sum(not low <= 1 <= high for low, _, high in cells) / len(cells)
     rows = coverage_table(quick=options.quick)

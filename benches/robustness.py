@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from common import arguments, conclude
-
 from partywall.sandbox import cgroups
 from partywall.sandbox.label import VARIABLE, state_root
 
@@ -40,10 +39,18 @@ def scenario(folder: Path, **changes: Any) -> Path:
     content: dict[str, Any] = {
         "partywall": 1,
         "name": "robust",
-        "victims": {"integer": {"probe": "integer", "sandbox": sandbox}, "memory": {"probe": "memory-copy", "sandbox": sandbox}},
+        "victims": {
+            "integer": {"probe": "integer", "sandbox": sandbox},
+            "memory": {"probe": "memory-copy", "sandbox": sandbox},
+        },
         "aggressors": {
             "memory": {"stressor": "memory-copy", "sandbox": sandbox},
-            "disk": {"stressor": "disk-direct-write", "params": {"file_bytes": 8 << 20}, "settle": "20ms", "sandbox": sandbox},
+            "disk": {
+                "stressor": "disk-direct-write",
+                "params": {"file_bytes": 8 << 20},
+                "settle": "20ms",
+                "sandbox": sandbox,
+            },
         },
         "timing": {"slot": "30ms"},
         "min_blocks": 8,
@@ -93,7 +100,9 @@ def one_kill(number: int, chance: random.Random) -> str:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)
         command = [*PARTYWALL, "run", str(scenario(folder)), "--out", "run"]
-        with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        with subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
             time.sleep(chance.uniform(0.5, 9))
             target = victims_of_kill(process.pid, chance)
             with contextlib.suppress(ProcessLookupError):
@@ -115,7 +124,11 @@ def resumed(number: int, folder: Path) -> str:
     done = partywall("run", "--resume", "run", cwd=folder)
     if done.returncode not in (0, 1, 3, 5) or "Traceback" in done.stderr:
         return f"kill {number}: resume ended with {done.returncode}: {done.stderr[-600:]}"
-    events = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines() if line.strip().endswith("}")]
+    events = [
+        json.loads(line)
+        for line in (folder / "run" / "events.jsonl").read_text().splitlines()
+        if line.strip().endswith("}")
+    ]
     blocks = Counter((e["trial"], e["block"]) for e in events if e["kind"] == "block_done")
     twice = [block for block, count in blocks.items() if count > 1]
     trials = Counter(trial for trial, _ in blocks)
@@ -152,12 +165,34 @@ def faults() -> list[str]:
     found = []
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)
-        silent = {"victims": {"silent": {"command": ["sleep", "1000"], "metric": {"regex": "rate ([0-9.]+)"}}}, "aggressors": {}}
-        found.append(fault("metric", ["silent", "metric"], str(scenario(folder, **silent)), "--out", "a", "--allow-commands", folder=folder))
+        silent = {
+            "victims": {"silent": {"command": ["sleep", "1000"], "metric": {"regex": "rate ([0-9.]+)"}}},
+            "aggressors": {},
+        }
+        found.append(
+            fault(
+                "metric",
+                ["silent", "metric"],
+                str(scenario(folder, **silent)),
+                "--out",
+                "a",
+                "--allow-commands",
+                folder=folder,
+            )
+        )
         if ROOT:
             greedy = {"params": {"block_bytes": 256 << 20}, "sandbox": {"backend": "container", "memory": "64MiB"}}
             hungry = {"victims": {"copy": {"probe": "memory-copy"} | greedy}, "aggressors": {}}
-            found.append(fault("memory limit", ["copy", "memory limit of"], str(scenario(folder, **hungry)), "--out", "b", folder=folder))
+            found.append(
+                fault(
+                    "memory limit",
+                    ["copy", "memory limit of"],
+                    str(scenario(folder, **hungry)),
+                    "--out",
+                    "b",
+                    folder=folder,
+                )
+            )
             with tiny_disk(folder) as full:
                 text = ["No space left", "--resume"]
                 found.append(fault("disk full", text, str(scenario(folder)), "--out", str(full / "run"), folder=folder))
@@ -203,7 +238,11 @@ def main() -> None:
         print(problem, flush=True)
     asked = 4 if ROOT else 2
     told = "" if options.quick else f"; {asked - len(named)} of {asked} faults named"
-    conclude("robustness", f"{kills - len(wrong)} of {kills} kills left nothing and resumed to all blocks, none twice{told}", met=not wrong and not named)
+    conclude(
+        "robustness",
+        f"{kills - len(wrong)} of {kills} kills left nothing and resumed to all blocks, none twice{told}",
+        met=not wrong and not named,
+    )
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import arguments, conclude
 
+from common import arguments, conclude
 from partywall import pipeline
 from partywall.sandbox import Label, Sandbox, Settings, make, reap, reaper
 from partywall.stats.interval import factor_interval
@@ -81,7 +81,12 @@ def slices(label: Label, pairs: int) -> tuple[Any, float]:
 
 
 def rate_in(messages: list[dict[str, Any]], first: int, last: int) -> float:
-    inside = [s for m in messages for s in m["slices"] if s["intensity"] > 0 and first <= s["start_ns"] and s["start_ns"] < last]
+    inside = [
+        s
+        for m in messages
+        for s in m["slices"]
+        if s["intensity"] > 0 and first <= s["start_ns"] and s["start_ns"] < last
+    ]
     return sum(s["work"] for s in inside) / sum(s["end_ns"] - s["start_ns"] for s in inside)
 
 
@@ -114,7 +119,9 @@ def main() -> None:
         reaper.clean(label)
     lost = max(0.0, 1 - ratio.value)
     print(f"idle agent: {idle_share:.4%} of a core over {seconds:g} s")
-    print(f"slices of 10 ms against 10 s: rate × {ratio.value:.5f} ({ratio.low:.5f} to {ratio.high:.5f}); sending takes {sending:.3%} of a core")
+    print(
+        f"slices of 10 ms against 10 s: rate × {ratio.value:.5f} ({ratio.low:.5f} to {ratio.high:.5f}); sending takes {sending:.3%} of a core"
+    )
     print(f"monitors: {reading:.3%} of a core at 18 readings a second")
     total = lost + sending + reading
     figure = f"idle {idle_share:.4%}; slices and monitors {total:.3%} ({lost:.3%} + {sending:.3%} + {reading:.3%}, slices ± {ratio.half_width:.3%})"

@@ -71,7 +71,9 @@ def topology(facts: dict[str, Any]) -> Topology:
     """CPUs this process may use, and what they share, from the host's facts."""
     allowed = tuple(sorted(os.sched_getaffinity(0)))
     cpu = facts.get("cpu", {})
-    groups = [place["siblings"] for place in cpu.get("places", [])] + [cache["shared_by"] for cache in cpu.get("caches", [])]
+    groups = [place["siblings"] for place in cpu.get("places", [])] + [
+        cache["shared_by"] for cache in cpu.get("caches", [])
+    ]
     return Topology(allowed, tuple(dict.fromkeys(tuple(group) for group in groups)))
 
 
@@ -83,11 +85,15 @@ def plan(scenario: Scenario, facts: dict[str, Any], seed: int | None = None) -> 
 
 def check_host(scenario: Scenario) -> None:
     """CapabilityError, all at once, for what the scenario needs and this host or user lacks."""
-    everyone = {f"victims.{n}": v for n, v in scenario.victims.items()} | {f"aggressors.{n}": a for n, a in scenario.aggressors.items()}
+    everyone = {f"victims.{n}": v for n, v in scenario.victims.items()} | {
+        f"aggressors.{n}": a for n, a in scenario.aggressors.items()
+    }
     missing = []
     if containers := [key for key, workload in everyone.items() if workload.sandbox.backend == "container"]:
         if os.geteuid() != 0:
-            missing.append(f"{', '.join(containers)}: backend: container needs root; run with sudo, or use backend: process")
+            missing.append(
+                f"{', '.join(containers)}: backend: container needs root; run with sudo, or use backend: process"
+            )
         else:
             try:
                 Runtime.choose(Path("/"), cgroups.read(), prefer=os.environ.get("PARTYWALL_RUNTIME"))
@@ -95,18 +101,26 @@ def check_host(scenario: Scenario) -> None:
                 missing.append(str(error))
     for key, workload in everyone.items():
         if workload.command and not shutil.which(workload.command[0]):
-            missing.append(f"{key}.command: {workload.command[0]!r} is not installed or not on the PATH; install it, or give its path")
+            missing.append(
+                f"{key}.command: {workload.command[0]!r} is not installed or not on the PATH; install it, or give its path"
+            )
     if missing:
         raise CapabilityError("\n".join(missing))
 
 
 def check_commands(scenario: Scenario, *, allowed: bool) -> None:
     """UsageError if the scenario holds commands and the user has not allowed them."""
-    everyone = {f"victims.{n}": v for n, v in scenario.victims.items()} | {f"aggressors.{n}": a for n, a in scenario.aggressors.items()}
-    commands = [f"{key}.command: {' '.join(workload.command)}" for key, workload in everyone.items() if workload.command]
+    everyone = {f"victims.{n}": v for n, v in scenario.victims.items()} | {
+        f"aggressors.{n}": a for n, a in scenario.aggressors.items()
+    }
+    commands = [
+        f"{key}.command: {' '.join(workload.command)}" for key, workload in everyone.items() if workload.command
+    ]
     if commands and not allowed:
         listing = "\n".join(f"  {command}" for command in commands)
-        raise UsageError(f"the scenario would run these commands on this host:\n{listing}\nread them, and run again with --allow-commands")
+        raise UsageError(
+            f"the scenario would run these commands on this host:\n{listing}\nread them, and run again with --allow-commands"
+        )
 
 
 def new_run_name(scenario: Scenario) -> str:
@@ -123,7 +137,9 @@ def measure(run: RunDirectory, progress: Progress, work_root: Path = WORK_ROOT) 
         try:
             execute(run, label, decisions(run.plan), progress, observations)
         except OSError as error:
-            raise PartywallError(f"{run.path}: {error.strerror or error}; free some space, then go on with: partywall run --resume {run.path}") from error
+            raise PartywallError(
+                f"{run.path}: {error.strerror or error}; free some space, then go on with: partywall run --resume {run.path}"
+            ) from error
         finally:
             reaper.clean(label)
 
@@ -165,5 +181,3 @@ def analyse(run: RunDirectory) -> tuple[Evidence, Findings]:
 def clean_up() -> list[Reaped]:
     """Removes what dead runs left on this host."""
     return reap()
-
-

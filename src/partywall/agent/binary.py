@@ -21,10 +21,14 @@ def find() -> Path:
         return _executable(packaged, "the packaged agent")
     if on_path := shutil.which(NAME):
         return Path(on_path)
-    raise CapabilityError(f"{NAME} was not found, so nothing can be measured; build it with 'make build' or set $PARTYWALL_AGENT to its path")
+    raise CapabilityError(
+        f"{NAME} was not found, so nothing can be measured; build it with 'make build' or set $PARTYWALL_AGENT to its path"
+    )
 
 
 def _executable(path: Path, what: str) -> Path:
     if not os.access(path, os.X_OK) or path.is_dir():
-        raise CapabilityError(f"{what}, {path}, cannot be executed; build it with 'make build' or set $PARTYWALL_AGENT to its path")
+        raise CapabilityError(
+            f"{what}, {path}, cannot be executed; build it with 'make build' or set $PARTYWALL_AGENT to its path"
+        )
     return path.resolve()

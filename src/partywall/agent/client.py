@@ -12,7 +12,6 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import IO, Any, cast
 
 from partywall.errors import AgentError
@@ -64,10 +63,11 @@ class AgentClient:
                 stream.write(json.dumps(message, allow_nan=False).encode() + b"\n")
                 stream.flush()
             return future.result(timeout_s)
+        # First, for it is a kind of OSError.
+        except TimeoutError:
+            raise AgentError(f"agent {self.name}: {method} was not answered within {timeout_s:g} s") from None
         except (OSError, ValueError) as error:
             raise AgentError(f"agent {self.name}: {method}: {self._last_words(str(error))}") from error
-        except FutureTimeoutError:
-            raise AgentError(f"agent {self.name}: {method} was not answered within {timeout_s:g} s") from None
         finally:
             with self._lock:
                 self._open.pop(number, None)

@@ -36,7 +36,12 @@ app.command()(stress)
 
 EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INCONCLUSIVE: Exit.INCONCLUSIVE}
 
-ScenarioName = Annotated[str, typer.Argument(help="A scenario file, or the name of one that ships with Partywall (see: partywall scenario list).")]
+ScenarioName = Annotated[
+    str,
+    typer.Argument(
+        help="A scenario file, or the name of one that ships with Partywall (see: partywall scenario list)."
+    ),
+]
 RunPath = Annotated[Path, typer.Argument(help="A run directory, as 'partywall run' named it.")]
 
 
@@ -48,22 +53,33 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False,  # noqa: ARG001
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
 ) -> None:
     """Measure, explain and enforce performance isolation between neighbours on a shared Linux host."""
 
 
 @app.command()
 def run(
-    scenario: Annotated[str | None, typer.Argument(help="A scenario file, or the name of one that ships with Partywall: demo, full, real-tools.")] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Argument(help="A scenario file, or the name of one that ships with Partywall: demo, full, real-tools."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory to make. Default: runs/NAME-TIME-CHANCE.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")
+    ] = False,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run, given its directory.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all random orders; default: the scenario's.")] = None,
     budget: Annotated[str | None, typer.Option(help="Measuring time, e.g. 5min; default: the scenario's.")] = None,
     precision: Annotated[str | None, typer.Option(help="Half-width at which a trial ends early, e.g. 0.5%.")] = None,
-    allow_commands: Annotated[bool, typer.Option("--allow-commands", help="Run the commands that the scenario holds.")] = False,
-    work_dir: Annotated[Path, typer.Option(help="Folder on the disk to be measured, for files of disk kernels.")] = pipeline.WORK_ROOT,
+    allow_commands: Annotated[
+        bool, typer.Option("--allow-commands", help="Run the commands that the scenario holds.")
+    ] = False,
+    work_dir: Annotated[
+        Path, typer.Option(help="Folder on the disk to be measured, for files of disk kernels.")
+    ] = pipeline.WORK_ROOT,
 ) -> int:
     """Measure how well this host isolates its tenants.
 
@@ -111,7 +127,10 @@ def _measure_and_report(directory: RunDirectory, console: Console, work_dir: Pat
         with Live(console, plan.estimate_ns, plan.scenario.budget) as live:
             pipeline.measure(directory, live, work_dir)
     except KeyboardInterrupt:
-        console.print(f"Interrupted; nothing is left on this host. Go on with: partywall run --resume {directory.path}", highlight=False)
+        console.print(
+            f"Interrupted; nothing is left on this host. Go on with: partywall run --resume {directory.path}",
+            highlight=False,
+        )
         raise
     return _report(directory, console, ("html", "json"))
 
@@ -130,7 +149,9 @@ def _report(directory: RunDirectory, console: Console, formats: tuple[str, ...])
 @app.command()
 def report(
     directory: RunPath,
-    formats: Annotated[list[str] | None, typer.Option("--format", "-f", help="html, json, csv, parquet, png or svg; may be repeated.")] = None,
+    formats: Annotated[
+        list[str] | None, typer.Option("--format", "-f", help="html, json, csv, parquet, png or svg; may be repeated.")
+    ] = None,
 ) -> int:
     """Derive findings from a run again, show them, and write them as documents."""
     chosen = tuple(formats or ["html", "json"])
@@ -190,7 +211,10 @@ def kernels() -> int:
 
 
 @app.command()
-def sql(directory: RunPath, query: Annotated[str, typer.Argument(help="SQL over the views slices, samples, output, observations and events.")]) -> int:
+def sql(
+    directory: RunPath,
+    query: Annotated[str, typer.Argument(help="SQL over the views slices, samples, output, observations and events.")],
+) -> int:
     """Query a run's raw facts with DuckDB."""
     from partywall.store.query import table  # noqa: PLC0415 - DuckDB is slow to import
 
@@ -202,7 +226,9 @@ def sql(directory: RunPath, query: Annotated[str, typer.Argument(help="SQL over 
 def check(scenario: ScenarioName) -> int:
     """Check a scenario; all mistakes are reported at once, with line and key."""
     asked = load(find(scenario))
-    Console().print(f"{scenario}: good: {len(asked.victims)} victims, {len(asked.aggressors)} aggressors", highlight=False)
+    Console().print(
+        f"{scenario}: good: {len(asked.victims)} victims, {len(asked.aggressors)} aggressors", highlight=False
+    )
     return Exit.HOLDS
 
 

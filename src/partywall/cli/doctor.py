@@ -39,9 +39,13 @@ def examine(console: Console) -> int:
         facts = pipeline.host_facts()
         checks.append(Check("agent", "answers", there=True))
     except CapabilityError as error:
-        checks.append(Check("agent", str(error), there=False, cost="nothing can be measured", remedy="make build", needed=True))
+        checks.append(
+            Check("agent", str(error), there=False, cost="nothing can be measured", remedy="make build", needed=True)
+        )
     checks += [*_host(facts), *_backends(), *_disk()]
-    checks += [Check(m["what"], m["why"], there=False, cost=m["cost"], remedy=m["remedy"]) for m in facts.get("missing", [])]
+    checks += [
+        Check(m["what"], m["why"], there=False, cost=m["cost"], remedy=m["remedy"]) for m in facts.get("missing", [])
+    ]
     _show(console, checks)
     return Exit.CAPABILITY if any(check.needed and not check.there for check in checks) else Exit.HOLDS
 
@@ -50,8 +54,16 @@ def _host(facts: dict[str, Any]) -> Iterator[Check]:
     cpus = sorted(os.sched_getaffinity(0))
     model = facts.get("cpu", {}).get("model") or "unknown model"
     one = "victim and aggressors can only share a CPU, so what comes through caches and memory cannot be told from lost turns"
-    yield Check("CPUs", f"{len(cpus)} allowed ({model})", there=len(cpus) > 1, cost=one, remedy="run on a host or cpuset with two or more")
-    for level, size in sorted({(cache["level"], cache["size_bytes"]) for cache in facts.get("cpu", {}).get("caches", [])}):
+    yield Check(
+        "CPUs",
+        f"{len(cpus)} allowed ({model})",
+        there=len(cpus) > 1,
+        cost=one,
+        remedy="run on a host or cpuset with two or more",
+    )
+    for level, size in sorted(
+        {(cache["level"], cache["size_bytes"]) for cache in facts.get("cpu", {}).get("caches", [])}
+    ):
         yield Check(f"L{level} cache", units.format_bytes(size), there=True)
     if total := facts.get("memory", {}).get("total_bytes"):
         yield Check("memory", units.format_bytes(total), there=True)
@@ -74,10 +86,18 @@ def _backends() -> Iterator[Check]:
         )
         if lacking
     )
-    yield Check("backend container", text, ready, cost="no limits, reservations or weights can be measured", remedy=remedy)
+    yield Check(
+        "backend container", text, ready, cost="no limits, reservations or weights can be measured", remedy=remedy
+    )
     for tool, use in (("fio", "real-tools"), ("stress-ng", "real-tools")):
         there = shutil.which(tool) is not None
-        yield Check(tool, "installed" if there else "not installed", there, cost=f"scenario {use} cannot run", remedy=f"apt-get install {tool}")
+        yield Check(
+            tool,
+            "installed" if there else "not installed",
+            there,
+            cost=f"scenario {use} cannot run",
+            remedy=f"apt-get install {tool}",
+        )
 
 
 def _disk() -> Iterator[Check]:
@@ -86,7 +106,13 @@ def _disk() -> Iterator[Check]:
     free = shutil.disk_usage(work).free
     found = f"{work} on device {device[0]}:{device[1]}" if device else f"{work} is on no block device"
     cost = "disk kernels measure memory or a network there, and disk limits cannot be set"
-    yield Check("disk", f"{found}, {units.format_bytes(free)} free", device is not None, cost=cost, remedy="partywall run --work-dir FOLDER-ON-A-DISK")
+    yield Check(
+        "disk",
+        f"{found}, {units.format_bytes(free)} free",
+        device is not None,
+        cost=cost,
+        remedy="partywall run --work-dir FOLDER-ON-A-DISK",
+    )
     writable = os.access(_first_existing(state_root()), os.W_OK)
     yield Check(
         "state folder",
@@ -112,7 +138,9 @@ def _show(console: Console, checks: list[Check]) -> None:
     if not lacking:
         console.print("Nothing is missing.")
         return
-    table = Table("missing", "what was found", "what that costs", "how to get it", title="Missing here", title_justify="left")
+    table = Table(
+        "missing", "what was found", "what that costs", "how to get it", title="Missing here", title_justify="left"
+    )
     for check in lacking:
         table.add_row(check.what, check.found, check.cost, check.remedy)
     console.print(table)

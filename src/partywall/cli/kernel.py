@@ -36,7 +36,9 @@ Threads = Annotated[int, typer.Option(help="Worker threads, each with a kernel o
 Cpus = Annotated[str | None, typer.Option(help="CPUs to run on, e.g. 0,2-3; default: all that are allowed.")]
 
 
-def probe(context: typer.Context, kernel: KernelName, for_: ForOption = "5s", threads: Threads = 1, cpus: Cpus = None) -> int:
+def probe(
+    context: typer.Context, kernel: KernelName, for_: ForOption = "5s", threads: Threads = 1, cpus: Cpus = None
+) -> int:
     """Measure one resource: run a kernel flat out and show its rate.
 
     The kernel's own parameters are given as options: partywall probe cache --level L2 --order random
@@ -55,7 +57,9 @@ def probe(context: typer.Context, kernel: KernelName, for_: ForOption = "5s", th
 def stress(
     context: typer.Context,
     kernel: KernelName,
-    intensity: Annotated[float, typer.Option(help="0..1 of what this host can do, calibrated first.", min=0.001, max=1)] = 1.0,
+    intensity: Annotated[
+        float, typer.Option(help="0..1 of what this host can do, calibrated first.", min=0.001, max=1)
+    ] = 1.0,
     for_: ForOption = "10s",
     threads: Threads = 1,
     cpus: Cpus = None,
@@ -87,7 +91,9 @@ def _asked(kernel: str, role: Role, arguments: Sequence[str]) -> tuple[KernelInf
     params = _params(info, arguments)
     mistakes = shipped().check_params(kernel, params)
     if mistakes:
-        raise UsageError(*(Problem(message, remedy, key=f"--{key.replace('_', '-')}") for key, message, remedy in mistakes))
+        raise UsageError(
+            *(Problem(message, remedy, key=f"--{key.replace('_', '-')}") for key, message, remedy in mistakes)
+        )
     return info, params
 
 
@@ -98,7 +104,9 @@ def _params(info: KernelInfo, arguments: Sequence[str]) -> dict[str, Any]:
     while rest:
         option = rest.pop(0)
         if not option.startswith("--") or (not rest and "=" not in option):
-            raise UsageError(Problem(f"{option!r} is not understood", f"parameters of {info.name} are given as --NAME VALUE"))
+            raise UsageError(
+                Problem(f"{option!r} is not understood", f"parameters of {info.name} are given as --NAME VALUE")
+            )
         name, equals, value = option.removeprefix("--").partition("=")
         params[name.replace("-", "_")] = _value(name.replace("-", "_"), value if equals else rest.pop(0))
     return params
@@ -137,7 +145,9 @@ def _sandbox(cpus: str | None) -> Iterator[tuple[Sandbox, Messages]]:
         raise UsageError(Problem(f"{cpus!r} is no list of CPUs", "write for example 0,2-3", key="--cpus")) from None
     if missing := set(chosen) - os.sched_getaffinity(0):
         allowed = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
-        raise UsageError(Problem(f"CPU {min(missing)} is not online or not allowed here", f"there are {allowed}", key="--cpus"))
+        raise UsageError(
+            Problem(f"CPU {min(missing)} is not online or not allowed here", f"there are {allowed}", key="--cpus")
+        )
     reap()
     label = Label.create(f"kernel-{secrets.token_hex(4)}", pipeline.WORK_ROOT)
     messages: Messages = queue.SimpleQueue()
@@ -155,11 +165,15 @@ def _start(sandbox: Sandbox, info: KernelInfo, params: dict[str, Any], threads: 
     if client is None:
         raise TrialError("the agent did not start")
     work = {"kernel": {"name": info.name, "params": params}}
-    client.call("workload.start", timeout_s=300, id=ID, work=work, pace=pace, threads=threads, work_dir=sandbox.work_dir)
+    client.call(
+        "workload.start", timeout_s=300, id=ID, work=work, pace=pace, threads=threads, work_dir=sandbox.work_dir
+    )
     return client
 
 
-def _watch(info: KernelInfo, messages: Messages, duration_ns: int, title: str, most: float | None = None) -> list[float]:
+def _watch(
+    info: KernelInfo, messages: Messages, duration_ns: int, title: str, most: float | None = None
+) -> list[float]:
     """Shows the rate twice a second until the time is up; returns the rate of each half second."""
     rates: list[float] = []
     slices: list[dict[str, Any]] = []

@@ -70,4 +70,6 @@ class Live:
             return
         self._printed = time.monotonic()
         left_ns = self._bar.tasks[0].fields["left_ns"]
-        self._console.print(f"{description} · about {units.format_duration(left_ns)} left", highlight=False, markup=False)
+        self._console.print(
+            f"{description} · about {units.format_duration(left_ns)} left", highlight=False, markup=False
+        )

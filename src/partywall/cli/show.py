@@ -30,9 +30,14 @@ def plan(console: Console, plan: Plan) -> None:
         table = Table("treatment", "on CPU", "guard", "slot", title=title, title_justify="left")
         for treatment in trial.treatments:
             cpus = trial.aggressor_cpus.get(treatment.aggressor or "", ())
-            table.add_row(treatment.label, _list(cpus), *map(units.format_duration, (treatment.guard_ns, treatment.slot_ns)))
+            table.add_row(
+                treatment.label, _list(cpus), *map(units.format_duration, (treatment.guard_ns, treatment.slot_ns))
+            )
         console.print(table)
-        console.print(f"first blocks: {'  |  '.join(_labels(trial.treatments, order(plan.seed, trial, n)) for n in range(2))}\n", highlight=False)
+        console.print(
+            f"first blocks: {'  |  '.join(_labels(trial.treatments, order(plan.seed, trial, n)) for n in range(2))}\n",
+            highlight=False,
+        )
     console.print("Nothing was measured. Leave out --dry-run to measure.")
 
 
@@ -52,7 +57,9 @@ def kernels(console: Console, catalogue: Catalogue) -> None:
         if info := catalogue.kernel(name):
             table.add_row(name, info.resource, {"both": "probe, stressor"}.get(info.roles, info.roles), info.summary)
     console.print(table)
-    console.print("partywall probe NAME --help shows how to use one; docs/kernels has a page for each.", highlight=False)
+    console.print(
+        "partywall probe NAME --help shows how to use one; docs/kernels has a page for each.", highlight=False
+    )
 
 
 def scenarios(console: Console, found: Mapping[str, Scenario]) -> None:

@@ -44,15 +44,21 @@ class Disk(Frozen):
 class Sandbox(Frozen):
     """Where a workload runs, and what it is allowed and promised there."""
 
-    backend: Literal["process", "container"] = Field("process", description="process needs no root; container needs root and crun or runc")
+    backend: Literal["process", "container"] = Field(
+        "process", description="process needs no root; container needs root and crun or runc"
+    )
     cpus: Literal["auto", "same", "next"] | str = Field(
         "auto",
         description="auto: the victim's core, or for an aggressor the nearest other core; same: the victim's core(s); "
         "next: the nearest core that is not the victim's; or a list such as 0,2-3",
     )
     cpu_limit: Share | None = Field(None, description="ceiling: share of the time of the CPUs it is pinned to")
-    cpu_reservation: Share | None = Field(None, description="share of its CPUs it gets even when every neighbour wants them")
-    cpu_weight: int | None = Field(None, ge=1, le=10_000, description="share relative to neighbours under contention; 100 is usual")
+    cpu_reservation: Share | None = Field(
+        None, description="share of its CPUs it gets even when every neighbour wants them"
+    )
+    cpu_weight: int | None = Field(
+        None, ge=1, le=10_000, description="share relative to neighbours under contention; 100 is usual"
+    )
     memory: Bytes | None = Field(None, description="ceiling in bytes; beyond it the sandbox is killed")
     disk: Disk | None = None
 
@@ -61,9 +67,13 @@ class Metric(Frozen):
     """How a number is taken from a command's output while it runs: exactly one of regex, json and csv_column."""
 
     regex: str | None = Field(None, description="regular expression with one group, searched in each line")
-    json_path: str | None = Field(None, alias="json", description="JSONPath into each JSON document the command prints, e.g. $.jobs[0].read.bw")
+    json_path: str | None = Field(
+        None, alias="json", description="JSONPath into each JSON document the command prints, e.g. $.jobs[0].read.bw"
+    )
     csv_column: str | int | None = Field(None, description="column name (first line is the header) or index from 0")
-    kind: Literal["rate", "total"] = Field("rate", description="rate: work per second since the last line; total: a running sum")
+    kind: Literal["rate", "total"] = Field(
+        "rate", description="rate: work per second since the last line; total: a running sum"
+    )
     scale: float = Field(1.0, gt=0, description="multiplies the number, to get to the unit")
     unit: str = Field("operations/s", description="of the rate, for people")
 
@@ -78,7 +88,10 @@ class Workload(Frozen):
     command: tuple[str, ...] | None = Field(None, description="program and arguments; no shell. Needs --allow-commands")
     env: dict[str, str] = Field(default_factory=dict)
     metric: Metric | None = None
-    settle: DurationNs | None = Field(None, description="how long after a switch its neighbour still feels the state before; default: the kernel's own")
+    settle: DurationNs | None = Field(
+        None,
+        description="how long after a switch its neighbour still feels the state before; default: the kernel's own",
+    )
     sandbox: Sandbox = Sandbox()
 
 
@@ -92,7 +105,9 @@ class Aggressor(Workload):
     """A sandbox that runs a stressor or a noisy command."""
 
     stressor: str | None = Field(None, description="kernel, e.g. memory-copy")
-    intensity: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field((1.0,), min_length=1, description="0..1 of its calibrated maximum")
+    intensity: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
+        (1.0,), min_length=1, description="0..1 of its calibrated maximum"
+    )
 
 
 class Goal(Frozen):
@@ -101,7 +116,9 @@ class Goal(Frozen):
     victim: str = Field("*", description="name or pattern")
     aggressor: str = Field("*", description="name or pattern")
     isolation_factor: Share | None = Field(None, description="at least this")
-    latency_impact_p99: float | None = Field(None, ge=0, description="at most this: 0.1 is 10 % slower at the 99th percentile")
+    latency_impact_p99: float | None = Field(
+        None, ge=0, description="at most this: 0.1 is 10 % slower at the 99th percentile"
+    )
     efficiency: tuple[float, float] | None = Field(None, description="q between these")
 
 
@@ -128,7 +145,9 @@ class Scenario(Frozen):
         "victims.NAME.params.x or sandbox.backend, and its levels; combined fully",
     )
     goals: tuple[Goal, ...] = ()
-    precision: Share = Field(0.01, description="half-width of the interval of each isolation factor at which a trial may end early")
+    precision: Share = Field(
+        0.01, description="half-width of the interval of each isolation factor at which a trial may end early"
+    )
     budget: DurationNs = Field(120_000_000_000, description="measuring time of the whole run")
     min_blocks: int = Field(20, ge=8)
     timing: Timing = Timing()

@@ -8,7 +8,7 @@ from partywall.agent.catalogue import Catalogue
 from partywall.errors import Problem, UsageError
 from partywall.model import factors
 from partywall.model.plan import Limits, Plan, Treatment, Trial
-from partywall.model.scenario import Aggressor, Scenario, Timing, Victim, Workload
+from partywall.model.scenario import Aggressor, Sandbox, Scenario, Timing, Victim, Workload
 from partywall.plan.placement import Topology, aggressor_cpus, victim_cpus
 from partywall.plan.timing import ceil_to
 
@@ -99,7 +99,9 @@ def _treatments(scenario: Scenario, victim: Victim, live: factors.Factors, catal
             yield from _limited(levels, pressed, timing, guard_ns)
 
 
-def _pressed(aggressors: dict[str, Aggressor], timing: Timing, guard_ns: int, catalogue: Catalogue) -> Iterator[Treatment]:
+def _pressed(
+    aggressors: dict[str, Aggressor], timing: Timing, guard_ns: int, catalogue: Catalogue
+) -> Iterator[Treatment]:
     for name, aggressor in aggressors.items():
         rise_ns, release_ns = _settle(aggressor, aggressor.stressor, catalogue)
         for intensity in aggressor.intensity:
@@ -120,7 +122,8 @@ def _limited(levels: factors.Levels, pressed: list[Treatment], timing: Timing, g
     """The victim under live limits, alone and with each aggressor."""
     # Factors' paths end in the setting's name; a checked scenario has none but these two as live factors.
     settings = {path.rpartition(".")[2]: level for path, level in levels.items()}
-    limits = Limits.model_validate(settings)
+    asked = Sandbox.model_validate(settings)
+    limits = Limits(cpu_limit=asked.cpu_limit, cpu_weight=asked.cpu_weight)
     text = ",".join(f"{key}={value}" for key, value in settings.items())
     common = {"victim_limits": limits, "slot_ns": ceil_to(max(timing.slot, LIMIT_SLOT_NS), LIMIT_PERIOD_NS)}
     guard_ns = max(guard_ns, LIMIT_GUARD_NS)
@@ -141,5 +144,3 @@ def _settle(workload: Workload, kernel: str | None, catalogue: Catalogue) -> tup
         return workload.settle, workload.settle
     info = catalogue.kernel(kernel) if kernel else None
     return (info.settle.rise_ns, info.settle.release_ns) if info else (COMMAND_SETTLE_NS, COMMAND_SETTLE_NS)
-
-

@@ -39,7 +39,9 @@ def parse_cpus(text: str) -> tuple[int, ...]:
 def victim_cpus(spec: str, topology: Topology, key: str) -> tuple[int, ...]:
     """CPUs of a victim: 'auto' is the first CPU that is not CPU 0 where there are more than two, for interrupts like CPU 0."""
     if spec == "same":
-        raise UsageError(Problem("a victim cannot be on the 'same' CPU as itself", "use auto or a list such as 0", key=key))
+        raise UsageError(
+            Problem("a victim cannot be on the 'same' CPU as itself", "use auto or a list such as 0", key=key)
+        )
     if spec in ("auto", "next"):
         return (topology.cpus[1] if len(topology.cpus) > 2 else topology.cpus[0],)
     return _listed(spec, topology, key)
@@ -53,7 +55,11 @@ def aggressor_cpus(spec: str, victim: tuple[int, ...], topology: Topology, key: 
         others = [cpu for cpu in topology.nearest(victim[0]) if cpu not in victim]
         if not others:
             raise UsageError(
-                Problem(f"needs a CPU beside the victim's {_join(victim)}, and only {_join(topology.cpus)} may be used here", "use cpus: same", key=key)
+                Problem(
+                    f"needs a CPU beside the victim's {_join(victim)}, and only {_join(topology.cpus)} may be used here",
+                    "use cpus: same",
+                    key=key,
+                )
             )
         return tuple(others[: len(victim)])
     return _listed(spec, topology, key)
@@ -63,7 +69,11 @@ def _listed(spec: str, topology: Topology, key: str) -> tuple[int, ...]:
     cpus = parse_cpus(spec)
     if missing := [cpu for cpu in cpus if cpu not in topology.cpus]:
         raise UsageError(
-            Problem(f"CPU {_join(missing)} is not online or not allowed here; there are {_join(topology.cpus)}", "name some of these, or auto", key=key)
+            Problem(
+                f"CPU {_join(missing)} is not online or not allowed here; there are {_join(topology.cpus)}",
+                "name some of these, or auto",
+                key=key,
+            )
         )
     return cpus
 

@@ -12,7 +12,9 @@ def ceil_to(value_ns: int, grid_ns: int) -> int:
     return -(-value_ns // grid_ns) * grid_ns
 
 
-def lay_out(treatments: Sequence[Treatment], start_ns: int, before: Treatment | None, *, grid_ns: int, stretch: int = 1) -> tuple[Slot, ...]:
+def lay_out(
+    treatments: Sequence[Treatment], start_ns: int, before: Treatment | None, *, grid_ns: int, stretch: int = 1
+) -> tuple[Slot, ...]:
     """The slots of one block, from the first multiple of the grid at or after `start_ns`.
 
     before: the treatment that held until then. stretch: how much longer guards and slots are than planned, after a

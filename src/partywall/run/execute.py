@@ -133,7 +133,14 @@ class Visitor:
         os.sched_setaffinity(0, host_cpus)
         slice_ns = self.plan.timing.slice
         with staged(trial, self.label, slice_ns=slice_ns, seed=self.plan.seed, host_cpus=host_cpus) as stage:
-            self.run.append("visit", trial=trial.id, visit=visit, rate_max=stage.rate_max, facts=stage.facts, counters=stage.counters)
+            self.run.append(
+                "visit",
+                trial=trial.id,
+                visit=visit,
+                rate_max=stage.rate_max,
+                facts=stage.facts,
+                counters=stage.counters,
+            )
             pending = self.run.pending(trial.id, visit)
             try:
                 recorder = Recorder(stage, pending, visit)
@@ -164,7 +171,9 @@ class Visitor:
 
     def _goes_on(self, tally: Tally, elapsed_ns: int, share_ns: int, *, last: bool) -> bool:
         if last and tally.blocks < self.plan.scenario.min_blocks:
-            return elapsed_ns < OVERTIME * max(share_ns, self.plan.scenario.min_blocks * tally.trial.block_ns * tally.stretch)
+            return elapsed_ns < OVERTIME * max(
+                share_ns, self.plan.scenario.min_blocks * tally.trial.block_ns * tally.stretch
+            )
         return elapsed_ns + tally.trial.block_ns * tally.stretch // 2 < share_ns
 
     def _settle(self, recorder: Recorder, tally: Tally) -> None:
@@ -175,11 +184,17 @@ class Visitor:
             tally.measured_ns += event["slots"][-1]["end_ns"] - event["slots"][0]["start_ns"]
             self.run.append("block_done", **event)
         blocks = tally.blocks
-        if blocks == PILOT_BLOCKS and self._may_stretch(tally) and self.decisions.carries_over(tally.trial, tally.observations):
+        if (
+            blocks == PILOT_BLOCKS
+            and self._may_stretch(tally)
+            and self.decisions.carries_over(tally.trial, tally.observations)
+        ):
             tally.stretch *= 2
             tally.observations.clear()
             self.run.append("stretched", trial=tally.trial.id, stretch=tally.stretch)
-            self.progress.note(f"{tally.trial.id}: effects carry over between slots; slots are now {tally.stretch} times as long")
+            self.progress.note(
+                f"{tally.trial.id}: effects carry over between slots; slots are now {tally.stretch} times as long"
+            )
         elif blocks >= self.plan.scenario.min_blocks:
             tally.finished, text = self.decisions.enough(tally.trial, tally.observations)
             if tally.finished:
@@ -223,5 +238,3 @@ def send(stage: Stage, slots: Sequence[Slot]) -> None:
         stage.schedule(name, switches)
     moments = sorted({at for slot in slots for at in (slot.measure_ns, slot.end_ns)})
     stage.client(MONITOR).call("monitor.schedule", id=MONITOR, at_ns=moments)
-
-

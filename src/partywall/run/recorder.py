@@ -78,7 +78,9 @@ class Recorder:
     def _is_silent(self) -> bool:
         """Whether the oldest block has ended so long ago, by the youngest, that its slices will not come."""
         youngest = self._expected[-1][0].slots[0].start_ns
-        return self._until_ns() + PATIENCE_NS < youngest and self._expected[0][0].slots[-1].end_ns + PATIENCE_NS < youngest
+        return (
+            self._until_ns() + PATIENCE_NS < youngest and self._expected[0][0].slots[-1].end_ns + PATIENCE_NS < youngest
+        )
 
     def _take(self, name: str, method: str, params: dict[str, Any]) -> None:
         match method:
@@ -103,7 +105,9 @@ class Recorder:
 
     def _observe(self, block: Block) -> tuple[Observation, ...]:
         victim = self._windows[VICTIM]
-        return observe(block, victim, self._windows, self._stage.rate_max, self._as_samples(), self._stage.trial.victim_cpus)
+        return observe(
+            block, victim, self._windows, self._stage.rate_max, self._as_samples(), self._stage.trial.victim_cpus
+        )
 
     def _as_samples(self) -> Samples:
         values = np.array([[np.nan if v is None else v for v in row] for _, row in self._samples], dtype=float)
@@ -124,11 +128,11 @@ class Recorder:
         trial = self._stage.trial
         seconds = PATIENCE_NS // 1_000_000_000
         if trial.victim.metric is None:
-            return TrialError(f"{trial.victim_name}: the victim finished no operation for {seconds} s; its resource may be blocked")
+            return TrialError(
+                f"{trial.victim_name}: the victim finished no operation for {seconds} s; its resource may be blocked"
+            )
         tail = " | ".join(self._tail) or "it printed nothing"
         return TrialError(
             f"{trial.victim_name}: the command printed nothing for {seconds} s that its metric could be taken from; "
             f"last lines: {tail}; check victims.{trial.victim_name}.metric, and that the command flushes its output"
         )
-
-

@@ -50,7 +50,9 @@ class Stage:
 
     def explain(self, name: str, reason: str) -> TrialError:
         """The error for a workload that is gone."""
-        return TrialError(f"{self.trial.victim_name}: {_role(name)} ended during the trial: {self.sandboxes[name].reason_gone(reason)}")
+        return TrialError(
+            f"{self.trial.victim_name}: {_role(name)} ended during the trial: {self.sandboxes[name].reason_gone(reason)}"
+        )
 
 
 def _role(name: str) -> str:
@@ -80,7 +82,9 @@ def _fill(stage: Stage, label: Label, slice_ns: int, seed: int, host_cpus: tuple
         work = {"kernel": {"name": NULL}} if name == NULL else work_of(workloads[name], trial.aggressors[name].stressor)
         _begin(stage, name, work, workloads.get(name), "scheduled", slice_ns, seed)
         if "kernel" in work:
-            rates = stage.client(name).call("workload.calibrate", timeout_s=60, id=name, for_ns=CALIBRATION_NS)["rate_max"]
+            rates = stage.client(name).call("workload.calibrate", timeout_s=60, id=name, for_ns=CALIBRATION_NS)[
+                "rate_max"
+            ]
             stage.rate_max[name] = sum(rates)
     _begin(stage, VICTIM, work_of(trial.victim, trial.victim.probe), trial.victim, "flat_out", slice_ns, seed)
     _watch(stage)
@@ -92,14 +96,26 @@ def _start(stage: Stage, sandbox: Sandbox) -> None:
     sandbox.start(lambda method, params: stage.messages.put((name, method, params)))
 
 
-def _begin(stage: Stage, name: str, work: dict[str, Any], workload: Workload | None, pace: str, slice_ns: int, seed: int) -> None:
+def _begin(
+    stage: Stage, name: str, work: dict[str, Any], workload: Workload | None, pace: str, slice_ns: int, seed: int
+) -> None:
     sandbox = stage.sandboxes[name]
     threads = workload.threads if workload else 1
-    request: dict[str, Any] = {"id": name, "work": work, "pace": pace, "threads": threads, "slice_ns": slice_ns, "work_dir": sandbox.work_dir, "seed": seed}
+    request: dict[str, Any] = {
+        "id": name,
+        "work": work,
+        "pace": pace,
+        "threads": threads,
+        "slice_ns": slice_ns,
+        "work_dir": sandbox.work_dir,
+        "seed": seed,
+    }
     try:
         started = stage.client(name).call("workload.start", timeout_s=START_TIMEOUT_S, **request)
     except AgentError as error:
-        raise TrialError(f"{stage.trial.victim_name}: {_role(name)} could not start: {sandbox.reason_gone(str(error))}") from error
+        raise TrialError(
+            f"{stage.trial.victim_name}: {_role(name)} could not start: {sandbox.reason_gone(str(error))}"
+        ) from error
     stage.facts[name] = started["facts"]
 
 
@@ -139,7 +155,9 @@ def settings_of(trial: Trial) -> list[Settings]:
 def _watch(stage: Stage) -> None:
     """Starts the monitor on the host, the victim's process and its cgroup."""
     victim = stage.sandboxes[VICTIM]
-    targets: dict[str, Any] = {"cpus": sorted({cpu for sandbox in stage.sandboxes.values() for cpu in sandbox.settings.cpus})}
+    targets: dict[str, Any] = {
+        "cpus": sorted({cpu for sandbox in stage.sandboxes.values() for cpu in sandbox.settings.cpus})
+    }
     if victim.pid is not None:
         targets["pids"] = [victim.pid]
         targets["cgroups_of"] = {VICTIM: victim.pid} if victim.cgroup else {}

@@ -47,7 +47,9 @@ class Container(Sandbox):
     def __init__(self, settings: Settings, label: Label) -> None:
         super().__init__(settings, label)
         if os.geteuid() != 0:
-            raise CapabilityError(f"sandbox {settings.name}: backend: container needs root; run with sudo or use backend: process")
+            raise CapabilityError(
+                f"sandbox {settings.name}: backend: container needs root; run with sudo or use backend: process"
+            )
         self._cgroups = cgroups.read()
         self._runtime = Runtime.choose(label.state, self._cgroups, prefer=os.environ.get("PARTYWALL_RUNTIME"))
         self._id = f"{label.run}-{settings.name}"

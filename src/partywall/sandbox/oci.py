@@ -49,7 +49,16 @@ def block_io(disk: Disk | None, device: tuple[int, int] | None) -> dict[str, Any
     return {"blockIO": {name: [entry | {"rate": rate}] for name, rate in names.items() if rate is not None}}
 
 
-def config(settings: Settings, *, cgroup: str, agent: Path, work: Path, env: dict[str, str], device: tuple[int, int] | None, v2: bool) -> dict[str, Any]:
+def config(
+    settings: Settings,
+    *,
+    cgroup: str,
+    agent: Path,
+    work: Path,
+    env: dict[str, str],
+    device: tuple[int, int] | None,
+    v2: bool,
+) -> dict[str, Any]:
     """The whole config.json. The root holds nothing but the agent, or the host's programs too if a command is to run."""
     resources: dict[str, Any] = {"devices": [{"allow": False, "access": "rwm"}]}
     resources |= cpu(settings.cpus, settings.cpu_limit, settings.cpu_weight, v2=v2)
@@ -69,7 +78,7 @@ def config(settings: Settings, *, cgroup: str, agent: Path, work: Path, env: dic
             "args": [AGENT, "serve", "--cpus", ",".join(map(str, settings.cpus))],
             "env": [f"{key}={value}" for key, value in environment.items()],
             "cwd": WORK,
-            "capabilities": {kind: capabilities for kind in ("bounding", "effective", "permitted")},
+            "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
             "rlimits": [{"type": "RLIMIT_NOFILE", "hard": files_max, "soft": files_max}],
             "noNewPrivileges": True,
         },

@@ -34,7 +34,9 @@ class Process(Sandbox):
 
     def limit(self, limits: Limits) -> None:
         if limits != Limits():
-            raise CapabilityError(f"sandbox {self.settings.name}: a process has no limits to change; use backend: container")
+            raise CapabilityError(
+                f"sandbox {self.settings.name}: a process has no limits to change; use backend: container"
+            )
 
     def stop(self) -> None:
         if self.client is not None:

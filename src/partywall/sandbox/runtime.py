@@ -26,7 +26,7 @@ class Runtime:
 
     @classmethod
     def choose(cls, state: Path, cgroups: Cgroups, *, prefer: str | None = None) -> Runtime:
-        """crun if there is one, else runc; CapabilityError if there is neither."""
+        """Crun if there is one, else runc; CapabilityError if there is neither."""
         candidates = [prefer] if prefer else ["crun", "runc"]
         found = next((name for name in candidates if shutil.which(name)), None)
         if found is None:
@@ -36,7 +36,17 @@ class Runtime:
             )
         prefix: tuple[str, ...] = (found, "--root", str(state / "runtime"))
         if found == "crun" and cgroups.v1 and cgroups.unified:
-            prefix = ("unshare", "--mount", "--propagation", "private", "sh", "-c", _HIDE_UNIFIED, str(cgroups.unified), *prefix)
+            prefix = (
+                "unshare",
+                "--mount",
+                "--propagation",
+                "private",
+                "sh",
+                "-c",
+                _HIDE_UNIFIED,
+                str(cgroups.unified),
+                *prefix,
+            )
         return cls(found, prefix)
 
     def run(self, *arguments: str, given: str | None = None, timeout_s: float = 20) -> str:

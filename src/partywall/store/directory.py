@@ -26,7 +26,9 @@ class RunDirectory:
         try:
             path.mkdir(parents=True)
         except FileExistsError:
-            raise UsageError(f"{path} exists already; give another --out, or go on with it: partywall run --resume {path}") from None
+            raise UsageError(
+                f"{path} exists already; give another --out, or go on with it: partywall run --resume {path}"
+            ) from None
         except OSError as error:
             raise UsageError(f"{path} cannot be made: {error.strerror}; give another --out") from None
         (path / "scenario.yaml").write_text(scenario_text)
@@ -39,7 +41,9 @@ class RunDirectory:
     def open(cls, path: Path) -> RunDirectory:
         """An existing one; UsageError if there is none at `path`."""
         if not (path / "plan.json").is_file():
-            raise UsageError(f"{path} is no run directory (it has no plan.json); give the folder that 'partywall run' named at its end")
+            raise UsageError(
+                f"{path} is no run directory (it has no plan.json); give the folder that 'partywall run' named at its end"
+            )
         return cls(path)
 
     @property

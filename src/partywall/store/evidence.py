@@ -70,7 +70,9 @@ def valid_blocks(run: RunDirectory, trial: Trial) -> list[dict[str, Any]]:
     """The finished blocks measured with the trial's final length of slots, in order of time."""
     blocks = list(run.blocks_done(trial.id).values())
     stretch = max((event["stretch"] for event in blocks), default=1)
-    return sorted((event for event in blocks if event["stretch"] == stretch), key=lambda event: event["slots"][0]["start_ns"])
+    return sorted(
+        (event for event in blocks if event["stretch"] == stretch), key=lambda event: event["slots"][0]["start_ns"]
+    )
 
 
 def _block(event: Mapping[str, Any]) -> Block:
@@ -84,7 +86,9 @@ def _samples(run: RunDirectory, trial: str, tables: _Tables) -> dict[str, Sample
         if event["trial"] == trial and (table := tables.samples(event["visit"])):
             counters = tuple(Counter(**counter) for counter in event["counters"])
             values = np.array([[np.nan if v is None else v for v in row] for row in table["values"]], dtype=float)
-            found[event["visit"]] = Samples(counters, np.array(table["at_ns"], dtype=np.int64), values.reshape(len(table["at_ns"]), -1))
+            found[event["visit"]] = Samples(
+                counters, np.array(table["at_ns"], dtype=np.int64), values.reshape(len(table["at_ns"]), -1)
+            )
     return found
 
 
@@ -129,7 +133,9 @@ class _Tables:
         plan = RunDirectory(self._run).plan
         trial = next(t for t in plan.trials if t.id == self._trial)
         for _, table in self._files("output"):
-            lines = sorted((line for line in table.to_pylist() if line["stream"] == "stdout"), key=lambda line: int(line["at_ns"]))
+            lines = sorted(
+                (line for line in table.to_pylist() if line["stream"] == "stdout"), key=lambda line: int(line["at_ns"])
+            )
             for name, metric in metrics(trial).items():
                 yield from metric_rows(name, Extractor(metric), [line for line in lines if line["workload"] == name])
 
@@ -156,6 +162,6 @@ def _timeline(tables: _Tables, blocks: Sequence[Block]) -> Iterator[SlicePoint]:
             slot = next((s for s in block.slots if s.start_ns <= middle < s.end_ns), None)
             if slot is not None and row["thread"] == 0:
                 speed = row["work"] * 1e9 / (row["end_ns"] - row["start_ns"])
-                yield SlicePoint(row["start_ns"], row["end_ns"], speed, slot.treatment, block.number, middle < slot.measure_ns)
-
-
+                yield SlicePoint(
+                    row["start_ns"], row["end_ns"], speed, slot.treatment, block.number, middle < slot.measure_ns
+                )

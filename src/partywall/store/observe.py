@@ -116,7 +116,8 @@ def observe(
 ) -> tuple[Observation, ...]:
     """One observation a slot of `block`. maxima: calibrated work per second of each aggressor."""
     return tuple(
-        _observation(block, position, slot, victim, aggressors, maxima, samples, victim_cpus) for position, slot in enumerate(block.slots)
+        _observation(block, position, slot, victim, aggressors, maxima, samples, victim_cpus)
+        for position, slot in enumerate(block.slots)
     )
 
 
@@ -134,7 +135,11 @@ def _observation(
     middle_ns = (start_ns + end_ns) // 2
     inside = victim.within(start_ns, end_ns)
     counters = samples.between(start_ns, end_ns) if samples else {}
-    achieved = {name: rate(aggressors[name], start_ns, end_ns) / most for name, most in maxima.items() if most > 0 and name in aggressors}
+    achieved = {
+        name: rate(aggressors[name], start_ns, end_ns) / most
+        for name, most in maxima.items()
+        if most > 0 and name in aggressors
+    }
     return Observation(
         trial=block.trial,
         block=block.number,

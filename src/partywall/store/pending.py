@@ -24,8 +24,18 @@ SLICES = pa.schema(
         ("latency_count", pa.list_(pa.int64())),
     ]
 )
-SAMPLES = pa.schema([("trial", pa.string()), ("at_ns", pa.int64()), ("until_ns", pa.int64()), ("values", pa.list_(pa.float64()))])
-OUTPUT = pa.schema([("trial", pa.string()), ("workload", pa.string()), ("at_ns", pa.int64()), ("stream", pa.string()), ("text", pa.string())])
+SAMPLES = pa.schema(
+    [("trial", pa.string()), ("at_ns", pa.int64()), ("until_ns", pa.int64()), ("values", pa.list_(pa.float64()))]
+)
+OUTPUT = pa.schema(
+    [
+        ("trial", pa.string()),
+        ("workload", pa.string()),
+        ("at_ns", pa.int64()),
+        ("stream", pa.string()),
+        ("text", pa.string()),
+    ]
+)
 
 
 class Pending:

@@ -10,7 +10,12 @@ import duckdb
 from partywall.errors import UsageError
 from partywall.store.directory import RunDirectory
 
-VIEWS = {"slices": "slices/*.parquet", "samples": "samples/*.parquet", "output": "output/*.parquet", "observations": "observations.parquet"}
+VIEWS = {
+    "slices": "slices/*.parquet",
+    "samples": "samples/*.parquet",
+    "output": "output/*.parquet",
+    "observations": "observations.parquet",
+}
 
 
 def table(run: RunDirectory, query: str) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
@@ -20,7 +25,9 @@ def table(run: RunDirectory, query: str) -> tuple[Sequence[str], Sequence[Sequen
     for name, pattern in VIEWS.items():
         if any(run.path.glob(pattern)):
             database.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{_quoted(run)}/{pattern}')")  # noqa: S608
-    database.execute(f"CREATE VIEW events AS SELECT * FROM read_json('{_quoted(run)}/events.jsonl', format='newline_delimited', union_by_name=true, ignore_errors=true)")  # noqa: S608, E501
+    database.execute(
+        f"CREATE VIEW events AS SELECT * FROM read_json('{_quoted(run)}/events.jsonl', format='newline_delimited', union_by_name=true, ignore_errors=true)"
+    )
     try:
         result = database.execute(query)
     except duckdb.Error as error:

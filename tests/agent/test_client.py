@@ -1,0 +1,125 @@
+"""The controller's end of the contract, against the golden messages, against the real agent, and against agents that misbehave."""
+
+import json
+import queue
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from partywall.agent import binary
+from partywall.agent.client import AgentClient
+from partywall.errors import AgentError
+from partywall.store.pending import slice_row
+
+GOLDEN = Path(__file__).parents[2] / "schema" / "golden"
+PIPE = subprocess.PIPE
+
+
+def client_of(*argv, sink=lambda method, params: None):
+    return AgentClient("test", subprocess.Popen(argv, stdin=PIPE, stdout=PIPE, stderr=PIPE), sink)
+
+
+@pytest.fixture
+def agent():
+    events = queue.Queue()
+    client = client_of(str(binary.find()), "serve", sink=lambda method, params: events.put((method, params)))
+    client.greet()
+    client.events = events
+    yield client
+    client.close()
+
+
+def next_event(client, method, timeout_s=10):
+    while True:
+        found, params = client.events.get(timeout=timeout_s)
+        if found == method:
+            return params
+
+
+def test_the_client_writes_requests_as_the_golden_ones():
+    echo = "import sys\nfor l in sys.stdin: print(l.strip(), file=sys.stderr, flush=True); print('{\"jsonrpc\":\"2.0\",\"id\":%d,\"result\":{}}' % __import__('json').loads(l)['id'], flush=True)"
+    client = client_of(sys.executable, "-c", echo)
+    golden = [json.loads(line) for line in (GOLDEN / "requests.jsonl").read_text().splitlines()]
+    for request in golden:
+        client.call(request["method"], **request["params"])
+    client.close()
+    assert [json.loads(line) for line in client._stderr] == golden
+
+
+def test_golden_slices_become_rows_of_the_store():
+    events = [json.loads(line) for line in (GOLDEN / "events.jsonl").read_text().splitlines()]
+    piece = next(e for e in events if e["method"] == "slices")["params"]["slices"][0]
+    row = slice_row("t", "victim", piece)
+    assert (row["latency_bucket"], row["latency_count"]) == ([512, 600], [3, 1])
+    assert (row["start_ns"], row["end_ns"], row["work"]) == (10_000_000, 20_000_123, 5_242_880.0)
+
+
+def test_a_probe_reports_slices_that_follow_each_other(agent):
+    agent.call("workload.start", id="p", work={"kernel": {"name": "integer"}}, pace="flat_out", work_dir="/var/tmp")
+    slices = []
+    while len(slices) < 20:
+        slices += next_event(agent, "slices")["slices"]
+    agent.call("workload.stop", id="p")
+    assert all(first["end_ns"] == second["start_ns"] for first, second in zip(slices, slices[1:], strict=False))
+    assert all(piece["work"] > 0 for piece in slices)
+
+
+def test_a_stressor_presses_only_when_scheduled(agent):
+    agent.call("workload.start", id="s", work={"kernel": {"name": "integer"}}, pace="scheduled", work_dir="/var/tmp")
+    agent.call("workload.calibrate", id="s", for_ns=50_000_000)
+    now = agent.call("clock")["monotonic_ns"]
+    on, off = now + 300_000_000, now + 400_000_000
+    agent.call("workload.schedule", id="s", switches=[{"at_ns": on, "intensity": 1}, {"at_ns": off, "intensity": 0}])
+    agent.call("workload.schedule", id="s", switches=[{"at_ns": off + 300_000_000, "intensity": 1}])
+    slices = []
+    while not slices or slices[-1]["end_ns"] < off + 300_000_000:
+        slices += next_event(agent, "slices")["slices"]
+    agent.call("workload.stop", id="s")
+    pressed = [piece for piece in slices if piece["work"] > 0 and now < piece["start_ns"] < off + 300_000_000]
+    assert pressed
+    assert all(on <= piece["start_ns"] for piece in pressed)
+    # The last operation may end after the switch, by its own length and the scheduler's delay.
+    assert all(piece["start_ns"] < off for piece in pressed)
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "said"),
+    [
+        ("workload.start", {"id": "x", "work": {"kernel": {"name": "memory-cpy"}}, "pace": "flat_out", "work_dir": "/"}, "memory-copy"),
+        ("workload.start", {"id": "x", "work": {"kernel": {"name": "integer", "params": {"no": 1}}}, "pace": "flat_out", "work_dir": "/"}, "no"),
+        ("workload.start", {"id": "x", "work": {"command": {"argv": ["/no/such"]}}, "pace": "flat_out", "work_dir": "/"}, "/no/such"),
+        ("workload.schedule", {"id": "x", "switches": []}, "no workload"),
+        ("workload.start", {"nonsense": 1}, "nonsense"),
+        ("memory.check", {"bytes": 1 << 60, "budget_ns": 10_000_000}, "free memory or ask for less"),
+        ("nothing", {}, "no method"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_words(agent, method, params, said):
+    with pytest.raises(AgentError, match=said):
+        agent.call(method, **params)
+
+
+def test_an_agent_that_dies_fails_open_requests_and_says_so():
+    gone = queue.Queue()
+    client = client_of(sys.executable, "-c", "import sys; input(); sys.exit('out of luck')", sink=lambda m, p: gone.put((m, p)))
+    with pytest.raises(AgentError, match="out of luck"):
+        client.call("hello")
+    assert gone.get(timeout=10)[0] == "gone"
+    client.close()
+
+
+def test_an_agent_that_speaks_nonsense_is_an_error_not_a_crash():
+    client = client_of(sys.executable, "-c", "input(); print('not json', flush=True)")
+    with pytest.raises(AgentError):
+        client.call("hello")
+    client.close()
+
+
+def test_an_agent_that_does_not_answer_runs_into_its_timeout():
+    client = client_of("sleep", "100")
+    with pytest.raises(AgentError, match="not answered within"):
+        client.call("hello", timeout_s=0.1)
+    client.close(timeout_s=0.1)
+    assert client.process.returncode == -9

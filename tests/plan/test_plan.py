@@ -1,0 +1,133 @@
+"""From scenario to plan: pure, repeatable, and laid out on the grid."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partywall.agent.catalogue import shipped
+from partywall.errors import UsageError
+from partywall.model.plan import Plan, Treatment
+from partywall.model.scenario import Sandbox, Scenario
+from partywall.plan import Topology, lay_out, make, order, visits
+from partywall.plan.placement import aggressor_cpus, parse_cpus, victim_cpus
+from partywall.plan.weights import weights
+
+TWO = Topology((0, 1), ((0, 1),))
+# Two packages of two cores with two siblings each: 0/4, 1/5 | 2/6, 3/7.
+EIGHT = Topology(tuple(range(8)), ((0, 4), (1, 5), (2, 6), (3, 7), (0, 1, 4, 5), (2, 3, 6, 7)))
+
+
+def scenario(**changes):
+    base = {
+        "partywall": 1,
+        "name": "test",
+        "victims": {"copy": {"probe": "memory-copy"}, "sum": {"probe": "integer"}},
+        "aggressors": {"noise": {"stressor": "memory-copy", "intensity": [0.5, 1.0]}},
+    }
+    return Scenario.model_validate(base | changes)
+
+
+def test_the_same_seed_gives_the_same_plan_and_another_seed_another_order():
+    first, again, other = (make(scenario(), TWO, shipped(), seed) for seed in (1, 1, 2))
+    assert first == again
+    orders = [[order(p.seed, p.trials[0], n) for n in range(20)] for p in (first, other)]
+    assert orders[0] != orders[1]
+
+
+def test_a_plan_survives_being_written_and_read():
+    plan = make(scenario(), TWO, shipped())
+    assert Plan.model_validate_json(plan.model_dump_json()) == plan
+
+
+def test_every_block_holds_every_treatment_once():
+    trial = make(scenario(), TWO, shipped()).trials[0]
+    ids = sorted(t.id for t in trial.treatments)
+    assert ids == ["baseline", "noise@0.5", "noise@1", "null"]
+    assert all(sorted(order(1, trial, n)) == ids for n in range(50))
+
+
+def test_every_place_in_a_block_is_taken_by_every_treatment_in_time():
+    trial = make(scenario(), TWO, shipped()).trials[0]
+    firsts = {order(1, trial, n)[0] for n in range(100)}
+    assert firsts == {t.id for t in trial.treatments}
+
+
+def test_each_round_visits_every_trial_once():
+    plan = make(scenario(budget="10min"), TWO, shipped())
+    assert plan.rounds > 1
+    seen = visits(plan)
+    assert len(seen) == len(set((r, t.id) for r, t in seen)) == plan.rounds * len(plan.trials)
+
+
+def test_live_limits_become_treatments_and_static_levels_become_trials():
+    box = {"backend": "container"}
+    content = {
+        "victims": {"sum": {"probe": "integer", "sandbox": box}},
+        "aggressors": {"noise": {"stressor": "memory-copy", "sandbox": box}},
+        "factors": {"victim.sandbox.cpu_limit": ["25%", "50%"], "aggressor.params.block_bytes": [1 << 20, 1 << 26]},
+    }
+    plan = make(scenario(**content), TWO, shipped())
+    assert len(plan.trials) == 2
+    limited = [t for t in plan.trials[0].treatments if t.victim_limits]
+    # Each limit alone and beside the aggressor.
+    assert len(limited) == 4
+    assert {t.victim_limits.cpu_limit for t in limited} == {0.25, 0.5}
+    assert all(t.slot_ns % 100_000_000 == 0 for t in limited)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 300), st.integers(20, 300), st.integers(0, 2000)), min_size=1, max_size=8),
+    st.integers(0, 10**12),
+    st.sampled_from([1, 2, 4]),
+)
+def test_slots_follow_each_other_on_the_grid_and_keep_every_guard(treatments, start_ns, stretch):
+    made = [
+        Treatment(id=str(n), label=str(n), role="aggressor", guard_ns=g * 10**6, slot_ns=s * 10**6, release_ns=r * 10**6)
+        for n, (g, s, r) in enumerate(treatments)
+    ]
+    slots = lay_out(made, start_ns, None, grid_ns=10**7, stretch=stretch)
+    assert slots[0].start_ns - start_ns < 10**7
+    for number, (treatment, slot) in enumerate(zip(made, slots, strict=True)):
+        assert all(at % 10**7 == 0 for at in (slot.start_ns, slot.measure_ns, slot.end_ns))
+        assert slot.measure_ns - slot.start_ns >= stretch * treatment.guard_ns
+        assert slot.end_ns - slot.measure_ns >= stretch * treatment.slot_ns
+        if number:
+            assert slot.start_ns == slots[number - 1].end_ns
+            assert slot.measure_ns - slot.start_ns >= stretch * made[number - 1].release_ns
+
+
+def test_an_aggressor_goes_to_the_nearest_other_cpu():
+    assert victim_cpus("auto", EIGHT, "") == (1,)
+    assert aggressor_cpus("auto", (1,), EIGHT, "") == (5,)
+    assert aggressor_cpus("same", (1,), EIGHT, "") == (1,)
+    assert aggressor_cpus("0,2-3", (1,), EIGHT, "") == (0, 2, 3)
+
+
+def test_a_host_with_one_cpu_is_refused_with_what_would_do():
+    with pytest.raises(UsageError, match="cpus: same"):
+        aggressor_cpus("auto", (0,), Topology((0,)), "aggressors.noise.sandbox.cpus")
+
+
+def test_cpus_that_are_not_there_are_refused_by_number():
+    with pytest.raises(UsageError, match=r"CPU 9 .*there are 0, 1"):
+        victim_cpus("9", TWO, "victims.copy.sandbox.cpus")
+
+
+@pytest.mark.parametrize("text", ["", "x", "1-", "-1", "3-1"])
+def test_what_is_no_list_of_cpus_is_refused(text):
+    with pytest.raises(ValueError):
+        parse_cpus(text)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=3), st.integers(1, 5))
+def test_a_reservation_becomes_its_share_of_all_weights(percents, others):
+    if sum(percents) > 99:
+        return
+    boxes = {f"r{n}": Sandbox(cpu_reservation=p / 100) for n, p in enumerate(percents)}
+    boxes |= {f"o{n}": Sandbox(cpu_weight=100 * (n + 1)) for n in range(others)}
+    found = weights(boxes)
+    total = sum(found.values())
+    for n, percent in enumerate(percents):
+        assert found[f"r{n}"] / total == pytest.approx(percent / 100)
+    for n in range(others):
+        assert found[f"o{n}"] / found["o0"] == pytest.approx(n + 1)

@@ -1,0 +1,64 @@
+"""Run directories survive torn lines, repeated compaction and wrong paths."""
+
+import pyarrow.parquet as pq
+import pytest
+
+from partywall.agent.catalogue import shipped
+from partywall.errors import UsageError
+from partywall.model.scenario import Scenario
+from partywall.plan import Topology, make
+from partywall.store import RunDirectory
+
+SLICE = {"thread": 0, "start_ns": 0, "end_ns": 10, "work": 1.0, "cpu_ns": 5, "intensity": 1.0, "latency": [[3, 2]]}
+
+
+@pytest.fixture
+def run(tmp_path):
+    scenario = Scenario.model_validate({"partywall": 1, "name": "t", "victims": {"v": {"probe": "integer"}}})
+    return RunDirectory.create(tmp_path / "run", "text", make(scenario, Topology((0, 1)), shipped()), {"cpu": {}})
+
+
+def test_what_was_created_is_read_back(run):
+    again = RunDirectory.open(run.path)
+    assert again.plan == run.plan
+    assert again.host == {"cpu": {}}
+
+
+def test_a_folder_that_exists_is_never_written_over(run):
+    with pytest.raises(UsageError, match="--resume"):
+        RunDirectory.create(run.path, "text", run.plan, {})
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"plan\.json"):
+        RunDirectory.open(tmp_path)
+
+
+def test_a_torn_last_line_spoils_no_other_event(run):
+    run.append("one", n=1)
+    with (run.path / "events.jsonl").open("a") as stream:
+        stream.write('{"kind": "torn", "n":')
+    run.append("two", n=2)
+    assert [event["kind"] for event in run.events()] == ["one", "two"]
+
+
+def test_a_torn_slice_is_left_out_and_the_rest_kept(run):
+    pending = run.pending("000-v", "0")
+    pending.write({"workload": "victim", "slices": [SLICE]})
+    pending._stream.write('{"workload": "victim", "sli')
+    pending.close()
+    again = run.pending("000-v", "0")
+    again.write({"workload": "victim", "slices": [SLICE | {"work": 2.0}]})
+    again.close()
+    run.compact()
+    run.compact()
+    table = pq.read_table(run.path / "slices" / "000-v~0.parquet").to_pylist()
+    assert [row["work"] for row in table] == [1.0, 2.0]
+    assert table[0]["latency_bucket"] == [3]
+    assert not list((run.path / "pending").iterdir())
+
+
+def test_blocks_are_counted_once_they_are_done(run):
+    run.append("block_done", trial="000-v", block=4, stretch=1, visit="0", slots=[])
+    run.append("block_done", trial="other", block=5, stretch=1, visit="0", slots=[])
+    assert list(run.blocks_done("000-v")) == [4]

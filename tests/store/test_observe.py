@@ -1,0 +1,95 @@
+"""From slices to observations."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partywall.model.evidence import Counter
+from partywall.model.plan import Slot
+from partywall.store.observe import Block, Samples, Window, observe, rate
+
+
+MS = 1_000_000
+
+
+def piece(start_ms, end_ms, work, thread=0, latency=()):
+    return {
+        "thread": thread,
+        "start_ns": start_ms * MS,
+        "end_ns": end_ms * MS,
+        "work": work,
+        "cpu_ns": (end_ms - start_ms) * MS // 2,
+        "intensity": 1.0,
+        "latency": list(latency),
+    }
+
+
+def slot(start_ms, measure_ms, end_ms, treatment="baseline"):
+    return Slot(treatment=treatment, start_ns=start_ms * MS, measure_ns=measure_ms * MS, end_ns=end_ms * MS)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(0, 400), st.integers(1, 400))
+def test_a_constant_rate_is_seen_as_it_is_wherever_slices_and_windows_lie(lengths, start, length):
+    rows, at = [], 0
+    for ms in lengths:
+        rows.append(piece(at, at + ms, ms * 1000.0))
+        at += ms
+    end = start + length
+    covered = max(0, min(end, at) - start)
+    assert rate(Window(rows), start * MS, end * MS) == pytest.approx(covered / length * 1e6)
+
+
+def test_threads_add_up():
+    rows = [piece(0, 10, 5.0, thread=0), piece(0, 10, 7.0, thread=1)]
+    assert rate(Window(rows), 0, 10 * MS) == pytest.approx(1200)
+
+
+def test_the_guard_does_not_count_and_halves_are_told_apart():
+    rows = [piece(0, 10, 1000.0), *(piece(10 * n, 10 * n + 10, 10.0) for n in (1, 2)), *(piece(10 * n, 10 * n + 10, 30.0) for n in (3, 4))]
+    (seen,) = observe(Block("t", 3, (slot(0, 10, 50),)), Window(rows), {}, {})
+    assert (seen.rate, seen.early_rate, seen.late_rate) == pytest.approx((2000, 1000, 3000))
+    assert (seen.block, seen.position, seen.cpu_share) == (3, 0, pytest.approx(0.5))
+
+
+def test_a_victim_that_stalls_through_a_slot_is_a_rate_near_zero_and_not_missing():
+    rows = [piece(0, 10, 10.0), piece(10, 210, 1.0), piece(210, 220, 10.0)]
+    (seen,) = observe(Block("t", 0, (slot(0, 20, 120),)), Window(rows), {}, {})
+    assert seen.rate == pytest.approx(5.0)
+
+
+def test_latencies_belong_to_the_slot_in_which_most_of_their_slice_lies():
+    rows = [piece(0, 10, 1.0, latency=[(5, 1)]), piece(10, 20, 1.0, latency=[(5, 2), (9, 1)]), piece(18, 30, 1.0, latency=[(7, 4)])]
+    (seen,) = observe(Block("t", 0, (slot(0, 10, 20),)), Window(rows), {}, {})
+    assert seen.latency.counts == {5: 2, 9: 1}
+
+
+def test_achieved_is_a_share_of_the_calibrated_maximum():
+    noise = Window([piece(0, 50, 25.0)])
+    (seen,) = observe(Block("t", 0, (slot(0, 0, 50),)), Window([piece(0, 50, 1.0)]), {"noise": noise}, {"noise": 1000.0})
+    assert seen.achieved == {"noise": pytest.approx(0.5)}
+
+
+def test_totals_become_rates_gauges_stay_and_what_is_missing_is_left_out():
+    counters = (Counter("faults", "count", "total", "memory_capacity"), Counter("free", "bytes", "gauge", "memory_capacity"), Counter("gone", "count", "total", "cpu"))
+    at = np.array([0, 100 * MS, 200 * MS], dtype=np.int64)
+    values = np.array([[0.0, 5.0, np.nan], [10.0, 6.0, np.nan], [30.0, 7.0, np.nan]])
+    found = Samples(counters, at, values).between(100 * MS, 200 * MS)
+    assert found == {"faults": pytest.approx(200), "free": 7.0}
+
+
+def test_readings_of_other_slots_say_nothing():
+    counters = (Counter("faults", "count", "total", "memory_capacity"),)
+    at = np.array([0, 1000 * MS], dtype=np.int64)
+    assert Samples(counters, at, np.array([[0.0], [1.0]])).between(400 * MS, 450 * MS) == {}
+
+
+def test_stolen_time_of_the_victims_cpu_makes_a_disturbance():
+    counters = (Counter("cpu0.cpu_steal_ns", "nanoseconds", "total", "cpu"),)
+    at = np.array([0, 100 * MS], dtype=np.int64)
+    samples = Samples(counters, at, np.array([[0.0], [20.0 * MS]]))
+    block = Block("t", 0, (slot(0, 0, 100),))
+    (seen,) = observe(block, Window([piece(0, 100, 1.0)]), {}, {}, samples, (0,))
+    assert seen.disturbed == ("steal 20%",)
+    (other,) = observe(block, Window([piece(0, 100, 1.0)]), {}, {}, samples, (1,))
+    assert other.disturbed == ()

@@ -291,12 +291,13 @@ def latency_distribution(evidence: Evidence, cell: Cell) -> AnyChart:
 
 
 def _decades(rows: series.Rows) -> list[float]:
-    """1, 2 and 5 of each power of ten in use: labels people know, and no forest of grid lines."""
+    """1, 2 and 5 of each power of ten in use, more if it is the only one: labels people know, no forest of lines."""
     values = [row["latency_us"] for row in rows if row["latency_us"] > 0]
     if not values:
         return []
     powers = range(math.floor(math.log10(min(values))), math.ceil(math.log10(max(values))) + 1)
-    return [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+    digits = (1, 2, 5) if max(values) > 10 * min(values) else (1, 1.5, 2, 3, 4, 5, 7)
+    return [digit * 10.0**power for power in powers for digit in digits]
 
 
 def timeline(evidence: Evidence, trial: str, block: int | None = None, focus: str = "") -> AnyChart:

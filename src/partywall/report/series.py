@@ -16,7 +16,7 @@ from partywall.model.observation import Observation
 from partywall.model.plan import Treatment, Trial
 from partywall.report import figures, latency
 
-MAX_SLICES = 3000
+MAX_SLICES = 1500
 """Slices of one trial that a page carries; whole blocks beyond it are left out, evenly, and the page says so."""
 
 Rows = list[dict[str, Any]]

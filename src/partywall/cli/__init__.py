@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from typing import NoReturn
+
+import typer
 
 from partywall.cli.app import app
 from partywall.errors import Exit, PartywallError
+
+INTERRUPTED = 130
 
 
 def main() -> NoReturn:
@@ -19,7 +24,7 @@ def main() -> NoReturn:
         sys.exit(error.exit)
     except KeyboardInterrupt:
         sys.stderr.write("partywall: interrupted\n")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has gone, which is theirs to decide.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -29,18 +34,20 @@ def main() -> NoReturn:
     sys.exit(outcome if isinstance(outcome, int) else Exit.HOLDS)
 
 
+# Typer carries a click of its own; this is the base of all its complaints about a command line.
+_Complaint = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
 def _unexpected(error: Exception) -> int:
-    """Click's own errors are the user's; all else is a bug, shown whole."""
-    import traceback  # noqa: PLC0415 - only needed here
-
-    import click  # noqa: PLC0415
-
-    if isinstance(error, click.exceptions.Exit):
+    """Complaints about the command line are the user's; all else is a bug, shown whole."""
+    if isinstance(error, typer.Exit):
         return error.exit_code
-    if isinstance(error, click.exceptions.Abort):
-        return 130
-    if isinstance(error, click.ClickException):
-        error.show()
+    if isinstance(error, typer.Abort):
+        return INTERRUPTED
+    if isinstance(error, _Complaint):
+        message = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
+        # A group without a command answers with its help, which needs no advice.
+        sys.stderr.write(f"{message}\n" if "\n" in message else f"partywall: {message}; see --help\n")
         return Exit.USAGE
     traceback.print_exc()
     sys.stderr.write(f"partywall: this is a bug: {error!r}; please report it with the lines above\n")

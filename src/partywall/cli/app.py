@@ -10,7 +10,7 @@ from rich.console import Console
 
 from partywall import __version__, pipeline, units
 from partywall.cli import show
-from partywall.cli.kernel import probe, stress
+from partywall.cli.kernel import PARAMETERS, probe, stress
 from partywall.cli.live import Live
 from partywall.errors import Exit, PartywallError, UsageError
 from partywall.model.finding import Outcome
@@ -31,8 +31,8 @@ app = typer.Typer(
 )
 scenarios = typer.Typer(help="Check, list and describe scenarios.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(scenarios, name="scenario")
-app.command()(probe)
-app.command()(stress)
+app.command(context_settings=PARAMETERS)(probe)
+app.command(context_settings=PARAMETERS)(stress)
 
 EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INCONCLUSIVE: Exit.INCONCLUSIVE}
 

@@ -22,13 +22,13 @@ from partywall.agent.catalogue import KernelInfo, Role, shipped
 from partywall.agent.client import AgentClient
 from partywall.errors import Exit, Problem, TrialError, UsageError
 from partywall.plan.placement import parse_cpus
-from partywall.report.figures import scale_of_kernel
-from partywall.report.figures import value as figure_of
+from partywall.report import figures
 from partywall.sandbox import Label, Sandbox, Settings, make, reap, reaper
 
 ID = "workload"
 CALIBRATION_NS = 300_000_000
-EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
+# A kernel's parameters are options that only the catalogue knows.
+PARAMETERS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 KernelName = Annotated[str, typer.Argument(help="See: partywall kernels.", metavar="KERNEL")]
 ForOption = Annotated[str, typer.Option("--for", help="How long, e.g. 10s.")]
@@ -76,7 +76,7 @@ def stress(
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         switches = [{"at_ns": now, "intensity": intensity}, {"at_ns": now + duration_ns, "intensity": 0.0}]
         client.call("workload.schedule", id=ID, switches=switches)
-        rates = _watch(info, messages, duration_ns, f"{info.name} at intensity {intensity:g}", most)
+        rates = _watch(info, messages, duration_ns, f"{info.name} at intensity {intensity:g}", most, intensity)
     _conclude(Console(), info, rates, most)
     return Exit.HOLDS
 
@@ -180,7 +180,7 @@ def _watch(
     end = time.monotonic_ns() + duration_ns
     with Live(console=Console(), refresh_per_second=4, transient=True) as live:
         while (left := end - time.monotonic_ns()) > 0:
-            slices += _slices(messages, min(left, 500_000_000) / 1e9)
+            slices += _slices(messages, min(left, 500_000_000) / 1e9, intensity)
             if rate := _rate(slices, 500_000_000):
                 rates.append(rate)
                 slices.clear()
@@ -192,7 +192,7 @@ def _watch(
     return rates
 
 
-def _slices(messages: Messages, timeout_s: float) -> list[dict[str, Any]]:
+def _slices(messages: Messages, timeout_s: float, intensity: float) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     deadline = time.monotonic() + timeout_s
     while (left := deadline - time.monotonic()) > 0:
@@ -202,7 +202,7 @@ def _slices(messages: Messages, timeout_s: float) -> list[dict[str, Any]]:
             break
         if method in ("ended", "gone"):
             raise TrialError(f"the kernel ended: {params['reason']}")
-        found += [piece for piece in params["slices"] if piece["intensity"] > 0]
+        found += [piece for piece in params["slices"] if piece["intensity"] == intensity]
     return found
 
 
@@ -223,8 +223,8 @@ def _conclude(console: Console, info: KernelInfo, rates: Sequence[float], most: 
     low, high = min(rates), max(rates)
     share = f", {middle / most:.1%} of its maximum" if most else ""
     spread = f" (windows of half a second: {_shown(info, low)} to {_shown(info, high)})" if len(rates) > 1 else ""
-    console.print(f"{info.name}: {_shown(info, middle)}{share}{spread}", highlight=False, markup=False)
+    console.print(f"{info.name}: {_shown(info, middle)}{share}{spread}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _shown(info: KernelInfo, rate: float) -> str:
-    return figure_of(rate, scale_of_kernel(info.figure))
+    return figures.value(rate, figures.scale_of_kernel(info.figure))

@@ -172,7 +172,12 @@ def _start(sandbox: Sandbox, info: KernelInfo, params: dict[str, Any], threads: 
 
 
 def _watch(
-    info: KernelInfo, messages: Messages, duration_ns: int, title: str, most: float | None = None
+    info: KernelInfo,
+    messages: Messages,
+    duration_ns: int,
+    title: str,
+    most: float | None = None,
+    intensity: float = 1.0,
 ) -> list[float]:
     """Shows the rate twice a second until the time is up; returns the rate of each half second."""
     rates: list[float] = []

@@ -26,8 +26,8 @@ LEAD_MIN_NS = 60_000_000
 # Blocks before the first look at carry-over; fewer would not show it.
 PILOT_BLOCKS = 10
 ATTEMPTS = 2
-# A trial may go on beyond its share of the budget to reach the least number of blocks, but not for ever.
-OVERTIME = 3
+# To reach the least number of blocks trials may go beyond their share, and the run beyond its budget, by this much in all.
+OVERTIME = 1.2
 
 
 @dataclass(frozen=True)
@@ -171,9 +171,8 @@ class Visitor:
 
     def _goes_on(self, tally: Tally, elapsed_ns: int, share_ns: int, *, last: bool) -> bool:
         if last and tally.blocks < self.plan.scenario.min_blocks:
-            return elapsed_ns < OVERTIME * max(
-                share_ns, self.plan.scenario.min_blocks * tally.trial.block_ns * tally.stretch
-            )
+            others_ns = sum(t.measured_ns for t in self.tallies.values() if t is not tally)
+            return others_ns + tally.measured_ns < OVERTIME * self.plan.scenario.budget
         return elapsed_ns + tally.trial.block_ns * tally.stretch // 2 < share_ns
 
     def _settle(self, recorder: Recorder, tally: Tally) -> None:

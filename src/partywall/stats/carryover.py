@@ -19,9 +19,9 @@ NEGLIGIBLE_SHARE = 0.1
 """Nor does one below a tenth of the effect it bends: halves that differ by d put the slot's mean off by about d/2."""
 
 
-def carry_over_of(pair: Pair, slot_ns: int, lengthened: int = 0) -> CarryOver:
+def carry_over_of(pair: Pair, slot_ns: int, lengthened: int = 0, level: float = 0.95) -> CarryOver:
     """Late half against early half of the treated slots, less the same of the baseline's."""
-    drift = mean_interval(_half_difference(pair.treated) - _half_difference(pair.baseline))
+    drift = mean_interval(_half_difference(pair.treated) - _half_difference(pair.baseline), level)
     loss = abs(1 - pair.factor().value)
     tolerance = max(NEGLIGIBLE, NEGLIGIBLE_SHARE * loss)
     return CarryOver(
@@ -33,9 +33,13 @@ def carry_over_of(pair: Pair, slot_ns: int, lengthened: int = 0) -> CarryOver:
 
 
 def carry_over(series: Series, treatments: Iterable[Treatment], baseline: str) -> dict[str, CarryOver]:
-    """By treatment id, for those with enough blocks to say."""
+    """By treatment id, for those with enough blocks to say, at 95 % for all of them together (Bonferroni).
+
+    One that is present lengthens every slot of the trial, so a chance finding among many treatments is dear.
+    """
     pairs = [(t, series.pair(t.id, baseline)) for t in treatments if t.id != baseline]
-    return {t.id: carry_over_of(pair, t.slot_ns) for t, pair in pairs if pair.comparable}
+    level = 1 - 0.05 / max(1, len(pairs))
+    return {t.id: carry_over_of(pair, t.slot_ns, level=level) for t, pair in pairs if pair.comparable}
 
 
 def _half_difference(observations: tuple[Observation, ...]) -> Array:

@@ -27,8 +27,7 @@ impl Sender {
     }
 
     pub(crate) fn notify(&self, event: &Event) -> io::Result<()> {
-        let value = serde_json::to_value(event)?;
-        self.send(&Notification::new(value["method"].as_str().unwrap_or_default(), value["params"].clone()))
+        self.send(&Notification::new(event))
     }
 }
 

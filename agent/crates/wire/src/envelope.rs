@@ -4,6 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::Event;
+
 /// Longest line that is read, in bytes; a longer one is refused, not buffered.
 pub const MAX_LINE: usize = 4 << 20;
 /// The line is no JSON.
@@ -56,15 +58,13 @@ pub struct Fault {
     pub message: String,
 }
 
-/// What the agent sends unasked.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Notification {
-    /// Always `"2.0"`.
-    pub jsonrpc: String,
-    /// For example `slices`.
-    pub method: String,
-    /// Its content.
-    pub params: Value,
+/// What the agent sends unasked: an [`Event`] in JSON-RPC's envelope. Written straight from the event, for slices and samples
+/// are sent while something is measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Notification<'a> {
+    jsonrpc: &'static str,
+    #[serde(flatten)]
+    event: &'a Event,
 }
 
 impl Response {
@@ -79,11 +79,11 @@ impl Response {
     }
 }
 
-impl Notification {
-    /// A notification of `method`.
+impl<'a> Notification<'a> {
+    /// A notification of `event`.
     #[must_use]
-    pub fn new(method: &str, params: Value) -> Self {
-        Self { jsonrpc: "2.0".into(), method: method.into(), params }
+    pub fn new(event: &'a Event) -> Self {
+        Self { jsonrpc: "2.0", event }
     }
 }
 

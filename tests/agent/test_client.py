@@ -39,7 +39,7 @@ def next_event(client, method, timeout_s=10):
 
 
 def test_the_client_writes_requests_as_the_golden_ones():
-    echo = "import sys\nfor l in sys.stdin: print(l.strip(), file=sys.stderr, flush=True); print('{\"jsonrpc\":\"2.0\",\"id\":%d,\"result\":{}}' % __import__('json').loads(l)['id'], flush=True)"
+    echo = 'import sys\nfor l in sys.stdin: print(l.strip(), file=sys.stderr, flush=True); print(\'{"jsonrpc":"2.0","id":%d,"result":{}}\' % __import__(\'json\').loads(l)[\'id\'], flush=True)'
     client = client_of(sys.executable, "-c", echo)
     golden = [json.loads(line) for line in (GOLDEN / "requests.jsonl").read_text().splitlines()]
     for request in golden:
@@ -87,9 +87,26 @@ def test_a_stressor_presses_only_when_scheduled(agent):
 @pytest.mark.parametrize(
     ("method", "params", "said"),
     [
-        ("workload.start", {"id": "x", "work": {"kernel": {"name": "memory-cpy"}}, "pace": "flat_out", "work_dir": "/"}, "memory-copy"),
-        ("workload.start", {"id": "x", "work": {"kernel": {"name": "integer", "params": {"no": 1}}}, "pace": "flat_out", "work_dir": "/"}, "no"),
-        ("workload.start", {"id": "x", "work": {"command": {"argv": ["/no/such"]}}, "pace": "flat_out", "work_dir": "/"}, "/no/such"),
+        (
+            "workload.start",
+            {"id": "x", "work": {"kernel": {"name": "memory-cpy"}}, "pace": "flat_out", "work_dir": "/"},
+            "memory-copy",
+        ),
+        (
+            "workload.start",
+            {
+                "id": "x",
+                "work": {"kernel": {"name": "integer", "params": {"no": 1}}},
+                "pace": "flat_out",
+                "work_dir": "/",
+            },
+            "no",
+        ),
+        (
+            "workload.start",
+            {"id": "x", "work": {"command": {"argv": ["/no/such"]}}, "pace": "flat_out", "work_dir": "/"},
+            "/no/such",
+        ),
         ("workload.schedule", {"id": "x", "switches": []}, "no workload"),
         ("workload.start", {"nonsense": 1}, "nonsense"),
         ("memory.check", {"bytes": 1 << 60, "budget_ns": 10_000_000}, "free memory or ask for less"),
@@ -103,7 +120,9 @@ def test_what_cannot_be_done_is_refused_in_words(agent, method, params, said):
 
 def test_an_agent_that_dies_fails_open_requests_and_says_so():
     gone = queue.Queue()
-    client = client_of(sys.executable, "-c", "import sys; input(); sys.exit('out of luck')", sink=lambda m, p: gone.put((m, p)))
+    client = client_of(
+        sys.executable, "-c", "import sys; input(); sys.exit('out of luck')", sink=lambda m, p: gone.put((m, p))
+    )
     with pytest.raises(AgentError, match="out of luck"):
         client.call("hello")
     assert gone.get(timeout=10)[0] == "gone"

@@ -82,7 +82,9 @@ def test_live_limits_become_treatments_and_static_levels_become_trials():
 )
 def test_slots_follow_each_other_on_the_grid_and_keep_every_guard(treatments, start_ns, stretch):
     made = [
-        Treatment(id=str(n), label=str(n), role="aggressor", guard_ns=g * 10**6, slot_ns=s * 10**6, release_ns=r * 10**6)
+        Treatment(
+            id=str(n), label=str(n), role="aggressor", guard_ns=g * 10**6, slot_ns=s * 10**6, release_ns=r * 10**6
+        )
         for n, (g, s, r) in enumerate(treatments)
     ]
     slots = lay_out(made, start_ns, None, grid_ns=10**7, stretch=stretch)

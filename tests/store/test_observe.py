@@ -46,7 +46,11 @@ def test_threads_add_up():
 
 
 def test_the_guard_does_not_count_and_halves_are_told_apart():
-    rows = [piece(0, 10, 1000.0), *(piece(10 * n, 10 * n + 10, 10.0) for n in (1, 2)), *(piece(10 * n, 10 * n + 10, 30.0) for n in (3, 4))]
+    rows = [
+        piece(0, 10, 1000.0),
+        *(piece(10 * n, 10 * n + 10, 10.0) for n in (1, 2)),
+        *(piece(10 * n, 10 * n + 10, 30.0) for n in (3, 4)),
+    ]
     (seen,) = observe(Block("t", 3, (slot(0, 10, 50),)), Window(rows), {}, {})
     assert (seen.rate, seen.early_rate, seen.late_rate) == pytest.approx((2000, 1000, 3000))
     assert (seen.block, seen.position, seen.cpu_share) == (3, 0, pytest.approx(0.5))
@@ -59,19 +63,29 @@ def test_a_victim_that_stalls_through_a_slot_is_a_rate_near_zero_and_not_missing
 
 
 def test_latencies_belong_to_the_slot_in_which_most_of_their_slice_lies():
-    rows = [piece(0, 10, 1.0, latency=[(5, 1)]), piece(10, 20, 1.0, latency=[(5, 2), (9, 1)]), piece(18, 30, 1.0, latency=[(7, 4)])]
+    rows = [
+        piece(0, 10, 1.0, latency=[(5, 1)]),
+        piece(10, 20, 1.0, latency=[(5, 2), (9, 1)]),
+        piece(18, 30, 1.0, latency=[(7, 4)]),
+    ]
     (seen,) = observe(Block("t", 0, (slot(0, 10, 20),)), Window(rows), {}, {})
     assert seen.latency.counts == {5: 2, 9: 1}
 
 
 def test_achieved_is_a_share_of_the_calibrated_maximum():
     noise = Window([piece(0, 50, 25.0)])
-    (seen,) = observe(Block("t", 0, (slot(0, 0, 50),)), Window([piece(0, 50, 1.0)]), {"noise": noise}, {"noise": 1000.0})
+    (seen,) = observe(
+        Block("t", 0, (slot(0, 0, 50),)), Window([piece(0, 50, 1.0)]), {"noise": noise}, {"noise": 1000.0}
+    )
     assert seen.achieved == {"noise": pytest.approx(0.5)}
 
 
 def test_totals_become_rates_gauges_stay_and_what_is_missing_is_left_out():
-    counters = (Counter("faults", "count", "total", "memory_capacity"), Counter("free", "bytes", "gauge", "memory_capacity"), Counter("gone", "count", "total", "cpu"))
+    counters = (
+        Counter("faults", "count", "total", "memory_capacity"),
+        Counter("free", "bytes", "gauge", "memory_capacity"),
+        Counter("gone", "count", "total", "cpu"),
+    )
     at = np.array([0, 100 * MS, 200 * MS], dtype=np.int64)
     values = np.array([[0.0, 5.0, np.nan], [10.0, 6.0, np.nan], [30.0, 7.0, np.nan]])
     found = Samples(counters, at, values).between(100 * MS, 200 * MS)

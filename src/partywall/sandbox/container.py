@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from partywall import units
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink
 from partywall.errors import CapabilityError, TrialError
@@ -41,6 +42,12 @@ def _wait_for_pid(file: Path, timeout_s: float = 5) -> int | None:
     return None
 
 
+def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
+    """Processes the kernel has killed for want of memory since boot. A container's own count goes with its cgroup."""
+    counts = dict(line.split() for line in vmstat.read_text().splitlines())
+    return int(counts.get("oom_kill", 0))
+
+
 class Container(Sandbox):
     """An agent as the first process of a container."""
 
@@ -55,6 +62,7 @@ class Container(Sandbox):
         self._id = f"{label.run}-{settings.name}"
         self._pid: int | None = None
         self._live = Limits()
+        self._oom_kills_before = oom_kills()
 
     def start(self, sink: Sink) -> AgentClient:
         bundle = self.label.state / "bundles" / self.settings.name
@@ -109,19 +117,10 @@ class Container(Sandbox):
             self._runtime.run("delete", "--force", self._id)
 
     def reason_gone(self, reason: str) -> str:
-        if self.settings.memory is not None and self._was_out_of_memory():
-            return f"it hit its memory limit of {self.settings.memory} bytes and was killed; raise sandbox.memory or lower what the workload allocates"
-        return reason
-
-    def _was_out_of_memory(self) -> bool:
-        for folder in self._cgroups.paths(self.cgroup):
-            for name in ("memory.events", "memory.oom_control"):
-                path = folder / name
-                if path.exists():
-                    counts = dict(line.split() for line in path.read_text().splitlines() if len(line.split()) == 2)
-                    if int(counts.get("oom_kill", 0)):
-                        return True
-        return "signal 9" in str(self.client.process.returncode) if self.client else False
+        if self.settings.memory is None or oom_kills() == self._oom_kills_before:
+            return reason
+        size = units.format_bytes(self.settings.memory)
+        return f"it hit its memory limit of {size} and was killed; raise sandbox.memory or lower what it allocates"
 
     @property
     def work_dir(self) -> str:

@@ -25,7 +25,9 @@ _HOST_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "opt")
 
 def cpu(cpus: Sequence[int], limit: float | None, weight: float | None, *, v2: bool) -> dict[str, Any]:
     """Resources of the cpu controller. limit: share of the time of `cpus`; None lifts it."""
-    quota = -1 if limit is None else max(1000, round(limit * len(cpus) * PERIOD_US))
+    # To lift a ceiling live, more than there is: crun takes no negative quota.
+    share = 2.0 if limit is None else limit
+    quota = max(1000, round(share * len(cpus) * PERIOD_US))
     resources: dict[str, Any] = {"cpu": {"quota": quota, "period": PERIOD_US, "cpus": ",".join(map(str, cpus))}}
     weight = 100 if weight is None else weight
     if v2:

@@ -1,0 +1,91 @@
+"""Bundles and limits as an OCI runtime wants them: pure."""
+
+from pathlib import Path
+
+import pytest
+
+from partywall.model.scenario import Disk
+from partywall.sandbox import Settings, cgroups, oci
+from partywall.sandbox.container import disk_of
+
+MOUNTS_V1 = """\
+tmpfs /sys/fs/cgroup tmpfs rw 0 0
+cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0
+cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0
+cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0
+"""
+
+
+def config(**changes):
+    settings = Settings(name="victim", backend="container", cpus=(1, 2), **changes)
+    where = {"cgroup": "/partywall/run/victim", "agent": Path("/agent"), "work": Path("/var/tmp/w"), "env": {"A": "b"}}
+    return oci.config(settings, device=(254, 0), v2=False, **where)
+
+
+def test_a_limit_is_a_share_of_the_time_of_all_cpus_of_the_sandbox():
+    assert oci.cpu((1, 2), 0.25, None, v2=False)["cpu"]["quota"] == 50_000
+    assert oci.cpu((1, 2), None, None, v2=False)["cpu"]["quota"] > 2 * oci.PERIOD_US
+
+
+@pytest.mark.parametrize("weights", [(100, 100), (100, 300), (25, 500)])
+def test_weights_keep_their_ratio_in_both_versions_of_cgroups(weights):
+    one = [oci.cpu((0,), None, weight, v2=False)["cpu"]["shares"] for weight in weights]
+    two = [int(oci.cpu((0,), None, weight, v2=True)["unified"]["cpu.weight"]) for weight in weights]
+    assert one[1] / one[0] == pytest.approx(weights[1] / weights[0], rel=0.01)
+    assert two[1] / two[0] == pytest.approx(weights[1] / weights[0], rel=0.01)
+
+
+def test_disk_limits_name_the_disk_and_only_what_was_asked():
+    limits = config(disk=Disk(read_bps=5_000_000, write_iops=100))["linux"]["resources"]["blockIO"]
+    assert limits == {
+        "throttleReadBpsDevice": [{"major": 254, "minor": 0, "rate": 5_000_000}],
+        "throttleWriteIOPSDevice": [{"major": 254, "minor": 0, "rate": 100}],
+    }
+
+
+def test_the_root_holds_the_agent_alone_unless_a_command_is_to_run():
+    def destinations(**changes):
+        return {mount["destination"] for mount in config(**changes)["mounts"]}
+
+    assert "/usr" not in destinations()
+    assert "/usr" in destinations(command=True)
+    assert oci.AGENT in destinations()
+
+
+def test_the_container_carries_the_label_and_no_more_privilege_than_it_needs():
+    made = config()["process"]
+    assert "A=b" in made["env"]
+    assert made["capabilities"]["effective"] == ["CAP_KILL"]
+    assert made["noNewPrivileges"]
+
+
+def test_the_mount_table_tells_which_version_has_the_controllers(tmp_path):
+    table = tmp_path / "mounts"
+    table.write_text(MOUNTS_V1)
+    found = cgroups.read(table)
+    assert not found.is_v2
+    assert found.v1["cpuacct"] == Path("/sys/fs/cgroup/cpu,cpuacct")
+    assert Path("/sys/fs/cgroup/memory/partywall/x") in found.paths("/partywall/x")
+
+    unified = tmp_path / "unified"
+    unified.mkdir()
+    (unified / "cgroup.controllers").write_text("cpuset cpu io memory\n")
+    table.write_text(f"cgroup2 {unified} cgroup2 rw 0 0\n")
+    assert cgroups.read(table).is_v2
+
+
+def test_a_partition_leads_to_its_disk(tmp_path):
+    disk = tmp_path / "devices" / "vda"
+    partition = disk / "vda1"
+    partition.mkdir(parents=True)
+    (disk / "dev").write_text("254:0\n")
+    (partition / "dev").write_text("254:1\n")
+    (partition / "partition").write_text("1\n")
+    blocks = tmp_path / "block"
+    blocks.mkdir()
+    device = tmp_path.stat().st_dev
+    import os
+
+    (blocks / f"{os.major(device)}:{os.minor(device)}").symlink_to(partition)
+    assert disk_of(tmp_path, blocks) == (254, 0)
+    assert disk_of(tmp_path, tmp_path) is None

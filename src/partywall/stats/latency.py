@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from partywall.model.finding import Estimate
 from partywall.model.observation import Histogram, Observation
@@ -102,7 +102,7 @@ def _impact(
     whole = np.maximum(_percentiles(merged, edges, share), 1.0)
     draws = [np.maximum(_percentiles(weights @ counts, edges, share), 1.0) for counts in (first, second)]
     spread = float(np.std(np.log(draws[0] / draws[1]), ddof=1))
-    normal = float(stats.norm.ppf((1 + level) / 2))
+    normal = float(scipy.stats.norm.ppf((1 + level) / 2))
     tail = _beyond(first, edges, whole[0], share) - _beyond(second, edges, whole[1], share)
     honest, drawn = float(error_of_mean(tail).half_width(level)), normal * float(np.std(weights @ tail / n, ddof=1))
     half = normal * spread * (max(1.0, honest / drawn) if drawn > 0 else 1.0)

@@ -11,7 +11,6 @@ import os
 import secrets
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -20,8 +19,8 @@ from typing import Any
 from partywall import stats
 from partywall.agent import binary
 from partywall.agent.catalogue import Catalogue, shipped
-from partywall.agent.client import AgentClient
-from partywall.errors import CapabilityError, PartywallError, UsageError
+from partywall.agent.client import AgentClient, start_agent
+from partywall.errors import CapabilityError, PartywallError, Problem, UsageError
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
 from partywall.model.observation import Observation
@@ -47,9 +46,7 @@ def catalogue() -> Catalogue:
 @contextlib.contextmanager
 def host_agent() -> Iterator[AgentClient]:
     """An agent on the host, outside any sandbox, for facts and checks."""
-    argv = [str(binary.find()), "serve", "--die-with-parent"]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0)
+    process = start_agent([str(binary.find()), "serve", "--die-with-parent"])
     client = AgentClient("host", process, lambda _method, _params: None)
     try:
         client.greet()
@@ -108,6 +105,19 @@ def check_host(scenario: Scenario) -> None:
         raise CapabilityError("\n".join(missing))
 
 
+def check_folder(work_root: Path) -> None:
+    """UsageError if the files of disk kernels cannot be put there."""
+    if not work_root.is_dir():
+        what = "is no folder" if work_root.exists() else "there is no such folder"
+    elif not os.access(work_root, os.W_OK | os.X_OK):
+        what = "you may not write there"
+    else:
+        return
+    raise UsageError(
+        Problem(f"{work_root}: {what}", "give a folder of yours on the disk to be measured", key="--work-dir")
+    )
+
+
 def check_commands(scenario: Scenario, *, allowed: bool) -> None:
     """UsageError if the scenario holds commands and the user has not allowed them."""
     everyone = {f"victims.{n}": v for n, v in scenario.victims.items()} | {
@@ -135,7 +145,8 @@ def measure(run: RunDirectory, progress: Progress, work_root: Path = WORK_ROOT) 
     label = Label.create(f"{run.name}-{secrets.token_hex(2)}", work_root)
     with _terminated_as_interrupt():
         try:
-            execute(run, label, decisions(run.plan), progress, observations)
+            with run.exclusive():
+                execute(run, label, decisions(run.plan), progress, observations)
         except OSError as error:
             raise PartywallError(
                 f"{run.path}: {error.strerror or error}; free some space, then go on with: partywall run --resume {run.path}"

@@ -7,7 +7,8 @@ from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
-from partywall.store import RunDirectory
+from partywall.store import RunDirectory, evidence
+from partywall.store.pending import SLICES, table
 
 SLICE = {"thread": 0, "start_ns": 0, "end_ns": 10, "work": 1.0, "cpu_ns": 5, "intensity": 1.0, "latency": [[3, 2]]}
 
@@ -62,3 +63,56 @@ def test_blocks_are_counted_once_they_are_done(run):
     run.append("block_done", trial="000-v", block=4, stretch=1, visit="0", slots=[])
     run.append("block_done", trial="other", block=5, stretch=1, visit="0", slots=[])
     assert list(run.blocks_done("000-v")) == [4]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("plan.json", "{", "plan.json"),
+        ("plan.json", '{"scenario": {}}', "another version"),
+        ("host.json", "[1]", "host.json"),
+        ("events.jsonl", '{"kind": "run_ended"}\n\x00\x01\n', "events.jsonl:2"),
+        ("events.jsonl", '{"kind": "block_done", "trial": "000-v"}\n', "visit: Field required"),
+    ],
+)
+def test_a_damaged_file_is_named_when_the_run_is_opened(run, file, content, said):
+    (run.path / file).write_text(content)
+    with pytest.raises(UsageError, match=said):
+        RunDirectory.open(run.path)
+
+
+def test_one_process_at_a_time_writes_into_a_run(run):
+    with run.exclusive(), pytest.raises(UsageError, match="at this moment"), RunDirectory(run.path).exclusive():
+        pass
+    with run.exclusive():
+        pass
+
+
+def test_a_run_has_ended_once_nothing_is_left_to_measure(run):
+    assert not run.ended
+    run.append("run_started", wall_time="")
+    run.append("run_ended")
+    assert run.ended
+    run.append("run_started", wall_time="")
+    assert not run.ended
+
+
+def test_a_cut_table_is_named(run):
+    pending = run.pending("000-v", "0")
+    pending.write({"workload": "victim", "slices": [SLICE]})
+    pending.close()
+    run.compact()
+    file = run.path / "slices" / "000-v~0.parquet"
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(UsageError, match="000-v~0.parquet: cannot be read"):
+        table(file, SLICES)
+
+
+def test_a_finished_block_without_slices_is_damage_and_not_a_rate_of_zero(run):
+    slots = [
+        {"treatment": t.id, "start_ns": n, "measure_ns": n, "end_ns": n + 1}
+        for n, t in enumerate(run.plan.trials[0].treatments)
+    ]
+    run.append("block_done", trial="000-v", block=0, stretch=1, visit="0", slots=slots)
+    with pytest.raises(UsageError, match="slices of block 0 are missing"):
+        evidence(run)

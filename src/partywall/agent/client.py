@@ -10,15 +10,44 @@ import itertools
 import json
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import IO, Any, cast
 
 from partywall.errors import AgentError
 
 PROTOCOL = 1
+NOTIFICATIONS = ("slices", "output", "sample", "ended")
 
+# Facts of a large host are a long line; more is no agent's.
+LINE_MAX = 64 << 20
+REMEDY = "is this Partywall's agent, of this version? build it with 'make build', or set $PARTYWALL_AGENT to its path"
+
+Process = subprocess.Popen[bytes]
 Sink = Callable[[str, dict[str, Any]], None]
+
+
+def start_agent(argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Process:
+    """Starts an agent with its three streams piped; AgentError if it is not even a program."""
+    pipe = subprocess.PIPE
+    try:
+        # A group of its own: Ctrl-C is the controller's to handle, which ends agents in order.
+        return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd=cwd, process_group=0)
+    except OSError as error:
+        raise AgentError(f"{argv[0]} cannot be started: {error.strerror}; {REMEDY}") from error
+
+
+def _message(line: bytes) -> dict[str, Any]:
+    """A line as a message; ValueError if it is none that agents send."""
+    with contextlib.suppress(ValueError):
+        match json.loads(line):
+            case {"method": str(method), "params": dict()} as message if method in NOTIFICATIONS:
+                return dict(message)
+            case {"id": int() | None, "error": {"message": str()}} | {"id": int() | None, "result": _} as message:
+                return dict(message)
+    shown = line[:60].decode(errors="replace").rstrip()
+    raise ValueError(f"it sent {shown!r}, which is no message of an agent")
 
 
 class AgentClient:
@@ -47,7 +76,10 @@ class AgentClient:
 
     def greet(self, timeout_s: float = 20) -> dict[str, Any]:
         """The first request; AgentError if it is not answered in time or the protocols differ."""
-        self.hello = self.call("hello", timeout_s=timeout_s, protocol=PROTOCOL)
+        try:
+            self.hello = self.call("hello", timeout_s=timeout_s, protocol=PROTOCOL)
+        except AgentError as error:
+            raise AgentError(f"{error}; {REMEDY}") from error
         return self.hello
 
     def call(self, method: str, *, timeout_s: float = 30, **params: Any) -> Any:
@@ -94,20 +126,21 @@ class AgentClient:
             del self._stderr[:-50]
 
     def _read(self) -> None:
-        reason = "its stream ended"
+        stream = cast("IO[bytes]", self.process.stdout)
         try:
-            for line in cast("IO[bytes]", self.process.stdout):
-                self._receive(json.loads(line))
+            for line in iter(lambda: stream.readline(LINE_MAX), b""):
+                self._receive(_message(line))
         except (OSError, ValueError) as error:
-            reason = f"it sent what is no message: {error}"
-        self._gone(reason)
+            self._gone(str(error))
+        else:
+            self._gone(self._end())
 
     def _receive(self, message: Mapping[str, Any]) -> None:
         if "method" in message:
             self._sink(message["method"], message["params"])
             return
         with self._lock:
-            future = self._open.get(message.get("id") or 0)
+            future = self._open.get(message["id"] or 0)
         if future is None:
             return
         if fault := message.get("error"):
@@ -115,10 +148,14 @@ class AgentClient:
         else:
             future.set_result(message.get("result"))
 
-    def _gone(self, reason: str) -> None:
+    def _end(self) -> str:
+        """How the process ended, once its stream has."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             status = self.process.wait(2)
-            reason = f"it ended with status {status}" if status >= 0 else f"it was killed by signal {-status}"
+            return f"it ended with status {status}" if status >= 0 else f"it was killed by signal {-status}"
+        return "its stream ended"
+
+    def _gone(self, reason: str) -> None:
         self._threads[1].join(1)
         text = self._last_words(reason) if self._stderr else reason
         with self._lock:

@@ -10,12 +10,10 @@ from rich.console import Console
 
 from partywall import __version__, pipeline, units
 from partywall.cli import show
-from partywall.cli.kernel import PARAMETERS, probe, stress
+from partywall.cli.kernel import PARAMETERS, WorkDir, probe, stress
 from partywall.cli.live import Live
 from partywall.errors import Exit, PartywallError, UsageError
 from partywall.model.finding import Outcome
-from partywall.report import compare_view, terminal
-from partywall.report.export import export_all
 from partywall.scenario import find, json_schema, load, names
 from partywall.stats import compare as compare_findings
 from partywall.store import RunDirectory
@@ -77,9 +75,7 @@ def run(
     allow_commands: Annotated[
         bool, typer.Option("--allow-commands", help="Run the commands that the scenario holds.")
     ] = False,
-    work_dir: Annotated[
-        Path, typer.Option(help="Folder on the disk to be measured, for files of disk kernels.")
-    ] = pipeline.WORK_ROOT,
+    work_dir: WorkDir = pipeline.WORK_ROOT,
 ) -> int:
     """Measure how well this host isolates its tenants.
 
@@ -90,7 +86,11 @@ def run(
     if resume is not None:
         if scenario is not None:
             raise UsageError(f"--resume goes on with {resume} and its own scenario; leave out {scenario!r}")
-        return _measure_and_report(RunDirectory.open(resume), console, work_dir, allow_commands=allow_commands)
+        directory = RunDirectory.open(resume)
+        if directory.ended:
+            console.print(f"{resume} has come to its end already; nothing is left to measure", highlight=False)
+            return _report(directory, console, ("html", "json"))
+        return _measure_and_report(directory, console, work_dir, allow_commands=allow_commands)
     if scenario is None:
         raise UsageError("no scenario is named; try: partywall run demo")
     path = find(scenario)
@@ -101,7 +101,9 @@ def run(
         show.plan(console, plan)
         return Exit.HOLDS
     pipeline.check_commands(asked, allowed=allow_commands)
-    directory = RunDirectory.create(out or Path("runs") / pipeline.new_run_name(asked), path.read_text(), plan, facts)
+    pipeline.check_folder(work_dir)
+    text = path.read_text(encoding="utf-8-sig")
+    directory = RunDirectory.create(out or Path("runs") / pipeline.new_run_name(asked), text, plan, facts)
     return _measure_and_report(directory, console, work_dir, allow_commands=allow_commands)
 
 
@@ -123,6 +125,7 @@ def _measure_and_report(directory: RunDirectory, console: Console, work_dir: Pat
     plan = directory.plan
     pipeline.check_commands(plan.scenario, allowed=allow_commands)
     pipeline.check_host(plan.scenario)
+    pipeline.check_folder(work_dir)
     try:
         with Live(console, plan.estimate_ns, plan.scenario.budget) as live:
             pipeline.measure(directory, live, work_dir)
@@ -136,6 +139,9 @@ def _measure_and_report(directory: RunDirectory, console: Console, work_dir: Pat
 
 
 def _report(directory: RunDirectory, console: Console, formats: tuple[str, ...]) -> int:
+    from partywall.report import terminal  # noqa: PLC0415 - what draws is slow to import
+    from partywall.report.export import export_all  # noqa: PLC0415
+
     evidence, findings = pipeline.analyse(directory)
     written = export_all(findings, evidence, directory.path, formats)
     terminal.show(findings, evidence, console, next((file for file in written if file.suffix == ".html"), None))
@@ -171,6 +177,8 @@ def compare(
 
     Exit code: 0 no cell got worse, 1 one got worse, 3 some cell is too uncertain to tell.
     """
+    from partywall.report import compare_view  # noqa: PLC0415 - what draws is slow to import
+
     try:
         share = units.parse_share(tolerance)
     except ValueError as error:

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,7 +22,6 @@ from partywall import pipeline, units
 from partywall.agent.catalogue import KernelInfo, Role, shipped
 from partywall.agent.client import AgentClient
 from partywall.errors import Exit, Problem, TrialError, UsageError
-from partywall.plan.placement import parse_cpus
 from partywall.report import figures
 from partywall.sandbox import Label, Sandbox, Settings, make, reap, reaper
 
@@ -33,11 +33,19 @@ PARAMETERS = {"allow_extra_args": True, "ignore_unknown_options": True}
 KernelName = Annotated[str, typer.Argument(help="See: partywall kernels.", metavar="KERNEL")]
 ForOption = Annotated[str, typer.Option("--for", help="How long, e.g. 10s.")]
 Threads = Annotated[int, typer.Option(help="Worker threads, each with a kernel of its own.", min=1, max=1024)]
+WorkDir = Annotated[
+    Path, typer.Option(help="Folder on the disk to be measured, for files of disk kernels.", show_default=True)
+]
 Cpus = Annotated[str | None, typer.Option(help="CPUs to run on, e.g. 0,2-3; default: all that are allowed.")]
 
 
 def probe(
-    context: typer.Context, kernel: KernelName, for_: ForOption = "5s", threads: Threads = 1, cpus: Cpus = None
+    context: typer.Context,
+    kernel: KernelName,
+    for_: ForOption = "5s",
+    threads: Threads = 1,
+    cpus: Cpus = None,
+    work_dir: WorkDir = pipeline.WORK_ROOT,
 ) -> int:
     """Measure one resource: run a kernel flat out and show its rate.
 
@@ -47,7 +55,7 @@ def probe(
     """
     info, params = _asked(kernel, "probe", context.args)
     duration_ns = _duration(for_)
-    with _sandbox(cpus) as (sandbox, messages):
+    with _sandbox(cpus, work_dir) as (sandbox, messages):
         _start(sandbox, info, params, threads, "flat_out")
         rates = _watch(info, messages, duration_ns, f"{info.name}")
     _conclude(Console(), info, rates)
@@ -63,6 +71,7 @@ def stress(
     for_: ForOption = "10s",
     threads: Threads = 1,
     cpus: Cpus = None,
+    work_dir: WorkDir = pipeline.WORK_ROOT,
 ) -> int:
     """Press on one resource: hold a kernel at an intensity and show the rate achieved.
 
@@ -70,7 +79,7 @@ def stress(
     """
     info, params = _asked(kernel, "stressor", context.args)
     duration_ns = _duration(for_)
-    with _sandbox(cpus) as (sandbox, messages):
+    with _sandbox(cpus, work_dir) as (sandbox, messages):
         client = _start(sandbox, info, params, threads, "scheduled")
         most = sum(client.call("workload.calibrate", timeout_s=60, id=ID, for_ns=CALIBRATION_NS)["rate_max"])
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
@@ -138,18 +147,19 @@ Messages = queue.SimpleQueue[tuple[str, dict[str, Any]]]
 
 
 @contextmanager
-def _sandbox(cpus: str | None) -> Iterator[tuple[Sandbox, Messages]]:
+def _sandbox(cpus: str | None, work_dir: Path) -> Iterator[tuple[Sandbox, Messages]]:
     try:
-        chosen = parse_cpus(cpus) if cpus else tuple(sorted(os.sched_getaffinity(0)))
-    except ValueError:
-        raise UsageError(Problem(f"{cpus!r} is no list of CPUs", "write for example 0,2-3", key="--cpus")) from None
+        chosen = tuple(sorted(os.sched_getaffinity(0))) if cpus is None else units.parse_cpus(cpus)
+    except ValueError as error:
+        raise UsageError(Problem(str(error), key="--cpus")) from None
     if missing := set(chosen) - os.sched_getaffinity(0):
         allowed = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
         raise UsageError(
             Problem(f"CPU {min(missing)} is not online or not allowed here", f"there are {allowed}", key="--cpus")
         )
+    pipeline.check_folder(work_dir)
     reap()
-    label = Label.create(f"kernel-{secrets.token_hex(4)}", pipeline.WORK_ROOT)
+    label = Label.create(f"kernel-{secrets.token_hex(4)}", work_dir)
     messages: Messages = queue.SimpleQueue()
     sandbox = make(Settings(name=ID, backend="process", cpus=chosen), label)
     try:
@@ -215,7 +225,7 @@ def _rate(slices: Sequence[dict[str, Any]], span_ns: int) -> float | None:
     """Work per second of all threads, once their slices span that long."""
     if not slices:
         return None
-    covered = max(s["end_ns"] for s in slices) - min(s["start_ns"] for s in slices)
+    covered: int = max(s["end_ns"] for s in slices) - min(s["start_ns"] for s in slices)
     if covered < span_ns:
         return None
     return float(sum(s["work"] for s in slices)) * 1e9 / covered

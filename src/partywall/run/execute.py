@@ -135,20 +135,27 @@ class Visitor:
         os.sched_setaffinity(0, host_cpus)
         slice_ns = self.plan.timing.slice
         with staged(trial, self.label, slice_ns=slice_ns, seed=self.plan.seed, host_cpus=host_cpus) as stage:
+            attempt = self._attempt(trial, visit)
             self.run.append(
                 "visit",
                 trial=trial.id,
-                visit=visit,
+                visit=attempt,
                 rate_max=stage.rate_max,
                 facts=stage.facts,
                 counters=stage.counters,
             )
-            pending = self.run.pending(trial.id, visit)
+            pending = self.run.pending(trial.id, attempt)
             try:
-                recorder = Recorder(stage, pending, visit)
+                recorder = Recorder(stage, pending, attempt)
                 self._blocks(stage, recorder, tally, share_ns, last=last)
             finally:
                 pending.close()
+
+    def _attempt(self, trial: Trial, visit: str) -> str:
+        """What this visit's records are called: one that was interrupted keeps its own, calibrated as it was."""
+        paid = [event["visit"] for event in self.run.events("visit") if event["trial"] == trial.id]
+        before = sum(1 for other in paid if other.partition(".")[0] == visit)
+        return f"{visit}.{before}" if before else visit
 
     def _blocks(self, stage: Stage, recorder: Recorder, tally: Tally, share_ns: int, *, last: bool) -> None:
         self.progress.doing(f"{tally.trial.id}: measuring")

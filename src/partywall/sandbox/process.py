@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 
 from partywall.agent import binary
-from partywall.agent.client import AgentClient, Sink
+from partywall.agent.client import AgentClient, Sink, start_agent
 from partywall.errors import CapabilityError
 from partywall.model.plan import Limits
 from partywall.sandbox.base import Sandbox
@@ -18,16 +17,7 @@ class Process(Sandbox):
     def start(self, sink: Sink) -> AgentClient:
         cpus = ",".join(map(str, self.settings.cpus))
         argv = [str(binary.find()), "serve", "--cpus", cpus, "--die-with-parent"]
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=os.environ | self.label.environment,
-            cwd=self._own_work_dir(),
-            # Ctrl-C is the controller's to handle: it ends agents in order.
-            process_group=0,
-        )
+        process = start_agent(argv, env=os.environ | self.label.environment, cwd=self._own_work_dir())
         self.client = AgentClient(self.settings.name, process, sink)
         self.client.greet()
         return self.client

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from partywall.errors import UsageError
+from pydantic import ValidationError
+
+from partywall.errors import Problem, UsageError
 from partywall.model.plan import Plan
+from partywall.store import event
 from partywall.store.pending import Pending, compact
 
-FORMAT = 1
+T = TypeVar("T")
 
 
 class RunDirectory:
@@ -39,12 +45,17 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
-        """An existing one; UsageError if there is none at `path`."""
-        if not (path / "plan.json").is_file():
+        """An existing one; UsageError if there is none at `path`, or its plan or host facts cannot be used."""
+        if not os.path.isfile(path / "plan.json") and os.access(path, os.X_OK):  # noqa: PTH113 - Path.is_file raises
+            why = "it has no plan.json" if path.is_dir() else "it is no folder" if path.exists() else "nothing is there"
             raise UsageError(
-                f"{path} is no run directory (it has no plan.json); give the folder that 'partywall run' named at its end"
+                f"{path} is no run directory ({why}); give the folder that 'partywall run' named at its end"
             )
-        return cls(path)
+        run = cls(path)
+        _ = run.plan, run.host
+        for _ in run._lines(event.check):
+            pass
+        return run
 
     @property
     def name(self) -> str:
@@ -53,11 +64,33 @@ class RunDirectory:
 
     @property
     def plan(self) -> Plan:
-        return Plan.model_validate_json((self.path / "plan.json").read_text())
+        return self._decoded("plan.json", Plan.model_validate_json)
 
     @property
     def host(self) -> dict[str, Any]:
-        return dict(json.loads((self.path / "host.json").read_text()))
+        return self._decoded("host.json", lambda text: dict(json.loads(text)))
+
+    def _decoded(self, name: str, decode: Callable[[str], T]) -> T:
+        """A file's content; UsageError if it cannot be read or understood."""
+        file = str(self.path / name)
+        try:
+            return decode((self.path / name).read_text(encoding="utf-8"))
+        except OSError as error:
+            message, remedy = f"cannot be read: {error.strerror}", "check the path and its permissions"
+        except (ValueError, TypeError) as error:
+            message = f"cannot be understood: {_first(error)}"
+            remedy = "it is damaged or of another version of Partywall; bring it back from a copy, or measure again"
+        raise UsageError(Problem(message, remedy, file))
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keeps other processes from writing here; UsageError if one does. Ends with the process, however that ends."""
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            _lock(folder, self.path)
+            yield
+        finally:
+            os.close(folder)
 
     def append(self, kind: str, **content: Any) -> None:
         """Writes an event; a torn line of a killed run is closed first, so that it spoils no other."""
@@ -71,19 +104,34 @@ class RunDirectory:
             stream.write(line.encode())
 
     def events(self, *kinds: str) -> Iterator[dict[str, Any]]:
-        """The events, of these kinds or all, in the order of writing; torn lines are left out."""
+        """The events, of these kinds or all, in the order of writing; torn lines are left out.
+
+        UsageError for a line that is neither an event nor the beginning of one.
+        """
+        return (found for found in self._lines() if not kinds or found["kind"] in kinds)
+
+    def _lines(self, check: Callable[[dict[str, Any]], None] | None = None) -> Iterator[dict[str, Any]]:
         file = self.path / "events.jsonl"
-        for line in file.read_text(errors="replace").splitlines() if file.exists() else []:
+        for number, line in enumerate(file.read_bytes().split(b"\n") if file.exists() else [], start=1):
             try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(event, dict) and (not kinds or event.get("kind") in kinds):
-                yield event
+                found = event.decode(line)
+                if found and check:
+                    check(found)
+            except ValueError as error:
+                remedy = "it is damaged or of another version of Partywall; bring it back from a copy, or measure again"
+                raise UsageError(Problem(f"cannot be understood: {_first(error)}", remedy, str(file), number)) from None
+            if found:
+                yield found
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to measure: the run came to its end, and no trial failed."""
+        kinds = [found["kind"] for found in self.events("run_ended", "run_started", "trial_failed")]
+        return kinds[-1:] == ["run_ended"] and "trial_failed" not in kinds
 
     def blocks_done(self, trial: str) -> dict[int, dict[str, Any]]:
         """The finished blocks of a trial by number, with their slots, visit and stretch."""
-        return {event["block"]: event for event in self.events("block_done") if event["trial"] == trial}
+        return {done["block"]: done for done in self.events("block_done") if done["trial"] == trial}
 
     def pending(self, trial: str, visit: str) -> Pending:
         """Where the lines of a visit are written."""
@@ -93,3 +141,19 @@ class RunDirectory:
         """Turns what visits that ended, or were killed, left pending into Parquet."""
         for file in sorted((self.path / "pending").glob("*.jsonl")):
             compact(file, self.path)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        message = "is being measured or read by another partywall at this moment"
+        raise UsageError(Problem(message, "wait until that has ended", str(path))) from None
+
+
+def _first(error: Exception) -> str:
+    """One line of what a decoder complains of."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".lstrip(": ")
+    return str(error).partition("\n")[0]

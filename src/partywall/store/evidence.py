@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from partywall.agent.metric import Extractor
+from partywall.errors import Problem, UsageError
 from partywall.model.evidence import Counter, Evidence, SlicePoint
 from partywall.model.observation import Observation
 from partywall.model.plan import Slot, Trial
 from partywall.store.directory import RunDirectory
 from partywall.store.observe import Block, Samples, Window, observe
+from partywall.store.pending import OUTPUT, SAMPLES, SLICES, table
 
 VICTIM = "victim"
 # Blocks of a trial whose slices are drawn: enough to see switching, few enough for a page.
@@ -24,7 +25,8 @@ TIMELINE_BLOCKS = 12
 
 def evidence(run: RunDirectory) -> Evidence:
     """All of a run but its findings. Blocks measured before a trial's slots were lengthened are left out."""
-    run.compact()
+    with run.exclusive():
+        run.compact()
     plan, host = run.plan, run.host
     observations: list[Observation] = []
     timeline: dict[str, tuple[SlicePoint, ...]] = {}
@@ -39,9 +41,11 @@ def evidence(run: RunDirectory) -> Evidence:
         for event in blocks:
             block = _block(event)
             windows = tables.windows(block)
+            if VICTIM not in windows:
+                raise _no_slices(run, event)
             observations += observe(
                 block,
-                windows.get(VICTIM, Window()),
+                windows[VICTIM],
                 windows,
                 maxima.get(event["visit"], {}),
                 samples.get(event["visit"]),
@@ -75,6 +79,13 @@ def valid_blocks(run: RunDirectory, trial: Trial) -> list[dict[str, Any]]:
     )
 
 
+def _no_slices(run: RunDirectory, event: Mapping[str, Any]) -> UsageError:
+    """A block counts as done only after its slices were written, so they were lost since."""
+    file = run.path / "slices" / f"{event['trial']}~{event['visit']}.parquet"
+    remedy = "bring the file back from a copy, or measure again"
+    return UsageError(Problem(f"the victim's slices of block {event['block']} are missing", remedy, str(file)))
+
+
 def _block(event: Mapping[str, Any]) -> Block:
     return Block(event["trial"], event["block"], tuple(Slot.model_validate(slot) for slot in event["slots"]))
 
@@ -83,11 +94,11 @@ def _samples(run: RunDirectory, trial: str, tables: _Tables) -> dict[str, Sample
     """By visit: columns differ between visits, for processes have other numbers."""
     found = {}
     for event in run.events("visit"):
-        if event["trial"] == trial and (table := tables.samples(event["visit"])):
+        if event["trial"] == trial and (columns := tables.samples(event["visit"])):
             counters = tuple(Counter(**counter) for counter in event["counters"])
-            values = np.array([[np.nan if v is None else v for v in row] for row in table["values"]], dtype=float)
+            values = np.array([[np.nan if v is None else v for v in row] for row in columns["values"]], dtype=float)
             found[event["visit"]] = Samples(
-                counters, np.array(table["at_ns"], dtype=np.int64), values.reshape(len(table["at_ns"]), -1)
+                counters, np.array(columns["at_ns"], dtype=np.int64), values.reshape(len(columns["at_ns"]), -1)
             )
     return found
 
@@ -106,7 +117,7 @@ class _Tables:
 
     def samples(self, visit: str) -> dict[str, list[Any]] | None:
         file = self._run / "samples" / f"{self._trial}~{visit}.parquet"
-        return pq.read_table(file).to_pydict() if file.exists() else None
+        return table(file, SAMPLES).to_pydict() if file.exists() else None
 
     def windows(self, block: Block) -> dict[str, Window]:
         """Slices by workload that overlap a block."""
@@ -118,13 +129,13 @@ class _Tables:
                 windows.setdefault(row["workload"], Window()).rows.append(row)
         return windows
 
-    def _files(self, kind: str) -> Iterator[tuple[str, pa.Table]]:
+    def _files(self, kind: str, schema: pa.Schema) -> Iterator[pa.Table]:
         for file in sorted((self._run / kind).glob(f"{self._trial}~*.parquet")):
-            yield file.stem.partition("~")[2], pq.read_table(file)
+            yield table(file, schema)
 
     def _slice_rows(self) -> Iterator[dict[str, Any]]:
-        for _, table in self._files("slices"):
-            for row in table.to_pylist():
+        for slices in self._files("slices", SLICES):
+            for row in slices.to_pylist():
                 row["latency"] = list(zip(row.pop("latency_bucket"), row.pop("latency_count"), strict=True))
                 yield row
 
@@ -132,9 +143,9 @@ class _Tables:
         """Slices of commands, from the lines they printed."""
         plan = RunDirectory(self._run).plan
         trial = next(t for t in plan.trials if t.id == self._trial)
-        for _, table in self._files("output"):
+        for output in self._files("output", OUTPUT):
             lines = sorted(
-                (line for line in table.to_pylist() if line["stream"] == "stdout"), key=lambda line: int(line["at_ns"])
+                (line for line in output.to_pylist() if line["stream"] == "stdout"), key=lambda line: int(line["at_ns"])
             )
             for name, metric in metrics(trial).items():
                 yield from metric_rows(name, Extractor(metric), [line for line in lines if line["workload"] == name])

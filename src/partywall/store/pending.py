@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from partywall.errors import Problem, UsageError
+
 SLICES = pa.schema(
     [
         ("trial", pa.string()),
@@ -94,6 +96,18 @@ def compact(file: Path, run: Path) -> None:
         if rows[name]:
             _write(run / name / f"{file.stem}.parquet", pa.Table.from_pylist(rows[name], schema=schema))
     file.unlink()
+
+
+def table(file: Path, schema: pa.Schema) -> pa.Table:
+    """A Parquet file written by `compact`; UsageError if it is damaged."""
+    try:
+        found = pq.read_table(file)
+        if missing := [name for name in schema.names if name not in found.column_names]:
+            raise pa.ArrowInvalid(f"it has no column {missing[0]}")
+    except (OSError, pa.ArrowException) as error:
+        remedy = "it is damaged; bring it back from a copy, or measure again"
+        raise UsageError(Problem(f"cannot be read: {str(error).splitlines()[0]}", remedy, str(file))) from None
+    return found
 
 
 def _write(target: Path, table: pa.Table) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import duckdb
@@ -20,19 +20,25 @@ VIEWS = {
 
 def table(run: RunDirectory, query: str) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
     """Column names and rows of `query`; UsageError with DuckDB's own words if it cannot be answered."""
-    run.compact()
+    with run.exclusive():
+        run.compact()
     database = duckdb.connect()
-    for name, pattern in VIEWS.items():
-        if any(run.path.glob(pattern)):
-            database.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{_quoted(run)}/{pattern}')")  # noqa: S608
-    database.execute(
-        f"CREATE VIEW events AS SELECT * FROM read_json('{_quoted(run)}/events.jsonl', format='newline_delimited', union_by_name=true, ignore_errors=true)"
-    )
     try:
+        for view in _views(run):
+            database.execute(view)
         result = database.execute(query)
+        return [column[0] for column in result.description or []], result.fetchall()
     except duckdb.Error as error:
         raise UsageError(f"the query cannot be answered: {error}") from None
-    return [column[0] for column in result.description or []], result.fetchall()
+
+
+def _views(run: RunDirectory) -> Iterator[str]:
+    for name, pattern in VIEWS.items():
+        if any(run.path.glob(pattern)):
+            yield f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{_quoted(run)}/{pattern}')"  # noqa: S608
+    if (run.path / "events.jsonl").exists():
+        options = "format='newline_delimited', union_by_name=true, ignore_errors=true"
+        yield f"CREATE VIEW events AS SELECT * FROM read_json('{_quoted(run)}/events.jsonl', {options})"  # noqa: S608
 
 
 def _quoted(run: RunDirectory) -> str:

@@ -1,0 +1,79 @@
+"""The events of a run that are read back: what each must hold, so that a damaged file is told from a bug.
+
+Events hold more than is listed here; what nobody reads needs no check.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from partywall.model.evidence import Counter
+from partywall.model.plan import Slot
+
+# Every event begins so; a killed run leaves the beginning of a line.
+BEGIN = b'{"kind": "'
+
+
+class _OfTrial(BaseModel):
+    trial: str
+
+
+class _OfVisit(_OfTrial):
+    visit: str
+
+
+class _Visit(_OfVisit):
+    rate_max: dict[str, float]
+    counters: list[Counter]
+
+
+class _Stretched(_OfTrial):
+    stretch: int
+
+
+class _BlockDone(_OfVisit):
+    block: int
+    stretch: int
+    slots: list[Slot] = Field(min_length=1)
+
+
+class _Failed(_OfVisit):
+    reason: str
+
+
+class _Started(BaseModel):
+    wall_time: str
+
+
+KINDS: dict[str, type[BaseModel]] = {
+    "run_started": _Started,
+    "visit": _Visit,
+    "block_done": _BlockDone,
+    "stretched": _Stretched,
+    "trial_precise": _OfTrial,
+    "trial_failed": _Failed,
+    "visit_ended": _OfVisit,
+}
+
+
+def decode(line: bytes) -> dict[str, Any] | None:
+    """An event; None for an empty or torn line; ValueError for anything else. What it holds is not looked at."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        if line.startswith(BEGIN) or BEGIN.startswith(line):
+            return None
+        raise ValueError("it is no event") from None
+    match found:
+        case {"kind": str()}:
+            return dict(found)
+    raise ValueError("it is no event")
+
+
+def check(found: dict[str, Any]) -> None:
+    """ValueError if an event lacks what will be read of it."""
+    if found["kind"] in KINDS:
+        KINDS[found["kind"]].model_validate(found)

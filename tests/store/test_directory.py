@@ -104,7 +104,7 @@ def test_a_cut_table_is_named(run):
     run.compact()
     file = run.path / "slices" / "000-v~0.parquet"
     file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(UsageError, match="000-v~0.parquet: cannot be read"):
+    with pytest.raises(UsageError, match=r"000-v~0\.parquet: cannot be read"):
         table(file, SLICES)
 
 

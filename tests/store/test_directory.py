@@ -116,3 +116,10 @@ def test_a_finished_block_without_slices_is_damage_and_not_a_rate_of_zero(run):
     run.append("block_done", trial="000-v", block=0, stretch=1, visit="0", slots=slots)
     with pytest.raises(UsageError, match="slices of block 0 are missing"):
         evidence(run)
+
+
+def test_a_visit_that_failed_and_then_succeeded_is_no_failure(run):
+    run.append("trial_failed", trial="000-v", visit="0", reason="its agent was killed")
+    assert run.failures() == ["000-v: its agent was killed"]
+    run.append("visit_ended", trial="000-v", visit="0")
+    assert run.failures() == []

@@ -71,8 +71,10 @@ def execute(
     tallies = {trial.id: tally(run, trial, observations) for trial in plan.trials}
     visitor = Visitor(run, plan, label, decisions, progress, clock or Monotonic(), tallies)
     run.append("run_started", wall_time=time.strftime("%Y-%m-%dT%H:%M:%S%z"), pid=os.getpid())
-    for round_, trial in visits(plan):
-        visitor.visit(round_, tallies[trial.id])
+    # Again for what failed: an agent may have been killed by somebody, and what is done is not done twice.
+    for _ in range(ATTEMPTS):
+        for round_, trial in visits(plan):
+            visitor.visit(round_, tallies[trial.id])
     run.append("run_ended")
 
 
@@ -87,7 +89,6 @@ def tally(run: RunDirectory, trial: Trial, observations: Sequence[Observation]) 
         next_block=max(done, default=-1) + 1,
         stretch=max((event["stretch"] for event in mine if "stretch" in event), default=1),
         measured_ns=sum(event["slots"][-1]["end_ns"] - event["slots"][0]["start_ns"] for event in done.values()),
-        failures=kinds.count("trial_failed"),
         finished="trial_precise" in kinds,
         visits_done={event["visit"] for event in mine if event["kind"] == "visit_ended"},
     )

@@ -125,9 +125,15 @@ class RunDirectory:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is left to measure: the run came to its end, and no trial failed."""
-        kinds = [found["kind"] for found in self.events("run_ended", "run_started", "trial_failed")]
-        return kinds[-1:] == ["run_ended"] and "trial_failed" not in kinds
+        """Whether nothing is left to measure: the run came to its end, and no visit failed for good."""
+        kinds = [found["kind"] for found in self.events("run_ended", "run_started")]
+        return kinds[-1:] == ["run_ended"] and not self.failures()
+
+    def failures(self) -> list[str]:
+        """Why visits failed that were not paid again with success, each reason once."""
+        paid = {(found["trial"], found["visit"]) for found in self.events("visit_ended")}
+        failed = [found for found in self.events("trial_failed") if (found["trial"], found["visit"]) not in paid]
+        return list(dict.fromkeys(f"{found['trial']}: {found['reason']}" for found in failed))
 
     def blocks_done(self, trial: str) -> dict[int, dict[str, Any]]:
         """The finished blocks of a trial by number, with their slots, visit and stretch."""

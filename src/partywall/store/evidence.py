@@ -52,7 +52,6 @@ def evidence(run: RunDirectory) -> Evidence:
                 trial.victim_cpus,
             )
         timeline[trial.id] = tuple(_timeline(tables, [_block(event) for event in blocks[:TIMELINE_BLOCKS]]))
-    failed = [f"{event['trial']}: {event['reason']}" for event in run.events("trial_failed")]
     ended = [event["kind"] for event in run.events("run_started", "run_ended")]
     return Evidence(
         run=run.name,
@@ -65,7 +64,7 @@ def evidence(run: RunDirectory) -> Evidence:
         timeline=timeline,
         missing=tuple((m["what"], m["why"], m.get("remedy") or m.get("cost") or "") for m in host.get("missing", [])),
         disturbances=tuple((o.trial, o.block, f"{o.treatment}: {text}") for o in observations for text in o.disturbed),
-        incomplete=tuple(dict.fromkeys(failed)),
+        incomplete=tuple(run.failures()),
         interrupted=bool(ended) and ended[-1] == "run_started",
     )
 

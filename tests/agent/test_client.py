@@ -1,5 +1,6 @@
-"""The controller's end of the contract, against the golden messages, against the real agent, and against agents that misbehave."""
+"""The controller's end of the contract: against golden messages, the real agent, and agents that misbehave."""
 
+import itertools
 import json
 import queue
 import subprocess
@@ -15,6 +16,13 @@ from partywall.store.pending import slice_row
 
 GOLDEN = Path(__file__).parents[2] / "schema" / "golden"
 PIPE = subprocess.PIPE
+# An agent that writes each request to standard error and answers it with nothing.
+ECHO = """
+import json, sys
+for line in sys.stdin:
+    print(line.strip(), file=sys.stderr, flush=True)
+    print(json.dumps({"jsonrpc": "2.0", "id": json.loads(line)["id"], "result": {}}), flush=True)
+"""
 
 
 def client_of(*argv, sink=lambda method, params: None):
@@ -39,8 +47,7 @@ def next_event(client, method, timeout_s=10):
 
 
 def test_the_client_writes_requests_as_the_golden_ones():
-    echo = 'import sys\nfor l in sys.stdin: print(l.strip(), file=sys.stderr, flush=True); print(\'{"jsonrpc":"2.0","id":%d,"result":{}}\' % __import__(\'json\').loads(l)[\'id\'], flush=True)'
-    client = client_of(sys.executable, "-c", echo)
+    client = client_of(sys.executable, "-c", ECHO)
     golden = [json.loads(line) for line in (GOLDEN / "requests.jsonl").read_text().splitlines()]
     for request in golden:
         client.call(request["method"], **request["params"])
@@ -62,7 +69,7 @@ def test_a_probe_reports_slices_that_follow_each_other(agent):
     while len(slices) < 20:
         slices += next_event(agent, "slices")["slices"]
     agent.call("workload.stop", id="p")
-    assert all(first["end_ns"] == second["start_ns"] for first, second in zip(slices, slices[1:], strict=False))
+    assert all(first["end_ns"] == second["start_ns"] for first, second in itertools.pairwise(slices))
     assert all(piece["work"] > 0 for piece in slices)
 
 

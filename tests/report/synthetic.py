@@ -209,7 +209,7 @@ def observe(trial: Trial, shape: Shape, rng: random.Random) -> Iterable[tuple[Ob
 
 
 def evidence(shape: Shape = DEFAULT) -> Evidence:
-    rng = random.Random(shape.seed)  # noqa: S311 - not a secret
+    rng = random.Random(shape.seed)
     made = plan(shape)
     observations, timeline = [], {}
     for trial in made.trials:

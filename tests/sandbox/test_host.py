@@ -125,7 +125,8 @@ label = Label.create(sys.argv[1], Path("/var/tmp"))
 for n, backend in enumerate(sys.argv[2].split(",")):
     sandbox = make(Settings(name=f"s{n}", backend=backend, cpus=(0,), command=True), label)
     client = sandbox.start(lambda *_: None)
-    client.call("workload.start", id="c", work={"command": {"argv": ["sh", "-c", "setsid sleep 1000 & sleep 1000"]}}, pace="flat_out", work_dir="/")
+    work = {"command": {"argv": ["sh", "-c", "setsid sleep 1000 & sleep 1000"]}}
+    client.call("workload.start", id="c", work=work, pace="flat_out", work_dir="/")
 print("ready", flush=True)
 sys.stdin.read()
 """

@@ -1,5 +1,6 @@
 """Bundles and limits as an OCI runtime wants them: pure."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -84,8 +85,6 @@ def test_a_partition_leads_to_its_disk(tmp_path):
     blocks = tmp_path / "block"
     blocks.mkdir()
     device = tmp_path.stat().st_dev
-    import os
-
     (blocks / f"{os.major(device)}:{os.minor(device)}").symlink_to(partition)
     assert disk_of(tmp_path, blocks) == (254, 0)
     assert disk_of(tmp_path, tmp_path) is None

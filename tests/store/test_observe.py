@@ -9,7 +9,6 @@ from partywall.model.evidence import Counter
 from partywall.model.plan import Slot
 from partywall.store.observe import Block, Samples, Window, observe, rate
 
-
 MS = 1_000_000
 
 

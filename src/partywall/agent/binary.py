@@ -22,7 +22,8 @@ def find() -> Path:
     if on_path := shutil.which(NAME):
         return Path(on_path)
     raise CapabilityError(
-        f"{NAME} was not found, so nothing can be measured; build it with 'make build' or set $PARTYWALL_AGENT to its path"
+        f"{NAME} was not found, so nothing can be measured; "
+        "build it with 'make build' or set $PARTYWALL_AGENT to its path"
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from pydantic import Field
+
 from partywall.model.finding import Estimate, Outcome
 from partywall.model.scenario import Frozen, Level
 
@@ -23,11 +25,11 @@ class ComparedCell(Frozen):
     victim: str
     label: str
     treatment: str
-    levels: dict[str, Level] = {}
+    levels: dict[str, Level] = Field(default_factory=dict)
     isolation: Estimate
     reference_isolation: Estimate
     ratio: Estimate
-    latency: dict[str, Estimate] = {}
+    latency: dict[str, Estimate] = Field(default_factory=dict)
     change: Change
     reason: str
 

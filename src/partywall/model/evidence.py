@@ -21,7 +21,10 @@ class Counter:
 
 @dataclass(frozen=True)
 class SlicePoint:
-    """A victim's slice, for drawing: rate in work per second, the treatment that held, and whether it was in the guard."""
+    """A victim's slice, for drawing.
+
+    Rate in work per second, the treatment that held, and whether it was in the guard.
+    """
 
     start_ns: int
     end_ns: int

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
+from pydantic import Field
+
 from partywall.model.scenario import Frozen, Goal, Level
 
 
@@ -76,11 +78,11 @@ class Cell(Frozen):
     role: Literal["null", "aggressor", "limit"]
     aggressor: str | None
     intensity: float | None
-    levels: dict[str, Level] = {}
+    levels: dict[str, Level] = Field(default_factory=dict)
     baseline_rate: Estimate
     rate: Estimate
     isolation: Estimate
-    latency: dict[str, Estimate] = {}
+    latency: dict[str, Estimate] = Field(default_factory=dict)
     efficiency: Estimate | None = None
     promised: float | None = None
     achieved: float | None = None

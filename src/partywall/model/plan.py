@@ -1,12 +1,14 @@
-"""What will be done: trials, the treatments switched inside each, and how long it takes. Pure data, written as plan.json.
+"""What will be done: trials, the treatments switched inside each, and how long it takes.
 
-The order of treatments in block *k* of a trial is a function of (seed, trial, k), see `partywall.plan.order`, so a
-resumed run needs nothing but the plan and the list of finished blocks.
+Pure data, written as plan.json. The order of treatments in block *k* of a trial is a function of (seed, trial, k), see
+`partywall.plan.order`, so a resumed run needs nothing but the plan and the list of finished blocks.
 """
 
 from __future__ import annotations
 
 from typing import Literal
+
+from pydantic import Field
 
 from partywall.model.scenario import Aggressor, Frozen, Level, Scenario, Timing, Victim
 
@@ -31,7 +33,7 @@ class Treatment(Frozen):
     label: str
     role: Role
     aggressor: str | None = None
-    intensities: dict[str, float] = {}
+    intensities: dict[str, float] = Field(default_factory=dict)
     victim_limits: Limits | None = None
     guard_ns: int
     slot_ns: int
@@ -47,7 +49,7 @@ class Trial(Frozen):
     victim_cpus: tuple[int, ...]
     aggressors: dict[str, Aggressor]
     aggressor_cpus: dict[str, tuple[int, ...]]
-    levels: dict[str, Level] = {}
+    levels: dict[str, Level] = Field(default_factory=dict)
     treatments: tuple[Treatment, ...]
 
     @property
@@ -61,7 +63,10 @@ class Trial(Frozen):
 
 
 class Slot(Frozen):
-    """Where one treatment of one block lies in time. The window from measure_ns to end_ns counts; before it is guard."""
+    """Where one treatment of one block lies in time.
+
+    The window from measure_ns to end_ns counts; before it is guard.
+    """
 
     treatment: str
     start_ns: int

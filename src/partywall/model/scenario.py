@@ -47,7 +47,8 @@ class Sandbox(Frozen):
     backend: Literal["process", "container"] = Field(
         "process", description="process needs no root; container needs root and crun or runc"
     )
-    cpus: Literal["auto", "same", "next"] | str = Field(
+    # The words stand beside `str` for the schema: editors offer them.
+    cpus: Literal["auto", "same", "next"] | str = Field(  # noqa: PYI051
         "auto",
         description="auto: the victim's core, or for an aggressor the nearest other core; same: the victim's core(s); "
         "next: the nearest core that is not the victim's; or a list such as 0,2-3",

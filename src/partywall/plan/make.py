@@ -1,4 +1,7 @@
-"""The plan: trials from victims and levels, treatments from aggressors, intensities and live limits, time from the budget."""
+"""The plan.
+
+Trials come from victims and levels, treatments from aggressors, intensities and live limits, time from the budget.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,17 @@ NULL = "null"
 # A visit shorter than this is mostly set-up; a run of many short visits compares hosts that hardly differ.
 VISIT_MIN_NS = 12_000_000_000
 ROUNDS_MAX = 4
-# Seen on a two-core machine: sandboxes start within 0.1 s, calibration takes 0.15 s an aggressor, files and pages the rest.
+# Seen on a two-core machine: sandboxes start within 0.1 s, calibration takes 0.15 s an aggressor,
+# files and pages the rest.
 SET_UP_NS = 1_000_000_000
 SET_UP_PER_AGGRESSOR_NS = 250_000_000
-# The kernel enforces CPU limits by periods of 100 ms: a slot must hold several, and the one it begins in does not count.
+# The kernel enforces CPU limits by periods of 100 ms: a slot must hold several,
+# and the one it begins in does not count.
 LIMIT_PERIOD_NS = 100_000_000
 LIMIT_SLOT_NS = 5 * LIMIT_PERIOD_NS
 LIMIT_GUARD_NS = 2 * LIMIT_PERIOD_NS
-# A command's own pace of reporting is not known beforehand; half-second slots suit tools that report four times a second or faster.
+# A command's own pace of reporting is not known beforehand; half-second slots suit tools
+# that report four times a second or faster.
 COMMAND_SETTLE_NS = 50_000_000
 
 

@@ -10,7 +10,10 @@ from partywall.errors import Problem, UsageError
 
 @dataclass(frozen=True)
 class Topology:
-    """CPUs this user may run on, and groups of CPUs by what they share, nearest first (SMT core, then caches, then package)."""
+    """CPUs this user may run on, and groups of CPUs by what they share.
+
+    The nearest come first: SMT core, then caches, then package.
+    """
 
     cpus: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...] = field(default=())
@@ -37,7 +40,10 @@ def parse_cpus(text: str) -> tuple[int, ...]:
 
 
 def victim_cpus(spec: str, topology: Topology, key: str) -> tuple[int, ...]:
-    """CPUs of a victim: 'auto' is the first CPU that is not CPU 0 where there are more than two, for interrupts like CPU 0."""
+    """CPUs of a victim.
+
+    'auto' is the first CPU that is not CPU 0 where there are more than two, for interrupts like CPU 0.
+    """
     if spec == "same":
         raise UsageError(
             Problem("a victim cannot be on the 'same' CPU as itself", "use auto or a list such as 0", key=key)
@@ -56,7 +62,8 @@ def aggressor_cpus(spec: str, victim: tuple[int, ...], topology: Topology, key: 
         if not others:
             raise UsageError(
                 Problem(
-                    f"needs a CPU beside the victim's {_join(victim)}, and only {_join(topology.cpus)} may be used here",
+                    f"needs a CPU beside the victim's {_join(victim)}, "
+                    f"and only {_join(topology.cpus)} may be used here",
                     "use cpus: same",
                     key=key,
                 )

@@ -1,7 +1,8 @@
-"""CPU reservations as weights: what makes a promised share hold when every neighbour on the same CPUs wants all it can get. Pure.
+"""CPU reservations as weights. Pure.
 
-Linux promises shares by weight alone (cpu.shares, cpu.weight), so a reservation r becomes a weight of r out of all the
-weights that compete. The unreserved share is split among the others by their own weights.
+They make a promised share hold when every neighbour on the same CPUs wants all it can get. Linux promises shares by
+weight alone (cpu.shares, cpu.weight), so a reservation r becomes a weight of r out of all the weights that compete. The
+unreserved share is split among the others by their own weights.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ SCALE = 1000.0
 
 
 def weights(sandboxes: Mapping[str, Sandbox]) -> dict[str, float | None]:
-    """Weight by name for sandboxes that compete for the same CPUs; None where nothing was asked for and nobody reserves."""
+    """Weight by name for sandboxes that compete for the same CPUs.
+
+    None where nothing was asked for and nobody reserves.
+    """
     reserved = {name: s.cpu_reservation for name, s in sandboxes.items() if s.cpu_reservation is not None}
     if not reserved:
         return {name: None if s.cpu_weight is None else float(s.cpu_weight) for name, s in sandboxes.items()}

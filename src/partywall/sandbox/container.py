@@ -20,7 +20,10 @@ from partywall.sandbox.runtime import Runtime
 
 
 def disk_of(path: Path, sys_dev_block: Path = Path("/sys/dev/block")) -> tuple[int, int] | None:
-    """Major and minor number of the whole disk that holds `path`; None if no block device does (tmpfs, overlay, network)."""
+    """Major and minor number of the whole disk that holds `path`.
+
+    None if no block device does (tmpfs, overlay, network).
+    """
     device = path.stat().st_dev
     entry = sys_dev_block / f"{os.major(device)}:{os.minor(device)}"
     if not entry.exists():
@@ -71,7 +74,8 @@ class Container(Sandbox):
         device = disk_of(work)
         if self.settings.disk is not None and device is None:
             raise CapabilityError(
-                f"sandbox {self.settings.name}: disk limits need a block device, and {work} is on none; set --work-dir to a folder on a disk"
+                f"sandbox {self.settings.name}: disk limits need a block device, and {work} is on none; "
+                "set --work-dir to a folder on a disk"
             )
         config = oci.config(
             self.settings,

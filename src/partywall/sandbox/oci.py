@@ -61,7 +61,10 @@ def config(
     device: tuple[int, int] | None,
     v2: bool,
 ) -> dict[str, Any]:
-    """The whole config.json. The root holds nothing but the agent, or the host's programs too if a command is to run."""
+    """The whole config.json.
+
+    The root holds nothing but the agent, or the host's programs too if a command is to run.
+    """
     resources: dict[str, Any] = {"devices": [{"allow": False, "access": "rwm"}]}
     resources |= cpu(settings.cpus, settings.cpu_limit, settings.cpu_weight, v2=v2)
     resources |= block_io(settings.disk, device)
@@ -100,12 +103,13 @@ def _bind(source: Path, to: str, mode: str) -> dict[str, Any]:
 
 
 def _mounts(agent: Path, work: Path, command: bool) -> list[dict[str, Any]]:
+    # /dev/shm and /tmp are the container's own, where nobody else writes.
     mounts: list[dict[str, Any]] = [
         {"destination": "/proc", "type": "proc", "source": "proc"},
         {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755", "size=65536k"]},
-        {"destination": "/dev/shm", "type": "tmpfs", "source": "shm", "options": ["nosuid", "nodev", "mode=1777"]},
+        {"destination": "/dev/shm", "type": "tmpfs", "source": "shm", "options": ["nosuid", "nodev", "mode=1777"]},  # noqa: S108
         {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]},
-        {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev", "mode=1777"]},
+        {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev", "mode=1777"]},  # noqa: S108
     ]
     folders = [Path("/") / name for name in _HOST_FOLDERS] if command else []
     mounts += [_bind(folder.resolve(), str(folder), "ro") for folder in folders if folder.is_dir()]

@@ -106,9 +106,8 @@ def _remove_cgroups(label: Label) -> list[str]:
     removed = []
     for path in cgroups.read().paths(label.cgroup):
         folders = sorted((p for p in path.rglob("*") if p.is_dir()), reverse=True) if path.is_dir() else []
-        for folder in [*folders, *([path] if path.is_dir() else [])]:
-            if _remove_cgroup(folder):
-                removed.append(f"cgroup {folder}")
+        everything = [*folders, *([path] if path.is_dir() else [])]
+        removed += [f"cgroup {folder}" for folder in everything if _remove_cgroup(folder)]
         # The parent of all runs goes with the last of them.
         with contextlib.suppress(OSError):
             path.parent.rmdir()

@@ -1,7 +1,7 @@
 """From slices to observations: what one treatment of one block did. Pure.
 
-A slice counts for a window by the share of its time that lies in it. Agents cut slices on the grid on which windows lie,
-so the error at an edge is at most one operation of the workload.
+A slice counts for a window by the share of its time that lies in it. Agents cut slices on the grid on which windows
+lie, so the error at an edge is at most one operation of the workload.
 """
 
 from __future__ import annotations

@@ -81,7 +81,10 @@ def slice_row(trial: str, workload: str, piece: dict[str, Any]) -> dict[str, Any
 
 
 def compact(file: Path, run: Path) -> None:
-    """Turns one pending file into Parquet and removes it. Each table is written aside and renamed, so a kill repeats it."""
+    """Turns one pending file into Parquet and removes it.
+
+    Each table is written aside and renamed, so a kill repeats it.
+    """
     trial = file.stem.partition("~")[0]
     rows: dict[str, list[dict[str, Any]]] = {"slices": [], "samples": [], "output": []}
     for record in read(file):

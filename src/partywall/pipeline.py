@@ -99,7 +99,8 @@ def check_host(scenario: Scenario) -> None:
     for key, workload in everyone.items():
         if workload.command and not shutil.which(workload.command[0]):
             missing.append(
-                f"{key}.command: {workload.command[0]!r} is not installed or not on the PATH; install it, or give its path"
+                f"{key}.command: {workload.command[0]!r} is not installed or not on the PATH; "
+                "install it, or give its path"
             )
     if missing:
         raise CapabilityError("\n".join(missing))
@@ -129,7 +130,8 @@ def check_commands(scenario: Scenario, *, allowed: bool) -> None:
     if commands and not allowed:
         listing = "\n".join(f"  {command}" for command in commands)
         raise UsageError(
-            f"the scenario would run these commands on this host:\n{listing}\nread them, and run again with --allow-commands"
+            f"the scenario would run these commands on this host:\n{listing}\n"
+            "read them, and run again with --allow-commands"
         )
 
 
@@ -149,7 +151,8 @@ def measure(run: RunDirectory, progress: Progress, work_root: Path = WORK_ROOT) 
                 execute(run, label, decisions(run.plan), progress, observations)
         except OSError as error:
             raise PartywallError(
-                f"{run.path}: {error.strerror or error}; free some space, then go on with: partywall run --resume {run.path}"
+                f"{run.path}: {error.strerror or error}; "
+                f"free some space, then go on with: partywall run --resume {run.path}"
             ) from error
         finally:
             reaper.clean(label)

@@ -79,7 +79,8 @@ def run(
 ) -> int:
     """Measure how well this host isolates its tenants.
 
-    Exit code: 0 all goals hold, 1 one is violated, 3 inconclusive, 2 bad scenario, 4 the host lacks something, 5 a trial failed.
+    Exit code: 0 all goals hold, 1 one is violated, 3 inconclusive, 2 bad scenario, 4 the host lacks something, 5 a
+    trial failed.
     """
     console = Console()
     pipeline.clean_up()

@@ -53,7 +53,10 @@ def examine(console: Console) -> int:
 def _host(facts: dict[str, Any]) -> Iterator[Check]:
     cpus = sorted(os.sched_getaffinity(0))
     model = facts.get("cpu", {}).get("model") or "unknown model"
-    one = "victim and aggressors can only share a CPU, so what comes through caches and memory cannot be told from lost turns"
+    one = (
+        "victim and aggressors can only share a CPU, "
+        "so what comes through caches and memory cannot be told from lost turns"
+    )
     yield Check(
         "CPUs",
         f"{len(cpus)} allowed ({model})",

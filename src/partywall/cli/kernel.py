@@ -51,7 +51,8 @@ def probe(
 
     The kernel's own parameters are given as options: partywall probe cache --level L2 --order random
 
-    What is shown at the end is the median and the range of windows of half a second. It says nothing about neighbours; for those there is 'partywall run'.
+    What is shown at the end is the median and the range of windows of half a second. It says nothing about neighbours;
+    for those there is 'partywall run'.
     """
     info, params = _asked(kernel, "probe", context.args)
     duration_ns = _duration(for_)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
@@ -37,7 +38,7 @@ class Live:
         self._bar = Progress(*columns, console=console, transient=True, refresh_per_second=2)
         self._task = self._bar.add_task(self._doing, total=budget_ns, left_ns=estimate_ns)
 
-    def __enter__(self) -> Live:
+    def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._bar.start()
         return self

@@ -20,13 +20,15 @@ def plan(console: Console, plan: Plan) -> None:
     scenario = plan.scenario
     blocks = scenario.budget // sum(trial.block_ns for trial in plan.trials)
     console.print(
-        f"{scenario.name}: {len(plan.trials)} trials in {plan.rounds} rounds, seed {plan.seed}; measuring {units.format_duration(scenario.budget)}, "
-        f"about {blocks} blocks a trial; with set-up about {units.format_duration(plan.estimate_ns)}",
+        f"{scenario.name}: {len(plan.trials)} trials in {plan.rounds} rounds, seed {plan.seed}; "
+        f"measuring {units.format_duration(scenario.budget)}, about {blocks} blocks a trial; "
+        f"with set-up about {units.format_duration(plan.estimate_ns)}",
         highlight=False,
     )
     for trial in plan.trials:
         levels = ", ".join(f"{path} = {level}" for path, level in trial.levels.items())
-        title = f"{trial.id} on CPU {_list(trial.victim_cpus)}{f' ({levels})' if levels else ''}, one block {units.format_duration(trial.block_ns)}"
+        where = f"{trial.id} on CPU {_list(trial.victim_cpus)}{f' ({levels})' if levels else ''}"
+        title = f"{where}, one block {units.format_duration(trial.block_ns)}"
         table = Table("treatment", "on CPU", "guard", "slot", title=title, title_justify="left")
         for treatment in trial.treatments:
             cpus = trial.aggressor_cpus.get(treatment.aggressor or "", ())

@@ -28,13 +28,17 @@ PILOT_BLOCKS = 10
 ATTEMPTS = 2
 # A guard up to this share of the window after it is short.
 GUARD_SHARE = 0.25
-# To reach the least number of blocks trials may go beyond their share, and the run beyond its budget, by this much in all.
+# To reach the least number of blocks trials may go beyond their share, and the run beyond its budget, by this much
+# in all.
 OVERTIME = 1.2
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """What a run asks of statistics while it goes on. enough: whether a trial is precise enough, and how precise in words."""
+    """What a run asks of statistics while it goes on.
+
+    enough: whether a trial is precise enough, and how precise in words.
+    """
 
     enough: Callable[[Trial, Sequence[Observation]], tuple[bool, str]]
     carries_over: Callable[[Trial, Sequence[Observation]], bool]

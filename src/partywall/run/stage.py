@@ -28,7 +28,10 @@ Message = tuple[str, str, dict[str, Any]]
 
 @dataclass
 class Stage:
-    """A visit's sandboxes with their agents. Messages of all agents come, as (sandbox, method, params), through one queue."""
+    """A visit's sandboxes with their agents.
+
+    Messages of all agents come, as (sandbox, method, params), through one queue.
+    """
 
     trial: Trial
     sandboxes: dict[str, Sandbox] = field(default_factory=dict)
@@ -51,7 +54,8 @@ class Stage:
     def explain(self, name: str, reason: str) -> TrialError:
         """The error for a workload that is gone."""
         return TrialError(
-            f"{self.trial.victim_name}: {_role(name)} ended during the trial: {self.sandboxes[name].reason_gone(reason)}"
+            f"{self.trial.victim_name}: {_role(name)} ended during the trial: "
+            f"{self.sandboxes[name].reason_gone(reason)}"
         )
 
 
@@ -166,7 +170,10 @@ def _watch(stage: Stage) -> None:
 
 
 def _counter(info: dict[str, Any], victim_pid: int | None) -> dict[str, Any]:
-    """A column of the monitor as evidence: the victim's process is called so, for its number changes from visit to visit."""
+    """A column of the monitor as evidence.
+
+    The victim's process is called so, for its number changes from visit to visit.
+    """
     subject = VICTIM if info["subject"] == str(victim_pid) else info["subject"]
     name = f"{subject}.{info['name']}" if subject else info["name"]
     return {"name": name, "unit": info["unit"], "kind": info["kind"], "resource": info["resource"]}

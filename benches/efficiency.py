@@ -1,11 +1,11 @@
 """How much better switching is than measuring one after the other, at equal wall time on this host.
 
 For each victim/aggressor pair, and for the null aggressor beside each, both methods measure the same effect again and
-again, in turn: *sequential* spends the first half of its time on the baseline and the second on the treatment; *switched*
-spends the same time in random blocks of short slots. The figure is the ratio of the variances of the two estimates over
-the repeats. Guards are paid for out of the time of each method. Also checked: that the intervals which the switched method
-states are honest: over null effects they must include no effect, and over real effects, which drift, the intervals of
-the difference between alternate blocks must include zero.
+again, in turn: *sequential* spends the first half of its time on the baseline and the second on the treatment;
+*switched* spends the same time in random blocks of short slots. The figure is the ratio of the variances of the two
+estimates over the repeats. Guards are paid for out of the time of each method. Also checked: that the intervals which
+the switched method states are honest: over null effects they must include no effect, and over real effects, which
+drift, the intervals of the difference between alternate blocks must include zero.
 
 Bar: variance of the null effect ≤ 1/50, of real effects ≤ 1/3; at most 8 % (quick: 15 %) of the intervals exclude what
 they should include.
@@ -70,7 +70,10 @@ class Bench:
         self.number = 0
 
     def blocks(self, orders: Sequence[Sequence[str]], slot_ns: int) -> list[list[float]]:
-        """Measures blocks with these treatments in this order; returns for each the rate of its treatments by order of name."""
+        """Measures blocks with these treatments in this order.
+
+        Returns for each the rate of its treatments by order of name.
+        """
         at = self.clock.now_ns() + 80_000_000
         for order in orders:
             treatments = [
@@ -148,14 +151,16 @@ def main() -> None:
             ratio = statistics.variance(sequential) / statistics.variance(switched)
             ratios.append(ratio)
             effect = math.exp(statistics.mean(switched))
-            text = f"isolation factor {effect:.4f}; sd sequential {statistics.stdev(sequential):.4f}, switched {statistics.stdev(switched):.4f}"
-            print(f"{pair}, {name}: {text}; variance ratio {ratio:.1f}", flush=True)
+            spreads = f"sd sequential {statistics.stdev(sequential):.4f}, switched {statistics.stdev(switched):.4f}"
+            text = f"isolation factor {effect:.4f}; {spreads}; variance ratio {ratio:.1f}"
+            print(f"{pair}, {name}: {text}", flush=True)
         wrong += [dishonest(name, blocks) for name, _, blocks in seen]
     share = sum(wrong) / len(wrong)
     null, real = statistics.median(null_ratios), statistics.median(real_ratios)
     figure = (
-        f"variance of switched against sequential: null 1/{null:.0f} (worst pair 1/{min(null_ratios):.0f}), real effects 1/{real:.1f} "
-        f"(worst pair 1/{min(real_ratios):.1f}); {share:.1%} of {len(wrong)} intervals exclude the truth"
+        f"variance of switched against sequential: null 1/{null:.0f} (worst pair 1/{min(null_ratios):.0f}), "
+        f"real effects 1/{real:.1f} (worst pair 1/{min(real_ratios):.1f}); "
+        f"{share:.1%} of {len(wrong)} intervals exclude the truth"
     )
     conclude("efficiency", figure, met=null >= 50 and real >= 3 and share <= allowed)
 

@@ -4,8 +4,8 @@ On the host: runs with ten aggressors that are all the null kernel, beside diffe
 measures and analyses; each gives ten cells whose truth is known to be "no effect". In simulation: coverage of the
 interval under white, autocorrelated and heavy-tailed noise (benches/honesty_simulation.py).
 
-Bar: of at least 200 null cells (quick: 40) the 95 % interval excludes "no effect" in at most 8 % (quick: 15 %); coverage
-in simulation 93 to 97 %.
+Bar: of at least 200 null cells (quick: 40) the 95 % interval excludes "no effect" in at most 8 % (quick: 15 %);
+coverage in simulation 93 to 97 %.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def main() -> None:
         wrong = sum(not low <= 1 <= high for low, _, high in found)
         widest = max((high - low) / 2 for low, _, high in found)
         print(
-            f"run {number + 1}/{runs}, {victim}: {wrong} of {len(found)} null cells exclude no effect; widest ±{widest:.2%}",
+            f"run {number + 1}/{runs}, {victim}: {wrong} of {len(found)} null cells exclude no effect; "
+            f"widest ±{widest:.2%}",
             flush=True,
         )
         cells += found

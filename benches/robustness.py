@@ -1,10 +1,11 @@
-"""Kills at random moments, and faults: what is left on the host, whether a run can be resumed, and what the user is told.
+"""Kills at random moments, and faults: what is left on the host, whether a run can be resumed, what the user is told.
 
-A run with container sandboxes (process sandboxes where there is no root) is started as a user starts it. At a random moment
-one of its processes is killed with SIGKILL: the controller, an agent, or the OCI runtime's process. Then `partywall reap` is
-run and the host is searched for processes, cgroups, mounts and files of ours; then the run is resumed to its end, and its
-blocks are counted. Faults: the disk under the run directory is full, an agent dies, a command never prints its metric, a
-container hits its memory limit: each must end with an error that names it, and leave nothing.
+A run with container sandboxes (process sandboxes where there is no root) is started as a user starts it. At a random
+moment one of its processes is killed with SIGKILL: the controller, an agent, or the OCI runtime's process. Then
+`partywall reap` is run and the host is searched for processes, cgroups, mounts and files of ours; then the run is
+resumed to its end, and its blocks are counted. Faults: the disk under the run directory is full, an agent dies, a
+command never prints its metric, a container hits its memory limit: each must end with an error that names it, and leave
+nothing.
 
 Bar: nothing left after any kill, every resume ends with all blocks and none twice, every fault named.
 """

@@ -1,10 +1,10 @@
 """What watching costs: an idle agent, slices, and monitors.
 
 Idle: CPU time of an agent with no workload over some seconds. Slices: two stressors of the same kernel on the same CPU
-take turns in random slots, one with slices of 10 ms, one with slices of 10 s; what the first one loses, and the CPU time
-that its other threads use to send slices. Monitors: what a kernel loses in slots in which counters are read, at the rate
-of a run (9 readings a second) and where a run reads them, on another CPU than the victim's. Also told, though not in the
-bar: the CPU time of reading, which is what the victim would lose on a host with one CPU.
+take turns in random slots, one with slices of 10 ms, one with slices of 10 s; what the first one loses, and the CPU
+time that its other threads use to send slices. Monitors: what a kernel loses in slots in which counters are read, at
+the rate of a run (9 readings a second) and where a run reads them, on another CPU than the victim's. Also told, though
+not in the bar: the CPU time of reading, which is what the victim would lose on a host with one CPU.
 
 Bar: idle under 0.1 % of a core; slices and monitors together under 0.5 % of the kernel's throughput.
 """

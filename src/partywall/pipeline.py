@@ -16,11 +16,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from partywall import stats
+from partywall import stats, units
 from partywall.agent import binary
 from partywall.agent.catalogue import Catalogue, shipped
 from partywall.agent.client import AgentClient, start_agent
-from partywall.errors import CapabilityError, PartywallError, Problem, UsageError
+from partywall.errors import AgentError, CapabilityError, PartywallError, Problem, UsageError
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
 from partywall.model.observation import Observation
@@ -36,6 +36,10 @@ from partywall.store import evidence as read_evidence
 
 # Disk kernels must meet a disk: /tmp is often memory.
 WORK_ROOT = Path("/var/tmp")  # noqa: S108 - a folder of the run's own is made in it
+
+MEMORY_PARAMETERS = ("block_bytes", "bytes")
+MEMORY_LEAST = 64 << 20
+MEMORY_CHECK_NS = 10_000_000_000
 
 
 def catalogue() -> Catalogue:
@@ -148,6 +152,7 @@ def measure(run: RunDirectory, progress: Progress, work_root: Path = WORK_ROOT) 
     with _terminated_as_interrupt():
         try:
             with run.exclusive():
+                check_memory(run, progress)
                 execute(run, label, decisions(run.plan), progress, observations)
         except OSError as error:
             raise PartywallError(
@@ -156,6 +161,37 @@ def measure(run: RunDirectory, progress: Progress, work_root: Path = WORK_ROOT) 
             ) from error
         finally:
             reaper.clean(label)
+
+
+def check_memory(run: RunDirectory, progress: Progress) -> None:
+    """Touches as much memory as the largest trial will use, and times it (VITS, section 4.1).
+
+    CapabilityError if the host has not as much; a note, kept with the run, if it is not really there.
+    """
+    needed = max(memory_needed(trial) for trial in run.plan.trials)
+    progress.doing(f"checking that {units.format_bytes(needed)} of memory are there")
+    with host_agent() as agent:
+        try:
+            found = agent.call("memory.check", bytes=needed, budget_ns=MEMORY_CHECK_NS, timeout_s=60)
+        except AgentError as error:
+            raise CapabilityError(f"memory for the run's workloads: {error}") from error
+    run.append("memory_checked", bytes=needed, found=found)
+    if found["doubt"] is not None:
+        progress.note(f"memory: {units.format_bytes(needed)} may not really be there: {found['doubt']}")
+
+
+def memory_needed(trial: Trial) -> int:
+    """Bytes that a trial's kernels hold at the least, by their parameters; commands are not known."""
+    kernels = [(trial.victim.probe, trial.victim)] + [(a.stressor, a) for a in trial.aggressors.values()]
+    total = MEMORY_LEAST
+    for name, workload in kernels:
+        if info := catalogue().kernel(name or ""):
+            defaults = {key: schema.get("default") for key, schema in info.params.get("properties", {}).items()}
+            asked = defaults | workload.params
+            # Bandwidth kernels hold two or three blocks; what files and requests take is the page cache's affair.
+            sizes = [units.parse_bytes(asked[key]) for key in MEMORY_PARAMETERS if asked.get(key) is not None]
+            total += workload.threads * 2 * sum(sizes)
+    return total
 
 
 def decisions(plan: Plan) -> Decisions:

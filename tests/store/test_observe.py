@@ -5,11 +5,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partywall.agent.catalogue import shipped
 from partywall.model.evidence import Counter
 from partywall.model.plan import Slot
+from partywall.model.scenario import Scenario
+from partywall.plan import Topology, make
 from partywall.store.observe import Block, Samples, Window, observe, rate
 
 MS = 1_000_000
+SCENARIO = {
+    "partywall": 1,
+    "name": "t",
+    "victims": {"v": {"probe": "integer"}},
+    "aggressors": {"same": {"stressor": "integer", "sandbox": {"cpus": "same"}}, "next": {"stressor": "integer"}},
+}
+TRIAL = make(Scenario.model_validate(SCENARIO), Topology((0, 1)), shipped()).trials[0]
 
 
 def piece(start_ms, end_ms, work, thread=0, latency=()):
@@ -50,14 +60,14 @@ def test_the_guard_does_not_count_and_halves_are_told_apart():
         *(piece(10 * n, 10 * n + 10, 10.0) for n in (1, 2)),
         *(piece(10 * n, 10 * n + 10, 30.0) for n in (3, 4)),
     ]
-    (seen,) = observe(Block("t", 3, (slot(0, 10, 50),)), Window(rows), {}, {})
+    (seen,) = observe(Block("000-v", 3, (slot(0, 10, 50),)), TRIAL, Window(rows), {}, {})
     assert (seen.rate, seen.early_rate, seen.late_rate) == pytest.approx((2000, 1000, 3000))
     assert (seen.block, seen.position, seen.cpu_share) == (3, 0, pytest.approx(0.5))
 
 
 def test_a_victim_that_stalls_through_a_slot_is_a_rate_near_zero_and_not_missing():
     rows = [piece(0, 10, 10.0), piece(10, 210, 1.0), piece(210, 220, 10.0)]
-    (seen,) = observe(Block("t", 0, (slot(0, 20, 120),)), Window(rows), {}, {})
+    (seen,) = observe(Block("000-v", 0, (slot(0, 20, 120),)), TRIAL, Window(rows), {}, {})
     assert seen.rate == pytest.approx(5.0)
 
 
@@ -67,14 +77,14 @@ def test_latencies_belong_to_the_slot_in_which_most_of_their_slice_lies():
         piece(10, 20, 1.0, latency=[(5, 2), (9, 1)]),
         piece(18, 30, 1.0, latency=[(7, 4)]),
     ]
-    (seen,) = observe(Block("t", 0, (slot(0, 10, 20),)), Window(rows), {}, {})
+    (seen,) = observe(Block("000-v", 0, (slot(0, 10, 20),)), TRIAL, Window(rows), {}, {})
     assert seen.latency.counts == {5: 2, 9: 1}
 
 
 def test_achieved_is_a_share_of_the_calibrated_maximum():
     noise = Window([piece(0, 50, 25.0)])
     (seen,) = observe(
-        Block("t", 0, (slot(0, 0, 50),)), Window([piece(0, 50, 1.0)]), {"noise": noise}, {"noise": 1000.0}
+        Block("000-v", 0, (slot(0, 0, 50),)), TRIAL, Window([piece(0, 50, 1.0)]), {"noise": noise}, {"noise": 1000.0}
     )
     assert seen.achieved == {"noise": pytest.approx(0.5)}
 
@@ -101,8 +111,21 @@ def test_stolen_time_of_the_victims_cpu_makes_a_disturbance():
     counters = (Counter("cpu0.cpu_steal_ns", "nanoseconds", "total", "cpu"),)
     at = np.array([0, 100 * MS], dtype=np.int64)
     samples = Samples(counters, at, np.array([[0.0], [20.0 * MS]]))
-    block = Block("t", 0, (slot(0, 0, 100),))
-    (seen,) = observe(block, Window([piece(0, 100, 1.0)]), {}, {}, samples, (0,))
+    block = Block("000-v", 0, (slot(0, 0, 100),))
+    (seen,) = observe(block, TRIAL, Window([piece(0, 100, 1.0)]), {}, {}, samples)
     assert seen.disturbed == ("steal 20%",)
-    (other,) = observe(block, Window([piece(0, 100, 1.0)]), {}, {}, samples, (1,))
+    elsewhere = TRIAL.model_copy(update={"victim_cpus": (1,)})
+    (other,) = observe(block, elsewhere, Window([piece(0, 100, 1.0)]), {}, {}, samples)
     assert other.disturbed == ()
+
+
+def test_waiting_for_the_cpu_is_foreign_load_only_where_nobody_of_ours_is_on_it():
+    counters = (Counter("victim.process_run_queue_wait_ns", "nanoseconds", "total", "cpu"),)
+    samples = Samples(counters, np.array([0, 100 * MS], dtype=np.int64), np.array([[0.0], [30.0 * MS]]))
+
+    def disturbed(treatment):
+        block = Block("000-v", 0, (slot(0, 0, 100, treatment),))
+        return observe(block, TRIAL, Window([piece(0, 100, 1.0)]), {}, {}, samples)[0].disturbed
+
+    expected = ("foreign load: the victim waited 30% of the slot for its CPU",)
+    assert (disturbed("baseline"), disturbed("next@1"), disturbed("same@1")) == (expected, expected, ())

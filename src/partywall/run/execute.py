@@ -28,8 +28,7 @@ PILOT_BLOCKS = 10
 ATTEMPTS = 2
 # A guard up to this share of the window after it is short.
 GUARD_SHARE = 0.25
-# To reach the least number of blocks trials may go beyond their share, and the run beyond its budget, by this much
-# in all.
+# To reach the least number of blocks a trial may go beyond its share of the budget, by this much.
 OVERTIME = 1.2
 
 
@@ -185,8 +184,7 @@ class Visitor:
 
     def _goes_on(self, tally: Tally, elapsed_ns: int, share_ns: int, *, last: bool) -> bool:
         if last and tally.blocks < self.plan.scenario.min_blocks:
-            others_ns = sum(t.measured_ns for t in self.tallies.values() if t is not tally)
-            return others_ns + tally.measured_ns < OVERTIME * self.plan.scenario.budget
+            return tally.measured_ns < OVERTIME * self.plan.scenario.budget / len(self.tallies)
         return elapsed_ns + tally.trial.block_ns * tally.stretch // 2 < share_ns
 
     def _settle(self, recorder: Recorder, tally: Tally) -> None:

@@ -105,9 +105,7 @@ class Recorder:
 
     def _observe(self, block: Block) -> tuple[Observation, ...]:
         victim = self._windows[VICTIM]
-        return observe(
-            block, victim, self._windows, self._stage.rate_max, self._as_samples(), self._stage.trial.victim_cpus
-        )
+        return observe(block, self._stage.trial, victim, self._windows, self._stage.rate_max, self._as_samples())
 
     def _as_samples(self) -> Samples:
         values = np.array([[np.nan if v is None else v for v in row] for _, row in self._samples], dtype=float)

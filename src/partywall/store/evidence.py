@@ -45,11 +45,11 @@ def evidence(run: RunDirectory) -> Evidence:
                 raise _no_slices(run, event)
             observations += observe(
                 block,
+                trial,
                 windows[VICTIM],
                 windows,
                 maxima.get(event["visit"], {}),
                 samples.get(event["visit"]),
-                trial.victim_cpus,
             )
         timeline[trial.id] = tuple(_timeline(tables, [_block(event) for event in blocks[:TIMELINE_BLOCKS]]))
     ended = [event["kind"] for event in run.events("run_started", "run_ended")]

@@ -6,7 +6,7 @@ lie, so the error at an edge is at most one operation of the workload.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +14,12 @@ import numpy as np
 
 from partywall.model.evidence import Counter
 from partywall.model.observation import Histogram, Observation
-from partywall.model.plan import Slot
+from partywall.model.plan import Slot, Treatment, Trial
 
 # Of the victim's CPU time, what others of the host may take before a slot is called disturbed.
 STEAL_SHARE = 0.05
+# Of the slot's time, what the victim may wait for its CPU where nobody of ours is on it.
+WAIT_SHARE = 0.05
 
 
 @dataclass
@@ -108,15 +110,15 @@ class Samples:
 
 def observe(
     block: Block,
+    trial: Trial,
     victim: Window,
     aggressors: Mapping[str, Window],
     maxima: Mapping[str, float],
     samples: Samples | None = None,
-    victim_cpus: Sequence[int] = (),
 ) -> tuple[Observation, ...]:
     """One observation a slot of `block`. maxima: calibrated work per second of each aggressor."""
     return tuple(
-        _observation(block, position, slot, victim, aggressors, maxima, samples, victim_cpus)
+        _observation(block, position, slot, victim, aggressors, maxima, samples, trial)
         for position, slot in enumerate(block.slots)
     )
 
@@ -129,7 +131,7 @@ def _observation(
     aggressors: Mapping[str, Window],
     maxima: Mapping[str, float],
     samples: Samples | None,
-    victim_cpus: Sequence[int],
+    trial: Trial,
 ) -> Observation:
     start_ns, end_ns = slot.measure_ns, slot.end_ns
     middle_ns = (start_ns + end_ns) // 2
@@ -154,12 +156,23 @@ def _observation(
         latency=_latency(inside),
         achieved=achieved,
         counters=counters,
-        disturbed=_disturbed(counters, victim_cpus),
+        disturbed=tuple(_disturbances(counters, trial, trial.treatment(slot.treatment))),
     )
 
 
-def _disturbed(counters: Mapping[str, float], victim_cpus: Sequence[int]) -> tuple[str, ...]:
-    """What was done to the victim's CPUs by others than us: time the hypervisor took."""
-    stolen = [counters[name] for cpu in victim_cpus if (name := f"cpu{cpu}.cpu_steal_ns") in counters]
-    share = sum(stolen) / len(stolen) / 1e9 if stolen else 0.0
-    return (f"steal {share:.0%}",) if share > STEAL_SHARE else ()
+def _disturbances(counters: Mapping[str, float], trial: Trial, treatment: Treatment) -> Iterator[str]:
+    """What others than us did to the victim: time the hypervisor took, and turns on its CPU that others had."""
+    stolen = [counters[name] for cpu in trial.victim_cpus if (name := f"cpu{cpu}.cpu_steal_ns") in counters]
+    steal = sum(stolen) / len(stolen) / 1e9 if stolen else 0.0
+    if steal > STEAL_SHARE:
+        yield f"steal {steal:.0%}"
+    waited = counters.get("victim.process_run_queue_wait_ns", 0.0) / 1e9
+    if waited > WAIT_SHARE * len(trial.victim_cpus) and not _contends(trial, treatment):
+        yield f"foreign load: the victim waited {waited:.0%} of the slot for its CPU"
+
+
+def _contends(trial: Trial, treatment: Treatment) -> bool:
+    """Whether the treatment itself makes the victim wait: a neighbour on its CPUs, or a ceiling."""
+    neighbours = {cpu for name in treatment.intensities for cpu in trial.aggressor_cpus.get(name, ())}
+    limited = treatment.victim_limits is not None or trial.victim.sandbox.cpu_limit is not None
+    return limited or bool(neighbours & set(trial.victim_cpus))

@@ -70,7 +70,8 @@ class AgentClient:
             threading.Thread(target=self._read, name=f"read-{name}", daemon=True),
             threading.Thread(target=self._drain_stderr, name=f"stderr-{name}", daemon=True),
         ]
-        for thread in self._threads:
+        # What it says last is read by the time its end is noticed.
+        for thread in reversed(self._threads):
             thread.start()
         self.hello: dict[str, Any] = {}
 
@@ -99,7 +100,8 @@ class AgentClient:
         except TimeoutError:
             raise AgentError(f"agent {self.name}: {method} was not answered within {timeout_s:g} s") from None
         except (OSError, ValueError) as error:
-            raise AgentError(f"agent {self.name}: {method}: {self._last_words(str(error))}") from error
+            reason = self._end() if isinstance(error, BrokenPipeError) else str(error)
+            raise AgentError(f"agent {self.name}: {method}: {self._last_words(reason)}") from error
         finally:
             with self._lock:
                 self._open.pop(number, None)

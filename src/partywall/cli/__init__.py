@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
+import re
 import sys
 import traceback
 from typing import NoReturn
@@ -13,10 +16,13 @@ from partywall.cli.app import app
 from partywall.errors import Exit, PartywallError
 
 INTERRUPTED = 130
+CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 
 def main() -> NoReturn:
     """Runs the command line and ends the process with the exit code that the errors' docstring explains."""
+    # A terminal that knows no line drawing shows question marks, not an error.
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
         outcome = app(standalone_mode=False)
     except PartywallError as error:
@@ -27,11 +33,30 @@ def main() -> NoReturn:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has gone, which is theirs to decide.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _stop_output()
         sys.exit(Exit.HOLDS)
     except Exception as error:  # noqa: BLE001 - the last stop
         sys.exit(_unexpected(error))
-    sys.exit(outcome if isinstance(outcome, int) else Exit.HOLDS)
+    sys.exit(_flushed(outcome if isinstance(outcome, int) else Exit.HOLDS))
+
+
+def _flushed(outcome: int) -> int:
+    """Output that cannot be written shows only now, if it was short."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return _unwritten(error)
+    return outcome
+
+
+def _unwritten(error: OSError) -> int:
+    _stop_output()
+    sys.stderr.write(f"partywall: cannot write: {error.strerror}; free some space, or send the output elsewhere\n")
+    return Exit.FAILED
+
+
+def _stop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 # Typer carries a click of its own; this is the base of all its complaints about a command line.
@@ -45,10 +70,23 @@ def _unexpected(error: Exception) -> int:
     if isinstance(error, typer.Abort):
         return INTERRUPTED
     if isinstance(error, _Complaint):
-        message = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
+        message = _with_value(str(error.format_message()).rstrip("."))  # type: ignore[attr-defined]
         # A group without a command answers with its help, which needs no advice.
         sys.stderr.write(f"{message}\n" if "\n" in message else f"partywall: {message}; see --help\n")
         return Exit.USAGE
+    if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
+        return _unwritten(error)
     traceback.print_exc()
     sys.stderr.write(f"partywall: this is a bug: {error!r}; please report it with the lines above\n")
     return Exit.BUG
+
+
+def _with_value(message: str) -> str:
+    """Typer names the option that has a wrong value, and not the value."""
+    named = re.match(r"Invalid value for '(--[a-z-]+)': ", message)
+    given = [*sys.argv[1:], ""]
+    for word, following in itertools.pairwise(given):
+        option, equals, value = word.partition("=")
+        if named and option == named[1]:
+            return f"{option}: {value if equals else following!r}: {message[named.end() :]}"
+    return message

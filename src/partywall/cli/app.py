@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
@@ -12,9 +13,9 @@ from partywall import __version__, pipeline, units
 from partywall.cli import show
 from partywall.cli.kernel import PARAMETERS, WorkDir, probe, stress
 from partywall.cli.live import Live
-from partywall.errors import Exit, PartywallError, UsageError
+from partywall.errors import Exit, PartywallError, Problem, UsageError
 from partywall.model.finding import Outcome
-from partywall.scenario import find, json_schema, load, names
+from partywall.scenario import changed, find, json_schema, load, names, text
 from partywall.stats import compare as compare_findings
 from partywall.store import RunDirectory
 
@@ -33,6 +34,8 @@ app.command(context_settings=PARAMETERS)(probe)
 app.command(context_settings=PARAMETERS)(stress)
 
 EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INCONCLUSIVE: Exit.INCONCLUSIVE}
+
+T = TypeVar("T")
 
 ScenarioName = Annotated[
     str,
@@ -95,7 +98,7 @@ def run(
     if scenario is None:
         raise UsageError("no scenario is named; try: partywall run demo")
     path = find(scenario)
-    asked = load(path).model_copy(update=_overrides(budget, precision))
+    asked = changed(load(path), _overrides(budget, precision))
     facts = pipeline.host_facts()
     plan = pipeline.plan(asked, facts, seed)
     if dry_run:
@@ -103,23 +106,28 @@ def run(
         return Exit.HOLDS
     pipeline.check_commands(asked, allowed=allow_commands)
     pipeline.check_folder(work_dir)
-    text = path.read_text(encoding="utf-8-sig")
-    directory = RunDirectory.create(out or Path("runs") / pipeline.new_run_name(asked), text, plan, facts)
+    directory = RunDirectory.create(out or Path("runs") / pipeline.new_run_name(asked), text(path), plan, facts)
     return _measure_and_report(directory, console, work_dir, allow_commands=allow_commands)
 
 
 def _overrides(budget: str | None, precision: str | None) -> dict[str, float]:
     found: dict[str, float] = {}
-    try:
-        if budget is not None:
-            found["budget"] = units.parse_duration_ns(budget)
-        if precision is not None:
-            found["precision"] = units.parse_share(precision)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    if found.get("budget", 1) <= 0 or not 0 < found.get("precision", 0.5) <= 1:
-        raise UsageError("--budget must be longer than nothing, and --precision between 0 and 100 %")
+    if budget is not None:
+        found["budget"] = _parsed("--budget", budget, units.parse_duration_ns)
+    if precision is not None:
+        found["precision"] = _parsed("--precision", precision, units.parse_share)
+    if not 0 < found.get("precision", 0.5) <= 1:
+        raise UsageError(
+            Problem(f"{precision} is out of range", "give more than 0 and at most 100%", key="--precision")
+        )
     return found
+
+
+def _parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise UsageError(Problem(str(error), key=option)) from None
 
 
 def _measure_and_report(directory: RunDirectory, console: Console, work_dir: Path, *, allow_commands: bool) -> int:
@@ -180,10 +188,11 @@ def compare(
     """
     from partywall.report import compare_view  # noqa: PLC0415 - what draws is slow to import
 
-    try:
-        share = units.parse_share(tolerance)
-    except ValueError as error:
-        raise UsageError(f"--tolerance: {error}") from None
+    share = _parsed("--tolerance", tolerance, units.parse_share)
+    if not 0 <= share < 1:
+        raise UsageError(
+            Problem(f"{tolerance} is out of range", "give 0 or more and less than 100%", key="--tolerance")
+        )
     findings = [pipeline.analyse(RunDirectory.open(path))[1] for path in (run, reference)]
     comparison = compare_findings(findings[0], findings[1], share)
     compare_view.show(comparison, Console())
@@ -251,7 +260,7 @@ def list_() -> int:
 @scenarios.command("show")
 def show_(scenario: ScenarioName) -> int:
     """Print a scenario's text, to copy and change."""
-    typer.echo(find(scenario).read_text(), nl=False)
+    typer.echo(text(find(scenario)), nl=False)
     return Exit.HOLDS
 
 

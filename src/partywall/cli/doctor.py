@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from partywall import pipeline, units
-from partywall.errors import CapabilityError, Exit
+from partywall.errors import AgentError, CapabilityError, Exit
 from partywall.sandbox import cgroups
 from partywall.sandbox.container import disk_of
 from partywall.sandbox.label import state_root
@@ -38,7 +38,7 @@ def examine(console: Console) -> int:
     try:
         facts = pipeline.host_facts()
         checks.append(Check("agent", "answers", there=True))
-    except CapabilityError as error:
+    except (CapabilityError, AgentError) as error:
         checks.append(
             Check("agent", str(error), there=False, cost="nothing can be measured", remedy="make build", needed=True)
         )

@@ -24,6 +24,7 @@ from partywall.agent.client import AgentClient
 from partywall.errors import Exit, Problem, TrialError, UsageError
 from partywall.report import figures
 from partywall.sandbox import Label, Sandbox, Settings, make, reap, reaper
+from partywall.scenario.explain import did_you_mean
 
 ID = "workload"
 CALIBRATION_NS = 300_000_000
@@ -94,7 +95,7 @@ def stress(
 def _asked(kernel: str, role: Role, arguments: Sequence[str]) -> tuple[KernelInfo, dict[str, Any]]:
     info = shipped().kernel(kernel)
     if info is None:
-        raise UsageError(Problem(f"no kernel is called {kernel!r}", f"there are {', '.join(shipped().names(role))}"))
+        raise UsageError(Problem(f"no kernel is called {kernel!r}", did_you_mean(kernel, shipped().names(role))))
     if not info.can_be(role):
         other = "partywall stress" if role == "probe" else "partywall probe"
         raise UsageError(Problem(f"{kernel} cannot be used as a {role}", f"try: {other} {kernel}"))

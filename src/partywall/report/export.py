@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import vl_convert
 
-from partywall.errors import UsageError
+from partywall.errors import Problem, UsageError
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Cell, Estimate, Findings
 from partywall.model.observation import Observation
@@ -40,8 +40,13 @@ def export_all(
     unknown = [name for name in wanted if name not in FORMATS]
     if unknown:
         raise UsageError(f"no format is called {', '.join(map(repr, unknown))}; there are {', '.join(FORMATS)}")
-    directory.mkdir(parents=True, exist_ok=True)
-    return tuple(path for name in wanted for path in FORMATS[name](findings, evidence, directory))
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return tuple(path for name in wanted for path in FORMATS[name](findings, evidence, directory))
+    except OSError as error:
+        place = str(error.filename or directory)
+        remedy = "check its permissions and the room on its disk, then repeat: partywall report"
+        raise UsageError(Problem(f"cannot be written: {error.strerror or error}", remedy, place)) from None
 
 
 def csv_text(findings: Findings) -> str:

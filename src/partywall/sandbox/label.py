@@ -12,6 +12,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from partywall.errors import Problem, UsageError
+
 VARIABLE = "PARTYWALL_RUN"
 
 
@@ -45,7 +47,14 @@ class Label:
     def create(cls, run: str, work_root: Path) -> Label:
         """Makes the folders of run `run`; the owner is this process."""
         label = cls(run=run, state=state_root() / run, work=work_root / f"partywall-{run}")
-        label.state.mkdir(parents=True, mode=0o700)
+        try:
+            label.state.mkdir(parents=True, mode=0o700)
+        except OSError as error:
+            raise UsageError(
+                Problem(
+                    f"cannot be made: {error.strerror}", "set $PARTYWALL_STATE to a folder of yours", str(label.state)
+                )
+            ) from None
         owner = {"run": run, "pid": os.getpid(), "start_ticks": start_ticks(os.getpid()), "work": str(label.work)}
         # Written before anything is made that would have to be found again.
         (label.state / "owner.json").write_text(json.dumps(owner))

@@ -30,6 +30,11 @@ class Runtime:
         candidates = [prefer] if prefer else ["crun", "runc"]
         found = next((name for name in candidates if shutil.which(name)), None)
         if found is None:
+            if prefer:
+                raise CapabilityError(
+                    f"$PARTYWALL_RUNTIME names {prefer!r}, which is not installed or not on the PATH; "
+                    "unset it, or name an OCI runtime that is, such as crun"
+                )
             raise CapabilityError(
                 f"no OCI runtime was found (looked for {', '.join(candidates)}), so backend: container cannot run; "
                 "install one (apt-get install crun) or use backend: process"

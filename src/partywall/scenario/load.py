@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import re
 import stat
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from collections.abc import Set as AbstractSet
 from importlib import resources
 from pathlib import Path as FilePath
@@ -35,9 +35,27 @@ def load(path: str | FilePath, catalogue: Catalogue | None = None) -> Scenario:
     return _loads(_read(FilePath(path)), str(path), catalogue)
 
 
-def loads(text: str | bytes, file: str = "<text>", catalogue: Catalogue | None = None) -> Scenario:
+def text(path: FilePath) -> str:
+    """A scenario file's text as it stands, whatever it says. Raises UsageError if it is no text."""
+    try:
+        return _read(path).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError(Problem("this is no UTF-8 text", "give the path of a scenario file", str(path))) from None
+
+
+def loads(content: str | bytes, file: str = "<text>", catalogue: Catalogue | None = None) -> Scenario:
     """Like `load`, of text at hand; `file` is what messages call it."""
-    return _loads(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text, file, catalogue)
+    raw = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+    return _loads(raw, file, catalogue)
+
+
+def changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
+    """A checked scenario with other values of some keys, checked again. Raises UsageError with all of its problems."""
+    other = scenario.model_copy(update=dict(changes))
+    problems = [Problem(m.message, m.remedy, key=f"--{key_text(m.path)}") for m in check(other, shipped())]
+    if problems:
+        raise UsageError(*problems)
+    return other
 
 
 def names() -> tuple[str, ...]:

@@ -37,7 +37,7 @@ class RunDirectory:
             ) from None
         except OSError as error:
             raise UsageError(f"{path} cannot be made: {error.strerror}; give another --out") from None
-        (path / "scenario.yaml").write_text(scenario_text)
+        (path / "scenario.yaml").write_text(scenario_text, encoding="utf-8")
         (path / "host.json").write_text(json.dumps(host, indent=1))
         # The plan last: with it the directory is complete enough to be resumed.
         (path / "plan.json").write_text(plan.model_dump_json(indent=1))
@@ -46,8 +46,7 @@ class RunDirectory:
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
         """An existing one; UsageError if there is none at `path`, or its plan or host facts cannot be used."""
-        if not os.path.isfile(path / "plan.json") and os.access(path, os.X_OK):  # noqa: PTH113 - Path.is_file raises
-            why = "it has no plan.json" if path.is_dir() else "it is no folder" if path.exists() else "nothing is there"
+        if why := _no_run(path):
             raise UsageError(
                 f"{path} is no run directory ({why}); give the folder that 'partywall run' named at its end"
             )
@@ -147,6 +146,16 @@ class RunDirectory:
         """Turns what visits that ended, or were killed, left pending into Parquet."""
         for file in sorted((self.path / "pending").glob("*.jsonl")):
             compact(file, self.path)
+
+
+def _no_run(path: Path) -> str:
+    try:
+        (path / "plan.json").lstat()
+    except FileNotFoundError:
+        return "it has no plan.json" if path.is_dir() else "nothing is there"
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def _lock(descriptor: int, path: Path) -> None:

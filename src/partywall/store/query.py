@@ -22,6 +22,8 @@ def table(run: RunDirectory, query: str) -> tuple[Sequence[str], Sequence[Sequen
     """Column names and rows of `query`; UsageError with DuckDB's own words if it cannot be answered."""
     with run.exclusive():
         run.compact()
+    if not query.strip():
+        raise UsageError("the query is empty; try: select * from events limit 5")
     database = duckdb.connect()
     try:
         for view in _views(run):

@@ -1,0 +1,116 @@
+"""What a user does on the first day, in short form: every command does its work, and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import corpus
+import pytest
+
+pytestmark = pytest.mark.host
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--version",), "partywall "),
+        (("kernels",), "memory-copy"),
+        (("scenario", "list"), "demo"),
+        (("scenario", "check", "tiny.yaml"), "tiny.yaml: good: 1 victims, 1 aggressors"),
+        (("scenario", "show", "demo"), "partywall: 1"),
+        (("scenario", "schema"), '"$schema"'),
+        (("run", "tiny.yaml", "--dry-run"), "Nothing was measured"),
+        (("sql", "done", "select count(*) as blocks from events where kind = 'block_done'"), "blocks"),
+        (("reap",), "nothing was left"),
+    ],
+)
+def test_what_only_reads_says_its_piece_and_touches_nothing(folder: Path, arguments: tuple[str, ...], said: str):
+    outcome = corpus.run(folder, *arguments)
+    assert outcome.exit == 0, outcome.text
+    assert said in outcome.text
+    assert (outcome.left, outcome.half_done) == ((), ())
+
+
+def test_the_doctor_lists_what_is_there_and_what_is_missing(folder: Path):
+    outcome = corpus.run(folder, "doctor")
+    assert outcome.exit in (0, 4)
+    assert "agent: answers" in outcome.text
+    assert "backend process" in outcome.text
+
+
+def test_the_printed_schema_is_json(folder: Path):
+    assert json.loads(corpus.run(folder, "scenario", "schema").output)["properties"]["victims"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("probe", "integer", "--for", "300ms"), "DMIPS"),
+        (("stress", "integer", "--intensity", "0.5", "--for", "500ms"), "of its maximum"),
+    ],
+)
+def test_a_kernel_by_hand_shows_its_figure_and_leaves_nothing(folder: Path, arguments: tuple[str, ...], said: str):
+    outcome = corpus.run(folder, *arguments, "--work-dir", "work")
+    assert outcome.exit == 0, outcome.text
+    assert said in outcome.text
+    assert outcome.left == ()
+
+
+def test_a_run_ends_with_its_report(finished: Path):
+    assert {"plan.json", "host.json", "events.jsonl", "report.html", "findings.json"} <= {
+        p.name for p in finished.iterdir()
+    }
+    assert len(json.loads((finished / "findings.json").read_text())["cells"]) == 2
+
+
+def test_a_report_made_again_finds_the_same(folder: Path):
+    findings = (folder / "done" / "findings.json").read_text()
+    outcome = corpus.run(folder, "report", "done", "-f", "json", "-f", "csv", "-f", "parquet")
+    assert outcome.exit in (0, 1, 3), outcome.text
+    assert (folder / "done" / "findings.json").read_text() == findings
+    assert {"done/cells.csv", "done/observations.parquet"} <= set(outcome.half_done)
+
+
+def test_a_run_compared_with_itself_has_not_got_worse(folder: Path):
+    outcome = corpus.run(folder, "compare", "done", "done")
+    # Uncertain it may be: the run is short.
+    assert outcome.exit in (0, 3), outcome.text
+    assert "integer" in outcome.text
+
+
+def test_a_finished_run_is_not_measured_again(folder: Path):
+    events = (folder / "done" / "events.jsonl").read_bytes()
+    outcome = corpus.run(folder, "run", "--resume", "done", "--work-dir", "work")
+    assert outcome.exit in (0, 1, 3), outcome.text
+    assert "nothing is left to measure" in outcome.text
+    assert (folder / "done" / "events.jsonl").read_bytes() == events
+
+
+def test_an_interrupted_run_leaves_nothing_and_is_resumed_with_all_its_slices(folder: Path):
+    (folder / "long.yaml").write_text(corpus.TINY.replace("50%", "0.01%"))
+    environment, witness = corpus.surroundings(folder, {})
+    argv = [*corpus.PARTYWALL, "run", "long.yaml", "--out", "run", "--work-dir", "work"]
+    events = folder / "run" / "events.jsonl"
+    with subprocess.Popen(argv, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "measuring" in line or "blocks" in line:
+                break
+        while process.poll() is None and b"block_done" not in events.read_bytes():
+            pass
+        process.send_signal(signal.SIGINT)
+        output = process.stdout.read()
+    assert process.returncode == 130
+    assert "partywall run --resume run" in " ".join(output.split())
+    assert corpus.left(folder, witness) == ()
+    interrupted = events.read_bytes().count(b'"kind": "block_done"')
+    resumed = corpus.run(folder, "run", "--resume", "run", "--work-dir", "work")
+    assert resumed.exit in (0, 1, 3), resumed.text
+    assert resumed.left == ()
+    assert events.read_bytes().count(b'"kind": "block_done"') > interrupted
+    corpus.run(folder, "report", "run", "-f", "parquet")
+    query = "select count(*) filter (rate <= 0) || ' without work of ' || count(*) as found from observations"
+    assert "0 without work of" in corpus.run(folder, "sql", "run", query).text

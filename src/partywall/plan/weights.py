@@ -1,8 +1,8 @@
-"""CPU reservations as weights. Pure.
+"""CPU reservations as weights: what makes a promised share hold when a neighbour on the same CPU wants all it can get.
 
-They make a promised share hold when every neighbour on the same CPUs wants all it can get. Linux promises shares by
-weight alone (cpu.shares, cpu.weight), so a reservation r becomes a weight of r out of all the weights that compete. The
-unreserved share is split among the others by their own weights.
+Linux promises shares by weight alone (cpu.shares, cpu.weight), so a reservation r becomes a weight of r against 1 − r
+for whoever presses without one. In a block one neighbour presses at a time; each of them gets the whole unreserved share,
+by its own weight, so that the promise does not depend on how many neighbours a scenario lists. Pure.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def weights(sandboxes: Mapping[str, Sandbox]) -> dict[str, float | None]:
     reserved = {name: s.cpu_reservation for name, s in sandboxes.items() if s.cpu_reservation is not None}
     if not reserved:
         return {name: None if s.cpu_weight is None else float(s.cpu_weight) for name, s in sandboxes.items()}
-    own = {name: float(s.cpu_weight or USUAL) for name, s in sandboxes.items() if name not in reserved}
     rest = max(0.0, 1 - sum(reserved.values()))
-    total = sum(own.values())
-    shared = {name: SCALE * rest * weight / total for name, weight in own.items()}
-    return {name: shared[name] if name in shared else SCALE * reserved[name] for name in sandboxes}
+    return {
+        name: SCALE * (reserved[name] if name in reserved else rest * (s.cpu_weight or USUAL) / USUAL)
+        for name, s in sandboxes.items()
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,10 @@ LEAD_NS = 300_000_000
 LEAD_MIN_NS = 60_000_000
 # Blocks before the first look at carry-over; fewer would not show it.
 PILOT_BLOCKS = 10
+# Blocks before the first look at how often the victim reports, and the most of a window that may lie in slices which
+# reach beyond their slot.
+COARSE_BLOCKS = 3
+STRADDLE_MAX = 0.1
 ATTEMPTS = 2
 # A guard up to this share of the window after it is short.
 GUARD_SHARE = 0.25
@@ -55,6 +60,8 @@ class Tally:
     failures: int = 0
     finished: bool = False
     visits_done: set[str] = field(default_factory=set)
+    pilot_tested: set[int] = field(default_factory=set)
+    coarse_tested: set[int] = field(default_factory=set)
 
     @property
     def blocks(self) -> int:
@@ -163,6 +170,7 @@ class Visitor:
 
     def _blocks(self, stage: Stage, recorder: Recorder, tally: Tally, share_ns: int, *, last: bool) -> None:
         self.progress.doing(f"{tally.trial.id}: measuring")
+        recorder.wait_for_first(self.clock)
         start_ns = self.clock.now_ns() + LEAD_NS
         began_ns, before = start_ns, None
         limiter = Limiter(stage, self.clock)
@@ -176,44 +184,57 @@ class Visitor:
             tally.next_block += 1
             start_ns, before = slots[-1].end_ns, treatments[-1]
             self.clock.sleep_until(start_ns - LEAD_NS)
-            self._settle(recorder, tally)
+            self._settle(recorder, limiter, tally)
             limiter.check()
         limiter.follow(())
         recorder.wait_for_all(self.clock)
-        self._settle(recorder, tally)
+        self._settle(recorder, limiter, tally)
 
     def _goes_on(self, tally: Tally, elapsed_ns: int, share_ns: int, *, last: bool) -> bool:
         if last and tally.blocks < self.plan.scenario.min_blocks:
             return tally.measured_ns < OVERTIME * self.plan.scenario.budget / len(self.tallies)
         return elapsed_ns + tally.trial.block_ns * tally.stretch // 2 < share_ns
 
-    def _settle(self, recorder: Recorder, tally: Tally) -> None:
+    def _settle(self, recorder: Recorder, limiter: Limiter, tally: Tally) -> None:
         """Takes in the blocks whose slices are all here, and decides what follows from them."""
         for block, event in recorder.complete():
+            slots = [Slot.model_validate(slot) for slot in event["slots"]]
+            tally.measured_ns += slots[-1].end_ns - slots[0].start_ns
+            if not block or limiter.was_late(slots):
+                self.run.append("block_void", **event)
+                continue
             if event["stretch"] == tally.stretch:
                 tally.observations += block
-            tally.measured_ns += event["slots"][-1]["end_ns"] - event["slots"][0]["start_ns"]
             self.run.append("block_done", **event)
-        blocks = tally.blocks
-        if (
-            blocks == PILOT_BLOCKS
-            and self._may_stretch(tally)
-            and self.decisions.carries_over(tally.trial, tally.observations)
-        ):
+        self._decide(tally)
+        self.progress.spent(sum(t.measured_ns for t in self.tallies.values()), self.plan.scenario.budget)
+
+    def _decide(self, tally: Tally) -> None:
+        blocks, text = tally.blocks, ""
+        if reason := self._too_short(tally):
             tally.stretch *= 2
             tally.observations.clear()
-            self.run.append("stretched", trial=tally.trial.id, stretch=tally.stretch)
-            self.progress.note(
-                f"{tally.trial.id}: effects carry over between slots; slots are now {tally.stretch} times as long"
-            )
+            self.run.append("stretched", trial=tally.trial.id, stretch=tally.stretch, reason=reason)
+            self.progress.note(f"{tally.trial.id}: {reason}; slots are now {tally.stretch} times as long")
         elif blocks >= self.plan.scenario.min_blocks:
             tally.finished, text = self.decisions.enough(tally.trial, tally.observations)
             if tally.finished:
                 self.run.append("trial_precise", trial=tally.trial.id, blocks=blocks)
-            self.progress.block(tally.trial.id, blocks, text)
-        else:
-            self.progress.block(tally.trial.id, blocks, "")
-        self.progress.spent(sum(t.measured_ns for t in self.tallies.values()), self.plan.scenario.budget)
+        self.progress.block(tally.trial.id, tally.blocks, text)
+
+    def _too_short(self, tally: Tally) -> str:
+        """Why slots must be longer, or nothing. Each length is looked at twice at the most."""
+        if not self._may_stretch(tally):
+            return ""
+        if tally.blocks >= COARSE_BLOCKS and tally.stretch not in tally.coarse_tested:
+            tally.coarse_tested.add(tally.stretch)
+            if statistics.median(o.straddle for o in tally.observations) > STRADDLE_MAX:
+                return "the victim reports too seldom for such short slots"
+        if tally.blocks >= PILOT_BLOCKS and tally.stretch not in tally.pilot_tested:
+            tally.pilot_tested.add(tally.stretch)
+            if self.decisions.carries_over(tally.trial, tally.observations):
+                return "effects carry over between slots"
+        return ""
 
     def _may_stretch(self, tally: Tally) -> bool:
         longest = max(treatment.slot_ns for treatment in tally.trial.treatments)

@@ -19,6 +19,7 @@ class Limiter:
         self._live = any(treatment.victim_limits for treatment in stage.trial.treatments)
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
+        self._late: set[int] = set()
 
     def follow(self, slots: Sequence[Slot]) -> None:
         """Sets the victim's limits at each slot's start; waits first for the block before."""
@@ -35,11 +36,17 @@ class Limiter:
         if self._error is not None:
             raise self._error
 
+    def was_late(self, slots: Sequence[Slot]) -> bool:
+        """Whether a limit was not in force when the window of one of these slots began."""
+        return any(slot.start_ns in self._late for slot in slots)
+
     def _switch(self, slots: Sequence[Slot]) -> None:
         sandbox = self._stage.sandboxes[VICTIM]
         try:
             for slot in slots:
                 self._clock.sleep_until(slot.start_ns)
                 sandbox.limit(self._stage.trial.treatment(slot.treatment).victim_limits or Limits())
+                if self._clock.now_ns() > slot.measure_ns:
+                    self._late.add(slot.start_ns)
         except Exception as error:  # noqa: BLE001 - carried to the thread that waits for it
             self._error = error

@@ -44,7 +44,7 @@ class Recorder:
         self._expected.append((Block(self._stage.trial.id, number, tuple(slots)), stretch))
 
     def complete(self) -> Iterator[tuple[tuple[Observation, ...], dict[str, Any]]]:
-        """Blocks that became complete: their observations, and the event to write."""
+        """Blocks that became complete, with the event to write; without observations if some slot is not known."""
         self._take_messages()
         while self._expected and self._until_ns() >= self._expected[0][0].slots[-1].end_ns:
             block, stretch = self._expected.popleft()
@@ -60,6 +60,15 @@ class Recorder:
             if clock.now_ns() > end_ns + PATIENCE_NS:
                 raise self._stuck()
             clock.sleep_until(max(end_ns, clock.now_ns() + 50_000_000))
+            self._take_messages()
+
+    def wait_for_first(self, clock: Clock) -> None:
+        """Waits until the victim has reported for the first time; TrialError if it does not."""
+        deadline_ns = clock.now_ns() + PATIENCE_NS
+        while not self._until_ns():
+            if clock.now_ns() > deadline_ns:
+                raise self._stuck()
+            clock.sleep_until(clock.now_ns() + 50_000_000)
             self._take_messages()
 
     def _until_ns(self) -> int:

@@ -16,6 +16,10 @@ from partywall.model.evidence import Counter
 from partywall.model.observation import Histogram, Observation
 from partywall.model.plan import Slot, Treatment, Trial
 
+# Of a window, what slices must cover for a rate to be known.
+COVERED_SHARE = 0.8
+# Of a window, how far a slice may reach beyond its slot.
+STRADDLE_SLACK = 0.02
 # Of the victim's CPU time, what others of the host may take before a slot is called disturbed.
 STEAL_SHARE = 0.05
 # Of the slot's time, what the victim may wait for its CPU where nobody of ours is on it.
@@ -52,22 +56,51 @@ class Window:
         return found
 
 
-def rate(window: Window, start_ns: int, end_ns: int) -> float:
-    """Work per second of all threads between two times."""
-    work = sum(row["work"] * share for row, share in window.within(start_ns, end_ns))
-    return float(work) * 1e9 / (end_ns - start_ns)
+Inside = Sequence[tuple[dict[str, Any], float]]
 
 
-def _cpu_share(inside: Sequence[tuple[dict[str, Any], float]]) -> float | None:
+def rate(window: Window, start_ns: int, end_ns: int, threads: int = 1) -> float | None:
+    """Work per second of all threads between two times.
+
+    None where the slices that are there cover too little of it: time of which nothing is known is no standstill.
+    """
+    inside = window.within(start_ns, end_ns)
+    work: dict[int, float] = {}
+    covered: dict[int, float] = {}
+    for row, share in inside:
+        thread = row["thread"]
+        work[thread] = work.get(thread, 0.0) + row["work"] * share
+        covered[thread] = covered.get(thread, 0.0) + (row["end_ns"] - row["start_ns"]) * share
+    known = [thread for thread, ns in covered.items() if ns >= COVERED_SHARE * (end_ns - start_ns)]
+    if len(known) < threads:
+        return None
+    return sum(work[thread] * 1e9 / covered[thread] for thread in known)
+
+
+def _straddle(inside: Inside, slot: Slot) -> float:
+    """Share of the window's time whose slices reach beyond the slot: their work is partly another treatment's."""
+    total = sum((row["end_ns"] - row["start_ns"]) * share for row, share in inside)
+    # An operation that ends a little beyond the slot, as the last of a slot always does, is no straddling slice.
+    slack_ns = (slot.end_ns - slot.measure_ns) * STRADDLE_SLACK
+    beyond = sum(
+        (row["end_ns"] - row["start_ns"]) * share
+        for row, share in inside
+        if row["start_ns"] < slot.start_ns - slack_ns or row["end_ns"] > slot.end_ns + slack_ns
+    )
+    return beyond / total if total else 0.0
+
+
+def _cpu_share(inside: Inside) -> float | None:
     wall = sum((row["end_ns"] - row["start_ns"]) * share for row, share in inside)
     known = [row["cpu_ns"] * share for row, share in inside if row["cpu_ns"] is not None]
     return sum(known) / wall if wall and len(known) == len(inside) else None
 
 
-def _latency(inside: Sequence[tuple[dict[str, Any], float]]) -> Histogram:
+def _latency(window: Window, start_ns: int, end_ns: int) -> Histogram:
+    """Of the operations that ended in the window, whenever they began: the longest must not be the one that is lost."""
     counts: dict[int, int] = {}
-    for row, share in inside:
-        if share > 0.5:
+    for row in window.rows:
+        if start_ns < row["end_ns"] <= end_ns:
             for bucket, count in row["latency"]:
                 counts[bucket] = counts.get(bucket, 0) + count
     return Histogram(counts)
@@ -116,11 +149,16 @@ def observe(
     maxima: Mapping[str, float],
     samples: Samples | None = None,
 ) -> tuple[Observation, ...]:
-    """One observation a slot of `block`. maxima: calibrated work per second of each aggressor."""
-    return tuple(
+    """One observation a slot of `block`, or none at all if the victim's rate in some slot is not known.
+
+    maxima: calibrated work per second of each aggressor.
+    """
+    found = [
         _observation(block, position, slot, victim, aggressors, maxima, samples, trial)
         for position, slot in enumerate(block.slots)
-    )
+    ]
+    known = [observation for observation in found if observation is not None]
+    return tuple(known) if len(known) == len(found) else ()
 
 
 def _observation(
@@ -132,16 +170,20 @@ def _observation(
     maxima: Mapping[str, float],
     samples: Samples | None,
     trial: Trial,
-) -> Observation:
+) -> Observation | None:
     start_ns, end_ns = slot.measure_ns, slot.end_ns
     middle_ns = (start_ns + end_ns) // 2
+    # A command's own threads are its affair: its metric is one stream.
+    threads = trial.victim.threads if trial.victim.command is None else 1
+    whole, early, late = (
+        rate(victim, first, last, threads)
+        for first, last in ((start_ns, end_ns), (start_ns, middle_ns), (middle_ns, end_ns))
+    )
+    if whole is None:
+        return None
     inside = victim.within(start_ns, end_ns)
     counters = samples.between(start_ns, end_ns) if samples else {}
-    achieved = {
-        name: rate(aggressors[name], start_ns, end_ns) / most
-        for name, most in maxima.items()
-        if most > 0 and name in aggressors
-    }
+    reached = {name: rate(aggressors[name], start_ns, end_ns) for name in maxima if name in aggressors}
     return Observation(
         trial=block.trial,
         block=block.number,
@@ -149,14 +191,15 @@ def _observation(
         treatment=slot.treatment,
         start_ns=start_ns,
         end_ns=end_ns,
-        rate=rate(victim, start_ns, end_ns),
-        early_rate=rate(victim, start_ns, middle_ns),
-        late_rate=rate(victim, middle_ns, end_ns),
+        rate=whole,
+        early_rate=whole if early is None else early,
+        late_rate=whole if late is None else late,
         cpu_share=_cpu_share(inside),
-        latency=_latency(inside),
-        achieved=achieved,
+        latency=_latency(victim, start_ns, end_ns),
+        achieved={name: got / maxima[name] for name, got in reached.items() if got is not None and maxima[name] > 0},
         counters=counters,
         disturbed=tuple(_disturbances(counters, trial, trial.treatment(slot.treatment))),
+        straddle=_straddle(inside, slot),
     )
 
 
@@ -167,12 +210,17 @@ def _disturbances(counters: Mapping[str, float], trial: Trial, treatment: Treatm
     if steal > STEAL_SHARE:
         yield f"steal {steal:.0%}"
     waited = counters.get("victim.process_run_queue_wait_ns", 0.0) / 1e9
-    if waited > WAIT_SHARE * len(trial.victim_cpus) and not _contends(trial, treatment):
+    # Beside an aggressor waiting may be its own doing (interrupts, kernel threads), so only quiet slots accuse others.
+    quiet = treatment.role in ("baseline", "null") and not limited(trial)
+    if quiet and waited > WAIT_SHARE * len(trial.victim_cpus):
         yield f"foreign load: the victim waited {waited:.0%} of the slot for its CPU"
+    throttled = counters.get("victim.cgroup_cpu_throttled_ns", 0.0) / 1e9
+    if throttled > WAIT_SHARE and treatment.victim_limits is None:
+        yield f"throttled {throttled:.0%} of the slot by the victim's own ceiling"
+    if swapped := counters.get("swapped_in_pages_count", 0.0) + counters.get("swapped_out_pages_count", 0.0):
+        yield f"swap: {swapped:.3g} pages a second"
 
 
-def _contends(trial: Trial, treatment: Treatment) -> bool:
-    """Whether the treatment itself makes the victim wait: a neighbour on its CPUs, or a ceiling."""
-    neighbours = {cpu for name in treatment.intensities for cpu in trial.aggressor_cpus.get(name, ())}
-    limited = treatment.victim_limits is not None or trial.victim.sandbox.cpu_limit is not None
-    return limited or bool(neighbours & set(trial.victim_cpus))
+def limited(trial: Trial) -> bool:
+    """Whether the victim has a ceiling all the time, which makes it wait."""
+    return trial.victim.sandbox.cpu_limit is not None

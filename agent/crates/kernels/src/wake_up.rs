@@ -28,6 +28,9 @@ impl Default for Params {
     }
 }
 
+/// Beyond this many missed points in a row only their number is kept: the thread stood still for seconds.
+const MISSED_MAX: u64 = 10_000;
+
 struct WakeUp {
     period_ns: Nanos,
     slack_ns: NonZeroU64,
@@ -43,7 +46,10 @@ impl Kernel for WakeUp {
             let what = format!("setting a timer slack of {} ns", self.slack_ns);
             set_current_timer_slack(Some(self.slack_ns)).map_err(|error| KernelError::host(what)(error.into()))?;
         }
-        let due = due(self.last_ns, clock::now(), self.period_ns);
+        let begin_ns = clock::now();
+        let due = due(self.last_ns, begin_ns, self.period_ns);
+        // A point that passed while the thread was held up was met late too; leaving it out would hide the worst.
+        (0..due.missed.min(MISSED_MAX)).for_each(|n| sink.latency(begin_ns.saturating_sub(due.at_ns - (n + 1) * self.period_ns)));
         clock::sleep_until(due.at_ns);
         sink.latency(clock::now().saturating_sub(due.at_ns));
         self.last_ns = Some(due.at_ns);
@@ -101,6 +107,17 @@ pub(crate) const ENTRY: Entry = Entry {
 mod tests {
     use super::*;
     use crate::testing::{environment, parsed, Latencies};
+
+    #[test]
+    fn points_missed_in_a_stall_are_counted_by_how_late_they_were_met() {
+        const PERIOD_NS: Nanos = 1_000_000;
+        let now = clock::now();
+        let mut kernel = WakeUp { period_ns: PERIOD_NS, slack_ns: NonZeroU64::MIN, last_ns: Some(now - 10 * PERIOD_NS - 1), missed: 0 };
+        let mut seen = Latencies::default();
+        kernel.step(&mut seen).unwrap();
+        assert_eq!(seen.0.len() as u64, kernel.missed + 1);
+        assert!(kernel.missed >= 10 && seen.0.iter().any(|&late| late >= 9 * PERIOD_NS), "{:?}", seen.0);
+    }
 
     #[test]
     fn points_are_a_period_apart_however_late_the_wake_up() {

@@ -23,7 +23,7 @@ class Observation:
     rate: work per second of the victim between start_ns and end_ns (the slot without its guard), in the unit of its
     kernel. early_rate and late_rate: the same over the first and second half, for the carry-over test. cpu_share: CPU
     time over wall time of the victim's threads. achieved: rate of each aggressor in the same window, as a fraction of
-    its calibrated maximum. straddle: share of the window whose slices reach beyond the slot, so that their work is partly
+    its calibrated maximum. straddle: share of the window whose slices reach beyond the slot: their work is partly
     another treatment's. counters: per second (totals) or last value (gauges). disturbed: named disturbances that
     were not ours.
     """

@@ -1,8 +1,8 @@
 """CPU reservations as weights: what makes a promised share hold when a neighbour on the same CPU wants all it can get.
 
 Linux promises shares by weight alone (cpu.shares, cpu.weight), so a reservation r becomes a weight of r against 1 − r
-for whoever presses without one. In a block one neighbour presses at a time; each of them gets the whole unreserved share,
-by its own weight, so that the promise does not depend on how many neighbours a scenario lists. Pure.
+for whoever presses without one. In a block one neighbour presses at a time; each of them gets all of the unreserved
+share, by its own weight, so that the promise does not depend on how many neighbours a scenario lists. Pure.
 """
 
 from __future__ import annotations

@@ -1,0 +1,164 @@
+"""What benchmarks share that drive agents directly: one workload in a sandbox, pinned, switched by schedule, and its slices."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from partywall.errors import TrialError
+from partywall.sandbox import Label, Settings, make
+
+SLICE_NS = 10_000_000
+_numbers = itertools.count()
+
+
+def now_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+def sleep_until(at_ns: int) -> None:
+    while (left_ns := at_ns - now_ns()) > 0:
+        time.sleep(left_ns / 1e9)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of work with its parameters; threads: how many workers."""
+
+    name: str
+    params: dict[str, Any]
+    threads: int = 1
+
+    @property
+    def work(self) -> dict[str, Any]:
+        return {"kernel": {"name": self.name, "params": self.params}}
+
+    def __str__(self) -> str:
+        shown = " ".join(f"{key}={value}" for key, value in self.params.items())
+        workers = [f"x{self.threads}"] if self.threads > 1 else []
+        return " ".join([self.name, *workers, *([shown] if shown else [])])
+
+
+@dataclass(frozen=True)
+class Command:
+    """A programme as a workload, stopped and continued by schedule. It is given warm_up_s to build what it works on."""
+
+    argv: Sequence[str]
+    warm_up_s: float = 0.5
+
+    @property
+    def work(self) -> dict[str, Any]:
+        return {"command": {"argv": list(self.argv), "env": {}, "warm_up_ns": int(self.warm_up_s * 1e9)}}
+
+    @property
+    def threads(self) -> int:
+        return 1
+
+
+class Resident:
+    """One workload in an agent of its own, in a process sandbox pinned to `cpus`. Off until scheduled, unless `flat_out`."""
+
+    def __init__(
+        self, label: Label, workload: Kernel | Command, cpus: Iterable[int], *, flat_out: bool = False, seed: int = 1
+    ) -> None:
+        self.id = f"w{next(_numbers)}"
+        self._slices: list[dict[str, Any]] = []
+        self._ended = ""
+        self.sandbox = make(Settings(name=self.id, backend="process", cpus=tuple(cpus)), label)
+        self.client = self.sandbox.start(self._hear)
+        try:
+            started = self.client.call(
+                "workload.start",
+                timeout_s=120,
+                id=self.id,
+                work=workload.work,
+                pace="flat_out" if flat_out else "scheduled",
+                threads=workload.threads,
+                slice_ns=SLICE_NS,
+                work_dir=self.sandbox.work_dir,
+                seed=seed,
+            )
+        except BaseException:
+            self.close()
+            raise
+        self.facts: list[dict[str, Any]] = started["facts"]
+
+    def _hear(self, method: str, params: dict[str, Any]) -> None:
+        if method == "slices":
+            self._slices += params["slices"]
+        elif method in ("ended", "gone"):
+            self._ended = params["reason"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.sandbox.stop()
+
+    @property
+    def pid(self) -> int:
+        assert self.sandbox.pid is not None
+        return self.sandbox.pid
+
+    def pin(self, thread: str, cpu: int) -> None:
+        """Moves the agent's threads of this name; the operating system keeps 15 characters of it."""
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            if (task / "comm").read_text().strip() == thread[:15]:
+                os.sched_setaffinity(int(task.name), {cpu})
+
+    def calibrate(self, seconds: float) -> float:
+        """Rate at intensity 1."""
+        answer = self.client.call("workload.calibrate", timeout_s=60, id=self.id, for_ns=int(seconds * 1e9))
+        return sum(answer["rate_max"])
+
+    def schedule(self, switches: Iterable[tuple[int, float]]) -> None:
+        moments = [{"at_ns": at_ns, "intensity": intensity} for at_ns, intensity in switches]
+        self.client.call("workload.schedule", id=self.id, switches=moments)
+
+    def alive(self) -> None:
+        """TrialError if the workload has ended by itself."""
+        if self._ended:
+            raise TrialError(f"{self.id} ended: {self._ended}")
+
+    def slices(self, until_ns: int) -> list[dict[str, Any]]:
+        """All slices so far, once those up to about `until_ns` have come."""
+        deadline = time.monotonic() + 20
+        while True:
+            self.alive()
+            if any(s["end_ns"] >= until_ns - 2 * SLICE_NS for s in self._slices[-4:]):
+                return list(self._slices)
+            if time.monotonic() > deadline:
+                raise TrialError(f"{self.id} sent no slice of the last 20 s")
+            time.sleep(0.05)
+
+    def forget(self) -> None:
+        """Lets go of the slices that have come, so that long benchmarks stay small."""
+        self._slices.clear()
+
+    def stretch(self, seconds: float, *, intensity: float = 1.0, settle_s: float = 0.05) -> float:
+        """Runs for settle_s + seconds from now on, and returns the rate of the latter part."""
+        on_ns = now_ns() + 2_000_000
+        off_ns = on_ns + int((settle_s + seconds) * 1e9)
+        self.schedule([(on_ns, intensity), (off_ns, 0.0)])
+        sleep_until(off_ns)
+        found = rate(self.slices(off_ns), on_ns + int(settle_s * 1e9), off_ns)
+        self.forget()
+        return found
+
+
+def rate(slices: Iterable[dict[str, Any]], first_ns: int, last_ns: int) -> float:
+    """Work per second of the slices between two moments. Threads add up."""
+    totals: dict[int, tuple[float, int]] = {}
+    for piece in slices:
+        if piece["start_ns"] >= first_ns and piece["start_ns"] < last_ns and piece["intensity"] > 0:
+            work, time_ns = totals.get(piece["thread"], (0.0, 0))
+            totals[piece["thread"]] = work + piece["work"], time_ns + piece["end_ns"] - piece["start_ns"]
+    return sum(work * 1e9 / time_ns for work, time_ns in totals.values() if time_ns)

@@ -1,0 +1,302 @@
+"""Whether our stressors hurt at least as much as those of stress-ng, and whether their rate follows their intensity.
+
+Harm: for each family there is one victim. Every candidate of stress-ng's and of ours is tried for a moment beside it, one worker each, on the
+same CPU; the strongest of either side then stay resident and take turns with the baseline in random slots (stress-ng is
+stopped and continued, ours is switched). A block gives one loss of the victim for each side. The figure is the ratio of the
+losses, ours over theirs, with a bootstrap interval over blocks.
+
+Linearity: each kernel that can be a stressor is calibrated and held at 0.1 to 1.0 in random order, alone. The figure is R² of a
+line through achieved rate over maximum against intensity.
+
+Bar: ratio of losses ≥ 0.95 for every family; R² ≥ 0.99 for every stressor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import random
+import shutil
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from agents import Command, Kernel, Resident, now_ns, rate, sleep_until
+from common import arguments, conclude
+from partywall import pipeline
+from partywall.agent.catalogue import shipped
+from partywall.errors import PartywallError
+from partywall.sandbox import Label, reap, reaper
+
+RATIO_LEAST, R2_LEAST = 0.95, 0.99
+CPU, OTHER = 0, max(os.sched_getaffinity(0))
+MIB = 1 << 20
+SLOT_NS = 100_000_000
+LEAD_NS = 60_000_000
+BASELINE = ""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A victim and those that may hurt it. on: the aggressor's CPU. guard_ns: left out after each switch."""
+
+    name: str
+    victim: Kernel
+    on: int
+    ours: Sequence[Kernel]
+    theirs: Sequence[str]
+    guard_ns: int = 30_000_000
+
+
+DISK_FILE = {"file_bytes": 64 * MIB}
+
+FAMILIES = (
+    Family(
+        "cpu, same core",
+        Kernel("integer", {}),
+        CPU,
+        [Kernel("integer", {}), Kernel("float", {}), Kernel("matrix-vector", {})],
+        ["--cpu 1", "--cpu 1 --cpu-method matrixprod", "--cpu 1 --cpu-method int64", "--matrix 1", "--vecmath 1", "--branch 1"],
+    ),
+    Family(
+        "cache",
+        Kernel("cache", {"bytes": 8 * MIB, "order": "random"}),
+        OTHER,
+        [
+            Kernel("cache", {"level": "L3", "order": "random", "chains": 16, "visit": "write"}),
+            Kernel("memory-write", {}),
+            Kernel("memory-copy", {}),
+            Kernel("memory-write", {"huge_pages": True}),
+        ],
+        ["--cache 1", "--cache 1 --cache-level 3", "--l1cache 1", "--stream 1", "--memrate 1", "--vm 1 --vm-bytes 256M", "--matrix 1 --matrix-size 1024"],
+    ),
+    Family(
+        "memory bandwidth",
+        Kernel("memory-copy", {}),
+        OTHER,
+        [
+            Kernel("memory-copy", {}),
+            Kernel("memory-triad", {"huge_pages": True}),
+            Kernel("memory-copy", {"stores": "non_temporal", "huge_pages": True}),
+            Kernel("memory-write", {"huge_pages": True}),
+        ],
+        ["--stream 1", "--memcpy 1", "--memrate 1", "--vm 1 --vm-bytes 256M", "--memthrash 1", "--cache 1", "--mcontend 1"],
+    ),
+    Family(
+        "memory space",
+        Kernel("memory-space", {"touch": True, "bound_bytes": 256 * MIB}),
+        OTHER,
+        [
+            Kernel("memory-space", {"touch": True, "bound_bytes": 512 * MIB}),
+            Kernel("memory-space", {"touch": True, "bound_bytes": 512 * MIB, "chunk_bytes": 4 * MIB}),
+        ],
+        ["--vm 1 --vm-bytes 512M", "--mmap 1 --mmap-bytes 512M", "--malloc 1 --malloc-bytes 512M", "--brk 1 --brk-notouch", "--shm 1", "--fault 1"],
+    ),
+    Family(
+        "disk",
+        Kernel("disk-direct-read", {"order": "random", "request_bytes": 8192} | DISK_FILE),
+        OTHER,
+        [
+            Kernel("disk-direct-write", {"request_bytes": MIB, "queue_depth": 32} | DISK_FILE),
+            Kernel("disk-direct-read", {"request_bytes": MIB, "queue_depth": 32} | DISK_FILE),
+            Kernel("disk-direct-read", {"request_bytes": 4096, "queue_depth": 64, "order": "random"} | DISK_FILE),
+            Kernel("disk-write", {"request_bytes": 128 << 10, "sync": "fsync"} | DISK_FILE),
+        ],
+        [
+            "--hdd 1 --hdd-bytes 64M",
+            "--hdd 1 --hdd-bytes 64M --hdd-opts direct,wr-seq --hdd-write-size 1M",
+            "--iomix 1 --iomix-bytes 64M",
+            "--io-uring 1",
+            "--aio 1",
+            "--aiol 1",
+            "--sync-file 1 --sync-file-bytes 64M",
+        ],
+        guard_ns=60_000_000,
+    ),
+    Family(
+        "network, same core",
+        Kernel("tcp-request", {}),
+        CPU,
+        [
+            Kernel("udp-send", {"datagram_bytes": 0, "batch": 64}),
+            Kernel("udp-send", {"datagram_bytes": 16384}),
+            Kernel("tcp-stream", {"message_bytes": MIB}),
+        ],
+        ["--udp 1", "--udp-flood 1", "--sock 1", "--sockmany 1", "--netdev 1"],
+    ),
+    Family(
+        "local communication, same core",
+        Kernel("pipe", {}),
+        CPU,
+        [Kernel("pipe", {}), Kernel("unix-socket", {}), Kernel("shared-memory", {}), Kernel("tcp-loopback", {})],
+        ["--pipe 1", "--sockpair 1", "--fifo 1", "--sock 1"],
+    ),
+    Family(
+        "system calls, same core",
+        Kernel("syscall", {}),
+        CPU,
+        [Kernel("syscall", {}), Kernel("context-switch", {})],
+        ["--get 1", "--switch 1", "--futex 1", "--yield 1", "--poll 1", "--eventfd 1"],
+    ),
+    Family(
+        "process creation",
+        Kernel("process-creation", {}),
+        OTHER,
+        [Kernel("process-creation", {}), Kernel("process-creation", {"how": "vfork"})],
+        ["--fork 1", "--vfork 1", "--clone 1 --clone-max 64", "--exec 1", "--spawn 1"],
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Of the victim, one a block, for each aggressor."""
+
+    by: dict[str, np.ndarray]
+
+    def typical(self, name: str) -> float:
+        return float(np.median(self.by[name]))
+
+    def ratio(self, ours: str, theirs: str) -> tuple[float, float, float]:
+        """(low, value, high) of the ratio of median losses; 95 %, bootstrap over blocks."""
+        one, other = self.by[ours], self.by[theirs]
+        drawn = np.random.default_rng(1).integers(0, len(one), (2000, len(one)))
+        ratios = np.median(one[drawn], axis=1) / np.median(other[drawn], axis=1)
+        low, high = np.quantile(ratios, [0.025, 0.975])
+        return float(low), self.typical(ours) / self.typical(theirs), float(high)
+
+
+def measure(family: Family, victim: Resident, aggressors: dict[str, Resident], blocks: int, seed: int) -> Losses:
+    """Each aggressor and the baseline get one slot a block, in random order."""
+    chance = random.Random(seed)
+    at = now_ns() + LEAD_NS
+    slots: list[dict[str, int]] = []
+    switches: dict[str, list[tuple[int, float]]] = {name: [] for name in aggressors}
+    for _ in range(blocks):
+        block = {}
+        for name in chance.sample([BASELINE, *aggressors], len(aggressors) + 1):
+            end = at + family.guard_ns + SLOT_NS
+            if name:
+                switches[name] += [(at, 1.0), (end, 0.0)]
+            block[name] = at + family.guard_ns
+            at = end
+        slots.append(block)
+    for name, moments in switches.items():
+        aggressors[name].schedule(moments)
+    sleep_until(at)
+    slices = victim.slices(at)
+    victim.forget()
+    for aggressor in aggressors.values():
+        aggressor.alive()
+        aggressor.forget()
+    rates = {name: np.array([rate(slices, block[name], block[name] + SLOT_NS) for block in slots]) for name in slots[0]}
+    return Losses({name: 1 - rates[name] / rates[BASELINE] for name in aggressors})
+
+
+def stress_ng(options: str, folder: str) -> Command:
+    # Quiet, for lines of output would be work of the agent's; its own end after an hour is out of reach.
+    argv = ["stress-ng", *options.split(), "--quiet", "--temp-path", folder, "--timeout", "3600"]
+    return Command(argv, warm_up_s=0.7)
+
+
+class Bench:
+    def __init__(self, label: Label) -> None:
+        self.label = label
+        self.folder = str(label.work)
+
+    def workload(self, name: str | Kernel) -> Kernel | Command:
+        return name if isinstance(name, Kernel) else stress_ng(name, self.folder)
+
+    @contextlib.contextmanager
+    def aggressor(self, family: Family, name: str | Kernel) -> Iterator[Resident]:
+        workload = self.workload(name)
+        with Resident(self.label, workload, [family.on]) as resident:
+            if isinstance(workload, Command):
+                sleep_until(now_ns() + int((workload.warm_up_s + 0.1) * 1e9))
+            yield resident
+
+    def strongest(
+        self, family: Family, victim: Resident, candidates: Sequence[str | Kernel], blocks: int
+    ) -> str | Kernel:
+        """By a short trial of each. What does not run here is left out, and said."""
+        found: list[tuple[float, str | Kernel]] = []
+        for number, candidate in enumerate(candidates):
+            try:
+                with self.aggressor(family, candidate) as resident:
+                    losses = measure(family, victim, {str(candidate): resident}, blocks, number)
+                found.append((losses.typical(str(candidate)), candidate))
+            except PartywallError as error:
+                print(f"    {candidate}: left out, {error}", flush=True)
+        found.sort(key=lambda pair: -pair[0])
+        for loss, candidate in found:
+            print(f"    {'ours' if isinstance(candidate, Kernel) else 'stress-ng'} {candidate}: loss {loss:.1%}", flush=True)
+        return found[0][1]
+
+    def family(self, family: Family, screening: int, blocks: int) -> tuple[float, float, float]:
+        print(f"{family.name}: victim {family.victim} on CPU {CPU}, aggressor on CPU {family.on}", flush=True)
+        with Resident(self.label, family.victim, [CPU], flat_out=True) as victim:
+            theirs = self.strongest(family, victim, family.theirs, screening)
+            ours = self.strongest(family, victim, family.ours, screening)
+            with self.aggressor(family, ours) as one, self.aggressor(family, theirs) as other:
+                losses = measure(family, victim, {str(ours): one, str(theirs): other}, blocks, seed=7)
+        ratio = losses.ratio(str(ours), str(theirs))
+        print(
+            f"  {family.name}: ours {ours} loss {losses.typical(str(ours)):.1%}, stress-ng {theirs} loss {losses.typical(str(theirs)):.1%}; "
+            f"ratio {ratio[1]:.2f} ({ratio[0]:.2f} to {ratio[2]:.2f}, {blocks} blocks)",
+            flush=True,
+        )
+        return ratio
+
+    def linearity(self, kernel: Kernel, seconds: float, seed: int) -> float:
+        """R² of achieved/maximum against intensity."""
+        with Resident(self.label, kernel, [CPU, OTHER]) as resident:
+            resident.pin("stress-0", CPU)
+            maximum = resident.calibrate(max(0.3, seconds))
+            asked = random.Random(seed).sample([step / 10 for step in range(1, 11)], 10)
+            got = [resident.stretch(seconds, intensity=intensity, settle_s=0.02) / maximum for intensity in asked]
+        fit = np.polyfit(asked, got, 1)
+        rest = np.array(got) - np.polyval(fit, asked)
+        r2 = 1 - float(np.sum(rest**2) / np.sum((np.array(got) - np.mean(got)) ** 2))
+        shown = " ".join(f"{share:.3f}" for _, share in sorted(zip(asked, got, strict=True)))
+        print(f"  {kernel.name:<18} R² {r2:.4f}, slope {fit[0]:.3f}: {shown}", flush=True)
+        return r2
+
+
+def stressors() -> list[Kernel]:
+    """All that can be paced. Memory is bounded so that it takes no minute to touch; disk files so that they are soon written."""
+    special = {"memory-space": {"bound_bytes": 256 * MIB, "touch": True}}
+    names = [name for name in shipped().names("stressor") if name != "null"]
+    return [Kernel(name, special.get(name, DISK_FILE if name.startswith("disk-") else {})) for name in names]
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    if shutil.which("stress-ng") is None:
+        conclude("harm", "cannot compare without stress-ng; run make bench-setup", met=False)
+    families = [f for f in FAMILIES if f.name in ("cpu, same core", "memory bandwidth")] if options.quick else FAMILIES
+    screening, blocks, seconds = (3, 20, 0.1) if options.quick else (8, 60, 0.5)
+    reap()
+    label = Label.create("harm", pipeline.WORK_ROOT)
+    bench = Bench(label)
+    try:
+        ratios = {family.name: bench.family(family, screening, blocks) for family in families}
+        print("rate against intensity, 0.1 to 1.0:", flush=True)
+        r2 = {kernel.name: bench.linearity(kernel, seconds, seed) for seed, kernel in enumerate(stressors())}
+    finally:
+        reaper.clean(label)
+    weak = [f"{name} {ratio[1]:.2f}" for name, ratio in ratios.items() if not ratio[1] >= RATIO_LEAST]
+    crooked = [f"{name} {value:.4f}" for name, value in r2.items() if not value >= R2_LEAST]
+    figure = (
+        f"ratio of losses, ours over stress-ng's strongest: least {min(r[1] for r in ratios.values()):.2f}, median "
+        f"{statistics.median(r[1] for r in ratios.values()):.2f} of {len(ratios)} families; R² of rate against intensity: least "
+        f"{min(r2.values()):.4f} of {len(r2)} stressors"
+    )
+    failed = "".join(f"; below: {', '.join(names)}" for names in (weak, crooked) if names)
+    conclude("harm", figure + failed, met=not weak and not crooked and all(map(math.isfinite, r2.values())))
+
+
+if __name__ == "__main__":
+    main()

@@ -11,8 +11,8 @@ AGENT := src/partywall/_bin/partywall-agent
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Without them: no venv, no linker, no container sandboxes.
 PACKAGES := python3-venv gcc libc6-dev crun
-BENCHES := $(filter-out benches/common.py benches/honesty_simulation.py,$(wildcard benches/*.py))
-PEERS := fio stress-ng mbw sysbench iperf3
+BENCHES := $(filter-out benches/agents.py benches/common.py benches/honesty_simulation.py,$(wildcard benches/*.py))
+PEERS := fio stress-ng mbw sysbench iperf3 strace
 
 .PHONY: help setup build demo test lint fmt bench bench-setup long-test clean FORCE
 

@@ -1,4 +1,4 @@
-"""What benchmarks share that drive agents directly: one workload in a sandbox, pinned, switched by schedule, and its slices."""
+"""What benchmarks share that drive agents directly: a pinned workload, switched by schedule, and its slices."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Command:
 
 
 class Resident:
-    """One workload in an agent of its own, in a process sandbox pinned to `cpus`. Off until scheduled, unless `flat_out`."""
+    """One workload in an agent of its own, in a process pinned to `cpus`. Off until scheduled, unless `flat_out`."""
 
     def __init__(
         self, label: Label, workload: Kernel | Command, cpus: Iterable[int], *, flat_out: bool = False, seed: int = 1
@@ -108,11 +108,13 @@ class Resident:
         assert self.sandbox.pid is not None
         return self.sandbox.pid
 
+    def thread(self, name: str) -> int:
+        """The number of the agent's thread of this name, of which the operating system keeps 15 characters."""
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        return next(int(task.name) for task in tasks if (task / "comm").read_text().strip() == name[:15])
+
     def pin(self, thread: str, cpu: int) -> None:
-        """Moves the agent's threads of this name; the operating system keeps 15 characters of it."""
-        for task in Path(f"/proc/{self.pid}/task").iterdir():
-            if (task / "comm").read_text().strip() == thread[:15]:
-                os.sched_setaffinity(int(task.name), {cpu})
+        os.sched_setaffinity(self.thread(thread), {cpu})
 
     def calibrate(self, seconds: float) -> float:
         """Rate at intensity 1."""

@@ -25,6 +25,8 @@ const FACTOR: f64 = 2.5;
 struct LoadParams {
     /// Bytes in the block; well above the last cache to reach memory.
     block_bytes: usize,
+    /// Bytes of the block that a step goes through.
+    chunk_bytes: usize,
     /// Ask for transparent huge pages.
     huge_pages: bool,
 }
@@ -34,6 +36,8 @@ struct LoadParams {
 struct StoreParams {
     /// Bytes in each block; well above the last cache to reach memory.
     block_bytes: usize,
+    /// Bytes of each block that a step goes through; `memory-copy` hands them to the C library in one call.
+    chunk_bytes: usize,
     /// How results are stored.
     stores: StoreKind,
     /// Ask for transparent huge pages.
@@ -53,19 +57,19 @@ const BLOCK_BYTES: usize = 64 << 20;
 
 impl Default for LoadParams {
     fn default() -> Self {
-        Self { block_bytes: BLOCK_BYTES, huge_pages: false }
+        Self { block_bytes: BLOCK_BYTES, chunk_bytes: CHUNK_BYTES, huge_pages: false }
     }
 }
 
 impl Default for StoreParams {
     fn default() -> Self {
-        Self { block_bytes: BLOCK_BYTES, stores: StoreKind::Ordinary, huge_pages: false }
+        Self { block_bytes: BLOCK_BYTES, chunk_bytes: CHUNK_BYTES, stores: StoreKind::Ordinary, huge_pages: false }
     }
 }
 
 impl From<LoadParams> for StoreParams {
-    fn from(LoadParams { block_bytes, huge_pages }: LoadParams) -> Self {
-        Self { block_bytes, stores: StoreKind::Ordinary, huge_pages }
+    fn from(LoadParams { block_bytes, chunk_bytes, huge_pages }: LoadParams) -> Self {
+        Self { block_bytes, chunk_bytes, stores: StoreKind::Ordinary, huge_pages }
     }
 }
 
@@ -110,16 +114,19 @@ struct Bandwidth<const BLOCKS: usize> {
 
 impl<const BLOCKS: usize> Bandwidth<BLOCKS> {
     fn build(params: &StoreParams, pass: Pass<BLOCKS>, counted: usize, environment: &Environment) -> Result<Self, KernelError> {
-        let &StoreParams { block_bytes, stores, huge_pages } = params;
+        let &StoreParams { block_bytes, chunk_bytes, stores, huge_pages } = params;
         within("block_bytes", block_bytes, 4096..=blocks::BYTES_MAX)?;
         multiple("block_bytes", block_bytes, LINE_BYTES)?;
+        within("chunk_bytes", chunk_bytes, 4096..=blocks::BYTES_MAX)?;
+        multiple("chunk_bytes", chunk_bytes, LINE_BYTES)?;
         let stores = Stores::of(stores)?;
         let mut facts = stores.facts();
         let blocks = blocks::of_ones("block_bytes", block_bytes, Pages::from_parameter(huge_pages), environment, &mut facts)?;
         facts.insert("blocks".into(), json!(BLOCKS));
         facts.insert("block_bytes".into(), json!(block_bytes));
+        facts.insert("chunk_bytes".into(), json!(chunk_bytes.min(block_bytes)));
         facts.insert("counted_bytes_per_byte_of_a_block".into(), json!(counted));
-        let round = Round::new(block_bytes / NUMBER_BYTES, CHUNK_BYTES / NUMBER_BYTES);
+        let round = Round::new(block_bytes / NUMBER_BYTES, chunk_bytes / NUMBER_BYTES);
         Ok(Self { blocks, round, stores, pass, counted, facts })
     }
 }
@@ -206,7 +213,7 @@ fn info(name: &'static str, summary: &'static str, step: &'static str, params: S
 
 pub(crate) const READ: Entry = Entry {
     name: "memory-read",
-    info: || info("memory-read", "reads a block", "a read of 512 KiB", schema_for!(LoadParams)),
+    info: || info("memory-read", "reads a block", "a read of chunk_bytes", schema_for!(LoadParams)),
     build: |params, environment| {
         let params: LoadParams = serde_json::from_value(params.clone().into())?;
         Ok(Box::new(Bandwidth::build(&params.into(), read, 1, environment)?))
@@ -215,7 +222,7 @@ pub(crate) const READ: Entry = Entry {
 
 pub(crate) const WRITE: Entry = Entry {
     name: "memory-write",
-    info: || info("memory-write", "writes a block", "a write of 512 KiB", schema_for!(StoreParams)),
+    info: || info("memory-write", "writes a block", "a write of chunk_bytes", schema_for!(StoreParams)),
     build: |params, environment| {
         let params: StoreParams = serde_json::from_value(params.clone().into())?;
         Ok(Box::new(Bandwidth::build(&params, write, 1, environment)?))
@@ -225,7 +232,7 @@ pub(crate) const WRITE: Entry = Entry {
 /// Counts the bytes copied once, as VITS and mbw do; STREAM would count them as read and as written.
 pub(crate) const COPY: Entry = Entry {
     name: "memory-copy",
-    info: || info("memory-copy", "copies bytes from one block to another", "a copy of 512 KiB", schema_for!(StoreParams)),
+    info: || info("memory-copy", "copies bytes from one block to another", "a copy of chunk_bytes", schema_for!(StoreParams)),
     build: |params, environment| {
         let params: StoreParams = serde_json::from_value(params.clone().into())?;
         Ok(Box::new(Bandwidth::build(&params, copy, 1, environment)?))
@@ -234,7 +241,7 @@ pub(crate) const COPY: Entry = Entry {
 
 pub(crate) const SCALE: Entry = Entry {
     name: "memory-scale",
-    info: || info("memory-scale", "a = q b over two blocks of numbers", "512 KiB of each block", schema_for!(StoreParams)),
+    info: || info("memory-scale", "a = q b over two blocks of numbers", "chunk_bytes of each block", schema_for!(StoreParams)),
     build: |params, environment| {
         let params: StoreParams = serde_json::from_value(params.clone().into())?;
         Ok(Box::new(Bandwidth::build(&params, scale, 2, environment)?))
@@ -243,7 +250,7 @@ pub(crate) const SCALE: Entry = Entry {
 
 pub(crate) const TRIAD: Entry = Entry {
     name: "memory-triad",
-    info: || info("memory-triad", "a = b + q c over three blocks of numbers", "512 KiB of each block", schema_for!(StoreParams)),
+    info: || info("memory-triad", "a = b + q c over three blocks of numbers", "chunk_bytes of each block", schema_for!(StoreParams)),
     build: |params, environment| {
         let params: StoreParams = serde_json::from_value(params.clone().into())?;
         Ok(Box::new(Bandwidth::build(&params, triad, 3, environment)?))
@@ -268,7 +275,7 @@ mod tests {
 
     /// The first block after one round, and the work that was counted for it.
     fn round<const BLOCKS: usize>(pass: Pass<BLOCKS>, counted: usize, stores: StoreKind) -> (Vec<f64>, f64) {
-        let params = StoreParams { block_bytes: BYTES, stores, huge_pages: false };
+        let params = StoreParams { block_bytes: BYTES, stores, ..StoreParams::default() };
         let mut kernel = Bandwidth::build(&params, pass, counted, &environment()).expect("small blocks");
         for (index, block) in kernel.blocks.iter_mut().enumerate() {
             block.floats_mut().iter_mut().enumerate().for_each(|(at, number)| *number = (at % 1000) as f64 + index as f64);
@@ -318,10 +325,22 @@ mod tests {
         for (json, why) in [
             (r#"{"block_bytes": 100}"#, "out of range"),
             (r#"{"block_bytes": 5000}"#, "multiple of 64"),
+            (r#"{"chunk_bytes": 64}"#, "out of range"),
+            (r#"{"chunk_bytes": 5000}"#, "multiple of 64"),
             (r#"{"blocks": 1}"#, "unknown field"),
         ] {
             let error = (COPY.build)(&parsed(json), &environment()).map(drop).expect_err(json).to_string();
             assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_step_goes_through_one_chunk_of_the_size_asked_for() {
+        for (chunk_bytes, step) in [(8192, 8192.0), (1 << 20, 1_048_576.0), (1 << 30, 2_097_152.0)] {
+            let params = parsed(&format!(r#"{{"block_bytes": 2097152, "chunk_bytes": {chunk_bytes}}}"#));
+            let mut kernel = (COPY.build)(&params, &environment()).expect("small blocks");
+            let work = kernel.step(&mut Latencies::default()).expect("memory does not fail");
+            assert!((work - step).abs() < 0.5, "{work} bytes in a step of chunks of {chunk_bytes}");
         }
     }
 

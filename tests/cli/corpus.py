@@ -172,7 +172,7 @@ def complaints(case: Case, outcome: Outcome) -> list[str]:
     found += [f"it does not say {part!r}" for part in case.says if part not in outcome.text]
     if outcome.exit != case.exit:
         found.append(f"it ended with {outcome.exit}, not {case.exit}")
-    if outcome.errors.count("partywall: ") > 1:
+    if sum(line.startswith("partywall: ") for line in outcome.errors.splitlines()) > 1:
         found.append("it answers with more than one message")
     found += [f"it left {thing}" for thing in outcome.left]
     # What was refused must not have been begun; a trial that failed may leave its run directory, which tells why.

@@ -174,7 +174,8 @@ def check_memory(run: RunDirectory, progress: Progress) -> None:
         try:
             found = agent.call("memory.check", bytes=needed, budget_ns=MEMORY_CHECK_NS, timeout_s=60)
         except AgentError as error:
-            raise CapabilityError(f"memory for the run's workloads: {error}") from error
+            remedy = f"then go on with: partywall run --resume {run.path}"
+            raise CapabilityError(f"memory for the run's workloads: {error}; {remedy}") from error
     run.append("memory_checked", bytes=needed, found=found)
     if found["doubt"] is not None:
         progress.note(f"memory: {units.format_bytes(needed)} may not really be there: {found['doubt']}")

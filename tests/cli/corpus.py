@@ -55,6 +55,8 @@ class Case:
     nobody: bool = False
     needs: str = ""
     slow: bool = False
+    # Refused for now: its run directory waits for --resume.
+    resumable: bool = False
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ def complaints(case: Case, outcome: Outcome) -> list[str]:
         found.append("it answers with more than one message")
     found += [f"it left {thing}" for thing in outcome.left]
     # What was refused must not have been begun; a trial that failed may leave its run directory, which tells why.
-    if case.exit in (2, 4):
+    if case.exit in (2, 4) and not case.resumable:
         found += [f"it began {path}" for path in outcome.half_done]
     return found
 

@@ -2,6 +2,7 @@ import html as escaping
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -214,3 +215,12 @@ def test_a_browser_reports_no_error_and_makes_no_request_but_for_the_file(page):
 def test_in_a_browser_nothing_sticks_out_of_a_narrow_page(page):
     page.set_window_size(500, 900)
     assert page.execute_script("return document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_the_commands_that_do_it_again_name_the_run_itself(run):
+    findings, evidence = run
+    page = html.render(findings, replace(evidence, directory="runs/my demo"))
+    plain = escaping.unescape(page)
+    assert "partywall run 'runs/my demo/scenario.yaml' --seed 42 --budget 120s --precision 1%  #" in plain
+    assert "partywall report 'runs/my demo'" in plain
+    assert "partywall compare NEW_RUN 'runs/my demo'" in plain

@@ -52,7 +52,17 @@ def test_only_the_worst_neighbour_of_each_victim_is_spelt_out():
     assert headline(plan(COPYING, WRITING), KERNELS, cells, []) == (
         "A file-writing neighbour on the next core costs you 62 % ± 4 of disk throughput; "
         "a cache-walking one on the next core 50 % ± 1 of memory bandwidth; "
-        "3 more between 5.0 % ± 0.4 and 18 % ± 1."
+        "3 more cost between 5.0 % ± 0.4 and 18 % ± 1."
+    )
+
+
+def test_a_neighbour_that_is_the_worst_of_several_victims_is_named_once():
+    cells = [
+        cell(COPYING, COPY, 0.82, 0.01), cell(WRITING, COPY, 0.38, 0.04),
+    ]  # fmt: skip
+    assert headline(plan(COPYING, WRITING), KERNELS, cells, []) == (
+        "A memory-copying neighbour on the next core costs you 62 % ± 4 of disk throughput "
+        "and 18 % ± 1 of memory bandwidth."
     )
 
 
@@ -61,7 +71,7 @@ def test_at_most_three_victims_are_spelt_out():
     cells = [cell(of, COPY, 0.5 + n / 10, 0.01) for n, of in enumerate(trials)]
     line = headline(plan(*trials), KERNELS, cells, [])
     assert [name in line for name in ("(v0)", "(v1)", "(v2)", "(v3)", "(v4)")] == [True, True, True, False, False]
-    assert line.endswith("; 2 more between 10 % ± 1 and 20 % ± 1.")
+    assert line.endswith("; 2 more cost between 10 % ± 1 and 20 % ± 1.")
 
 
 def test_wide_intervals_are_called_noise_and_not_a_bound_on_the_harm():
@@ -117,7 +127,7 @@ def test_two_victims_that_lose_the_same_resource_are_told_apart():
     other = trial(COPY, name="t3", victim="second")
     cells = [cell(COPYING, COPY, 0.82, 0.01), cell(other, COPY, 0.7, 0.01)]
     line = headline(plan(COPYING, other), KERNELS, cells, [])
-    assert "of memory bandwidth (second); " in line
+    assert "of memory bandwidth (second) and " in line
     assert "of memory bandwidth (copy)." in line
 
 

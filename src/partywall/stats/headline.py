@@ -128,19 +128,29 @@ def _costs(harms: Sequence[Cell], trials: Mapping[str, Trial], kernels: Mapping[
     shown = _first_of_each(harms, lambda cell: cell.victim)[:SHOWN]
     lost = {cell.victim: _lost(trials[cell.trial], kernels) for cell in shown}
     same_words = len(set(lost.values())) < len(lost)
-    clauses = []
-    for place, cell in enumerate(shown):
-        what = f"{lost[cell.victim]} ({cell.victim})" if same_words else lost[cell.victim]
-        who = _who(trials[cell.trial], cell, "a neighbour" if place == 0 else "one")
-        clauses.append(f"{who} {'costs you ' if place == 0 else ''}{percent(cell.isolation)} of {what}")
+    by_neighbour: dict[str, list[Cell]] = {}
+    for cell in shown:
+        by_neighbour.setdefault(_who(trials[cell.trial], cell, "a neighbour"), []).append(cell)
+    clauses: list[str] = []
+    for who, cells in by_neighbour.items():
+        costs = [
+            f"{percent(cell.isolation)} of {lost[cell.victim]}{f' ({cell.victim})' if same_words else ''}"
+            for cell in cells
+        ]
+        name = _who(trials[cells[0].trial], cells[0], "one") if clauses else f"{who} costs you"
+        clauses.append(f"{name} {_listed(costs)}")
     more = [cell for cell in harms if cell not in shown]
     if more:
         clauses.append(
-            f"{len(more)} more between {percent(more[-1].isolation)} and {percent(more[0].isolation)}"
+            f"{len(more)} more cost between {percent(more[-1].isolation)} and {percent(more[0].isolation)}"
             if len(more) > 1
-            else f"1 more {percent(more[0].isolation)}"
+            else f"1 more costs {percent(more[0].isolation)}"
         )
     return "; ".join(clauses)
+
+
+def _listed(things: Sequence[str]) -> str:
+    return " and ".join(part for part in (", ".join(things[:-1]), things[-1]) if part)
 
 
 def _lost(trial: Trial, kernels: Mapping[str, Mapping[str, Any]]) -> str:

@@ -122,6 +122,11 @@ def unbroken(text: str) -> str:
     return re.sub(r"(?<=[\d±]) (?=[%±\d])", "\u00a0", text)
 
 
+def breakable(name: str) -> Markup:
+    """Lets a long name go on in the next line after each of its words."""
+    return Markup("_<wbr>").join(name.split("_"))
+
+
 def _durations(all_ns: Iterable[int]) -> str:
     """Shortest to longest."""
     ends = [units.format_duration(ns) for ns in sorted(set(all_ns))]
@@ -393,6 +398,7 @@ def _environment() -> jinja2.Environment:
         "bare_percent": figures.bare_percent,
         "describe": describe,
         "unbroken": unbroken,
+        "breakable": breakable,
     }
     environment.globals |= {
         "advice": ADVICE,

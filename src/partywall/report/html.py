@@ -119,7 +119,7 @@ def flat(facts: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 def unbroken(text: str) -> str:
     """Keeps a number, its ± and its unit on one line."""
-    return re.sub(r"(?<=[\d±]) (?=[%±\d])", "\u00a0", text)
+    return re.sub(r"(?<=[\d±%]) (?=[%±\d])", "\u00a0", text)
 
 
 def breakable(name: str) -> Markup:

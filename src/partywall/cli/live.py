@@ -86,7 +86,7 @@ class Steps:
         self._bar = Progress(*columns, MofNCompleteColumn(), console=console, transient=True, refresh_per_second=4)
         self._task = self._bar.add_task("")
 
-    def __enter__(self) -> Steps:
+    def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._bar.start()
         return self

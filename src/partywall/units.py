@@ -104,3 +104,34 @@ def format_bytes(count: float) -> str:
             return f"{count:.4g} {unit}"
         count /= 1024
     return f"{count:.4g} TiB"
+
+
+def format_number(number: float, digits: int = 4) -> str:
+    """So many significant digits, and no exponent where people count: '12\u202f340', '0.1234'."""
+    if not math.isfinite(number):
+        return "?" if math.isnan(number) else ("∞" if number > 0 else "−∞")
+    return format_decimals(number, digits - 1 - magnitude(number))
+
+
+def format_decimals(number: float, decimals: int, *, sign: bool = False) -> str:
+    """A number rounded to so many decimals; negative ones round before the point."""
+    if not math.isfinite(number):
+        return format_number(number)
+    rounded = round(number, decimals) + 0.0
+    text = f"{rounded:{'+' if sign and rounded else ''},.{max(decimals, 0)}f}"
+    # A thin space groups thousands: neither a comma nor a point then reads as a decimal mark.
+    return text.replace("-", "−").replace(",", "\u202f")
+
+
+def magnitude(number: float) -> int:
+    """The power of ten of the first digit; 0 for what has none."""
+    return math.floor(math.log10(abs(number))) if number and math.isfinite(number) else 0
+
+
+def decimal_prefix(largest: float) -> tuple[float, str]:
+    """What to divide by, and the prefix that stands for it: (1e6, 'M') for 47 million."""
+    power = max(0, min(magnitude(largest) // 3, len(_PREFIXES) - 1))
+    return 1000.0**power, _PREFIXES[power]
+
+
+_PREFIXES = ("", "k", "M", "G", "T")

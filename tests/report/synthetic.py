@@ -235,7 +235,9 @@ def evidence(shape: Shape = DEFAULT) -> Evidence:
         kernels=KERNELS,
         observations=tuple(observations),
         counters={
-            "llc_misses": Counter("llc_misses", "misses/s", "total", "cache"),
+            "llc_misses": Counter(
+                "llc_misses", "count", "total", "cache", "misses of the last cache, by a counter with a long name"
+            ),
             "disk_wait_ms": Counter("disk_wait_ms", "ms", "gauge", "disk"),
         },
         timeline=timeline,

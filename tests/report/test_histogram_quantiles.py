@@ -2,23 +2,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import bucket_of
 
-from partywall.model.observation import Histogram
+from partywall.model.observation import Histogram, bucket_bounds
 from partywall.report import latency
 
 
 def histogram(values: list[int]) -> Histogram:
-    return latency.merged(Histogram({bucket_of(value): 1}) for value in values)
+    return Histogram.merged(Histogram({bucket_of(value): 1}) for value in values)
 
 
 @given(st.integers(0, 2**62))
 def test_every_value_lies_in_its_bucket_and_buckets_are_narrow(value):
-    low, high = latency.bucket_bounds(bucket_of(value))
+    low, high = bucket_bounds(bucket_of(value))
     assert low <= value <= high
     assert high - low <= low / 64
 
 
 def test_buckets_follow_each_other_without_gap():
-    assert all(latency.bucket_bounds(i)[1] + 1 == latency.bucket_bounds(i + 1)[0] for i in range(3000))
+    assert all(bucket_bounds(i)[1] + 1 == bucket_bounds(i + 1)[0] for i in range(3000))
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=50), st.floats(0.01, 1))

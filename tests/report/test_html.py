@@ -2,6 +2,7 @@ import html as escaping
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -214,3 +215,30 @@ def test_a_browser_reports_no_error_and_makes_no_request_but_for_the_file(page):
 def test_in_a_browser_nothing_sticks_out_of_a_narrow_page(page):
     page.set_window_size(500, 900)
     assert page.execute_script("return document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_the_commands_that_do_it_again_name_the_run_itself(run):
+    findings, evidence = run
+    page = html.render(findings, replace(evidence, directory="runs/my demo"))
+    plain = escaping.unescape(page)
+    assert "partywall run 'runs/my demo/scenario.yaml' --seed 42 --budget 120s --precision 1%  #" in plain
+    assert "partywall report 'runs/my demo'" in plain
+    assert "partywall compare NEW_RUN 'runs/my demo'" in plain
+
+
+@pytest.mark.parametrize("width", [1280, 800, 400])
+def test_the_page_never_scrolls_sideways(page, width):
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    page.execute_script("document.querySelectorAll('details').forEach(part => part.open = true)")
+    page.execute_script("document.querySelectorAll('.panel').forEach(panel => panel.classList.add('open'))")
+    try:
+        assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_figure_its_interval_and_its_unit_stay_on_one_line():
+    assert (
+        html.unbroken("between 21 % ± 9 and 50 % ± 6") == "between 21\u00a0%\u00a0±\u00a09 and 50\u00a0%\u00a0±\u00a06"
+    )

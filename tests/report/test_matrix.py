@@ -56,3 +56,16 @@ def test_an_emulated_cell_says_so_in_its_title(emulated_run):
 def test_levels_are_part_of_a_victims_title(run):
     cell = run[0].cells[0].model_copy(update={"levels": {"victim.sandbox.cpu_limit": 0.5}})
     assert cell_title(cell).startswith("copy (cpu_limit 0.5) beside")
+
+
+def test_an_aggressor_with_intensity_1_alone_is_called_by_its_name(run):
+    cell = cell_with(run, 0.5, label="memory-copy", intensity=1.0)
+    assert cell_title(cell) == "copy beside memory-copy"
+
+
+def test_an_aggressor_beside_a_limited_victim_has_a_column_of_its_own(run):
+    plain = cell_with(run, 0.5, label="memory-copy", intensity=1.0)
+    limited = plain.model_copy(update={"label": "memory-copy, cpu_limit=0.5", "treatment": "limited"})
+    grid = matrix(run[0].model_copy(update={"cells": (plain, limited)}))
+    assert [column.title for column in grid.columns] == ["memory-copy", "memory-copy cpu_limit=0.5"]
+    assert list(grid.cells.values()) == [plain, limited]

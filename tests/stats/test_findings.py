@@ -134,6 +134,14 @@ def test_an_aggressor_that_achieved_less_than_asked_is_reported():
     assert Warn.AGGRESSOR_FELL_SHORT in harm.warnings
 
 
+def test_an_aggressor_that_shares_the_victims_cpu_is_not_blamed_for_getting_only_its_part():
+    shared = trial(COPY, cpus=0)
+    weak = [replace(o, achieved={"memory-copy": 0.5}) for o in Host().measure(shared, 40, {"memory-copy": 0.5})]
+    harm = cell(findings(weak, shared), "memory-copy")
+    assert harm.achieved == pytest.approx(0.5)
+    assert Warn.AGGRESSOR_FELL_SHORT not in harm.warnings
+
+
 def test_an_effect_that_still_moves_inside_its_slots_is_carry_over():
     host = Host()
     moving = host.measure(ONE, 40, {"memory-copy": 0.8}, late={"memory-copy": -0.06})
@@ -213,7 +221,7 @@ def test_the_counter_that_moved_with_the_harm_is_the_cause_and_echoes_are_not():
     assert [cause.counter for cause in causes] == ["bus"]
     assert causes[0].resource == "memory_bandwidth"
     assert causes[0].correlation.low > 0.5
-    assert causes[0].text.endswith("Points to memory_bandwidth; evidence, not proof.")
+    assert causes[0].text.endswith("Points to memory bandwidth; evidence, not proof.")
     assert cell(found, "cpu-integer").causes == ()
 
 

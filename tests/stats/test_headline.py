@@ -3,12 +3,13 @@ import re
 import pytest
 from builders import KERNELS, Host, evidence, limit, plan, treatment, trial
 
+from partywall.agent.catalogue import shipped
 from partywall.model.finding import Band, Cell, Estimate
 from partywall.model.scenario import Aggressor
 from partywall.stats import analyse
-from partywall.stats.headline import headline
+from partywall.stats.headline import DOING, headline
 
-COPY, DISK, RING = treatment("memory-copy"), treatment("disk-write"), treatment("cache-ring")
+COPY, DISK, RING = treatment("memory-copy"), treatment("disk-write"), treatment("cache")
 
 
 def estimate(value, half):
@@ -38,18 +39,50 @@ def test_costs_come_worst_first_with_what_was_not_seen():
         cell(COPYING, RING, 0.999, 0.005, seen=False),
     ]
     assert headline(plan(COPYING, WRITING), KERNELS, cells, [band(COPYING), band(WRITING)]) == (
-        "A disk-writing neighbour on the next core costs you 62 % ± 4 of disk throughput; "
+        "A file-writing neighbour on the next core costs you 62 % ± 4 of disk throughput; "
         "a memory-copying one on the next core 18 % ± 1 of memory bandwidth; nothing else was seen above ±0.6 %."
     )
 
 
-def test_only_the_worst_three_are_spelt_out():
+def test_only_the_worst_neighbour_of_each_victim_is_spelt_out():
     cells = [
         cell(COPYING, COPY, 0.82, 0.01), cell(COPYING, DISK, 0.95, 0.004), cell(COPYING, RING, 0.5, 0.01),
         cell(WRITING, DISK, 0.38, 0.04), cell(WRITING, COPY, 0.9, 0.02),
     ]  # fmt: skip
-    line = headline(plan(COPYING, WRITING), KERNELS, cells, [])
-    assert line.endswith("18 % ± 1 of memory bandwidth; 2 more between 5.0 % ± 0.4 and 10 % ± 2.")
+    assert headline(plan(COPYING, WRITING), KERNELS, cells, []) == (
+        "A file-writing neighbour on the next core costs you 62 % ± 4 of disk throughput; "
+        "a cache-walking one on the next core 50 % ± 1 of memory bandwidth; "
+        "3 more cost between 5.0 % ± 0.4 and 18 % ± 1."
+    )
+
+
+def test_a_neighbour_that_is_the_worst_of_several_victims_is_named_once():
+    cells = [
+        cell(COPYING, COPY, 0.82, 0.01), cell(WRITING, COPY, 0.38, 0.04),
+    ]  # fmt: skip
+    assert headline(plan(COPYING, WRITING), KERNELS, cells, []) == (
+        "A memory-copying neighbour on the next core costs you 62 % ± 4 of disk throughput "
+        "and 18 % ± 1 of memory bandwidth."
+    )
+
+
+def test_at_most_three_victims_are_spelt_out():
+    trials = [trial(COPY, name=f"t{n}", victim=f"v{n}") for n in range(5)]
+    cells = [cell(of, COPY, 0.5 + n / 10, 0.01) for n, of in enumerate(trials)]
+    line = headline(plan(*trials), KERNELS, cells, [])
+    assert [name in line for name in ("(v0)", "(v1)", "(v2)", "(v3)", "(v4)")] == [True, True, True, False, False]
+    assert line.endswith("; 2 more cost between 10 % ± 1 and 20 % ± 1.")
+
+
+def test_wide_intervals_are_called_noise_and_not_a_bound_on_the_harm():
+    cells = [cell(COPYING, COPY, 0.5, 0.05), cell(COPYING, RING, 0.7, 0.328, seen=False)]
+    line = headline(plan(COPYING), KERNELS, cells, [])
+    assert line.endswith("; nothing else could be told from noise (up to ±63 %).")
+
+
+def test_every_kernel_has_a_doing_word_of_its_own():
+    assert set(DOING) == set(shipped().names())
+    assert len(set(DOING.values())) == len(DOING)
 
 
 def test_of_several_intensities_the_worst_is_told():
@@ -94,7 +127,7 @@ def test_two_victims_that_lose_the_same_resource_are_told_apart():
     other = trial(COPY, name="t3", victim="second")
     cells = [cell(COPYING, COPY, 0.82, 0.01), cell(other, COPY, 0.7, 0.01)]
     line = headline(plan(COPYING, other), KERNELS, cells, [])
-    assert "of memory bandwidth (second); " in line
+    assert "of memory bandwidth (second) and " in line
     assert "of memory bandwidth (copy)." in line
 
 

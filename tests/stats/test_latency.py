@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partywall.model.observation import Histogram, Observation
-from partywall.stats.latency import bucket_bounds, impacts, percentile_ns
+from partywall.model.observation import Histogram, Observation, bucket_bounds
+from partywall.stats.latency import impacts, percentile_ns
 
 
 def bucket_of(value):

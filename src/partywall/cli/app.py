@@ -12,7 +12,7 @@ from rich.console import Console
 from partywall import __version__, pipeline, units
 from partywall.cli import show
 from partywall.cli.kernel import PARAMETERS, WorkDir, probe, stress
-from partywall.cli.live import Live
+from partywall.cli.live import Live, Steps
 from partywall.errors import Exit, PartywallError, Problem, UsageError
 from partywall.model.finding import Outcome
 from partywall.scenario import changed, find, json_schema, load, names, text
@@ -151,11 +151,12 @@ def _report(directory: RunDirectory, console: Console, formats: tuple[str, ...])
     from partywall.report import terminal  # noqa: PLC0415 - what draws is slow to import
     from partywall.report.export import export_all  # noqa: PLC0415
 
-    evidence, findings = pipeline.analyse(directory)
-    written = export_all(findings, evidence, directory.path, formats)
+    with Steps(console) as steps:
+        steps.show("reading the run and deriving findings", 0, 1)
+        evidence, findings = pipeline.analyse(directory)
+        written = export_all(findings, evidence, directory.path, formats, steps.show)
     terminal.show(findings, evidence, console, next((file for file in written if file.suffix == ".html"), None))
-    for file in written:
-        console.print(f"written: {file}", highlight=False, soft_wrap=True)
+    show.written(console, written)
     if evidence.incomplete:
         return Exit.FAILED
     return EXITS[findings.outcome]
@@ -169,10 +170,11 @@ def report(
     ] = None,
 ) -> int:
     """Derive findings from a run again, show them, and write them as documents."""
+    from partywall.report.export import FORMATS  # noqa: PLC0415 - what draws is slow to import
+
     chosen = tuple(formats or ["html", "json"])
-    known = ("html", "json", "csv", "parquet", "png", "svg")
-    if wrong := [name for name in chosen if name not in known]:
-        raise UsageError(f"--format {wrong[0]}: there are {', '.join(known)}")
+    if wrong := [name for name in chosen if name not in FORMATS]:
+        raise UsageError(f"--format {wrong[0]}: there are {', '.join(FORMATS)}")
     return _report(RunDirectory.open(directory), Console(), chosen)
 
 

@@ -6,7 +6,7 @@ import time
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.progress import Task as RichTask
 from rich.text import Text
 
@@ -74,3 +74,29 @@ class Live:
         self._console.print(
             f"{description} · about {units.format_duration(left_ns)} left", highlight=False, markup=False
         )
+
+
+class Steps:
+    """Progress of a job of several steps: a bar on a terminal, gone at the end; elsewhere a line now and then."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._printed = time.monotonic()
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=24))
+        self._bar = Progress(*columns, MofNCompleteColumn(), console=console, transient=True, refresh_per_second=4)
+        self._task = self._bar.add_task("")
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def show(self, doing: str, done: int, of: int) -> None:
+        """What is being done, how much of it is done, and of how much."""
+        self._bar.update(self._task, description=doing, completed=done, total=of)
+        if not self._console.is_terminal and time.monotonic() - self._printed > Live.EVERY_S:
+            self._printed = time.monotonic()
+            self._console.print(f"{doing}: {done} of {of}", highlight=False, markup=False)

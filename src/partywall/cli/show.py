@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -78,3 +79,13 @@ def table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]
     for row in rows:
         shown.add_row(*("" if value is None else str(value) for value in row))
     console.print(shown)
+
+
+def written(console: Console, files: Sequence[Path]) -> None:
+    """Documents by name, and one line for a folder of charts."""
+    charts = [file for file in files if file.parent.name == "charts"]
+    for file in files:
+        if file not in charts:
+            console.print(f"written: {file}", highlight=False, soft_wrap=True)
+    if charts:
+        console.print(f"written: {len(charts)} charts in {charts[0].parent}", highlight=False, soft_wrap=True)

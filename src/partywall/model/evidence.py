@@ -5,18 +5,86 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from partywall import units
 from partywall.model.observation import Observation
 from partywall.model.plan import Plan
 
 
 @dataclass(frozen=True)
 class Counter:
-    """A monitor's counter: unit of its per-second rate or gauge, and the resource it is evidence of."""
+    """A monitor's counter: what it counts, in the agent's words, and the resource it is evidence of.
+
+    name: SUBJECT.COUNTER, or COUNTER where it is of the whole host. unit: nanoseconds, bytes, count and so on; a total
+    is read per second. phrase: what it counts, for people; empty where the agent has no words for it.
+    """
 
     name: str
     unit: str
     kind: str
     resource: str
+    phrase: str = ""
+
+    @property
+    def base(self) -> str:
+        """The name without its subject."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def words(self) -> str:
+        """'the victim's wait for its CPU', 'interrupts', 'idle time on CPU 0'; its name for want of words."""
+        subject = self.name.rpartition(".")[0]
+        if not self.phrase:
+            return self.name
+        if not subject:
+            return self.phrase
+        if subject == "victim":
+            return f"the victim's {self.phrase}"
+        if subject == "cpu":
+            return f"{self.phrase} on all CPUs together"
+        cpu = subject.removeprefix("cpu")
+        return f"{self.phrase} on {f'CPU {cpu}' if cpu.isdigit() else subject}"
+
+    @property
+    def title(self) -> str:
+        """Its words, and its name for who wants to look it up."""
+        return f"{self.words} ({self.name})" if self.phrase else self.name
+
+    def scale(self, largest: float) -> tuple[float, str]:
+        """What readings are divided by, and the unit they then have, fit for readings up to `largest`."""
+        total = self.kind != "gauge"
+        if self.unit == "nanoseconds":
+            return _time_scale(self.base) if total else _prefixed_time(largest)
+        divisor, prefix = units.decimal_prefix(largest)
+        match self.unit:
+            case "bytes":
+                return divisor, f"{prefix}B/s" if total else f"{prefix}B"
+            case "hertz":
+                return divisor, f"{prefix}Hz"
+            case "millidegrees":
+                return 1e3, "°C"
+            case "count":
+                return 1.0, "/s" if total else ""
+            case unit:
+                return 1.0, unit
+
+    def change(self, before: float, after: float, joint: str = "→") -> str:
+        """Two readings in one unit: '9.3 % → 66 % of a core'."""
+        divisor, unit = self.scale(max(abs(before), abs(after)))
+        mark, unit = ("\u00a0%", unit.removeprefix("%").strip()) if unit.startswith("%") else ("", unit)
+        texts = (units.format_number(reading / divisor, 3) for reading in (before, after))
+        return f" {joint} ".join(f"{text}{mark}" for text in texts) + (f" {unit}" if unit else "")
+
+
+def _time_scale(base: str) -> tuple[float, str]:
+    """Nanoseconds in a second: a share of a core, of the time, or, summed over requests, how many there are at once."""
+    if base.startswith("disk_") and base != "disk_busy_ns":
+        return 1e9, "requests at a time"
+    return 1e7, "% of the time" if "pressure" in base or base == "disk_busy_ns" else "% of a core"
+
+
+def _prefixed_time(largest: float) -> tuple[float, str]:
+    power = max(0, min(units.magnitude(largest) // 3, 3))
+    return 1000.0**power, ("ns", "µs", "ms", "s")[power]
 
 
 @dataclass(frozen=True)
@@ -39,7 +107,8 @@ class Evidence:
     """All of a run but its findings. timeline: by trial, the slices of some blocks, in order of time.
 
     kernels: the agent's catalogue entries by name (unit, figure, latency text). missing: what the host could not tell,
-    as (what, why, remedy). disturbances: what was seen of others, as (trial, block, text).
+    as (what, why, remedy). disturbances: what was seen of others, as (trial, block, text). directory: where the run
+    lies, empty where it never lay anywhere.
     """
 
     run: str
@@ -54,3 +123,4 @@ class Evidence:
     disturbances: tuple[tuple[str, int, str], ...] = ()
     incomplete: tuple[str, ...] = ()
     interrupted: bool = False
+    directory: str = ""

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+_SUB_BITS = 6
+
+
+def bucket_bounds(index: int) -> tuple[int, int]:
+    """Smallest and largest nanoseconds of a bucket, as the agent's `record::histogram::bucket_bounds` has it."""
+    magnitude = max((index >> _SUB_BITS) - 1, 0)
+    low = (index - (magnitude << _SUB_BITS)) << magnitude
+    return low, low + (1 << magnitude) - 1
 
 
 @dataclass(frozen=True)
@@ -11,9 +21,14 @@ class Histogram:
 
     counts: dict[int, int]
 
-    def merged(self, other: Histogram) -> Histogram:
-        keys = self.counts.keys() | other.counts.keys()
-        return Histogram({k: self.counts.get(k, 0) + other.counts.get(k, 0) for k in keys})
+    @classmethod
+    def merged(cls, histograms: Iterable[Histogram]) -> Histogram:
+        """All of them in one."""
+        counts: dict[int, int] = {}
+        for histogram in histograms:
+            for index, count in histogram.counts.items():
+                counts[index] = counts.get(index, 0) + count
+        return cls(counts)
 
 
 @dataclass(frozen=True)

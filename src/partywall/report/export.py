@@ -9,7 +9,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +22,26 @@ import vl_convert
 from partywall.errors import Problem, UsageError
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Cell, Estimate, Findings
-from partywall.model.observation import Observation
+from partywall.model.observation import Observation, bucket_bounds
 from partywall.report import charts, html, latency
 from partywall.report.matrix import emulated
 
 PNG_SCALE = 2.0
 
 Writer = Callable[[Findings, Evidence, Path], list[Path]]
+Step = Callable[[str, int, int], None]
 
 
 def export_all(
-    findings: Findings, evidence: Evidence, directory: Path, formats: Iterable[str] | None = None
+    findings: Findings,
+    evidence: Evidence,
+    directory: Path,
+    formats: Iterable[str] | None = None,
+    step: Step = lambda _doing, _done, _of: None,
 ) -> tuple[Path, ...]:
     """Writes the report in each of `formats` (all by default) and returns the files written.
 
+    step: told what is being done, how much of it is done, and of how much.
     Raises UsageError for a format that is not known, before anything is written.
     """
     wanted = list(dict.fromkeys(FORMATS if formats is None else formats))
@@ -42,11 +50,22 @@ def export_all(
         raise UsageError(f"no format is called {', '.join(map(repr, unknown))}; there are {', '.join(FORMATS)}")
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        return tuple(path for name in wanted for path in FORMATS[name](findings, evidence, directory))
+        return tuple(_write_all(findings, evidence, directory, wanted, step))
     except OSError as error:
         place = str(error.filename or directory)
         remedy = "check its permissions and the room on its disk, then repeat: partywall report"
         raise UsageError(Problem(f"cannot be written: {error.strerror or error}", remedy, place)) from None
+
+
+def _write_all(
+    findings: Findings, evidence: Evidence, directory: Path, wanted: Sequence[str], step: Step
+) -> Iterator[Path]:
+    documents = [name for name in wanted if name in DOCUMENTS]
+    for number, name in enumerate(documents):
+        step(f"writing {name}", number, len(documents))
+        yield from DOCUMENTS[name](findings, evidence, directory)
+    images = [name for name in wanted if name in IMAGES]
+    yield from _images(findings, evidence, directory, images, step)
 
 
 def csv_text(findings: Findings) -> str:
@@ -110,7 +129,7 @@ def _latency_columns(observations: Iterable[Observation]) -> dict[str, list[Any]
 
 
 def _bucket(index: int, count: int) -> dict[str, int]:
-    low_ns, high_ns = latency.bucket_bounds(index)
+    low_ns, high_ns = bucket_bounds(index)
     return {"low_ns": low_ns, "high_ns": high_ns, "count": count}
 
 
@@ -166,24 +185,25 @@ def _parquet(_: Findings, evidence: Evidence, directory: Path) -> list[Path]:
     return [path]
 
 
-def _svg(findings: Findings, evidence: Evidence, directory: Path) -> list[Path]:
-    folder = directory / "charts"
-    specs = _specs(findings, evidence)
-    return [_written(folder / f"{name}.svg", vl_convert.vegalite_to_svg(spec)) for name, spec in specs]
-
-
-def _png(findings: Findings, evidence: Evidence, directory: Path) -> list[Path]:
+def _images(
+    findings: Findings, evidence: Evidence, directory: Path, formats: Sequence[str], step: Step
+) -> Iterator[Path]:
+    """Every chart in each of `formats`. Drawing is done outside Python's lock, so threads share it."""
+    if not formats:
+        return
+    step("preparing charts", 0, 1)
+    specs = charts.all_charts(findings, evidence)
     (directory / "charts").mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, spec in _specs(findings, evidence):
-        path = directory / "charts" / f"{name}.png"
-        path.write_bytes(vl_convert.vegalite_to_png(spec, scale=PNG_SCALE))
-        paths.append(path)
-    return paths
+    jobs = [(spec, directory / "charts" / f"{name}.{kind}", kind) for kind in formats for name, spec in specs.items()]
+    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+        for done, path in enumerate(pool.map(lambda job: _drawn(*job), jobs), start=1):
+            step("drawing charts", done, len(jobs))
+            yield path
 
 
-def _specs(findings: Findings, evidence: Evidence) -> list[tuple[str, str]]:
-    return [(name, json.dumps(spec)) for name, spec in charts.all_charts(findings, evidence).items()]
+def _drawn(spec: dict[str, Any], path: Path, kind: str) -> Path:
+    path.write_bytes(IMAGES[kind](json.dumps(spec)))
+    return path
 
 
 def _written(path: Path, text: str) -> Path:
@@ -192,12 +212,19 @@ def _written(path: Path, text: str) -> Path:
     return path
 
 
-FORMATS: Mapping[str, Writer] = {
+DOCUMENTS: Mapping[str, Writer] = {
     "html": _html,
     "json": _json,
     "csv": _csv,
     "parquet": _parquet,
-    "svg": _svg,
-    "png": _png,
 }
-"""Every format there is; adding one is one function and one entry."""
+"""Documents; adding one is one function and one entry."""
+
+IMAGES: Mapping[str, Callable[[str], bytes]] = {
+    "svg": lambda spec: vl_convert.vegalite_to_svg(spec).encode(),
+    "png": lambda spec: vl_convert.vegalite_to_png(spec, scale=PNG_SCALE),
+}
+"""How one chart is drawn as a file of its own."""
+
+FORMATS = (*DOCUMENTS, *IMAGES)
+"""Every format there is."""

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from partywall.model.evidence import Counter
 from partywall.model.finding import Estimate
 from partywall.model.scenario import Victim
+from partywall.units import format_decimals, format_number, magnitude
 
 ASYMMETRY = 1.5
 """Arms of an interval that differ by more than this are written out instead of as ±."""
@@ -64,25 +66,25 @@ def latency_of(victim: Victim, kernels: Mapping[str, Mapping[str, Any]]) -> str:
 def interval(value: float, low: float, high: float, unit: str = "", *, sign: bool = False) -> str:
     """'0.82 ± 0.01', '18 % ± 1', or '0.82 (0.75 to 0.84)' when the arms differ."""
     if not all(map(math.isfinite, (value, low, high))):
-        return f"{_number(value, 3 - _magnitude(value), sign=sign)}{_spaced(unit)} (no interval yet)"
+        return f"{format_decimals(value, 3 - magnitude(value), sign=sign)}{_spaced(unit)} (no interval yet)"
     below, above = value - low, high - value
     if high > low and (min(below, above) <= 0 or max(below, above) > ASYMMETRY * min(below, above)):
         return _lopsided(value, low, high, unit, sign=sign)
     half, decimals = _rounded_half((high - low) / 2, value)
-    text = f"{_number(value, decimals, sign=sign)}{_spaced(unit)}"
-    return f"{text} ± {_number(half, decimals)}"
+    text = f"{format_decimals(value, decimals, sign=sign)}{_spaced(unit)}"
+    return f"{text} ± {format_decimals(half, decimals)}"
 
 
 def _lopsided(value: float, low: float, high: float, unit: str, *, sign: bool) -> str:
     """The fewest digits with which the ends, rounded outwards, are at most a tenth further apart than found."""
-    fewest = -_magnitude(high - low)
+    fewest = -magnitude(high - low)
     for decimals in (fewest, fewest + 1, fewest + 2):
         step = 10.0**decimals
         ends = (math.floor(low * step + 1e-9) / step, math.ceil(high * step - 1e-9) / step)
         if ends[1] - ends[0] <= 1.1 * (high - low):
             break
-    written = " to ".join(_number(end, decimals, sign=sign) for end in ends)
-    return f"{_number(value, decimals, sign=sign)}{_spaced(unit)} ({written})"
+    written = " to ".join(format_decimals(end, decimals, sign=sign) for end in ends)
+    return f"{format_decimals(value, decimals, sign=sign)}{_spaced(unit)} ({written})"
 
 
 def ratio(estimate: Estimate) -> str:
@@ -110,21 +112,23 @@ def rate(estimate: Estimate, scale: Scale) -> str:
 
 def value(number: float, scale: Scale) -> str:
     """One rate without an interval, with four digits: for single slots."""
-    return f"{compact(scale.show(number))} {scale.label}"
+    return f"{format_number(scale.show(number))} {scale.label}"
 
 
-def compact(number: float) -> str:
-    """Four significant digits, and no exponent where people count: '12 340', '0.1234'."""
-    if not math.isfinite(number):
-        return "∞" if number > 0 else "−"
-    return _number(number, 3 - _magnitude(number))
+def reading(difference: Estimate, counter: Counter) -> str:
+    """A difference between two readings of a counter: '+57 % ± 4 of a core'."""
+    low, high = difference.low, difference.high
+    divisor, unit = counter.scale(max(abs(low), abs(high)))
+    mark, rest = ("%", unit.removeprefix("%").strip()) if unit.startswith("%") else ("", unit)
+    text = interval(difference.value / divisor, low / divisor, high / divisor, mark, sign=True)
+    return f"{text} {rest}".strip()
 
 
 def span(low: float, high: float) -> str:
     """The ends of a band, with digits that follow its width: '0.994 to 1.006'."""
     width = high - low
-    decimals = max(1 - _magnitude(width), 0) if width > 0 else 4
-    return f"{_number(low, decimals)} to {_number(high, decimals)}"
+    decimals = max(1 - magnitude(width), 0) if width > 0 else 4
+    return f"{format_decimals(low, decimals)} to {format_decimals(high, decimals)}"
 
 
 def bare_percent(share: float, digits: int = 1) -> str:
@@ -133,33 +137,20 @@ def bare_percent(share: float, digits: int = 1) -> str:
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %".replace("-", "−")
 
 
-def _magnitude(number: float) -> int:
-    return math.floor(math.log10(abs(number))) if number and math.isfinite(number) else 0
-
-
 def _rounded_half(half: float, value: float) -> tuple[float, int]:
     """The half-width as it is written, and the decimals both get.
 
     One digit where that is at most 5 % too narrow or 25 % too wide, else two.
     """
     if half <= 0:
-        return 0.0, 3 - _magnitude(value)
-    decimals = -_magnitude(half)
+        return 0.0, 3 - magnitude(value)
+    decimals = -magnitude(half)
     nearest = round(half, decimals)
     upwards = math.ceil(half * 10.0**decimals) / 10.0**decimals
     for candidate in (nearest, upwards):
         if 0.95 <= candidate / half <= 1.25:
             return candidate, decimals
     return round(half, decimals + 1), decimals + 1
-
-
-def _number(number: float, decimals: int, *, sign: bool = False) -> str:
-    if not math.isfinite(number):
-        return "?" if math.isnan(number) else ("∞" if number > 0 else "−∞")
-    rounded = round(number, decimals) + 0.0
-    text = f"{rounded:{'+' if sign and rounded else ''},.{max(decimals, 0)}f}"
-    # A thin space groups thousands: neither a comma nor a point then reads as a decimal mark.
-    return text.replace("-", "−").replace(",", "\u202f")
 
 
 def _spaced(unit: str) -> str:

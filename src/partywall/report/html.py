@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +20,7 @@ import vl_convert
 from markupsafe import Markup
 
 from partywall import __version__, units
-from partywall.model.evidence import Evidence
+from partywall.model.evidence import Counter, Evidence
 from partywall.model.finding import Band, Cause, Cell, Findings, Outcome, Verdict, Warn
 from partywall.model.observation import Observation
 from partywall.model.plan import Trial
@@ -54,7 +55,7 @@ class Panel:
     id: str
     cell: Cell
     figures: tuple[tuple[str, str, str], ...]
-    causes: tuple[tuple[Cause, str, str], ...]
+    causes: tuple[tuple[Counter, Cause, str, str], ...]
     percentiles: tuple[tuple[str, str, str], ...]
     charts: dict[str, str]
 
@@ -86,6 +87,7 @@ def render(findings: Findings, evidence: Evidence) -> str:
         warned=warned(findings),
         host=tuple(flat({key: fact for key, fact in evidence.host.items() if key not in SHOWN_ELSEWHERE})),
         trials=trials,
+        again=_again(findings, evidence),
         scenario_json=json.dumps(scenario, indent=2),
         data=_data(evidence, trials, specs),
         assets={name: _asset(name) for name in ("report.css", "report.js")},
@@ -117,7 +119,12 @@ def flat(facts: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 def unbroken(text: str) -> str:
     """Keeps a number, its ± and its unit on one line."""
-    return re.sub(r"(?<=[\d±]) (?=[%±\d])", "\u00a0", text)
+    return re.sub(r"(?<=[\d±%]) (?=[%±\d])", "\u00a0", text)
+
+
+def breakable(name: str) -> Markup:
+    """Lets a long name go on in the next line after each of its words."""
+    return Markup("_<wbr>").join(name.split("_"))
 
 
 def _durations(all_ns: Iterable[int]) -> str:
@@ -196,11 +203,9 @@ def _figures(cell: Cell, findings: Findings, evidence: Evidence) -> Iterator[tup
     yield "Interval", f"{figures.bare_percent(cell.isolation.level)}", cell.isolation.method
 
 
-def _cause(cause: Cause, evidence: Evidence) -> tuple[Cause, str, str]:
-    counter = evidence.counters.get(cause.counter)
-    unit = counter.unit if counter else ""
-    difference = figures.interval(cause.difference.value, cause.difference.low, cause.difference.high, sign=True)
-    return cause, f"{figures.compact(cause.baseline)} → {figures.compact(cause.treated)} {unit}", f"{difference} {unit}"
+def _cause(cause: Cause, evidence: Evidence) -> tuple[Counter, Cause, str, str]:
+    counter = evidence.counters.get(cause.counter, Counter(cause.counter, "", "total", cause.resource))
+    return counter, cause, counter.change(cause.baseline, cause.treated), figures.reading(cause.difference, counter)
 
 
 def _worst(findings: Findings, ids: dict[tuple[str, str], str]) -> str:
@@ -258,6 +263,24 @@ def _victim_of(band: Band, findings: Findings) -> str:
 def _fluid(chart: Any) -> dict[str, Any]:
     """A chart that takes the width of its place in the page."""
     return charts.spec_of(chart) | {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+
+
+def _again(findings: Findings, evidence: Evidence) -> Iterator[tuple[str, str]]:
+    """Commands that do this again, and what each is for.
+
+    The file keeps the scenario as it was written, so what the command line may have changed in it is said again.
+    """
+    asked = evidence.plan.scenario
+    directory = evidence.directory
+    file = f"{directory}/scenario.yaml" if directory else f"{findings.scenario}.yaml"
+    words = ["partywall", "run", file, "--seed", str(evidence.plan.seed)]
+    words += ["--budget", f"{asked.budget / 1e9:g}s", "--precision", f"{100 * asked.precision:g}%"]
+    if any(workload.command for workload in (*asked.victims.values(), *asked.aggressors.values())):
+        words.append("--allow-commands")
+    yield shlex.join(words), "measure again"
+    if directory:
+        yield shlex.join(["partywall", "report", directory]), "derive this report again"
+    yield f"partywall compare NEW_RUN {shlex.quote(directory or findings.run)}", "compare both"
 
 
 def _data(evidence: Evidence, trials: Sequence[Trial], specs: dict[str, Any]) -> Markup:
@@ -330,7 +353,7 @@ def _slot(seen: Observation, scale: figures.Scale) -> list[Any]:
         seen.block,
         seen.position + 1,
         seen.treatment,
-        *(figures.compact(scale.show(rate)) for rate in (seen.rate, seen.early_rate, seen.late_rate)),
+        *(units.format_number(scale.show(rate)) for rate in (seen.rate, seen.early_rate, seen.late_rate)),
         f"{(seen.end_ns - seen.start_ns) / 1e6:.0f}",
         "unknown" if seen.cpu_share is None else figures.bare_percent(seen.cpu_share),
         achieved,
@@ -375,6 +398,7 @@ def _environment() -> jinja2.Environment:
         "bare_percent": figures.bare_percent,
         "describe": describe,
         "unbroken": unbroken,
+        "breakable": breakable,
     }
     environment.globals |= {
         "advice": ADVICE,

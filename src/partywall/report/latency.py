@@ -1,32 +1,11 @@
-"""Percentiles and curves from the agent's log-linear latency buckets.
-
-The layout is `bucket_bounds` of the agent's `record` crate: 64 buckets to each doubling, exact below 64 ns.
-"""
+"""Percentiles and curves from the agent's log-linear latency buckets, for drawing."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
 
-from partywall.model.observation import Histogram
-
-SUB_BITS = 6
-
-
-def bucket_bounds(index: int) -> tuple[int, int]:
-    """The smallest and largest value in nanoseconds of bucket `index`."""
-    magnitude = max((index >> SUB_BITS) - 1, 0)
-    low = (index - (magnitude << SUB_BITS)) << magnitude
-    return low, low + (1 << magnitude) - 1
-
-
-def merged(histograms: Iterable[Histogram]) -> Histogram:
-    """All of them in one."""
-    counts: dict[int, int] = {}
-    for histogram in histograms:
-        for index, count in histogram.counts.items():
-            counts[index] = counts.get(index, 0) + count
-    return Histogram(counts)
+from partywall.model.observation import Histogram, bucket_bounds
 
 
 def quantiles(histogram: Histogram, shares: Iterable[float]) -> list[float]:

@@ -90,7 +90,8 @@ def matrix(findings: Findings, *, limits: bool = False) -> Matrix:
 
 def key_of(cell: Cell) -> Key:
     """What makes two cells of different trials the same treatment."""
-    return cell.role, cell.aggressor or "", cell.intensity or 0.0, cell.label if cell.role == "limit" else ""
+    own_limits = cell.label if cell.role == "limit" else cell.label.partition(", ")[2]
+    return cell.role, cell.aggressor or "", cell.intensity or 0.0, own_limits
 
 
 def levels_text(cell: Cell) -> str:
@@ -133,4 +134,8 @@ def _heading(cell: Cell) -> tuple[str, str]:
         return "null (A/A)", ""
     if cell.role == "limit" or cell.aggressor is None:
         return cell.label, ""
-    return cell.aggressor, f"at {figures.bare_percent(cell.intensity)}" if cell.intensity is not None else ""
+    # An aggressor with no intensity but 1 is labelled by its name alone, see `partywall.plan.make`.
+    label, _, limits = cell.label.partition(", ")
+    varied = label != cell.aggressor and cell.intensity is not None
+    at = f"at {figures.bare_percent(cell.intensity or 0.0)}" if varied else ""
+    return cell.aggressor, ", ".join(part for part in (at, limits) if part)

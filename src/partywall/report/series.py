@@ -12,7 +12,7 @@ from typing import Any
 
 from partywall.model.evidence import Evidence, SlicePoint
 from partywall.model.finding import Cell, Estimate
-from partywall.model.observation import Observation
+from partywall.model.observation import Histogram, Observation
 from partywall.model.plan import Treatment, Trial
 from partywall.report import figures, latency
 
@@ -133,8 +133,8 @@ def latencies(evidence: Evidence, cell: Cell) -> Rows:
     pairs = pairs_of(evidence, cell)
     rows = []
     for name, merged in (
-        ("baseline", latency.merged(p.baseline.latency for p in pairs)),
-        ("treated", latency.merged(p.treated.latency for p in pairs)),
+        ("baseline", Histogram.merged(p.baseline.latency for p in pairs)),
+        ("treated", Histogram.merged(p.treated.latency for p in pairs)),
     ):
         shares = latency.tail_shares(merged)
         rows += [
@@ -149,8 +149,8 @@ def percentiles(
 ) -> list[tuple[float, float, float]]:
     """(share, baseline ns, treated ns) as far as ten operations lie beyond the share."""
     pairs = pairs_of(evidence, cell)
-    base = latency.merged(p.baseline.latency for p in pairs)
-    treated = latency.merged(p.treated.latency for p in pairs)
+    base = Histogram.merged(p.baseline.latency for p in pairs)
+    treated = Histogram.merged(p.treated.latency for p in pairs)
     fewest = min(sum(base.counts.values()), sum(treated.counts.values()))
     kept = [share for share in shares if fewest * (1 - share) >= 10]
     return list(zip(kept, latency.quantiles(base, kept), latency.quantiles(treated, kept), strict=True))

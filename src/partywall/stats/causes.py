@@ -105,11 +105,7 @@ def _rank(cause: Cause) -> tuple[bool, float]:
 
 def _text(cell: Cell, counter: Counter, baseline: float, treated: float, together: Estimate | None) -> str:
     direction = "rose" if treated > baseline else "fell"
-    first = (
-        f"{counter.name} {direction} from {baseline:.3g} to {treated:.3g} {counter.unit} under {cell.label}".replace(
-            "  ", " "
-        )
-    )
+    first = f"{counter.title} {direction} from {counter.change(baseline, treated, 'to')} under {cell.label}"
     if together is not None and (together.low > 0) == (treated > baseline) and (together.low > 0 or together.high < 0):
         first += f", and the more it moved in a block the more {cell.victim} lost there (r = {together.value:.2f})"
-    return f"{first}. Points to {counter.resource}; evidence, not proof."
+    return f"{first[0].upper()}{first[1:]}. Points to {counter.resource.replace('_', ' ')}; evidence, not proof."

@@ -82,7 +82,9 @@ def _cell(trial: Trial, treatment: Treatment, pair: Pair, band: Band | None, min
         Warn.FEW_BLOCKS: len(pair) < min_blocks,
         Warn.DRIFTING_EFFECT: drifting,
         Warn.NULL_EFFECT: band is not None and _excludes_one(band.null),
-        Warn.AGGRESSOR_FELL_SHORT: achieved is not None and achieved < FELL_SHORT * _intensity(treatment, 1.0),
+        Warn.AGGRESSOR_FELL_SHORT: achieved is not None
+        and achieved < FELL_SHORT * _intensity(treatment, 1.0)
+        and not _shares_cpu(trial, treatment),
     }
     return Cell(
         trial=trial.id,
@@ -124,6 +126,11 @@ def _scaled(estimate: Estimate, promised: float) -> Estimate:
 
 def _intensity(treatment: Treatment, default: float) -> float:
     return treatment.intensities.get(treatment.aggressor or "", default)
+
+
+def _shares_cpu(trial: Trial, treatment: Treatment) -> bool:
+    """Both want the same CPU, so that the aggressor gets only its part of it is the harm, not a flaw."""
+    return bool(set(trial.victim_cpus) & set(trial.aggressor_cpus.get(treatment.aggressor or "", ())))
 
 
 def _achieved(treatment: Treatment, pair: Pair) -> float | None:

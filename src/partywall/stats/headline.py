@@ -1,12 +1,12 @@
 """One line in plain words: what neighbours cost, worst first, and what was not seen and above which size.
 
-It says less than the table on purpose: the worst cell of each victim and aggressor, three at most, then a count.
+It says less than the table on purpose: the worst neighbour of each victim, for three victims at most, then a count.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -28,27 +28,40 @@ _LOST = {
     "network": "network throughput",
     "kernel": "system-call speed",
 }
-_DOING = {
-    "cpu": "computing",
-    "cache": "cache-thrashing",
-    "memory_bandwidth": "memory-moving",
-    "memory_capacity": "memory-allocating",
-    "local_communication": "pipe-filling",
-    "disk": "disk-using",
-    "network": "network-flooding",
-    "kernel": "system-calling",
+DOING = {
+    "null": "idling",
+    "integer": "computing",
+    "float": "floating-point-computing",
+    "matrix-vector": "matrix-multiplying",
+    "quantum": "quantum-working",
+    "wake-up": "timer-sleeping",
+    "cache": "cache-walking",
+    "memory-latency": "memory-walking",
+    "memory-read": "memory-reading",
+    "memory-write": "memory-writing",
+    "memory-copy": "memory-copying",
+    "memory-scale": "memory-scaling",
+    "memory-triad": "memory-adding",
+    "memory-space": "memory-hoarding",
+    "pipe": "pipe-writing",
+    "unix-socket": "socket-writing",
+    "tcp-loopback": "loopback-sending",
+    "shared-memory": "message-copying",
+    "disk-read": "disk-reading",
+    "disk-reread": "file-rereading",
+    "disk-write": "file-writing",
+    "disk-rewrite": "file-rewriting",
+    "disk-direct-read": "direct-disk-reading",
+    "disk-direct-write": "disk-writing",
+    "udp-send": "datagram-sending",
+    "tcp-stream": "stream-sending",
+    "udp-request": "datagram-exchanging",
+    "tcp-request": "request-exchanging",
+    "syscall": "system-calling",
+    "context-switch": "context-switching",
+    "process-creation": "process-creating",
 }
-_VERBS = {
-    "copy": "copying",
-    "read": "reading",
-    "write": "writing",
-    "scale": "scaling",
-    "triad": "triad-computing",
-    "touch": "touching",
-    "ring": "walking",
-    "alloc": "allocating",
-    "send": "sending",
-}
+"""What a neighbour that runs a kernel is doing, for each kernel of the catalogue."""
 
 
 def headline(plan: Plan, kernels: Mapping[str, Mapping[str, Any]], cells: Sequence[Cell], bands: Sequence[Band]) -> str:
@@ -58,7 +71,9 @@ def headline(plan: Plan, kernels: Mapping[str, Mapping[str, Any]], cells: Sequen
     neighbours = [c for c in cells if c.role == "aggressor" and (c.trial, c.treatment) not in limited]
     if not neighbours:
         return _sentence(_failed_checks(trials, bands), _limits(cells))
-    harms = _worst_of_each([cell for cell in neighbours if cell.seen and cell.isolation.high < 1])
+    worst_first = sorted(neighbours, key=lambda cell: cell.isolation.value)
+    harmful = [cell for cell in worst_first if cell.seen and cell.isolation.high < 1]
+    harms = _first_of_each(harmful, lambda cell: (cell.victim, cell.aggressor))
     helped = [cell for cell in neighbours if cell.seen and cell.isolation.low > 1]
     unseen = [cell for cell in neighbours if not cell.seen]
     costs = _costs(harms, trials, kernels)
@@ -101,30 +116,41 @@ def _failed_checks(trials: Mapping[str, Trial], bands: Sequence[Band]) -> str:
     )
 
 
-def _worst_of_each(harms: Sequence[Cell]) -> list[Cell]:
-    worst: dict[tuple[str, str | None], Cell] = {}
-    for cell in sorted(harms, key=lambda cell: cell.isolation.value):
-        worst.setdefault((cell.victim, cell.aggressor), cell)
-    return list(worst.values())
+def _first_of_each(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> list[Cell]:
+    found: dict[Hashable, Cell] = {}
+    for cell in cells:
+        found.setdefault(key(cell), cell)
+    return list(found.values())
 
 
 def _costs(harms: Sequence[Cell], trials: Mapping[str, Trial], kernels: Mapping[str, Mapping[str, Any]]) -> str:
-    lost = {cell.victim: _lost(trials[cell.trial], kernels) for cell in harms}
+    """harms: the worst of each victim and aggressor, worst first."""
+    shown = _first_of_each(harms, lambda cell: cell.victim)[:SHOWN]
+    lost = {cell.victim: _lost(trials[cell.trial], kernels) for cell in shown}
     same_words = len(set(lost.values())) < len(lost)
-    clauses = []
-    for place, cell in enumerate(harms[:SHOWN]):
-        trial = trials[cell.trial]
-        what = f"{lost[cell.victim]} ({cell.victim})" if same_words else lost[cell.victim]
-        who = _who(trial, cell, kernels, "a neighbour" if place == 0 else "one")
-        clauses.append(f"{who} {'costs you ' if place == 0 else ''}{percent(cell.isolation)} of {what}")
-    more = harms[SHOWN:]
+    by_neighbour: dict[str, list[Cell]] = {}
+    for cell in shown:
+        by_neighbour.setdefault(_who(trials[cell.trial], cell, "a neighbour"), []).append(cell)
+    clauses: list[str] = []
+    for who, cells in by_neighbour.items():
+        costs = [
+            f"{percent(cell.isolation)} of {lost[cell.victim]}{f' ({cell.victim})' if same_words else ''}"
+            for cell in cells
+        ]
+        name = _who(trials[cells[0].trial], cells[0], "one") if clauses else f"{who} costs you"
+        clauses.append(f"{name} {_listed(costs)}")
+    more = [cell for cell in harms if cell not in shown]
     if more:
         clauses.append(
-            f"{len(more)} more between {percent(more[-1].isolation)} and {percent(more[0].isolation)}"
+            f"{len(more)} more cost between {percent(more[-1].isolation)} and {percent(more[0].isolation)}"
             if len(more) > 1
-            else f"1 more {percent(more[0].isolation)}"
+            else f"1 more costs {percent(more[0].isolation)}"
         )
     return "; ".join(clauses)
+
+
+def _listed(things: Sequence[str]) -> str:
+    return " and ".join(part for part in (", ".join(things[:-1]), things[-1]) if part)
 
 
 def _lost(trial: Trial, kernels: Mapping[str, Mapping[str, Any]]) -> str:
@@ -132,23 +158,19 @@ def _lost(trial: Trial, kernels: Mapping[str, Mapping[str, Any]]) -> str:
     return _LOST.get(resource, f"the throughput of {trial.victim_name}")
 
 
-def _who(trial: Trial, cell: Cell, kernels: Mapping[str, Mapping[str, Any]], noun: str) -> str:
+def _who(trial: Trial, cell: Cell, noun: str) -> str:
     aggressor = trial.aggressors.get(cell.aggressor or "")
-    doing = _doing(aggressor, kernels) if aggressor else None
+    doing = _doing(aggressor) if aggressor else None
     where = _where(trial, cell.aggressor or "")
     if doing is None:
         return f"{noun} running {_program(aggressor, cell)}{where}"
-    return f"a {doing} {noun.removeprefix('a ')}{where}"
+    article = "an" if doing[0] in "aeiou" else "a"
+    return f"{article} {doing} {noun.removeprefix('a ')}{where}"
 
 
-def _doing(aggressor: Aggressor, kernels: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """'memory-copying' from 'memory-copy'; by the resource where the last word is no known verb; None for a command."""
-    if aggressor.stressor is None:
-        return None
-    first, _, last = aggressor.stressor.rpartition("-")
-    if first and last in _VERBS:
-        return f"{first}-{_VERBS[last]}"
-    return _DOING.get(str(kernels.get(aggressor.stressor, {}).get("resource", "")), f"{aggressor.stressor}-running")
+def _doing(aggressor: Aggressor) -> str | None:
+    """'memory-copying' from 'memory-copy'; None for a command."""
+    return None if aggressor.stressor is None else DOING.get(aggressor.stressor, f"{aggressor.stressor}-running")
 
 
 def _program(aggressor: Aggressor | None, cell: Cell) -> str:
@@ -174,17 +196,19 @@ def _rest(unseen: Sequence[Cell], bands: Sequence[Band], precision: float, *, no
     edges = [bound for cell in unseen for bound in (cell.isolation.low, cell.isolation.high)]
     edges += [bound for band in bands if band.trial in trials for bound in (band.low, band.high)]
     reach = max(abs(1 - edge) for edge in edges)
-    shown = f"±{math.ceil(1000 * reach - 1e-9) / 10:g} %"
     few = any(Warn.FEW_BLOCKS in cell.warnings for cell in unseen)
-    if nothing_seen and (few or reach > COARSE * precision):
+    coarse = few or reach > COARSE * precision
+    # As close as is true, and as short as is honest: rounded up, to whole percents where tenths say nothing.
+    shown = f"±{math.ceil(100 * reach - 1e-9)} %" if coarse else f"±{math.ceil(1000 * reach - 1e-9) / 10:g} %"
+    if nothing_seen and coarse:
         return (
             "nothing conclusive: no neighbour was seen to cost you anything, "
             f"but only effects above {shown} could have been; give the run more budget"
         )
+    if nothing_seen:
+        return f"no neighbour was seen to cost you anything above {shown}"
     return (
-        f"no neighbour was seen to cost you anything above {shown}"
-        if nothing_seen
-        else f"nothing else was seen above {shown}"
+        f"nothing else could be told from noise (up to {shown})" if coarse else f"nothing else was seen above {shown}"
     )
 
 

@@ -13,23 +13,15 @@ import numpy as np
 import scipy
 
 from partywall.model.finding import Estimate
-from partywall.model.observation import Histogram, Observation
+from partywall.model.observation import Histogram, Observation, bucket_bounds
 from partywall.stats.interval import FEWEST, Array, error_of_mean
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 FEWEST_ABOVE = 20
 METHOD = "merged histograms; paired stationary block bootstrap, scaled to the long-run variance of the tail count"
 
-_SUB_BITS = 6
 _RESAMPLES = 400
 _SEED = 0x9A11
-
-
-def bucket_bounds(index: int) -> tuple[int, int]:
-    """Smallest and largest nanoseconds of a bucket; the agent's `record::histogram::bucket_bounds`."""
-    magnitude = max((index >> _SUB_BITS) - 1, 0)
-    low = (index - (magnitude << _SUB_BITS)) << magnitude
-    return low, low + (1 << magnitude) - 1
 
 
 def percentile_ns(histogram: Histogram, share: float) -> float:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from partywall.agent import counters as monitor
 from partywall.agent.metric import Extractor
 from partywall.errors import Problem, UsageError
 from partywall.model.evidence import Counter, Evidence, SlicePoint
@@ -36,7 +38,7 @@ def evidence(run: RunDirectory) -> Evidence:
         tables = _Tables(run.path, trial.id)
         samples = _samples(run, trial.id, tables)
         for visit in samples.values():
-            counters |= {counter.name: counter for counter in visit.counters}
+            counters |= {c.name: replace(c, phrase=monitor.phrase(c.name)) for c in visit.counters}
         maxima = {event["visit"]: event["rate_max"] for event in run.events("visit") if event["trial"] == trial.id}
         for event in blocks:
             block = _block(event)
@@ -65,6 +67,7 @@ def evidence(run: RunDirectory) -> Evidence:
         missing=tuple((m["what"], m["why"], m.get("remedy") or m.get("cost") or "") for m in host.get("missing", [])),
         disturbances=tuple((o.trial, o.block, f"{o.treatment}: {text}") for o in observations for text in o.disturbed),
         incomplete=tuple(run.failures()),
+        directory=str(run.path),
         interrupted=bool(ended) and ended[-1] == "run_started",
     )
 

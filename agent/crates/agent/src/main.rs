@@ -33,6 +33,8 @@ enum What {
     },
     /// Print what every kernel says of itself, as JSON.
     Catalogue,
+    /// Print what every counter of the monitor says of itself, as JSON.
+    Counters,
     /// Print the JSON Schema of the messages.
     Schema,
 }
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().what {
         What::Serve { cpus, die_with_parent } => serve(cpus, die_with_parent),
         What::Catalogue => print(&dispatch::catalogue()),
+        What::Counters => print(&serde_json::json!(partywall_monitor::catalogue())),
         What::Schema => print(&dispatch::schema()),
     };
     match outcome {

@@ -95,7 +95,7 @@ pub(crate) const ENTRY: Entry = Entry {
         summary: "walks a circular linked list a bit larger than a cache",
         unit: Unit::Accesses,
         figure: Figure::PerOperation { label: "ns per access" },
-        latency: Latency::Step("a walk of as many accesses as the fact accesses_per_step says"),
+        latency: Latency::Step("a walk of 2048 to 16384 accesses, the same number each time"),
         roles: Roles::Both,
         // Both take one turn of somebody's ring: on the way in our own, 640 Ki lines of a 40 MiB ring at 80 ns each if
         // nothing helps, on the way out the neighbour's, which finds its lines displaced. Private caches take microseconds.

@@ -66,6 +66,8 @@ pub struct Sample {
 pub struct CatalogueEntry {
     /// What is counted.
     pub name: &'static str,
+    /// The same in words, to stand after "the victim's" or before "on CPU 0"; a total is spoken of as what it is per second.
+    pub phrase: &'static str,
     /// The file it is read from.
     pub file: &'static str,
     /// What the file calls it.
@@ -89,6 +91,7 @@ pub struct CatalogueEntry {
 pub fn catalogue() -> Vec<CatalogueEntry> {
     let entry = |group: &Group, column: &Column| CatalogueEntry {
         name: column.name,
+        phrase: column.phrase,
         file: group.file,
         key: column.key,
         subject: group.subject,
@@ -116,6 +119,7 @@ pub(crate) struct Group {
 pub(crate) struct Column {
     pub key: &'static str,
     pub name: &'static str,
+    pub phrase: &'static str,
     pub unit: CounterUnit,
     pub kind: Kind,
     pub resource: Resource,
@@ -124,12 +128,26 @@ pub(crate) struct Column {
 }
 
 impl Column {
-    pub const fn total(key: &'static str, name: &'static str, measure: Measure, resource: Resource, meaning: &'static str) -> Self {
-        Self { key, name, unit: measure.0, kind: Kind::Total, resource, step: measure.1, meaning }
+    pub const fn total(
+        key: &'static str,
+        name: &'static str,
+        phrase: &'static str,
+        measure: Measure,
+        resource: Resource,
+        meaning: &'static str,
+    ) -> Self {
+        Self { key, name, phrase, unit: measure.0, kind: Kind::Total, resource, step: measure.1, meaning }
     }
 
-    pub const fn gauge(key: &'static str, name: &'static str, measure: Measure, resource: Resource, meaning: &'static str) -> Self {
-        Self { kind: Kind::Gauge, ..Self::total(key, name, measure, resource, meaning) }
+    pub const fn gauge(
+        key: &'static str,
+        name: &'static str,
+        phrase: &'static str,
+        measure: Measure,
+        resource: Resource,
+        meaning: &'static str,
+    ) -> Self {
+        Self { kind: Kind::Gauge, ..Self::total(key, name, phrase, measure, resource, meaning) }
     }
 
     pub fn info(&self, subject: Option<&str>) -> CounterInfo {

@@ -53,3 +53,14 @@ fn the_page_lists_exactly_the_counters_there_are() {
         assert!(listed == table(), "docs/monitors.md is not up to date; run UPDATE_DOCS=1 cargo test -p partywall-monitor");
     }
 }
+
+#[test]
+fn every_counter_has_a_phrase_of_its_own_that_is_the_same_wherever_it_is_read() {
+    let mut phrases: Vec<_> = catalogue().into_iter().map(|entry| (entry.name, entry.phrase)).collect();
+    phrases.sort_unstable();
+    phrases.dedup();
+    assert!(phrases.windows(2).all(|pair| pair[0].0 != pair[1].0), "{phrases:?}");
+    for (name, phrase) in phrases {
+        assert!(!phrase.is_empty() && !phrase.ends_with('.') && !phrase.contains('_'), "{name}: {phrase:?}");
+    }
+}

@@ -27,9 +27,9 @@ pub(crate) const V1_CPU: Group = Group {
     file: "cpu/…/cpu.stat",
     subject: V1,
     columns: &[
-        Column::total("nr_periods", "cgroup_cpu_periods_count", COUNT, Cpu, PERIODS),
-        Column::total("nr_throttled", "cgroup_cpu_throttled_periods_count", COUNT, Cpu, THROTTLED),
-        Column::total("throttled_time", "cgroup_cpu_throttled_ns", NANOSECONDS, Cpu, THROTTLED_NS),
+        Column::total("nr_periods", "cgroup_cpu_periods_count", "periods under a CPU limit", COUNT, Cpu, PERIODS),
+        Column::total("nr_throttled", "cgroup_cpu_throttled_periods_count", "periods stopped by a CPU limit", COUNT, Cpu, THROTTLED),
+        Column::total("throttled_time", "cgroup_cpu_throttled_ns", "time stopped by a CPU limit", NANOSECONDS, Cpu, THROTTLED_NS),
     ],
     cost: "throttling by a CPU limit is not seen",
     remedy: V1_REMEDY,
@@ -38,7 +38,7 @@ pub(crate) const V1_CPU: Group = Group {
 pub(crate) const V1_CPUACCT: Group = Group {
     file: "cpuacct/…/cpuacct.usage",
     subject: V1,
-    columns: &[Column::total("", "cgroup_cpu_usage_ns", NANOSECONDS, Cpu, USAGE)],
+    columns: &[Column::total("", "cgroup_cpu_usage_ns", "CPU time", NANOSECONDS, Cpu, USAGE)],
     cost: "CPU used by the cgroup is not seen",
     remedy: V1_REMEDY,
 };
@@ -46,7 +46,7 @@ pub(crate) const V1_CPUACCT: Group = Group {
 pub(crate) const V1_MEMORY_USAGE: Group = Group {
     file: "memory/…/memory.usage_in_bytes",
     subject: V1,
-    columns: &[Column::gauge("", "cgroup_memory_bytes", BYTES, MemoryCapacity, MEMORY)],
+    columns: &[Column::gauge("", "cgroup_memory_bytes", "memory", BYTES, MemoryCapacity, MEMORY)],
     cost: "memory used by the cgroup is not seen",
     remedy: V1_REMEDY,
 };
@@ -54,7 +54,7 @@ pub(crate) const V1_MEMORY_USAGE: Group = Group {
 pub(crate) const V1_MEMORY_FAILCNT: Group = Group {
     file: "memory/…/memory.failcnt",
     subject: V1,
-    columns: &[Column::total("", "cgroup_memory_limit_hits_count", COUNT, MemoryCapacity, HITS)],
+    columns: &[Column::total("", "cgroup_memory_limit_hits_count", "hits of the memory limit", COUNT, MemoryCapacity, HITS)],
     cost: "hits of the memory limit are not seen",
     remedy: V1_REMEDY,
 };
@@ -62,7 +62,7 @@ pub(crate) const V1_MEMORY_FAILCNT: Group = Group {
 pub(crate) const V1_MEMORY_OOM: Group = Group {
     file: "memory/…/memory.oom_control",
     subject: V1,
-    columns: &[Column::total("oom_kill", "cgroup_oom_kills_count", COUNT, MemoryCapacity, KILLS)],
+    columns: &[Column::total("oom_kill", "cgroup_oom_kills_count", "processes killed for want of memory", COUNT, MemoryCapacity, KILLS)],
     cost: "kills for want of memory are not seen",
     remedy: V1_REMEDY,
 };
@@ -71,10 +71,10 @@ pub(crate) const V2_CPU: Group = Group {
     file: "…/cpu.stat",
     subject: V2,
     columns: &[
-        Column::total("usage_usec", "cgroup_cpu_usage_ns", MICROSECONDS, Cpu, USAGE),
-        Column::total("nr_periods", "cgroup_cpu_periods_count", COUNT, Cpu, PERIODS),
-        Column::total("nr_throttled", "cgroup_cpu_throttled_periods_count", COUNT, Cpu, THROTTLED),
-        Column::total("throttled_usec", "cgroup_cpu_throttled_ns", MICROSECONDS, Cpu, THROTTLED_NS),
+        Column::total("usage_usec", "cgroup_cpu_usage_ns", "CPU time", MICROSECONDS, Cpu, USAGE),
+        Column::total("nr_periods", "cgroup_cpu_periods_count", "periods under a CPU limit", COUNT, Cpu, PERIODS),
+        Column::total("nr_throttled", "cgroup_cpu_throttled_periods_count", "periods stopped by a CPU limit", COUNT, Cpu, THROTTLED),
+        Column::total("throttled_usec", "cgroup_cpu_throttled_ns", "time stopped by a CPU limit", MICROSECONDS, Cpu, THROTTLED_NS),
     ],
     cost: "CPU use and throttling of the cgroup are not seen",
     remedy: V2_REMEDY,
@@ -83,7 +83,7 @@ pub(crate) const V2_CPU: Group = Group {
 pub(crate) const V2_MEMORY_CURRENT: Group = Group {
     file: "…/memory.current",
     subject: V2,
-    columns: &[Column::gauge("", "cgroup_memory_bytes", BYTES, MemoryCapacity, MEMORY)],
+    columns: &[Column::gauge("", "cgroup_memory_bytes", "memory", BYTES, MemoryCapacity, MEMORY)],
     cost: "memory used by the cgroup is not seen",
     remedy: V2_REMEDY,
 };
@@ -92,9 +92,16 @@ pub(crate) const V2_MEMORY_EVENTS: Group = Group {
     file: "…/memory.events",
     subject: V2,
     columns: &[
-        Column::total("high", "cgroup_memory_high_hits_count", COUNT, MemoryCapacity, "the cgroup passed memory.high and was slowed down"),
-        Column::total("max", "cgroup_memory_limit_hits_count", COUNT, MemoryCapacity, HITS),
-        Column::total("oom_kill", "cgroup_oom_kills_count", COUNT, MemoryCapacity, KILLS),
+        Column::total(
+            "high",
+            "cgroup_memory_high_hits_count",
+            "slowdowns by memory.high",
+            COUNT,
+            MemoryCapacity,
+            "the cgroup passed memory.high and was slowed down",
+        ),
+        Column::total("max", "cgroup_memory_limit_hits_count", "hits of the memory limit", COUNT, MemoryCapacity, HITS),
+        Column::total("oom_kill", "cgroup_oom_kills_count", "processes killed for want of memory", COUNT, MemoryCapacity, KILLS),
     ],
     cost: "hits of the memory limit and kills are not seen",
     remedy: V2_REMEDY,
@@ -103,7 +110,14 @@ pub(crate) const V2_MEMORY_EVENTS: Group = Group {
 pub(crate) const V2_SWAP: Group = Group {
     file: "…/memory.swap.current",
     subject: V2,
-    columns: &[Column::gauge("", "cgroup_swap_bytes", BYTES, MemoryCapacity, "memory of the cgroup that was swapped out")],
+    columns: &[Column::gauge(
+        "",
+        "cgroup_swap_bytes",
+        "swapped-out memory",
+        BYTES,
+        MemoryCapacity,
+        "memory of the cgroup that was swapped out",
+    )],
     cost: "swap used by the cgroup is not seen",
     remedy: "a kernel with swap built in; the memory controller enabled in cgroup.subtree_control of the folder above",
 };
@@ -112,8 +126,22 @@ pub(crate) const V2_CPU_PRESSURE: Group = Group {
     file: "…/cpu.pressure",
     subject: V2,
     columns: &[
-        Column::total("some", "cgroup_cpu_pressure_some_ns", MICROSECONDS, Cpu, "at least one thread of the cgroup waited for a CPU"),
-        Column::total("full", "cgroup_cpu_pressure_full_ns", MICROSECONDS, Cpu, "no thread of the cgroup that had work got a CPU"),
+        Column::total(
+            "some",
+            "cgroup_cpu_pressure_some_ns",
+            "time some thread waited for a CPU",
+            MICROSECONDS,
+            Cpu,
+            "at least one thread of the cgroup waited for a CPU",
+        ),
+        Column::total(
+            "full",
+            "cgroup_cpu_pressure_full_ns",
+            "time no thread got a CPU",
+            MICROSECONDS,
+            Cpu,
+            "no thread of the cgroup that had work got a CPU",
+        ),
     ],
     cost: "time the cgroup lost for want of a CPU is not seen",
     remedy: "boot with psi=1, or a kernel built with CONFIG_PSI",
@@ -126,6 +154,7 @@ pub(crate) const V2_MEMORY_PRESSURE: Group = Group {
         Column::total(
             "some",
             "cgroup_memory_pressure_some_ns",
+            "time some thread waited for memory",
             MICROSECONDS,
             MemoryCapacity,
             "at least one thread of the cgroup waited for memory",
@@ -133,6 +162,7 @@ pub(crate) const V2_MEMORY_PRESSURE: Group = Group {
         Column::total(
             "full",
             "cgroup_memory_pressure_full_ns",
+            "time all threads waited for memory",
             MICROSECONDS,
             MemoryCapacity,
             "every thread of the cgroup that had work waited for memory",
@@ -146,10 +176,18 @@ pub(crate) const V2_IO_PRESSURE: Group = Group {
     file: "…/io.pressure",
     subject: V2,
     columns: &[
-        Column::total("some", "cgroup_io_pressure_some_ns", MICROSECONDS, Disk, "at least one thread of the cgroup waited for a disk"),
+        Column::total(
+            "some",
+            "cgroup_io_pressure_some_ns",
+            "time some thread waited for a disk",
+            MICROSECONDS,
+            Disk,
+            "at least one thread of the cgroup waited for a disk",
+        ),
         Column::total(
             "full",
             "cgroup_io_pressure_full_ns",
+            "time all threads waited for a disk",
             MICROSECONDS,
             Disk,
             "every thread of the cgroup that had work waited for a disk",

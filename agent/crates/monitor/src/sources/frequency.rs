@@ -13,6 +13,7 @@ pub(crate) const GROUP: Group = Group {
     columns: &[Column::gauge(
         "",
         "cpu_frequency_hz",
+        "clock frequency",
         KILOHERTZ,
         Cpu,
         "the clock changed: turbo budget shared with neighbours, heat, governor",

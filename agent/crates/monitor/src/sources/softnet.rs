@@ -11,11 +11,19 @@ pub(crate) const GROUP: Group = Group {
     file: "/proc/net/softnet_stat",
     subject: "the host",
     columns: &[
-        Column::total("1st", "softnet_processed_count", COUNT, Network, "packets taken from interfaces"),
-        Column::total("2nd", "softnet_dropped_count", COUNT, Network, "packets dropped because a CPU's backlog was full"),
+        Column::total("1st", "softnet_processed_count", "packets taken from interfaces", COUNT, Network, "packets taken from interfaces"),
+        Column::total(
+            "2nd",
+            "softnet_dropped_count",
+            "packets dropped for a full backlog",
+            COUNT,
+            Network,
+            "packets dropped because a CPU's backlog was full",
+        ),
         Column::total(
             "3rd",
             "softnet_squeezed_count",
+            "packet rounds cut short",
             COUNT,
             Network,
             "a CPU gave up before all packets were taken: too many packets or too little CPU",

@@ -12,7 +12,14 @@ use crate::reader::Builder;
 pub(crate) const THROTTLE: Group = Group {
     file: "/sys/devices/system/cpu/cpu*/thermal_throttle/core_throttle_count",
     subject: "each CPU",
-    columns: &[Column::total("", "cpu_thermal_throttles_count", COUNT, Cpu, "the core was slowed down because it was too hot")],
+    columns: &[Column::total(
+        "",
+        "cpu_thermal_throttles_count",
+        "slowdowns for heat",
+        COUNT,
+        Cpu,
+        "the core was slowed down because it was too hot",
+    )],
     cost: "slowing down from heat is not seen",
     remedy: "none inside virtual machines; on metal only Intel CPUs tell",
 };
@@ -22,7 +29,7 @@ const ZONES: &str = "/sys/class/thermal";
 pub(crate) const ZONE: Group = Group {
     file: "/sys/class/thermal/thermal_zone*/temp",
     subject: "each thermal zone of a CPU",
-    columns: &[Column::gauge("", "cpu_temperature_millidegrees", MILLIDEGREES, Cpu, "near the limit, the clock falls")],
+    columns: &[Column::gauge("", "cpu_temperature_millidegrees", "temperature", MILLIDEGREES, Cpu, "near the limit, the clock falls")],
     cost: "heat is not seen",
     remedy: "none inside virtual machines; on metal load x86_pkg_temp_thermal",
 };

@@ -109,9 +109,17 @@ class Resident:
         return self.sandbox.pid
 
     def thread(self, name: str) -> int:
-        """The number of the agent's thread of this name, of which the operating system keeps 15 characters."""
-        tasks = Path(f"/proc/{self.pid}/task").iterdir()
-        return next(int(task.name) for task in tasks if (task / "comm").read_text().strip() == name[:15])
+        """The number of the agent's thread of this name, of which the operating system keeps 15 characters.
+
+        A thread takes its name a moment after it was made, so this waits for it; TrialError if it never comes.
+        """
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            for task in Path(f"/proc/{self.pid}/task").iterdir():
+                if (task / "comm").read_text().strip() == name[:15]:
+                    return int(task.name)
+            time.sleep(0.01)
+        raise TrialError(f"{self.id} has no thread called {name!r}")
 
     def pin(self, thread: str, cpu: int) -> None:
         os.sched_setaffinity(self.thread(thread), {cpu})

@@ -41,6 +41,10 @@ BASELINE = ""
 QUICK = ("integer", "cache", "memory-copy", "pipe", "disk-direct-read", "udp-send", "context-switch")
 
 
+# stress-ng must stay on the aggressor's CPU: --cache moves over all CPUs unless forbidden, and --mcontend cannot be
+# forbidden (strace shows both calling sched_setaffinity), which puts them on the victim's own.
+
+
 @dataclass(frozen=True)
 class Family:
     """A victim and those that may hurt it. on: the aggressor's CPU. guard_ns: left out after each switch."""
@@ -81,8 +85,8 @@ FAMILIES = (
             Kernel("memory-write", {"huge_pages": True}),
         ],
         [
-            "--cache 1",
-            "--cache 1 --cache-level 3",
+            "--cache 1 --cache-no-affinity",
+            "--cache 1 --cache-no-affinity --cache-level 3",
             "--l1cache 1",
             "--stream 1",
             "--memrate 1",
@@ -106,8 +110,7 @@ FAMILIES = (
             "--memrate 1",
             "--vm 1 --vm-bytes 256M",
             "--memthrash 1",
-            "--cache 1",
-            "--mcontend 1",
+            "--cache 1 --cache-no-affinity",
         ],
     ),
     Family(

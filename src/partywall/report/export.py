@@ -221,8 +221,8 @@ DOCUMENTS: Mapping[str, Writer] = {
 """Documents; adding one is one function and one entry."""
 
 IMAGES: Mapping[str, Callable[[str], bytes]] = {
-    "svg": lambda spec: vl_convert.vegalite_to_svg(spec).encode(),
     "png": lambda spec: vl_convert.vegalite_to_png(spec, scale=PNG_SCALE),
+    "svg": lambda spec: vl_convert.vegalite_to_svg(spec).encode(),
 }
 """How one chart is drawn as a file of its own."""
 

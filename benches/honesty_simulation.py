@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import signal
 
 from partywall.stats import FEWEST_WORTH, checkpoints
-from partywall.stats.interval import blocks_worth, centres_and_half_widths, clipped
+from partywall.stats.interval import blocks_worth, error_of_mean, linearised_ratio
 
 Array = NDArray[np.float64]
 Shape = tuple[int, int]
@@ -51,11 +51,24 @@ class Row:
 
 @dataclass(frozen=True)
 class Noise:
-    """A series of mean zero. beyond: block counts for which nothing is promised."""
+    """Something drawn, shape (…, replications, blocks), of known truth. beyond: block counts without a promise."""
 
     name: str
     draw: Callable[[np.random.Generator, Shape], Array]
     beyond: tuple[int | str, ...] = ()
+    truth: float = 0.0
+
+    def values(self, drawn: Array) -> Array:
+        """Block values whose mean is the estimate."""
+        return drawn
+
+
+@dataclass(frozen=True)
+class Rates(Noise):
+    """Treated and baseline rates, shape (2, replications, blocks). truth: the isolation factor."""
+
+    def values(self, drawn: Array) -> Array:
+        return linearised_ratio(drawn[0], drawn[1])
 
 
 def _white(random: np.random.Generator, shape: Shape) -> Array:
@@ -92,6 +105,23 @@ def _effect_and_noise(random: np.random.Generator, shape: Shape) -> Array:
     return 0.6 * _persistent(0.8)(random, shape) + random.standard_normal(shape)
 
 
+def _rates(random: np.random.Generator, shape: Shape) -> Array:
+    """Two slots of a block: the host's level wanders by a tenth, each slot has 5 % noise of its own."""
+    host = 0.03 * _persistent(0.95)(random, shape)
+    return np.exp(host + 0.05 * random.standard_normal((2, *shape)))
+
+
+def _stalls(share: float, rest: float) -> Callable[[np.random.Generator, Shape], Array]:
+    """The victim falls to `rest` of its rate in a share of the treated slots; the host hits 2 % of all slots."""
+
+    def draw(random: np.random.Generator, shape: Shape) -> Array:
+        rates = np.exp(0.01 * random.standard_normal((2, *shape)) - 0.15 * (random.random((2, *shape)) < 0.02))
+        rates[0] *= np.where(random.random(shape) < share, rest, 1)
+        return rates
+
+    return draw
+
+
 NOISES = (
     Noise("white", _white),
     Noise("AR(1) 0.3", _persistent(0.3)),
@@ -104,38 +134,43 @@ NOISES = (
     Noise("AR(1) 0.9", _persistent(0.9), beyond=(*BLOCKS, "stopped")),
     Noise("AR(1) 0.8 + white", _effect_and_noise, beyond=(20, 30, 50, 100, "stopped")),
     Noise("5 % of blocks −10σ", _one_sided, beyond=(20, 30, 50, "stopped")),
+    Rates("rates, 5 %", _rates, truth=1.0),
+    Rates("8 % of slots at 3 %", _stalls(0.08, 0.03), beyond=(20, 30, 50, "stopped"), truth=1 - 0.08 * 0.97),
+    Rates("8 % of slots at 0", _stalls(0.08, 0.0), beyond=(20, 30, 50, "stopped"), truth=0.92),
 )
 
 
 def coverage_table(*, quick: bool, seed: int = 2026) -> list[Row]:
     """Coverage for every noise at every number of blocks, and under sequential stopping."""
-    replications = 800 if quick else 10_000
+    replications = 400 if quick else 10_000
     random = np.random.default_rng(seed)
     fixed = [_fixed(noise, n, replications, random) for noise in NOISES for n in BLOCKS]
-    return fixed + [_sequential(noise, max(replications // 2, 500), random) for noise in NOISES]
+    return fixed + [_sequential(noise, replications // 2, random) for noise in NOISES]
 
 
 def _fixed(noise: Noise, n: int, replications: int, random: np.random.Generator) -> Row:
-    centre, half = centres_and_half_widths(noise.draw(random, (replications, n)))
-    covered = float((np.abs(centre) <= half).mean())
+    values = noise.values(noise.draw(random, (replications, n)))
+    half = error_of_mean(values).half_width(0.95)
+    covered = float((np.abs(values.mean(axis=-1) - noise.truth) <= half).mean())
     return Row(noise.name, str(n), covered, float(half.mean() * math.sqrt(n)), replications, n in noise.beyond)
 
 
 def _sequential(noise: Noise, replications: int, random: np.random.Generator) -> Row:
     """Stops at the first checkpoint at which the interval is narrow enough; the target is what some 60 blocks give."""
-    series = noise.draw(random, (replications, SEQUENTIAL_MOST))
-    target = float(np.median(centres_and_half_widths(series[:, :60])[1]))
+    drawn = noise.draw(random, (replications, SEQUENTIAL_MOST))
+    target = float(np.median(error_of_mean(noise.values(drawn[..., :60])).half_width(0.95)))
     going = np.ones(replications, dtype=bool)
     covered = np.zeros(replications, dtype=bool)
     width = np.zeros(replications)
     for n in checkpoints(20):
         last = n > SEQUENTIAL_MOST
         upto = min(n, SEQUENTIAL_MOST)
-        centre, half = centres_and_half_widths(series[going, :upto])
-        believed = blocks_worth(clipped(series[going, :upto]), half) >= FEWEST_WORTH
+        values = noise.values(drawn[..., going, :upto])
+        half = error_of_mean(values).half_width(0.95)
+        believed = blocks_worth(values, half) >= FEWEST_WORTH
         stop = ((half <= target) & believed) | last
         at = np.flatnonzero(going)[stop]
-        covered[at] = np.abs(centre[stop]) <= half[stop]
+        covered[at] = np.abs(values[stop].mean(axis=-1) - noise.truth) <= half[stop]
         width[at] = half[stop] * math.sqrt(upto)
         going[at] = False
         if last or not going.any():

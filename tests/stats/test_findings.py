@@ -52,17 +52,30 @@ def test_taking_off_the_drift_narrows_intervals_on_a_drifting_host_and_costs_lit
         for seed in range(60):
             series = of_trial(Host(seed, noise=0.002, drift=drift).measure(many, 30, {}), "t1")
             series = series if corrected else replace(series, drift=np.zeros(30))
-            means.append(float(series.pair("s0", "none").log_ratios.mean()))
+            means.append(series.pair("s0", "none").factor().value)
         return float(np.var(means))
 
     assert spread(0.01, corrected=True) < 0.85 * spread(0.01, corrected=False)
     assert spread(0.0, corrected=True) < 1.1 * spread(0.0, corrected=False)
 
 
-def test_swapping_treatment_and_baseline_only_changes_the_sign():
+def test_swapping_treatment_and_baseline_inverts_the_factor_and_changes_nothing_else():
     series = of_trial(Host(drift=0.01).measure(ONE, 30, {"memory-copy": 0.7}), "t1")
     there, back = series.pair("memory-copy", "none"), series.pair("none", "memory-copy")
-    assert np.allclose(there.log_ratios, -back.log_ratios)
+    assert np.allclose(there.treated_rates, back.baseline_rates)
+    assert there.factor().value * back.factor().value == pytest.approx(1)
+
+
+def test_a_neighbour_with_a_ragged_effect_does_not_blur_the_others():
+    two = trial(COPY, treatment("ragged"))
+    observations = Host(noise=0.005).measure(two, 80, {"memory-copy": 0.9})
+    random = np.random.default_rng(5)
+    ragged = [
+        replace(o, rate=o.rate * float(np.exp(random.normal(-1, 1)))) if o.treatment == "ragged" else o
+        for o in observations
+    ]
+    steady, blurred = (of_trial(o, "t1").pair("null", "none").factor().half_width for o in (observations, ragged))
+    assert blurred < 1.2 * steady
 
 
 @given(st.floats(1e-3, 1e9))

@@ -14,11 +14,9 @@ from partywall.stats.interval import (
     _WHITE_SHARE,
     FEWEST,
     _shapes,
-    centres_and_half_widths,
-    clipped,
     correlation_interval,
-    error_of_mean,
     factor_interval,
+    linearised_ratio,
     mean_interval,
     p_value,
     ratio_of_means,
@@ -59,24 +57,33 @@ def test_variances_of_the_transforms_are_those_of_an_autoregression_in_noise(spe
     assert np.allclose(cosine[spectrum], brute[1 : cosine.shape[1] + 1])
 
 
-def test_clipping_halves_the_interval_where_disturbances_strike_both_sides():
+def test_stalls_of_a_victim_are_not_taken_for_mishaps_of_the_host():
     random = np.random.default_rng(3)
-    noise = random.standard_normal((300, 100)) * np.where(random.random((300, 100)) < 0.05, 10, 1)
-    plain = error_of_mean(noise).half_width(0.95)
-    assert np.median(centres_and_half_widths(noise)[1]) < 0.75 * np.median(plain)
+    rates = np.exp(0.01 * random.standard_normal((2, 300, 60)) - 0.15 * (random.random((2, 300, 60)) < 0.02))
+    rates[0] *= np.where(random.random((300, 60)) < 0.08, 0.03, 1)
+    found = [ratio_of_means(treated, baseline) for treated, baseline in zip(*rates, strict=True)]
+    truth = 1 - 0.08 * 0.97
+    assert np.mean([f.value for f in found]) == pytest.approx(truth, abs=0.005)
+    assert np.mean([f.low <= truth <= f.high for f in found]) > 0.88
 
 
-def test_a_tail_on_one_side_is_never_clipped():
-    series = np.random.default_rng(4).standard_normal(100)
-    series[[10, 40, 70]] -= 50
-    assert np.array_equal(clipped(series), series)
+def test_the_factor_is_continuous_where_a_slot_comes_to_a_stand():
+    random = np.random.default_rng(2)
+    baseline, treated = np.exp(0.005 * random.standard_normal((2, 60)))
+    factors = []
+    for rest in (0.01, 0.001, 0.0):
+        treated[:6] = rest
+        factors.append(ratio_of_means(treated, baseline).value)
+    assert factors == sorted(factors, reverse=True)
+    assert factors[0] - factors[-1] == pytest.approx(0.001, rel=0.05)
 
 
-def test_a_series_with_outliers_on_both_sides_is_clipped():
-    series = np.random.default_rng(4).standard_normal(100)
-    series[[10, 40]] -= 50
-    series[[20, 60]] += 50
-    assert np.abs(clipped(series)).max() < 10
+@given(values, values)
+@settings(deadline=None)
+def test_the_linearised_ratio_has_the_ratio_of_means_as_its_mean(treated, baseline):
+    n = min(len(treated), len(baseline))
+    first, second = np.abs(treated[:n]), np.abs(baseline[:n]) + 1
+    assert linearised_ratio(first, second).mean() == pytest.approx(first.mean() / second.mean(), rel=1e-6, abs=1e-9)
 
 
 @given(values, st.floats(0.01, 100), st.floats(-100, 100))

@@ -1,8 +1,9 @@
 """Observations of one trial as arrays, block by treatment, and the block-wise comparison of two treatments.
 
 A comparison pairs the two slots of the same block and takes off what the host's own drift did between the two moments.
-That drift is read from all slots of the neighbouring blocks, so it costs next to no noise, and it is the same for
-either order of the pair: swapping treatment and baseline changes the sign and nothing else.
+That drift is read from all slots of the neighbouring blocks, quiet treatments first, so it costs next to no noise. Each
+rate is carried to the moment halfway between the two, so swapping treatment and baseline inverts the factor and changes
+nothing else.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ import numpy as np
 from partywall.model.finding import Estimate
 from partywall.model.observation import Observation
 from partywall.model.plan import Treatment, Trial
-from partywall.stats.interval import FEWEST, Array, factor_interval, ratio_of_means
+from partywall.stats.interval import FEWEST, Array, linearised_ratio, ratio_of_means
+
+_FAR = 5.0
+"""A slot further than this many robust deviations from its treatment's median tells of that treatment, not of drift."""
+
+_FINEST = 1e-4
+"""Relative spread below which no slot's rate can be known; keeps a weight finite."""
 
 _NEIGHBOUR_GAPS = 2.0
 """Blocks further apart than this many median distances lie in different visits; drift is not carried across."""
@@ -23,14 +30,12 @@ _NEIGHBOUR_GAPS = 2.0
 
 @dataclass(frozen=True)
 class Pair:
-    """The blocks in which both treatments were measured, in order of time: observations and drift-free log ratios.
-
-    log_ratios is None if the victim did no work in some slot.
-    """
+    """The blocks in which both treatments were measured, in order of time: observations, and their drift-free rates."""
 
     treated: tuple[Observation, ...]
     baseline: tuple[Observation, ...]
-    log_ratios: Array | None
+    treated_rates: Array
+    baseline_rates: Array
 
     def __len__(self) -> int:
         return len(self.treated)
@@ -42,17 +47,12 @@ class Pair:
         return np.array([read(o) for o in self.baseline], dtype=np.float64)
 
     def factor(self, level: float = 0.95) -> Estimate:
-        """The isolation factor."""
-        if self.log_ratios is not None:
-            return factor_interval(self.log_ratios, level)
-        return ratio_of_means(self.treated_values(_rate), self.baseline_values(_rate), level)
+        """The isolation factor: the ratio of the work done."""
+        return ratio_of_means(self.treated_rates, self.baseline_rates, level)
 
     def losses(self) -> Array:
-        """Relative loss of rate, block by block; where a baseline slot stalled, relative to the mean baseline."""
-        if self.log_ratios is not None:
-            return np.asarray(-np.expm1(self.log_ratios), dtype=np.float64)
-        baseline = self.baseline_values(_rate)
-        return np.asarray((baseline - self.treated_values(_rate)) / baseline.mean(), dtype=np.float64)
+        """Relative loss of rate, block by block; their mean is one less the isolation factor."""
+        return 1 - linearised_ratio(self.treated_rates, self.baseline_rates)
 
     @property
     def comparable(self) -> bool:
@@ -89,11 +89,9 @@ class Series:
         both = [(at, block) for at, block in enumerate(self.blocks) if treated in block and baseline in block]
         first = tuple(block[treated] for _, block in both)
         second = tuple(block[baseline] for _, block in both)
-        if any(o.rate <= 0 for o in first + second):
-            return Pair(first, second, None)
-        logs = np.array([np.log(a.rate / b.rate) for a, b in zip(first, second, strict=True)], dtype=np.float64)
         apart = np.array([_moment(a) - _moment(b) for a, b in zip(first, second, strict=True)], dtype=np.float64)
-        return Pair(first, second, logs - self.drift[[at for at, _ in both]] * apart)
+        halfway = np.exp(self.drift[[at for at, _ in both]] * apart / 2)
+        return Pair(first, second, _rates(first) / halfway, _rates(second) * halfway)
 
 
 def of_trial(observations: Iterable[Observation], trial: str) -> Series:
@@ -119,8 +117,8 @@ def compared(trial: Trial) -> tuple[Treatment, ...]:
     return tuple(t for t in trial.treatments if t.role != "baseline")
 
 
-def _rate(observation: Observation) -> float:
-    return observation.rate
+def _rates(observations: Iterable[Observation]) -> Array:
+    return np.array([o.rate for o in observations], dtype=np.float64)
 
 
 def _moment(observation: Observation) -> float:
@@ -130,20 +128,39 @@ def _moment(observation: Observation) -> float:
 def _drift(blocks: Sequence[dict[str, Observation]]) -> Array:
     """Relative change of the victim's rate per second at each block: the slope from the block before to the one after.
 
-    Each slot counts by how far it lies from its treatment's median, so that blocks with a missing treatment compare.
+    Each slot counts by how far it lies from its treatment's median, so that blocks with a missing treatment compare;
+    and by how steady its treatment is, so that a neighbour with a ragged effect does not blur all the others.
     """
-    usual: dict[str, list[float]] = {}
-    for observation in (o for block in blocks for o in block.values() if o.rate > 0):
-        usual.setdefault(observation.treatment, []).append(np.log(observation.rate))
-    medians = {treatment: float(np.median(values)) for treatment, values in usual.items()}
-    level = np.full(len(blocks), np.nan)
-    moment = np.full(len(blocks), np.nan)
-    for at, block in enumerate(blocks):
-        working = [o for o in block.values() if o.rate > 0]
-        if working:
-            level[at] = np.mean([np.log(o.rate) - medians[o.treatment] for o in working])
-            moment[at] = np.mean([_moment(o) for o in working])
-    return _slopes(moment, level)
+    marked = [(at, o) for at, block in enumerate(blocks) for o in block.values()]
+    total, weight, moment = (np.zeros(len(blocks)) for _ in range(3))
+    for treatment in dict.fromkeys(o.treatment for _, o in marked):
+        own = [(at, o) for at, o in marked if o.treatment == treatment]
+        where, rates = [at for at, _ in own], _rates(o for _, o in own)
+        usual = float(np.median(rates))
+        if usual <= 0:
+            continue
+        away, trust = _steady(rates / usual - 1)
+        total[where] += trust * away
+        weight[where] += trust
+        moment[where] += trust * np.array([_moment(o) for _, o in own])
+    known = weight > 0
+    missing = np.full(len(blocks), np.nan)
+    return _slopes(*(np.divide(sums, weight, out=missing.copy(), where=known) for sums in (moment, total)))
+
+
+def _steady(away: Array) -> tuple[Array, float]:
+    """Distances from a treatment's median, far ones drawn in, and the trust in one of them: one over its variance.
+
+    The variance is read from steps between successive blocks, in which the host's own slow drift hardly shows.
+    """
+    reach = _FAR * max(_deviation(away), _FINEST)
+    step = _deviation(np.diff(away)) if len(away) > 1 else 1.0
+    return np.clip(away, -reach, reach), 1 / max(step, _FINEST) ** 2
+
+
+def _deviation(values: Array) -> float:
+    """Standard deviation of the bulk of the values."""
+    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
 
 
 def _slopes(moment: Array, level: Array) -> Array:

@@ -43,7 +43,10 @@ class Warn(StrEnum):
 
 
 class CarryOver(Frozen):
-    """Whether the effect still moved inside the slots: late half against early half, relative to the baseline's."""
+    """Whether the effect still moved inside the slots: late half against early half, relative to the baseline's.
+
+    slot_ns: as measured. lengthened: how many times as long as planned; 0 if it is as planned.
+    """
 
     drift: Estimate
     present: bool
@@ -66,9 +69,11 @@ class Cause(Frozen):
 class Cell(Frozen):
     """One victim under one treatment, against the baseline of the same blocks.
 
+    baseline: id of the treatment it is compared with; for a neighbour beside a limited victim, the limit alone.
     isolation: isolation factor, measured/baseline throughput. latency: latency impact by percentile ("p50", "p99"…).
-    efficiency: q = v/(v_ref·s) where a limit promises s. variation: standard deviation of the true effect over time,
-    sampling noise taken off; None when too few blocks. seen: the interval lies outside the A/A band.
+    efficiency: q = v/(v_ref·s) where a setting promises s of the unlimited baseline. promise: which kind of setting;
+    a reservation is a floor, so more than it promises is no fault. variation: standard deviation of the true effect
+    over time, sampling noise taken off; None when too few blocks. seen: the interval lies outside the A/A band.
     """
 
     trial: str
@@ -78,6 +83,7 @@ class Cell(Frozen):
     role: Literal["null", "aggressor", "limit"]
     aggressor: str | None
     intensity: float | None
+    baseline: str = "baseline"
     levels: dict[str, Level] = Field(default_factory=dict)
     baseline_rate: Estimate
     rate: Estimate
@@ -85,6 +91,7 @@ class Cell(Frozen):
     latency: dict[str, Estimate] = Field(default_factory=dict)
     efficiency: Estimate | None = None
     promised: float | None = None
+    promise: Literal["limit", "reservation"] | None = None
     achieved: float | None = None
     variation: float | None = None
     carry_over: CarryOver | None = None

@@ -18,7 +18,7 @@ from partywall.stats.compare import compare
 from partywall.stats.curves import curves_of
 from partywall.stats.effects import DISTURBED_SHARE, band_of, cells_of
 from partywall.stats.headline import headline
-from partywall.stats.series import Series, baseline_of, compared, of_trial
+from partywall.stats.series import Series, baseline_of, compared, of_trial, pairs_of
 from partywall.stats.verdicts import verdicts_of
 
 __all__ = ["FEWEST_WORTH", "analyse", "carry_over", "checkpoints", "compare", "enough"]
@@ -42,7 +42,7 @@ def analyse(evidence: Evidence) -> Findings:
         series = of_trial(evidence.observations, trial.id)
         band = band_of(trial, series)
         found = cells_of(trial, series, band, plan.scenario.min_blocks)
-        cells += _with_causes(trial, series, found, evidence)
+        cells += _with_causes(series, found, evidence)
         curves += curves_of(trial, series, found)
         bands += [band] if band else []
     return Findings(
@@ -84,8 +84,8 @@ def enough(
     if last == 0:
         return Precision(reached=False, half_width=None, treatment="", blocks=0, next_blocks=following)
     seen = series.first(last, wanted)
-    baseline = baseline_of(treatments).id
-    pairs = {name: seen.pair(name, baseline) for name in wanted if name != baseline}
+    baseline_of(treatments)
+    pairs = {treatment.id: pair for treatment, pair in pairs_of(seen, treatments)}
     factors = {name: pair.factor() for name, pair in pairs.items() if pair.comparable}
     if len(factors) < len(pairs):
         stuck = next(name for name in pairs if name not in factors)
@@ -102,14 +102,12 @@ def carry_over(observations: Iterable[Observation], treatments: Sequence[Treatme
     observations = tuple(observations)
     if not observations:
         return {}
-    return carryover.carry_over(of_trial(observations, observations[0].trial), treatments, baseline_of(treatments).id)
+    return carryover.carry_over(of_trial(observations, observations[0].trial), treatments)
 
 
-def _with_causes(trial: Trial, series: Series, cells: Sequence[Cell], evidence: Evidence) -> list[Cell]:
-    baseline = baseline_of(trial.treatments).id
+def _with_causes(series: Series, cells: Sequence[Cell], evidence: Evidence) -> list[Cell]:
     return [
-        cell.model_copy(update={"causes": causes.causes_of(cell, cells, series, baseline, evidence.counters)})
-        for cell in cells
+        cell.model_copy(update={"causes": causes.causes_of(cell, cells, series, evidence.counters)}) for cell in cells
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from partywall.model.finding import CarryOver, Estimate
 from partywall.model.observation import Observation
 from partywall.model.plan import Treatment
 from partywall.stats.interval import Array, mean_interval
-from partywall.stats.series import Pair, Series
+from partywall.stats.series import Pair, Series, pairs_of
 
 NEGLIGIBLE = 0.005
 """A drift below half a percent of the rate does not matter for any figure shown."""
@@ -19,8 +19,10 @@ NEGLIGIBLE_SHARE = 0.1
 """Nor does one below a tenth of the effect it bends: halves that differ by d put the slot's mean off by about d/2."""
 
 
-def carry_over_of(pair: Pair, slot_ns: int, lengthened: int = 0, level: float = 0.95) -> CarryOver:
+def carry_over_of(pair: Pair, planned_ns: int, level: float = 0.95) -> CarryOver:
     """Late half against early half of the treated slots, less the same of the baseline's."""
+    slot_ns = int(np.median([o.end_ns - o.start_ns for o in pair.treated]))
+    times = round(slot_ns / planned_ns)
     drift = mean_interval(_half_difference(pair.treated) - _half_difference(pair.baseline), level)
     loss = abs(1 - pair.factor().value)
     tolerance = max(NEGLIGIBLE, NEGLIGIBLE_SHARE * loss)
@@ -28,16 +30,16 @@ def carry_over_of(pair: Pair, slot_ns: int, lengthened: int = 0, level: float = 
         drift=drift,
         present=_excludes_zero(drift) and abs(drift.value) > tolerance,
         slot_ns=slot_ns,
-        lengthened=lengthened,
+        lengthened=times if times > 1 else 0,
     )
 
 
-def carry_over(series: Series, treatments: Iterable[Treatment], baseline: str) -> dict[str, CarryOver]:
+def carry_over(series: Series, treatments: Sequence[Treatment]) -> dict[str, CarryOver]:
     """By treatment id, for those with enough blocks to say, at 95 % for all of them together (Bonferroni).
 
     One that is present lengthens every slot of the trial, so a chance finding among many treatments is dear.
     """
-    pairs = [(t, series.pair(t.id, baseline)) for t in treatments if t.id != baseline]
+    pairs = list(pairs_of(series, treatments))
     level = 1 - 0.05 / max(1, len(pairs))
     return {t.id: carry_over_of(pair, t.slot_ns, level=level) for t, pair in pairs if pair.comparable}
 

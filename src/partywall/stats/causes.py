@@ -22,15 +22,13 @@ ECHO = 0.5
 """A counter that moved at least this share as far under a harmless treatment is an echo."""
 
 
-def causes_of(
-    cell: Cell, cells: Sequence[Cell], series: Series, baseline: str, counters: Mapping[str, Counter]
-) -> tuple[Cause, ...]:
+def causes_of(cell: Cell, cells: Sequence[Cell], series: Series, counters: Mapping[str, Counter]) -> tuple[Cause, ...]:
     """The likeliest causes of a cell's harm, best first. cells: all of the trial, for what moves without harm."""
-    if not (cell.seen and cell.role == "aggressor" and cell.isolation.high < 1):
+    if not (cell.seen and cell.aggressor is not None and cell.isolation.high < 1):
         return ()
-    pair = series.pair(cell.treatment, baseline)
+    pair = series.pair(cell.treatment, cell.baseline)
     changes = {name: change for name in counters if (change := _change(pair, name)) is not None}
-    harmless = [series.pair(other.treatment, baseline) for other in cells if not other.seen]
+    harmless = [series.pair(other.treatment, other.baseline) for other in cells if not other.seen]
     named = [
         name
         for name in _holm({name: p_value(change) for name, change in changes.items()})

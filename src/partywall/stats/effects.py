@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from partywall.model.finding import Band, Cell, Estimate, Warn
+from partywall.model.finding import Band, CarryOver, Cell, Estimate, Warn
 from partywall.model.observation import Observation
 from partywall.model.plan import Treatment, Trial
-from partywall.stats.carryover import carry_over_of
+from partywall.stats.carryover import carry_over
 from partywall.stats.interval import mean_interval
 from partywall.stats.latency import impacts
-from partywall.stats.series import Pair, Series, baseline_of, compared
+from partywall.stats.series import Pair, Series, baseline_of, pairs_of
 
 DISTURBED_SHARE = 0.05
 """Disturbed slots are kept; more than this share of them puts a warning on the cell."""
 
 FELL_SHORT = 0.9
 """An aggressor that achieved less than this share of the intensity asked for pressed less than the label says."""
+
+FELL_SHORT_FLAT_OUT = 0.5
+"""At intensity 1 it presses as hard as it can, and what the victim takes from it is the contention that is measured;
+below this share something else than the victim held it up."""
 
 _VARIATION_BLOCKS = 20
 _VARIATION_SHARE = 0.1
@@ -38,9 +44,12 @@ def band_of(trial: Trial, series: Series) -> Band | None:
 
 def cells_of(trial: Trial, series: Series, band: Band | None, min_blocks: int) -> tuple[Cell, ...]:
     """A cell for every treatment with enough blocks to give an interval."""
-    baseline = baseline_of(trial.treatments).id
-    pairs = [(t, series.pair(t.id, baseline)) for t in compared(trial)]
-    return tuple(_cell(trial, t, pair, band, min_blocks) for t, pair in pairs if pair.comparable)
+    lasting = carry_over(series, trial.treatments)
+    return tuple(
+        _cell(trial, t, series, pair, band, lasting[t.id], min_blocks)
+        for t, pair in pairs_of(series, trial.treatments)
+        if pair.comparable
+    )
 
 
 def outside(estimate: Estimate, band: Band | None) -> bool:
@@ -65,15 +74,20 @@ def variation_of(losses: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> t
     return math.sqrt(max(0.0, shared + variance / n)) if significant else 0.0, significant
 
 
-def _cell(trial: Trial, treatment: Treatment, pair: Pair, band: Band | None, min_blocks: int) -> Cell:
-    if treatment.role == "baseline":
-        raise ValueError(f"trial {trial.id}: {treatment.id} is the baseline and cannot be compared with itself")
+def _cell(
+    trial: Trial,
+    treatment: Treatment,
+    series: Series,
+    pair: Pair,
+    band: Band | None,
+    lasting: CarryOver,
+    min_blocks: int,
+) -> Cell:
     isolation = pair.factor()
     seen = _excludes_one(isolation) if treatment.role == "null" else outside(isolation, band)
     variation = variation_of(pair.losses())
-    promised = _promised(trial, treatment)
+    promise = promise_of(trial, treatment)
     achieved = _achieved(treatment, pair)
-    lasting = carry_over_of(pair, treatment.slot_ns)
     drifting = (
         seen and variation is not None and variation[1] and variation[0] > _VARIATION_SHARE * abs(1 - isolation.value)
     )
@@ -82,9 +96,7 @@ def _cell(trial: Trial, treatment: Treatment, pair: Pair, band: Band | None, min
         Warn.FEW_BLOCKS: len(pair) < min_blocks,
         Warn.DRIFTING_EFFECT: drifting,
         Warn.NULL_EFFECT: band is not None and _excludes_one(band.null),
-        Warn.AGGRESSOR_FELL_SHORT: achieved is not None
-        and achieved < FELL_SHORT * _intensity(treatment, 1.0)
-        and not _shares_cpu(trial, treatment),
+        Warn.AGGRESSOR_FELL_SHORT: achieved is not None and _fell_short(trial, treatment, achieved),
     }
     return Cell(
         trial=trial.id,
@@ -94,13 +106,15 @@ def _cell(trial: Trial, treatment: Treatment, pair: Pair, band: Band | None, min
         role=treatment.role,
         aggressor=treatment.aggressor,
         intensity=treatment.intensities.get(treatment.aggressor or ""),
+        baseline=pair.baseline[0].treatment,
         levels=trial.levels,
         baseline_rate=mean_interval(pair.baseline_values(lambda o: o.rate)),
         rate=mean_interval(pair.treated_values(lambda o: o.rate)),
         isolation=isolation,
         latency=impacts(pair.treated, pair.baseline),
-        efficiency=_scaled(isolation, promised) if promised else None,
-        promised=promised,
+        efficiency=_efficiency(trial, treatment, series, promise.share) if promise else None,
+        promised=promise.share if promise else None,
+        promise=promise.kind if promise else None,
         achieved=achieved,
         variation=variation[0] if variation else None,
         carry_over=lasting,
@@ -109,14 +123,28 @@ def _cell(trial: Trial, treatment: Treatment, pair: Pair, band: Band | None, min
     )
 
 
-def _promised(trial: Trial, treatment: Treatment) -> float | None:
-    """The share s a setting promises against the unlimited baseline of the same blocks, where there is one."""
+@dataclass(frozen=True)
+class Promise:
+    """The share s a setting promises against the unlimited baseline of the same blocks."""
+
+    kind: Literal["limit", "reservation"]
+    share: float
+
+
+def promise_of(trial: Trial, treatment: Treatment) -> Promise | None:
+    """What a treatment's settings promise the victim, where there is an unlimited baseline to hold it against."""
     sandbox = trial.victim.sandbox
     if treatment.victim_limits is not None and treatment.victim_limits.cpu_limit is not None:
-        return treatment.victim_limits.cpu_limit / (sandbox.cpu_limit or 1.0)
-    if treatment.role == "aggressor" and sandbox.cpu_limit is None:
-        return sandbox.cpu_reservation
+        return Promise("limit", treatment.victim_limits.cpu_limit / (sandbox.cpu_limit or 1.0))
+    if treatment.aggressor is not None and sandbox.cpu_limit is None and sandbox.cpu_reservation is not None:
+        return Promise("reservation", sandbox.cpu_reservation)
     return None
+
+
+def _efficiency(trial: Trial, treatment: Treatment, series: Series, share: float) -> Estimate | None:
+    """q, always against the unlimited baseline; None if it was not measured in enough of the same blocks."""
+    pair = series.pair(treatment.id, baseline_of(trial.treatments).id)
+    return _scaled(pair.factor(), share) if pair.comparable else None
 
 
 def _scaled(estimate: Estimate, promised: float) -> Estimate:
@@ -126,6 +154,11 @@ def _scaled(estimate: Estimate, promised: float) -> Estimate:
 
 def _intensity(treatment: Treatment, default: float) -> float:
     return treatment.intensities.get(treatment.aggressor or "", default)
+
+
+def _fell_short(trial: Trial, treatment: Treatment, achieved: float) -> bool:
+    asked = _intensity(treatment, 1.0)
+    return achieved < asked * (FELL_SHORT_FLAT_OUT if asked >= 1 else FELL_SHORT) and not _shares_cpu(trial, treatment)
 
 
 def _shares_cpu(trial: Trial, treatment: Treatment) -> bool:

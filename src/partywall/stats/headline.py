@@ -68,7 +68,7 @@ def headline(plan: Plan, kernels: Mapping[str, Mapping[str, Any]], cells: Sequen
     """The line. kernels: the agent's catalogue, for the words of a resource."""
     trials = {trial.id: trial for trial in plan.trials}
     limited = {(trial.id, t.id) for trial in plan.trials for t in trial.treatments if t.victim_limits is not None}
-    neighbours = [c for c in cells if c.role == "aggressor" and (c.trial, c.treatment) not in limited]
+    neighbours = [c for c in cells if c.aggressor is not None and (c.trial, c.treatment) not in limited]
     if not neighbours:
         return _sentence(_failed_checks(trials, bands), _limits(cells))
     worst_first = sorted(neighbours, key=lambda cell: cell.isolation.value)
@@ -213,7 +213,7 @@ def _rest(unseen: Sequence[Cell], bands: Sequence[Band], precision: float, *, no
 
 
 def _limits(cells: Sequence[Cell]) -> str:
-    kept = [cell for cell in cells if cell.role == "limit" and cell.efficiency is not None]
+    kept = [cell for cell in cells if cell.role == "limit" and cell.aggressor is None and cell.efficiency is not None]
     if not kept:
         return ""
     worst = max(kept, key=lambda cell: abs(1 - cell.efficiency.value) if cell.efficiency else 0.0)

@@ -8,7 +8,7 @@ nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,6 +110,25 @@ def baseline_of(treatments: Sequence[Treatment]) -> Treatment:
         names = ", ".join(t.id for t in treatments)
         raise ValueError(f"no baseline among the treatments ({names}); every trial needs one to compare with")
     return found
+
+
+def reference_of(treatments: Sequence[Treatment], treatment: Treatment) -> Treatment | None:
+    """What a treatment is compared with: the baseline, or for a neighbour beside a limited victim the limit alone.
+
+    Else the limit's own effect would be laid at the neighbour's door. None if that limit was not measured alone.
+    """
+    if treatment.victim_limits is None or treatment.aggressor is None:
+        return baseline_of(treatments)
+    alone = (t for t in treatments if t.victim_limits == treatment.victim_limits and not t.intensities)
+    return next(alone, None)
+
+
+def pairs_of(series: Series, treatments: Sequence[Treatment]) -> Iterator[tuple[Treatment, Pair]]:
+    """Each treatment but the baseline beside what it is compared with."""
+    for treatment in treatments:
+        reference = reference_of(treatments, treatment)
+        if treatment.role != "baseline" and reference is not None:
+            yield treatment, series.pair(treatment.id, reference.id)
 
 
 def compared(trial: Trial) -> tuple[Treatment, ...]:

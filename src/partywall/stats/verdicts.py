@@ -10,6 +10,14 @@ from partywall.model.scenario import Goal
 
 Judgement = tuple[Outcome, str]
 
+_UNDERSTATED = {
+    Warn.CARRY_OVER: "but the effect still moved inside the slots or outlasted them, so there may be more harm than "
+    "was measured; lengthen them",
+    Warn.AGGRESSOR_FELL_SHORT: "but the aggressor pressed less than it was asked to, so there may be more harm than "
+    "was measured",
+}
+"""Why a harm may be greater than its interval says: with one of these nothing holds, though it may be violated."""
+
 
 def verdicts_of(goals: Sequence[Goal], cells: Sequence[Cell], bands: Sequence[Band]) -> tuple[Verdict, ...]:
     """One verdict for each goal and each cell it is about; one inconclusive verdict for a goal about none."""
@@ -29,24 +37,36 @@ def _of_goal(goal: Goal, cells: Sequence[Cell], bands: dict[str, Band]) -> list[
 
 
 def _concerns(goal: Goal, cell: Cell) -> bool:
-    """Isolation and latency are about neighbours; efficiency is about whatever is promised a share."""
     if not fnmatchcase(cell.victim, goal.victim) or not fnmatchcase(cell.aggressor or "", goal.aggressor):
         return False
     neighbours = goal.isolation_factor is not None or goal.latency_impact_p99 is not None
-    return (cell.role == "aggressor" and neighbours) or (goal.efficiency is not None and cell.efficiency is not None)
+    return (cell.aggressor is not None and neighbours) or _owes_share(goal, cell)
+
+
+def _owes_share(goal: Goal, cell: Cell) -> bool:
+    """Efficiency is about what a setting promises: a limit alone, a reservation beside any neighbour.
+
+    A limit is no promise to keep the neighbours off, so a limited victim beside one is judged only if the goal names
+    that very neighbour.
+    """
+    if goal.efficiency is None or cell.efficiency is None:
+        return False
+    return cell.promise == "reservation" or cell.aggressor is None or cell.aggressor == goal.aggressor
 
 
 def _of_cell(goal: Goal, cell: Cell, band: Band | None) -> Verdict:
     judged = [*_isolation(goal, cell, band), *_latency(goal, cell), *_efficiency(goal, cell)]
-    if Warn.FEW_BLOCKS in cell.warnings:
-        judged = [(Outcome.INCONCLUSIVE, f"only {cell.isolation.n} blocks; give the run more budget"), *judged]
-        outcome = Outcome.INCONCLUSIVE
-    else:
-        outcome = _worst([outcome for outcome, _ in judged])
+    outcome = _worst([outcome for outcome, _ in judged])
     reasons = [reason for found, reason in judged if found == outcome]
-    if Warn.CARRY_OVER in cell.warnings:
-        reasons.append("the effect still moved inside the slots; lengthen them")
-    return Verdict(goal=goal, trial=cell.trial, treatment=cell.treatment, outcome=outcome, reason="; ".join(reasons))
+    if Warn.FEW_BLOCKS in cell.warnings:
+        outcome = Outcome.INCONCLUSIVE
+        reasons = [f"only {cell.isolation.n} blocks; give the run more budget"]
+    doubts = [reason for warn, reason in _UNDERSTATED.items() if warn in cell.warnings]
+    if outcome is Outcome.HOLDS and doubts:
+        outcome = Outcome.INCONCLUSIVE
+    return Verdict(
+        goal=goal, trial=cell.trial, treatment=cell.treatment, outcome=outcome, reason="; ".join([*reasons, *doubts])
+    )
 
 
 def _worst(outcomes: Sequence[Outcome]) -> Outcome:
@@ -57,7 +77,7 @@ def _worst(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def _isolation(goal: Goal, cell: Cell, band: Band | None) -> list[Judgement]:
-    if goal.isolation_factor is None or cell.role != "aggressor":
+    if goal.isolation_factor is None or cell.aggressor is None:
         return []
     found, name = cell.isolation, "isolation factor"
     if band is not None and Warn.NULL_EFFECT in cell.warnings:
@@ -68,7 +88,7 @@ def _isolation(goal: Goal, cell: Cell, band: Band | None) -> list[Judgement]:
 
 
 def _latency(goal: Goal, cell: Cell) -> list[Judgement]:
-    if goal.latency_impact_p99 is None or cell.role != "aggressor":
+    if goal.latency_impact_p99 is None or cell.aggressor is None:
         return []
     if "p99" not in cell.latency:
         return [
@@ -81,10 +101,11 @@ def _latency(goal: Goal, cell: Cell) -> list[Judgement]:
 
 
 def _efficiency(goal: Goal, cell: Cell) -> list[Judgement]:
-    if goal.efficiency is None or cell.efficiency is None:
+    if goal.efficiency is None or cell.efficiency is None or not _owes_share(goal, cell):
         return []
     low, high = goal.efficiency
-    return [_judge("efficiency q", cell.efficiency, at_least=low, at_most=high)]
+    ceiling = None if cell.promise == "reservation" else high
+    return [_judge("efficiency q", cell.efficiency, at_least=low, at_most=ceiling)]
 
 
 def _judge(name: str, found: Estimate, at_least: float | None = None, at_most: float | None = None) -> Judgement:

@@ -347,6 +347,40 @@ def test_a_precision_that_rests_on_few_independent_blocks_is_not_believed():
     assert not found.reached
 
 
+THREE = trial(COPY, treatment("cpu-integer"), treatment("cache"))
+
+
+def harmed_late(observations, lag, rest):
+    """The harm of memory-copy strikes `lag` slots after its own."""
+    order = sorted(observations, key=lambda o: o.start_ns)
+    struck = [at >= lag and order[at - lag].treatment == "memory-copy" for at in range(len(order))]
+    return [replace(o, rate=o.rate * rest) if hit else o for o, hit in zip(order, struck, strict=True)]
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3])
+def test_harm_that_comes_slots_later_is_carry_over_and_said(lag):
+    observations = harmed_late(Host().measure(THREE, 60, {}), lag, 0.6)
+    assert carry_over(observations, THREE.treatments)["memory-copy"].deferred.lag == lag
+    found = findings(observations, THREE, goals=(Goal(isolation_factor=0.1, aggressor="memory-copy"),))
+    late = cell(found, "memory-copy").carry_over
+    assert late.present
+    assert late.deferred.change.low < -0.4 < late.deferred.change.high + 0.1
+    assert found.verdicts[0].outcome is Outcome.INCONCLUSIVE
+    assert any("after memory-copy were" in text and "slower" in text for text in found.warnings)
+
+
+def test_harm_that_comes_and_goes_with_its_slots_is_not_called_late():
+    factors = {"memory-copy": 0.5, "cache": 0.9}
+    runs = [carry_over(Host(seed, drift=0.003).measure(THREE, 25, factors), THREE.treatments) for seed in range(80)]
+    alarms = sum(any(test.present for test in run.values()) for run in runs)
+    assert alarms <= 0.05 * len(runs) + 2 * math.sqrt(0.05 * 0.95 * len(runs))
+
+
+def test_too_few_blocks_say_nothing_of_late_harm():
+    late = carry_over(harmed_late(Host().measure(THREE, 5, {}), 1, 0.6), THREE.treatments)
+    assert late["memory-copy"].deferred is None
+
+
 @pytest.mark.parametrize("threshold", [0.7, 0.9])
 def test_nothing_holds_while_the_harm_may_be_understated(threshold):
     moving = Host().measure(ONE, 40, {"memory-copy": 0.8}, late={"memory-copy": -0.06})

@@ -42,16 +42,26 @@ class Warn(StrEnum):
     SHARED_DISK_CACHE = "shared_disk_cache"
 
 
-class CarryOver(Frozen):
-    """Whether the effect still moved inside the slots: late half against early half, relative to the baseline's.
+class Deferred(Frozen):
+    """What a treatment did to the baseline and null slots `lag` slots after its own, as a share of their rate."""
 
-    slot_ns: as measured. lengthened: how many times as long as planned; 0 if it is as planned.
+    lag: int
+    change: Estimate
+
+
+class CarryOver(Frozen):
+    """Whether the effect still moved inside the slots, or outlasted them.
+
+    drift: late half against early half, relative to the baseline's. deferred: what quiet slots later still felt; None
+    if nothing was seen. present: either is more than negligible. slot_ns: as measured. lengthened: how many times as
+    long as planned; 0 if it is as planned.
     """
 
     drift: Estimate
     present: bool
     slot_ns: int
     lengthened: int = 0
+    deferred: Deferred | None = None
 
 
 class Cause(Frozen):

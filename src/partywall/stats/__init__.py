@@ -134,6 +134,7 @@ def _warnings(
     said += [
         f"trial {trial}: an aggressor that presses on nothing had an effect; the A/A check failed" for trial in failed
     ]
+    said += dict.fromkeys(text for cell in cells if (text := _outlasting(cell)))
     disturbed = sum(bool(o.disturbed) for o in observations)
     if disturbed > DISTURBED_SHARE * len(observations):
         names = ", ".join(sorted({name.split()[0] for o in observations for name in o.disturbed}))
@@ -142,3 +143,16 @@ def _warnings(
             "they are kept, and the intervals are wider for it"
         )
     return said
+
+
+def _outlasting(cell: Cell) -> str:
+    late = cell.carry_over.deferred if cell.carry_over else None
+    if late is None:
+        return ""
+    pace = f"{100 * abs(late.change.value):.2g} % ± {100 * late.change.half_width:.1g}"
+    slots = "one slot" if late.lag == 1 else f"{late.lag} slots"
+    return (
+        f"trial {cell.trial}: baseline and null slots that came {slots} after {cell.aggressor or cell.label} "
+        f"were {pace} {'slower' if late.change.value < 0 else 'faster'}: "
+        "what it does outlasts its slot, so isolation factors of this trial understate it; lengthen the slots"
+    )

@@ -1,4 +1,4 @@
-"""Carry-over: whether an effect still moves inside the slots, which then are too short for the neighbour to settle."""
+"""Carry-over: whether an effect still moves inside the slots, or outlasts them; they then are too short for it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from partywall.model.finding import CarryOver, Estimate
+from partywall.model.finding import CarryOver, Deferred, Estimate
 from partywall.model.observation import Observation
 from partywall.model.plan import Treatment
+from partywall.stats.deferred import deferred_of
 from partywall.stats.interval import Array, mean_interval
 from partywall.stats.series import Pair, Series, pairs_of
 
@@ -19,29 +20,36 @@ NEGLIGIBLE_SHARE = 0.1
 """Nor does one below a tenth of the effect it bends: halves that differ by d put the slot's mean off by about d/2."""
 
 
-def carry_over_of(pair: Pair, planned_ns: int, level: float = 0.95) -> CarryOver:
-    """Late half against early half of the treated slots, less the same of the baseline's."""
+ALPHA = 0.05
+"""For all treatments of a trial together, shared by both tests: one that is present lengthens every slot of the trial,
+so a chance finding among many is dear."""
+
+
+def carry_over_of(pair: Pair, planned_ns: int, level: float = 0.95, deferred: Deferred | None = None) -> CarryOver:
+    """Late half against early half of the treated slots, less the same of the baseline's; or what came after."""
     slot_ns = int(np.median([o.end_ns - o.start_ns for o in pair.treated]))
     times = round(slot_ns / planned_ns)
     drift = mean_interval(_half_difference(pair.treated) - _half_difference(pair.baseline), level)
     loss = abs(1 - pair.factor().value)
     tolerance = max(NEGLIGIBLE, NEGLIGIBLE_SHARE * loss)
+    moving = _excludes_zero(drift) and abs(drift.value) > tolerance
+    if deferred is not None and abs(deferred.change.value) <= tolerance:
+        deferred = None
     return CarryOver(
         drift=drift,
-        present=_excludes_zero(drift) and abs(drift.value) > tolerance,
+        present=moving or deferred is not None,
         slot_ns=slot_ns,
         lengthened=times if times > 1 else 0,
+        deferred=deferred,
     )
 
 
 def carry_over(series: Series, treatments: Sequence[Treatment]) -> dict[str, CarryOver]:
-    """By treatment id, for those with enough blocks to say, at 95 % for all of them together (Bonferroni).
-
-    One that is present lengthens every slot of the trial, so a chance finding among many treatments is dear.
-    """
+    """By treatment id, for those with enough blocks to say."""
     pairs = list(pairs_of(series, treatments))
-    level = 1 - 0.05 / max(1, len(pairs))
-    return {t.id: carry_over_of(pair, t.slot_ns, level=level) for t, pair in pairs if pair.comparable}
+    level = 1 - ALPHA / 2 / max(1, len(pairs))
+    late = deferred_of(series, treatments, ALPHA / 2)
+    return {t.id: carry_over_of(pair, t.slot_ns, level, late.get(t.id)) for t, pair in pairs if pair.comparable}
 
 
 def _half_difference(observations: tuple[Observation, ...]) -> Array:

@@ -1,0 +1,99 @@
+"""Harm that outlasts its slot: whether quiet slots fare otherwise after one neighbour than after the others.
+
+The order of treatments is random, so what came before a baseline or null slot is a draw of its own, and such slots
+can be compared by it. A neighbour whose harm comes late, or goes late, strikes them; inside its own slots it looks
+harmless. It sees no further back than LAGS slots; what lasts longer is spread evenly over all treatments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import scipy
+
+from partywall.model.finding import Deferred, Estimate
+from partywall.model.observation import Observation
+from partywall.model.plan import Treatment
+from partywall.stats.interval import Array
+from partywall.stats.series import Series
+
+LAGS = 3
+METHOD = "quiet slots by what preceded them, least squares; found by ranks, Bonferroni over neighbours and lags"
+
+_WINDOW = 11
+"""Quiet slots whose mean is taken off, for the host's own slow drift."""
+
+_FEWEST_SPARE = 8
+"""Degrees of freedom that must remain; short of them fewer lags are looked at."""
+
+
+def deferred_of(series: Series, treatments: Sequence[Treatment], alpha: float) -> dict[str, Deferred]:
+    """By treatment id, the likeliest lag of those that are significant at alpha for all neighbours and lags together.
+
+    All intensities of an aggressor are taken as one.
+    """
+    pressing = {t.id: t.aggressor or t.id for t in treatments if t.role not in ("baseline", "null")}
+    names = list(dict.fromkeys(pressing.values()))
+    order = sorted((o for block in series.blocks for o in block.values()), key=lambda o: o.start_ns)
+    quiet = [at for at, o in enumerate(order) if at >= LAGS and o.treatment not in pressing]
+    lags = min(LAGS, (len(quiet) - 1 - _FEWEST_SPARE) // max(1, len(names)))
+    if lags < 1 or not names:
+        return {}
+    before = [pressing.get(o.treatment) for o in order]
+    tried = [(name, lag) for name in names for lag in range(1, lags + 1)]
+    preceded = np.array([[before[at - lag] == name for name, lag in tried] for at in quiet], dtype=np.float64)
+    found = _significant(_detrended(_relative([order[at] for at in quiet])), _detrended(preceded), alpha / len(tried))
+    by_name: dict[str, Deferred] = {}
+    for column, change in found:
+        name, lag = tried[column]
+        by_name.setdefault(name, Deferred(lag=lag, change=change))
+    return {id_: by_name[name] for id_, name in pressing.items() if name in by_name}
+
+
+def _relative(observations: Sequence[Observation]) -> Array:
+    """Each rate over its treatment's mean; 1 throughout for a treatment that never did any work."""
+    rates = np.array([o.rate for o in observations], dtype=np.float64)
+    names = np.array([o.treatment for o in observations])
+    usual = np.array([rates[names == name].mean() for name in names])
+    return np.asarray(np.divide(rates, usual, out=np.ones_like(rates), where=usual > 0), dtype=np.float64)
+
+
+def _detrended(columns: Array) -> Array:
+    """Each column less the mean of its neighbourhood."""
+    smooth = scipy.ndimage.uniform_filter1d(columns, min(_WINDOW, len(columns)), axis=0, mode="nearest")
+    return np.asarray(columns - smooth, dtype=np.float64)
+
+
+def _significant(values: Array, preceded: Array, alpha: float) -> list[tuple[int, Estimate]]:
+    """Columns whose coefficient is not chance, likeliest first; by ranks, so that no few wild slots decide."""
+    size, error, spare = _least_squares(values, preceded)
+    rank_size, rank_error, _ = _least_squares(scipy.stats.rankdata(values), preceded)
+    sure = np.divide(np.abs(rank_size), rank_error, out=np.zeros_like(rank_size), where=rank_error > 0)
+    p = 2 * scipy.stats.t.sf(sure, spare)
+    reach = float(scipy.stats.t.ppf(0.975, spare)) * error
+    return [
+        (
+            int(at),
+            Estimate(
+                value=float(size[at]),
+                low=float(size[at] - reach[at]),
+                high=float(size[at] + reach[at]),
+                n=len(values),
+                method=METHOD,
+            ),
+        )
+        for at in np.argsort(p, kind="stable")
+        if p[at] <= alpha
+    ]
+
+
+def _least_squares(values: Array, columns: Array) -> tuple[Array, Array, int]:
+    """Coefficients, their standard errors, and the degrees of freedom that these and the taking off of means left."""
+    design = np.column_stack([np.ones(len(values)), columns])
+    inverse = np.linalg.pinv(design.T @ design)
+    coefficients = inverse @ design.T @ values
+    rest = values - design @ coefficients
+    spare = len(values) - len(values) // _WINDOW - design.shape[1]
+    errors = np.sqrt(np.maximum(np.diag(inverse), 0) * float(rest @ rest) / spare)
+    return coefficients[1:], errors[1:], spare

@@ -14,7 +14,7 @@ PACKAGES := python3-venv gcc libc6-dev crun
 BENCHES := $(filter-out benches/agents.py benches/common.py benches/honesty_simulation.py,$(wildcard benches/*.py))
 PEERS := fio stress-ng mbw sysbench iperf3 strace
 
-.PHONY: help setup build demo test lint fmt bench bench-setup long-test clean FORCE
+.PHONY: help setup build demo test lint fmt generate bench bench-setup long-test clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -36,6 +36,12 @@ lint: setup ## check format, types, layers and lints of both halves
 	$(VENV)/bin/ruff check src tests benches
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+
+generate: setup ## write anew what is generated from the code and checked in; tests compare
+	$(AGENT) catalogue > src/partywall/agent/catalogue.json
+	$(AGENT) counters > src/partywall/agent/counters.json
+	$(AGENT) schema > schema/agent.schema.json
+	$(VENV)/bin/partywall scenario schema > schema/scenario.schema.json
 
 fmt: setup ## format both halves
 	cd agent && cargo fmt

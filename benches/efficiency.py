@@ -129,7 +129,7 @@ def dishonest(name: str, blocks: np.ndarray) -> bool:
 
 def main() -> None:
     options = arguments(__doc__ or "")
-    count, total_ns = (12, 1_000_000_000) if options.quick else (24, 5_000_000_000)
+    count, total_ns = (12, 1_000_000_000) if options.quick else (24, 2_000_000_000)
     pairs = dict(list(PAIRS.items())[:1]) if options.quick else PAIRS
     allowed = 0.15 if options.quick else 0.08
     reap()

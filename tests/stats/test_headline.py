@@ -5,7 +5,7 @@ from builders import KERNELS, Host, evidence, limit, plan, treatment, trial
 
 from partywall.agent.catalogue import shipped
 from partywall.model.finding import Band, Cell, Estimate
-from partywall.model.scenario import Aggressor
+from partywall.model.scenario import Aggressor, Sandbox
 from partywall.stats import analyse
 from partywall.stats.headline import DOING, headline
 
@@ -145,3 +145,18 @@ def test_the_line_of_a_whole_run_reads_well(seed):
     found = analyse(evidence(plan(of), Host(seed).measure(of, 50, {"memory-copy": 0.8})))
     assert re.match(r"A memory-copying neighbour on the next core costs you (19|20)\.\d % ± 0\.\d of", found.headline)
     assert "nothing else was seen above ±" in found.headline
+
+
+def test_only_a_neighbour_placed_by_topology_is_said_to_be_on_the_next_core():
+    cells = [cell(COPYING, COPY, 0.82, 0.01)]
+    listed = Aggressor(stressor="memory-copy", sandbox=Sandbox(cpus="1"))
+    chosen = COPYING.model_copy(update={"aggressors": {"memory-copy": listed}})
+    assert "on the next core" in headline(plan(COPYING), KERNELS, cells, [])
+    assert "on another core" in headline(plan(chosen), KERNELS, cells, [])
+
+
+def test_a_latency_probe_does_not_lose_bandwidth():
+    of = trial(COPY, victim="walk", probe="memory-latency")
+    kernels = KERNELS | {"memory-latency": {"resource": "memory_bandwidth"}}
+    line = headline(plan(of), kernels, [cell(of, COPY, 0.82, 0.01)], [])
+    assert line.endswith("costs you 18 % ± 1 of memory access speed.")

@@ -28,6 +28,9 @@ _LOST = {
     "network": "network throughput",
     "kernel": "system-call speed",
 }
+_LOST_BY_PROBE = {"memory-latency": "memory access speed"}
+"""Where the resource's word is not what the probe measures."""
+
 DOING = {
     "null": "idling",
     "integer": "computing",
@@ -154,6 +157,8 @@ def _listed(things: Sequence[str]) -> str:
 
 
 def _lost(trial: Trial, kernels: Mapping[str, Mapping[str, Any]]) -> str:
+    if trial.victim.probe in _LOST_BY_PROBE:
+        return _LOST_BY_PROBE[trial.victim.probe]
     resource = str(kernels.get(trial.victim.probe or "", {}).get("resource", ""))
     return _LOST.get(resource, f"the throughput of {trial.victim_name}")
 
@@ -181,8 +186,11 @@ def _where(trial: Trial, aggressor: str) -> str:
     theirs, ours = trial.aggressor_cpus.get(aggressor, ()), trial.victim_cpus
     if not theirs or not ours:
         return ""
-    nearest = min(abs(a - b) for a in theirs for b in ours)
-    return {0: " on the same core", 1: " on the next core"}.get(nearest, " on another core")
+    if set(theirs) & set(ours):
+        return " on the same core"
+    # CPUs next to each other in number may lie in different packages; only placement by topology knows the nearest.
+    placed = trial.aggressors[aggressor].sandbox.cpus if aggressor in trial.aggressors else ""
+    return " on the next core" if placed in ("auto", "next") else " on another core"
 
 
 def _helped(helped: Sequence[Cell]) -> str:

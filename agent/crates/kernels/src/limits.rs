@@ -16,7 +16,7 @@ pub(crate) fn within<T: PartialOrd + Display>(key: &'static str, value: T, range
 
 /// `value` if it is a multiple of `step`.
 pub(crate) fn multiple(key: &'static str, value: usize, step: usize) -> Result<usize, KernelError> {
-    if value % step == 0 {
+    if value.is_multiple_of(step) {
         return Ok(value);
     }
     let why = format!("is no multiple of {step}; give {} or {}", value - value % step, value - value % step + step);

@@ -128,7 +128,7 @@ impl Schedule {
             }
             return;
         }
-        self.doze(Duration::from_secs(3600), |state| state.switches.len() <= cursor);
+        self.doze(Duration::from_hours(1), |state| state.switches.len() <= cursor);
     }
 
     fn doze(&self, at_most: Duration, goes_on: impl Fn(&State) -> bool) {

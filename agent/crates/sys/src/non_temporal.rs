@@ -32,8 +32,8 @@ impl NonTemporal {
 pub const LINE: usize = 8;
 
 fn check(to: &[f64], from: &[&[f64]]) {
-    assert!((to.as_ptr() as usize) % 64 == 0, "the destination must start a cache line");
-    assert!(to.len() % LINE == 0, "the destination must be whole cache lines");
+    assert!((to.as_ptr() as usize).is_multiple_of(64), "the destination must start a cache line");
+    assert!(to.len().is_multiple_of(LINE), "the destination must be whole cache lines");
     assert!(from.iter().all(|source| source.len() == to.len()), "sources must be as long as the destination");
 }
 

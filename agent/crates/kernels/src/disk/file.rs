@@ -138,7 +138,7 @@ fn aligned(job: &Job, file: &File) -> Result<usize, KernelError> {
             "is on a file system that refuses direct reads of every size up to 64 KiB; give another folder".into(),
         ));
     };
-    if job.request % align != 0 {
+    if !job.request.is_multiple_of(align) {
         let why = format!("is not a multiple of {align} bytes, the smallest request the device takes directly");
         return Err(KernelError::Parameter { key: "request_bytes", value: job.request.to_string(), why });
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from partywall.model.evidence import Evidence
+from partywall.model.observation import Histogram
 from partywall.report import figures, html
 
 FETCHES = {"src", "href", "data", "action", "poster", "srcset", "background", "formaction", "manifest", "xlink:href"}
@@ -242,3 +243,11 @@ def test_a_figure_its_interval_and_its_unit_stay_on_one_line():
     assert (
         html.unbroken("between 21 % ± 9 and 50 % ± 6") == "between 21\u00a0%\u00a0±\u00a09 and 50\u00a0%\u00a0±\u00a06"
     )
+
+
+def test_a_victim_that_tells_no_latency_has_a_page_without_its_chart(run):
+    found, evidence = run
+    silent = tuple(replace(o, latency=Histogram({})) for o in evidence.observations)
+    page = html.render(found, replace(evidence, observations=silent))
+    assert "Latency percentiles" not in page
+    assert "Effect over time" in page

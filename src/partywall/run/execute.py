@@ -81,10 +81,14 @@ def execute(
     tallies = {trial.id: tally(run, trial, observations) for trial in plan.trials}
     visitor = Visitor(run, plan, label, decisions, progress, clock or Monotonic(), tallies)
     run.append("run_started", wall_time=time.strftime("%Y-%m-%dT%H:%M:%S%z"), pid=os.getpid())
-    # Again for what failed: an agent may have been killed by somebody, and what is done is not done twice.
-    for _ in range(ATTEMPTS):
-        for round_, trial in visits(plan):
-            visitor.visit(round_, tallies[trial.id])
+    try:
+        # Again for what failed: an agent may have been killed by somebody, and what is done is not done twice.
+        for _ in range(ATTEMPTS):
+            for round_, trial in visits(plan):
+                visitor.visit(round_, tallies[trial.id])
+    finally:
+        # The controller stood aside from each victim's CPU; whoever called may want all of them back.
+        os.sched_setaffinity(0, all_cpus())
     run.append("run_ended")
 
 

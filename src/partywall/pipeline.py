@@ -25,7 +25,7 @@ from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
 from partywall.model.observation import Observation
 from partywall.model.plan import Plan, Trial
-from partywall.model.scenario import Scenario
+from partywall.model.scenario import Scenario, Workload
 from partywall.plan import Topology
 from partywall.plan import make as make_plan
 from partywall.run import Decisions, Progress, execute
@@ -84,11 +84,15 @@ def plan(scenario: Scenario, facts: dict[str, Any], seed: int | None = None) -> 
     return make_plan(scenario, topology(facts), catalogue(), seed)
 
 
+def workloads(scenario: Scenario) -> dict[str, Workload]:
+    """Every workload of a scenario by its key."""
+    victims = {f"victims.{name}": victim for name, victim in scenario.victims.items()}
+    return victims | {f"aggressors.{name}": aggressor for name, aggressor in scenario.aggressors.items()}
+
+
 def check_host(scenario: Scenario) -> None:
     """CapabilityError, all at once, for what the scenario needs and this host or user lacks."""
-    everyone = {f"victims.{n}": v for n, v in scenario.victims.items()} | {
-        f"aggressors.{n}": a for n, a in scenario.aggressors.items()
-    }
+    everyone = workloads(scenario)
     missing = []
     if containers := [key for key, workload in everyone.items() if workload.sandbox.backend == "container"]:
         if os.geteuid() != 0:
@@ -125,9 +129,7 @@ def check_folder(work_root: Path) -> None:
 
 def check_commands(scenario: Scenario, *, allowed: bool) -> None:
     """UsageError if the scenario holds commands and the user has not allowed them."""
-    everyone = {f"victims.{n}": v for n, v in scenario.victims.items()} | {
-        f"aggressors.{n}": a for n, a in scenario.aggressors.items()
-    }
+    everyone = workloads(scenario)
     commands = [
         f"{key}.command: {' '.join(workload.command)}" for key, workload in everyone.items() if workload.command
     ]

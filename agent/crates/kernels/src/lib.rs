@@ -36,6 +36,7 @@ mod syscall;
 mod testing;
 mod udp_send;
 mod wake_up;
+pub mod worker;
 
 pub use contract::{
     Build, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Params, Resource, Roles, Settle, Sink, Unit,

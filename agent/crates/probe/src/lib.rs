@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use partywall_clock as clock;
-use partywall_kernels::{Kernel, KernelError, Latency};
+use partywall_kernels::{worker, Kernel, KernelError, Latency};
 use partywall_record::{Recorder, Tape};
 
 /// A running probe; dropping it stops it.
@@ -34,12 +34,7 @@ impl Probe {
 
     /// Why it ended by itself, once it has.
     pub fn ended(&mut self) -> Option<String> {
-        let at = self.workers.iter().position(JoinHandle::is_finished)?;
-        Some(match self.workers.swap_remove(at).join() {
-            Ok(Ok(())) => "stopped".into(),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "the kernel panicked, which is a bug".into(),
-        })
+        worker::ended(&mut self.workers)
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use partywall_clock::{self as clock, Nanos};
-use partywall_kernels::{Kernel, KernelError, Latency};
+use partywall_kernels::{worker, Kernel, KernelError, Latency};
 use partywall_record::{Recorder, Tape};
 
 pub use pacer::Pacer;
@@ -97,12 +97,7 @@ impl Stressor {
 
     /// Why it ended by itself, once it has.
     pub fn ended(&mut self) -> Option<String> {
-        let at = self.workers.iter().position(JoinHandle::is_finished)?;
-        Some(match self.workers.swap_remove(at).join() {
-            Ok(Ok(())) => "stopped".into(),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "the kernel panicked, which is a bug".into(),
-        })
+        worker::ended(&mut self.workers)
     }
 }
 

@@ -26,8 +26,9 @@ impl Workload {
             Work::Command(command) => {
                 let running = CommandWorkload::start(command, start.pace)?;
                 let pid = Some(running.pid());
-                Ok((Self::Command(running), Started { facts: Vec::new(), pid }))
+                Ok((Self::Command(running), Started { facts: Vec::new(), pid, load: None }))
             }
+            Work::Load(_) => Err("virtual users are not implemented in this version of the agent".into()),
             Work::Kernel(kernel) => Self::start_kernel(start, &kernel.name, &kernel.params),
         }
     }
@@ -44,7 +45,7 @@ impl Workload {
             Pace::FlatOut => Self::Measured(Probe::start(built, &latency, start.slice_ns, &tape).map_err(no_thread)?, tape),
             Pace::Scheduled => Self::Paced(Stressor::start(built, &latency, start.slice_ns, &tape).map_err(no_thread)?, tape),
         };
-        Ok((workload, Started { facts, pid: None }))
+        Ok((workload, Started { facts, pid: None, load: None }))
     }
 
     /// Runs it flat out for a while to learn what intensity 1 means.

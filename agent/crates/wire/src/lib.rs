@@ -6,6 +6,7 @@
 //! sides refuse what they don't know, and [`PROTOCOL`] changes whenever an old reader would misread a new message.
 
 mod envelope;
+pub mod load;
 mod message;
 
 pub use envelope::{

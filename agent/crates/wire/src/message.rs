@@ -8,6 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::load::{LoadProgram, LoadSecond, LoadStarted};
+
 /// `hello`: the first request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -77,7 +79,7 @@ fn ten_ms() -> u64 {
     10_000_000
 }
 
-/// A kernel or a command.
+/// A kernel, a command or virtual users.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
@@ -85,6 +87,8 @@ pub enum Work {
     Kernel(Kernel),
     /// A command of the user's.
     Command(Command),
+    /// Virtual users.
+    Load(Box<LoadProgram>),
 }
 
 /// A built-in kernel.
@@ -129,6 +133,9 @@ pub struct Started {
     pub facts: Vec<Map<String, Value>>,
     /// Process number of a command, in the agent's own namespace.
     pub pid: Option<u32>,
+    /// What virtual users found when they were prepared.
+    #[serde(default)]
+    pub load: Option<LoadStarted>,
 }
 
 /// `workload.calibrate`: runs a stressor flat out, alone, to learn what intensity 1 means.
@@ -271,6 +278,13 @@ pub enum Event {
         until_ns: u64,
         /// In the order of the header.
         values: Vec<Option<f64>>,
+    },
+    /// What virtual users did, second by second and thread by thread.
+    Load {
+        /// Which workload.
+        id: String,
+        /// In order of time within each thread.
+        seconds: Vec<LoadSecond>,
     },
     /// A workload ended by itself.
     Ended(Ended),

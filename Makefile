@@ -11,6 +11,8 @@ AGENT := src/partywall/_bin/partywall-agent
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Without them: no venv, no linker, no container sandboxes.
 PACKAGES := python3-venv gcc libc6-dev crun
+# Without them: no guard and no trace; all else builds and works, and `partywall doctor` says so.
+BPF_PACKAGES := clang libbpf-dev linux-libc-dev iproute2
 BENCHES := $(filter-out benches/agents.py benches/common.py benches/honesty_simulation.py,$(wildcard benches/*.py))
 PEERS := fio stress-ng mbw sysbench iperf3 strace
 
@@ -64,6 +66,9 @@ clean: ## remove what was built
 $(VENV)/.ready: pyproject.toml
 	@missing=$$(for p in $(PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
 	if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; fi
+	@missing=$$(for p in $(BPF_PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
+	if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing \
+	|| echo "no eBPF tool chain ($$missing): partywall guard and trace will be missing" >&2; fi
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $@

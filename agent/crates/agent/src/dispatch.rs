@@ -80,7 +80,7 @@ impl Agent {
     pub(crate) fn call(&mut self, method: &str, params: Value) -> Result<Value, Fault> {
         match method {
             "hello" => answer(params, |hello: Hello| greet(&hello)),
-            "facts" => value(facts::read(Path::new("/"))),
+            "facts" => value(host_facts()),
             "memory.check" => answer(params, |check: MemoryCheck| check_memory(check)),
             "clock" => value(Clock { monotonic_ns: clock::now() }),
             "workload.start" => answer(params, |start: Start| self.start(&start)),
@@ -168,6 +168,20 @@ fn greet(hello: &Hello) -> Result<HelloReply, Fault> {
     }
     let cpus = partywall_sys::affinity::allowed().map_err(|error| failed(error.to_string()))?;
     Ok(HelloReply { protocol: PROTOCOL, agent: env!("CARGO_PKG_VERSION").into(), pid: std::process::id(), cpus })
+}
+
+/// What the host is, with what this build of the agent lacks among what is missing.
+fn host_facts() -> facts::HostFacts {
+    let mut found = facts::read(Path::new("/"));
+    if let Err(absent) = partywall_bpf::built() {
+        found.missing.push(facts::Missing {
+            what: "eBPF programs".into(),
+            why: format!("the agent was built without them: {}", absent.why),
+            cost: "no partywall guard and no partywall trace".into(),
+            remedy: "install clang, libbpf-dev and linux-libc-dev (make setup does), then make build".into(),
+        });
+    }
+    found
 }
 
 fn check_memory(check: MemoryCheck) -> Result<facts::memory_check::MemoryCheck, Fault> {

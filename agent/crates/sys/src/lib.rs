@@ -6,6 +6,7 @@ pub mod chase;
 pub mod child;
 pub mod datagrams;
 pub mod memory;
+pub mod namespace;
 pub mod non_temporal;
 pub mod page_cache;
 pub mod process;

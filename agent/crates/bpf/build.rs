@@ -1,0 +1,67 @@
+//! Compiles every `agent/bpf/NAME.bpf.c` with clang and lists the objects. Without clang or its headers nothing is compiled
+//! and the reason is kept, so that the rest of the agent still builds.
+
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const PROBE: &str = "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>\nint unused;\n";
+
+fn main() {
+    println!("cargo::rerun-if-env-changed=PARTYWALL_CLANG");
+    let sources = Path::new(&env::var("CARGO_MANIFEST_DIR").unwrap()).join("../../bpf");
+    println!("cargo::rerun-if-changed={}", sources.display());
+    let out = PathBuf::from(env::var("OUT_DIR").unwrap());
+    let clang = env::var("PARTYWALL_CLANG").unwrap_or_else(|_| "clang".into());
+    let absent = usable(&clang, &out).err();
+    if let Some(why) = &absent {
+        println!("cargo::warning=no eBPF programs: {why}");
+    }
+    let names = if absent.is_some() { Vec::new() } else { compile_all(&clang, &sources, &out) };
+    fs::write(out.join("objects.rs"), listing(&names, absent.as_deref())).unwrap();
+}
+
+/// Tries clang with its headers, so that a mistake in our own sources is never taken for a missing tool.
+fn usable(clang: &str, out: &Path) -> Result<(), String> {
+    let probe = out.join("probe.c");
+    fs::write(&probe, PROBE).map_err(|error| error.to_string())?;
+    compile(clang, &probe, &out.join("probe.o"))
+}
+
+fn compile_all(clang: &str, sources: &Path, out: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(sources).unwrap().filter_map(|entry| name(&entry.unwrap().path())).collect();
+    names.sort();
+    for name in &names {
+        let source = sources.join(format!("{name}.bpf.c"));
+        compile(clang, &source, &out.join(format!("{name}.o"))).unwrap_or_else(|why| panic!("{}: {why}", source.display()));
+    }
+    names
+}
+
+fn name(path: &Path) -> Option<String> {
+    println!("cargo::rerun-if-changed={}", path.display());
+    path.file_name()?.to_str()?.strip_suffix(".bpf.c").map(str::to_owned)
+}
+
+fn compile(clang: &str, source: &Path, object: &Path) -> Result<(), String> {
+    // The headers of the architecture (asm/types.h) lie where Debian's compilers look, but not clang for another target.
+    let include = format!("/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH").unwrap());
+    let flags = ["-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3", "-I", &include, "-c"];
+    let ran = Command::new(clang).args(flags).arg(source).arg("-o").arg(object).output();
+    let ran = ran.map_err(|error| format!("{clang} cannot be started: {error}"))?;
+    if ran.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    Err(said.lines().find(|line| line.contains("error")).unwrap_or(&said).to_owned())
+}
+
+fn listing(names: &[String], absent: Option<&str>) -> String {
+    let mut text = format!("const ABSENT: Option<&str> = {absent:?};\nconst OBJECTS: &[(&str, &[u8])] = &[\n");
+    for name in names {
+        writeln!(text, "    ({name:?}, aya::include_bytes_aligned!(concat!(env!(\"OUT_DIR\"), \"/{name}.o\"))),").unwrap();
+    }
+    text + "];\n"
+}

@@ -1,0 +1,17 @@
+#![forbid(unsafe_code)]
+//! eBPF for the capabilities that stand on the network's path: the compiled programs, network namespaces, and programs
+//! hooked to an interface at tc. Deliberately not here: what the programs do (`agent/bpf`) and what is made of it.
+//!
+//! A filter belongs to the interface, not to this process: it stays when the process dies, carries a name that begins with
+//! [`NAME_PREFIX`], and is found again by [`tc::filters`].
+
+mod message;
+mod namespace;
+mod object;
+pub mod tc;
+
+pub use namespace::Namespace;
+pub use object::{built, object, Absent};
+
+/// Begins the name of every filter that is Partywall's.
+pub const NAME_PREFIX: &str = "partywall_";

@@ -1,0 +1,284 @@
+//! Programs hooked to an interface at tc, where it takes packets in (ingress) and gives them out (egress).
+//!
+//! Hooks are filters of the `clsact` qdisc and not links of BPF: every kernel since 4.5 has them, the right to find and
+//! remove one does not depend on who made it, and it outlives this process, which is what a promise needs. Each carries a
+//! number (`classid`) that the program reads as `skb->tc_classid`, so that one program serves many interfaces in many
+//! namespaces, where interface numbers alone are ambiguous.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::message::{attribute, attributes, text, u32_at, u64_at, Message, Socket, ACK, CREATE, DUMP, EXCLUSIVE, REPLACE};
+use crate::{Namespace, NAME_PREFIX};
+
+const NEW_QDISC: u16 = 36;
+const DELETE_QDISC: u16 = 37;
+const NEW_FILTER: u16 = 44;
+const DELETE_FILTER: u16 = 45;
+const GET_FILTER: u16 = 46;
+const GET_LINK: u16 = 18;
+
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+const BPF_CLASSID: u16 = 3;
+const BPF_FD: u16 = 6;
+const BPF_NAME: u16 = 7;
+const BPF_FLAGS: u16 = 8;
+const BPF_ID: u16 = 11;
+/// The program's return value is the verdict.
+const DIRECT_ACTION: u32 = 1;
+
+const CLSACT: u32 = 0xffff_fff1;
+const CLSACT_HANDLE: u32 = 0xffff_0000;
+/// `ETH_P_ALL`, in network order.
+const EVERY_PROTOCOL: u32 = (3u16).to_be() as u32;
+const TCMSG: usize = 20;
+const IFINFOMSG: usize = 16;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_STATS64: u16 = 23;
+
+/// Which way packets go, seen from the interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Direction {
+    /// The interface takes them in.
+    Ingress,
+    /// The interface gives them out.
+    Egress,
+}
+
+impl Direction {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Ingress, Self::Egress];
+
+    fn parent(self) -> u32 {
+        match self {
+            Self::Ingress => 0xffff_fff2,
+            Self::Egress => 0xffff_fff3,
+        }
+    }
+}
+
+/// What to hook where. `name` must begin with [`NAME_PREFIX`]; (`direction`, `priority`) is its place on the interface, and
+/// a filter already there is replaced without a gap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hook {
+    /// Shown by `tc filter show`, and how it is found again.
+    pub name: String,
+    /// Which way.
+    pub direction: Direction,
+    /// Lower runs first.
+    pub priority: u16,
+    /// What the program reads as `skb->tc_classid`.
+    pub number: u16,
+}
+
+/// A filter of Partywall's found on an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter {
+    /// What it was hooked as.
+    pub hook: Hook,
+    /// The kernel's number of the program, from which program and maps can be opened.
+    pub program: u32,
+    handle: u32,
+}
+
+/// What an interface counted, seen from the namespace it is in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets taken in.
+    pub in_packets: u64,
+    /// Packets given out.
+    pub out_packets: u64,
+    /// Bytes taken in.
+    pub in_bytes: u64,
+    /// Bytes given out.
+    pub out_bytes: u64,
+    /// Packets dropped on the way in.
+    pub in_dropped: u64,
+    /// Packets dropped on the way out.
+    pub out_dropped: u64,
+}
+
+/// An interface as a dump of the namespace tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its number in its namespace.
+    pub index: u32,
+    /// Its name there.
+    pub name: String,
+    /// What it counted.
+    pub counters: Counters,
+}
+
+/// The interfaces of one namespace.
+#[derive(Debug)]
+pub struct Network(Socket);
+
+impl Network {
+    /// The interfaces of `namespace`.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered.
+    pub fn of(namespace: &Namespace) -> io::Result<Self> {
+        Ok(Self(namespace.inside(Socket::open)?))
+    }
+
+    /// The number of the interface called `name`.
+    ///
+    /// # Errors
+    /// `ENODEV` if there is none.
+    pub fn index(&self, name: &str) -> io::Result<u32> {
+        Ok(rustix::net::netdevice::name_to_index(self.0.fd(), name)?)
+    }
+
+    /// All interfaces, with their counters.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn interfaces(&self) -> io::Result<Vec<Interface>> {
+        let bodies = self.0.ask(Message::new(GET_LINK, DUMP, &[0; IFINFOMSG]))?;
+        Ok(bodies.iter().map(|body| interface(body)).collect())
+    }
+
+    /// What interface `index` counted.
+    ///
+    /// # Errors
+    /// `ENODEV` if it is gone.
+    pub fn counters(&self, index: u32) -> io::Result<Counters> {
+        let mut body = [0; IFINFOMSG];
+        body[4..8].copy_from_slice(&index.to_ne_bytes());
+        let bodies = self.0.ask(Message::new(GET_LINK, ACK, &body))?;
+        Ok(bodies.first().map(|body| interface(body).counters).unwrap_or_default())
+    }
+
+    /// Hooks `program`; what is at its place already is replaced without a gap.
+    ///
+    /// # Errors
+    /// What the kernel says: `ENODEV`, `EPERM`, `ENOENT` without `CONFIG_NET_CLS_BPF`.
+    ///
+    /// # Panics
+    /// If the name lacks the prefix: the filter could never be found again.
+    pub fn hook(&self, index: u32, hook: &Hook, program: BorrowedFd) -> io::Result<()> {
+        assert!(hook.name.starts_with(NAME_PREFIX), "{:?} does not begin with {NAME_PREFIX:?}", hook.name);
+        self.ready(index)?;
+        let place = tcmsg(index, 1, hook.direction.parent(), information(hook.priority));
+        let message = Message::new(NEW_FILTER, ACK | CREATE | REPLACE, &place).text(TCA_KIND, "bpf").nested(TCA_OPTIONS, |options| {
+            options
+                .number(BPF_CLASSID, u32::from(hook.number))
+                .number(BPF_FD, program.as_raw_fd() as u32)
+                .text(BPF_NAME, &hook.name)
+                .number(BPF_FLAGS, DIRECT_ACTION)
+        });
+        self.0.ask(message).map(drop)
+    }
+
+    /// Partywall's filters on an interface, in both directions.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn filters(&self, index: u32) -> io::Result<Vec<Filter>> {
+        let found = self.dump(index)?;
+        Ok(found.into_iter().filter(|filter| filter.hook.name.starts_with(NAME_PREFIX)).collect())
+    }
+
+    /// Removes a filter; one that is gone already is no error.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn unhook(&self, index: u32, filter: &Filter) -> io::Result<()> {
+        let place = tcmsg(index, filter.handle, filter.hook.direction.parent(), information(filter.hook.priority));
+        gone_is_fine(self.0.ask(Message::new(DELETE_FILTER, ACK, &place).text(TCA_KIND, "bpf")))
+    }
+
+    /// Removes the `clsact` qdisc if no filter, of whoever, is left on it. Nobody can tell who made it; empty it does nothing.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn tidy(&self, index: u32) -> io::Result<()> {
+        if !self.dump(index)?.is_empty() {
+            return Ok(());
+        }
+        let place = tcmsg(index, CLSACT_HANDLE, CLSACT, 0);
+        gone_is_fine(self.0.ask(Message::new(DELETE_QDISC, ACK, &place).text(TCA_KIND, "clsact")))
+    }
+
+    /// Puts the qdisc there that filters hang on.
+    fn ready(&self, index: u32) -> io::Result<()> {
+        let place = tcmsg(index, CLSACT_HANDLE, CLSACT, 0);
+        match self.0.ask(Message::new(NEW_QDISC, ACK | CREATE | EXCLUSIVE, &place).text(TCA_KIND, "clsact")) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    fn dump(&self, index: u32) -> io::Result<Vec<Filter>> {
+        let mut found = Vec::new();
+        for direction in Direction::ALL {
+            let place = tcmsg(index, 0, direction.parent(), 0);
+            // Without the qdisc there is nothing to dump, which some kernels say with an error.
+            match self.0.ask(Message::new(GET_FILTER, DUMP, &place)) {
+                Ok(bodies) => found.extend(bodies.iter().filter_map(|body| filter(body, index, direction))),
+                Err(error) if is_gone(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    [Errno::NOENT, Errno::INVAL, Errno::NODEV].contains(&Errno::from_io_error(error).unwrap_or(Errno::IO))
+}
+
+fn gone_is_fine<T>(outcome: io::Result<T>) -> io::Result<()> {
+    match outcome {
+        Err(error) if !is_gone(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn tcmsg(index: u32, handle: u32, parent: u32, info: u32) -> [u8; TCMSG] {
+    let mut bytes = [0; TCMSG];
+    for (at, value) in [(4, index), (8, handle), (12, parent), (16, info)] {
+        bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    }
+    bytes
+}
+
+fn information(priority: u16) -> u32 {
+    u32::from(priority) << 16 | EVERY_PROTOCOL
+}
+
+/// A filter of any sort. Each priority is dumped once more without a handle, for the chain itself: that is none.
+fn filter(body: &[u8], index: u32, direction: Direction) -> Option<Filter> {
+    let handle = u32_at(body, 8);
+    if handle == 0 || u32_at(body, 4) != index {
+        return None;
+    }
+    let outer = attributes(body.get(TCMSG..)?);
+    let options = attributes(attribute(&outer, TCA_OPTIONS).unwrap_or_default());
+    let number = |kind| attribute(&options, kind).map_or(0, |value| u32_at(value, 0));
+    let hook = Hook {
+        name: attribute(&options, BPF_NAME).map(text).unwrap_or_default(),
+        direction,
+        priority: (u32_at(body, 16) >> 16) as u16,
+        number: number(BPF_CLASSID) as u16,
+    };
+    Some(Filter { hook, program: number(BPF_ID), handle })
+}
+
+/// `rtnl_link_stats64` begins with packets, bytes, errors and drops, each in and out.
+fn interface(body: &[u8]) -> Interface {
+    let all = attributes(body.get(IFINFOMSG..).unwrap_or_default());
+    let stats = attribute(&all, IFLA_STATS64).unwrap_or_default();
+    let counters = Counters {
+        in_packets: u64_at(stats, 0),
+        out_packets: u64_at(stats, 8),
+        in_bytes: u64_at(stats, 16),
+        out_bytes: u64_at(stats, 24),
+        in_dropped: u64_at(stats, 48),
+        out_dropped: u64_at(stats, 56),
+    };
+    Interface { index: u32_at(body, 4), name: attribute(&all, IFLA_IFNAME).map(text).unwrap_or_default(), counters }
+}

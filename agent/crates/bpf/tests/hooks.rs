@@ -1,0 +1,54 @@
+//! Hooks on a real interface, in a namespace of the test's own. Skipped, saying why, without root or without clang at build time.
+
+use aya::programs::SchedClassifier;
+use aya::Ebpf;
+use partywall_bpf::tc::{Direction, Filter, Hook, Network};
+use partywall_bpf::{object, Namespace};
+
+fn ready() -> Option<(Ebpf, Network)> {
+    let object = object("guard").map_err(|why| eprintln!("skipped: {why}")).ok()?;
+    let namespace = Namespace::fresh().map_err(|why| eprintln!("skipped: a new network namespace: {why}")).ok()?;
+    let mut loaded = Ebpf::load(object).map_err(|why| eprintln!("skipped: loading eBPF: {why}")).ok()?;
+    program(&mut loaded).load().unwrap();
+    Some((loaded, Network::of(&namespace).unwrap()))
+}
+
+fn program(loaded: &mut Ebpf) -> &mut SchedClassifier {
+    loaded.program_mut("guard").unwrap().try_into().unwrap()
+}
+
+fn hook(direction: Direction, number: u16) -> Hook {
+    Hook { name: "partywall_test".into(), direction, priority: 7, number }
+}
+
+#[test]
+fn a_hook_is_found_replaced_and_removed_without_a_trace() {
+    let Some((mut loaded, network)) = ready() else { return };
+    let lo = network.index("lo").unwrap();
+    let program = program(&mut loaded);
+    let fd = program.fd().unwrap().try_clone().unwrap();
+    network.hook(lo, &hook(Direction::Egress, 3), std::os::fd::AsFd::as_fd(&fd)).unwrap();
+    network.hook(lo, &hook(Direction::Egress, 4), std::os::fd::AsFd::as_fd(&fd)).unwrap();
+    network.hook(lo, &hook(Direction::Ingress, 5), std::os::fd::AsFd::as_fd(&fd)).unwrap();
+
+    let found = network.filters(lo).unwrap();
+    let hooks: Vec<Hook> = found.iter().map(|filter| filter.hook.clone()).collect();
+    assert_eq!(hooks, [hook(Direction::Ingress, 5), hook(Direction::Egress, 4)]);
+    let id = program.info().unwrap().id();
+    assert!(found.iter().all(|filter| filter.program == id), "{found:?} is not program {id}");
+
+    network.unhook(lo, &found[0]).unwrap();
+    network.tidy(lo).unwrap();
+    assert_eq!(network.filters(lo).unwrap().len(), 1, "tidying must leave a hook in use alone");
+    network.unhook(lo, &found[1]).unwrap();
+    network.tidy(lo).unwrap();
+    assert_eq!(network.filters(lo).unwrap(), Vec::<Filter>::new());
+    network.unhook(lo, &found[1]).unwrap();
+}
+
+#[test]
+fn a_missing_interface_is_named_by_the_kernels_error() {
+    let Some((_, network)) = ready() else { return };
+    assert_eq!(network.index("nothere").unwrap_err().raw_os_error(), Some(19));
+    assert_eq!(network.interfaces().unwrap().iter().map(|i| i.name.as_str()).collect::<Vec<_>>(), ["lo"]);
+}

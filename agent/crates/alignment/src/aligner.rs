@@ -1,0 +1,299 @@
+//! The matching itself.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::flow::Flows;
+use crate::table::Table;
+use crate::unit::{Fate, Unit};
+use crate::{mixed, Kind, Seen, Sink, MAX_HOPS};
+
+/// What bounds an aligner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Hops of the path, 2 to [`MAX_HOPS`].
+    pub hops: usize,
+    /// How long a packet is waited for, from its first hop on; at most 4 s.
+    pub horizon_ns: u64,
+    /// Packets on their way at most; beyond, the oldest are given up early and counted.
+    pub units_max: usize,
+    /// Flows remembered, unless more have packets on their way.
+    pub flows_max: usize,
+}
+
+impl Settings {
+    /// The longest horizon.
+    pub const HORIZON_MAX_NS: u64 = 4_000_000_000;
+
+    /// The defaults for a path of so many hops.
+    #[must_use]
+    pub fn of(hops: usize) -> Self {
+        Self { hops, horizon_ns: 500_000_000, units_max: 1 << 20, flows_max: 1 << 16 }
+    }
+}
+
+/// Matches records of one direction of a path. Records come in order of time, as [`Merge`](crate::Merge) gives them; small
+/// disorder costs exactness of reordering only.
+pub struct Aligner<S> {
+    settings: Settings,
+    sink: S,
+    /// Packets on their way, in order of their first record. Slot `base` is the front.
+    units: VecDeque<Unit>,
+    base: u64,
+    whole: Table,
+    flows: Flows,
+    /// Which bytes of a range were seen at a hop, while it is not all of them.
+    pieces: HashMap<(u64, usize), Vec<(u64, u64)>>,
+    closed_ns: Option<u64>,
+    forced: u64,
+    /// Reused for each record of a stream.
+    found: Vec<(u64, u64, u64)>,
+}
+
+impl<S: Sink> Aligner<S> {
+    /// An aligner that tells `sink`.
+    ///
+    /// # Panics
+    /// If the settings are out of their bounds.
+    #[must_use]
+    pub fn new(settings: Settings, sink: S) -> Self {
+        assert!((2..=MAX_HOPS).contains(&settings.hops), "{} hops", settings.hops);
+        assert!((1..=Settings::HORIZON_MAX_NS).contains(&settings.horizon_ns), "a horizon of {} ns", settings.horizon_ns);
+        Self {
+            settings,
+            sink,
+            units: VecDeque::new(),
+            base: 0,
+            whole: Table::new(),
+            flows: Flows::new(settings.flows_max),
+            pieces: HashMap::new(),
+            closed_ns: None,
+            forced: 0,
+            found: Vec::new(),
+        }
+    }
+
+    /// Where findings go.
+    pub fn sink(&mut self) -> &mut S {
+        &mut self.sink
+    }
+
+    /// Packets given up before the horizon because too many were on their way.
+    #[must_use]
+    pub fn forced(&self) -> u64 {
+        self.forced
+    }
+
+    /// Packets on their way.
+    #[must_use]
+    pub fn live(&self) -> usize {
+        self.units.len()
+    }
+
+    /// Takes one record.
+    pub fn push(&mut self, seen: &Seen) {
+        debug_assert!(usize::from(seen.hop) < self.settings.hops);
+        self.advance(seen.time_ns);
+        let flow = self.flows.number(seen.flow);
+        if self.flows.get(flow).cut {
+            return;
+        }
+        match seen.kind {
+            Kind::Whole => self.whole(seen, flow),
+            Kind::Range => self.range(seen, flow),
+        }
+    }
+
+    /// Finishes what was first seen more than the horizon before `now_ns`.
+    pub fn advance(&mut self, now_ns: u64) {
+        while self.units.front().is_some_and(|unit| now_ns.saturating_sub(unit.first_ns) > self.settings.horizon_ns) {
+            self.finish_first(false);
+        }
+    }
+
+    /// From `at_ns` on no new packet is begun; those on their way may still arrive.
+    pub fn close(&mut self, at_ns: u64) {
+        self.closed_ns = Some(at_ns);
+    }
+
+    /// The tracer records only flows for which `stays` holds from now on: what the others have on their way is neither
+    /// delivered nor lost.
+    pub fn cut(&mut self, stays: impl Fn(u64) -> bool) {
+        self.flows.each().filter(|flow| !stays(flow.id)).for_each(|flow| flow.cut = true);
+    }
+
+    /// Finishes everything; what the horizon had not yet given up is unfinished.
+    pub fn finish(&mut self) {
+        while !self.units.is_empty() {
+            self.finish_first(true);
+        }
+    }
+
+    fn unit(&mut self, slot: u64) -> &mut Unit {
+        &mut self.units[(slot - self.base) as usize]
+    }
+
+    fn whole(&mut self, seen: &Seen, flow: u32) {
+        let hash = whole_hash(seen.flow, seen.tag);
+        let (units, base) = (&self.units, self.base);
+        let is_it = |slot| {
+            let unit: &Unit = &units[(slot - base) as usize];
+            unit.tag == seen.tag && unit.flow == flow
+        };
+        if let Some(slot) = self.whole.find(hash, base, is_it) {
+            self.arrive(slot, usize::from(seen.hop), seen.time_ns);
+        } else if let Some(slot) = self.begin(seen, flow, seen.tag, 0) {
+            self.whole.insert(hash, slot);
+        }
+    }
+
+    fn range(&mut self, seen: &Seen, flow: u32) {
+        let hop = usize::from(seen.hop);
+        let epoch = (seen.tag >> 32) as u32;
+        let mut found = std::mem::take(&mut self.found);
+        let ranges = self.flows.get_mut(flow).ranges.get_or_insert_default();
+        let start = ranges.unwrapped(seen.tag as u32);
+        let end = start + u64::from(seen.length);
+        ranges.overlapping(start, end, &mut found);
+        found.retain(|&(slot, ..)| self.units[(slot - self.base) as usize].epoch == epoch);
+        // At the first hop only the very same bytes are the same packet: an overlap is sent anew.
+        if hop == 0 {
+            found.retain(|&(_, from, until)| (from, until) == (start, end));
+        }
+        if found.is_empty() {
+            self.begin_range(seen, flow, start, epoch);
+        } else {
+            self.cover(&found, hop, start, end, seen.time_ns);
+        }
+        self.found = found;
+    }
+
+    fn begin_range(&mut self, seen: &Seen, flow: u32, start: u64, epoch: u32) {
+        if let Some(slot) = self.begin(seen, flow, start, epoch) {
+            if let Some(ranges) = &mut self.flows.get_mut(flow).ranges {
+                ranges.insert(start, seen.length, slot);
+            }
+        }
+    }
+
+    /// Notes the bytes `start..end` at `hop` for each of the ranges that hold some of them.
+    fn cover(&mut self, found: &[(u64, u64, u64)], hop: usize, start: u64, end: u64, time_ns: u64) {
+        let mut news = false;
+        for &(slot, from, until) in found {
+            if self.unit(slot).was_at(hop) {
+                continue;
+            }
+            news = true;
+            if self.complete(slot, hop, (from, until), (start.max(from), end.min(until))) {
+                self.arrive(slot, hop, time_ns);
+            }
+        }
+        if !news {
+            self.sink.duplicate(hop);
+        }
+    }
+
+    /// Adds a piece of a range at a hop; whether all its bytes are there now.
+    fn complete(&mut self, slot: u64, hop: usize, whole: (u64, u64), piece: (u64, u64)) -> bool {
+        let partly = self.unit(slot).partly & (1 << hop) != 0;
+        if piece == whole && !partly {
+            return true;
+        }
+        let pieces = self.pieces.entry((slot, hop)).or_default();
+        join(pieces, piece);
+        let complete = pieces[..] == [whole];
+        if complete {
+            self.pieces.remove(&(slot, hop));
+            self.unit(slot).partly &= !(1 << hop);
+        } else {
+            self.unit(slot).partly |= 1 << hop;
+        }
+        complete
+    }
+
+    /// A packet not known so far; None if tracing is closed.
+    fn begin(&mut self, seen: &Seen, flow: u32, tag: u64, epoch: u32) -> Option<u64> {
+        if self.closed_ns.is_some_and(|closed_ns| seen.time_ns >= closed_ns) {
+            return None;
+        }
+        if self.units.len() >= self.settings.units_max {
+            self.forced += 1;
+            self.finish_first(false);
+        }
+        let slot = self.base + self.units.len() as u64;
+        self.units.push_back(Unit::new(tag, seen.length, seen.kind, flow, epoch, seen.time_ns));
+        self.flows.get_mut(flow).live += 1;
+        self.arrive(slot, usize::from(seen.hop), seen.time_ns);
+        Some(slot)
+    }
+
+    fn arrive(&mut self, slot: u64, hop: usize, time_ns: u64) {
+        let unit = self.unit(slot);
+        if unit.was_at(hop) {
+            self.sink.duplicate(hop);
+            return;
+        }
+        unit.arrive(hop, time_ns);
+        let (number, before_ns) = (unit.flow, hop.checked_sub(1).and_then(|before| unit.time_at(before)));
+        let flow = self.flows.get_mut(number);
+        flow.reached |= 1 << hop;
+        if let Some(before_ns) = before_ns {
+            if before_ns < flow.ahead_ns[hop] {
+                self.sink.reordered(hop);
+            }
+            flow.ahead_ns[hop] = flow.ahead_ns[hop].max(before_ns);
+        }
+    }
+
+    fn finish_first(&mut self, ending: bool) {
+        let Some(unit) = self.units.pop_front() else { return };
+        let slot = self.base;
+        self.base += 1;
+        let fate = self.fate(&unit, ending);
+        let flow = self.flows.get_mut(unit.flow);
+        flow.live -= 1;
+        match unit.kind {
+            Kind::Whole => self.whole.remove(whole_hash(flow.id, unit.tag), slot),
+            Kind::Range => {
+                if let Some(ranges) = &mut flow.ranges {
+                    ranges.remove(unit.tag, slot);
+                }
+            }
+        }
+        let id = flow.id;
+        (0..self.settings.hops).filter(|hop| unit.partly & (1 << hop) != 0).for_each(|hop| {
+            self.pieces.remove(&(slot, hop));
+        });
+        self.sink.finished(&unit.passage(id, self.settings.hops, fate));
+    }
+
+    fn fate(&self, unit: &Unit, ending: bool) -> Fate {
+        let flow = self.flows.get(unit.flow);
+        let hop = (u8::BITS - unit.seen.leading_zeros()) as usize;
+        let arrived = hop == self.settings.hops;
+        if flow.reached & 1 == 0 {
+            Fate::Other
+        } else if !unit.was_at(0) {
+            Fate::Stray { hop: unit.seen.trailing_zeros() as usize }
+        } else if arrived {
+            Fate::Delivered
+        } else if ending || flow.cut {
+            Fate::Unfinished
+        } else if flow.reached >> hop == 0 {
+            Fate::Astray { hop }
+        } else {
+            Fate::Lost { hop }
+        }
+    }
+}
+
+fn whole_hash(flow: u64, tag: u64) -> u64 {
+    mixed(flow ^ tag.rotate_left(32))
+}
+
+/// Adds `piece` to a sorted list of pieces that neither touch nor overlap.
+fn join(pieces: &mut Vec<(u64, u64)>, piece: (u64, u64)) {
+    let first = pieces.partition_point(|other| other.1 < piece.0);
+    let last = pieces.partition_point(|other| other.0 <= piece.1);
+    let joined = pieces[first..last].iter().fold(piece, |sum, other| (sum.0.min(other.0), sum.1.max(other.1)));
+    pieces.splice(first..last, [joined]);
+}

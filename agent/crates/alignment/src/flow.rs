@@ -1,0 +1,172 @@
+//! What is remembered of each flow: the hops it has reached, who was ahead at each, and the live byte ranges of a stream.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::MAX_HOPS;
+
+/// Flows are told by hashes already, so their own bits are hash enough.
+#[derive(Default)]
+pub(crate) struct Plain(u64);
+
+impl Hasher for Plain {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.0 = self.0.rotate_left(8) ^ u64::from(byte));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = crate::mixed(value);
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub(crate) id: u64,
+    /// One bit for each hop some packet of it was seen at.
+    pub(crate) reached: u8,
+    /// Of those that came to hop k, the latest time at hop k - 1.
+    pub(crate) ahead_ns: [u64; MAX_HOPS],
+    /// Packets on their way.
+    pub(crate) live: u32,
+    /// Whether the tracer no longer records it: what is on its way will not be seen arriving.
+    pub(crate) cut: bool,
+    pub(crate) ranges: Option<Box<Ranges>>,
+}
+
+/// Live byte ranges of a stream, by unwrapped number of their first byte; a retransmission stands beside the first sending.
+#[derive(Debug, Default)]
+pub(crate) struct Ranges {
+    latest: Option<u64>,
+    longest: u64,
+    live: BTreeMap<(u64, u64), u64>,
+}
+
+impl Ranges {
+    /// A 32-bit sequence number as one that never wraps: the one nearest to the latest.
+    pub(crate) fn unwrapped(&mut self, number: u32) -> u64 {
+        // Far from zero, so that what came before the first is no negative number.
+        let latest = self.latest.unwrap_or((1 << 40) | u64::from(number));
+        let found = latest.wrapping_add_signed(i64::from(number.wrapping_sub(latest as u32).cast_signed()));
+        self.latest = Some(latest.max(found));
+        found
+    }
+
+    pub(crate) fn insert(&mut self, start: u64, length: u32, slot: u64) {
+        self.longest = self.longest.max(u64::from(length));
+        self.live.insert((start, slot), start + u64::from(length));
+    }
+
+    pub(crate) fn remove(&mut self, start: u64, slot: u64) {
+        self.live.remove(&(start, slot));
+    }
+
+    /// Slots and bounds of the live ranges that share bytes with `start..end`, in order of their first byte.
+    pub(crate) fn overlapping(&self, start: u64, end: u64, into: &mut Vec<(u64, u64, u64)>) {
+        into.clear();
+        let first = start.saturating_sub(self.longest);
+        let found = self.live.range((first, 0)..(end, 0)).filter(|(_, &until)| until > start);
+        into.extend(found.map(|(&(from, slot), &until)| (slot, from, until)));
+    }
+}
+
+/// All flows, by number.
+#[derive(Debug)]
+pub(crate) struct Flows {
+    all: Vec<Flow>,
+    by_id: HashMap<u64, u32, BuildHasherDefault<Plain>>,
+    free: Vec<u32>,
+    max: usize,
+    last: u32,
+}
+
+impl Flows {
+    pub(crate) fn new(max: usize) -> Self {
+        Self { all: Vec::new(), by_id: HashMap::default(), free: Vec::new(), max: max.max(1), last: 0 }
+    }
+
+    pub(crate) fn get(&self, number: u32) -> &Flow {
+        &self.all[number as usize]
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u32) -> &mut Flow {
+        &mut self.all[number as usize]
+    }
+
+    pub(crate) fn each(&mut self) -> impl Iterator<Item = &mut Flow> {
+        self.all.iter_mut()
+    }
+
+    /// The number of flow `id`. Neighbours in time are often of one flow.
+    pub(crate) fn number(&mut self, id: u64) -> u32 {
+        if self.all.get(self.last as usize).is_some_and(|flow| flow.id == id) {
+            return self.last;
+        }
+        self.last = match self.by_id.get(&id) {
+            Some(&number) => number,
+            None => self.add(id),
+        };
+        self.last
+    }
+
+    fn add(&mut self, id: u64) -> u32 {
+        if self.by_id.len() >= self.max {
+            self.forget_idle();
+        }
+        let flow = Flow { id, reached: 0, ahead_ns: [0; MAX_HOPS], live: 0, cut: false, ranges: None };
+        let number = if let Some(number) = self.free.pop() {
+            self.all[number as usize] = flow;
+            number
+        } else {
+            self.all.push(flow);
+            self.all.len() as u32 - 1
+        };
+        self.by_id.insert(id, number);
+        number
+    }
+
+    /// Makes room by forgetting flows with no packet on its way; one that comes back starts anew.
+    fn forget_idle(&mut self) {
+        let (all, free) = (&self.all, &mut self.free);
+        self.by_id.retain(|_, &mut number| {
+            let stays = all[number as usize].live > 0;
+            if !stays {
+                free.push(number);
+            }
+            stays
+        });
+        // Should every flow be busy, a quarter more is allowed rather than a search for each new one.
+        if self.free.is_empty() {
+            self.max += self.max / 4 + 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequence_numbers_are_unwrapped_forwards_and_backwards() {
+        let mut ranges = Ranges::default();
+        let start = ranges.unwrapped(u32::MAX - 9);
+        assert_eq!(ranges.unwrapped(5) - start, 15);
+        assert_eq!(start - ranges.unwrapped(u32::MAX - 19), 10);
+        assert_eq!(ranges.unwrapped(6) - start, 16);
+    }
+
+    #[test]
+    fn idle_flows_make_room_and_busy_ones_stay() {
+        let mut flows = Flows::new(2);
+        let busy = flows.number(1);
+        flows.get_mut(busy).live = 1;
+        flows.number(2);
+        flows.number(3);
+        flows.number(4);
+        assert_eq!((flows.number(1), flows.get(busy).live), (busy, 1));
+        assert!(flows.all.len() <= 3, "{}", flows.all.len());
+    }
+}

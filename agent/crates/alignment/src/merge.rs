@@ -1,0 +1,142 @@
+//! Brings records of several sources, each in order of time, into one order.
+
+use std::collections::VecDeque;
+
+use crate::Seen;
+
+/// Holds records back until every source has told what it saw up to then. A source whose clock is known only within a bound is
+/// placed that much later, so that a packet's record there comes after those of the hops before.
+#[derive(Debug)]
+pub struct Merge {
+    sources: Vec<Source>,
+}
+
+#[derive(Debug, Default)]
+struct Source {
+    waiting: VecDeque<Seen>,
+    /// Nothing earlier will come.
+    told_ns: u64,
+    behind_ns: u64,
+}
+
+impl Source {
+    fn head(&self) -> Option<u64> {
+        self.waiting.front().map(|seen| seen.time_ns + self.behind_ns)
+    }
+}
+
+impl Merge {
+    /// One for so many sources.
+    #[must_use]
+    pub fn new(sources: usize) -> Self {
+        Self { sources: (0..sources).map(|_| Source::default()).collect() }
+    }
+
+    /// Sets the bound of a source's clock.
+    pub fn set_behind(&mut self, source: usize, bound_ns: u64) {
+        self.sources[source].behind_ns = bound_ns;
+    }
+
+    /// Takes a record; times of one source never fall.
+    pub fn push(&mut self, source: usize, seen: Seen) {
+        self.sources[source].waiting.push_back(seen);
+    }
+
+    /// Source `source` has told all it saw before `time_ns`.
+    pub fn told(&mut self, source: usize, time_ns: u64) {
+        let told = &mut self.sources[source].told_ns;
+        *told = (*told).max(time_ns);
+    }
+
+    /// Hands over, in order, what no source can precede any more; returns up to when.
+    pub fn release(&mut self, mut take: impl FnMut(&Seen)) -> u64 {
+        let safe_ns = self.sources.iter().map(|source| source.told_ns + source.behind_ns).min().unwrap_or(0);
+        self.release_until(safe_ns, &mut take);
+        safe_ns
+    }
+
+    /// Hands over all that is left, in order.
+    pub fn finish(&mut self, mut take: impl FnMut(&Seen)) {
+        self.release_until(u64::MAX, &mut take);
+    }
+
+    /// Takes runs from the source that is first until another one is.
+    fn release_until(&mut self, safe_ns: u64, take: &mut impl FnMut(&Seen)) {
+        loop {
+            let mut first: Option<(u64, usize)> = None;
+            let mut bound_ns = safe_ns;
+            for (number, head) in self.sources.iter().enumerate().filter_map(|(n, source)| Some((n, source.head()?))) {
+                match first {
+                    Some((time_ns, _)) if time_ns <= head => bound_ns = bound_ns.min(head.saturating_add(1)),
+                    _ => {
+                        bound_ns = first.map_or(bound_ns, |(time_ns, _)| bound_ns.min(time_ns.saturating_add(1)));
+                        first = Some((head, number));
+                    }
+                }
+            }
+            let Some((_, number)) = first.filter(|&(time_ns, _)| time_ns < safe_ns) else { return };
+            let source = &mut self.sources[number];
+            while source.head().is_some_and(|head| head < bound_ns) {
+                if let Some(seen) = source.waiting.pop_front() {
+                    take(&seen);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+    use proptest::prelude::*;
+
+    fn seen(time_ns: u64, source: usize) -> Seen {
+        Seen { time_ns, flow: source as u64, tag: 0, length: 0, hop: 0, kind: Kind::Whole }
+    }
+
+    #[test]
+    fn nothing_is_released_before_all_sources_have_told() {
+        let mut merge = Merge::new(2);
+        let mut out = Vec::new();
+        merge.push(0, seen(5, 0));
+        merge.told(0, 10);
+        assert_eq!(merge.release(|s| out.push(s.time_ns)), 0);
+        merge.push(1, seen(4, 1));
+        merge.told(1, 6);
+        assert_eq!(merge.release(|s| out.push(s.time_ns)), 6);
+        assert_eq!(out, [4, 5]);
+    }
+
+    #[test]
+    fn a_source_of_uncertain_time_comes_later() {
+        let mut merge = Merge::new(2);
+        merge.set_behind(1, 100);
+        merge.push(0, seen(50, 0));
+        merge.push(1, seen(10, 1));
+        let mut out = Vec::new();
+        merge.finish(|s| out.push(s.time_ns));
+        assert_eq!(out, [50, 10]);
+    }
+
+    proptest! {
+        #[test]
+        fn all_comes_out_once_and_in_order(sources in proptest::collection::vec(proptest::collection::vec(0_u64..100, 0..40), 1..5)) {
+            let mut merge = Merge::new(sources.len());
+            let mut expected = Vec::new();
+            let mut out = Vec::new();
+            for (number, times) in sources.iter().enumerate() {
+                let mut times = times.clone();
+                times.sort_unstable();
+                times.iter().for_each(|&time| merge.push(number, seen(time, number)));
+                merge.told(number, 50);
+                expected.extend(times);
+            }
+            merge.release(|s| out.push(s.time_ns));
+            prop_assert!(out.iter().all(|&time| time < 50));
+            merge.finish(|s| out.push(s.time_ns));
+            expected.sort_unstable();
+            prop_assert_eq!(out, expected);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The sink that counts: per hop what came, what was lost, and how long it took.
+
+use partywall_record::bucket_of;
+
+use crate::unit::{Fate, Passage};
+use crate::{Sink, MAX_HOPS};
+
+/// Delays in the log-linear buckets of [`partywall_record::Histogram`]. Negative ones stand apart: clocks made them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Delay {
+    /// By bucket; as long as the largest delay needs.
+    pub buckets: Vec<u64>,
+    /// How many were not negative.
+    pub count: u64,
+    /// Sum of those.
+    pub sum_ns: u64,
+    /// The shortest of those.
+    pub min_ns: Option<u64>,
+    /// The longest of those.
+    pub max_ns: Option<u64>,
+    /// How many were negative.
+    pub negative: u64,
+    /// The most negative one, as a positive number.
+    pub negative_max_ns: u64,
+}
+
+impl Delay {
+    fn record(&mut self, delay_ns: i64) {
+        let Ok(delay_ns) = u64::try_from(delay_ns) else {
+            self.negative += 1;
+            self.negative_max_ns = self.negative_max_ns.max(delay_ns.unsigned_abs());
+            return;
+        };
+        let bucket = bucket_of(delay_ns) as usize;
+        if bucket >= self.buckets.len() {
+            self.buckets.resize(bucket + 1, 0);
+        }
+        self.buckets[bucket] += 1;
+        self.count += 1;
+        self.sum_ns += delay_ns;
+        self.min_ns = Some(self.min_ns.map_or(delay_ns, |min_ns| min_ns.min(delay_ns)));
+        self.max_ns = Some(self.max_ns.map_or(delay_ns, |max_ns| max_ns.max(delay_ns)));
+    }
+}
+
+/// What happened between the hop before and this one; of the first hop, at it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HopTally {
+    /// Packets of the path's flows seen here, each once.
+    pub packets: u64,
+    /// Their bytes of payload.
+    pub bytes: u64,
+    /// Seen at the hop before, and neither here nor later.
+    pub lost: u64,
+    /// The same, of flows that never reached this hop: another way, or everything lost.
+    pub astray: u64,
+    /// Seen here again.
+    pub duplicates: u64,
+    /// Overtaken between the hop before and this one.
+    pub reordered: u64,
+    /// Not seen here, but later on the path.
+    pub skipped: u64,
+    /// First seen here, though its flow goes over the first hop.
+    pub stray: u64,
+    /// From the hop before to this one.
+    pub delay: Delay,
+}
+
+/// Counts what an aligner finds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// By place on the path.
+    pub hops: [HopTally; MAX_HOPS],
+    /// From the first hop to the last.
+    pub total: Delay,
+    /// Packets seen at the first hop and at the last.
+    pub delivered: u64,
+    /// Packets still on their way at the end, or cut off when fewer flows were sampled.
+    pub unfinished: u64,
+    /// Packets of flows that never were at the first hop.
+    pub other: u64,
+}
+
+impl Sink for Tally {
+    fn duplicate(&mut self, hop: usize) {
+        self.hops[hop].duplicates += 1;
+    }
+
+    fn reordered(&mut self, hop: usize) {
+        self.hops[hop].reordered += 1;
+    }
+
+    fn finished(&mut self, passage: &Passage) {
+        match passage.fate {
+            Fate::Other => {
+                self.other += 1;
+                return;
+            }
+            Fate::Delivered => self.delivered += 1,
+            Fate::Lost { hop } => self.hops[hop].lost += 1,
+            Fate::Astray { hop } => self.hops[hop].astray += 1,
+            Fate::Stray { hop } => self.hops[hop].stray += 1,
+            Fate::Unfinished => self.unfinished += 1,
+        }
+        self.hop_by_hop(passage);
+        if let Some(total_ns) = passage.total() {
+            self.total.record(total_ns);
+        }
+    }
+}
+
+impl Tally {
+    fn hop_by_hop(&mut self, passage: &Passage) {
+        let last = (0..passage.hops).rev().find(|&hop| passage.times[hop].is_some()).unwrap_or(0);
+        for (hop, tally) in self.hops.iter_mut().enumerate().take(passage.hops) {
+            if passage.times[hop].is_some() {
+                tally.packets += 1;
+                tally.bytes += u64::from(passage.length);
+            } else if hop < last && passage.times[0].is_some() {
+                tally.skipped += 1;
+            }
+            if let Some(delay_ns) = passage.delay(hop) {
+                tally.delay.record(delay_ns);
+            }
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Against a simulated path that knows the truth: every packet's times, losses, doubles and places in the order.
+
+use partywall_alignment::{Aligner, Fate, Kind, Merge, Passage, Seen, Settings, Sink, Tally};
+use proptest::prelude::*;
+
+const HOPS: usize = 3;
+const MS: u64 = 1_000_000;
+
+#[derive(Default)]
+struct Finished(Vec<Passage>);
+
+impl Sink for Finished {
+    fn duplicate(&mut self, _: usize) {}
+    fn reordered(&mut self, _: usize) {}
+    fn finished(&mut self, passage: &Passage) {
+        self.0.push(*passage);
+    }
+}
+
+/// What a path did to one packet: when it was at each hop (None from where it was lost on), and whether it was doubled there.
+#[derive(Clone, Debug)]
+struct Journey {
+    flow: u64,
+    tag: u64,
+    times: [Option<u64>; HOPS],
+    doubled: [bool; HOPS],
+}
+
+fn journey() -> impl Strategy<Value = (u64, [u64; HOPS], Option<usize>, [bool; HOPS])> {
+    let rarely = || proptest::bool::weighted(0.05);
+    let lost = proptest::option::weighted(0.2, 1..HOPS);
+    (0_u64..3, [1_u64..2 * MS, 1..2 * MS, 1..2 * MS], lost, [Just(false).boxed(), rarely().boxed(), rarely().boxed()])
+}
+
+fn journeys() -> impl Strategy<Value = Vec<Journey>> {
+    proptest::collection::vec(journey(), 1..300).prop_map(|all| {
+        let mut start = 1_000 * MS;
+        let travel = |(number, (flow, steps, lost, doubled)): (usize, (u64, [u64; HOPS], Option<usize>, [bool; HOPS]))| {
+            start += steps[0] / 8;
+            let mut at = start;
+            let times = std::array::from_fn(|hop| {
+                at += if hop > 0 { steps[hop] } else { 0 };
+                lost.is_none_or(|lost| hop < lost).then_some(at)
+            });
+            Journey { flow, tag: number as u64, times, doubled }
+        };
+        all.into_iter().enumerate().map(travel).collect()
+    })
+}
+
+fn records(journeys: &[Journey]) -> Vec<Seen> {
+    let mut all = Vec::new();
+    for journey in journeys {
+        for hop in 0..HOPS {
+            let Some(time_ns) = journey.times[hop] else { continue };
+            let seen = Seen { time_ns, flow: journey.flow, tag: journey.tag, length: 100, hop: hop as u8, kind: Kind::Whole };
+            all.push(seen);
+            all.extend(journey.doubled[hop].then_some(Seen { time_ns: time_ns + 10, ..seen }));
+        }
+    }
+    all.sort_by_key(|seen| seen.time_ns);
+    all
+}
+
+/// How many packets came to `hop` after one of their flow that they were ahead of at the hop before.
+fn overtaken(journeys: &[Journey], hop: usize) -> u64 {
+    let mut count = 0;
+    for flow in 0..3 {
+        let mut came: Vec<(u64, u64)> = journeys
+            .iter()
+            .filter(|journey| journey.flow == flow)
+            .filter_map(|journey| Some((journey.times[hop]?, journey.times[hop - 1]?)))
+            .collect();
+        came.sort_unstable();
+        let mut ahead = 0;
+        for (_, before) in came {
+            count += u64::from(before < ahead);
+            ahead = ahead.max(before);
+        }
+    }
+    count
+}
+
+fn align(records: &[Seen], settings: Settings) -> (Tally, Vec<Passage>) {
+    let mut aligner = Aligner::new(settings, (Tally::default(), Finished::default()));
+    records.iter().for_each(|seen| aligner.push(seen));
+    aligner.advance(u64::MAX);
+    aligner.finish();
+    let (tally, finished) = aligner.sink();
+    (tally.clone(), std::mem::take(&mut finished.0))
+}
+
+fn settings() -> Settings {
+    Settings { horizon_ns: 50 * MS, ..Settings::of(HOPS) }
+}
+
+proptest! {
+    #[test]
+    fn what_happened_on_the_way_is_recovered_exactly(journeys in journeys()) {
+        let (tally, finished) = align(&records(&journeys), settings());
+        let delivered = journeys.iter().filter(|j| j.times[HOPS - 1].is_some()).count() as u64;
+        prop_assert_eq!(tally.delivered, delivered);
+        for hop in 1..HOPS {
+            let reached = |flow: u64| journeys.iter().any(|j| j.flow == flow && j.times[hop].is_some());
+            let gone = |j: &&Journey| j.times[hop].is_none() && j.times[hop - 1].is_some();
+            let lost = journeys.iter().filter(gone).filter(|j| reached(j.flow)).count() as u64;
+            let astray = journeys.iter().filter(gone).filter(|j| !reached(j.flow)).count() as u64;
+            let doubled = journeys.iter().filter(|j| j.doubled[hop] && j.times[hop].is_some()).count() as u64;
+            let seen = &tally.hops[hop];
+            prop_assert_eq!((seen.lost, seen.astray, seen.duplicates), (lost, astray, doubled));
+            prop_assert_eq!(seen.reordered, overtaken(&journeys, hop));
+            prop_assert_eq!((seen.skipped, seen.stray, seen.delay.negative), (0, 0, 0));
+        }
+        prop_assert_eq!(finished.len(), journeys.len());
+        for passage in finished {
+            let truth = &journeys[passage.tag as usize];
+            prop_assert_eq!(&passage.times[..HOPS], &truth.times[..]);
+        }
+    }
+
+    #[test]
+    fn sources_with_records_in_turn_give_the_same_as_one(journeys in journeys(), cut in 1_u64..7) {
+        let all = records(&journeys);
+        let mut merge = Merge::new(2);
+        let mut merged = Vec::new();
+        for batch in all.chunks(17) {
+            for seen in batch {
+                merge.push(usize::from(seen.tag % cut == 0), *seen);
+            }
+            for source in 0..2 {
+                merge.told(source, batch.last().unwrap().time_ns);
+            }
+            merge.release(|seen| merged.push(*seen));
+        }
+        merge.finish(|seen| merged.push(*seen));
+        prop_assert_eq!(align(&merged, settings()).0, align(&all, settings()).0);
+    }
+
+    #[test]
+    fn no_record_is_forgotten_whatever_comes(
+        records in proptest::collection::vec((0_u64..200 * MS, 0_u64..4, 0_u64..6, 0_u8..3, 0_u32..9, any::<bool>()), 0..400),
+        units_max in 1_usize..50,
+    ) {
+        // Nonsense from a tracer must neither panic nor lose count: each record starts a packet, joins one, or is a double.
+        let mut records: Vec<Seen> = records
+            .into_iter()
+            .map(|(time_ns, flow, tag, hop, length, range)| {
+                let (kind, flow) = if range { (Kind::Range, flow + 10) } else { (Kind::Whole, flow) };
+                Seen { time_ns, flow, tag, length: length.max(1), hop, kind }
+            })
+            .collect();
+        records.sort_by_key(|seen| seen.time_ns);
+        let whole = records.iter().filter(|seen| seen.kind == Kind::Whole).count();
+        let settings = Settings { units_max, flows_max: 2, horizon_ns: 20 * MS, ..Settings::of(HOPS) };
+        let (_, finished) = align(&records, settings);
+        let mut aligner = Aligner::new(settings, Tally::default());
+        records.iter().filter(|seen| seen.kind == Kind::Whole).for_each(|seen| aligner.push(seen));
+        prop_assert!(aligner.live() <= units_max);
+        aligner.finish();
+        let doubles: u64 = aligner.sink().hops.iter().map(|hop| hop.duplicates).sum();
+        let places: usize = finished.iter().filter(|p| p.kind == Kind::Whole).map(|p| p.times.iter().flatten().count()).sum();
+        prop_assert!(places as u64 <= whole as u64 && doubles <= whole as u64);
+    }
+}
+
+/// A stream sent in `sent` segments (lengths), seen at the next hops cut or joined into `cuts`; `lost` bytes vanish.
+fn stream(sent: &[u32], cuts: &[u32], lost: &[bool]) -> Vec<Seen> {
+    let at = |time_ns: u64, from: u32, length: u32, hop: u8| Seen {
+        time_ns,
+        flow: 7,
+        // Near the end of the numbers, so that they wrap; the epoch is in the upper half.
+        tag: (3 << 32) | u64::from((u32::MAX - 5_000).wrapping_add(from)),
+        length,
+        hop,
+        kind: Kind::Range,
+    };
+    let mut records = Vec::new();
+    let (mut from, mut time_ns) = (0, MS);
+    for &length in sent {
+        records.push(at(time_ns, from, length, 0));
+        (from, time_ns) = (from + length, time_ns + 10);
+    }
+    let total = from;
+    for hop in 1..3 {
+        let (mut from, mut time_ns) = (0, MS * (1 + u64::from(hop)));
+        for (&length, &gone) in cuts.iter().zip(lost).cycle() {
+            let length = length.min(total - from);
+            if length == 0 {
+                break;
+            }
+            if !gone {
+                records.push(at(time_ns, from, length, hop));
+            }
+            (from, time_ns) = (from + length, time_ns + 10);
+        }
+    }
+    records
+}
+
+proptest! {
+    #[test]
+    fn segments_cut_and_joined_are_matched_by_their_bytes(
+        sent in proptest::collection::vec(1_u32..9_000, 1..40),
+        cuts in proptest::collection::vec((1_u32..9_000, proptest::bool::weighted(0.1)), 1..20),
+    ) {
+        let (cuts, lost): (Vec<u32>, Vec<bool>) = cuts.into_iter().unzip();
+        let records = stream(&sent, &cuts, &lost);
+        let (tally, finished) = align(&records, settings());
+        prop_assert_eq!(finished.len(), sent.len());
+        // A segment got through if every one of its bytes did.
+        let through: Vec<(u32, u32)> = records
+            .iter()
+            .filter(|seen| seen.hop == 1)
+            .map(|seen| ((seen.tag as u32).wrapping_sub(u32::MAX - 5_000), seen.length))
+            .collect();
+        let mut from = 0;
+        let mut whole = 0;
+        for &length in &sent {
+            let there: u32 = through.iter().map(|&(start, cut)| (start + cut).min(from + length).saturating_sub(start.max(from))).sum();
+            whole += u64::from(there == length);
+            from += length;
+        }
+        prop_assert_eq!(tally.delivered, whole);
+        prop_assert_eq!(tally.hops[1].lost + tally.hops[1].astray, sent.len() as u64 - whole);
+        prop_assert_eq!(tally.hops[2].lost + tally.hops[2].astray, 0);
+        prop_assert_eq!(tally.hops.iter().map(|hop| hop.duplicates + hop.reordered + hop.stray).sum::<u64>(), 0);
+    }
+}
+
+fn seen(time_ns: u64, tag: u64, hop: u8) -> Seen {
+    Seen { time_ns, flow: 1, tag, length: 10, hop, kind: Kind::Whole }
+}
+
+#[test]
+fn a_retransmission_is_another_packet_and_not_a_double() {
+    let range = |time_ns, epoch: u64, hop| Seen { time_ns, flow: 1, tag: (epoch << 32) | 500, length: 100, hop, kind: Kind::Range };
+    let later = |time_ns, hop| Seen { time_ns, flow: 1, tag: (1 << 32) | 600, length: 100, hop, kind: Kind::Range };
+    let records = [range(1, 1, 0), later(2, 0), later(3, 1), later(4, 2), range(5 * MS, 6, 0), range(6 * MS, 6, 1), range(7 * MS, 6, 2)];
+    let (tally, _) = align(&records, settings());
+    assert_eq!((tally.delivered, tally.hops[1].lost, tally.hops[0].duplicates), (2, 1, 0));
+}
+
+#[test]
+fn flows_that_never_reach_a_hop_are_told_apart_from_loss() {
+    let mut records = vec![seen(1, 1, 0), seen(2, 1, 1), seen(3, 1, 2), seen(4, 2, 0), seen(5, 2, 1)];
+    records.push(Seen { flow: 2, ..seen(6, 1, 0) });
+    records.push(Seen { flow: 3, ..seen(7, 1, 1) });
+    let (tally, _) = align(&records, settings());
+    assert_eq!((tally.hops[2].lost, tally.hops[1].astray, tally.other), (1, 1, 1));
+}
+
+#[test]
+fn what_a_tracer_missed_at_one_hop_is_skipped_and_not_lost() {
+    let (tally, _) = align(&[seen(1, 1, 0), seen(3, 1, 2), seen(4, 2, 0), seen(5, 2, 1), seen(6, 2, 2)], settings());
+    assert_eq!((tally.delivered, tally.hops[1].skipped, tally.hops[1].lost), (2, 1, 0));
+}
+
+#[test]
+fn negative_hops_are_counted_apart() {
+    let (tally, _) = align(&[seen(100, 1, 1), seen(130, 1, 0), seen(150, 1, 2)], settings());
+    let delay = &tally.hops[1].delay;
+    assert_eq!((delay.count, delay.negative, delay.negative_max_ns, tally.hops[2].delay.count), (0, 1, 30, 1));
+}
+
+#[test]
+fn packets_beyond_the_bound_are_given_up_and_counted() {
+    let settings = Settings { units_max: 4, ..settings() };
+    let mut aligner = Aligner::new(settings, Tally::default());
+    (0..10).for_each(|tag| aligner.push(&seen(tag, tag, 0)));
+    assert_eq!((aligner.live(), aligner.forced()), (4, 6));
+}
+
+#[test]
+fn closing_lets_those_on_their_way_arrive_and_nobody_begin() {
+    let mut aligner = Aligner::new(settings(), Tally::default());
+    aligner.push(&seen(10, 1, 0));
+    aligner.close(20);
+    for record in [seen(20, 2, 0), seen(21, 1, 1), seen(22, 1, 2)] {
+        aligner.push(&record);
+    }
+    aligner.finish();
+    assert_eq!((aligner.sink().delivered, aligner.sink().hops[0].packets), (1, 1));
+}
+
+#[test]
+fn flows_no_longer_sampled_are_not_lost() {
+    let mut aligner = Aligner::new(settings(), (Tally::default(), Finished::default()));
+    let other = |time_ns, hop| Seen { flow: 2, ..seen(time_ns, 9, hop) };
+    for record in [seen(1, 1, 0), seen(2, 1, 1), seen(3, 2, 0), other(4, 0), other(5, 1)] {
+        aligner.push(&record);
+    }
+    aligner.cut(|flow| flow == 2);
+    aligner.push(&other(6, 2));
+    aligner.push(&seen(7, 3, 0));
+    aligner.advance(u64::MAX);
+    let (tally, finished) = aligner.sink();
+    assert_eq!((tally.unfinished, tally.delivered, tally.hops[1].lost + tally.hops[2].lost), (2, 1, 0));
+    assert!(finished.0.iter().all(|passage| !matches!(passage.fate, Fate::Lost { .. })));
+}

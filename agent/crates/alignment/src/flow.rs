@@ -15,7 +15,7 @@ impl Hasher for Plain {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.0 = self.0.rotate_left(8) ^ u64::from(byte));
+        self.0 = bytes.iter().fold(self.0, |sum, &byte| sum.rotate_left(8) ^ u64::from(byte));
     }
 
     fn write_u64(&mut self, value: u64) {

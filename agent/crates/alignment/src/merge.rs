@@ -128,7 +128,9 @@ mod tests {
             for (number, times) in sources.iter().enumerate() {
                 let mut times = times.clone();
                 times.sort_unstable();
-                times.iter().for_each(|&time| merge.push(number, seen(time, number)));
+                for &time in &times {
+                    merge.push(number, seen(time, number));
+                }
                 merge.told(number, 50);
                 expected.extend(times);
             }

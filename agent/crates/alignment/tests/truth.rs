@@ -26,7 +26,10 @@ struct Journey {
     doubled: [bool; HOPS],
 }
 
-fn journey() -> impl Strategy<Value = (u64, [u64; HOPS], Option<usize>, [bool; HOPS])> {
+/// Flow, time between hops, where it is lost, and where doubled.
+type Drawn = (u64, [u64; HOPS], Option<usize>, [bool; HOPS]);
+
+fn journey() -> impl Strategy<Value = Drawn> {
     let rarely = || proptest::bool::weighted(0.05);
     let lost = proptest::option::weighted(0.2, 1..HOPS);
     (0_u64..3, [1_u64..2 * MS, 1..2 * MS, 1..2 * MS], lost, [Just(false).boxed(), rarely().boxed(), rarely().boxed()])
@@ -35,7 +38,7 @@ fn journey() -> impl Strategy<Value = (u64, [u64; HOPS], Option<usize>, [bool; H
 fn journeys() -> impl Strategy<Value = Vec<Journey>> {
     proptest::collection::vec(journey(), 1..300).prop_map(|all| {
         let mut start = 1_000 * MS;
-        let travel = |(number, (flow, steps, lost, doubled)): (usize, (u64, [u64; HOPS], Option<usize>, [bool; HOPS]))| {
+        let travel = |(number, (flow, steps, lost, doubled)): (usize, Drawn)| {
             start += steps[0] / 8;
             let mut at = start;
             let times = std::array::from_fn(|hop| {
@@ -83,7 +86,9 @@ fn overtaken(journeys: &[Journey], hop: usize) -> u64 {
 
 fn align(records: &[Seen], settings: Settings) -> (Tally, Vec<Passage>) {
     let mut aligner = Aligner::new(settings, (Tally::default(), Finished::default()));
-    records.iter().for_each(|seen| aligner.push(seen));
+    for seen in records {
+        aligner.push(seen);
+    }
     aligner.advance(u64::MAX);
     aligner.finish();
     let (tally, finished) = aligner.sink();
@@ -233,8 +238,8 @@ fn seen(time_ns: u64, tag: u64, hop: u8) -> Seen {
 
 #[test]
 fn a_retransmission_is_another_packet_and_not_a_double() {
-    let range = |time_ns, epoch: u64, hop| Seen { time_ns, flow: 1, tag: (epoch << 32) | 500, length: 100, hop, kind: Kind::Range };
-    let later = |time_ns, hop| Seen { time_ns, flow: 1, tag: (1 << 32) | 600, length: 100, hop, kind: Kind::Range };
+    let range = |time_ns, epoch: u64, hop| Seen { time_ns, flow: 1, tag: (epoch << 32) + 500, length: 100, hop, kind: Kind::Range };
+    let later = |time_ns, hop| Seen { time_ns, flow: 1, tag: (1 << 32) + 600, length: 100, hop, kind: Kind::Range };
     let records = [range(1, 1, 0), later(2, 0), later(3, 1), later(4, 2), range(5 * MS, 6, 0), range(6 * MS, 6, 1), range(7 * MS, 6, 2)];
     let (tally, _) = align(&records, settings());
     assert_eq!((tally.delivered, tally.hops[1].lost, tally.hops[0].duplicates), (2, 1, 0));

@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::message::{attribute, attributes, text, u32_at, u64_at, Message, Socket, ACK, CREATE, DUMP, EXCLUSIVE, REPLACE};
+use crate::message::{attribute, attributes, text, u16_at, u32_at, u64_at, Message, Socket, ACK, CREATE, DUMP, EXCLUSIVE, REPLACE};
 use crate::{Namespace, NAME_PREFIX};
 
 const NEW_QDISC: u16 = 36;
@@ -106,6 +106,8 @@ pub struct Interface {
     pub index: u32,
     /// Its name there.
     pub name: String,
+    /// The sort of its link, `ARPHRD_ETHER` (1) for instance, which decides what packets begin with.
+    pub link: u16,
     /// What it counted.
     pub counters: Counters,
 }
@@ -280,5 +282,5 @@ fn interface(body: &[u8]) -> Interface {
         in_dropped: u64_at(stats, 48),
         out_dropped: u64_at(stats, 56),
     };
-    Interface { index: u32_at(body, 4), name: attribute(&all, IFLA_IFNAME).map(text).unwrap_or_default(), counters }
+    Interface { index: u32_at(body, 4), link: u16_at(body, 2), name: attribute(&all, IFLA_IFNAME).map(text).unwrap_or_default(), counters }
 }

@@ -2,6 +2,7 @@
 //! safe wrapper. Every other crate forbids it. What is here decides nothing; it only makes a call safe.
 
 pub mod affinity;
+pub mod bpf;
 pub mod chase;
 pub mod child;
 pub mod datagrams;
@@ -11,4 +12,5 @@ pub mod non_temporal;
 pub mod page_cache;
 pub mod process;
 pub mod ring;
+pub mod shared;
 pub mod syscall;

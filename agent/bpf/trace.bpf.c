@@ -1,0 +1,429 @@
+// The packet tracer: at each hook, one record of tag and time. Which hop a hook is comes in as tc's class. It lets every
+// packet pass, and touches none.
+//
+// A tag stays the same from hop to hop: it is made of nothing that checksum offload, a router, a VLAN switch or NAT changes.
+// Of TCP with data it is the sequence number (bytes are matched, so segments may be cut and joined); of our own senders' UDP
+// the marker in the payload; of all else a hash of the identification and the first bytes of the payload.
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
+#include <stddef.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define PLACES 16
+#define FLOWS_KNOWN 4096
+#define TRANSLATIONS 4
+
+#define KIND_WHOLE 0ull
+#define KIND_RANGE 1ull
+
+// The first bytes of a marked payload: "PWALLTAG", then a number that counts up.
+#define MARKER_MAGIC bpf_cpu_to_be64(0x5057414c4c544147ull)
+
+#define VLAN_Q 0x8100
+#define VLAN_AD 0x88a8
+// NOP, NOP, timestamp, 10 bytes: how nearly every system lays out TCP's timestamps.
+#define TIMESTAMP_LAYOUT 0x0101080a
+
+struct record {
+	__u64 time_ns;
+	__u64 flow;
+	__u64 tag;
+	// Bytes of payload in the low 32 bits, then 8 bits of kind, then 8 of place.
+	__u64 what;
+};
+
+// One line of cache for each side, so that writer and reader do not slow each other.
+struct cursor {
+	__u64 at;
+	__u64 unused[7];
+};
+
+struct end {
+	__u64 high;
+	__u64 low;
+	__u16 port;
+	__u16 zero[3];
+};
+
+struct tuple {
+	struct end from;
+	struct end to;
+	__u8 protocol;
+	__u8 zero[7];
+};
+
+struct count {
+	__u64 recorded;
+	__u64 lost;
+	__u64 untraced;
+	__u64 unused[5];
+};
+
+struct control {
+	// Flows whose hash's upper half is not below are left out.
+	__u64 sampled_below;
+};
+
+struct translation {
+	struct end outside;
+	struct end inside;
+};
+
+const volatile __u32 ring_records = 1024;
+const volatile __u8 link_header[PLACES] = {};
+const volatile __u8 only_protocol = 0;
+const volatile __u16 only_port = 0;
+const volatile __u64 only_high = 0;
+const volatile __u64 only_low = 0;
+const volatile __u32 translations = 0;
+const volatile struct translation translated[TRANSLATIONS] = {};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, struct record);
+} rings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct cursor);
+} written SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct cursor);
+} taken SEC(".maps");
+
+// By CPU and place.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, PLACES);
+	__type(key, __u32);
+	__type(value, struct count);
+} counts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct control);
+} control SEC(".maps");
+
+// The addresses behind a flow's hash, written once in a while: `known` remembers those written lately.
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, __u64);
+	__type(value, struct tuple);
+} flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, FLOWS_KNOWN);
+	__type(key, __u32);
+	__type(value, __u64);
+} known SEC(".maps");
+
+struct packet {
+	struct tuple tuple;
+	__u64 tag;
+	__u32 length;
+	__u64 kind;
+};
+
+static __always_inline __u64 mixed(__u64 key)
+{
+	key = (key ^ (key >> 32)) * 0xd6e8feb86659fd93ull;
+	key = (key ^ (key >> 32)) * 0xd6e8feb86659fd93ull;
+	return key ^ (key >> 32);
+}
+
+static __always_inline __u64 flow_of(const struct tuple *t)
+{
+	__u64 ports = (__u64)t->from.port << 24 | (__u64)t->to.port << 8 | t->protocol;
+	__u64 from = (t->from.high * 0x9e3779b97f4a7c15ull) ^ t->from.low;
+	__u64 to = (t->to.high * 0x9e3779b97f4a7c15ull) ^ t->to.low;
+
+	return mixed(mixed(from ^ ports << 20) + to * 0xff51afd7ed558ccdull + ports);
+}
+
+// The first 16 bytes of a payload, which may lie outside of the linear part; zeros beyond its end.
+static __always_inline void head_of(struct __sk_buff *skb, __u32 offset, __u32 length, __u64 *head)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+
+	head[0] = head[1] = 0;
+	if (length >= 16) {
+		__u64 *direct = data + offset;
+
+		if (offset < 256 && (void *)(direct + 2) <= end) {
+			head[0] = direct[0];
+			head[1] = direct[1];
+		} else {
+			bpf_skb_load_bytes(skb, offset, head, 16);
+		}
+	} else if (length >= 8) {
+		bpf_skb_load_bytes(skb, offset, head, 8);
+	} else if (length >= 4) {
+		bpf_skb_load_bytes(skb, offset, head, 4);
+	}
+}
+
+static __always_inline void hashed(struct __sk_buff *skb, struct packet *p, __u32 offset, __u32 length, __u64 more)
+{
+	__u64 head[2];
+
+	head_of(skb, offset, length, head);
+	p->tag = mixed(mixed(head[0] + more) ^ head[1] ^ (__u64)length << 48);
+	p->length = length;
+	p->kind = KIND_WHOLE;
+}
+
+static __always_inline int tcp(struct __sk_buff *skb, struct packet *p, __u32 offset, __u32 length, __u64 identification)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct tcphdr *header = data + offset;
+	__u32 *options, stamp = 0, header_bytes;
+
+	if (offset > 256 || (void *)(header + 1) > end)
+		return -1;
+	header_bytes = header->doff * 4;
+	if (length < header_bytes)
+		return -1;
+	p->tuple.from.port = header->source;
+	p->tuple.to.port = header->dest;
+	options = (void *)(header + 1);
+	if (header->doff >= 8 && (void *)(options + 2) <= end && options[0] == bpf_htonl(TIMESTAMP_LAYOUT))
+		stamp = bpf_ntohl(options[1]);
+	p->length = length - header_bytes;
+	if (p->length) {
+		p->tag = (__u64)stamp << 32 | bpf_ntohl(header->seq);
+		p->kind = KIND_RANGE;
+	} else {
+		// Many acknowledgements share a sequence number.
+		__u64 numbers = (__u64)header->seq << 32 | header->ack_seq;
+		__u64 rest = (__u64)((__u32 *)header)[3] << 32 | stamp;
+
+		p->tag = mixed(mixed(numbers) ^ rest ^ identification << 16);
+		p->kind = KIND_WHOLE;
+	}
+	return 0;
+}
+
+static __always_inline int udp(struct __sk_buff *skb, struct packet *p, __u32 offset, __u32 length, __u64 identification)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct udphdr *header = data + offset;
+	__u64 head[2];
+
+	if (offset > 256 || (void *)(header + 1) > end || length < sizeof(*header))
+		return -1;
+	p->tuple.from.port = header->source;
+	p->tuple.to.port = header->dest;
+	length -= sizeof(*header);
+	head_of(skb, offset + sizeof(*header), length, head);
+	p->length = length;
+	p->kind = KIND_WHOLE;
+	if (head[0] == MARKER_MAGIC)
+		p->tag = bpf_be64_to_cpu(head[1]);
+	else
+		p->tag = mixed(mixed(head[0] + identification) ^ head[1] ^ (__u64)length << 48);
+	return 0;
+}
+
+static __always_inline int transport(struct __sk_buff *skb, struct packet *p, __u32 offset, __u32 length, __u64 identification)
+{
+	switch (p->tuple.protocol) {
+	case IPPROTO_TCP:
+		return tcp(skb, p, offset, length, identification);
+	case IPPROTO_UDP:
+		return udp(skb, p, offset, length, identification);
+	}
+	// The word that holds a checksum in ICMP is left out.
+	if (length < 4)
+		return -1;
+	hashed(skb, p, offset + 4, length - 4, identification);
+	return 0;
+}
+
+static __always_inline int ip4(struct __sk_buff *skb, struct packet *p, __u32 offset)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct iphdr *ip = data + offset;
+	__u32 header_bytes, length;
+
+	if ((void *)(ip + 1) > end || ip->version != 4 || ip->ihl < 5)
+		return -1;
+	header_bytes = ip->ihl * 4;
+	// A total length of zero is a segment above 64 KiB.
+	length = ip->tot_len ? bpf_ntohs(ip->tot_len) : skb->len - offset;
+	if (length < header_bytes)
+		return -1;
+	length -= header_bytes;
+	p->tuple.from.low = 0xffff00000000ull | bpf_ntohl(ip->saddr);
+	p->tuple.to.low = 0xffff00000000ull | bpf_ntohl(ip->daddr);
+	p->tuple.protocol = ip->protocol;
+	if (ip->frag_off & bpf_htons(0x3fff)) {
+		// Only the first fragment knows ports; the tuple does without, so that all are of one flow.
+		hashed(skb, p, offset + header_bytes, length, (__u64)ip->id << 16 | (ip->frag_off & bpf_htons(0x1fff)));
+		return 0;
+	}
+	return transport(skb, p, offset + header_bytes, length, ip->id);
+}
+
+static __always_inline int ip6(struct __sk_buff *skb, struct packet *p, __u32 offset)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct ipv6hdr *ip = data + offset;
+	__u32 length;
+
+	if ((void *)(ip + 1) > end || ip->version != 6)
+		return -1;
+	length = ip->payload_len ? bpf_ntohs(ip->payload_len) : skb->len - offset - sizeof(*ip);
+	p->tuple.from.high = (__u64)bpf_ntohl(ip->saddr.in6_u.u6_addr32[0]) << 32 | bpf_ntohl(ip->saddr.in6_u.u6_addr32[1]);
+	p->tuple.from.low = (__u64)bpf_ntohl(ip->saddr.in6_u.u6_addr32[2]) << 32 | bpf_ntohl(ip->saddr.in6_u.u6_addr32[3]);
+	p->tuple.to.high = (__u64)bpf_ntohl(ip->daddr.in6_u.u6_addr32[0]) << 32 | bpf_ntohl(ip->daddr.in6_u.u6_addr32[1]);
+	p->tuple.to.low = (__u64)bpf_ntohl(ip->daddr.in6_u.u6_addr32[2]) << 32 | bpf_ntohl(ip->daddr.in6_u.u6_addr32[3]);
+	p->tuple.protocol = ip->nexthdr;
+	// Of a fragment the header that follows holds place and identification, which the hash takes in.
+	return transport(skb, p, offset + sizeof(*ip), length, 0);
+}
+
+static __always_inline int parsed(struct __sk_buff *skb, __u32 place, struct packet *p)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 protocol = skb->protocol, offset = 0;
+
+	if (link_header[place & (PLACES - 1)]) {
+		struct ethhdr *ethernet = data;
+
+		if ((void *)(ethernet + 1) > end)
+			return -1;
+		protocol = ethernet->h_proto;
+		offset = sizeof(*ethernet);
+#pragma unroll
+		for (int tags = 0; tags < 2; tags++) {
+			if (protocol != bpf_htons(VLAN_Q) && protocol != bpf_htons(VLAN_AD))
+				break;
+			if (data + offset + 4 > end)
+				return -1;
+			protocol = *(__u16 *)(data + offset + 2);
+			offset += 4;
+		}
+	}
+	if (protocol == bpf_htons(ETH_P_IP))
+		return ip4(skb, p, offset);
+	if (protocol == bpf_htons(ETH_P_IPV6))
+		return ip6(skb, p, offset);
+	return -1;
+}
+
+static __always_inline int is_end(const struct end *one, const volatile struct end *other)
+{
+	return one->low == other->low && one->high == other->high && (!other->port || one->port == other->port);
+}
+
+static __always_inline void translate(struct end *end)
+{
+#pragma unroll
+	for (int at = 0; at < TRANSLATIONS; at++) {
+		if (at >= translations || !is_end(end, &translated[at].outside))
+			continue;
+		end->high = translated[at].inside.high;
+		end->low = translated[at].inside.low;
+		if (translated[at].inside.port)
+			end->port = translated[at].inside.port;
+		return;
+	}
+}
+
+static __always_inline int wanted(const struct tuple *t)
+{
+	if (only_protocol && t->protocol != only_protocol)
+		return 0;
+	if (only_port && t->from.port != only_port && t->to.port != only_port)
+		return 0;
+	if ((only_high | only_low) && !(t->from.low == only_low && t->from.high == only_high) &&
+	    !(t->to.low == only_low && t->to.high == only_high))
+		return 0;
+	return 1;
+}
+
+static __always_inline void remember(__u64 flow, const struct tuple *t)
+{
+	__u32 at = flow & (FLOWS_KNOWN - 1);
+	__u64 *last = bpf_map_lookup_elem(&known, &at);
+
+	if (!last || *last == flow)
+		return;
+	if (!bpf_map_update_elem(&flows, &flow, t, BPF_ANY))
+		*last = flow;
+}
+
+SEC("classifier")
+int trace(struct __sk_buff *skb)
+{
+	__u32 place = skb->tc_classid & (PLACES - 1), cpu = bpf_get_smp_processor_id(), zero = 0, index;
+	struct packet p = {};
+	struct control *steer = bpf_map_lookup_elem(&control, &zero);
+	struct cursor *head = bpf_map_lookup_elem(&written, &cpu);
+	struct cursor *tail = bpf_map_lookup_elem(&taken, &cpu);
+	struct record *record;
+	struct count *count;
+	__u64 flow, at;
+
+	index = cpu * PLACES + place;
+	count = bpf_map_lookup_elem(&counts, &index);
+	if (!steer || !head || !tail || !count)
+		return TC_ACT_UNSPEC;
+	if (parsed(skb, place, &p) < 0) {
+		count->untraced++;
+		return TC_ACT_UNSPEC;
+	}
+	if (translations) {
+		translate(&p.tuple.from);
+		translate(&p.tuple.to);
+	}
+	flow = flow_of(&p.tuple);
+	if (flow >> 32 >= steer->sampled_below || !wanted(&p.tuple))
+		return TC_ACT_UNSPEC;
+
+	// tc runs with bottom halves off, so a CPU writes one record at a time.
+	at = head->at;
+	if (at - *(volatile __u64 *)&tail->at >= ring_records) {
+		count->lost++;
+		return TC_ACT_UNSPEC;
+	}
+	index = cpu * ring_records + (at & (ring_records - 1));
+	record = bpf_map_lookup_elem(&rings, &index);
+	if (!record)
+		return TC_ACT_UNSPEC;
+	record->flow = flow;
+	record->tag = p.tag;
+	record->what = p.length | p.kind << 32 | (__u64)place << 40;
+	record->time_ns = bpf_ktime_get_ns();
+	count->recorded++;
+	remember(flow, &p.tuple);
+	// Fetching makes it a full barrier: whoever sees the new place sees the record.
+	__sync_fetch_and_add(&head->at, 1);
+	return TC_ACT_UNSPEC;
+}
+
+char LICENSE[] SEC("license") = "GPL";

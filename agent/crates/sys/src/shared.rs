@@ -1,0 +1,91 @@
+//! Memory shared with the kernel through a file descriptor, such as an eBPF map's, read and written in words: the other side
+//! changes it at any time, so there is no slice of it.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
+
+/// A mapping of whole words.
+#[derive(Debug)]
+pub struct Shared {
+    start: *mut AtomicU64,
+    words: usize,
+}
+
+// SAFETY: the mapping is reached only through atomic words, and belongs to no thread.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// Maps `words` words of what `fd` stands for.
+    ///
+    /// # Errors
+    /// What the kernel says; `EINVAL` for none, or more than there are.
+    pub fn new(fd: impl AsFd, words: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let start = unsafe { mmap(std::ptr::null_mut(), words * 8, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)? };
+        Ok(Self { start: start.cast(), words })
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at < self.words, "word {at} of {}", self.words);
+        // SAFETY: within the mapping, which is page-aligned and lives as long as `self`; any bits are a word.
+        unsafe { &*self.start.add(at) }
+    }
+
+    /// Word `at`; all that was written before it was is seen by later reads.
+    ///
+    /// # Panics
+    /// Beyond the end, as all of these.
+    #[must_use]
+    pub fn acquire(&self, at: usize) -> u64 {
+        self.word(at).load(Ordering::Acquire)
+    }
+
+    /// Word `at`.
+    #[must_use]
+    pub fn read(&self, at: usize) -> u64 {
+        self.word(at).load(Ordering::Relaxed)
+    }
+
+    /// Sets word `at`; all that was read before is done with by then.
+    pub fn release(&self, at: usize, value: u64) {
+        self.word(at).store(value, Ordering::Release);
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: the very mapping made in `new`, used by nobody else any more.
+        let _ = unsafe { munmap(self.start.cast(), self.words * 8) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::OwnedFd;
+
+    fn file(bytes: u64) -> OwnedFd {
+        let fd = rustix::fs::memfd_create("shared", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, bytes).unwrap();
+        fd
+    }
+
+    #[test]
+    fn what_one_side_writes_the_other_reads() {
+        let fd = file(4096);
+        let (ours, theirs) = (Shared::new(&fd, 512).unwrap(), Shared::new(&fd, 512).unwrap());
+        ours.release(511, 7);
+        assert_eq!((theirs.acquire(511), theirs.read(0)), (7, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "word 512 of 512")]
+    fn beyond_the_end_is_a_mistake() {
+        let _ = Shared::new(file(4096), 512).unwrap().read(512);
+    }
+}

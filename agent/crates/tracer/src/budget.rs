@@ -1,0 +1,57 @@
+//! Keeps the cost of tracing within a share of the host's CPU time by sampling fewer flows. Flows, not packets: a flow is
+//! traced whole or not at all, so loss and order stay exact for those that are. It never samples more again: a flow that came
+//! back would begin in its middle.
+
+/// All flows are below this.
+pub(crate) const ALL: u64 = 1 << 32;
+/// One step goes a little further than needed, so that it need not be followed by another at once.
+const MARGIN: f64 = 0.9;
+
+/// What tracing took in a stretch of time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Spent {
+    pub elapsed_ns: u64,
+    pub cpus: usize,
+    pub records: u64,
+    /// What one record costs in the kernel.
+    pub record_ns: f64,
+    /// The agent's own CPU time.
+    pub own_ns: u64,
+}
+
+impl Spent {
+    /// The share of the host's CPU time.
+    pub(crate) fn share(&self) -> f64 {
+        let kernel_ns = self.records as f64 * self.record_ns;
+        (kernel_ns + self.own_ns as f64) / (self.elapsed_ns.max(1) as f64 * self.cpus.max(1) as f64)
+    }
+}
+
+/// Below which hash flows are recorded from now on, if tracing took `share` of a budget and flows were recorded below `below`.
+pub(crate) fn next(below: u64, share: f64, budget: f64) -> u64 {
+    if share <= budget {
+        return below;
+    }
+    ((below as f64 * budget / share * MARGIN) as u64).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_share_counts_kernel_and_agent_over_all_cpus() {
+        let spent = Spent { elapsed_ns: 1_000_000_000, cpus: 2, records: 1_000_000, record_ns: 100.0, own_ns: 100_000_000 };
+        assert!((spent.share() - 0.1).abs() < 1e-9);
+    }
+
+    proptest! {
+        #[test]
+        fn sampling_only_shrinks_and_only_above_the_budget(below in 1..=ALL, share in 0.0..4.0_f64, budget in 0.001..1.0_f64) {
+            let after = next(below, share, budget);
+            prop_assert!(after <= below && after >= 1);
+            prop_assert_eq!(share <= budget, after == below && (share <= budget || below == 1));
+        }
+    }
+}

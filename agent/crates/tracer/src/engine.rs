@@ -1,0 +1,292 @@
+//! From records of all hops to reports: order, direction, alignment, and what the tracer itself could not see. Pure; times come
+//! in from outside.
+
+use partywall_alignment::{Aligner, Merge, Passage, Slowest, Tally};
+use partywall_bpf::tc::Direction;
+
+use crate::budget::ALL;
+use crate::hop::Settings;
+use crate::kept::Kept;
+use crate::orientation::{bound, Bound, Orientation};
+use crate::record::Raw;
+
+/// How long traffic is watched for its direction before what is usual is taken.
+const WATCH_NS: u64 = 500_000_000;
+/// Records kept meanwhile; beyond it one decides on what was seen.
+const WATCH_MAX: usize = 1 << 20;
+
+type Sinks = ((Tally, Slowest), Kept);
+
+/// What the tracer missed at one hop since the last report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HopLoss {
+    /// Records taken down.
+    pub recorded: u64,
+    /// Packets not taken down because a ring was full: the tracer's own loss.
+    pub missed: u64,
+    /// Packets of protocols that are not traced.
+    pub untraced: u64,
+}
+
+/// What was found in one direction since the last report. Hops are in the order in which these packets pass them.
+#[derive(Debug, Default)]
+pub struct Way {
+    /// Counts and delays.
+    pub tally: Tally,
+    /// Slowest first.
+    pub slowest: Vec<Passage>,
+    /// Some packets, whatever became of them.
+    pub packets: Vec<Passage>,
+    /// Packets given up before the horizon, for want of room.
+    pub forced: u64,
+}
+
+/// All since the last report.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// From when; packets are counted when the horizon has passed over them, so figures lag by it.
+    pub start_ns: u64,
+    /// Until when.
+    pub end_ns: u64,
+    /// Forward and backward.
+    pub ways: [Way; 2],
+    /// By hop as given.
+    pub hops: Vec<HopLoss>,
+    /// The hook forward packets pass at each hop; None while it is being found out.
+    pub hooks: Option<Vec<Direction>>,
+    /// The share of flows that are recorded.
+    pub sampled: f64,
+    /// What tracing took of the host's CPU time.
+    pub cost: Option<f64>,
+    /// Packets on their way.
+    pub live: u64,
+}
+
+enum State {
+    Watching { orientation: Orientation, waiting: Vec<(usize, Raw)>, until_ns: Option<u64> },
+    Aligning { hooks: Vec<Direction> },
+}
+
+pub(crate) struct Engine {
+    state: State,
+    merge: Merge,
+    ways: [Aligner<Sinks>; 2],
+    forced: [u64; 2],
+    below: u64,
+    one_way: bool,
+}
+
+impl Engine {
+    /// For the path of `settings`, with records from so many sources; `spaces` tell the namespaces of hops apart.
+    pub(crate) fn new(settings: &Settings, sources: usize, spaces: &[u64]) -> Self {
+        let told = settings.hops.iter().map(|hop| hop.hook).collect();
+        let of = || {
+            let alignment =
+                partywall_alignment::Settings { horizon_ns: settings.horizon_ns, ..partywall_alignment::Settings::of(spaces.len()) };
+            Aligner::new(alignment, ((Tally::default(), Slowest::new(settings.slowest)), Kept::new(settings.packets)))
+        };
+        Self {
+            state: State::Watching { orientation: Orientation::new(told, spaces), waiting: Vec::new(), until_ns: None },
+            merge: Merge::new(sources),
+            ways: [of(), of()],
+            forced: [0; 2],
+            below: ALL,
+            one_way: settings.one_way(),
+        }
+    }
+
+    /// Takes a record of a source, of which times never fall.
+    pub(crate) fn take(&mut self, source: usize, raw: Raw) {
+        // Elsewhere sampling follows a little later.
+        if raw.flow() >> 32 >= self.below {
+            return;
+        }
+        match &mut self.state {
+            State::Aligning { hooks } => push(&mut self.merge, hooks, self.one_way, source, &raw),
+            State::Watching { orientation, waiting, until_ns } => {
+                orientation.watch(&raw);
+                until_ns.get_or_insert(raw.time_ns() + WATCH_NS);
+                waiting.push((source, raw));
+            }
+        }
+    }
+
+    /// The clock of a source is known only within this bound.
+    pub(crate) fn set_behind(&mut self, source: usize, bound_ns: u64) {
+        self.merge.set_behind(source, bound_ns);
+    }
+
+    /// A source has told all it saw before `time_ns`.
+    pub(crate) fn told(&mut self, source: usize, time_ns: u64) {
+        self.merge.told(source, time_ns);
+    }
+
+    /// Aligns what is in order by now.
+    pub(crate) fn advance(&mut self, now_ns: u64) {
+        if let State::Watching { orientation, waiting, until_ns } = &self.state {
+            let watched = until_ns.is_some_and(|until_ns| now_ns >= until_ns) || waiting.len() >= WATCH_MAX;
+            if !(orientation.is_settled() || watched) {
+                return;
+            }
+            self.decide();
+        }
+        let ways = &mut self.ways;
+        let until_ns = self.merge.release(|seen| route(ways, seen));
+        self.ways.iter_mut().for_each(|aligner| aligner.advance(until_ns));
+    }
+
+    fn decide(&mut self) {
+        let State::Watching { orientation, waiting, .. } = &mut self.state else { return };
+        let (hooks, waiting) = (orientation.hooks(), std::mem::take(waiting));
+        for (source, raw) in &waiting {
+            push(&mut self.merge, &hooks, self.one_way, *source, raw);
+        }
+        self.state = State::Aligning { hooks };
+    }
+
+    /// The part of the flows that is recorded.
+    pub(crate) fn below(&self) -> u64 {
+        self.below
+    }
+
+    /// From now on only flows below are recorded.
+    pub(crate) fn sample_below(&mut self, below: u64) {
+        self.below = below;
+        self.ways.iter_mut().for_each(|aligner| aligner.cut(|flow| flow >> 32 < below));
+    }
+
+    /// From `at_ns` on no new packet is begun.
+    pub(crate) fn close(&mut self, at_ns: u64) {
+        self.ways.iter_mut().for_each(|aligner| aligner.close(at_ns));
+    }
+
+    /// Finishes everything.
+    pub(crate) fn finish(&mut self) {
+        self.decide();
+        let ways = &mut self.ways;
+        self.merge.finish(|seen| route(ways, seen));
+        self.ways.iter_mut().for_each(Aligner::finish);
+    }
+
+    /// What was found since the last time, without what only the kernel's side knows.
+    pub(crate) fn report(&mut self) -> Report {
+        let hooks = match &self.state {
+            State::Watching { .. } => None,
+            State::Aligning { hooks } => Some(hooks.clone()),
+        };
+        let live = self.ways.iter().map(|aligner| aligner.live() as u64).sum();
+        let ways = [self.way(0), self.way(1)];
+        Report { ways, hooks, live, sampled: self.below as f64 / ALL as f64, ..Report::default() }
+    }
+
+    fn way(&mut self, number: usize) -> Way {
+        let forced = self.ways[number].forced();
+        let since = forced - std::mem::replace(&mut self.forced[number], forced);
+        let ((tally, slowest), kept) = self.ways[number].sink();
+        Way { tally: std::mem::take(tally), slowest: slowest.take(), packets: kept.take(), forced: since }
+    }
+}
+
+/// The top bit of the hop tells the merge's output which way it goes.
+const BACKWARD: u8 = 0x80;
+
+fn push(merge: &mut Merge, hooks: &[Direction], one_way: bool, source: usize, raw: &Raw) {
+    let hop = raw.hop();
+    let Some(&forward) = hooks.get(hop) else { return };
+    let place = match bound(forward, raw.hook()) {
+        Bound::Forward => hop as u8,
+        Bound::Backward if one_way => return,
+        Bound::Backward => (hooks.len() - 1 - hop) as u8 | BACKWARD,
+    };
+    merge.push(source, raw.seen(place));
+}
+
+fn route(ways: &mut [Aligner<Sinks>; 2], seen: &partywall_alignment::Seen) {
+    let way = usize::from(seen.hop & BACKWARD != 0);
+    ways[way].push(&partywall_alignment::Seen { hop: seen.hop & !BACKWARD, ..*seen });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hop::{Hop, Only};
+    use crate::record::place;
+    use Direction::{Egress, Ingress};
+
+    fn settings(hooks: &[Option<Direction>]) -> Settings {
+        let hop = |(number, &hook): (usize, &Option<Direction>)| Hop {
+            name: format!("hop {number}"),
+            namespace: None,
+            interface: format!("v{number}"),
+            hook,
+            remote: false,
+        };
+        Settings {
+            hops: hooks.iter().enumerate().map(hop).collect(),
+            horizon_ns: 1_000,
+            report_ns: 1,
+            budget: None,
+            only: Only::default(),
+            translations: Vec::new(),
+            slowest: 2,
+            packets: 3,
+            ring_bytes: 0,
+        }
+    }
+
+    fn raw(time_ns: u64, flow: u64, tag: u64, hop: usize, hook: Direction) -> Raw {
+        Raw([time_ns, flow, tag, 100 + (u64::from(place(hop, hook)) << 40)])
+    }
+
+    fn there_and_back(engine: &mut Engine, packets: u64) {
+        for tag in 0..packets {
+            let at = tag * 100;
+            engine.take(0, raw(at, 1, tag, 0, Egress));
+            engine.take(1, raw(at + 10, 1, tag, 1, Ingress));
+            engine.take(1, raw(at + 20, 2, tag, 1, Egress));
+            engine.take(0, raw(at + 50, 2, tag, 0, Ingress));
+        }
+    }
+
+    #[test]
+    fn both_directions_are_aligned_apart_once_it_is_known_which_is_which() {
+        let mut engine = Engine::new(&settings(&[None, None]), 2, &[1, 2]);
+        there_and_back(&mut engine, 100);
+        engine.finish();
+        let report = engine.report();
+        assert_eq!(report.hooks, Some(vec![Egress, Ingress]));
+        let found: Vec<(u64, Option<u64>)> = report.ways.iter().map(|way| (way.tally.delivered, way.tally.total.max_ns)).collect();
+        assert_eq!(found, [(100, Some(10)), (100, Some(30))]);
+        assert_eq!((report.ways[0].slowest.len(), report.ways[0].packets.len()), (2, 3));
+    }
+
+    #[test]
+    fn nothing_seen_while_watching_is_forgotten() {
+        let mut engine = Engine::new(&settings(&[None, None]), 2, &[1, 2]);
+        there_and_back(&mut engine, 3);
+        engine.advance(1);
+        assert_eq!(engine.report().hooks, None);
+        (0..2).for_each(|source| engine.told(source, 2 * WATCH_NS));
+        engine.advance(2 * WATCH_NS);
+        assert_eq!(engine.report().ways.map(|way| way.tally.delivered), [3, 3]);
+    }
+
+    #[test]
+    fn sampling_fewer_flows_loses_no_packet() {
+        let mut engine = Engine::new(&settings(&[Some(Egress), Some(Ingress)]), 2, &[1, 2]);
+        let high = 3 << 62;
+        engine.take(0, raw(10, high, 1, 0, Egress));
+        engine.take(1, raw(20, high, 1, 1, Ingress));
+        engine.take(0, raw(30, high, 2, 0, Egress));
+        (0..2).for_each(|source| engine.told(source, 100));
+        engine.advance(100);
+        engine.sample_below(ALL / 2);
+        engine.take(1, raw(110, high, 2, 1, Ingress));
+        (0..2).for_each(|source| engine.told(source, 10_000));
+        engine.advance(10_000);
+        let report = engine.report();
+        let tally = &report.ways[0].tally;
+        assert_eq!((tally.delivered, tally.unfinished, tally.hops[1].lost), (1, 1, 0));
+        assert!((report.sampled - 0.5).abs() < 1e-9);
+    }
+}

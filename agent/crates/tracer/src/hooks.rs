@@ -1,0 +1,260 @@
+//! The program in the kernel, hooked to the interfaces of a path. Dropping it takes it off again.
+
+use std::io;
+use std::net::Ipv6Addr;
+
+use aya::maps::{HashMap, MapData};
+use aya::programs::SchedClassifier;
+use aya::{Ebpf, EbpfLoader};
+use partywall_bpf::tc::{Direction, Hook, Network};
+use partywall_bpf::{object, NAME_PREFIX};
+use partywall_sys::bpf::test_run;
+
+use crate::error::TraceError;
+use crate::hop::{End, Hop, Settings};
+use crate::record::{place, Raw, Tuple, TupleWords};
+use crate::rings::{Rings, PLACES};
+
+/// After whatever limits or drops, so that a hop's record means the packet went on.
+const PRIORITY: u16 = 49_000;
+/// How often a packet of ours is run through the program to learn its cost.
+const TRIES: u32 = 20_000;
+const RING_RECORDS_LEAST: usize = 1 << 12;
+/// All rings together.
+const RINGS_BYTES_MAX: usize = 256 << 20;
+const ETHERNET: u16 = 1;
+const LOOPBACK: u16 = 772;
+const TRANSLATION_BYTES: usize = 48;
+const TRANSLATIONS: usize = 4;
+
+pub(crate) struct Hooks {
+    // The program stays as long as it is hooked, with or without this.
+    _loaded: Ebpf,
+    pub(crate) rings: Rings,
+    flows: HashMap<MapData, u64, TupleWords>,
+    hooked: Vec<Hooked>,
+    /// What one run costs on this host, in nanoseconds.
+    pub(crate) record_ns: Option<u32>,
+    /// Tells hops' namespaces apart.
+    pub(crate) spaces: Vec<u64>,
+}
+
+struct Hooked {
+    network: Network,
+    index: u32,
+    name: String,
+}
+
+/// A local hop, found.
+struct Found {
+    hop: usize,
+    network: Network,
+    index: u32,
+    link_header: bool,
+    only: Option<Direction>,
+}
+
+impl Hooks {
+    /// Hooks the program, under `name`, to both sides of every interface that is here.
+    pub(crate) fn new(settings: &Settings, name: &str) -> Result<Self, TraceError> {
+        let object = object("trace")?;
+        let (found, spaces) = find(&settings.hops)?;
+        let cpus = aya::util::nr_cpus().map_err(|(what, error)| TraceError::refused(what)(&error))?;
+        let length = ring_records(settings.ring_bytes, cpus);
+        let mut loaded = load(object, settings, &found, cpus, length)?;
+        let (program, record_ns) = program(&mut loaded)?;
+        let mut rings = Rings::open(&mut loaded, cpus, length).map_err(|error| TraceError::refused("mapping the rings")(&error))?;
+        rings.reset();
+        let flows = loaded.take_map("flows").ok_or_else(|| TraceError::refused("flows")(&io::Error::from(io::ErrorKind::NotFound)))?;
+        let flows = HashMap::try_from(flows).map_err(|error| TraceError::refused("opening the map of flows")(&error))?;
+        let mut hooks = Self { _loaded: loaded, rings, flows, hooked: Vec::new(), record_ns, spaces };
+        for one in found {
+            hooks.hook(&program, name, one)?;
+        }
+        Ok(hooks)
+    }
+
+    fn hook(&mut self, program: &impl std::os::fd::AsFd, name: &str, found: Found) -> Result<(), TraceError> {
+        let name = format!("{NAME_PREFIX}{name}_{}", found.hop);
+        self.hooked.push(Hooked { network: found.network, index: found.index, name: name.clone() });
+        let Hooked { network, index, .. } = &self.hooked[self.hooked.len() - 1];
+        for direction in Direction::ALL.into_iter().filter(|direction| found.only.is_none_or(|only| only == *direction)) {
+            let hook =
+                Hook { name: name.clone(), direction, priority: free(network, *index, direction)?, number: place(found.hop, direction) };
+            network
+                .hook(*index, &hook, program.as_fd())
+                .map_err(|error| TraceError::refused(format!("hooking hop {}", found.hop + 1))(&error))?;
+        }
+        Ok(())
+    }
+
+    /// The addresses behind a flow, if the kernel still remembers them.
+    pub(crate) fn tuple(&self, flow: u64) -> Option<Tuple> {
+        self.flows.get(&flow, 0).ok().map(Tuple::from)
+    }
+}
+
+/// Another trace may be at the usual priority; a filter there would be replaced.
+fn free(network: &Network, index: u32, direction: Direction) -> Result<u16, TraceError> {
+    let filters = network.filters(index).map_err(|error| TraceError::refused("listing filters")(&error))?;
+    let taken: Vec<u16> = filters.iter().filter(|f| f.hook.direction == direction).map(|f| f.hook.priority).collect();
+    Ok((PRIORITY..=u16::MAX).find(|priority| !taken.contains(priority)).unwrap_or(PRIORITY))
+}
+
+impl Drop for Hooks {
+    fn drop(&mut self) {
+        for Hooked { network, index, name } in &self.hooked {
+            // An interface that has gone took its hooks along.
+            for filter in network.filters(*index).unwrap_or_default().iter().filter(|filter| filter.hook.name == *name) {
+                let _ = network.unhook(*index, filter);
+            }
+            let _ = network.tidy(*index);
+        }
+    }
+}
+
+/// Finds all local hops; what is wrong with any of them is told at once.
+fn find(hops: &[Hop]) -> Result<(Vec<Found>, Vec<u64>), TraceError> {
+    let (mut found, mut spaces, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
+    for (number, hop) in hops.iter().enumerate() {
+        if hop.remote {
+            // Elsewhere is another namespace for sure.
+            spaces.push(u64::MAX);
+            continue;
+        }
+        match look(number, hop) {
+            Ok((one, space)) => {
+                found.push(one);
+                spaces.push(space);
+            }
+            Err(why) => wrong.push(why),
+        }
+    }
+    if wrong.is_empty() {
+        Ok((found, spaces))
+    } else {
+        Err(TraceError::Asked(wrong))
+    }
+}
+
+fn look(number: usize, hop: &Hop) -> Result<(Found, u64), String> {
+    let space = hop.namespace.as_deref();
+    let here = space.map_or_else(|| "this network namespace".to_owned(), |space| format!("network namespace {space}"));
+    let namespace = hop.open_namespace().map_err(|error| no_namespace(hop, &error))?;
+    let entered = Network::of(&namespace).and_then(|network| Ok((network.interfaces()?, network)));
+    let (interfaces, network) =
+        entered.map_err(|error| format!("hop {}: {here} cannot be entered: {error}; tracing needs root", hop.name))?;
+    let Some(interface) = interfaces.iter().find(|interface| interface.name == hop.interface) else {
+        let names: Vec<&str> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
+        return Err(format!("hop {}: {here} has no interface {:?}; it has {}", hop.name, hop.interface, names.join(", ")));
+    };
+    let link_header = matches!(interface.link, ETHERNET | LOOPBACK);
+    let identity = namespace.number().map_err(|error| error.to_string())?;
+    Ok((Found { hop: number, index: interface.index, network, link_header, only: hop.hook }, identity))
+}
+
+fn no_namespace(hop: &Hop, error: &io::Error) -> String {
+    let space = hop.namespace.as_deref().unwrap_or_default();
+    let names = std::fs::read_dir("/run/netns").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    let known = if names.is_empty() { "ip netns knows none".into() } else { format!("ip netns knows {}", names.join(", ")) };
+    format!("hop {}: network namespace {space:?} cannot be opened: {error}; give a name ({known}), a process number or a path", hop.name)
+}
+
+/// Records in each CPU's ring, a power of two.
+fn ring_records(bytes: usize, cpus: usize) -> u32 {
+    let most = RINGS_BYTES_MAX / cpus.max(1);
+    let records = bytes.min(most) / (Raw::WORDS * 8);
+    (records.max(RING_RECORDS_LEAST).next_power_of_two() / if records.is_power_of_two() || records <= RING_RECORDS_LEAST { 1 } else { 2 })
+        as u32
+}
+
+fn load(object: &[u8], settings: &Settings, found: &[Found], cpus: usize, length: u32) -> Result<Ebpf, TraceError> {
+    let mut link_header = [0_u8; PLACES];
+    for one in found.iter().filter(|one| one.link_header) {
+        link_header[one.hop * 2] = 1;
+        link_header[one.hop * 2 + 1] = 1;
+    }
+    let only = settings.only;
+    let (high, low) = halves(only.address.unwrap_or(Ipv6Addr::UNSPECIFIED));
+    let (protocol, port) = (only.protocol.unwrap_or(0), only.port.unwrap_or(0).to_be());
+    let (count, translated) = translations(settings);
+    let cpus = cpus as u32;
+    EbpfLoader::new()
+        .map_max_entries("rings", cpus * length)
+        .map_max_entries("written", cpus)
+        .map_max_entries("taken", cpus)
+        .map_max_entries("counts", cpus * PLACES as u32)
+        .override_global("ring_records", &length, true)
+        .override_global("link_header", &link_header, true)
+        .override_global("only_protocol", &protocol, true)
+        .override_global("only_port", &port, true)
+        .override_global("only_high", &high, true)
+        .override_global("only_low", &low, true)
+        .override_global("translations", &count, true)
+        .override_global("translated", &translated, true)
+        .load(object)
+        .map_err(|error| TraceError::refused("loading the tracer into the kernel")(&error))
+}
+
+fn halves(address: Ipv6Addr) -> (u64, u64) {
+    let bits = u128::from(address);
+    ((bits >> 64) as u64, bits as u64)
+}
+
+/// As the program reads them: outside and inside, each address high and low, port, and six bytes of nothing.
+fn translations(settings: &Settings) -> (u32, [u8; TRANSLATION_BYTES * TRANSLATIONS]) {
+    let mut bytes = [0; TRANSLATION_BYTES * TRANSLATIONS];
+    let given = settings.translations.iter().take(TRANSLATIONS);
+    for (at, translation) in given.clone().enumerate() {
+        let start = at * TRANSLATION_BYTES;
+        bytes[start..start + 24].copy_from_slice(&end(translation.outside));
+        bytes[start + 24..start + 48].copy_from_slice(&end(translation.inside));
+    }
+    (given.count() as u32, bytes)
+}
+
+fn end(end: End) -> [u8; 24] {
+    let (high, low) = halves(end.address);
+    let mut bytes = [0; 24];
+    bytes[..8].copy_from_slice(&high.to_ne_bytes());
+    bytes[8..16].copy_from_slice(&low.to_ne_bytes());
+    bytes[16..18].copy_from_slice(&end.port.to_be_bytes());
+    bytes
+}
+
+/// Loads the program, and tries it on a marked datagram; its records go to rings that are emptied afterwards.
+fn program(loaded: &mut Ebpf) -> Result<(std::os::fd::OwnedFd, Option<u32>), TraceError> {
+    let refused = || TraceError::refused("loading the tracer into the kernel");
+    let absent = || refused()(&io::Error::from(io::ErrorKind::NotFound));
+    let program: &mut SchedClassifier = loaded.program_mut("trace").ok_or_else(absent)?.try_into().map_err(|error| refused()(&error))?;
+    program.load().map_err(|error| refused()(&error))?;
+    let fd = program.fd().map_err(|error| refused()(&error))?;
+    let owned = std::os::fd::AsFd::as_fd(fd).try_clone_to_owned().map_err(|error| refused()(&error))?;
+    let record_ns = test_run(std::os::fd::AsFd::as_fd(&owned), &datagram(), TRIES).ok();
+    Ok((owned, record_ns))
+}
+
+/// Ethernet, IPv4 and UDP from 192.0.2.1 to 192.0.2.2, with 64 bytes of payload.
+fn datagram() -> Vec<u8> {
+    let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+    bytes.extend([0x45, 0, 0, 92, 0, 1, 0x40, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2]);
+    bytes.extend([0xc0, 0, 0xc0, 1, 0, 72, 0, 0]);
+    bytes.extend(b"PWALLTAG");
+    bytes.extend([0; 56]);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_are_powers_of_two_within_bounds() {
+        assert_eq!(ring_records(4 << 20, 2), 1 << 17);
+        assert_eq!(ring_records((4 << 20) + 32, 2), 1 << 17);
+        assert_eq!(ring_records(0, 2), 1 << 12);
+        assert_eq!(ring_records(64 << 20, 1024), 1 << 13);
+    }
+}

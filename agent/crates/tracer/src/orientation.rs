@@ -1,0 +1,174 @@
+//! Which hook of each hop forward packets pass. A chain of names does not say: a packet leaves a container at its interface's
+//! egress and enters one at its ingress. What the user told is taken as it is; the rest is found by watching which packets are
+//! seen at two hops, and in which order.
+
+use std::collections::HashMap;
+
+use partywall_bpf::tc::Direction;
+
+use crate::record::Raw;
+
+/// Which way along the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bound {
+    Forward,
+    Backward,
+}
+
+/// Packets remembered while looking for a second sighting.
+const REMEMBERED: usize = 1 << 16;
+/// Sightings that settle a hop, and by how much they must agree.
+const ENOUGH: u32 = 16;
+const AGREEING: u32 = 8;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Votes {
+    ingress: u32,
+    egress: u32,
+}
+
+impl Votes {
+    /// The hook forward packets pass, if the votes agree well enough.
+    fn settled(self) -> Option<Direction> {
+        let (more, fewer, hook) = if self.ingress > self.egress {
+            (self.ingress, self.egress, Direction::Ingress)
+        } else {
+            (self.egress, self.ingress, Direction::Egress)
+        };
+        (more >= ENOUGH && more >= fewer * AGREEING).then_some(hook)
+    }
+
+    fn leaning(self) -> Option<Direction> {
+        match self.ingress.cmp(&self.egress) {
+            std::cmp::Ordering::Greater => Some(Direction::Ingress),
+            std::cmp::Ordering::Less => Some(Direction::Egress),
+            std::cmp::Ordering::Equal => None,
+        }
+    }
+}
+
+/// What is known of each hop's hooks.
+pub(crate) struct Orientation {
+    told: Vec<Option<Direction>>,
+    usual: Vec<Direction>,
+    votes: Vec<Votes>,
+    first: HashMap<(u64, u64), (usize, Direction, u64)>,
+}
+
+impl Orientation {
+    /// `told` by the user; `spaces` tells the hops' namespaces apart.
+    pub(crate) fn new(told: Vec<Option<Direction>>, spaces: &[u64]) -> Self {
+        let hops = told.len();
+        Self { usual: usual(&told, spaces), told, votes: vec![Votes::default(); hops], first: HashMap::new() }
+    }
+
+    /// Looks at a record. Records need not be in order.
+    pub(crate) fn watch(&mut self, raw: &Raw) {
+        let key = (raw.flow(), raw.0[2]);
+        let here = (raw.hop(), raw.hook(), raw.time_ns());
+        match self.first.get(&key) {
+            Some(&before) if before.0 != here.0 => self.vote(before, here),
+            Some(_) => {}
+            None if self.first.len() < REMEMBERED => {
+                self.first.insert(key, here);
+            }
+            None => self.first.clear(),
+        }
+    }
+
+    fn vote(&mut self, one: (usize, Direction, u64), other: (usize, Direction, u64)) {
+        let (early, late) = if one.2 <= other.2 { (one, other) } else { (other, one) };
+        let forward = early.0 < late.0;
+        for (hop, hook, _) in [early, late] {
+            let votes = &mut self.votes[hop];
+            *(if (hook == Direction::Ingress) == forward { &mut votes.ingress } else { &mut votes.egress }) += 1;
+        }
+    }
+
+    /// Whether every hop is told or settled.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.told.iter().zip(&self.votes).all(|(told, votes)| told.is_some() || votes.settled().is_some())
+    }
+
+    /// The hook forward packets pass at each hop: told, else voted, else what is usual.
+    pub(crate) fn hooks(&self) -> Vec<Direction> {
+        let all = self.told.iter().zip(&self.votes).zip(&self.usual);
+        all.map(|((told, votes), usual)| told.or(votes.leaning()).unwrap_or(*usual)).collect()
+    }
+}
+
+/// Which way a packet goes that passes `hook` of a hop where forward packets pass `forward`.
+pub(crate) fn bound(forward: Direction, hook: Direction) -> Bound {
+    if forward == hook {
+        Bound::Forward
+    } else {
+        Bound::Backward
+    }
+}
+
+/// Without anything seen: one enters a namespace at ingress, leaves it at egress, and passes through it in by one interface and
+/// out by the next.
+fn usual(told: &[Option<Direction>], spaces: &[u64]) -> Vec<Direction> {
+    let mut hooks: Vec<Direction> = Vec::new();
+    for (hop, told) in told.iter().enumerate() {
+        let entered = hop > 0 && spaces[hop] != spaces[hop - 1];
+        let leaves = spaces.get(hop + 1).is_some_and(|next| *next != spaces[hop]);
+        let after_in = hooks.last() == Some(&Direction::Ingress);
+        let usual = match hop {
+            0 if leaves => Direction::Egress,
+            0 => Direction::Ingress,
+            _ if entered => Direction::Ingress,
+            _ if after_in => Direction::Egress,
+            _ => Direction::Ingress,
+        };
+        hooks.push(told.unwrap_or(usual));
+    }
+    hooks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::place;
+    use Direction::{Egress, Ingress};
+
+    fn raw(time_ns: u64, tag: u64, hop: usize, hook: Direction) -> Raw {
+        Raw([time_ns, 7, tag, u64::from(place(hop, hook)) << 40])
+    }
+
+    #[test]
+    fn hooks_are_found_from_either_direction_of_traffic() {
+        for backward in [false, true] {
+            let mut orientation = Orientation::new(vec![None; 3], &[1, 2, 2]);
+            let forward = [Egress, Ingress, Egress];
+            assert!(!orientation.is_settled());
+            for tag in 0..40 {
+                for step in 0..3_usize {
+                    let hop = if backward { 2 - step } else { step };
+                    let hook = if (forward[hop] == Ingress) == backward { Egress } else { Ingress };
+                    orientation.watch(&raw(tag * 100 + step as u64, tag, hop, hook));
+                }
+            }
+            assert!(orientation.is_settled());
+            assert_eq!(orientation.hooks(), forward);
+        }
+    }
+
+    #[test]
+    fn what_was_told_outweighs_what_is_seen() {
+        let mut orientation = Orientation::new(vec![Some(Ingress), None], &[1, 1]);
+        for tag in 0..40 {
+            orientation.watch(&raw(tag * 10, tag, 0, Egress));
+            orientation.watch(&raw(tag * 10 + 1, tag, 1, Ingress));
+        }
+        assert_eq!(orientation.hooks(), [Ingress, Ingress]);
+    }
+
+    #[test]
+    fn without_traffic_the_usual_is_taken() {
+        let hooks = |spaces: &[u64]| Orientation::new(vec![None; spaces.len()], spaces).hooks();
+        assert_eq!(hooks(&[1, 2, 2, 3]), [Egress, Ingress, Egress, Ingress]);
+        assert_eq!(hooks(&[1, 1]), [Ingress, Egress]);
+        assert_eq!(hooks(&[2, 2, 3]), [Ingress, Egress, Ingress]);
+    }
+}

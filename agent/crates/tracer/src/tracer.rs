@@ -1,0 +1,262 @@
+//! A running trace: a thread that empties the rings, aligns, and keeps to the budget.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use partywall_alignment::Passage;
+use partywall_clock as clock;
+
+use crate::budget::{self, Spent, ALL};
+use crate::engine::{Engine, HopLoss, Report};
+use crate::error::TraceError;
+use crate::hooks::Hooks;
+use crate::hop::Settings;
+use crate::record::{place, Raw, Tuple};
+use crate::rings::Rings;
+use partywall_bpf::tc::Direction;
+
+/// How often rings are emptied.
+const POLL: Duration = Duration::from_millis(2);
+/// How often cost is held against the budget.
+const BUDGET_NS: u64 = 200_000_000;
+/// A record is in the ring this long after its time at most, as good as always; later ones only come out of order.
+pub(crate) const SLACK_NS: u64 = 100_000;
+/// What a record is taken to cost where the program cannot be tried.
+const RECORD_NS_GUESSED: f64 = 150.0;
+/// Addresses of flows are told once, while there are not too many.
+const FLOWS_TOLD_MAX: usize = 1 << 16;
+
+/// A trace in progress; dropping it takes the hooks off.
+pub struct Tracer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    record_ns: Option<u32>,
+}
+
+/// What a tracer has to tell.
+#[derive(Debug)]
+pub struct Upshot {
+    /// What was found.
+    pub report: Report,
+    /// The addresses behind flows that it names, not told before.
+    pub flows: Vec<(u64, Tuple)>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+struct State {
+    hooks: Hooks,
+    engine: Engine,
+    settings: Settings,
+    ended: bool,
+    reported_ns: u64,
+    reported: Vec<HopLoss>,
+    told: HashSet<u64>,
+    checked_ns: u64,
+    checked_records: u64,
+    own_ns: u64,
+    cost: Option<f64>,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tracer {
+    /// Starts tracing, with hooks called after `name`.
+    ///
+    /// # Errors
+    /// [`TraceError`].
+    pub fn start(settings: Settings, name: &str) -> Result<Self, TraceError> {
+        let hooks = Hooks::new(&settings, name)?;
+        let record_ns = hooks.record_ns;
+        let remotes = settings.hops.iter().filter(|hop| hop.remote).count();
+        let engine = Engine::new(&settings, hooks.rings.cpus() + remotes, &hooks.spaces);
+        hooks.rings.sample_below(ALL);
+        let now = clock::now();
+        let state = State {
+            reported: vec![HopLoss::default(); settings.hops.len()],
+            hooks,
+            engine,
+            settings,
+            ended: false,
+            reported_ns: now,
+            told: HashSet::new(),
+            checked_ns: now,
+            checked_records: 0,
+            own_ns: 0,
+            cost: None,
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), ended: Condvar::new() });
+        let followed = shared.clone();
+        let body = move || follow(&followed);
+        let thread = thread::Builder::new().name("trace".into()).spawn(body);
+        let thread = thread.map_err(|error| TraceError::refused("starting a thread")(&error))?;
+        Ok(Self { shared, thread: Some(thread), record_ns })
+    }
+
+    /// What one record costs in the kernel here, if it could be tried.
+    #[must_use]
+    pub fn record_ns(&self) -> Option<u32> {
+        self.record_ns
+    }
+
+    /// A report, once it is time for one.
+    #[must_use]
+    pub fn take(&self) -> Option<Upshot> {
+        let mut state = self.shared.state();
+        (clock::now() >= state.reported_ns + state.settings.report_ns).then(|| state.upshot())
+    }
+
+    /// Takes records of a remote hop: of this hop's number, their times brought to this host's clock by `offset_ns`, within
+    /// `bound_ns`. All it saw before `told_ns`, on its own clock, is told.
+    pub fn feed(&self, hops: &[usize], records: &[Raw], told_ns: u64, offset_ns: i64, bound_ns: u64) {
+        let mut state = self.shared.state();
+        let cpus = state.hooks.rings.cpus();
+        for hop in hops {
+            let source = state.source(cpus, *hop);
+            state.engine.set_behind(source, bound_ns);
+        }
+        for raw in records {
+            let Some(&hop) = hops.get(raw.hop()) else { continue };
+            let source = state.source(cpus, hop);
+            state.engine.take(source, raw.moved(hop, offset_ns));
+        }
+        for hop in hops {
+            let source = state.source(cpus, *hop);
+            state.engine.told(source, told_ns.saturating_add_signed(offset_ns));
+        }
+    }
+
+    /// From now on no new packet is traced; returns when all that is on its way has arrived or is lost.
+    #[must_use]
+    pub fn close(&self) -> u64 {
+        let mut state = self.shared.state();
+        let now = clock::now();
+        state.engine.close(now);
+        now + state.settings.horizon_ns
+    }
+
+    /// Ends the trace, takes the hooks off, and tells the rest.
+    #[must_use]
+    pub fn stop(mut self) -> Upshot {
+        self.end();
+        let mut state = self.shared.state();
+        state.poll();
+        state.engine.finish();
+        state.upshot()
+    }
+
+    fn end(&mut self) {
+        self.shared.state().ended = true;
+        self.shared.ended.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn follow(shared: &Shared) {
+    let mut state = shared.state();
+    while !state.ended {
+        state.poll();
+        (state, _) = shared.ended.wait_timeout(state, POLL).unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+impl State {
+    /// Remote hops come after the CPUs, in the order of the path.
+    fn source(&self, cpus: usize, hop: usize) -> usize {
+        cpus + self.settings.hops[..hop].iter().filter(|hop| hop.remote).count()
+    }
+
+    fn poll(&mut self) {
+        let now = clock::now();
+        for cpu in 0..self.hooks.rings.cpus() {
+            let engine = &mut self.engine;
+            self.hooks.rings.drain(cpu, |raw| engine.take(cpu, raw));
+            self.engine.told(cpu, now.saturating_sub(SLACK_NS));
+        }
+        self.engine.advance(now);
+        if now >= self.checked_ns + BUDGET_NS {
+            self.check_budget(now);
+        }
+    }
+
+    fn check_budget(&mut self, now: u64) {
+        let records: u64 = losses(&self.hooks.rings, self.settings.hops.len()).iter().map(|hop| hop.recorded).sum();
+        let own_ns = clock::thread_cpu();
+        let spent = Spent {
+            elapsed_ns: now - self.checked_ns,
+            cpus: self.hooks.rings.cpus(),
+            records: records - self.checked_records,
+            record_ns: self.hooks.record_ns.map_or(RECORD_NS_GUESSED, f64::from),
+            own_ns: own_ns.saturating_sub(self.own_ns),
+        };
+        (self.checked_ns, self.checked_records, self.own_ns) = (now, records, own_ns);
+        self.cost = Some(spent.share());
+        let below = budget::next(self.engine.below(), spent.share(), self.settings.budget.unwrap_or(f64::INFINITY));
+        if below < self.engine.below() {
+            self.hooks.rings.sample_below(below);
+            self.engine.sample_below(below);
+        }
+    }
+
+    fn upshot(&mut self) -> Upshot {
+        let end_ns = clock::now();
+        let start_ns = std::mem::replace(&mut self.reported_ns, end_ns);
+        let counted = losses(&self.hooks.rings, self.settings.hops.len());
+        let hops = counted.iter().zip(&self.reported).map(|(now, before)| now.since(before)).collect();
+        self.reported = counted;
+        let report = Report { start_ns, end_ns, hops, cost: self.cost, ..self.engine.report() };
+        let flows = self.new_flows(&report);
+        Upshot { report, flows }
+    }
+
+    fn new_flows(&mut self, report: &Report) -> Vec<(u64, Tuple)> {
+        let named = report.ways.iter().flat_map(|way| way.slowest.iter().chain(&way.packets)).map(|passage: &Passage| passage.flow);
+        let mut new = Vec::new();
+        for flow in named {
+            if self.told.len() < FLOWS_TOLD_MAX && self.told.insert(flow) {
+                new.extend(self.hooks.tuple(flow).map(|tuple| (flow, tuple)));
+            }
+        }
+        new
+    }
+}
+
+impl HopLoss {
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            recorded: self.recorded.saturating_sub(before.recorded),
+            missed: self.missed.saturating_sub(before.missed),
+            untraced: self.untraced.saturating_sub(before.untraced),
+        }
+    }
+}
+
+/// What the kernel's side counted at each hop since the start.
+pub(crate) fn losses(rings: &Rings, hops: usize) -> Vec<HopLoss> {
+    let count = |hop| {
+        let sides = [Direction::Ingress, Direction::Egress].map(|hook| rings.count(usize::from(place(hop, hook))));
+        HopLoss {
+            recorded: sides.iter().map(|side| side.recorded).sum(),
+            missed: sides.iter().map(|side| side.lost).sum(),
+            untraced: sides.iter().map(|side| side.untraced).sum(),
+        }
+    };
+    (0..hops).map(count).collect()
+}

@@ -8,6 +8,7 @@ use partywall_clock as clock;
 use partywall_facts as facts;
 use partywall_kernels as kernels;
 use partywall_monitor::{CounterInfo, Missing};
+use partywall_wire::trace::{TraceClosed, TraceFeed, TraceSample, TraceStart, TraceStarted};
 use partywall_wire::{
     Calibrate, Calibrated, Clock, Event, Fault, Hello, HelloReply, MemoryCheck, MonitorAt, MonitorStart, Outcome, Request, Response,
     Schedule, Start, Stop, CODE_FAILED, CODE_METHOD, CODE_PARAMS, PROTOCOL,
@@ -19,6 +20,7 @@ use serde_json::{json, Value};
 
 use crate::monitor::Monitor;
 use crate::session::Sender;
+use crate::trace::Trace;
 use crate::workload::Workload;
 
 /// What the answering thread and the flushing thread share.
@@ -29,6 +31,7 @@ pub(crate) struct Shared(Arc<(Mutex<State>, Condvar)>);
 struct State {
     workloads: BTreeMap<String, Workload>,
     monitors: BTreeMap<String, Monitor>,
+    traces: BTreeMap<String, Trace>,
 }
 
 impl Shared {
@@ -38,7 +41,7 @@ impl Shared {
 
     /// Blocks while there is nothing to flush, so that an idle agent sleeps.
     pub(crate) fn wait_for_work(&self) {
-        let idle = |state: &mut State| state.workloads.is_empty() && state.monitors.is_empty();
+        let idle = |state: &mut State| state.workloads.is_empty() && state.monitors.is_empty() && state.traces.is_empty();
         drop(self.0 .1.wait_while(self.state(), idle).unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -48,6 +51,7 @@ impl Shared {
         let mut state = self.state();
         state.workloads.retain(|id, workload| !workload.take_events(id, &mut events));
         state.monitors.iter().for_each(|(id, monitor)| monitor.take_events(id, &mut events));
+        state.traces.iter().for_each(|(id, trace)| trace.take_events(id, &mut events));
         events
     }
 }
@@ -90,6 +94,13 @@ impl Agent {
             "monitor.start" => answer(params, |start: MonitorStart| self.watch(&start)),
             "monitor.schedule" => answer(params, |at: MonitorAt| self.watch_at(&at)),
             "monitor.stop" => answer(params, |stop: Stop| self.unwatch(&stop)),
+            "trace.start" => answer(params, |start: TraceStart| self.trace(&start)),
+            "trace.feed" => answer(params, |feed: TraceFeed| self.with_trace(&feed.id, |trace| trace.feed(&feed).map(|()| Outcome {}))),
+            "trace.sample" => {
+                answer(params, |to: TraceSample| self.with_trace(&to.id, |trace| trace.sample(to.below).map(|()| Outcome {})))
+            }
+            "trace.close" => answer(params, |stop: Stop| self.with_trace(&stop.id, Trace::close)),
+            "trace.stop" => answer(params, |stop: Stop| self.untrace(&stop)),
             _ => Err(Fault::new(CODE_METHOD, format!("no method is called {method:?}"))),
         }
     }
@@ -146,6 +157,30 @@ impl Agent {
     fn unwatch(&self, stop: &Stop) -> Result<Outcome, Fault> {
         let monitor = self.shared.state().monitors.remove(&stop.id);
         monitor.map(|_| Outcome {}).ok_or_else(|| failed(format!("no monitor {:?} is running", stop.id)))
+    }
+
+    fn trace(&self, start: &TraceStart) -> Result<TraceStarted, Fault> {
+        if self.shared.state().traces.contains_key(&start.id) {
+            return Err(failed(format!("trace {:?} is running already", start.id)));
+        }
+        let (trace, started) = Trace::start(start).map_err(failed)?;
+        self.shared.state().traces.insert(start.id.clone(), trace);
+        self.shared.0 .1.notify_all();
+        Ok(started)
+    }
+
+    fn with_trace<T>(&self, id: &str, act: impl FnOnce(&Trace) -> Result<T, String>) -> Result<T, Fault> {
+        let state = self.shared.state();
+        let trace = state.traces.get(id).ok_or_else(|| failed(format!("no trace {id:?} is running")))?;
+        act(trace).map_err(|why| failed(format!("trace {id:?}: {why}")))
+    }
+
+    /// Ends a trace and sends what it left before the answer.
+    fn untrace(&self, stop: &Stop) -> Result<Outcome, Fault> {
+        let trace = self.shared.state().traces.remove(&stop.id);
+        let trace = trace.ok_or_else(|| failed(format!("no trace {:?} is running", stop.id)))?;
+        trace.stop(&stop.id).iter().try_for_each(|event| self.sender.notify(event)).map_err(|error| failed(error.to_string()))?;
+        Ok(Outcome {})
     }
 
     /// Stops everything.
@@ -223,6 +258,11 @@ pub(crate) fn schema() -> Value {
             "workload.start": { "params": schema_for!(Start), "result": schema_for!(partywall_wire::Started) },
             "workload.calibrate": { "params": schema_for!(Calibrate), "result": schema_for!(Calibrated) },
             "workload.schedule": { "params": schema_for!(Schedule), "result": schema_for!(Outcome) },
+            "trace.start": { "params": schema_for!(TraceStart), "result": schema_for!(TraceStarted) },
+            "trace.feed": { "params": schema_for!(TraceFeed), "result": schema_for!(Outcome) },
+            "trace.sample": { "params": schema_for!(TraceSample), "result": schema_for!(Outcome) },
+            "trace.close": { "params": schema_for!(Stop), "result": schema_for!(TraceClosed) },
+            "trace.stop": { "params": schema_for!(Stop), "result": schema_for!(Outcome) },
             "workload.stop": { "params": schema_for!(Stop), "result": schema_for!(Outcome) },
         },
         "notifications": schema_for!(Event),

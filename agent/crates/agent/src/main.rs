@@ -5,6 +5,7 @@ mod command;
 mod dispatch;
 mod monitor;
 mod session;
+mod trace;
 mod workload;
 
 use std::io::Write;

@@ -117,8 +117,14 @@ impl Tracer {
 
     /// Takes records of a remote hop: of this hop's number, their times brought to this host's clock by `offset_ns`, within
     /// `bound_ns`. All it saw before `told_ns`, on its own clock, is told.
-    pub fn feed(&self, hops: &[usize], records: &[Raw], told_ns: u64, offset_ns: i64, bound_ns: u64) {
+    ///
+    /// # Errors
+    /// [`TraceError::Asked`] for a hop that is not remote.
+    pub fn feed(&self, hops: &[usize], records: &[Raw], told_ns: u64, offset_ns: i64, bound_ns: u64) -> Result<(), TraceError> {
         let mut state = self.shared.state();
+        if let Some(hop) = hops.iter().find(|&&hop| !state.settings.hops.get(hop).is_some_and(|hop| hop.remote)) {
+            return Err(TraceError::Asked(vec![format!("hop {hop} is none whose records come from elsewhere")]));
+        }
         let cpus = state.hooks.rings.cpus();
         for hop in hops {
             let source = state.source(cpus, *hop);
@@ -133,6 +139,7 @@ impl Tracer {
             let source = state.source(cpus, *hop);
             state.engine.told(source, told_ns.saturating_add_signed(offset_ns));
         }
+        Ok(())
     }
 
     /// From now on no new packet is traced; returns when all that is on its way has arrived or is lost.

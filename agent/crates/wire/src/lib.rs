@@ -8,6 +8,7 @@
 mod envelope;
 pub mod load;
 mod message;
+pub mod trace;
 
 pub use envelope::{
     decode, Fault, Notification, Request, Response, CODE_FAILED, CODE_METHOD, CODE_PARAMS, CODE_PARSE, CODE_REQUEST, MAX_LINE,

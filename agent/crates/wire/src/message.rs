@@ -8,6 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::trace::{Trace, TraceRecords};
+
 use crate::load::{LoadProgram, LoadSecond, LoadStarted};
 
 /// `hello`: the first request.
@@ -286,6 +288,10 @@ pub enum Event {
         /// In order of time within each thread.
         seconds: Vec<LoadSecond>,
     },
+    /// What a trace found.
+    Trace(Trace),
+    /// What a relay saw.
+    TraceRecords(TraceRecords),
     /// A workload ended by itself.
     Ended(Ended),
 }

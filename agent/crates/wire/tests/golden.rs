@@ -22,9 +22,12 @@ fn every_request_of_the_controller_is_understood() {
             "workload.start" => understood::<wire::Start>(&request.params),
             "workload.calibrate" => understood::<wire::Calibrate>(&request.params),
             "workload.schedule" => understood::<wire::Schedule>(&request.params),
-            "workload.stop" | "monitor.stop" => understood::<wire::Stop>(&request.params),
+            "workload.stop" | "monitor.stop" | "trace.close" | "trace.stop" => understood::<wire::Stop>(&request.params),
             "monitor.start" => understood::<wire::MonitorStart>(&request.params),
             "monitor.schedule" => understood::<wire::MonitorAt>(&request.params),
+            "trace.start" => understood::<wire::trace::TraceStart>(&request.params),
+            "trace.feed" => understood::<wire::trace::TraceFeed>(&request.params),
+            "trace.sample" => understood::<wire::trace::TraceSample>(&request.params),
             other => panic!("{other} is in the golden requests and not in this test"),
         }
     }

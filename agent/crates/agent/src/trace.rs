@@ -1,0 +1,283 @@
+//! The tracer as the agent runs it: what was asked in the contract's words, and what was found in them.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use base64::engine::general_purpose::STANDARD;
+use base64::Engine;
+use partywall_alignment::{Delay, Fate, Kind, Passage};
+use partywall_record::Histogram;
+use partywall_tracer::{Batch, End, Hook, Hop, HopLoss, Only, Raw, Relay, Report, Settings, Tracer, Translation, Tuple, Upshot, Way};
+use partywall_wire::trace as wire;
+use partywall_wire::Event;
+
+/// Hops a path has.
+const HOPS: std::ops::RangeInclusive<usize> = 2..=partywall_alignment::MAX_HOPS;
+/// Records in one message, so that none is too long a line.
+const RECORDS_MAX: usize = 40_000;
+const RECORD_BYTES: usize = 8 * Raw::WORDS;
+
+/// A running trace, or the part of one that elsewhere is put together.
+pub(crate) enum Trace {
+    Align(Tracer),
+    Relay(Relay),
+}
+
+impl Trace {
+    /// Starts what `start` asks for; all that is wrong with it is told at once.
+    pub(crate) fn start(start: &wire::TraceStart) -> Result<(Self, wire::TraceStarted), String> {
+        let settings = settings(start).map_err(|wrong| wrong.join("\n"))?;
+        if start.relay {
+            let relay = Relay::start(&settings, &start.id).map_err(|error| error.to_string())?;
+            return Ok((Self::Relay(relay), wire::TraceStarted { record_ns: None }));
+        }
+        let tracer = Tracer::start(settings, &start.id).map_err(|error| error.to_string())?;
+        let record_ns = tracer.record_ns();
+        Ok((Self::Align(tracer), wire::TraceStarted { record_ns }))
+    }
+
+    pub(crate) fn take_events(&self, id: &str, into: &mut Vec<Event>) {
+        match self {
+            Self::Align(tracer) => into.extend(tracer.take().map(|upshot| event(id, upshot))),
+            Self::Relay(relay) => into.extend(records(id, &relay.take())),
+        }
+    }
+
+    pub(crate) fn feed(&self, feed: &wire::TraceFeed) -> Result<(), String> {
+        let Self::Align(tracer) = self else { return Err("it is a relay, which takes no records".into()) };
+        let bytes = STANDARD.decode(&feed.records).map_err(|error| format!("records: {error}"))?;
+        if bytes.len() % RECORD_BYTES != 0 {
+            return Err(format!("records: {} bytes are no whole number of records", bytes.len()));
+        }
+        let records: Vec<Raw> = bytes.chunks_exact(RECORD_BYTES).map(raw).collect();
+        tracer.feed(&feed.hops, &records, feed.told_ns, feed.offset_ns, feed.bound_ns).map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn sample(&self, below: u64) -> Result<(), String> {
+        let Self::Relay(relay) = self else { return Err("it samples by its own budget; only a relay is told".into()) };
+        relay.sample_below(below);
+        Ok(())
+    }
+
+    pub(crate) fn close(&self) -> Result<wire::TraceClosed, String> {
+        let Self::Align(tracer) = self else { return Err("it is a relay; stop it".into()) };
+        Ok(wire::TraceClosed { until_ns: tracer.close() })
+    }
+
+    /// Ends it; what it had left.
+    pub(crate) fn stop(self, id: &str) -> Vec<Event> {
+        match self {
+            Self::Align(tracer) => vec![event(id, tracer.stop())],
+            Self::Relay(relay) => records(id, &relay.take()),
+        }
+    }
+}
+
+fn settings(start: &wire::TraceStart) -> Result<Settings, Vec<String>> {
+    let mut wrong = Vec::new();
+    if !start.relay && !HOPS.contains(&start.hops.len()) {
+        wrong.push(format!("{} hops: a path has {} to {}", start.hops.len(), HOPS.start(), HOPS.end()));
+    }
+    let most_ns = partywall_alignment::Settings::HORIZON_MAX_NS;
+    if !(1..=most_ns).contains(&start.horizon_ns) {
+        wrong.push(format!("horizon_ns: {} is out of range; give 1 to {most_ns}", start.horizon_ns));
+    }
+    if start.translations.len() > 4 {
+        wrong.push(format!("translations: {} are too many; four are possible", start.translations.len()));
+    }
+    let mut address =
+        |key: &str, text: &str| address(text).map_err(|why| wrong.push(format!("{key}: {why}"))).unwrap_or(Ipv6Addr::UNSPECIFIED);
+    let only = start.only.address.as_deref().map(|text| address("only.address", text));
+    let translations = start.translations.iter().map(|given| Translation {
+        outside: End { address: address("translations.outside", &given.outside.address), port: given.outside.port.unwrap_or(0) },
+        inside: End { address: address("translations.inside", &given.inside.address), port: given.inside.port.unwrap_or(0) },
+    });
+    let settings = Settings {
+        hops: start.hops.iter().map(hop).collect(),
+        horizon_ns: start.horizon_ns,
+        report_ns: start.report_ns,
+        budget: start.budget,
+        translations: translations.collect(),
+        only: Only { protocol: start.only.protocol, port: start.only.port, address: only },
+        slowest: start.slowest,
+        packets: start.packets,
+        ring_bytes: start.ring_bytes,
+    };
+    if wrong.is_empty() {
+        Ok(settings)
+    } else {
+        Err(wrong)
+    }
+}
+
+fn address(text: &str) -> Result<Ipv6Addr, String> {
+    match text.parse() {
+        Ok(IpAddr::V4(address)) => Ok(address.to_ipv6_mapped()),
+        Ok(IpAddr::V6(address)) => Ok(address),
+        Err(_) => Err(format!("{text:?} is no address; write for example 192.0.2.1 or 2001:db8::1")),
+    }
+}
+
+fn hop(hop: &wire::TraceHop) -> Hop {
+    let hook = hop.hook.map(|hook| match hook {
+        wire::TraceHook::In => Hook::Ingress,
+        wire::TraceHook::Out => Hook::Egress,
+    });
+    let wire::TraceHop { name, namespace, interface, remote, .. } = hop.clone();
+    Hop { name, namespace, interface, hook, remote }
+}
+
+fn raw(bytes: &[u8]) -> Raw {
+    let mut words = [0; Raw::WORDS];
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = bytes.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
+    }
+    Raw(words)
+}
+
+/// A relay's batch, in messages that are not too long.
+fn records(id: &str, batch: &Batch) -> Vec<Event> {
+    let pieces = batch.records.chunks(RECORDS_MAX).collect::<Vec<_>>();
+    let last = pieces.len().saturating_sub(1);
+    let pieces = if pieces.is_empty() { vec![&[][..]] } else { pieces };
+    let message = |(number, piece): (usize, &[Raw])| {
+        let bytes: Vec<u8> = piece.iter().flat_map(|raw| raw.0).flat_map(u64::to_le_bytes).collect();
+        // Of a piece that others follow, what is told ends with it.
+        let told_ns = if number == last { batch.told_ns } else { piece.last().map_or(0, Raw::time_ns) };
+        Event::TraceRecords(wire::TraceRecords {
+            id: id.into(),
+            records: STANDARD.encode(bytes),
+            told_ns,
+            hops: batch.hops.iter().map(missed).collect(),
+            flows: if number == 0 { batch.flows.iter().map(flow).collect() } else { Vec::new() },
+        })
+    };
+    pieces.into_iter().enumerate().map(message).collect()
+}
+
+fn event(id: &str, Upshot { report, flows }: Upshot) -> Event {
+    let Report { start_ns, end_ns, ways, hops, hooks, sampled, cost, live } = report;
+    let places = hops.len();
+    Event::Trace(wire::Trace {
+        id: id.into(),
+        start_ns,
+        end_ns,
+        ways: ways.into_iter().map(|one| way(one, places)).collect(),
+        hops: hops.iter().map(missed).collect(),
+        hooks: hooks.map(|hooks| hooks.into_iter().map(told_hook).collect()),
+        sampled,
+        cost,
+        live,
+        flows: flows.iter().map(flow).collect(),
+    })
+}
+
+fn told_hook(hook: Hook) -> wire::TraceHook {
+    match hook {
+        Hook::Ingress => wire::TraceHook::In,
+        Hook::Egress => wire::TraceHook::Out,
+    }
+}
+
+fn missed(loss: &HopLoss) -> wire::TraceMissed {
+    wire::TraceMissed { recorded: loss.recorded, missed: loss.missed, untraced: loss.untraced }
+}
+
+fn way(way: Way, places: usize) -> wire::TraceWay {
+    let tally = way.tally;
+    let step = |hop: &partywall_alignment::HopTally| wire::TraceStep {
+        packets: hop.packets,
+        bytes: hop.bytes,
+        lost: hop.lost,
+        astray: hop.astray,
+        duplicates: hop.duplicates,
+        reordered: hop.reordered,
+        skipped: hop.skipped,
+        stray: hop.stray,
+        delay: delay(&hop.delay),
+    };
+    wire::TraceWay {
+        steps: tally.hops.iter().take(places).map(step).collect(),
+        total: delay(&tally.total),
+        delivered: tally.delivered,
+        unfinished: tally.unfinished,
+        other: tally.other,
+        forced: way.forced,
+        slowest: way.slowest.iter().map(packet).collect(),
+        packets: way.packets.iter().map(packet).collect(),
+    }
+}
+
+fn delay(delay: &Delay) -> wire::TraceDelay {
+    let counted = delay.buckets.iter().enumerate().filter(|(_, &count)| count > 0);
+    let histogram = counted.map(|(bucket, &count)| (bucket as u32, u32::try_from(count).unwrap_or(u32::MAX))).collect();
+    let Delay { sum_ns, min_ns, max_ns, negative, negative_max_ns, .. } = *delay;
+    wire::TraceDelay { histogram: Histogram(histogram), sum_ns, min_ns, max_ns, negative, negative_max_ns }
+}
+
+fn packet(passage: &Passage) -> wire::TracePacket {
+    let fate = match passage.fate {
+        Fate::Delivered => "delivered",
+        Fate::Lost { .. } => "lost",
+        Fate::Astray { .. } => "astray",
+        Fate::Stray { .. } => "stray",
+        Fate::Other => "other",
+        Fate::Unfinished => "unfinished",
+    };
+    wire::TracePacket {
+        flow: hexadecimal(passage.flow),
+        tag: passage.tag,
+        length: passage.length,
+        stream: passage.kind == Kind::Range,
+        at_ns: passage.times[..passage.hops].to_vec(),
+        fate: fate.into(),
+    }
+}
+
+fn flow((flow, tuple): &(u64, Tuple)) -> wire::TraceFlow {
+    let shown = |address: Ipv6Addr| address.to_ipv4_mapped().map_or_else(|| address.to_string(), |four| four.to_string());
+    wire::TraceFlow {
+        flow: hexadecimal(*flow),
+        protocol: tuple.protocol,
+        from: shown(tuple.from.0),
+        from_port: tuple.from.1,
+        to: shown(tuple.to.0),
+        to_port: tuple.to.1,
+    }
+}
+
+fn hexadecimal(flow: u64) -> String {
+    format!("{flow:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_survive_the_contract() {
+        let sent = [Raw([1, u64::MAX, 3, 4]), Raw([5, 6, 7, 1 << 47])];
+        let batch = Batch { records: sent.to_vec(), told_ns: 9, ..Batch::default() };
+        let [Event::TraceRecords(event)] = &records("t", &batch)[..] else { panic!("one message") };
+        let bytes = STANDARD.decode(&event.records).unwrap();
+        assert_eq!((bytes.chunks_exact(RECORD_BYTES).map(raw).collect::<Vec<_>>(), event.told_ns), (sent.to_vec(), 9));
+    }
+
+    #[test]
+    fn a_long_batch_is_cut_and_each_piece_tells_only_its_own_time() {
+        let raws = (0..RECORDS_MAX as u64 + 5).map(|time_ns| Raw([time_ns, 0, 0, 0])).collect();
+        let events = records("t", &Batch { records: raws, told_ns: 1_000_000, ..Batch::default() });
+        let told: Vec<u64> = events.iter().map(|event| if let Event::TraceRecords(event) = event { event.told_ns } else { 0 }).collect();
+        assert_eq!(told, [RECORDS_MAX as u64 - 1, 1_000_000]);
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once() {
+        let start = serde_json::json!({
+            "id": "t", "hops": [], "horizon_ns": 0, "report_ns": 1, "slowest": 1, "packets": 1, "ring_bytes": 1,
+            "only": { "address": "here" },
+        });
+        let wrong = settings(&serde_json::from_value(start).unwrap()).unwrap_err();
+        assert_eq!(wrong.len(), 3, "{wrong:?}");
+        assert!(wrong[0].contains("0 hops") && wrong[1].contains("horizon_ns") && wrong[2].contains("\"here\""));
+    }
+}

@@ -53,8 +53,9 @@ class CarryOver(Frozen):
     """Whether the effect still moved inside the slots, or outlasted them.
 
     drift: late half against early half, relative to the baseline's. deferred: what quiet slots later still felt; None
-    if nothing was seen. present: either is more than negligible. slot_ns: as measured. lengthened: how many times as
-    long as planned; 0 if it is as planned.
+    if nothing was seen. longer: the isolation factor late in long blocks less that of the others; None if there are
+    none. present: one of them is more than negligible. slot_ns: as measured. lengthened: how many times as long as
+    planned; 0 if it is as planned.
     """
 
     drift: Estimate
@@ -62,6 +63,7 @@ class CarryOver(Frozen):
     slot_ns: int
     lengthened: int = 0
     deferred: Deferred | None = None
+    longer: Estimate | None = None
 
 
 class Cause(Frozen):

@@ -40,7 +40,7 @@ class Observation:
     time over wall time of the victim's threads. achieved: rate of each aggressor in the same window, as a fraction of
     its calibrated maximum. straddle: share of the window whose slices reach beyond the slot: their work is partly
     another treatment's. counters: per second (totals) or last value (gauges). disturbed: named disturbances that
-    were not ours.
+    were not ours. long: of a long block, which tells of counters and carry-over but not of the isolation factor.
     """
 
     trial: str
@@ -58,3 +58,4 @@ class Observation:
     counters: dict[str, float] = field(default_factory=dict)
     disturbed: tuple[str, ...] = ()
     straddle: float = 0.0
+    long: bool = False

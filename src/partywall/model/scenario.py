@@ -126,9 +126,14 @@ class Goal(Frozen):
 class Timing(Frozen):
     """How time is cut. The defaults suit most hosts; a run lengthens slots that prove too short."""
 
-    slice: DurationNs = Field(10_000_000, ge=1_000_000)
-    slot: DurationNs = Field(100_000_000, ge=20_000_000, description="the measured part of a slot, after the guard")
-    guard: DurationNs = Field(10_000_000, ge=0, description="left out after each switch, at the least")
+    slice: DurationNs = Field(2_000_000, ge=1_000_000)
+    slot: DurationNs = Field(10_000_000, ge=4_000_000, description="the measured part of a slot, after the guard")
+    guard: DurationNs = Field(2_000_000, ge=0, description="left out after each switch, at the least")
+    long: DurationNs = Field(
+        100_000_000,
+        ge=20_000_000,
+        description="the same in long blocks, in which counters are read and which show whether effects carry over",
+    )
     slot_max: DurationNs = Field(4_000_000_000, description="slots that carry over are lengthened up to this")
 
 

@@ -3,6 +3,6 @@
 from partywall.plan.make import make
 from partywall.plan.order import order, visits
 from partywall.plan.placement import Topology
-from partywall.plan.timing import lay_out
+from partywall.plan.timing import lay_out, long_every
 
-__all__ = ["Topology", "lay_out", "make", "order", "visits"]
+__all__ = ["Topology", "lay_out", "long_every", "make", "order", "visits"]

@@ -30,9 +30,12 @@ SET_UP_PER_AGGRESSOR_NS = 250_000_000
 LIMIT_PERIOD_NS = 100_000_000
 LIMIT_SLOT_NS = 5 * LIMIT_PERIOD_NS
 LIMIT_GUARD_NS = 2 * LIMIT_PERIOD_NS
-# A command's own pace of reporting is not known beforehand; half-second slots suit tools
-# that report four times a second or faster.
+# A command's own pace of reporting is not known beforehand; slots that prove too short for it are lengthened.
 COMMAND_SETTLE_NS = 50_000_000
+COMMAND_SLOT_NS = 100_000_000
+# Neighbours on one CPU take turns of some milliseconds, and one that just woke goes first: a slot must hold many turns.
+TURNS_SLOT_NS = 100_000_000
+TURNS_GUARD_NS = 20_000_000
 
 
 def make(scenario: Scenario, topology: Topology, catalogue: Catalogue, seed: int | None = None) -> Plan:
@@ -80,6 +83,7 @@ def _trial(
         for other, aggressor in scenario.aggressors.items()
     }
     concerned = factors.concerning(scenario, live, name)
+    shared = frozenset(other for other, cpus in placed.items() if set(cpus) & set(own))
     return Trial(
         id=f"{number:03d}-{name}",
         victim_name=name,
@@ -88,17 +92,22 @@ def _trial(
         aggressors=scenario.aggressors,
         aggressor_cpus=placed,
         levels=levels,
-        treatments=tuple(_treatments(scenario, victim, concerned, catalogue)),
+        treatments=tuple(_treatments(scenario, victim, concerned, catalogue, shared)),
     )
 
 
-def _treatments(scenario: Scenario, victim: Victim, live: factors.Factors, catalogue: Catalogue) -> Iterator[Treatment]:
+def _treatments(
+    scenario: Scenario, victim: Victim, live: factors.Factors, catalogue: Catalogue, shared: frozenset[str]
+) -> Iterator[Treatment]:
+    """shared: the aggressors on the victim's own CPUs."""
     timing = scenario.timing
+    if victim.command is not None:
+        timing = timing.model_copy(update={"slot": max(timing.slot, COMMAND_SLOT_NS)})
     base = _settle(victim, victim.probe, catalogue)
     guard_ns = max(timing.guard, base[0])
     yield Treatment(id=BASELINE, label="baseline", role="baseline", guard_ns=guard_ns, slot_ns=timing.slot)
     yield Treatment(id=NULL, label="null", role="null", intensities={NULL: 1.0}, guard_ns=guard_ns, slot_ns=timing.slot)
-    pressed = list(_pressed(scenario.aggressors, timing, guard_ns, catalogue))
+    pressed = list(_pressed(scenario.aggressors, timing, guard_ns, catalogue, shared))
     yield from pressed
     for levels in factors.combinations(live):
         if levels:
@@ -106,10 +115,15 @@ def _treatments(scenario: Scenario, victim: Victim, live: factors.Factors, catal
 
 
 def _pressed(
-    aggressors: dict[str, Aggressor], timing: Timing, guard_ns: int, catalogue: Catalogue
+    aggressors: dict[str, Aggressor], timing: Timing, guard_ns: int, catalogue: Catalogue, shared: frozenset[str]
 ) -> Iterator[Treatment]:
     for name, aggressor in aggressors.items():
         rise_ns, release_ns = _settle(aggressor, aggressor.stressor, catalogue)
+        slot_ns = timing.slot
+        if aggressor.command is not None:
+            slot_ns = max(slot_ns, COMMAND_SLOT_NS)
+        if name in shared:
+            slot_ns, rise_ns = max(slot_ns, TURNS_SLOT_NS), max(rise_ns, TURNS_GUARD_NS)
         for intensity in aggressor.intensity:
             suffix = "" if len(aggressor.intensity) == 1 and intensity == 1 else f" at {intensity:g}"
             yield Treatment(
@@ -119,7 +133,7 @@ def _pressed(
                 aggressor=name,
                 intensities={name: intensity},
                 guard_ns=max(guard_ns, rise_ns),
-                slot_ns=timing.slot,
+                slot_ns=slot_ns,
                 release_ns=release_ns,
             )
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from partywall.clock import Clock, Monotonic
 from partywall.errors import AgentError, TrialError
 from partywall.model.observation import Observation
-from partywall.model.plan import Plan, Slot, Trial
-from partywall.plan import lay_out, order, visits
+from partywall.model.plan import Plan, Slot, Treatment, Trial
+from partywall.plan import lay_out, long_every, order, visits
 from partywall.run.limiter import Limiter
 from partywall.run.progress import Progress
 from partywall.run.recorder import Recorder
@@ -24,8 +24,10 @@ from partywall.store import RunDirectory
 LEAD_NS = 300_000_000
 # The least that is needed for a schedule to arrive in time.
 LEAD_MIN_NS = 60_000_000
-# Blocks before the first look at carry-over; fewer would not show it.
-PILOT_BLOCKS = 10
+# Numbers of blocks at which it is looked whether effects carry over; fewer would not show it, and later it is dear.
+PILOT_BLOCKS = (20, 60, 180)
+# Schedules are sent for at least this much time at once, so that short blocks cost the controller little.
+BATCH_NS = 250_000_000
 # Blocks before the first look at how often the victim reports, and the most of a window that may lie in slices which
 # reach beyond their slot.
 COARSE_BLOCKS = 3
@@ -60,12 +62,13 @@ class Tally:
     failures: int = 0
     finished: bool = False
     visits_done: set[str] = field(default_factory=set)
-    pilot_tested: set[int] = field(default_factory=set)
+    pilot_tested: set[tuple[int, int]] = field(default_factory=set)
     coarse_tested: set[int] = field(default_factory=set)
 
     @property
     def blocks(self) -> int:
-        return len({o.block for o in self.observations})
+        """Those that tell of isolation factors."""
+        return len({o.block for o in self.observations if not o.long})
 
 
 def execute(
@@ -179,20 +182,42 @@ class Visitor:
         began_ns, before = start_ns, None
         limiter = Limiter(stage, self.clock)
         while not tally.finished and self._goes_on(tally, start_ns - began_ns, share_ns, last=last):
-            treatments = [tally.trial.treatment(id_) for id_ in order(self.plan.seed, tally.trial, tally.next_block)]
             start_ns = max(start_ns, self.clock.now_ns() + LEAD_MIN_NS)
-            slots = lay_out(treatments, start_ns, before, grid_ns=self.plan.timing.slice, stretch=tally.stretch)
-            recorder.expect(tally.next_block, tally.stretch, slots)
-            send(stage, slots)
+            slots, read = self._batch(recorder, tally, start_ns, before)
+            send(stage, slots, read)
             limiter.follow(slots)
-            tally.next_block += 1
-            start_ns, before = slots[-1].end_ns, treatments[-1]
+            start_ns, before = slots[-1].end_ns, tally.trial.treatment(slots[-1].treatment)
             self.clock.sleep_until(start_ns - LEAD_NS)
             self._settle(recorder, limiter, tally)
             limiter.check()
         limiter.follow(())
         recorder.wait_for_all(self.clock)
         self._settle(recorder, limiter, tally)
+
+    def _batch(
+        self, recorder: Recorder, tally: Tally, start_ns: int, before: Treatment | None
+    ) -> tuple[list[Slot], list[int]]:
+        """The next blocks, at least one: their slots, and the moments at which counters are read."""
+        timing, slots, read = self.plan.timing, list[Slot](), list[int]()
+        every = long_every(tally.trial, timing.long, tally.stretch)
+        at_ns = start_ns
+        while not slots or at_ns - start_ns < BATCH_NS:
+            treatments = [tally.trial.treatment(id_) for id_ in order(self.plan.seed, tally.trial, tally.next_block)]
+            long = every is not None and tally.next_block % every == 0
+            block = lay_out(
+                treatments,
+                at_ns,
+                before,
+                grid_ns=timing.slice,
+                stretch=tally.stretch,
+                at_least_ns=timing.long if long else 0,
+            )
+            recorder.expect(tally.next_block, tally.stretch, block, long=long)
+            read += readings(block) if long or every is None else []
+            slots += block
+            tally.next_block += 1
+            at_ns, before = block[-1].end_ns, treatments[-1]
+        return slots, read
 
     def _goes_on(self, tally: Tally, elapsed_ns: int, share_ns: int, *, last: bool) -> bool:
         if last and tally.blocks < self.plan.scenario.min_blocks:
@@ -227,15 +252,16 @@ class Visitor:
         self.progress.block(tally.trial.id, tally.blocks, text)
 
     def _too_short(self, tally: Tally) -> str:
-        """Why slots must be longer, or nothing. Each length is looked at twice at the most."""
+        """Why slots must be longer, or nothing. Each length is looked at a few times at the most."""
         if not self._may_stretch(tally):
             return ""
         if tally.blocks >= COARSE_BLOCKS and tally.stretch not in tally.coarse_tested:
             tally.coarse_tested.add(tally.stretch)
-            if statistics.median(o.straddle for o in tally.observations) > STRADDLE_MAX:
+            if statistics.median(o.straddle for o in tally.observations if not o.long) > STRADDLE_MAX:
                 return "the victim reports too seldom for such short slots"
-        if tally.blocks >= PILOT_BLOCKS and tally.stretch not in tally.pilot_tested:
-            tally.pilot_tested.add(tally.stretch)
+        reached = [(tally.stretch, blocks) for blocks in PILOT_BLOCKS if tally.blocks >= blocks]
+        if reached and reached[-1] not in tally.pilot_tested:
+            tally.pilot_tested.add(reached[-1])
             if self.decisions.carries_over(tally.trial, tally.observations):
                 return "effects carry over between slots"
         return ""
@@ -259,7 +285,7 @@ def all_cpus() -> set[int]:
 _ALLOWED = os.sched_getaffinity(0)
 
 
-def send(stage: Stage, slots: Sequence[Slot]) -> None:
+def send(stage: Stage, slots: Sequence[Slot], read_ns: Sequence[int]) -> None:
     """Tells every aggressor when to press in these slots, and the monitor when to read."""
     trial = stage.trial
     names = {name for slot in slots for name in trial.treatment(slot.treatment).intensities}
@@ -272,7 +298,8 @@ def send(stage: Stage, slots: Sequence[Slot]) -> None:
         if switches[-1][1]:
             switches.append((slots[-1].end_ns, 0.0))
         stage.schedule(name, switches)
-    stage.client(MONITOR).call("monitor.schedule", id=MONITOR, at_ns=readings(slots))
+    if read_ns:
+        stage.client(MONITOR).call("monitor.schedule", id=MONITOR, at_ns=list(read_ns))
 
 
 def readings(slots: Sequence[Slot]) -> list[int]:

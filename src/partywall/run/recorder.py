@@ -39,9 +39,9 @@ class Recorder:
         self._expected: deque[tuple[Block, int]] = deque()
         self._tail: deque[str] = deque(maxlen=3)
 
-    def expect(self, number: int, stretch: int, slots: Sequence[Slot]) -> None:
+    def expect(self, number: int, stretch: int, slots: Sequence[Slot], *, long: bool = False) -> None:
         """A block was scheduled."""
-        self._expected.append((Block(self._stage.trial.id, number, tuple(slots)), stretch))
+        self._expected.append((Block(self._stage.trial.id, number, tuple(slots), long=long), stretch))
 
     def complete(self) -> Iterator[tuple[tuple[Observation, ...], dict[str, Any]]]:
         """Blocks that became complete, with the event to write; without observations if some slot is not known."""
@@ -119,11 +119,18 @@ class Recorder:
     def _as_samples(self) -> Samples:
         values = np.array([[np.nan if v is None else v for v in row] for _, row in self._samples], dtype=float)
         at_ns = np.array([at for at, _ in self._samples], dtype=np.int64)
-        return Samples(self._counters, at_ns, values.reshape(len(at_ns), -1))
+        return Samples(self._counters, at_ns, values.reshape(len(at_ns), len(self._counters)))
 
     def _event(self, block: Block, stretch: int) -> dict[str, Any]:
         slots = [slot.model_dump() for slot in block.slots]
-        return {"trial": block.trial, "visit": self._visit, "block": block.number, "stretch": stretch, "slots": slots}
+        return {
+            "trial": block.trial,
+            "visit": self._visit,
+            "block": block.number,
+            "stretch": stretch,
+            "long": block.long,
+            "slots": slots,
+        }
 
     def _forget(self, before_ns: int) -> None:
         for window in self._windows.values():

@@ -40,9 +40,10 @@ def analyse(evidence: Evidence) -> Findings:
     curves: list[Curve] = []
     for trial in plan.trials:
         series = of_trial(evidence.observations, trial.id)
+        long = of_trial(evidence.observations, trial.id, long=True)
         band = band_of(trial, series)
-        found = cells_of(trial, series, band, plan.scenario.min_blocks)
-        cells += _with_causes(series, found, evidence)
+        found = cells_of(trial, series, long, band, plan.scenario.min_blocks)
+        cells += _with_causes(long if long.blocks else series, found, evidence)
         curves += curves_of(trial, series, found)
         bands += [band] if band else []
     return Findings(
@@ -102,7 +103,9 @@ def carry_over(observations: Iterable[Observation], treatments: Sequence[Treatme
     observations = tuple(observations)
     if not observations:
         return {}
-    return carryover.carry_over(of_trial(observations, observations[0].trial), treatments)
+    trial = observations[0].trial
+    short, long = (of_trial(observations, trial, long=which) for which in (False, True))
+    return carryover.carry_over(short, long, treatments)
 
 
 def _with_causes(series: Series, cells: Sequence[Cell], evidence: Evidence) -> list[Cell]:
@@ -135,11 +138,14 @@ def _warnings(
         f"trial {trial}: an aggressor that presses on nothing had an effect; the A/A check failed" for trial in failed
     ]
     said += dict.fromkeys(text for cell in cells if (text := _outlasting(cell)))
-    disturbed = sum(bool(o.disturbed) for o in observations)
-    if disturbed > DISTURBED_SHARE * len(observations):
-        names = ", ".join(sorted({name.split()[0] for o in observations for name in o.disturbed}))
+    with_long = {o.trial for o in observations if o.long}
+    watched = [o for o in observations if o.long or o.trial not in with_long]
+    disturbed = sum(bool(o.disturbed) for o in watched)
+    if disturbed > DISTURBED_SHARE * len(watched):
+        names = ", ".join(sorted({name.split()[0] for o in watched for name in o.disturbed}))
+        where = "of long blocks " if with_long else ""
         said.append(
-            f"{disturbed} of {len(observations)} slots were disturbed by others ({names}); "
+            f"{disturbed} of {len(watched)} slots {where}were disturbed by others ({names}); "
             "they are kept, and the intervals are wider for it"
         )
     return said

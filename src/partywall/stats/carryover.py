@@ -1,7 +1,11 @@
-"""Carry-over: whether an effect still moves inside the slots, or outlasts them; they then are too short for it."""
+"""Carry-over: whether an effect still moves inside the slots, outlasts them, or is another one in longer slots.
+
+The slots then are too short for it.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +14,7 @@ from partywall.model.finding import CarryOver, Deferred, Estimate
 from partywall.model.observation import Observation
 from partywall.model.plan import Treatment
 from partywall.stats.deferred import deferred_of
-from partywall.stats.interval import Array, mean_interval
+from partywall.stats.interval import Array, mean_interval, ratio_of_means
 from partywall.stats.series import Pair, Series, pairs_of
 
 NEGLIGIBLE = 0.005
@@ -21,18 +25,26 @@ NEGLIGIBLE_SHARE = 0.1
 
 
 ALPHA = 0.05
-"""For all treatments of a trial together, shared by both tests: one that is present lengthens every slot of the trial,
+"""For all treatments of a trial together, shared by the tests: one that is present lengthens every slot of the trial,
 so a chance finding among many is dear."""
 
+_TESTS = 3
 
-def carry_over_of(pair: Pair, planned_ns: int, level: float = 0.95, deferred: Deferred | None = None) -> CarryOver:
-    """Late half against early half of the treated slots, less the same of the baseline's; or what came after."""
+
+def carry_over_of(
+    pair: Pair, planned_ns: int, level: float = 0.95, deferred: Deferred | None = None, long: Pair | None = None
+) -> CarryOver:
+    """Late half against early half of the treated slots, less the same of the baseline's; and the other two tests.
+
+    deferred: what came after. long: the same treatments in long blocks.
+    """
     slot_ns = int(np.median([o.end_ns - o.start_ns for o in pair.treated]))
     times = round(slot_ns / planned_ns)
     drift = mean_interval(_half_difference(pair.treated) - _half_difference(pair.baseline), level)
     loss = abs(1 - pair.factor().value)
     tolerance = max(NEGLIGIBLE, NEGLIGIBLE_SHARE * loss)
-    moving = _excludes_zero(drift) and abs(drift.value) > tolerance
+    longer = _longer(pair, long, level) if long is not None and long.comparable else None
+    moving = any(_excludes_zero(found) and abs(found.value) > tolerance for found in (drift, longer) if found)
     if deferred is not None and abs(deferred.change.value) <= tolerance:
         deferred = None
     return CarryOver(
@@ -41,15 +53,35 @@ def carry_over_of(pair: Pair, planned_ns: int, level: float = 0.95, deferred: De
         slot_ns=slot_ns,
         lengthened=times if times > 1 else 0,
         deferred=deferred,
+        longer=longer,
     )
 
 
-def carry_over(series: Series, treatments: Sequence[Treatment]) -> dict[str, CarryOver]:
-    """By treatment id, for those with enough blocks to say."""
+def carry_over(series: Series, long: Series, treatments: Sequence[Treatment]) -> dict[str, CarryOver]:
+    """By treatment id, for those with enough blocks to say. long: of the long blocks, where there are any."""
     pairs = list(pairs_of(series, treatments))
-    level = 1 - ALPHA / 2 / max(1, len(pairs))
-    late = deferred_of(series, treatments, ALPHA / 2)
-    return {t.id: carry_over_of(pair, t.slot_ns, level, late.get(t.id)) for t, pair in pairs if pair.comparable}
+    beside = {treatment.id: pair for treatment, pair in pairs_of(long, treatments)}
+    level = 1 - ALPHA / _TESTS / max(1, len(pairs))
+    late = deferred_of(long, treatments, ALPHA / _TESTS / 2) | deferred_of(series, treatments, ALPHA / _TESTS / 2)
+    return {
+        t.id: carry_over_of(pair, t.slot_ns, level, late.get(t.id), beside.get(t.id))
+        for t, pair in pairs
+        if pair.comparable
+    }
+
+
+def _longer(pair: Pair, long: Pair, level: float) -> Estimate:
+    """The factor in the late halves of long slots less that of the others.
+
+    A block is either long or not, so their errors add as squares.
+    """
+    late = ratio_of_means(
+        long.treated_values(lambda o: o.late_rate), long.baseline_values(lambda o: o.late_rate), level
+    )
+    usual = pair.factor(level)
+    value, half = late.value - usual.value, math.hypot(late.half_width, usual.half_width)
+    method = "difference of two independent ratios"
+    return Estimate(value=value, low=value - half, high=value + half, level=level, n=late.n, method=method)
 
 
 def _half_difference(observations: tuple[Observation, ...]) -> Array:

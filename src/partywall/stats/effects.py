@@ -42,11 +42,12 @@ def band_of(trial: Trial, series: Series) -> Band | None:
     return Band(trial=trial.id, low=math.exp(-reach), high=math.exp(reach), null=found)
 
 
-def cells_of(trial: Trial, series: Series, band: Band | None, min_blocks: int) -> tuple[Cell, ...]:
-    """A cell for every treatment with enough blocks to give an interval."""
-    lasting = carry_over(series, trial.treatments)
+def cells_of(trial: Trial, series: Series, long: Series, band: Band | None, min_blocks: int) -> tuple[Cell, ...]:
+    """A cell for every treatment with enough blocks to give an interval. long: of the long blocks, if there are any."""
+    lasting = carry_over(series, long, trial.treatments)
+    watched = {t.id: pair for t, pair in pairs_of(long if long.blocks else series, trial.treatments)}
     return tuple(
-        _cell(trial, t, series, pair, band, lasting[t.id], min_blocks)
+        _cell(trial, t, series, pair, watched[t.id], band, lasting[t.id], min_blocks)
         for t, pair in pairs_of(series, trial.treatments)
         if pair.comparable
     )
@@ -79,6 +80,7 @@ def _cell(
     treatment: Treatment,
     series: Series,
     pair: Pair,
+    watched: Pair,
     band: Band | None,
     lasting: CarryOver,
     min_blocks: int,
@@ -119,7 +121,7 @@ def _cell(
         variation=variation[0] if variation else None,
         carry_over=lasting,
         seen=seen,
-        warnings=tuple(warn for warn, holds in raised.items() if holds) + _disturbances(pair),
+        warnings=tuple(warn for warn, holds in raised.items() if holds) + _disturbances(watched),
     )
 
 

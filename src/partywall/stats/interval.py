@@ -26,6 +26,9 @@ Array = NDArray[np.float64]
 FEWEST = 4
 """Below this many blocks no interval is given at all."""
 
+MOST = 1000
+"""Beyond this many blocks neighbours are taken together, for the work grows faster than their number."""
+
 METHOD = "mean of block values; low-frequency cosine transforms, persistence integrated out"
 RATIO_METHOD = "ratio of mean rates, delta method; low-frequency cosine transforms, persistence integrated out"
 
@@ -65,6 +68,18 @@ class Mixture:
         return np.asarray((low + high) / 2, dtype=np.float64)
 
 
+def _batched(series: Array) -> Array:
+    """Means of neighbouring blocks where there are very many: what low frequencies tell is all in them.
+
+    Up to MOST − 1 of the last blocks are in no batch; the mean itself is taken of all.
+    """
+    per_batch = -(-series.shape[-1] // MOST)
+    if per_batch == 1:
+        return series
+    batches = series.shape[-1] // per_batch
+    return np.asarray(series[..., : batches * per_batch].reshape(*series.shape[:-1], batches, per_batch).mean(axis=-1))
+
+
 def transforms_used(n: int) -> int:
     """How many cosine transforms are looked at: all of a short series, ever lower frequencies of a long one."""
     return min(n - 1, int(2.5 * n ** (2 / 3)))
@@ -99,9 +114,10 @@ def _trust_in_mixtures(n: int) -> float:
 
 def error_of_mean(series: Array) -> Mixture:
     """Distribution of the error of the mean of each series. series: shape (series…, blocks), at least FEWEST blocks."""
+    if series.shape[-1] < FEWEST:
+        raise ValueError(f"{series.shape[-1]} blocks are too few for an interval; at least {FEWEST} are needed")
+    series = _batched(series)
     n = series.shape[-1]
-    if n < FEWEST:
-        raise ValueError(f"{n} blocks are too few for an interval; at least {FEWEST} are needed")
     used = transforms_used(n)
     cosine, mean, prior = _shapes(n)
     spread = series.std(axis=-1, keepdims=True)

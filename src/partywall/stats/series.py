@@ -94,11 +94,11 @@ class Series:
         return Pair(first, second, _rates(first) / halfway, _rates(second) * halfway)
 
 
-def of_trial(observations: Iterable[Observation], trial: str) -> Series:
-    """The observations of one trial, arranged."""
+def of_trial(observations: Iterable[Observation], trial: str, *, long: bool = False) -> Series:
+    """The observations of one trial, arranged: those of its long blocks, or those of all the others."""
     blocks: dict[int, dict[str, Observation]] = {}
     for observation in sorted(observations, key=lambda o: (o.start_ns, o.block)):
-        if observation.trial == trial:
+        if observation.trial == trial and observation.long == long:
             blocks.setdefault(observation.block, {})[observation.treatment] = observation
     return Series.of(blocks.values())
 

@@ -37,6 +37,7 @@ class _Stretched(_OfTrial):
 class _BlockDone(_OfVisit):
     block: int
     stretch: int
+    long: bool = False
     slots: list[Slot] = Field(min_length=1)
 
 

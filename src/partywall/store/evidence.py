@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from partywall.agent import counters as monitor
 from partywall.agent.metric import Extractor
@@ -35,14 +34,14 @@ def evidence(run: RunDirectory) -> Evidence:
     counters: dict[str, Counter] = {}
     for trial in plan.trials:
         blocks = valid_blocks(run, trial)
-        tables = _Tables(run.path, trial.id)
+        tables = _Tables(run.path, trial)
         samples = _samples(run, trial.id, tables)
         for visit in samples.values():
             counters |= {c.name: replace(c, phrase=monitor.phrase(c.name)) for c in visit.counters}
         maxima = {event["visit"]: event["rate_max"] for event in run.events("visit") if event["trial"] == trial.id}
         for event in blocks:
             block = _block(event)
-            windows = tables.windows(block)
+            windows = tables.windows(event["visit"], block)
             if VICTIM not in windows:
                 raise _no_slices(run, event)
             observations += observe(
@@ -53,7 +52,7 @@ def evidence(run: RunDirectory) -> Evidence:
                 maxima.get(event["visit"], {}),
                 samples.get(event["visit"]),
             )
-        timeline[trial.id] = tuple(_timeline(tables, [_block(event) for event in blocks[:TIMELINE_BLOCKS]]))
+        timeline[trial.id] = tuple(_timeline(tables, blocks[:TIMELINE_BLOCKS]))
     ended = [event["kind"] for event in run.events("run_started", "run_ended")]
     return Evidence(
         run=run.name,
@@ -89,7 +88,8 @@ def _no_slices(run: RunDirectory, event: Mapping[str, Any]) -> UsageError:
 
 
 def _block(event: Mapping[str, Any]) -> Block:
-    return Block(event["trial"], event["block"], tuple(Slot.model_validate(slot) for slot in event["slots"]))
+    slots = tuple(Slot.model_validate(slot) for slot in event["slots"])
+    return Block(event["trial"], event["block"], slots, long=event.get("long", False))
 
 
 def _samples(run: RunDirectory, trial: str, tables: _Tables) -> dict[str, Samples]:
@@ -106,51 +106,47 @@ def _samples(run: RunDirectory, trial: str, tables: _Tables) -> dict[str, Sample
 
 
 class _Tables:
-    """The Parquet files of one trial."""
+    """The Parquet files of one trial. Holds one visit's slices at a time, for those of a long run would fill memory."""
 
-    def __init__(self, run: Path, trial: str) -> None:
+    def __init__(self, run: Path, trial: Trial) -> None:
         self._run = run
         self._trial = trial
-        rows = [*self._slice_rows(), *self._metric_rows()]
-        self._rows = sorted(rows, key=lambda row: int(row["start_ns"]))
-        self._starts = np.array([row["start_ns"] for row in self._rows], dtype=np.int64)
-        longest = max((row["end_ns"] - row["start_ns"] for row in self._rows), default=0)
-        self._longest_ns = int(longest)
+        self._visit = ""
+        self._windows: dict[str, Window] = {}
 
     def samples(self, visit: str) -> dict[str, list[Any]] | None:
-        file = self._run / "samples" / f"{self._trial}~{visit}.parquet"
+        file = self._file("samples", visit)
         return table(file, SAMPLES).to_pydict() if file.exists() else None
 
-    def windows(self, block: Block) -> dict[str, Window]:
-        """Slices by workload that overlap a block."""
-        first = int(np.searchsorted(self._starts, block.slots[0].start_ns - self._longest_ns))
-        last = int(np.searchsorted(self._starts, block.slots[-1].end_ns))
-        windows: dict[str, Window] = {}
-        for row in self._rows[first:last]:
-            if row["end_ns"] > block.slots[0].start_ns:
-                windows.setdefault(row["workload"], Window()).rows.append(row)
-        return windows
+    def windows(self, visit: str, block: Block) -> dict[str, Window]:
+        """Slices by workload, of those workloads that have any in a block."""
+        if visit != self._visit:
+            self._visit, self._windows = visit, self._load(visit)
+        start_ns, end_ns = block.slots[0].start_ns, block.slots[-1].end_ns
+        return {name: window for name, window in self._windows.items() if any(window.touching(start_ns, end_ns))}
 
-    def _files(self, kind: str, schema: pa.Schema) -> Iterator[pa.Table]:
-        for file in sorted((self._run / kind).glob(f"{self._trial}~*.parquet")):
-            yield table(file, schema)
+    def _load(self, visit: str) -> dict[str, Window]:
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for row in [*self._slice_rows(visit), *self._metric_rows(visit)]:
+            rows.setdefault(row["workload"], []).append(row)
+        return {name: Window(found) for name, found in rows.items()}
 
-    def _slice_rows(self) -> Iterator[dict[str, Any]]:
-        for slices in self._files("slices", SLICES):
-            for row in slices.to_pylist():
-                row["latency"] = list(zip(row.pop("latency_bucket"), row.pop("latency_count"), strict=True))
-                yield row
+    def _file(self, kind: str, visit: str) -> Path:
+        return self._run / kind / f"{self._trial.id}~{visit}.parquet"
 
-    def _metric_rows(self) -> Iterator[dict[str, Any]]:
+    def _slice_rows(self, visit: str) -> Iterator[dict[str, Any]]:
+        file = self._file("slices", visit)
+        for row in table(file, SLICES).to_pylist() if file.exists() else []:
+            row["latency"] = list(zip(row.pop("latency_bucket"), row.pop("latency_count"), strict=True))
+            yield row
+
+    def _metric_rows(self, visit: str) -> Iterator[dict[str, Any]]:
         """Slices of commands, from the lines they printed."""
-        plan = RunDirectory(self._run).plan
-        trial = next(t for t in plan.trials if t.id == self._trial)
-        for output in self._files("output", OUTPUT):
-            lines = sorted(
-                (line for line in output.to_pylist() if line["stream"] == "stdout"), key=lambda line: int(line["at_ns"])
-            )
-            for name, metric in metrics(trial).items():
-                yield from metric_rows(name, Extractor(metric), [line for line in lines if line["workload"] == name])
+        file = self._file("output", visit)
+        output = table(file, OUTPUT).to_pylist() if file.exists() else []
+        lines = sorted((line for line in output if line["stream"] == "stdout"), key=lambda line: int(line["at_ns"]))
+        for name, metric in metrics(self._trial).items():
+            yield from metric_rows(name, Extractor(metric), [line for line in lines if line["workload"] == name])
 
 
 def metrics(trial: Trial) -> dict[str, Any]:
@@ -167,10 +163,11 @@ def metric_rows(workload: str, extractor: Extractor, lines: Sequence[Mapping[str
             yield base | {"cpu_ns": None, "intensity": 1.0, "latency": []}
 
 
-def _timeline(tables: _Tables, blocks: Sequence[Block]) -> Iterator[SlicePoint]:
-    for block in blocks:
-        rows = tables.windows(block).get(VICTIM, Window()).rows
-        for row in sorted(rows, key=lambda row: int(row["start_ns"])):
+def _timeline(tables: _Tables, blocks: Sequence[Mapping[str, Any]]) -> Iterator[SlicePoint]:
+    for event in blocks:
+        block = _block(event)
+        window = tables.windows(event["visit"], block).get(VICTIM, Window())
+        for row in window.touching(block.slots[0].start_ns, block.slots[-1].end_ns):
             middle = (row["start_ns"] + row["end_ns"]) // 2
             slot = next((s for s in block.slots if s.start_ns <= middle < s.end_ns), None)
             if slot is not None and row["thread"] == 0:

@@ -6,6 +6,7 @@ lie, so the error at an edge is at most one operation of the workload.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,33 +27,54 @@ STEAL_SHARE = 0.05
 WAIT_SHARE = 0.05
 
 
+def _start(row: Mapping[str, Any]) -> int:
+    return int(row["start_ns"])
+
+
 @dataclass
 class Window:
-    """A workload's slices in order of time, as columns. Grows as slices come; old ones can be forgotten."""
+    """A workload's slices in order of their start. Grows as slices come; old ones can be forgotten."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
+    _ends: dict[int, int] = field(default_factory=dict)
+    _longest_ns: int = 0
+
+    def __post_init__(self) -> None:
+        given, self.rows = self.rows, []
+        self.extend(given)
 
     def extend(self, slices: Sequence[dict[str, Any]]) -> None:
+        """Takes slices of any threads. Those of one thread come in order; threads come one after the other."""
         self.rows += slices
+        self.rows.sort(key=_start)
+        for row in slices:
+            self._ends[row["thread"]] = max(self._ends.get(row["thread"], 0), row["end_ns"])
+            self._longest_ns = max(self._longest_ns, row["end_ns"] - row["start_ns"])
 
     def forget_before(self, at_ns: int) -> None:
-        self.rows = [row for row in self.rows if row["end_ns"] > at_ns]
+        """Lets go of what began, and so ended, long before."""
+        del self.rows[: bisect_left(self.rows, at_ns - self._longest_ns, key=_start)]
 
     @property
     def until_ns(self) -> int:
         """Up to when every thread has reported."""
-        ends: dict[int, int] = {}
-        for row in self.rows:
-            ends[row["thread"]] = max(ends.get(row["thread"], 0), row["end_ns"])
-        return min(ends.values(), default=0)
+        return min(self._ends.values(), default=0)
+
+    def touching(self, start_ns: int, end_ns: int) -> Iterator[dict[str, Any]]:
+        """Slices that hold some of the time from start_ns to end_ns, the latter included as a slice's end."""
+        for at in range(bisect_left(self.rows, start_ns - self._longest_ns, key=_start), len(self.rows)):
+            row = self.rows[at]
+            if row["start_ns"] >= end_ns:
+                return
+            if row["end_ns"] > start_ns:
+                yield row
 
     def within(self, start_ns: int, end_ns: int) -> list[tuple[dict[str, Any], float]]:
         """Slices that overlap, each with the share of it that lies inside."""
         found = []
-        for row in self.rows:
+        for row in self.touching(start_ns, end_ns):
             overlap = min(row["end_ns"], end_ns) - max(row["start_ns"], start_ns)
-            if overlap > 0:
-                found.append((row, overlap / (row["end_ns"] - row["start_ns"])))
+            found.append((row, overlap / (row["end_ns"] - row["start_ns"])))
         return found
 
 
@@ -99,8 +121,8 @@ def _cpu_share(inside: Inside) -> float | None:
 def _latency(window: Window, start_ns: int, end_ns: int) -> Histogram:
     """Of the operations that ended in the window, whenever they began: the longest must not be the one that is lost."""
     counts: dict[int, int] = {}
-    for row in window.rows:
-        if start_ns < row["end_ns"] <= end_ns:
+    for row in window.touching(start_ns, end_ns):
+        if row["end_ns"] <= end_ns:
             for bucket, count in row["latency"]:
                 counts[bucket] = counts.get(bucket, 0) + count
     return Histogram(counts)
@@ -113,6 +135,7 @@ class Block:
     trial: str
     number: int
     slots: tuple[Slot, ...]
+    long: bool = False
 
 
 @dataclass(frozen=True)
@@ -200,6 +223,7 @@ def _observation(
         counters=counters,
         disturbed=tuple(_disturbances(counters, trial, trial.treatment(slot.treatment))),
         straddle=_straddle(inside, slot),
+        long=block.long,
     )
 
 

@@ -166,7 +166,7 @@ pub(crate) const ENTRY: Entry = Entry {
         latency: Latency::Own("a round trip of the token: two switches"),
         roles: Roles::Both,
         // The scheduler forgets a thread that sleeps within a few of its own periods.
-        settle: Settle { rise_ns: 1_000_000, release_ns: 5_000_000 },
+        settle: Settle { rise_ns: 1_000_000, release_ns: 1_000_000 },
         params: schema_for!(Params),
     },
     build,

@@ -199,7 +199,7 @@ pub(crate) const ENTRY: Entry = Entry {
         latency: Latency::Step("200,000 Whetstone instructions"),
         roles: Roles::Both,
         // As for `integer`.
-        settle: Settle { rise_ns: 5_000_000, release_ns: 5_000_000 },
+        settle: Settle { rise_ns: 1_000_000, release_ns: 1_000_000 },
         params: schema_for!(Params),
     },
     build: |params, _| {

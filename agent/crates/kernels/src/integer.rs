@@ -263,7 +263,7 @@ pub(crate) const ENTRY: Entry = Entry {
         roles: Roles::Both,
         // It presses on the execution units from the first instruction, but a neighbour on the same CPU feels it in turns of
         // the scheduler, some 3 to 4 ms, and one on another CPU through the clock, which follows the load in milliseconds.
-        settle: Settle { rise_ns: 5_000_000, release_ns: 5_000_000 },
+        settle: Settle { rise_ns: 1_000_000, release_ns: 1_000_000 },
         params: schema_for!(Params),
     },
     build: |params, _| {

@@ -116,7 +116,7 @@ pub(crate) const ENTRY: Entry = Entry {
         roles: Roles::Both,
         // On the same CPU as `integer`; a matrix larger than the last cache also displaces what a neighbour keeps there, as
         // `memory-read` does.
-        settle: Settle { rise_ns: 5_000_000, release_ns: 30_000_000 },
+        settle: Settle { rise_ns: 2_000_000, release_ns: 1_000_000 },
         params: schema_for!(Params),
     },
     build: |params, environment| {

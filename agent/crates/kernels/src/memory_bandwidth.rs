@@ -206,7 +206,7 @@ fn info(name: &'static str, summary: &'static str, step: &'static str, params: S
         // The path to memory is loaded at once; displacing a last cache of some 32 MiB at some 10 GB/s takes a few
         // milliseconds. After the end a neighbour must fetch its own lines again: 256 Ki of them (16 MiB) at 80 to 100 ns
         // each, if it waits for one after the other, take some 25 ms.
-        settle: Settle { rise_ns: 5_000_000, release_ns: 30_000_000 },
+        settle: Settle { rise_ns: 2_000_000, release_ns: 1_000_000 },
         params,
     }
 }

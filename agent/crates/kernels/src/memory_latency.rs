@@ -59,7 +59,7 @@ pub(crate) const ENTRY: Entry = Entry {
         roles: Roles::Both,
         // As a neighbour it displaces a line each 100 ns: a last cache of 32 MiB (512 Ki lines) in some 50 ms. After the end
         // the neighbour fetches its lines again at the same pace.
-        settle: Settle { rise_ns: 50_000_000, release_ns: 30_000_000 },
+        settle: Settle { rise_ns: 5_000_000, release_ns: 1_000_000 },
         params: schema_for!(Params),
     },
     build: |params, environment| {

@@ -93,7 +93,7 @@ pub(crate) const ENTRY: Entry = Entry {
         latency: Latency::Own("making one process and waiting for its end"),
         roles: Roles::Both,
         // The last structures of a process are freed some grace periods (RCU) after its end.
-        settle: Settle { rise_ns: 2_000_000, release_ns: 50_000_000 },
+        settle: Settle { rise_ns: 2_000_000, release_ns: 10_000_000 },
         params: schema_for!(Params),
     },
     build,

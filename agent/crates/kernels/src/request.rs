@@ -324,7 +324,7 @@ fn info(name: &'static str, summary: &'static str) -> KernelInfo {
         latency: Latency::Own("a round trip: from sending a request until its response is complete"),
         roles: Roles::Both,
         // One request at a time: nothing is queued that could outlast it.
-        settle: Settle { rise_ns: 1_000_000, release_ns: 5_000_000 },
+        settle: Settle { rise_ns: 1_000_000, release_ns: 2_000_000 },
         params: schema_for!(Params),
     }
 }

@@ -115,7 +115,7 @@ pub(crate) const ENTRY: Entry = Entry {
         latency: Latency::Own("passing on one message: waiting for a free slot and copying into it"),
         roles: Roles::Both,
         // At most `slots` messages are left to be copied out; after that only cache contents remain.
-        settle: Settle { rise_ns: 1_000_000, release_ns: 10_000_000 },
+        settle: Settle { rise_ns: 1_000_000, release_ns: 2_000_000 },
         params: schema_for!(Params),
     },
     build,

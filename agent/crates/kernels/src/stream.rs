@@ -200,9 +200,9 @@ fn build_tcp(params: &crate::Params) -> Result<Box<dyn Kernel>, KernelError> {
 }
 
 /// Buffers of some hundred kilobytes are emptied by the reader, within a millisecond or two, after the last call.
-const LOCAL_SETTLE: Settle = Settle { rise_ns: 1_000_000, release_ns: 10_000_000 };
+const LOCAL_SETTLE: Settle = Settle { rise_ns: 1_000_000, release_ns: 2_000_000 };
 /// A connection on a real link opens its window over some tens of round trips, and what is queued on the way drains.
-const NETWORK_SETTLE: Settle = Settle { rise_ns: 50_000_000, release_ns: 50_000_000 };
+const NETWORK_SETTLE: Settle = Settle { rise_ns: 10_000_000, release_ns: 10_000_000 };
 
 fn info_local(name: &'static str, summary: &'static str) -> KernelInfo {
     KernelInfo {

@@ -209,7 +209,7 @@ pub(crate) const ENTRY: Entry = Entry {
         latency: Latency::Own("one system call that hands over up to `batch` datagrams"),
         roles: Roles::Both,
         // A socket's and a device's queue hold some hundred kilobytes each: gone within milliseconds at 1 Gb/s.
-        settle: Settle { rise_ns: 5_000_000, release_ns: 20_000_000 },
+        settle: Settle { rise_ns: 2_000_000, release_ns: 5_000_000 },
         params: schema_for!(Params),
     },
     build,

@@ -161,9 +161,9 @@ impl Kind {
     const fn settle(self) -> Settle {
         let (rise_ns, release_ns) = match self {
             // Nothing but the processor's cache and the path to memory is used.
-            Self::Reread => (2_000_000, 10_000_000),
+            Self::Reread => (2_000_000, 2_000_000),
             // `pause` waits for what is in flight; what is left is the device's queue and a lap of the victim's own requests.
-            Self::Read | Self::DirectRead => (10_000_000, 50_000_000),
+            Self::Read | Self::DirectRead => (5_000_000, 10_000_000),
             // The device goes on emptying its own cache, and collecting garbage, after the last write has been acknowledged.
             // Of buffered rewriting no more than that is left either, since `pause` has written out the data.
             Self::DirectWrite | Self::Rewrite => (100_000_000, 1_000_000_000),

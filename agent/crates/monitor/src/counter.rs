@@ -162,6 +162,13 @@ impl Column {
     }
 }
 
+/// Puts raw numbers of a line into the unit of each column; what was not there stays empty.
+pub(crate) fn scaled(numbers: impl IntoIterator<Item = Option<f64>>, columns: &[Column], row: &mut [Option<f64>]) {
+    for ((value, number), column) in row.iter_mut().zip(numbers).zip(columns) {
+        *value = number.map(|number| number * column.step);
+    }
+}
+
 /// A unit, and how many of it one count in the kernel's file stands for.
 #[derive(Clone, Copy)]
 pub(crate) struct Measure(CounterUnit, f64);

@@ -1,6 +1,6 @@
 //! Files with one line a subject, such as `/proc/net/dev`.
 
-use crate::counter::{Column, CounterInfo};
+use crate::counter::{scaled, Column, CounterInfo};
 use crate::names::Places;
 use crate::text::{lines, name};
 
@@ -48,9 +48,7 @@ impl<const N: usize> Table<N> {
     pub fn fill(&self, text: &[u8], row: &mut [Option<f64>]) {
         for (subject, numbers) in lines(text).filter_map(self.parse) {
             let Some(&place) = self.places.get(subject) else { continue };
-            for ((value, number), column) in row[place..place + N].iter_mut().zip(numbers).zip(self.columns) {
-                *value = number.map(|number| number * column.step);
-            }
+            scaled(numbers, self.columns, &mut row[place..place + N]);
         }
     }
 }

@@ -8,7 +8,7 @@ use partywall_facts::under;
 use partywall_kernels::Resource::Disk;
 
 use super::header;
-use crate::counter::{Column, Group, COUNT, MILLISECONDS, SECTORS};
+use crate::counter::{scaled, Column, Group, COUNT, MILLISECONDS, SECTORS};
 use crate::reader::{Builder, Row};
 use crate::text::numbers_at;
 
@@ -105,21 +105,17 @@ fn default_disks(root: &Path) -> Vec<String> {
 
 fn fill(text: &[u8], row: &mut Row) {
     let numbers = numbers_at(text, [0, 2, 3, 4, 6, 7, 8, 9, 10, 11, 15]);
-    for ((value, number), column) in row.iter_mut().zip(numbers).zip(GROUP.columns) {
-        *value = number.map(|number| number * column.step);
-    }
+    scaled(numbers, GROUP.columns, row);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::value;
+    use super::super::testing::{filled, value};
     use super::*;
     use proptest::prelude::*;
 
     fn parse(text: &[u8]) -> Vec<Option<f64>> {
-        let mut row = vec![None; GROUP.columns.len()];
-        fill(text, &mut row);
-        row
+        filled(GROUP.columns, text, fill)
     }
 
     #[test]

@@ -48,15 +48,13 @@ pub(crate) fn open(builder: &mut Builder) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::value;
+    use super::super::testing::{filled, value};
     use super::*;
     use crate::keyed::Keyed;
     use proptest::prelude::*;
 
     fn parse(text: &[u8]) -> Vec<Option<f64>> {
-        let mut row = vec![None; GROUP.columns.len()];
-        Keyed::new(GROUP.columns).fill(text, &mut row);
-        row
+        filled(GROUP.columns, text, |text, row| Keyed::new(GROUP.columns).fill(text, row))
     }
 
     #[test]

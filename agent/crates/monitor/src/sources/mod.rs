@@ -16,7 +16,7 @@ mod vmstat;
 
 use crate::counter::{Column, CounterInfo, Group};
 use crate::keyed::{fill_single, Keyed};
-use crate::reader::Builder;
+use crate::reader::{Builder, Row};
 
 /// Opens every source, in the order of the header.
 pub(crate) const OPEN: &[fn(&mut Builder)] = &[
@@ -74,12 +74,17 @@ fn header(columns: &[Column], subject: Option<&str>) -> Vec<CounterInfo> {
     columns.iter().map(|column| column.info(subject)).collect()
 }
 
+/// Opens a file that tells of the host as a whole.
+fn open_host(builder: &mut Builder, group: &'static Group, fill: impl Fn(&[u8], &mut Row) + Send + 'static) {
+    if let Some((file, _)) = builder.open(group, group.file) {
+        builder.add_file(vec![(group, header(group.columns, None))], file, fill);
+    }
+}
+
 /// Opens a file of keys and numbers that tells of the host.
 fn open_keyed(builder: &mut Builder, group: &'static Group) {
-    if let Some((file, _)) = builder.open(group, group.file) {
-        let keyed = Keyed::new(group.columns);
-        builder.add_file(vec![(group, header(group.columns, None))], file, move |text, row| keyed.fill(text, row));
-    }
+    let keyed = Keyed::new(group.columns);
+    open_host(builder, group, move |text, row| keyed.fill(text, row));
 }
 
 /// Adds a single-number file for each of these paths and subjects that is there.
@@ -106,6 +111,14 @@ fn wants_cpu(builder: &Builder, subject: &str) -> bool {
 #[cfg(test)]
 pub(crate) mod testing {
     use crate::counter::Column;
+    use crate::reader::Row;
+
+    /// What `fill` makes of `text` in a row of `columns`.
+    pub fn filled(columns: &[Column], text: &[u8], fill: impl FnOnce(&[u8], &mut Row)) -> Vec<Option<f64>> {
+        let mut row = vec![None; columns.len()];
+        fill(text, &mut row);
+        row
+    }
 
     /// The value of a column in a row of `columns`.
     pub fn value(columns: &[Column], row: &[Option<f64>], name: &str) -> Option<f64> {

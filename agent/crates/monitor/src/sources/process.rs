@@ -14,7 +14,7 @@ use partywall_kernels::Resource::{Cpu, Kernel, MemoryCapacity};
 
 use super::header;
 use crate::buffer::Buffer;
-use crate::counter::{Column, Group, COUNT, NANOSECONDS, TICKS};
+use crate::counter::{scaled, Column, Group, COUNT, NANOSECONDS, TICKS};
 use crate::keyed::Keyed;
 use crate::reader::{Builder, Row, Source};
 use crate::text::{number, numbers_at};
@@ -120,9 +120,7 @@ impl Source for Process {
     fn read(&mut self, buffer: &mut Buffer, row: &mut Row) {
         let Some(stat) = buffer.read(&self.stat).ok().and_then(parse_stat) else { return };
         let (of_process, of_threads) = row.split_at_mut(OF_PROCESS);
-        for ((value, number), column) in of_process.iter_mut().zip(stat).zip(STAT.columns) {
-            *value = number.map(|number| number * column.step);
-        }
+        scaled(stat, STAT.columns, of_process);
         let alive = stat[4].unwrap_or(0.0) as usize;
         match self.threads.as_mut().and_then(|threads| threads.read(alive, buffer).ok()) {
             Some(sums) => of_threads.copy_from_slice(&sums),

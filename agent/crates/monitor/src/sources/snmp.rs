@@ -2,7 +2,7 @@
 
 use partywall_kernels::Resource::Network;
 
-use super::header;
+use super::open_host;
 use crate::counter::{Column, Group, COUNT};
 use crate::reader::{Builder, Row};
 use crate::text::{lines, number, words};
@@ -45,9 +45,7 @@ pub(crate) const GROUP: Group = Group {
 };
 
 pub(crate) fn open(builder: &mut Builder) {
-    if let Some((file, _)) = builder.open(&GROUP, GROUP.file) {
-        builder.add_file(vec![(&GROUP, header(GROUP.columns, None))], file, fill);
-    }
+    open_host(builder, &GROUP, fill);
 }
 
 /// Lines come in pairs: `Udp: names` and `Udp: numbers`.
@@ -67,14 +65,12 @@ fn fill(text: &[u8], row: &mut Row) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::value;
+    use super::super::testing::{filled, value};
     use super::*;
     use proptest::prelude::*;
 
     fn parse(text: &[u8]) -> Vec<Option<f64>> {
-        let mut row = vec![None; GROUP.columns.len()];
-        fill(text, &mut row);
-        row
+        filled(GROUP.columns, text, fill)
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use partywall_kernels::Resource::Network;
 
-use super::header;
+use super::open_host;
 use crate::counter::{Column, Group, COUNT};
 use crate::reader::{Builder, Row};
 use crate::text::{hexadecimal, lines, words};
@@ -34,9 +34,7 @@ pub(crate) const GROUP: Group = Group {
 };
 
 pub(crate) fn open(builder: &mut Builder) {
-    if let Some((file, _)) = builder.open(&GROUP, GROUP.file) {
-        builder.add_file(vec![(&GROUP, header(GROUP.columns, None))], file, fill);
-    }
+    open_host(builder, &GROUP, fill);
 }
 
 fn fill(text: &[u8], row: &mut Row) {

@@ -20,7 +20,10 @@ class Change(StrEnum):
 
 
 class ComparedCell(Frozen):
-    """ratio: isolation factor over the reference's. latency: (1 + impact) over the reference's, by percentile."""
+    """ratio: isolation factor over the reference's. latency: (1 + impact) over the reference's, by percentile.
+
+    runs: how many runs the spread between runs rests on; 0 where it is not known and not in the interval.
+    """
 
     victim: str
     label: str
@@ -32,10 +35,15 @@ class ComparedCell(Frozen):
     latency: dict[str, Estimate] = Field(default_factory=dict)
     change: Change
     reason: str
+    runs: int = 0
 
 
 class Comparison(Frozen):
-    """A run against a reference. only_run and only_reference name cells without a counterpart."""
+    """A run against a reference. only_run and only_reference name cells without a counterpart.
+
+    incomparable: cells whose workloads differ, and in what. host: in what the hosts differ. notes: what a reader must
+    know of all intervals.
+    """
 
     run: str
     reference: str
@@ -43,6 +51,9 @@ class Comparison(Frozen):
     cells: tuple[ComparedCell, ...]
     only_run: tuple[str, ...] = ()
     only_reference: tuple[str, ...] = ()
+    incomparable: tuple[str, ...] = ()
+    host: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def outcome(self) -> Outcome:

@@ -34,11 +34,21 @@ def parts(comparison: Comparison, width: int) -> Iterator[RenderableType]:
     change = worst(comparison)
     yield Text.assemble((MARKS[change], STYLES[change]), f"  ·  {headline(comparison)}")
     yield Text(f"run {comparison.run}, reference {comparison.reference}", style="dim", overflow="fold")
+    for text in comparison.host:
+        yield _remark(f"The hosts differ: {text}. A change may be the host's.")
+    for text in comparison.notes:
+        yield _remark(f"{text[0].upper()}{text[1:]}.")
     if comparison.cells:
         yield Group(Text(), _table(comparison, latency=width >= WIDE))
     for name, cells in ((comparison.run, comparison.only_run), (comparison.reference, comparison.only_reference)):
         if cells:
             yield Text(f"\nOnly in {name}: {', '.join(cells)}", overflow="fold")
+    for text in comparison.incomparable:
+        yield _remark(f"Not compared, {text}")
+
+
+def _remark(text: str) -> Text:
+    return Text.assemble(("! ", "bold yellow"), text, overflow="fold")
 
 
 def worst(comparison: Comparison) -> Change:

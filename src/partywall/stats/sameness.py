@@ -1,0 +1,68 @@
+"""Whether two runs asked the same of the same host: what differs is said before their figures are compared. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from partywall.model.plan import Plan
+
+HOST = {
+    "processor": ("cpu", "model"),
+    "CPUs online": ("cpu", "online"),
+    "hyper-threading": ("cpu", "smt"),
+    "memory": ("memory", "total_bytes"),
+    "huge pages": ("memory", "transparent_huge_pages"),
+    "kernel": ("kernel", "release"),
+    "machine": ("virtualisation", "product"),
+}
+"""Facts that make another host of it, by where they lie."""
+
+_ABSENT = object()
+
+
+def hosts_differ(run: Mapping[str, Any], reference: Mapping[str, Any]) -> tuple[str, ...]:
+    """What two hosts differ in by their facts, in words; a fact that either does not tell is passed over."""
+    return tuple(
+        f"{name}: {_shown(now)} in the run, {_shown(before)} in the reference"
+        for name, path in HOST.items()
+        if (now := _at(run, path)) is not None and (before := _at(reference, path)) is not None and now != before
+    )
+
+
+def workloads_differ(run: Plan, reference: Plan) -> dict[tuple[str, str], str]:
+    """Workloads of one name that do not do the same, by (role, name): what is different, in words.
+
+    A workload is its kernel or command, parameters, threads and sandbox.
+    """
+    found = {}
+    for role in ("victims", "aggressors"):
+        now, before = getattr(run.scenario, role), getattr(reference.scenario, role)
+        for name in now.keys() & before.keys():
+            pair = (now[name].model_dump(mode="json"), before[name].model_dump(mode="json"))
+            # Intensities are treatments of their own, which are matched one by one.
+            if changed := [text for text in _changes(*pair) if not text.startswith("intensity")]:
+                found[role.removesuffix("s"), name] = "; ".join(changed)
+    return found
+
+
+def _changes(now: Mapping[str, Any], before: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    for key in dict.fromkeys([*now, *before]):
+        here, there = now.get(key, _ABSENT), before.get(key, _ABSENT)
+        if isinstance(here, dict) and isinstance(there, dict):
+            yield from _changes(here, there, f"{above}{key}.")
+        elif here != there:
+            yield f"{above}{key} is {_shown(here)}, was {_shown(there)}"
+
+
+def _at(facts: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    found: Any = facts
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def _shown(value: Any) -> str:
+    if value is _ABSENT or value is None:
+        return "not given"
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

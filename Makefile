@@ -15,8 +15,10 @@ PACKAGES := python3-venv gcc libc6-dev crun
 BPF_PACKAGES := clang libbpf-dev linux-libc-dev iproute2
 BENCHES := $(filter-out benches/agents.py benches/common.py benches/honesty_simulation.py,$(wildcard benches/*.py))
 PEERS := fio stress-ng mbw sysbench iperf3 strace
+FUZZ_SECONDS ?= 60
+FUZZ_EXAMPLES ?= 2000
 
-.PHONY: help setup build demo test lint fmt generate bench bench-setup long-test clean FORCE
+.PHONY: help setup build demo test lint fmt generate bench bench-setup long-test fuzz clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -59,6 +61,18 @@ bench: bench-setup ## run every benchmark in its short form; each prints its fig
 long-test: bench-setup ## run the slow tests and the benchmarks in their long form
 	$(PY) -m pytest -m slow
 	@failed=0; for file in $(BENCHES); do echo "== $$file"; $(PY) $$file || failed=1; done; exit $$failed
+
+# libFuzzer needs a nightly compiler; without one the decoder is tried with as many random lines by proptest instead.
+fuzz: setup ## fuzz the wire decoder and the scenario decoder (FUZZ_SECONDS=60 of the first, FUZZ_EXAMPLES=2000 a test of the second)
+	@if cargo +nightly --version >/dev/null 2>&1; then \
+	  cargo fuzz --version >/dev/null 2>&1 || cargo install --quiet --locked cargo-fuzz; \
+	  mkdir -p agent/fuzz/corpus/wire && cd agent && \
+	  cargo +nightly fuzz run wire fuzz/corpus/wire ../schema/golden -- -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=1; \
+	else \
+	  echo "no nightly compiler (rustup toolchain install nightly): proptest takes the place of libFuzzer"; \
+	  cd agent && PROPTEST_CASES=1000000 cargo test --release -p partywall-wire; \
+	fi
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(PY) -m pytest tests/scenario/test_fuzz.py --timeout=3600
 
 clean: ## remove what was built
 	rm -rf $(VENV) agent/target src/partywall/_bin

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ HERE = Path(__file__).parent
 CATALOGUE = Catalogue.from_json((HERE / "kernels.json").read_text("utf-8"))
 GOOD = (HERE / "good.yaml").read_bytes()
 SEEDS = [GOOD, *(path.read_bytes() for path in sorted((HERE / "bad").glob("*.yaml")))]
+# `make fuzz` asks for many more.
 BUDGET = settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=int(os.environ.get("FUZZ_EXAMPLES", "80")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 

@@ -85,7 +85,9 @@ class Catalogue:
         """What is wrong with a kernel's parameters, as (key, message, remedy); keys below keys are dotted."""
         info = self._kernels[name]
         errors = Draft202012Validator(info.params).iter_errors(dict(params))
-        return [mistake for error in errors for mistake in _explain(info, error)]
+        # One mistake a key is enough: what is out of range need not also be a multiple.
+        found = (mistake for error in errors for mistake in _explain(info, error))
+        return list({mistake[0]: mistake for mistake in reversed(list(found))}.values())[::-1]
 
 
 @functools.cache
@@ -105,12 +107,18 @@ def _explain(info: KernelInfo, error: ValidationError) -> list[ParamMistake]:  #
             missing = [name for name in required if name not in value]
             return [(name, f"{info.name} needs the parameter {name!r}", f"add {name}: …") for name in missing]
         case "type":
-            return [(key, f"{_shown(value)} is not {_types(error.validator_value)}", _example(error.schema))]
+            wanted = _types(error.validator_value)
+            return [(key, f"{_shown(value)} is not {wanted}", _example(error.schema) or f"give {wanted}")]
         case "enum" | "const" | "oneOf" | "anyOf":
             return [_no_choice(key, value, error)]
         case "minimum" | "exclusiveMinimum":
             than = "at least" if error.validator == "minimum" else "more than"
             return [(key, f"{_shown(value)} is too small", f"give {than} {error.validator_value}")]
+        case "multipleOf":
+            multiple: Any = error.validator_value
+            step = int(multiple)
+            near = [str(size) for size in (value // step * step, value // step * step + step) if size > 0]
+            return [(key, f"{_shown(value)} is no multiple of {step}", f"give {' or '.join(near)}")]
         case "maximum" | "exclusiveMaximum":
             than = "at most" if error.validator == "maximum" else "less than"
             return [(key, f"{_shown(value)} is too large", f"give {than} {error.validator_value}")]

@@ -16,12 +16,14 @@ struct Params {
     /// The cache that the ring exceeds by a quarter; `L3` if neither this nor `bytes` is given.
     level: Option<Level>,
     /// Size of the ring itself, instead of `level`.
+    #[schemars(range(min = 128, max = 1_099_511_627_776_u64))]
     bytes: Option<usize>,
     /// In which order the elements follow each other.
     order: Order,
     /// What a visit does.
     visit: Visit,
     /// How many independent chains walk at once: 1, 2, 4, 8 or 16. One waits for each access; many keep the cache busy.
+    #[schemars(extend("enum" = [1, 2, 4, 8, 16]))]
     chains: usize,
     /// Ask for transparent huge pages.
     huge_pages: bool,

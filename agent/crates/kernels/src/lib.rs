@@ -29,6 +29,7 @@ mod quantum;
 mod request;
 mod ring;
 pub mod room;
+mod schema;
 mod shared_memory;
 mod stream;
 mod syscall;

@@ -22,6 +22,7 @@ const SIZE_MAX: usize = 1 << 16;
 #[serde(default, deny_unknown_fields)]
 struct Params {
     /// Rows and columns of the matrix of 8-byte numbers; at least one row for each worker thread.
+    #[schemars(range(min = 1, max = 65_536))]
     size: usize,
 }
 

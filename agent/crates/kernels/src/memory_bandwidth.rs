@@ -24,8 +24,10 @@ const FACTOR: f64 = 2.5;
 #[serde(default, deny_unknown_fields)]
 struct LoadParams {
     /// Bytes in the block; well above the last cache to reach memory.
+    #[schemars(range(min = 4096, max = 1_099_511_627_776_u64), extend("multipleOf" = 64))]
     block_bytes: usize,
     /// Bytes of the block that a step goes through.
+    #[schemars(range(min = 4096, max = 1_099_511_627_776_u64), extend("multipleOf" = 64))]
     chunk_bytes: usize,
     /// Ask for transparent huge pages.
     huge_pages: bool,
@@ -35,8 +37,10 @@ struct LoadParams {
 #[serde(default, deny_unknown_fields)]
 struct StoreParams {
     /// Bytes in each block; well above the last cache to reach memory.
+    #[schemars(range(min = 4096, max = 1_099_511_627_776_u64), extend("multipleOf" = 64))]
     block_bytes: usize,
     /// Bytes of each block that a step goes through; `memory-copy` hands them to the C library in one call.
+    #[schemars(range(min = 4096, max = 1_099_511_627_776_u64), extend("multipleOf" = 64))]
     chunk_bytes: usize,
     /// How results are stored.
     stores: StoreKind,

@@ -16,8 +16,10 @@ const BYTES_LEAST: usize = 256 << 20;
 #[serde(default, deny_unknown_fields)]
 struct Params {
     /// Size of the ring; by itself four times the last cache, at least 256 MiB and at most `bound_bytes`.
+    #[schemars(range(min = 128, max = 1_099_511_627_776_u64))]
     bytes: Option<usize>,
     /// The most that the ring is given by itself.
+    #[schemars(range(min = 128, max = 1_099_511_627_776_u64))]
     bound_bytes: usize,
     /// In which order the elements follow each other.
     order: Order,

@@ -18,8 +18,10 @@ struct Params {
     /// Write to every page of what is allocated.
     touch: bool,
     /// The most that all worker threads hold together; by itself half of what the host and the cgroup have available.
+    #[schemars(range(min = 4_096, max = 1_099_511_627_776_u64))]
     bound_bytes: Option<u64>,
     /// Bytes of one allocation.
+    #[schemars(range(min = 4_096, max = 67_108_864))]
     chunk_bytes: usize,
 }
 

@@ -29,6 +29,7 @@ struct Params {
     /// How a child is made.
     how: How,
     /// Children a second at most, of all worker threads together.
+    #[schemars(extend("exclusiveMinimum" = 0, "maximum" = 1_000_000))]
     rate_max: f64,
 }
 

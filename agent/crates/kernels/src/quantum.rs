@@ -15,8 +15,10 @@ use crate::{Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency
 #[serde(default, deny_unknown_fields)]
 struct Params {
     /// How long a quantum is to take undisturbed, 10 µs to 10 ms; measured once when the kernel is built.
+    #[schemars(range(min = 10_000, max = 10_000_000))]
     quantum_ns: Nanos,
     /// Turns of the loop in a quantum, instead of measuring: the same work in every trial and on every host.
+    #[schemars(range(min = 1, max = 100_000_000))]
     turns: Option<u64>,
 }
 

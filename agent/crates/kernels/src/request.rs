@@ -4,6 +4,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use serde_json::json;
 use crate::batch::STEP_NS;
 use crate::peer::Peer;
 use crate::stream::connected_pair;
-use crate::{address, limits, Entry, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+use crate::{address, limits, schema, Entry, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
 
 const MAX_TCP_BYTES: usize = 1 << 20;
 const MAX_DATAGRAM_BYTES: usize = 16384;
@@ -31,8 +32,10 @@ const LOST_AFTER_NS: Nanos = 1_000_000_000;
 #[serde(default, deny_unknown_fields)]
 struct Params {
     /// Bytes of a request: 1 to 1 MiB over TCP, 8 to 16384 over UDP.
+    #[schemars(range(min = 1, max = 1_048_576))]
     request_bytes: usize,
     /// Bytes of a response, in the same bounds.
+    #[schemars(range(min = 1, max = 1_048_576))]
     response_bytes: usize,
     /// Address and port of a peer that answers; without it, a thread of the kernel's own on loopback.
     to: Option<String>,
@@ -314,7 +317,8 @@ fn build(connect: Connect, params: &crate::Params, least: usize, most: usize) ->
     Ok(Box::new(Request { exchange, asked_ns: None, sizes, to, answered: 0, lost: 0 }))
 }
 
-fn info(name: &'static str, summary: &'static str) -> KernelInfo {
+fn info(name: &'static str, summary: &'static str, bytes: RangeInclusive<usize>) -> KernelInfo {
+    let params = schema::bounded(schema_for!(Params), "request_bytes", bytes.clone());
     KernelInfo {
         name,
         resource: Resource::Network,
@@ -325,19 +329,19 @@ fn info(name: &'static str, summary: &'static str) -> KernelInfo {
         roles: Roles::Both,
         // One request at a time: nothing is queued that could outlast it.
         settle: Settle { rise_ns: 1_000_000, release_ns: 2_000_000 },
-        params: schema_for!(Params),
+        params: schema::bounded(params, "response_bytes", bytes),
     }
 }
 
 pub(crate) const TCP_REQUEST: Entry = Entry {
     name: "tcp-request",
-    info: || info("tcp-request", "sends a request over TCP and waits for its response"),
+    info: || info("tcp-request", "sends a request over TCP and waits for its response", 1..=MAX_TCP_BYTES),
     build: |params, _| build(|sizes, to| Ok(Box::new(Tcp::connect(sizes, to)?)), params, 1, MAX_TCP_BYTES),
 };
 
 pub(crate) const UDP_REQUEST: Entry = Entry {
     name: "udp-request",
-    info: || info("udp-request", "sends a datagram and waits for the one that answers it"),
+    info: || info("udp-request", "sends a datagram and waits for the one that answers it", TAG_BYTES..=MAX_DATAGRAM_BYTES),
     build: |params, _| build(|sizes, to| Ok(Box::new(Udp::connect(sizes, to)?)), params, TAG_BYTES, MAX_DATAGRAM_BYTES),
 };
 

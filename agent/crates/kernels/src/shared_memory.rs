@@ -19,8 +19,10 @@ use crate::{limits, noise, Entry, Environment, Figure, Kernel, KernelError, Kern
 #[serde(default, deny_unknown_fields)]
 struct Params {
     /// Bytes of a message, up to 16 MiB.
+    #[schemars(range(min = 1, max = 16_777_216))]
     message_bytes: usize,
     /// How many messages the shared memory holds, 1 to 64.
+    #[schemars(range(min = 1, max = 64))]
     slots: usize,
 }
 

@@ -35,6 +35,7 @@ enum Kind {
 #[serde(default, deny_unknown_fields)]
 struct LocalParams {
     /// Bytes handed over with each call, up to 16 MiB.
+    #[schemars(range(min = 1, max = 16_777_216))]
     message_bytes: usize,
 }
 
@@ -48,6 +49,7 @@ impl Default for LocalParams {
 #[serde(default, deny_unknown_fields)]
 struct TcpParams {
     /// Bytes handed over with each call, up to 16 MiB.
+    #[schemars(range(min = 1, max = 16_777_216))]
     message_bytes: usize,
     /// Address and port of a peer that reads and throws away; without it, a thread of the kernel's own on loopback.
     to: Option<String>,

@@ -29,10 +29,13 @@ const NAP_NS: Nanos = 10_000_000;
 #[serde(default, deny_unknown_fields)]
 struct Params {
     /// Bytes of data in a datagram, 0 to 16384; headers come on top.
+    #[schemars(range(min = 0, max = 16_384))]
     datagram_bytes: usize,
     /// Datagrams a second of all worker threads together; flat out without it.
+    #[schemars(extend("exclusiveMinimum" = 0, "maximum" = 1_000_000_000))]
     rate_pps: Option<f64>,
     /// Datagrams handed over with one system call at most, 1 to 256.
+    #[schemars(range(min = 1, max = 256))]
     batch: usize,
     /// Address and port of a peer; without it, a thread of the kernel's own on loopback.
     to: Option<String>,

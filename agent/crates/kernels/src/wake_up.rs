@@ -16,9 +16,11 @@ use crate::{Entry, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, R
 #[serde(default, deny_unknown_fields)]
 struct Params {
     /// Time from one wake-up to the next, 50 µs to 100 ms.
+    #[schemars(range(min = 50_000, max = 100_000_000))]
     period_ns: Nanos,
     /// How far the operating system may put off the timer to serve several at once; a thread by itself is given 50 µs,
     /// which would hide what is measured here.
+    #[schemars(range(min = 1, max = 1_000_000_000))]
     slack_ns: NonZeroU64,
 }
 

@@ -99,20 +99,25 @@ pub(super) enum Via {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Params {
     /// Size of a request in blocks of 8 KiB, 1 to 16; 1 unless `request_bytes` is given.
+    #[schemars(range(min = 1, max = 16))]
     request_blocks: Option<u64>,
     /// Size of a request in bytes, up to 16 MiB; instead of `request_blocks`.
+    #[schemars(range(min = 1, max = 16_777_216))]
     request_bytes: Option<u64>,
     /// In which order the file is gone through.
     order: Order,
     /// Requests in flight, 1 to 1024.
+    #[schemars(range(min = 1, max = 1_024))]
     queue_depth: u32,
     /// How requests reach the operating system.
     engine: Via,
     /// What makes a write durable; writers only.
     sync: Sync,
     /// Buffered writers only: at most this much is written but not yet on the disk. 8 MiB unless given.
+    #[schemars(range(min = 1, max = 17_592_186_044_416_u64))]
     dirty_bytes: Option<u64>,
     /// Size of the file.
+    #[schemars(range(min = 1_048_576, max = 17_592_186_044_416_u64))]
     file_bytes: u64,
     /// A folder on the disk to use, instead of the sandbox's own.
     path: Option<PathBuf>,

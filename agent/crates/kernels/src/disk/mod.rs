@@ -12,7 +12,7 @@ mod offsets;
 mod tests;
 
 use partywall_clock::{self as clock, Nanos};
-use schemars::schema_for;
+use schemars::{schema_for, Schema};
 use serde_json::json;
 
 use self::cache::Cache;
@@ -20,7 +20,7 @@ use self::engine::Engine;
 use self::job::{Job, Kind};
 use self::offsets::Offsets;
 use crate::batch::STEP_NS;
-use crate::{Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+use crate::{schema, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
 
 struct Disk {
     job: Job,
@@ -139,7 +139,7 @@ fn info(kind: Kind) -> KernelInfo {
         latency: Latency::Own("one request, from its submission to its completion"),
         roles: Roles::Both,
         settle: kind.settle(),
-        params: schema_for!(job::Params),
+        params: kind.params(),
     }
 }
 
@@ -158,6 +158,17 @@ entry!(DIRECT_READ, Kind::DirectRead);
 entry!(DIRECT_WRITE, Kind::DirectWrite);
 
 impl Kind {
+    /// What this kind takes of the parameters that all six share.
+    fn params(self) -> Schema {
+        let schema = schema_for!(job::Params);
+        let schema = if self.writes() { schema } else { schema::without(schema, &["sync", "dirty_bytes"]) };
+        if !self.direct() {
+            return schema;
+        }
+        // No device has smaller sectors than 512 bytes; larger ones are found when the file is made.
+        schema::stepped(schema::without(schema, &["dirty_bytes"]), "request_bytes", 512..=16 << 20)
+    }
+
     const fn settle(self) -> Settle {
         let (rise_ns, release_ns) = match self {
             // Nothing but the processor's cache and the path to memory is used.

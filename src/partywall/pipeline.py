@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from partywall import stats, units
-from partywall.agent import binary
+from partywall.agent import binary, memory
 from partywall.agent.catalogue import Catalogue, shipped
 from partywall.agent.client import AgentClient, start_agent
 from partywall.errors import AgentError, CapabilityError, PartywallError, Problem, UsageError
@@ -37,7 +37,6 @@ from partywall.store import evidence as read_evidence
 # Disk kernels must meet a disk: /tmp is often memory.
 WORK_ROOT = Path("/var/tmp")  # noqa: S108 - a folder of the run's own is made in it
 
-MEMORY_PARAMETERS = ("block_bytes", "bytes")
 MEMORY_LEAST = 64 << 20
 MEMORY_CHECK_NS = 10_000_000_000
 
@@ -81,7 +80,35 @@ def topology(facts: dict[str, Any]) -> Topology:
 def plan(scenario: Scenario, facts: dict[str, Any], seed: int | None = None) -> Plan:
     """What would be done on this host; UsageError or CapabilityError if it cannot be."""
     check_host(scenario)
-    return make_plan(scenario, topology(facts), catalogue(), seed)
+    made = make_plan(scenario, topology(facts), catalogue(), seed)
+    if problems := list(dict.fromkeys(p for trial in made.trials for p in _beyond_memory(trial, facts))):
+        raise UsageError(*problems)
+    return made
+
+
+def _held(trial: Trial, facts: dict[str, Any]) -> Iterator[tuple[str, Workload, int]]:
+    """(key, workload, bytes its kernel holds) of every workload of a trial."""
+    caches = memory.caches_of(facts)
+    yield (
+        f"victims.{trial.victim_name}",
+        trial.victim,
+        memory.held_bytes(trial.victim.probe, trial.victim, catalogue(), caches),
+    )
+    for name, aggressor in trial.aggressors.items():
+        yield f"aggressors.{name}", aggressor, memory.held_bytes(aggressor.stressor, aggressor, catalogue(), caches)
+
+
+def _beyond_memory(trial: Trial, facts: dict[str, Any]) -> Iterator[Problem]:
+    """Kernels that would be killed by the memory limit of their own sandbox."""
+    for key, workload, held in _held(trial, facts):
+        limit = workload.sandbox.memory
+        if limit is not None and held + memory.AGENT_BYTES > limit:
+            needed = units.format_bytes(held + memory.AGENT_BYTES)
+            yield Problem(
+                f"its kernel and agent hold {needed}, and its sandbox may have {units.format_bytes(limit)}",
+                f"give at least {needed}, or a smaller size in {key}.params",
+                key=f"{key}.sandbox.memory",
+            )
 
 
 def workloads(scenario: Scenario) -> dict[str, Workload]:
@@ -170,7 +197,7 @@ def check_memory(run: RunDirectory, progress: Progress) -> None:
 
     CapabilityError if the host has not as much; a note, kept with the run, if it is not really there.
     """
-    needed = max(memory_needed(trial) for trial in run.plan.trials)
+    needed = max(memory_needed(trial, run.host) for trial in run.plan.trials)
     progress.doing(f"checking that {units.format_bytes(needed)} of memory are there")
     with host_agent() as agent:
         try:
@@ -183,18 +210,26 @@ def check_memory(run: RunDirectory, progress: Progress) -> None:
         progress.note(f"memory: {units.format_bytes(needed)} may not really be there: {found['doubt']}")
 
 
-def memory_needed(trial: Trial) -> int:
-    """Bytes that a trial's kernels hold at the least, by their parameters; commands are not known."""
-    kernels = [(trial.victim.probe, trial.victim)] + [(a.stressor, a) for a in trial.aggressors.values()]
-    total = MEMORY_LEAST
-    for name, workload in kernels:
-        if info := catalogue().kernel(name or ""):
-            defaults = {key: schema.get("default") for key, schema in info.params.get("properties", {}).items()}
-            asked = defaults | workload.params
-            # Bandwidth kernels hold two or three blocks; what files and requests take is the page cache's affair.
-            sizes = [units.parse_bytes(asked[key]) for key in MEMORY_PARAMETERS if asked.get(key) is not None]
-            total += workload.threads * 2 * sum(sizes)
-    return total
+def memory_needed(trial: Trial, facts: dict[str, Any]) -> int:
+    """Bytes that a trial's kernels and agents hold at the least, by their parameters; commands are not known."""
+    held = [held for _, _, held in _held(trial, facts)]
+    return MEMORY_LEAST + sum(held) + len(held) * memory.AGENT_BYTES
+
+
+def check_disk(plan: Plan, work_root: Path) -> None:
+    """CapabilityError if the files of disk kernels do not fit where they would be put."""
+    needed = max(_files_of(trial) for trial in plan.trials)
+    free = shutil.disk_usage(work_root).free
+    if needed > free:
+        raise CapabilityError(
+            f"files of disk kernels: {units.format_bytes(needed)} are needed in {work_root} at a time, and "
+            f"{units.format_bytes(free)} are free; give another --work-dir, or a smaller file_bytes"
+        )
+
+
+def _files_of(trial: Trial) -> int:
+    kernels = [(trial.victim.probe, trial.victim), *((a.stressor, a) for a in trial.aggressors.values())]
+    return sum(memory.file_bytes(kernel, workload, catalogue()) for kernel, workload in kernels)
 
 
 def decisions(plan: Plan) -> Decisions:
@@ -229,6 +264,28 @@ def analyse(run: RunDirectory) -> tuple[Evidence, Findings]:
     """What a run found. Reads its directory only, so it can be done again at any time."""
     found = read_evidence(run)
     return found, stats.analyse(found)
+
+
+def earlier_runs(reference: RunDirectory, apart_from: Sequence[Path] = ()) -> list[Findings]:
+    """Findings of finished runs beside the reference that asked the same of the same host: they show how runs differ.
+
+    A run whose findings were not written yet, or cannot be read, is passed over.
+    """
+    others = {path.resolve() for path in apart_from} | {reference.path.resolve()}
+    found = []
+    for file in sorted(reference.path.resolve().parent.glob("*/findings.json")):
+        if file.parent not in others:
+            with contextlib.suppress(PartywallError, ValueError, OSError):
+                run = RunDirectory(file.parent)
+                if run.ended and _same_kind(run, reference):
+                    found.append(Findings.model_validate_json(file.read_text(encoding="utf-8")))
+    return found
+
+
+def _same_kind(run: RunDirectory, reference: RunDirectory) -> bool:
+    """Whether scenario and host are the same in all that a figure depends on."""
+    asked = [one.plan.scenario.model_dump(exclude={"description", "goals", "seed"}) for one in (run, reference)]
+    return asked[0] == asked[1] and not stats.hosts_differ(run.host, reference.host)
 
 
 def clean_up() -> list[Reaped]:

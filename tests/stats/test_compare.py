@@ -1,10 +1,14 @@
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from builders import Host, evidence, plan, treatment, trial
 
 from partywall.model.comparison import Change
 from partywall.model.finding import Estimate, Outcome
+from partywall.model.scenario import Aggressor
 from partywall.stats import analyse, compare
-from partywall.stats.compare import ratio_of
+from partywall.stats.compare import UNKNOWN_SPREAD, compare_runs, ratio_of
 
 ONE = trial(treatment("memory-copy"))
 
@@ -63,3 +67,79 @@ def test_a_stalled_victim_compares_without_a_logarithm_of_zero():
 def test_a_tolerance_that_cannot_be_used_is_refused():
     with pytest.raises(ValueError, match="give a share"):
         compare(run(0.8), run(0.8), tolerance=2)
+
+
+def several(factors, seed=10):
+    return [run(factor, seed + number) for number, factor in enumerate(factors)]
+
+
+def test_one_run_each_says_that_the_spread_between_runs_is_not_known():
+    found = compare(run(0.8), run(0.8, seed=2))
+    assert found.notes == (UNKNOWN_SPREAD,)
+    assert found.cells[0].runs == 0
+
+
+def test_earlier_runs_that_differ_widen_what_two_runs_say_and_equal_ones_do_not_narrow_it():
+    alone = compare(run(0.8), run(0.8, seed=2)).cells[0].ratio
+    wild = compare(run(0.8), run(0.8, seed=2), earlier=several([0.7, 0.85, 0.75, 0.9])).cells[0]
+    calm = compare(run(0.8), run(0.8, seed=2), earlier=several([0.8, 0.8, 0.8, 0.8])).cells[0]
+    assert wild.ratio.low < 0.75
+    assert wild.ratio.high > 1.25
+    assert wild.change is Change.INCONCLUSIVE
+    assert wild.runs == 6
+    assert calm.ratio.low <= alone.low
+    assert calm.ratio.high >= alone.high
+
+
+def test_with_several_runs_a_side_the_run_is_the_unit():
+    now, before = several([0.70, 0.72, 0.71]), several([0.80, 0.82, 0.81], seed=20)
+    found = compare(now[0], before[0], also=now[1:], also_reference=before[1:])
+    (cell,) = found.cells
+    assert found.notes == ()
+    assert (cell.ratio.n, cell.runs) == (6, 6)
+    assert cell.ratio.value == pytest.approx(0.71 / 0.81, rel=0.01)
+    assert cell.ratio.low < 0.71 / 0.81 < cell.ratio.high
+    assert cell.change is Change.WORSE
+
+
+def test_intervals_over_runs_cover_the_truth_where_intervals_of_single_runs_do_not():
+    random = np.random.default_rng(4)
+    inside = {"runs": 0, "single": 0}
+    for trial_ in range(60):
+        true = [0.8 * np.exp(0.05 * random.standard_normal(4)) for _ in range(2)]
+        now, before = (
+            [run(f, 1000 * trial_ + 10 * side + n, blocks=12) for n, f in enumerate(factors)]
+            for side, factors in enumerate(true)
+        )
+        found = compare(now[0], before[0], also=now[1:], also_reference=before[1:]).cells[0].ratio
+        single = compare(now[0], before[0]).cells[0].ratio
+        inside["runs"] += found.low < 1 < found.high
+        inside["single"] += single.low < 1 < single.high
+    assert inside["runs"] >= 52
+    assert inside["single"] < 40
+
+
+def measured(of, host, seed=1):
+    made = replace(evidence(plan(of), Host(seed).measure(of, 20, {"memory-copy": 0.8})), host=host)
+    return made, analyse(made)
+
+
+def test_hosts_that_differ_are_named_and_what_a_host_does_not_tell_is_not():
+    here, there = {"cpu": {"model": "A", "smt": None}}, {"cpu": {"model": "B", "smt": True}}
+    found = compare_runs(measured(ONE, here), measured(ONE, there, seed=2))
+    assert found.host == ("processor: A in the run, B in the reference",)
+
+
+def test_cells_whose_parameters_differ_are_not_compared():
+    def sized(size):
+        of = trial(treatment("memory-copy"))
+        return of.model_copy(
+            update={"aggressors": {"memory-copy": Aggressor(stressor="memory-copy", params={"block_bytes": size})}}
+        )
+
+    found = compare_runs(measured(sized(4096), {}), measured(sized(8192), {}, seed=2))
+    assert found.cells == ()
+    assert found.incomparable == (
+        "copy under memory-copy: aggressor memory-copy: params.block_bytes is 4096, was 8192",
+    )
+    assert found.outcome is Outcome.INCONCLUSIVE

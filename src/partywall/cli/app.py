@@ -16,7 +16,7 @@ from partywall.cli.live import Live, Steps
 from partywall.errors import Exit, PartywallError, Problem, UsageError
 from partywall.model.finding import Outcome
 from partywall.scenario import changed, find, json_schema, load, names, text
-from partywall.stats import compare as compare_findings
+from partywall.stats import compare_runs
 from partywall.store import RunDirectory
 
 app = typer.Typer(
@@ -106,6 +106,7 @@ def run(
         return Exit.HOLDS
     pipeline.check_commands(asked, allowed=allow_commands)
     pipeline.check_folder(work_dir)
+    pipeline.check_disk(plan, work_dir)
     directory = RunDirectory.create(out or Path("runs") / pipeline.new_run_name(asked), text(path), plan, facts)
     return _measure_and_report(directory, console, work_dir, allow_commands=allow_commands)
 
@@ -135,6 +136,7 @@ def _measure_and_report(directory: RunDirectory, console: Console, work_dir: Pat
     pipeline.check_commands(plan.scenario, allowed=allow_commands)
     pipeline.check_host(plan.scenario)
     pipeline.check_folder(work_dir)
+    pipeline.check_disk(plan, work_dir)
     try:
         with Live(console, plan.estimate_ns, plan.scenario.budget) as live:
             pipeline.measure(directory, live, work_dir)
@@ -183,8 +185,16 @@ def compare(
     run: RunPath,
     reference: Annotated[Path, typer.Argument(help="The earlier run to compare with.")],
     tolerance: Annotated[str, typer.Option(help="A change this small does not matter, e.g. 2%.")] = "2%",
+    also: Annotated[list[Path] | None, typer.Option(help="One more run beside RUN; may be repeated.")] = None,
+    also_reference: Annotated[
+        list[Path] | None, typer.Option(help="One more run beside REFERENCE; may be repeated.")
+    ] = None,
 ) -> int:
     """Compare a run with an earlier one, cell by cell.
+
+    Two runs of the same thing differ by more than each run's own interval tells. Give several runs a side, and the
+    run is the unit; else finished runs of the same scenario and host beside REFERENCE show how much runs differ. Cells
+    whose kernels or parameters differ are not compared; differing hosts are named.
 
     Exit code: 0 no cell got worse, 1 one got worse, 3 some cell is too uncertain to tell.
     """
@@ -195,8 +205,16 @@ def compare(
         raise UsageError(
             Problem(f"{tolerance} is out of range", "give 0 or more and less than 100%", key="--tolerance")
         )
-    findings = [pipeline.analyse(RunDirectory.open(path))[1] for path in (run, reference)]
-    comparison = compare_findings(findings[0], findings[1], share)
+    given = [run, reference, *(also or ()), *(also_reference or ())]
+    measured = {path: pipeline.analyse(RunDirectory.open(path)) for path in given}
+    comparison = compare_runs(
+        measured[run],
+        measured[reference],
+        share,
+        also=[measured[path][1] for path in also or ()],
+        also_reference=[measured[path][1] for path in also_reference or ()],
+        earlier=pipeline.earlier_runs(RunDirectory(reference), given),
+    )
     compare_view.show(comparison, Console())
     return EXITS[comparison.outcome]
 
@@ -233,7 +251,9 @@ def kernels() -> int:
 @app.command()
 def sql(
     directory: RunPath,
-    query: Annotated[str, typer.Argument(help="SQL over the views slices, samples, output, observations and events.")],
+    query: Annotated[
+        str, typer.Argument(help="SQL over the views slices, samples, output, usage, observations and events.")
+    ],
 ) -> int:
     """Query a run's raw facts with DuckDB."""
     from partywall.store.query import table  # noqa: PLC0415 - DuckDB is slow to import

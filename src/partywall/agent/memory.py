@@ -1,0 +1,116 @@
+"""How much memory and disk a kernel's threads hold, by its parameters: what must be there before a run. Pure.
+
+The least that is held, not the most: a kernel that takes what is available (memory-space by itself) counts for nothing,
+as it asks the host and its cgroup; what commands hold is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from partywall import units
+from partywall.agent.catalogue import Catalogue
+from partywall.model.scenario import Workload
+
+AGENT_BYTES = 16 << 20
+"""An agent with its program and buffers; seen: 6 to 12 MiB."""
+
+RING_LEAST = 256 << 20
+"""What memory-latency walks at the least by itself; else four times the last cache."""
+
+SIZES = ("bytes", "bound_bytes", "block_bytes", "message_bytes", "request_bytes", "response_bytes", "file_bytes")
+BLOCK = 8192
+
+Params = Mapping[str, Any]
+Caches = Mapping[int, int]
+
+
+def caches_of(facts: Mapping[str, Any]) -> dict[int, int]:
+    """Bytes of the data caches by level, from a host's facts."""
+    found: dict[int, int] = {}
+    for cache in facts.get("cpu", {}).get("caches", []):
+        if cache.get("size_bytes") and cache.get("holds") != "instruction":
+            found[int(cache["level"])] = max(found.get(int(cache["level"]), 0), int(cache["size_bytes"]))
+    return found
+
+
+def held_bytes(kernel: str | None, workload: Workload, catalogue: Catalogue, caches: Caches) -> int:
+    """What all threads of a workload hold; for a command nothing is known, and nothing counted."""
+    count = HOLDS.get(kernel or "")
+    return 0 if count is None else count(_asked(kernel or "", workload, catalogue), workload.threads, caches)
+
+
+def file_bytes(kernel: str | None, workload: Workload, catalogue: Catalogue) -> int:
+    """What all threads of a workload keep on the disk; files in a folder of the user's own are that disk's affair."""
+    asked = _asked(kernel or "", workload, catalogue)
+    return 0 if asked.get("path") else workload.threads * int(asked.get("file_bytes") or 0)
+
+
+def _asked(kernel: str, workload: Workload, catalogue: Catalogue) -> dict[str, Any]:
+    """Parameters as given or by default, sizes as numbers."""
+    info = catalogue.kernel(kernel)
+    defaults = {
+        key: schema.get("default") for key, schema in (info.params if info else {}).get("properties", {}).items()
+    }
+    asked = defaults | workload.params
+    return asked | {key: units.parse_bytes(asked[key]) for key in SIZES if asked.get(key) is not None}
+
+
+def _blocks(count: int) -> Callable[[Params, int, Caches], int]:
+    return lambda asked, threads, _: threads * count * int(asked["block_bytes"])
+
+
+def _cache(asked: Params, threads: int, caches: Caches) -> int:
+    if asked.get("bytes") is not None:
+        return threads * int(asked["bytes"])
+    level = int(str(asked.get("level") or "L3").lstrip("Ll"))
+    return threads * caches.get(level, 0) * 5 // 4
+
+
+def _latency(asked: Params, threads: int, caches: Caches) -> int:
+    own = max(RING_LEAST, 4 * max(caches.values(), default=0))
+    return threads * int(asked["bytes"] if asked.get("bytes") is not None else min(own, asked["bound_bytes"]))
+
+
+def _space(asked: Params, _threads: int, _caches: Caches) -> int:
+    return int(asked.get("bound_bytes") or 0)
+
+
+def _matrix(asked: Params, threads: int, _caches: Caches) -> int:
+    size = int(asked["size"])
+    # The rows are shared out; the vector is every thread's own.
+    return 8 * (size * size + threads * size + size)
+
+
+def _disk(asked: Params, threads: int, _caches: Caches) -> int:
+    request = asked.get("request_bytes") or (asked.get("request_blocks") or 1) * BLOCK
+    return threads * int(asked["queue_depth"]) * int(request)
+
+
+def _messages(copies: int) -> Callable[[Params, int, Caches], int]:
+    return lambda asked, threads, _: threads * copies * int(asked["message_bytes"])
+
+
+def _shared(asked: Params, threads: int, _caches: Caches) -> int:
+    # Beside the slots, the sender's message and the receiver's copy.
+    return threads * (int(asked["slots"]) + 2) * int(asked["message_bytes"])
+
+
+HOLDS: dict[str, Callable[[Params, int, Caches], int]] = {
+    "memory-read": _blocks(1),
+    "memory-write": _blocks(1),
+    "memory-copy": _blocks(2),
+    "memory-scale": _blocks(2),
+    "memory-triad": _blocks(3),
+    "memory-latency": _latency,
+    "memory-space": _space,
+    "cache": _cache,
+    "matrix-vector": _matrix,
+    "shared-memory": _shared,
+    **dict.fromkeys(("pipe", "unix-socket", "tcp-loopback", "tcp-stream"), _messages(2)),
+    **dict.fromkeys(
+        ("disk-read", "disk-reread", "disk-write", "disk-rewrite", "disk-direct-read", "disk-direct-write"), _disk
+    ),
+}
+"""By kernel; what is not listed holds less than an agent."""

@@ -69,8 +69,8 @@ def test_live_limits_become_treatments_and_static_levels_become_trials():
     plan = make(scenario(**content), TWO, shipped())
     assert len(plan.trials) == 2
     limited = [t for t in plan.trials[0].treatments if t.victim_limits]
-    # Each limit alone and beside the aggressor.
-    assert len(limited) == 4
+    # Each limit alone, beside the null aggressor and beside the aggressor.
+    assert [t.role for t in limited] == ["limit", "null", "aggressor"] * 2
     assert {t.victim_limits.cpu_limit for t in limited} == {0.25, 0.5}
     assert all(t.slot_ns % 100_000_000 == 0 for t in limited)
 

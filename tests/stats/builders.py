@@ -22,14 +22,16 @@ KERNELS: dict[str, dict[str, Any]] = {
 }
 
 
-def treatment(name: str, role: str = "aggressor", intensity: float = 1.0, **more: Any) -> Treatment:
-    aggressor = name.split("@")[0] if role == "aggressor" else None
+def treatment(
+    name: str, role: str = "aggressor", intensity: float = 1.0, aggressor_of: str = "", **more: Any
+) -> Treatment:
+    aggressor = aggressor_of or name.split("@")[0] if role == "aggressor" else None
     return Treatment(
         id=name,
         label=name,
         role=role,
         aggressor=aggressor,
-        intensities={aggressor: intensity} if aggressor else {},
+        intensities={aggressor: intensity} if aggressor else {"null": 1.0} if role == "null" else {},
         guard_ns=GUARD_NS,
         slot_ns=SLOT_NS,
         **more,

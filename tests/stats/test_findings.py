@@ -7,10 +7,11 @@ from builders import Host, evidence, limit, plan, treatment, trial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partywall.model.evidence import Counter
+from partywall.model.evidence import Counter, Readings, Witness
 from partywall.model.finding import Outcome, Warn
+from partywall.model.observation import Histogram
 from partywall.model.plan import Limits, Treatment
-from partywall.model.scenario import Goal, Sandbox, Victim
+from partywall.model.scenario import Aggressor, Goal, Sandbox, Victim
 from partywall.stats import analyse, carry_over, checkpoints, enough
 from partywall.stats.effects import variation_of
 from partywall.stats.series import of_trial
@@ -242,6 +243,29 @@ def test_the_counter_that_moved_with_the_harm_is_the_cause_and_echoes_are_not():
     assert cell(found, "cpu-integer").causes == ()
 
 
+def test_a_reading_missing_in_some_blocks_takes_only_those_blocks_from_its_counter():
+    random = np.random.default_rng(3)
+    moved = dict(enumerate(random.uniform(0.1, 0.3, 60)))
+    observations = [counted(o, random, moved) for o in Host().measure(ONE, 60, {})]
+    torn = [
+        replace(o, counters={n: v for n, v in o.counters.items() if n != "bus"})
+        if (o.block, o.treatment) in {(3, "none"), (9, "memory-copy"), (9, "none"), (12, "null")}
+        else o
+        for o in observations
+    ]
+    cause = cell(findings(torn, ONE, COUNTERS), "memory-copy").causes[0]
+    assert (cause.counter, cause.difference.n) == ("bus", 58)
+    assert "(read in 58 of 60 blocks)" in cause.text
+
+
+def test_a_counter_read_in_too_few_blocks_is_no_cause():
+    random = np.random.default_rng(3)
+    moved = dict(enumerate(random.uniform(0.1, 0.3, 60)))
+    observations = [counted(o, random, moved) for o in Host().measure(ONE, 60, {})]
+    rare = [replace(o, counters=o.counters if o.block < 3 else {}) for o in observations]
+    assert cell(findings(rare, ONE, COUNTERS), "memory-copy").causes == ()
+
+
 def goal_outcome(goal, factor, blocks=40):
     found = findings(Host().measure(ONE, blocks, {"memory-copy": factor}), goals=(goal,))
     return found.verdicts[0]
@@ -435,3 +459,111 @@ def test_the_length_of_the_slots_is_read_from_what_was_measured():
     found = carry_over(longer, ONE.treatments)["memory-copy"]
     assert (found.slot_ns, found.lengthened) == (400_000_000, 4)
     assert carry_over(Host().measure(ONE, 20, {}), ONE.treatments)["memory-copy"].lengthened == 0
+
+
+def timed(o, random, slower):
+    """Operations of about 10 µs; a share of them takes ten times as long where a neighbour makes it so."""
+    values = random.lognormal(9.2, 0.1, 400) * np.where(random.random(400) < slower.get(o.treatment, 0.005), 10, 1)
+    counts: dict[int, int] = {}
+    for value in values.astype(int):
+        magnitude = max(int(value).bit_length() - 7, 0)
+        bucket = (magnitude << 6) + (int(value) >> magnitude)
+        counts[bucket] = counts.get(bucket, 0) + 1
+    return replace(o, latency=Histogram(counts))
+
+
+def test_a_latency_that_rose_alone_is_seen_against_its_own_band_and_stands_in_the_headline():
+    two = trial(COPY, treatment("disk-write"))
+    random = np.random.default_rng(5)
+    observations = [timed(o, random, {"disk-write": 0.1}) for o in Host().measure(two, 40, {})]
+    found = findings(observations, two)
+    (band,) = found.bands
+    low, high = band.latency["p99"]
+    assert low < 0 < high
+    slow, calm, null = (cell(found, name) for name in ("disk-write", "memory-copy", "null"))
+    assert not slow.seen
+    assert "p99" in slow.latency_seen
+    assert calm.latency_seen == null.latency_seen == ()
+    assert "lengthens the p99 latency of copy by" in found.headline
+    assert "without a loss of throughput seen" in found.headline
+
+
+def test_a_switched_limit_has_an_a_a_check_of_its_own():
+    alone = limit("half", 0.5)
+    beside = treatment("memory-copy,half", aggressor_of="memory-copy", victim_limits=alone.victim_limits)
+    idle = treatment("null,half", "null", victim_limits=alone.victim_limits)
+    of = trial(COPY, alone, idle, beside)
+    observations = Host().measure(of, 40, {"half": 0.5, "null,half": 0.5, "memory-copy,half": 0.4, "memory-copy": 0.8})
+    found = findings(observations, of)
+    assert [(band.baseline, round(band.null.value, 1)) for band in found.bands] == [("none", 1.0), ("half", 1.0)]
+    assert cell(found, "memory-copy,half").baseline == "half"
+    assert cell(found, "null,half").efficiency is None
+    assert not cell(found, "null,half").seen
+
+
+def test_a_cell_says_in_what_its_a_a_check_differed():
+    of = trial(COPY, treatment("disk-write").model_copy(update={"guard_ns": 100_000_000}))
+    of = of.model_copy(update={"aggressor_cpus": {"memory-copy": (1,), "disk-write": (0,)}})
+    found = findings(Host().measure(of, 10, {}), of)
+    assert cell(found, "memory-copy").uncontrolled == ()
+    assert cell(found, "disk-write").uncontrolled == ("guard 100 ms, not 10 ms", "CPU 0, not 1")
+
+
+def commanded(on, off, moved=0.0):
+    """A neighbour that is a command, with what it used while on and off."""
+    of = ONE.model_copy(update={"aggressors": {"memory-copy": Aggressor(command=("job",))}})
+    told = [
+        replace(o, used={"memory-copy": on if o.treatment == "memory-copy" else off}, moved={"memory-copy": moved})
+        for o in Host().measure(of, 20, {})
+    ]
+    return findings(told, of, goals=(Goal(isolation_factor=0.5),))
+
+
+@pytest.mark.parametrize(
+    ("on", "off", "moved", "warned"),
+    [
+        (0.9, 0.0, 0.0, set()),
+        (0.001, 0.0, 0.0, {Warn.AGGRESSOR_IDLE}),
+        (0.001, 0.0, 5e6, set()),
+        (0.9, 0.85, 0.0, {Warn.AGGRESSOR_NOT_STOPPED}),
+        (0.9, 0.05, 0.0, set()),
+    ],
+)
+def test_a_command_that_did_nothing_or_did_not_stop_is_told_and_nothing_holds(on, off, moved, warned):
+    found = commanded(on, off, moved)
+    of = cell(found, "memory-copy")
+    assert {Warn.AGGRESSOR_IDLE, Warn.AGGRESSOR_NOT_STOPPED} & set(of.warnings) == warned
+    assert (of.used, of.used_off) == (pytest.approx(on), pytest.approx(off))
+    assert (found.outcome is Outcome.HOLDS) == (not warned)
+
+
+def witnessed(of, **more):
+    made = evidence(plan(of), Host().measure(of, 20, {}))
+    return analyse(replace(made, witness={of.id: Witness(**more)}))
+
+
+def test_cells_of_emulated_sandboxes_say_so_and_no_others():
+    two = trial(COPY, treatment("disk-write"))
+    found = witnessed(two, emulated=("disk-write",))
+    assert [c.treatment for c in found.cells if Warn.EMULATED in c.warnings] == ["disk-write"]
+    assert all(Warn.EMULATED in c.warnings for c in witnessed(two, emulated=("victim",)).cells)
+
+
+@pytest.mark.parametrize(("probe", "cached", "said"), [
+    ("disk-read", 50, True), ("disk-read", 5, False), ("disk-reread", 100, False), ("disk-read", None, False),
+])  # fmt: skip
+def test_a_disk_read_that_the_page_cache_served_says_so(probe, cached, said):
+    of = trial(COPY, probe=probe)
+    found = witnessed(
+        of, facts={"victim": ({"cached_bytes": 0, "file_bytes": 100}, {"cached_bytes": cached, "file_bytes": 100})}
+    )
+    assert {Warn.SHARED_DISK_CACHE in c.warnings for c in found.cells} == {said}
+
+
+def test_lost_lines_and_useless_readings_are_told_of_the_command_they_concern():
+    found = witnessed(
+        ONE, dropped={"memory-copy": 7}, readings={"victim": Readings(80, 0, 20), "memory-copy": Readings(99, 1, 0)}
+    )
+    lost, bunched = found.warnings
+    assert "7 lines of memory-copy's output" in lost
+    assert "metric of copy: 20 of 100 readings came together" in bunched

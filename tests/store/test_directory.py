@@ -7,7 +7,7 @@ from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
-from partywall.store import RunDirectory, evidence
+from partywall.store import RunDirectory, blocks_done, evidence
 from partywall.store.pending import SLICES, table
 
 SLICE = {"thread": 0, "start_ns": 0, "end_ns": 10, "work": 1.0, "cpu_ns": 5, "intensity": 1.0, "latency": [[3, 2]]}
@@ -62,7 +62,20 @@ def test_a_torn_slice_is_left_out_and_the_rest_kept(run):
 def test_blocks_are_counted_once_they_are_done(run):
     run.append("block_done", trial="000-v", block=4, stretch=1, visit="0", slots=[])
     run.append("block_done", trial="other", block=5, stretch=1, visit="0", slots=[])
-    assert list(run.blocks_done("000-v")) == [4]
+    assert {trial: list(blocks_done(events)) for trial, events in run.by_trial().items()} == {
+        "000-v": [4],
+        "other": [5],
+    }
+
+
+def test_the_events_of_all_trials_are_read_from_the_file_once(run, monkeypatch):
+    for block in range(3):
+        run.append("block_done", trial="000-v", block=block, stretch=1, visit="0", slots=[])
+    reads = []
+    read_bytes = type(run.path).read_bytes
+    monkeypatch.setattr(type(run.path), "read_bytes", lambda path: reads.append(path.name) or read_bytes(path))
+    assert len(run.by_trial()["000-v"]) == 3
+    assert reads == ["events.jsonl"]
 
 
 @pytest.mark.parametrize(

@@ -153,3 +153,15 @@ def test_a_block_with_a_slot_of_which_too_little_is_known_gives_no_observation()
     rows = [piece(10 * n, 10 * n + 10, 1.0) for n in range(5)]
     block = Block("000-v", 0, (slot(0, 0, 50), slot(50, 50, 100, "null")))
     assert observe(block, TRIAL, Window(rows), {}, {}) == ()
+
+
+def test_what_a_command_used_counts_by_the_share_of_its_interval_that_lies_in_the_slot():
+    block = Block("000-v", 0, (slot(0, 0, 100), slot(100, 100, 200, "null")))
+    rows = [
+        {"start_ns": 0, "end_ns": 50 * MS, "cpu_ns": 50 * MS, "disk_bytes": 5000},
+        {"start_ns": 50 * MS, "end_ns": 150 * MS, "cpu_ns": 0, "disk_bytes": None},
+    ]
+    victim = Window([piece(0, 200, 1.0)])
+    first, second = observe(block, TRIAL, victim, {}, {}, None, {"job": rows})
+    assert first.used == {"job": pytest.approx(0.5)}
+    assert first.moved == second.moved == second.used == {}, "of half a slot nothing is said"

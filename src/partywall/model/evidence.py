@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from partywall import units
 from partywall.model.observation import Observation
 from partywall.model.plan import Plan
+
+VICTIM = "victim"
+"""What the victim's workload and its counters are called, whatever its name in the scenario."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Counter:
             return self.name
         if not subject:
             return self.phrase
-        if subject == "victim":
+        if subject == VICTIM:
             return f"the victim's {self.phrase}"
         if subject == "cpu":
             return f"{self.phrase} on all CPUs together"
@@ -103,8 +107,54 @@ class SlicePoint:
 
 
 @dataclass(frozen=True)
+class Readings:
+    """What became of a metric's readings.
+
+    unusable: no number, or a document that does not parse. bunched: came at the instant of the one before, so that
+    their time is not known.
+    """
+
+    used: int = 0
+    unusable: int = 0
+    bunched: int = 0
+
+    def __add__(self, other: Readings) -> Readings:
+        return Readings(self.used + other.used, self.unusable + other.unusable, self.bunched + other.bunched)
+
+
+@dataclass(frozen=True)
+class Unread:
+    """Counters that a monitor could not read: which, why, what that costs, and how to get them."""
+
+    what: str
+    why: str
+    cost: str
+    remedy: str
+
+    @classmethod
+    def of(cls, missing: Mapping[str, Any]) -> Unread:
+        """As the agent tells it."""
+        return cls(*(str(missing.get(key) or "") for key in ("what", "why", "cost", "remedy")))
+
+
+@dataclass(frozen=True)
+class Witness:
+    """What agents said of a trial beside their measurements, by name of workload.
+
+    facts: of each kernel's thread at the end of each visit. dropped: lines of output that came too fast to be kept.
+    emulated: sandboxes whose processor was emulated.
+    """
+
+    facts: dict[str, tuple[dict[str, Any], ...]] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+    readings: dict[str, Readings] = field(default_factory=dict)
+    unread: tuple[Unread, ...] = ()
+    emulated: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Evidence:
-    """All of a run but its findings. timeline: by trial, the slices of some blocks, in order of time.
+    """All of a run but its findings. By trial: timeline, the slices of some blocks in order of time; and witness.
 
     kernels: the agent's catalogue entries by name (unit, figure, latency text). missing: what the host could not tell,
     as (what, why, remedy). disturbances: what was seen of others, as (trial, block, text). directory: where the run
@@ -119,6 +169,7 @@ class Evidence:
     observations: tuple[Observation, ...]
     counters: dict[str, Counter] = field(default_factory=dict)
     timeline: dict[str, tuple[SlicePoint, ...]] = field(default_factory=dict)
+    witness: dict[str, Witness] = field(default_factory=dict)
     missing: tuple[tuple[str, str, str], ...] = ()
     disturbances: tuple[tuple[str, int, str], ...] = ()
     incomplete: tuple[str, ...] = ()

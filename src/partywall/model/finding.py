@@ -9,6 +9,9 @@ from pydantic import Field
 
 from partywall.model.scenario import Frozen, Goal, Level
 
+BASELINE = "baseline"
+"""Id of the treatment in which nobody presses and nothing is limited."""
+
 
 class Estimate(Frozen):
     """A figure with its interval. n: blocks. n_effective: blocks it is worth, given how they correlate."""
@@ -37,6 +40,8 @@ class Warn(StrEnum):
     NULL_EFFECT = "null_effect"
     THROTTLED = "throttled"
     AGGRESSOR_FELL_SHORT = "aggressor_fell_short"
+    AGGRESSOR_IDLE = "aggressor_idle"
+    AGGRESSOR_NOT_STOPPED = "aggressor_not_stopped"
     EMULATED = "emulated"
     SWAPPING = "swapping"
     SHARED_DISK_CACHE = "shared_disk_cache"
@@ -86,6 +91,9 @@ class Cell(Frozen):
     efficiency: q = v/(v_ref·s) where a setting promises s of the unlimited baseline. promise: which kind of setting;
     a reservation is a floor, so more than it promises is no fault. variation: standard deviation of the true effect
     over time, sampling noise taken off; None when too few blocks. seen: the interval lies outside the A/A band.
+    used, used_off: CPU time over wall time of an aggressor that is a command, while it was on, and in the baseline.
+    latency_seen: percentiles whose latency impact lies outside the A/A band of that percentile. uncontrolled: in what
+    the null aggressor behind the A/A band differed from this aggressor besides its pressure; empty where in nothing.
     """
 
     trial: str
@@ -95,7 +103,7 @@ class Cell(Frozen):
     role: Literal["null", "aggressor", "limit"]
     aggressor: str | None
     intensity: float | None
-    baseline: str = "baseline"
+    baseline: str = BASELINE
     levels: dict[str, Level] = Field(default_factory=dict)
     baseline_rate: Estimate
     rate: Estimate
@@ -105,20 +113,34 @@ class Cell(Frozen):
     promised: float | None = None
     promise: Literal["limit", "reservation"] | None = None
     achieved: float | None = None
+    used: float | None = None
+    used_off: float | None = None
     variation: float | None = None
     carry_over: CarryOver | None = None
     causes: tuple[Cause, ...] = ()
     seen: bool
+    latency_seen: tuple[str, ...] = ()
+    uncontrolled: tuple[str, ...] = ()
     warnings: tuple[Warn, ...] = ()
 
 
 class Band(Frozen):
-    """The A/A band of a trial: effects of the null aggressor. What lies inside is 'no effect seen'."""
+    """An A/A band: effects of the null aggressor. What lies inside is 'no effect seen'.
+
+    baseline: what the null was compared with; a trial has a band for its baseline and one for each switched limit, and
+    a cell is judged by the one with its own baseline. latency: the same of latency impacts, by percentile.
+    """
 
     trial: str
+    baseline: str = BASELINE
     low: float
     high: float
     null: Estimate
+    latency: dict[str, tuple[float, float]] = Field(default_factory=dict)
+
+    def of(self, cell: Cell) -> bool:
+        """Whether this is the band to judge a cell by."""
+        return (self.trial, self.baseline) == (cell.trial, cell.baseline)
 
 
 class Curve(Frozen):

@@ -41,6 +41,8 @@ class Observation:
     its calibrated maximum. straddle: share of the window whose slices reach beyond the slot: their work is partly
     another treatment's. counters: per second (totals) or last value (gauges). disturbed: named disturbances that
     were not ours. long: of a long block, which tells of counters and carry-over but not of the isolation factor.
+    used and moved: of each command among the aggressors, CPU time over wall time and bytes a second read from and
+    written to disks, from the slot's start on; what the host does not tell is left out.
     """
 
     trial: str
@@ -58,4 +60,6 @@ class Observation:
     counters: dict[str, float] = field(default_factory=dict)
     disturbed: tuple[str, ...] = ()
     straddle: float = 0.0
+    used: dict[str, float] = field(default_factory=dict)
+    moved: dict[str, float] = field(default_factory=dict)
     long: bool = False

@@ -62,6 +62,11 @@ class Trial(Frozen):
         return {t.id: t for t in self.treatments}[id_]
 
 
+def null_cpus(trial: Trial) -> tuple[int, ...]:
+    """Where the null aggressor runs: where the first aggressor does, so that it differs from it in nothing else."""
+    return next(iter(trial.aggressor_cpus.values()), trial.victim_cpus)
+
+
 class Slot(Frozen):
     """Where one treatment of one block lies in time.
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from partywall.agent.catalogue import Catalogue
 from partywall.errors import Problem, UsageError
 from partywall.model import factors
+from partywall.model.finding import BASELINE
 from partywall.model.plan import Limits, Plan, Treatment, Trial
 from partywall.model.scenario import Aggressor, Sandbox, Scenario, Timing, Victim, Workload
 from partywall.plan.placement import Topology, aggressor_cpus, victim_cpus
 from partywall.plan.timing import ceil_to
 
-BASELINE = "baseline"
 NULL = "null"
 
 # A visit shorter than this is mostly set-up; a run of many short visits compares hosts that hardly differ.
@@ -139,7 +139,7 @@ def _pressed(
 
 
 def _limited(levels: factors.Levels, pressed: list[Treatment], timing: Timing, guard_ns: int) -> Iterator[Treatment]:
-    """The victim under live limits, alone and with each aggressor."""
+    """The victim under live limits: alone, beside the null aggressor (an A/A check of its own), and with each other."""
     # Factors' paths end in the setting's name; a checked scenario has none but these two as live factors.
     settings = {path.rpartition(".")[2]: level for path, level in levels.items()}
     asked = Sandbox.model_validate(settings)
@@ -148,6 +148,15 @@ def _limited(levels: factors.Levels, pressed: list[Treatment], timing: Timing, g
     common = {"victim_limits": limits, "slot_ns": ceil_to(max(timing.slot, LIMIT_SLOT_NS), LIMIT_PERIOD_NS)}
     guard_ns = max(guard_ns, LIMIT_GUARD_NS)
     yield Treatment(id=text, label=text, role="limit", guard_ns=guard_ns, release_ns=LIMIT_GUARD_NS, **common)
+    yield Treatment(
+        id=f"{NULL},{text}",
+        label=f"{NULL}, {text}",
+        role="null",
+        intensities={NULL: 1.0},
+        guard_ns=guard_ns,
+        release_ns=LIMIT_GUARD_NS,
+        **common,
+    )
     for treatment in pressed:
         changed = {
             "id": f"{treatment.id},{text}",

@@ -67,6 +67,20 @@ ADVICE: dict[Warn, Advice] = {
         "The stressor achieved clearly less than was asked for, so the harm at that intensity is understated.",
         "Give it a core or limits that allow the rate; its achieved rate stands beside the cell.",
     ),
+    Warn.AGGRESSOR_IDLE: Advice(
+        "The command did nothing while it was on",
+        "The aggressor's processes used next to no CPU time and moved next to nothing on disks while they were on, "
+        "so this cell does not show what the command does to a neighbour.",
+        "Check that the command works for longer than the run, waits for nothing, and does not hand its work to a "
+        "service outside its own processes.",
+    ),
+    Warn.AGGRESSOR_NOT_STOPPED: Advice(
+        "The command went on while it was off",
+        "Processes of the aggressor used CPU time in the baseline slots, in which they should have been stopped. A "
+        "process that leaves the command's process group (a daemon, setsid) is not stopped with it. The baseline was "
+        "pressed on too, so the harm is understated.",
+        "Run the program in the foreground, without a daemon or a new session.",
+    ),
     Warn.EMULATED: Advice(
         "Emulated",
         "The victim or the aggressor ran on an emulated processor. Its caches, memory path and clock are those of"

@@ -12,6 +12,7 @@ from typing import Any
 
 import altair as alt
 
+from partywall.model import finding
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Cell, Curve, Findings
 from partywall.report import figures, series
@@ -195,9 +196,10 @@ def _names(curves: list[Curve]) -> list[dict[str, Any]]:
     return names
 
 
-def _band(findings: Findings, trial: str) -> list[alt.Chart]:
+def _band(findings: Findings, trial: str, baseline: str = finding.BASELINE) -> list[alt.Chart]:
     """The A/A band across the whole width, with its name."""
-    rows = [{"low": b.low, "high": b.high, "one": 1.0, "text": "A/A band"} for b in findings.bands if b.trial == trial]
+    own = [band for band in findings.bands if (band.trial, band.baseline) == (trial, baseline)]
+    rows = [{"low": band.low, "high": band.high, "one": 1.0, "text": "A/A band"} for band in own]
     base = _chart(rows)
     return [
         base.mark_rect(color=BAND, opacity=0.22, tooltip="A/A band: no effect can be told from none in here").encode(
@@ -223,7 +225,9 @@ def effect_over_time(findings: Findings, evidence: Evidence, cell: Cell) -> AnyC
         y=alt.Y("low:Q", title=None, scale=scale), y2=alt.Y2("high:Q")
     )
     line = known.mark_line(color=TREATED, strokeWidth=2).encode(y=alt.Y("mean:Q", title=None, scale=scale))
-    return alt.layer(*_band(findings, cell.trial), points, area, line).properties(width=WIDTH, height=HEIGHT)
+    return alt.layer(*_band(findings, cell.trial, cell.baseline), points, area, line).properties(
+        width=WIDTH, height=HEIGHT
+    )
 
 
 def _states() -> alt.Color:

@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from partywall import __version__, units
 from partywall.model.evidence import Counter, Evidence
-from partywall.model.finding import Band, Cause, Cell, Findings, Outcome, Verdict, Warn
+from partywall.model.finding import Cause, Cell, Findings, Outcome, Verdict, Warn
 from partywall.model.observation import Observation
 from partywall.model.plan import Trial
 from partywall.report import charts, figures, series
@@ -29,6 +29,7 @@ from partywall.report.advice import ADVICE, Advice
 from partywall.report.matrix import (
     Matrix,
     Severity,
+    band_title,
     cell_title,
     describe,
     emulated,
@@ -37,6 +38,7 @@ from partywall.report.matrix import (
     sentence,
     severity,
     treatment_title,
+    uncontrolled,
     victim_title,
 )
 
@@ -83,7 +85,8 @@ def render(findings: Findings, evidence: Evidence) -> str:
         sensitivities=_sensitivities(findings, specs),
         efficiency=_efficiency(findings, specs),
         verdicts=[_verdict_row(verdict, findings) for verdict in findings.verdicts],
-        bands=[(_victim_of(band, findings), band) for band in findings.bands],
+        bands=[(band_title(band, findings), band) for band in findings.bands],
+        uncontrolled=uncontrolled(findings),
         warned=warned(findings),
         host=tuple(flat({key: fact for key, fact in evidence.host.items() if key not in SHOWN_ELSEWHERE})),
         trials=trials,
@@ -168,6 +171,10 @@ def _panel(identity: str, cell: Cell, findings: Findings, evidence: Evidence, sp
     )
 
 
+def _against_band(seen: bool) -> str:
+    return "outside: an effect" if seen else "not clearly outside: no effect seen"
+
+
 def _figures(cell: Cell, findings: Findings, evidence: Evidence) -> Iterator[tuple[str, str, str]]:
     """(name, figure, what it means), the most important first."""
     scale = series.scale_of(evidence, cell.trial)
@@ -185,12 +192,26 @@ def _figures(cell: Cell, findings: Findings, evidence: Evidence) -> Iterator[tup
             else "of what its settings promise"
         )
         yield "Efficiency q", figures.ratio(cell.efficiency), promised
-    band = next((b for b in findings.bands if b.trial == cell.trial), None)
+    band = next((b for b in findings.bands if b.of(cell)), None)
     if band is not None:
-        inside = "outside: an effect" if cell.seen else "not clearly outside: no effect seen"
-        yield "A/A band", figures.span(band.low, band.high), inside
+        yield "A/A band", figures.span(band.low, band.high), _against_band(cell.seen)
+        for name, (low, high) in band.latency.items():
+            yield (
+                f"A/A band, {name}",
+                f"{figures.span(100 * low, 100 * high)} %",
+                _against_band(name in cell.latency_seen),
+            )
+        if cell.uncontrolled:
+            yield (
+                "Not as in the A/A check",
+                "; ".join(cell.uncontrolled),
+                "the band is that of a null aggressor otherwise",
+            )
     if cell.achieved is not None:
         yield "Aggressor achieved", figures.bare_percent(cell.achieved), "of its calibrated maximum"
+    if cell.used is not None:
+        off = "" if cell.used_off is None else f", and {figures.bare_percent(cell.used_off)} while it was off"
+        yield "Aggressor used", figures.bare_percent(cell.used), f"of a CPU while it was on{off}"
     if cell.variation is not None:
         meaning = "standard deviation between blocks, sampling noise taken off"
         yield "Effect varies over time by", figures.bare_percent(cell.variation, 2), meaning
@@ -253,11 +274,6 @@ def goal_text(verdict: Verdict) -> str:
         f"efficiency q from {goal.efficiency[0]:g} to {goal.efficiency[1]:g}" if goal.efficiency is not None else "",
     ]
     return " and ".join(part for part in asked if part)
-
-
-def _victim_of(band: Band, findings: Findings) -> str:
-    cell = next((cell for cell in findings.cells if cell.trial == band.trial), None)
-    return band.trial if cell is None else f"{victim_title(cell)}{' (emulated)' if emulated(cell) else ''}"
 
 
 def _fluid(chart: Any) -> dict[str, Any]:

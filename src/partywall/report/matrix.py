@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from partywall.model.finding import Cell, Findings, Warn
+from partywall.model.finding import BASELINE, Band, Cell, Findings, Warn
 from partywall.report import figures
 
 Key = tuple[str, str, float, str]
@@ -125,13 +125,29 @@ def describe(cell: Cell) -> str:
     return "rate under the limit over the rate without" if cell.role == "limit" else severity(cell).words
 
 
+def band_title(band: Band, findings: Findings) -> str:
+    """Whose A/A band it is: the victim, and the limit it was under."""
+    cell = next((cell for cell in findings.cells if cell.trial == band.trial), None)
+    name = band.trial if cell is None else f"{victim_title(cell)}{' (emulated)' if emulated(cell) else ''}"
+    return name if band.baseline == BASELINE else f"{name}, {band.baseline}"
+
+
+def uncontrolled(findings: Findings) -> dict[str, tuple[str, ...]]:
+    """In what aggressors differ from the null aggressor besides their pressure, by name; all trials together."""
+    found: dict[str, dict[str, None]] = {}
+    for cell in findings.cells:
+        if cell.aggressor is not None and cell.uncontrolled:
+            found.setdefault(cell.aggressor, {}).update(dict.fromkeys(cell.uncontrolled))
+    return {name: tuple(differences) for name, differences in found.items()}
+
+
 def treatment_title(cell: Cell) -> str:
     return " ".join(_heading(cell)).strip()
 
 
 def _heading(cell: Cell) -> tuple[str, str]:
     if cell.role == "null":
-        return "null (A/A)", ""
+        return "null (A/A)", cell.label.partition(", ")[2]
     if cell.role == "limit" or cell.aggressor is None:
         return cell.label, ""
     # An aggressor with no intensity but 1 is labelled by its name alone, see `partywall.plan.make`.

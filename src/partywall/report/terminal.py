@@ -22,11 +22,13 @@ from partywall.report.matrix import (
     Matrix,
     Row,
     Severity,
+    band_title,
     cell_title,
     emulated,
     matrix,
     severity,
     treatment_title,
+    uncontrolled,
     victim_title,
 )
 
@@ -82,11 +84,11 @@ def isolation_text(cell: Cell) -> Text:
 
 
 def latency_text(cell: Cell) -> Text:
-    """'+12 % ± 2'; dim where the interval holds zero."""
+    """'+12 % ± 2'; dim where it lies not outside the A/A band."""
     impact = cell.latency.get("p99")
     if impact is None:
         return Text("not measured", style="dim")
-    style = "dim" if impact.low <= 0 <= impact.high else ""
+    style = "" if "p99" in cell.latency_seen else "dim"
     return Text(f"{figures.percent(impact, sign=True)}{' E' if emulated(cell) else ''}", style=style)
 
 
@@ -160,11 +162,12 @@ def _limits(findings: Findings) -> Iterator[RenderableType]:
 def _bands(findings: Findings) -> RenderableType:
     if not findings.bands:
         return Text("\nNo null aggressor was measured: there is no A/A band to judge effects by.", style="bold magenta")
-    names = {cell.trial: victim_title(cell) for cell in findings.cells}
-    bands = "; ".join(
-        f"{names.get(band.trial, band.trial)} {figures.span(band.low, band.high)}" for band in findings.bands
-    )
-    return Text.assemble(("\nA/A band", "bold"), f" (what no neighbour at all looks like): {bands}")
+    bands = "; ".join(f"{band_title(band, findings)} {figures.span(band.low, band.high)}" for band in findings.bands)
+    text = Text.assemble(("\nA/A band", "bold"), f" (what no neighbour at all looks like): {bands}")
+    if others := uncontrolled(findings):
+        differences = "; ".join(f"{name} ({', '.join(differs)})" for name, differs in others.items())
+        text.append(f"\nNot quite like the null aggressor besides pressing: {differences}", style="dim")
+    return text
 
 
 def _verdicts(findings: Findings) -> Iterator[RenderableType]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from partywall.clock import Clock, Monotonic
 from partywall.errors import AgentError, TrialError
@@ -18,7 +21,7 @@ from partywall.run.progress import Progress
 from partywall.run.recorder import Recorder
 from partywall.run.stage import MONITOR, Stage, staged
 from partywall.sandbox import Label
-from partywall.store import RunDirectory
+from partywall.store import RunDirectory, blocks_done
 
 # A block's schedule is sent this long before it begins: the controller may be late by as much without harm.
 LEAD_NS = 300_000_000
@@ -52,7 +55,10 @@ class Decisions:
 
 @dataclass
 class Tally:
-    """A trial so far: observations at the present length of slots, and how much time was measured in all."""
+    """A trial so far: observations at the present length of slots, and how much time was measured in all.
+
+    visits_paid: how often each visit was begun.
+    """
 
     trial: Trial
     observations: list[Observation] = field(default_factory=list)
@@ -62,6 +68,7 @@ class Tally:
     failures: int = 0
     finished: bool = False
     visits_done: set[str] = field(default_factory=set)
+    visits_paid: Counter[str] = field(default_factory=Counter)
     pilot_tested: set[tuple[int, int]] = field(default_factory=set)
     coarse_tested: set[int] = field(default_factory=set)
 
@@ -81,7 +88,8 @@ def execute(
 ) -> None:
     """Carries out what is left of the plan. observations: what an interrupted run has measured already."""
     plan = run.plan
-    tallies = {trial.id: tally(run, trial, observations) for trial in plan.trials}
+    events = run.by_trial()
+    tallies = {trial.id: tally(trial, events.get(trial.id, ()), observations) for trial in plan.trials}
     visitor = Visitor(run, plan, label, decisions, progress, clock or Monotonic(), tallies)
     run.append("run_started", wall_time=time.strftime("%Y-%m-%dT%H:%M:%S%z"), pid=os.getpid())
     try:
@@ -95,19 +103,18 @@ def execute(
     run.append("run_ended")
 
 
-def tally(run: RunDirectory, trial: Trial, observations: Sequence[Observation]) -> Tally:
+def tally(trial: Trial, events: Sequence[dict[str, Any]], observations: Sequence[Observation]) -> Tally:
     """How far a trial has come, from its events."""
-    done = run.blocks_done(trial.id)
-    mine = [event for event in run.events() if event.get("trial") == trial.id]
-    kinds = [event["kind"] for event in mine]
+    done = blocks_done(events)
     return Tally(
         trial=trial,
         observations=[o for o in observations if o.trial == trial.id],
         next_block=max(done, default=-1) + 1,
-        stretch=max((event["stretch"] for event in mine if "stretch" in event), default=1),
+        stretch=max((event["stretch"] for event in events if "stretch" in event), default=1),
         measured_ns=sum(event["slots"][-1]["end_ns"] - event["slots"][0]["start_ns"] for event in done.values()),
-        finished="trial_precise" in kinds,
-        visits_done={event["visit"] for event in mine if event["kind"] == "visit_ended"},
+        finished=any(event["kind"] == "trial_precise" for event in events),
+        visits_done={event["visit"] for event in events if event["kind"] == "visit_ended"},
+        visits_paid=Counter(event["visit"].partition(".")[0] for event in events if event["kind"] == "visit"),
     )
 
 
@@ -153,7 +160,7 @@ class Visitor:
         os.sched_setaffinity(0, host_cpus)
         slice_ns = self.plan.timing.slice
         with staged(trial, self.label, slice_ns=slice_ns, seed=self.plan.seed, host_cpus=host_cpus) as stage:
-            attempt = self._attempt(trial, visit)
+            attempt = _attempt(tally, visit)
             self.run.append(
                 "visit",
                 trial=trial.id,
@@ -161,19 +168,18 @@ class Visitor:
                 rate_max=stage.rate_max,
                 facts=stage.facts,
                 counters=stage.counters,
+                missing=stage.missing,
+                emulated=stage.emulated,
             )
             pending = self.run.pending(trial.id, attempt)
+            recorder = Recorder(stage, pending, attempt)
             try:
-                recorder = Recorder(stage, pending, attempt)
                 self._blocks(stage, recorder, tally, share_ns, last=last)
             finally:
-                pending.close()
-
-    def _attempt(self, trial: Trial, visit: str) -> str:
-        """What this visit's records are called: one that was interrupted keeps its own, calibrated as it was."""
-        paid = [event["visit"] for event in self.run.events("visit") if event["trial"] == trial.id]
-        before = sum(1 for other in paid if other.partition(".")[0] == visit)
-        return f"{visit}.{before}" if before else visit
+                facts = stage.finish()
+                with contextlib.closing(pending):
+                    recorder.take_rest()
+                self.run.append("visit_left", trial=trial.id, visit=attempt, facts=facts, dropped=recorder.dropped)
 
     def _blocks(self, stage: Stage, recorder: Recorder, tally: Tally, share_ns: int, *, last: bool) -> None:
         self.progress.doing(f"{tally.trial.id}: measuring")
@@ -269,6 +275,13 @@ class Visitor:
     def _may_stretch(self, tally: Tally) -> bool:
         longest = max(treatment.slot_ns for treatment in tally.trial.treatments)
         return longest * tally.stretch * 2 <= self.plan.timing.slot_max
+
+
+def _attempt(tally: Tally, visit: str) -> str:
+    """What this visit's records are called: one that was interrupted keeps its own, calibrated as it was."""
+    before = tally.visits_paid[visit]
+    tally.visits_paid[visit] += 1
+    return f"{visit}.{before}" if before else visit
 
 
 def aside(trial: Trial) -> tuple[int, ...]:

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Sequence
 
 from partywall.clock import Clock
+from partywall.model.evidence import VICTIM
 from partywall.model.plan import Limits, Slot
-from partywall.run.stage import VICTIM, Stage
+from partywall.run.stage import Stage
 
 
 class Limiter:

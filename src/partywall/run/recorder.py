@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from collections import Counter as Counts
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,10 +13,10 @@ import numpy as np
 from partywall.agent.metric import Extractor
 from partywall.clock import Clock
 from partywall.errors import TrialError
-from partywall.model.evidence import Counter
+from partywall.model.evidence import VICTIM, Counter
 from partywall.model.observation import Observation
 from partywall.model.plan import Slot
-from partywall.run.stage import VICTIM, Stage
+from partywall.run.stage import Stage
 from partywall.store.evidence import metric_rows, metrics
 from partywall.store.observe import Block, Samples, Window, observe
 from partywall.store.pending import Pending
@@ -38,6 +39,8 @@ class Recorder:
         self._counters = tuple(Counter(**counter) for counter in stage.counters)
         self._expected: deque[tuple[Block, int]] = deque()
         self._tail: deque[str] = deque(maxlen=3)
+        # Lines of output that came too fast, by workload.
+        self.dropped: Counts[str] = Counts()
 
     def expect(self, number: int, stretch: int, slots: Sequence[Slot], *, long: bool = False) -> None:
         """A block was scheduled."""
@@ -50,6 +53,13 @@ class Recorder:
             block, stretch = self._expected.popleft()
             yield self._observe(block), self._event(block, stretch)
             self._forget(block.slots[0].start_ns - KEPT_NS)
+
+    def take_rest(self) -> None:
+        """Writes down what has come since the last block; that a workload ended is no error any more."""
+        while not self._stage.messages.empty():
+            name, method, params = self._stage.messages.get()
+            if method not in ("ended", "gone"):
+                self._take(name, method, params)
 
     def wait_for_all(self, clock: Clock) -> None:
         """Waits until every expected block is complete; TrialError if the victim is stuck."""
@@ -102,6 +112,9 @@ class Recorder:
             case "output":
                 self._pending.write({"workload": params["id"], "lines": params["lines"]})
                 self._read_metric(params["id"], params["lines"])
+                self.dropped[params["id"]] += params["dropped"]
+            case "usage":
+                self._pending.write({"workload": params["id"], "intervals": params["intervals"]})
             case "ended" | "gone":
                 raise self._stage.explain(name, params["reason"])
 

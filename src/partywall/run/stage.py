@@ -10,17 +10,18 @@ from typing import Any
 
 from partywall.agent.client import AgentClient
 from partywall.errors import AgentError, TrialError
-from partywall.model.plan import Trial
+from partywall.model.evidence import VICTIM
+from partywall.model.plan import Trial, null_cpus
 from partywall.model.scenario import Workload
 from partywall.plan.make import NULL
 from partywall.plan.weights import weights
 from partywall.sandbox import Label, Sandbox, Settings, make
 
-VICTIM = "victim"
 MONITOR = "monitor"
 CALIBRATION_NS = 150_000_000
 # A disk kernel writes its file before it starts, and a slow disk may need minutes for it.
 START_TIMEOUT_S = 300.0
+STOP_TIMEOUT_S = 5.0
 WARM_UP_NS = 500_000_000
 
 Message = tuple[str, str, dict[str, Any]]
@@ -39,6 +40,7 @@ class Stage:
     rate_max: dict[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     counters: list[dict[str, Any]] = field(default_factory=list)
+    missing: list[dict[str, Any]] = field(default_factory=list)
 
     def client(self, name: str) -> AgentClient:
         client = self.sandboxes[name].client
@@ -50,6 +52,20 @@ class Stage:
         """Tells an aggressor when to press how hard."""
         moments = [{"at_ns": at_ns, "intensity": intensity} for at_ns, intensity in switches]
         self.client(name).call("workload.schedule", id=name, switches=moments)
+
+    def finish(self) -> dict[str, Any]:
+        """Stops the workloads: facts of each kernel at its end, by name, of those agents that can still tell."""
+        facts = {}
+        for name in self.facts:
+            with contextlib.suppress(AgentError, TrialError):
+                facts[name] = self.client(name).call("workload.stop", timeout_s=STOP_TIMEOUT_S, id=name)["facts"]
+        return facts
+
+    @property
+    def emulated(self) -> list[str]:
+        """Sandboxes whose processor is emulated, as their agents say."""
+        clients = {name: sandbox.client for name, sandbox in self.sandboxes.items() if name != MONITOR}
+        return [name for name, client in clients.items() if client and client.hello.get("emulated")]
 
     def explain(self, name: str, reason: str) -> TrialError:
         """The error for a workload that is gone."""
@@ -149,11 +165,8 @@ def settings_of(trial: Trial) -> list[Settings]:
             command=workload.command is not None,
         )
         found.append(settings)
-    # The null aggressor stands where the first aggressor does, so that it differs from it in nothing but its pressure.
-    nowhere = trial.victim_cpus
-    null_cpus = next(iter(trial.aggressor_cpus.values()), nowhere)
     backend = next((s.backend for s in found if s.name != VICTIM), trial.victim.sandbox.backend)
-    return [*found, Settings(name=NULL, backend=backend, cpus=null_cpus)]
+    return [*found, Settings(name=NULL, backend=backend, cpus=null_cpus(trial))]
 
 
 def _watch(stage: Stage) -> None:
@@ -167,6 +180,7 @@ def _watch(stage: Stage) -> None:
         targets["cgroups_of"] = {VICTIM: victim.pid} if victim.cgroup else {}
     header = stage.client(MONITOR).call("monitor.start", id=MONITOR, **targets)
     stage.counters = [_counter(info, victim.pid) for info in header["counters"]]
+    stage.missing = header["missing"]
 
 
 def _counter(info: dict[str, Any], victim_pid: int | None) -> dict[str, Any]:

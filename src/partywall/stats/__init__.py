@@ -13,15 +13,16 @@ from partywall.model.evidence import Evidence
 from partywall.model.finding import Band, CarryOver, Cell, Curve, Findings, Precision, Warn
 from partywall.model.observation import Observation
 from partywall.model.plan import Treatment, Trial
-from partywall.stats import carryover, causes
-from partywall.stats.compare import compare
+from partywall.stats import carryover, causes, witness
+from partywall.stats.compare import compare, compare_runs
 from partywall.stats.curves import curves_of
-from partywall.stats.effects import DISTURBED_SHARE, band_of, cells_of
+from partywall.stats.effects import DISTURBED_SHARE, bands_of, cells_of
 from partywall.stats.headline import headline
+from partywall.stats.sameness import hosts_differ
 from partywall.stats.series import Series, baseline_of, compared, of_trial, pairs_of
 from partywall.stats.verdicts import verdicts_of
 
-__all__ = ["FEWEST_WORTH", "analyse", "carry_over", "checkpoints", "compare", "enough"]
+__all__ = ["FEWEST_WORTH", "analyse", "carry_over", "checkpoints", "compare", "compare_runs", "enough", "hosts_differ"]
 
 GROWTH = 1.25
 """Blocks grow by at least this factor between two looks at the precision, so that looking does not spoil it."""
@@ -41,11 +42,12 @@ def analyse(evidence: Evidence) -> Findings:
     for trial in plan.trials:
         series = of_trial(evidence.observations, trial.id)
         long = of_trial(evidence.observations, trial.id, long=True)
-        band = band_of(trial, series)
-        found = cells_of(trial, series, long, band, plan.scenario.min_blocks)
+        own = bands_of(trial, series)
+        measured = cells_of(trial, series, long, own, plan.scenario.min_blocks)
+        found = witness.warned(trial, measured, evidence.witness.get(trial.id))
         cells += _with_causes(long if long.blocks else series, found, evidence)
         curves += curves_of(trial, series, found)
-        bands += [band] if band else []
+        bands += own
     return Findings(
         run=evidence.run,
         scenario=plan.scenario.name,
@@ -54,7 +56,16 @@ def analyse(evidence: Evidence) -> Findings:
         bands=tuple(bands),
         curves=tuple(curves),
         verdicts=verdicts_of(plan.scenario.goals, cells, bands),
-        warnings=(*plan.warnings, *_warnings(plan.trials, cells, bands, evidence.observations)),
+        warnings=(
+            *plan.warnings,
+            *_warnings(plan.trials, cells, bands, evidence.observations),
+            *(
+                text
+                for t in plan.trials
+                if t.id in evidence.witness
+                for text in witness.said(t, evidence.witness[t.id])
+            ),
+        ),
         incomplete=(*evidence.incomplete, *_missing(plan.trials, cells)),
     )
 

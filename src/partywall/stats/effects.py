@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,10 +11,10 @@ import numpy as np
 
 from partywall.model.finding import Band, CarryOver, Cell, Estimate, Warn
 from partywall.model.observation import Observation
-from partywall.model.plan import Treatment, Trial
+from partywall.model.plan import Treatment, Trial, null_cpus
+from partywall.stats import latency
 from partywall.stats.carryover import carry_over
 from partywall.stats.interval import mean_interval
-from partywall.stats.latency import impacts
 from partywall.stats.series import Pair, Series, baseline_of, pairs_of
 
 DISTURBED_SHARE = 0.05
@@ -26,28 +27,56 @@ FELL_SHORT_FLAT_OUT = 0.5
 """At intensity 1 it presses as hard as it can, and what the victim takes from it is the contention that is measured;
 below this share something else than the victim held it up."""
 
+IDLE_CPU = 0.005
+IDLE_BYTES = 64 << 10
+"""A command that uses less CPU time than this share, and fewer bytes a second of disk, while it is on does nothing."""
+
+STOPPED_CPU = 0.02
+STOPPED_SHARE = 0.1
+"""A stopped command may use this share of CPU time, or of what it uses while it is on: ticks are coarse."""
+
 _VARIATION_BLOCKS = 20
 _VARIATION_SHARE = 0.1
 _NAMED = (("steal", Warn.STEAL), ("throttl", Warn.THROTTLED), ("swap", Warn.SWAPPING))
 
 
-def band_of(trial: Trial, series: Series) -> Band | None:
-    """The null treatment's interval, mirrored around 1 at its widest; None if the null was not measured."""
-    null = next((t for t in trial.treatments if t.role == "null"), None)
-    pair = series.pair(null.id, baseline_of(trial.treatments).id) if null else None
-    if pair is None or not pair.comparable:
-        return None
+def bands_of(trial: Trial, series: Series) -> tuple[Band, ...]:
+    """An A/A band for the baseline, and for each switched limit, where its null treatment was measured."""
+    return tuple(
+        _band(trial, pair) for t, pair in pairs_of(series, trial.treatments) if t.role == "null" and pair.comparable
+    )
+
+
+def _band(trial: Trial, pair: Pair) -> Band:
+    """The null treatment's interval, mirrored around 1 at its widest, and the same of its latency impacts."""
     found = pair.factor()
     reach = max(abs(math.log(max(found.low, 1e-9))), abs(math.log(found.high)))
-    return Band(trial=trial.id, low=math.exp(-reach), high=math.exp(reach), null=found)
+    return Band(
+        trial=trial.id,
+        baseline=pair.baseline[0].treatment,
+        low=math.exp(-reach),
+        high=math.exp(reach),
+        null=found,
+        latency={name: latency.band(impact) for name, impact in latency.impacts(pair.treated, pair.baseline).items()},
+    )
 
 
-def cells_of(trial: Trial, series: Series, long: Series, band: Band | None, min_blocks: int) -> tuple[Cell, ...]:
+def cells_of(trial: Trial, series: Series, long: Series, bands: Sequence[Band], min_blocks: int) -> tuple[Cell, ...]:
     """A cell for every treatment with enough blocks to give an interval. long: of the long blocks, if there are any."""
     lasting = carry_over(series, long, trial.treatments)
     watched = {t.id: pair for t, pair in pairs_of(long if long.blocks else series, trial.treatments)}
+    by_baseline = {band.baseline: band for band in bands}
     return tuple(
-        _cell(trial, t, series, pair, watched[t.id], band, lasting[t.id], min_blocks)
+        _cell(
+            trial,
+            t,
+            series,
+            pair,
+            watched[t.id],
+            by_baseline.get(pair.baseline[0].treatment),
+            lasting[t.id],
+            min_blocks,
+        )
         for t, pair in pairs_of(series, trial.treatments)
         if pair.comparable
     )
@@ -89,7 +118,11 @@ def _cell(
     seen = _excludes_one(isolation) if treatment.role == "null" else outside(isolation, band)
     variation = variation_of(pair.losses())
     promise = promise_of(trial, treatment)
-    achieved = _achieved(treatment, pair)
+    achieved = _mean(pair.treated, treatment, "achieved")
+    on, off = (*pair.treated, *watched.treated), (*pair.baseline, *watched.baseline)
+    used, used_off = (_mean(side, treatment, "used") for side in (on, off))
+    impacts = latency.impacts(pair.treated, pair.baseline)
+    latency_bands = {} if band is None or treatment.role == "null" else band.latency
     drifting = (
         seen and variation is not None and variation[1] and variation[0] > _VARIATION_SHARE * abs(1 - isolation.value)
     )
@@ -98,6 +131,8 @@ def _cell(
         Warn.FEW_BLOCKS: len(pair) < min_blocks,
         Warn.DRIFTING_EFFECT: drifting,
         Warn.NULL_EFFECT: band is not None and _excludes_one(band.null),
+        Warn.AGGRESSOR_IDLE: used is not None and _is_idle(used, _mean(on, treatment, "moved")),
+        Warn.AGGRESSOR_NOT_STOPPED: used_off is not None and used_off > max(STOPPED_CPU, STOPPED_SHARE * (used or 0.0)),
         Warn.AGGRESSOR_FELL_SHORT: achieved is not None and _fell_short(trial, treatment, achieved),
     }
     return Cell(
@@ -113,16 +148,39 @@ def _cell(
         baseline_rate=mean_interval(pair.baseline_values(lambda o: o.rate)),
         rate=mean_interval(pair.treated_values(lambda o: o.rate)),
         isolation=isolation,
-        latency=impacts(pair.treated, pair.baseline),
+        latency=impacts,
         efficiency=_efficiency(trial, treatment, series, promise.share) if promise else None,
         promised=promise.share if promise else None,
         promise=promise.kind if promise else None,
         achieved=achieved,
+        used=used,
+        used_off=used_off,
         variation=variation[0] if variation else None,
         carry_over=lasting,
         seen=seen,
+        latency_seen=latency.outside(impacts, latency_bands),
+        uncontrolled=tuple(_uncontrolled(trial, treatment)),
         warnings=tuple(warn for warn, holds in raised.items() if holds) + _disturbances(watched),
     )
+
+
+def _uncontrolled(trial: Trial, treatment: Treatment) -> Iterator[str]:
+    """In what the null aggressor of the same limits differs from an aggressor, besides its pressure."""
+    nulls = (t for t in trial.treatments if t.role == "null" and t.victim_limits == treatment.victim_limits)
+    null = next(nulls, None)
+    if treatment.aggressor is None or null is None:
+        return
+    if treatment.guard_ns != null.guard_ns:
+        yield f"guard {treatment.guard_ns // 1_000_000} ms, not {null.guard_ns // 1_000_000} ms"
+    cpus = trial.aggressor_cpus.get(treatment.aggressor, ())
+    if cpus != (control := null_cpus(trial)):
+        yield f"CPU {_listed(cpus)}, not {_listed(control)}"
+    if trial.aggressors[treatment.aggressor].command is not None:
+        yield "a command that is stopped and continued, not a stressor"
+
+
+def _listed(cpus: Sequence[int]) -> str:
+    return ", ".join(map(str, cpus))
 
 
 @dataclass(frozen=True)
@@ -136,6 +194,8 @@ class Promise:
 def promise_of(trial: Trial, treatment: Treatment) -> Promise | None:
     """What a treatment's settings promise the victim, where there is an unlimited baseline to hold it against."""
     sandbox = trial.victim.sandbox
+    if treatment.role == "null":
+        return None
     if treatment.victim_limits is not None and treatment.victim_limits.cpu_limit is not None:
         return Promise("limit", treatment.victim_limits.cpu_limit / (sandbox.cpu_limit or 1.0))
     if treatment.aggressor is not None and sandbox.cpu_limit is None and sandbox.cpu_reservation is not None:
@@ -168,13 +228,18 @@ def _shares_cpu(trial: Trial, treatment: Treatment) -> bool:
     return bool(set(trial.victim_cpus) & set(trial.aggressor_cpus.get(treatment.aggressor or "", ())))
 
 
-def _achieved(treatment: Treatment, pair: Pair) -> float | None:
-    found = (
-        [o.achieved[treatment.aggressor] for o in pair.treated if treatment.aggressor in o.achieved]
-        if treatment.aggressor
-        else []
-    )
+def _mean(
+    observations: Sequence[Observation], treatment: Treatment, what: Literal["achieved", "used", "moved"]
+) -> float | None:
+    """The mean of what slots say of a treatment's aggressor; None where none says anything."""
+    told = (getattr(o, what).get(treatment.aggressor) for o in observations)
+    found = [value for value in told if value is not None]
     return float(np.mean(found)) if found else None
+
+
+def _is_idle(used: float, moved: float | None) -> bool:
+    """What it moved on disks must be known before a command that uses no CPU time is called idle."""
+    return used < IDLE_CPU and moved is not None and moved < IDLE_BYTES
 
 
 def _disturbances(pair: Pair) -> tuple[Warn, ...]:

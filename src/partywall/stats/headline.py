@@ -15,6 +15,9 @@ from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Aggressor
 
 SHOWN = 3
+PERCENTILE = "p99"
+"""Latency has a place in the line at this percentile alone, as in goals."""
+
 COARSE = 5.0
 """Nothing seen at more than this many times the precision asked for is not a result."""
 
@@ -78,12 +81,14 @@ def headline(plan: Plan, kernels: Mapping[str, Mapping[str, Any]], cells: Sequen
     harmful = [cell for cell in worst_first if cell.seen and cell.isolation.high < 1]
     harms = _first_of_each(harmful, lambda cell: (cell.victim, cell.aggressor))
     helped = [cell for cell in neighbours if cell.seen and cell.isolation.low > 1]
-    unseen = [cell for cell in neighbours if not cell.seen]
-    costs = _costs(harms, trials, kernels)
+    slowed = [cell for cell in neighbours if not cell.seen and PERCENTILE in cell.latency_seen]
+    slower = sorted((c for c in slowed if _slowdown(c) > 0), key=_slowdown, reverse=True)
+    unseen = [cell for cell in neighbours if not cell.seen and cell not in slower]
     parts = [
-        costs,
+        _costs(harms, trials, kernels),
+        _slower(_first_of_each(slower, lambda cell: (cell.victim, cell.aggressor)), trials),
         _helped(helped),
-        _rest(unseen, bands, plan.scenario.precision, nothing_seen=not harms and not helped),
+        _rest(unseen, bands, plan.scenario.precision, nothing_seen=not harms and not helped and not slower),
     ]
     return _sentence(_failed_checks(trials, bands), "; ".join(part for part in parts if part))
 
@@ -150,6 +155,23 @@ def _costs(harms: Sequence[Cell], trials: Mapping[str, Trial], kernels: Mapping[
             else f"1 more costs {percent(more[0].isolation)}"
         )
     return "; ".join(clauses)
+
+
+def _slowdown(cell: Cell) -> float:
+    return cell.latency[PERCENTILE].value
+
+
+def _slower(slower: Sequence[Cell], trials: Mapping[str, Trial]) -> str:
+    """Neighbours who take time and no throughput that could be seen. slower: worst first, one a victim and other."""
+    if not slower:
+        return ""
+    worst = slower[0]
+    impact = worst.latency[PERCENTILE]
+    longer = _rounded(100 * impact.value, 100 * impact.half_width)
+    who = _who(trials[worst.trial], worst, "a neighbour")
+    first = f"{who} lengthens the {PERCENTILE} latency of {worst.victim} by {longer} without a loss of throughput seen"
+    more = len(slower) - 1
+    return first + (f" ({more} more lengthen{'s' if more == 1 else ''} one by less)" if more else "")
 
 
 def _listed(things: Sequence[str]) -> str:

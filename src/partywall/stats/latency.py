@@ -7,7 +7,8 @@ A percentile with fewer than FEWEST_ABOVE operations beyond it is left out: abse
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import scipy
@@ -19,6 +20,9 @@ from partywall.stats.interval import FEWEST, Array, error_of_mean
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 FEWEST_ABOVE = 20
 METHOD = "merged histograms; paired stationary block bootstrap, scaled to the long-run variance of the tail count"
+
+_LEAST = 1e-6 - 1
+"""An impact of −1, a latency of nothing, has no logarithm."""
 
 _RESAMPLES = 400
 _SEED = 0x9A11
@@ -43,6 +47,22 @@ def impacts(
     weights = _resampled(len(treated))
     wanted = {name: share for name, share in PERCENTILES.items() if fewest * (1 - share) >= FEWEST_ABOVE}
     return {name: _impact(first, second, weights, _edges(buckets), share, level) for name, share in wanted.items()}
+
+
+def band(impact: Estimate) -> tuple[float, float]:
+    """A null aggressor's impact as an A/A band: its interval, mirrored around no impact at its widest."""
+    reach = max(abs(math.log1p(bound)) for bound in (max(impact.low, _LEAST), impact.high))
+    return math.expm1(-reach), math.expm1(reach)
+
+
+def outside(impacts: Mapping[str, Estimate], bands: Mapping[str, tuple[float, float]]) -> tuple[str, ...]:
+    """Percentiles whose whole interval lies outside their A/A band; one that has no band must only exclude zero."""
+    nothing = (0.0, 0.0)
+    return tuple(
+        name
+        for name, impact in impacts.items()
+        if impact.high < bands.get(name, nothing)[0] or impact.low > bands.get(name, nothing)[1]
+    )
 
 
 def _matrix(observations: Sequence[Observation], buckets: Sequence[int]) -> Array:

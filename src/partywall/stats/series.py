@@ -113,11 +113,11 @@ def baseline_of(treatments: Sequence[Treatment]) -> Treatment:
 
 
 def reference_of(treatments: Sequence[Treatment], treatment: Treatment) -> Treatment | None:
-    """What a treatment is compared with: the baseline, or for a neighbour beside a limited victim the limit alone.
+    """What a treatment is compared with: the baseline, or for a neighbour (or null) beside a limited victim the limit.
 
     Else the limit's own effect would be laid at the neighbour's door. None if that limit was not measured alone.
     """
-    if treatment.victim_limits is None or treatment.aggressor is None:
+    if treatment.victim_limits is None or not treatment.intensities:
         return baseline_of(treatments)
     alone = (t for t in treatments if t.victim_limits == treatment.victim_limits and not t.intensities)
     return next(alone, None)

@@ -13,6 +13,9 @@ Judgement = tuple[Outcome, str]
 _UNDERSTATED = {
     Warn.CARRY_OVER: "but the effect still moved inside the slots or outlasted them, so there may be more harm than "
     "was measured; lengthen them",
+    Warn.AGGRESSOR_IDLE: "but the aggressor did nothing while it was on, so nothing was tested",
+    Warn.AGGRESSOR_NOT_STOPPED: "but the aggressor went on in the baseline, so there may be more harm than was "
+    "measured",
     Warn.AGGRESSOR_FELL_SHORT: "but the aggressor pressed less than it was asked to, so there may be more harm than "
     "was measured",
 }
@@ -21,11 +24,10 @@ _UNDERSTATED = {
 
 def verdicts_of(goals: Sequence[Goal], cells: Sequence[Cell], bands: Sequence[Band]) -> tuple[Verdict, ...]:
     """One verdict for each goal and each cell it is about; one inconclusive verdict for a goal about none."""
-    by_trial = {band.trial: band for band in bands}
-    return tuple(verdict for goal in goals for verdict in _of_goal(goal, cells, by_trial))
+    return tuple(verdict for goal in goals for verdict in _of_goal(goal, cells, bands))
 
 
-def _of_goal(goal: Goal, cells: Sequence[Cell], bands: dict[str, Band]) -> list[Verdict]:
+def _of_goal(goal: Goal, cells: Sequence[Cell], bands: Sequence[Band]) -> list[Verdict]:
     about = [cell for cell in cells if _concerns(goal, cell)]
     if not about:
         reason = (
@@ -33,7 +35,7 @@ def _of_goal(goal: Goal, cells: Sequence[Cell], bands: dict[str, Band]) -> list[
             "see what was measured, or mend the goal"
         )
         return [Verdict(goal=goal, trial="", treatment="", outcome=Outcome.INCONCLUSIVE, reason=reason)]
-    return [_of_cell(goal, cell, bands.get(cell.trial)) for cell in about]
+    return [_of_cell(goal, cell, next((band for band in bands if band.of(cell)), None)) for cell in about]
 
 
 def _concerns(goal: Goal, cell: Cell) -> bool:

@@ -7,8 +7,8 @@
 A kill at any moment loses at most the slots in flight: a block counts once its `block_done` event is written.
 """
 
-from partywall.store.directory import RunDirectory
+from partywall.store.directory import RunDirectory, blocks_done
 from partywall.store.evidence import evidence
 from partywall.store.observe import Window, observe
 
-__all__ = ["RunDirectory", "Window", "evidence", "observe"]
+__all__ = ["RunDirectory", "Window", "blocks_done", "evidence", "observe"]

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -134,9 +134,13 @@ class RunDirectory:
         failed = [found for found in self.events("trial_failed") if (found["trial"], found["visit"]) not in paid]
         return list(dict.fromkeys(f"{found['trial']}: {found['reason']}" for found in failed))
 
-    def blocks_done(self, trial: str) -> dict[int, dict[str, Any]]:
-        """The finished blocks of a trial by number, with their slots, visit and stretch."""
-        return {done["block"]: done for done in self.events("block_done") if done["trial"] == trial}
+    def by_trial(self) -> dict[str, list[dict[str, Any]]]:
+        """The events that concern a trial, by trial, in the order of writing: one reading for all trials."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for one in self._lines():
+            if "trial" in one:
+                found.setdefault(one["trial"], []).append(one)
+        return found
 
     def pending(self, trial: str, visit: str) -> Pending:
         """Where the lines of a visit are written."""
@@ -146,6 +150,11 @@ class RunDirectory:
         """Turns what visits that ended, or were killed, left pending into Parquet."""
         for file in sorted((self.path / "pending").glob("*.jsonl")):
             compact(file, self.path)
+
+
+def blocks_done(events: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """The finished blocks among a trial's events by number, with their slots, visit and stretch."""
+    return {done["block"]: done for done in events if done["kind"] == "block_done"}
 
 
 def _no_run(path: Path) -> str:

@@ -28,6 +28,13 @@ class _OfVisit(_OfTrial):
 class _Visit(_OfVisit):
     rate_max: dict[str, float]
     counters: list[Counter]
+    missing: list[dict[str, Any]] = []
+    emulated: list[str] = []
+
+
+class _Left(_OfVisit):
+    facts: dict[str, list[dict[str, Any]]]
+    dropped: dict[str, int]
 
 
 class _Stretched(_OfTrial):
@@ -52,6 +59,7 @@ class _Started(BaseModel):
 KINDS: dict[str, type[BaseModel]] = {
     "run_started": _Started,
     "visit": _Visit,
+    "visit_left": _Left,
     "block_done": _BlockDone,
     "stretched": _Stretched,
     "trial_precise": _OfTrial,

@@ -12,14 +12,13 @@ import numpy as np
 from partywall.agent import counters as monitor
 from partywall.agent.metric import Extractor
 from partywall.errors import Problem, UsageError
-from partywall.model.evidence import Counter, Evidence, SlicePoint
+from partywall.model.evidence import VICTIM, Counter, Evidence, Readings, SlicePoint, Unread, Witness
 from partywall.model.observation import Observation
 from partywall.model.plan import Slot, Trial
-from partywall.store.directory import RunDirectory
+from partywall.store.directory import RunDirectory, blocks_done
 from partywall.store.observe import Block, Samples, Window, observe
-from partywall.store.pending import OUTPUT, SAMPLES, SLICES, table
+from partywall.store.pending import OUTPUT, SAMPLES, SLICES, USAGE, table
 
-VICTIM = "victim"
 # Blocks of a trial whose slices are drawn: enough to see switching, few enough for a page.
 TIMELINE_BLOCKS = 12
 
@@ -31,14 +30,17 @@ def evidence(run: RunDirectory) -> Evidence:
     plan, host = run.plan, run.host
     observations: list[Observation] = []
     timeline: dict[str, tuple[SlicePoint, ...]] = {}
+    witness: dict[str, Witness] = {}
     counters: dict[str, Counter] = {}
+    events = run.by_trial()
     for trial in plan.trials:
-        blocks = valid_blocks(run, trial)
+        mine = events.get(trial.id, [])
+        blocks = valid_blocks(mine)
+        visits = {event["visit"]: event for event in mine if event["kind"] == "visit"}
         tables = _Tables(run.path, trial)
-        samples = _samples(run, trial.id, tables)
+        samples = _samples(visits, tables)
         for visit in samples.values():
             counters |= {c.name: replace(c, phrase=monitor.phrase(c.name)) for c in visit.counters}
-        maxima = {event["visit"]: event["rate_max"] for event in run.events("visit") if event["trial"] == trial.id}
         for event in blocks:
             block = _block(event)
             windows = tables.windows(event["visit"], block)
@@ -49,9 +51,11 @@ def evidence(run: RunDirectory) -> Evidence:
                 trial,
                 windows[VICTIM],
                 windows,
-                maxima.get(event["visit"], {}),
+                visits[event["visit"]]["rate_max"] if event["visit"] in visits else {},
                 samples.get(event["visit"]),
+                tables.usage(event["visit"], block),
             )
+        witness[trial.id] = _witness(mine, visits, tables)
         timeline[trial.id] = tuple(_timeline(tables, blocks[:TIMELINE_BLOCKS]))
     ended = [event["kind"] for event in run.events("run_started", "run_ended")]
     return Evidence(
@@ -63,7 +67,8 @@ def evidence(run: RunDirectory) -> Evidence:
         observations=tuple(observations),
         counters=counters,
         timeline=timeline,
-        missing=tuple((m["what"], m["why"], m.get("remedy") or m.get("cost") or "") for m in host.get("missing", [])),
+        witness=witness,
+        missing=_missing(host, witness),
         disturbances=tuple((o.trial, o.block, f"{o.treatment}: {text}") for o in observations for text in o.disturbed),
         incomplete=tuple(run.failures()),
         directory=str(run.path),
@@ -71,9 +76,40 @@ def evidence(run: RunDirectory) -> Evidence:
     )
 
 
-def valid_blocks(run: RunDirectory, trial: Trial) -> list[dict[str, Any]]:
+def _missing(host: Mapping[str, Any], witness: Mapping[str, Witness]) -> tuple[tuple[str, str, str], ...]:
+    """What the host's facts lack and what its monitors could not read, each once."""
+    facts = [Unread.of(one) for one in host.get("missing", [])]
+    unread = [one for seen in witness.values() for one in seen.unread]
+    found = {one.what: (one.what, one.why, one.remedy or one.cost) for one in reversed([*facts, *unread])}
+    return tuple(reversed(found.values()))
+
+
+def _witness(events: Sequence[Mapping[str, Any]], visits: Mapping[str, Mapping[str, Any]], tables: _Tables) -> Witness:
+    """What agents said beside their measurements, over all visits to a trial."""
+    left = [event for event in events if event["kind"] == "visit_left"]
+    facts: dict[str, list[dict[str, Any]]] = {}
+    dropped: dict[str, int] = {}
+    for event in left:
+        for name, threads in event["facts"].items():
+            facts.setdefault(name, []).extend(threads)
+        for name, lines in event["dropped"].items():
+            dropped[name] = dropped.get(name, 0) + lines
+    readings: dict[str, Readings] = {}
+    for (_, name), one in tables.readings.items():
+        readings[name] = readings.get(name, Readings()) + one
+    unread = [Unread.of(one) for event in visits.values() for one in event.get("missing", [])]
+    return Witness(
+        facts={name: tuple(threads) for name, threads in facts.items()},
+        dropped={name: lines for name, lines in dropped.items() if lines},
+        readings=readings,
+        unread=tuple(dict.fromkeys(unread)),
+        emulated=tuple(dict.fromkeys(name for event in visits.values() for name in event.get("emulated", []))),
+    )
+
+
+def valid_blocks(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The finished blocks measured with the trial's final length of slots, in order of time."""
-    blocks = list(run.blocks_done(trial.id).values())
+    blocks = list(blocks_done(events).values())
     stretch = max((event["stretch"] for event in blocks), default=1)
     return sorted(
         (event for event in blocks if event["stretch"] == stretch), key=lambda event: event["slots"][0]["start_ns"]
@@ -92,14 +128,14 @@ def _block(event: Mapping[str, Any]) -> Block:
     return Block(event["trial"], event["block"], slots, long=event.get("long", False))
 
 
-def _samples(run: RunDirectory, trial: str, tables: _Tables) -> dict[str, Samples]:
+def _samples(visits: Mapping[str, Mapping[str, Any]], tables: _Tables) -> dict[str, Samples]:
     """By visit: columns differ between visits, for processes have other numbers."""
     found = {}
-    for event in run.events("visit"):
-        if event["trial"] == trial and (columns := tables.samples(event["visit"])):
+    for visit, event in visits.items():
+        if columns := tables.samples(visit):
             counters = tuple(Counter(**counter) for counter in event["counters"])
             values = np.array([[np.nan if v is None else v for v in row] for row in columns["values"]], dtype=float)
-            found[event["visit"]] = Samples(
+            found[visit] = Samples(
                 counters, np.array(columns["at_ns"], dtype=np.int64), values.reshape(len(columns["at_ns"]), -1)
             )
     return found
@@ -111,8 +147,10 @@ class _Tables:
     def __init__(self, run: Path, trial: Trial) -> None:
         self._run = run
         self._trial = trial
+        self.readings: dict[tuple[str, str], Readings] = {}
         self._visit = ""
         self._windows: dict[str, Window] = {}
+        self._usage: list[dict[str, Any]] = []
 
     def samples(self, visit: str) -> dict[str, list[Any]] | None:
         file = self._file("samples", visit)
@@ -120,10 +158,25 @@ class _Tables:
 
     def windows(self, visit: str, block: Block) -> dict[str, Window]:
         """Slices by workload, of those workloads that have any in a block."""
-        if visit != self._visit:
-            self._visit, self._windows = visit, self._load(visit)
+        self._turn_to(visit)
         start_ns, end_ns = block.slots[0].start_ns, block.slots[-1].end_ns
         return {name: window for name, window in self._windows.items() if any(window.touching(start_ns, end_ns))}
+
+    def usage(self, visit: str, block: Block) -> dict[str, list[dict[str, Any]]]:
+        """What commands used between switches, of the intervals that overlap a block, by workload."""
+        self._turn_to(visit)
+        start_ns, end_ns = block.slots[0].start_ns, block.slots[-1].end_ns
+        found: dict[str, list[dict[str, Any]]] = {}
+        for row in self._usage:
+            if row["end_ns"] > start_ns and row["start_ns"] < end_ns:
+                found.setdefault(row["workload"], []).append(row)
+        return found
+
+    def _turn_to(self, visit: str) -> None:
+        if visit != self._visit:
+            self._visit, self._windows = visit, self._load(visit)
+            file = self._file("usage", visit)
+            self._usage = table(file, USAGE).to_pylist() if file.exists() else []
 
     def _load(self, visit: str) -> dict[str, Window]:
         rows: dict[str, list[dict[str, Any]]] = {}
@@ -146,7 +199,10 @@ class _Tables:
         output = table(file, OUTPUT).to_pylist() if file.exists() else []
         lines = sorted((line for line in output if line["stream"] == "stdout"), key=lambda line: int(line["at_ns"]))
         for name, metric in metrics(self._trial).items():
-            yield from metric_rows(name, Extractor(metric), [line for line in lines if line["workload"] == name])
+            extractor = Extractor(metric)
+            yield from metric_rows(name, extractor, [line for line in lines if line["workload"] == name])
+            now = extractor.counts
+            self.readings[visit, name] = Readings(now.readings - now.bunched, now.bad + now.malformed, now.bunched)
 
 
 def metrics(trial: Trial) -> dict[str, Any]:

@@ -79,6 +79,7 @@ class Window:
 
 
 Inside = Sequence[tuple[dict[str, Any], float]]
+Usage = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def rate(window: Window, start_ns: int, end_ns: int, threads: int = 1) -> float | None:
@@ -171,13 +172,14 @@ def observe(
     aggressors: Mapping[str, Window],
     maxima: Mapping[str, float],
     samples: Samples | None = None,
+    usage: Usage | None = None,
 ) -> tuple[Observation, ...]:
     """One observation a slot of `block`, or none at all if the victim's rate in some slot is not known.
 
-    maxima: calibrated work per second of each aggressor.
+    maxima: calibrated work per second of each aggressor. usage: what commands used between their switches.
     """
     found = [
-        _observation(block, position, slot, victim, aggressors, maxima, samples, trial)
+        _observation(block, position, slot, victim, aggressors, maxima, samples, usage or {}, trial)
         for position, slot in enumerate(block.slots)
     ]
     known = [observation for observation in found if observation is not None]
@@ -192,6 +194,7 @@ def _observation(
     aggressors: Mapping[str, Window],
     maxima: Mapping[str, float],
     samples: Samples | None,
+    usage: Usage,
     trial: Trial,
 ) -> Observation | None:
     start_ns, end_ns = slot.measure_ns, slot.end_ns
@@ -224,7 +227,29 @@ def _observation(
         disturbed=tuple(_disturbances(counters, trial, trial.treatment(slot.treatment))),
         straddle=_straddle(inside, slot),
         long=block.long,
+        used={
+            name: share / 1e9
+            for name, rows in usage.items()
+            if (share := _per_second(rows, slot, "cpu_ns")) is not None
+        },
+        moved={
+            name: pace for name, rows in usage.items() if (pace := _per_second(rows, slot, "disk_bytes")) is not None
+        },
     )
+
+
+def _per_second(rows: Sequence[Mapping[str, Any]], slot: Slot, key: str) -> float | None:
+    """What was used between switches, of those that lie in the slot by the share of them that does.
+
+    None where too little of the slot is told.
+    """
+    total, covered = 0.0, 0
+    for row in rows:
+        overlap = min(row["end_ns"], slot.end_ns) - max(row["start_ns"], slot.start_ns)
+        if overlap > 0 and row[key] is not None:
+            total += row[key] * overlap / (row["end_ns"] - row["start_ns"])
+            covered += overlap
+    return total * 1e9 / covered if covered >= COVERED_SHARE * (slot.end_ns - slot.start_ns) else None
 
 
 def _disturbances(counters: Mapping[str, float], trial: Trial, treatment: Treatment) -> Iterator[str]:

@@ -38,6 +38,19 @@ OUTPUT = pa.schema(
         ("text", pa.string()),
     ]
 )
+USAGE = pa.schema(
+    [
+        ("trial", pa.string()),
+        ("workload", pa.string()),
+        ("start_ns", pa.int64()),
+        ("end_ns", pa.int64()),
+        ("on", pa.bool_()),
+        ("processes", pa.int64()),
+        ("cpu_ns", pa.int64()),
+        ("disk_bytes", pa.int64()),
+    ]
+)
+TABLES = {"slices": SLICES, "samples": SAMPLES, "output": OUTPUT, "usage": USAGE}
 
 
 class Pending:
@@ -86,7 +99,7 @@ def compact(file: Path, run: Path) -> None:
     Each table is written aside and renamed, so a kill repeats it.
     """
     trial = file.stem.partition("~")[0]
-    rows: dict[str, list[dict[str, Any]]] = {"slices": [], "samples": [], "output": []}
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
     for record in read(file):
         match record:
             case {"slices": slices, "workload": workload}:
@@ -95,7 +108,9 @@ def compact(file: Path, run: Path) -> None:
                 rows["samples"].append({"trial": trial, "at_ns": at_ns, "until_ns": until_ns, "values": values})
             case {"lines": lines, "workload": workload}:
                 rows["output"] += [{"trial": trial, "workload": workload, **line} for line in lines]
-    for name, schema in (("slices", SLICES), ("samples", SAMPLES), ("output", OUTPUT)):
+            case {"intervals": intervals, "workload": workload}:
+                rows["usage"] += [{"trial": trial, "workload": workload, **interval} for interval in intervals]
+    for name, schema in TABLES.items():
         if rows[name]:
             _write(run / name / f"{file.stem}.parquet", pa.Table.from_pylist(rows[name], schema=schema))
     file.unlink()

@@ -14,6 +14,7 @@ VIEWS = {
     "slices": "slices/*.parquet",
     "samples": "samples/*.parquet",
     "output": "output/*.parquet",
+    "usage": "usage/*.parquet",
     "observations": "observations.parquet",
 }
 

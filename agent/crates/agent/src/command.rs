@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use partywall_clock as clock;
-use partywall_command::{Output, Running, Source, Spec, Switch};
+use partywall_command::{Output, Running, Source, Spec, Switch, Tape};
 use partywall_stressor::Schedule;
-use partywall_wire::{Command, Event, Line, Pace, Stream};
+use partywall_wire::{Command, Event, Line, Pace, Stream, Used};
 
 use crate::workload::Refusal;
 
@@ -16,6 +16,7 @@ pub(crate) struct CommandWorkload {
     follower: Option<Follower>,
     running: Running,
     output: Output,
+    used: Tape,
 }
 
 struct Follower {
@@ -37,11 +38,12 @@ impl CommandWorkload {
         let output = Output::default();
         let spec = Spec { argv: command.argv.clone(), env: command.env.clone() };
         let running = Running::start(&spec, &output).map_err(|error| error.to_string())?;
+        let used = Tape::default();
         let follower = match pace {
             Pace::FlatOut => None,
-            Pace::Scheduled => Some(Follower::start(running.switch(), command.warm_up_ns)?),
+            Pace::Scheduled => Some(Follower::start(running.switch(&used), command.warm_up_ns)?),
         };
-        Ok(Self { follower, running, output })
+        Ok(Self { follower, running, output, used })
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -71,10 +73,23 @@ impl CommandWorkload {
         let lines: Vec<Line> = lines.into_iter().map(|l| Line { at_ns: l.at_ns, stream: stream(l.source), text: l.text }).collect();
         (!lines.is_empty() || dropped > 0).then(|| Event::Output { id: id.into(), lines, dropped })
     }
+
+    pub(crate) fn take_usage(&self, id: &str) -> Option<Event> {
+        let told = |used: partywall_command::Used| Used {
+            start_ns: used.start_ns,
+            end_ns: used.end_ns,
+            on: used.on,
+            processes: used.processes,
+            cpu_ns: used.cpu_ns,
+            disk_bytes: used.disk_bytes,
+        };
+        let intervals: Vec<Used> = self.used.take().into_iter().map(told).collect();
+        (!intervals.is_empty()).then(|| Event::Usage { id: id.into(), intervals })
+    }
 }
 
 impl Follower {
-    fn start(switch: Switch, warm_up_ns: u64) -> Result<Self, Refusal> {
+    fn start(mut switch: Switch, warm_up_ns: u64) -> Result<Self, Refusal> {
         let schedule = Arc::new(Schedule::default());
         let followed = schedule.clone();
         let first_off_ns = clock::now() + warm_up_ns;

@@ -11,7 +11,7 @@ use partywall_monitor::{CounterInfo, Missing};
 use partywall_wire::trace::{TraceClosed, TraceFeed, TraceSample, TraceStart, TraceStarted};
 use partywall_wire::{
     Calibrate, Calibrated, Clock, Event, Fault, Hello, HelloReply, MemoryCheck, MonitorAt, MonitorStart, Outcome, Request, Response,
-    Schedule, Start, Stop, CODE_FAILED, CODE_METHOD, CODE_PARAMS, PROTOCOL,
+    Schedule, Start, Stop, Stopped, CODE_FAILED, CODE_METHOD, CODE_PARAMS, PROTOCOL,
 };
 use schemars::{schema_for, JsonSchema};
 use serde::de::DeserializeOwned;
@@ -126,14 +126,14 @@ impl Agent {
     }
 
     /// Stops a workload and sends what it left, so that nothing it did comes after the answer.
-    fn stop(&self, stop: &Stop) -> Result<Outcome, Fault> {
+    fn stop(&self, stop: &Stop) -> Result<Stopped, Fault> {
         let workload = self.shared.state().workloads.remove(&stop.id);
         let mut workload = workload.ok_or_else(|| failed(format!("no workload {:?} is running", stop.id)))?;
         let mut events = Vec::new();
         workload.take_events(&stop.id, &mut events);
-        drop(workload);
+        let facts = workload.stop();
         events.iter().try_for_each(|event| self.sender.notify(event)).map_err(|error| failed(error.to_string()))?;
-        Ok(Outcome {})
+        Ok(Stopped { facts })
     }
 
     fn watch(&self, start: &MonitorStart) -> Result<Watched, Fault> {
@@ -202,7 +202,13 @@ fn greet(hello: &Hello) -> Result<HelloReply, Fault> {
         return Err(failed(why));
     }
     let cpus = partywall_sys::affinity::allowed().map_err(|error| failed(error.to_string()))?;
-    Ok(HelloReply { protocol: PROTOCOL, agent: env!("CARGO_PKG_VERSION").into(), pid: std::process::id(), cpus })
+    Ok(HelloReply {
+        protocol: PROTOCOL,
+        agent: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        cpus,
+        emulated: partywall_sys::processor::emulated(),
+    })
 }
 
 /// What the host is, with what this build of the agent lacks among what is missing.
@@ -263,7 +269,7 @@ pub(crate) fn schema() -> Value {
             "trace.sample": { "params": schema_for!(TraceSample), "result": schema_for!(Outcome) },
             "trace.close": { "params": schema_for!(Stop), "result": schema_for!(TraceClosed) },
             "trace.stop": { "params": schema_for!(Stop), "result": schema_for!(Outcome) },
-            "workload.stop": { "params": schema_for!(Stop), "result": schema_for!(Outcome) },
+            "workload.stop": { "params": schema_for!(Stop), "result": schema_for!(Stopped) },
         },
         "notifications": schema_for!(Event),
     })

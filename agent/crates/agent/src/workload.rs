@@ -1,6 +1,9 @@
 //! A workload of either sort behind one face: started, calibrated, switched, drained, ended.
 
-use partywall_kernels::{self as kernels, Environment, Kernel, KernelError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use partywall_kernels::{self as kernels, Environment, Kernel, KernelError, Sink};
 use partywall_probe::Probe;
 use partywall_record::Tape;
 use partywall_stressor::{ScheduleError, Stressor};
@@ -11,9 +14,46 @@ use crate::command::CommandWorkload;
 
 /// A workload that was started.
 pub(crate) enum Workload {
-    Measured(Probe, Tape),
-    Paced(Stressor, Tape),
+    Measured(Probe, Tape, LastFacts),
+    Paced(Stressor, Tape, LastFacts),
     Command(CommandWorkload),
+}
+
+/// What kernels said of themselves as their threads let go of them, in the order of threads.
+#[derive(Clone, Default)]
+pub(crate) struct LastFacts(Arc<Mutex<BTreeMap<u32, Map<String, Value>>>>);
+
+impl LastFacts {
+    fn slot(&self) -> MutexGuard<'_, BTreeMap<u32, Map<String, Value>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A kernel whose facts are kept when it ends: what it did, missed or found cached is known only then.
+struct Remembered {
+    kernel: Box<dyn Kernel>,
+    thread: u32,
+    last: LastFacts,
+}
+
+impl Kernel for Remembered {
+    fn step(&mut self, sink: &mut dyn Sink) -> Result<f64, KernelError> {
+        self.kernel.step(sink)
+    }
+
+    fn pause(&mut self) {
+        self.kernel.pause();
+    }
+
+    fn facts(&self) -> Map<String, Value> {
+        self.kernel.facts()
+    }
+}
+
+impl Drop for Remembered {
+    fn drop(&mut self) {
+        self.last.slot().insert(self.thread, self.kernel.facts());
+    }
 }
 
 /// Why a workload could not do what was asked, in words for people.
@@ -36,14 +76,18 @@ impl Workload {
     fn start_kernel(start: &Start, name: &str, params: &Map<String, Value>) -> Result<(Self, Started), Refusal> {
         let refused = |error: KernelError| format!("kernel {name}: {error}");
         let entry = kernels::find(name).map_err(|error| error.to_string())?;
-        let built = (0..start.threads.max(1)).map(|thread| (entry.build)(params, &environment(start, thread)));
+        let last = LastFacts::default();
+        let built = (0..start.threads.max(1)).map(|thread| {
+            let kernel = (entry.build)(params, &environment(start, thread))?;
+            Ok(Box::new(Remembered { kernel, thread, last: last.clone() }) as Box<dyn Kernel>)
+        });
         let built = built.collect::<Result<Vec<Box<dyn Kernel>>, KernelError>>().map_err(refused)?;
         let facts = built.iter().map(|kernel| kernel.facts()).collect();
         let (latency, tape) = ((entry.info)().latency, Tape::default());
         let no_thread = |error: std::io::Error| format!("kernel {name}: starting {} threads: {error}", start.threads);
         let workload = match start.pace {
-            Pace::FlatOut => Self::Measured(Probe::start(built, &latency, start.slice_ns, &tape).map_err(no_thread)?, tape),
-            Pace::Scheduled => Self::Paced(Stressor::start(built, &latency, start.slice_ns, &tape).map_err(no_thread)?, tape),
+            Pace::FlatOut => Self::Measured(Probe::start(built, &latency, start.slice_ns, &tape).map_err(no_thread)?, tape, last),
+            Pace::Scheduled => Self::Paced(Stressor::start(built, &latency, start.slice_ns, &tape).map_err(no_thread)?, tape, last),
         };
         Ok((workload, Started { facts, pid: None, load: None }))
     }
@@ -51,7 +95,7 @@ impl Workload {
     /// Runs it flat out for a while to learn what intensity 1 means.
     pub(crate) fn calibrate(&mut self, for_ns: u64) -> Result<Vec<f64>, Refusal> {
         match self {
-            Self::Paced(stressor, _) => stressor.calibrate(for_ns).map_err(|error| error.to_string()),
+            Self::Paced(stressor, ..) => stressor.calibrate(for_ns).map_err(|error| error.to_string()),
             _ => Err("only a scheduled kernel can be calibrated; a command is switched on and off, and a probe runs flat out".into()),
         }
     }
@@ -60,7 +104,7 @@ impl Workload {
     pub(crate) fn switch(&self, at_ns: u64, intensity: f64) -> Result<(), Refusal> {
         let outcome: Result<(), ScheduleError> = match self {
             Self::Measured(..) => return Err("it runs flat out and follows no schedule".into()),
-            Self::Paced(stressor, _) => stressor.switch(at_ns, intensity),
+            Self::Paced(stressor, ..) => stressor.switch(at_ns, intensity),
             Self::Command(command) => return command.switch(at_ns, intensity),
         };
         outcome.map_err(|error| error.to_string())
@@ -69,22 +113,33 @@ impl Workload {
     /// What it left since the last time, and that it ended if it did.
     pub(crate) fn take_events(&mut self, id: &str, into: &mut Vec<Event>) -> bool {
         let ended = match self {
-            Self::Measured(probe, _) => probe.ended(),
-            Self::Paced(stressor, _) => stressor.ended(),
+            Self::Measured(probe, ..) => probe.ended(),
+            Self::Paced(stressor, ..) => stressor.ended(),
             Self::Command(command) => command.ended(),
         };
         match self {
-            Self::Measured(_, tape) | Self::Paced(_, tape) => {
+            Self::Measured(_, tape, _) | Self::Paced(_, tape, _) => {
                 let slices = tape.take();
                 if !slices.is_empty() {
                     into.push(Event::Slices(Slices { id: id.into(), slices }));
                 }
             }
-            Self::Command(command) => into.extend(command.take_output(id)),
+            Self::Command(command) => into.extend(command.take_output(id).into_iter().chain(command.take_usage(id))),
         }
         let has_ended = ended.is_some();
         into.extend(ended.map(|reason| Event::Ended(Ended { id: id.into(), reason })));
         has_ended
+    }
+
+    /// Ends it, and tells what its kernels said of themselves at the end; a command says nothing.
+    pub(crate) fn stop(self) -> Vec<Map<String, Value>> {
+        let last = match &self {
+            Self::Measured(_, _, last) | Self::Paced(_, _, last) => last.clone(),
+            Self::Command(_) => LastFacts::default(),
+        };
+        drop(self);
+        let facts = std::mem::take(&mut *last.slot());
+        facts.into_values().collect()
     }
 }
 

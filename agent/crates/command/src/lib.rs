@@ -3,17 +3,23 @@
 //! off by continuing and stopping the group. Deliberately not here: what a line means; the controller reads metrics from it.
 
 mod output;
+mod usage;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use partywall_clock as clock;
 use partywall_sys::process::{signal_group, Signal};
 
+use self::usage::Meter;
+
 pub use output::{Output, Source, TimedLine};
+pub use usage::{Tape, Used};
 
 /// What to start.
 #[derive(Clone, Debug)]
@@ -76,10 +82,13 @@ impl Running {
         self.leader
     }
 
-    /// A handle that switches the command on and off, for a thread that follows a schedule.
+    /// A handle that switches the command on and off, for a thread that follows a schedule; what the command used between
+    /// two switches goes to `tape`.
     #[must_use]
-    pub fn switch(&self) -> Switch {
-        Switch { leader: self.leader }
+    pub fn switch(&self, tape: &Tape) -> Switch {
+        let mut meter = Meter::new(Path::new("/"), self.leader);
+        meter.read(clock::now(), true);
+        Switch { leader: self.leader, on: true, meter, tape: tape.clone() }
     }
 
     /// How it ended, with its last lines, once it has.
@@ -109,15 +118,21 @@ impl Drop for Running {
 }
 
 /// Switches a command on and off.
-#[derive(Clone, Copy, Debug)]
 pub struct Switch {
     leader: u32,
+    on: bool,
+    meter: Meter,
+    tape: Tape,
 }
 
 impl Switch {
     /// Continues or stops the whole group; a group that has ended stays ended.
-    pub fn set(self, on: bool) {
+    pub fn set(&mut self, on: bool) {
         let _ = signal_group(self.leader, if on { Signal::CONT } else { Signal::STOP });
+        if on != self.on {
+            self.meter.read(clock::now(), self.on).into_iter().for_each(|used| self.tape.push(used));
+            self.on = on;
+        }
     }
 }
 

@@ -11,6 +11,7 @@ pub mod namespace;
 pub mod non_temporal;
 pub mod page_cache;
 pub mod process;
+pub mod processor;
 pub mod ring;
 pub mod shared;
 pub mod syscall;

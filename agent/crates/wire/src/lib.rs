@@ -15,7 +15,7 @@ pub use envelope::{
 };
 pub use message::{
     Calibrate, Calibrated, Clock, Command, Ended, Event, Hello, HelloReply, Kernel, Line, MemoryCheck, MonitorAt, MonitorStart, Outcome,
-    Pace, Schedule, Slices, Start, Started, Stop, Stream, Switch, Work,
+    Pace, Schedule, Slices, Start, Started, Stop, Stopped, Stream, Switch, Used, Work,
 };
 
 /// Version of the messages. Raised when an old reader would misread a new message.

@@ -31,6 +31,8 @@ pub struct HelloReply {
     pub pid: u32,
     /// CPUs it may run on.
     pub cpus: Vec<usize>,
+    /// Whether the processor is emulated: its figures are the emulator's. Null where the processor does not say.
+    pub emulated: Option<bool>,
 }
 
 /// Answer to `clock`.
@@ -246,6 +248,30 @@ pub struct Line {
     pub text: String,
 }
 
+/// What a command's processes used between two switches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Used {
+    /// When it was switched before.
+    pub start_ns: u64,
+    /// When it was switched again.
+    pub end_ns: u64,
+    /// Whether it was on in between.
+    pub on: bool,
+    /// Processes at the end.
+    pub processes: u32,
+    /// CPU time of them all, in steps of the kernel's tick.
+    pub cpu_ns: u64,
+    /// Read from and written to block devices; null where the kernel does not tell.
+    pub disk_bytes: Option<u64>,
+}
+
+/// Answer to `workload.stop`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Stopped {
+    /// Facts of each worker thread's kernel as it ended: what it did, what it missed, what was cached.
+    pub facts: Vec<Map<String, Value>>,
+}
+
 /// Notification `ended`: a workload ended by itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Ended {
@@ -269,6 +295,13 @@ pub enum Event {
         lines: Vec<Line>,
         /// Lines that came too fast and were dropped.
         dropped: u64,
+    },
+    /// What a scheduled command used while it was on, and while it was off.
+    Usage {
+        /// Which workload.
+        id: String,
+        /// In order of time.
+        intervals: Vec<Used>,
     },
     /// Counters read by a monitor, in the order of its header; null where a counter could not be read.
     Sample {

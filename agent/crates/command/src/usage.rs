@@ -1,0 +1,219 @@
+//! What a command's processes used: CPU time and disk traffic of the command and all its descendants, read from `/proc`.
+//! It shows whether a command that was continued did anything, and whether one that was stopped did stop: a process that
+//! leaves the group is not stopped with it. Deliberately not here: what is too much or too little.
+//!
+//! A process that was reaped is counted by its parent; one that a daemon's double fork hides before it was ever seen, or that
+//! ends unreaped, is not, so the figures are lower bounds. CPU time comes in the kernel's ticks of 10 ms: sums over many
+//! slots are good, single slots are not.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use partywall_clock::Nanos;
+
+/// More processes than this are not followed: reading them would take the switch's guard.
+const MOST: usize = 256;
+
+/// What was used between two switches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Used {
+    /// When it was switched before.
+    pub start_ns: Nanos,
+    /// When it was switched again.
+    pub end_ns: Nanos,
+    /// Whether it was on in between.
+    pub on: bool,
+    /// Processes at the end.
+    pub processes: u32,
+    /// CPU time of them all.
+    pub cpu_ns: u64,
+    /// Read from and written to block devices; `None` where the kernel does not tell.
+    pub disk_bytes: Option<u64>,
+}
+
+/// What was used since the start, as far as it is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Total {
+    processes: u32,
+    cpu_ns: u64,
+    disk_bytes: Option<u64>,
+}
+
+/// Follows the processes of one command.
+pub(crate) struct Meter {
+    root: PathBuf,
+    leader: u32,
+    tick_ns: u64,
+    /// Every process seen so far with its start time, for numbers are used again.
+    known: BTreeMap<u32, u64>,
+    last: Option<(Nanos, Total)>,
+}
+
+/// Where intervals wait to be taken.
+#[derive(Clone, Default)]
+pub struct Tape(Arc<Mutex<Vec<Used>>>);
+
+impl Tape {
+    /// The intervals that wait.
+    #[must_use]
+    pub fn take(&self) -> Vec<Used> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn push(&self, used: Used) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(used);
+    }
+}
+
+impl Meter {
+    pub fn new(root: &Path, leader: u32) -> Self {
+        let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
+        Self { root: root.to_owned(), leader, tick_ns, known: BTreeMap::new(), last: None }
+    }
+
+    /// What was used since the last reading, during which the command was `on`; `None` at the first, and where `/proc` does
+    /// not tell.
+    pub fn read(&mut self, now_ns: Nanos, on: bool) -> Option<Used> {
+        let total = self.total()?;
+        let (start_ns, before) = self.last.replace((now_ns, total))?;
+        // A process that ended unreaped takes its figures along; less than nothing was not used.
+        let disk_bytes = total.disk_bytes.zip(before.disk_bytes).map(|(now, before)| now.saturating_sub(before));
+        let cpu_ns = total.cpu_ns.saturating_sub(before.cpu_ns);
+        Some(Used { start_ns, end_ns: now_ns, on, processes: total.processes, cpu_ns, disk_bytes })
+    }
+
+    fn total(&mut self) -> Option<Total> {
+        let mut found = BTreeMap::new();
+        let mut open: Vec<u32> = self.known.keys().copied().chain([self.leader]).collect();
+        let mut total = Total { disk_bytes: Some(0), ..Total::default() };
+        while let Some(pid) = open.pop() {
+            if found.contains_key(&pid) || found.len() >= MOST {
+                continue;
+            }
+            let Some(process) = self.process(pid) else { continue };
+            if self.known.get(&pid).is_some_and(|&start| start != process.start) {
+                continue;
+            }
+            found.insert(pid, process.start);
+            total.processes += 1;
+            total.cpu_ns += process.ticks * self.tick_ns;
+            total.disk_bytes = total.disk_bytes.zip(process.disk_bytes).map(|(sum, more)| sum + more);
+            open.extend(self.children(pid));
+        }
+        self.known = found;
+        (total.processes > 0).then_some(total)
+    }
+
+    fn folder(&self, pid: u32) -> PathBuf {
+        self.root.join("proc").join(pid.to_string())
+    }
+
+    fn process(&self, pid: u32) -> Option<Process> {
+        let folder = self.folder(pid);
+        let (ticks, start) = parse_stat(&fs::read_to_string(folder.join("stat")).ok()?)?;
+        let disk_bytes = fs::read_to_string(folder.join("io")).ok().and_then(|text| parse_io(&text));
+        Some(Process { ticks, start, disk_bytes })
+    }
+
+    fn children(&self, pid: u32) -> Vec<u32> {
+        let threads = fs::read_dir(self.folder(pid).join("task")).into_iter().flatten().flatten();
+        let texts = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+        texts.flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
+    }
+}
+
+struct Process {
+    /// Its own and its reaped children's.
+    ticks: u64,
+    start: u64,
+    disk_bytes: Option<u64>,
+}
+
+/// CPU ticks and start time. The name may hold blanks and parentheses, so words count from its end.
+fn parse_stat(text: &str) -> Option<(u64, u64)> {
+    let words: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let number = |place: usize| words.get(place)?.parse::<u64>().ok();
+    let ticks = [11, 12, 13, 14].iter().try_fold(0u64, |sum, &place| sum.checked_add(number(place)?))?;
+    Some((ticks, number(19)?))
+}
+
+fn parse_io(text: &str) -> Option<u64> {
+    let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok());
+    value("read_bytes:")?.checked_add(value("write_bytes:")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Processes in a folder.
+    struct Host(tempfile::TempDir);
+
+    impl Host {
+        fn new() -> Self {
+            Self(tempfile::tempdir().expect("a folder"))
+        }
+
+        fn process(&self, pid: u32, start: u64, ticks: u64, children: &str) {
+            let folder = self.0.path().join(format!("proc/{pid}"));
+            fs::create_dir_all(folder.join(format!("task/{pid}"))).expect("a folder");
+            let line = format!("{pid} (a (b) c) S 1 1 1 0 -1 0 0 0 0 0 {ticks} 0 1 0 20 0 1 0 {start} 0 0\n");
+            fs::write(folder.join("stat"), line).expect("a file");
+            fs::write(folder.join("io"), format!("rchar: 9\nread_bytes: {ticks}\nwrite_bytes: 1\n")).expect("a file");
+            fs::write(folder.join(format!("task/{pid}/children")), children).expect("a file");
+        }
+
+        fn meter(&self) -> Meter {
+            Meter::new(self.0.path(), 10)
+        }
+    }
+
+    #[test]
+    fn descendants_count_even_after_they_left_their_parent() {
+        let host = Host::new();
+        let mut meter = host.meter();
+        host.process(10, 1, 5, "11");
+        host.process(11, 2, 5, "12 13");
+        host.process(12, 3, 0, "");
+        host.process(13, 3, 0, "");
+        assert_eq!(meter.read(100, true), None, "the first reading only begins");
+        host.process(10, 1, 7, "");
+        host.process(11, 2, 6, "");
+        let used = meter.read(200, true).expect("known");
+        assert_eq!((used.start_ns, used.end_ns, used.on, used.processes), (100, 200, true, 4));
+        assert_eq!((used.cpu_ns, used.disk_bytes), (3 * meter.tick_ns, Some(3)));
+    }
+
+    #[test]
+    fn another_process_of_the_same_number_is_not_counted() {
+        let host = Host::new();
+        let mut meter = host.meter();
+        host.process(10, 1, 5, "11");
+        host.process(11, 2, 5, "");
+        meter.read(0, false);
+        host.process(10, 1, 5, "");
+        host.process(11, 999, 500, "");
+        assert_eq!(meter.read(1, false).map(|used| (used.processes, used.cpu_ns)), Some((1, 0)));
+    }
+
+    #[test]
+    fn a_host_that_does_not_tell_gives_nothing() {
+        assert_eq!(Host::new().meter().read(0, true), None);
+        let host = Host::new();
+        host.process(10, 1, 5, "");
+        fs::remove_file(host.0.path().join("proc/10/io")).expect("there");
+        let mut meter = host.meter();
+        meter.read(0, true);
+        assert_eq!(meter.read(1, true).map(|used| used.disk_bytes), Some(None));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_never_panics(text in "(\\)|read_bytes:|[0-9 ]|.|\n)*") {
+            let _ = (parse_stat(&text), parse_io(&text));
+        }
+    }
+}

@@ -1,0 +1,83 @@
+"""Warnings from what agents said beside their measurements: what kernels found, what was lost, what was emulated.
+
+Only what changes how a figure is to be read is said. Missing counters are no warning: they stand with the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from partywall.model.evidence import VICTIM, Readings, Witness
+from partywall.model.finding import Cell, Warn
+from partywall.model.plan import Trial
+from partywall.model.scenario import Workload
+
+CACHED_SHARE = 0.1
+"""Of a file that is read from the disk, what the page cache may hold at the end of a visit."""
+
+UNREAD_SHARE = 0.1
+"""Of a metric's readings, what may be of no use."""
+
+_FROM_DISK = ("disk-read", "disk-direct-read")
+"""Kernels whose figure is of the disk only if the page cache holds none of their file; disk-reread means the cache."""
+
+
+def warned(trial: Trial, cells: Sequence[Cell], witness: Witness | None) -> tuple[Cell, ...]:
+    """The cells of a trial with the warnings that follow from what its agents said."""
+    if witness is None:
+        return tuple(cells)
+    return tuple(
+        cell.model_copy(update={"warnings": cell.warnings + tuple(_warnings(trial, cell, witness))}) for cell in cells
+    )
+
+
+def said(trial: Trial, witness: Witness) -> Iterator[str]:
+    """What concerns a command of a trial as a whole."""
+    for name, lines in witness.dropped.items():
+        yield (
+            f"trial {trial.id}: {lines} lines of {_called(trial, name)}'s output came faster than they could be kept "
+            "and were dropped; its metric rests on the others; let it print less often"
+        )
+    for name, readings in witness.readings.items():
+        if text := _unread(readings):
+            yield f"trial {trial.id}, metric of {_called(trial, name)}: {text}"
+
+
+def _warnings(trial: Trial, cell: Cell, witness: Witness) -> Iterator[Warn]:
+    concerned = [name for name in (VICTIM, cell.aggressor) if name]
+    if any(name in witness.emulated for name in concerned):
+        yield Warn.EMULATED
+    if any(_cached(_workload(trial, name), witness.facts.get(name, ())) for name in concerned):
+        yield Warn.SHARED_DISK_CACHE
+
+
+def _workload(trial: Trial, name: str) -> Workload | None:
+    return trial.victim if name == VICTIM else trial.aggressors.get(name)
+
+
+def _called(trial: Trial, name: str) -> str:
+    return trial.victim_name if name == VICTIM else name
+
+
+def _cached(workload: Workload | None, facts: Sequence[Mapping[str, object]]) -> bool:
+    """Whether a kernel that reads from the disk found much of its file in the page cache after any visit."""
+    kernel = getattr(workload, "probe", None) or getattr(workload, "stressor", None)
+    return kernel in _FROM_DISK and any(
+        isinstance(cached := one.get("cached_bytes"), int)
+        and isinstance(size := one.get("file_bytes"), int)
+        and cached > CACHED_SHARE * size
+        for one in facts
+    )
+
+
+def _unread(readings: Readings) -> str:
+    total = readings.used + readings.unusable + readings.bunched
+    parts = {
+        "could not be understood; check its pattern": readings.unusable,
+        "came together with the one before, so that their time is not known; let the command flush each line": (
+            readings.bunched
+        ),
+    }
+    return "; ".join(
+        f"{count} of {total} readings {what}" for what, count in parts.items() if count > UNREAD_SHARE * total
+    )

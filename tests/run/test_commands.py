@@ -1,0 +1,52 @@
+"""Commands as aggressors, on this host: whether they did anything, and whether they stopped, is found out."""
+
+import sys
+
+import pytest
+
+from partywall import pipeline
+from partywall.agent.catalogue import shipped
+from partywall.model.finding import Warn
+from partywall.model.scenario import Scenario
+from partywall.plan import make
+from partywall.run import Silent
+from partywall.store import RunDirectory
+
+pytestmark = pytest.mark.host
+
+BUSY = "while True: pass"
+# A session of its own: signals to the group no longer reach it.
+ESCAPED = f"import os\nif os.fork() == 0:\n    os.setsid()\n    {BUSY}\nos.wait()"
+
+
+def test_what_commands_did_while_on_and_off_is_measured_and_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    commands = {
+        "busy": [sys.executable, "-c", BUSY],
+        "sleeping": ["sleep", "1000"],
+        "escaped": [sys.executable, "-c", ESCAPED],
+    }
+    content = {
+        "partywall": 1,
+        "name": "commands",
+        "victims": {"sum": {"probe": "integer"}},
+        "aggressors": {name: {"command": argv, "sandbox": {"cpus": "same"}} for name, argv in commands.items()},
+        "timing": {"slot": "50ms"},
+        "min_blocks": 8,
+        "budget": "5s",
+    }
+    facts = pipeline.host_facts()
+    run = RunDirectory.create(
+        tmp_path / "run", "", make(Scenario.model_validate(content), pipeline.topology(facts), shipped()), facts
+    )
+    pipeline.measure(run, Silent())
+    evidence, findings = pipeline.analyse(run)
+    told = {cell.aggressor: cell for cell in findings.cells if cell.aggressor}
+    watched = {Warn.AGGRESSOR_IDLE, Warn.AGGRESSOR_NOT_STOPPED}
+    assert {name: watched & set(cell.warnings) for name, cell in told.items()} == {
+        "busy": set(),
+        "sleeping": {Warn.AGGRESSOR_IDLE},
+        "escaped": {Warn.AGGRESSOR_NOT_STOPPED},
+    }
+    (witness,) = evidence.witness.values()
+    assert set(witness.facts) == {"victim", "null", *commands}, "what kernels say at their end is kept"

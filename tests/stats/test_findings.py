@@ -502,11 +502,11 @@ def test_a_switched_limit_has_an_a_a_check_of_its_own():
 
 
 def test_a_cell_says_in_what_its_a_a_check_differed():
-    of = trial(COPY, treatment("disk-write").model_copy(update={"guard_ns": 100_000_000}))
+    of = trial(COPY, treatment("disk-write").model_copy(update={"guard_ns": 100_000_000, "slot_ns": 50_000_000}))
     of = of.model_copy(update={"aggressor_cpus": {"memory-copy": (1,), "disk-write": (0,)}})
     found = findings(Host().measure(of, 10, {}), of)
     assert cell(found, "memory-copy").uncontrolled == ()
-    assert cell(found, "disk-write").uncontrolled == ("guard 100 ms, not 10 ms", "CPU 0, not 1")
+    assert cell(found, "disk-write").uncontrolled == ("guard 100 ms, not 10", "slot 50 ms, not 100", "CPU 0, not 1")
 
 
 def commanded(on, off, moved=0.0):

@@ -185,9 +185,11 @@ def compare(
     run: RunPath,
     reference: Annotated[Path, typer.Argument(help="The earlier run to compare with.")],
     tolerance: Annotated[str, typer.Option(help="A change this small does not matter, e.g. 2%.")] = "2%",
-    also: Annotated[list[Path] | None, typer.Option(help="One more run beside RUN; may be repeated.")] = None,
+    also: Annotated[
+        list[Path] | None, typer.Option(metavar="RUN", help="One more run beside RUN; may be repeated.")
+    ] = None,
     also_reference: Annotated[
-        list[Path] | None, typer.Option(help="One more run beside REFERENCE; may be repeated.")
+        list[Path] | None, typer.Option(metavar="RUN", help="One more run beside REFERENCE; may be repeated.")
     ] = None,
 ) -> int:
     """Compare a run with an earlier one, cell by cell.

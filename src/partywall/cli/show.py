@@ -11,7 +11,7 @@ from rich.table import Table
 
 from partywall import units
 from partywall.agent.catalogue import Catalogue
-from partywall.model.plan import Plan, Treatment
+from partywall.model.plan import Plan, Treatment, null_cpus
 from partywall.model.scenario import Scenario
 from partywall.plan import order
 
@@ -32,7 +32,8 @@ def plan(console: Console, plan: Plan) -> None:
         title = f"{where}, one block {units.format_duration(trial.block_ns)}"
         table = Table("treatment", "on CPU", "guard", "slot", title=title, title_justify="left")
         for treatment in trial.treatments:
-            cpus = trial.aggressor_cpus.get(treatment.aggressor or "", ())
+            null = null_cpus(trial) if treatment.role == "null" else ()
+            cpus = trial.aggressor_cpus.get(treatment.aggressor or "", null)
             table.add_row(
                 treatment.label, _list(cpus), *map(units.format_duration, (treatment.guard_ns, treatment.slot_ns))
             )

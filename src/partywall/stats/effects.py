@@ -170,11 +170,15 @@ def _uncontrolled(trial: Trial, treatment: Treatment) -> Iterator[str]:
     null = next(nulls, None)
     if treatment.aggressor is None or null is None:
         return
-    if treatment.guard_ns != null.guard_ns:
-        yield f"guard {treatment.guard_ns // 1_000_000} ms, not {null.guard_ns // 1_000_000} ms"
+    for what, own, control in (
+        ("guard", treatment.guard_ns, null.guard_ns),
+        ("slot", treatment.slot_ns, null.slot_ns),
+    ):
+        if own != control:
+            yield f"{what} {own / 1e6:g} ms, not {control / 1e6:g}"
     cpus = trial.aggressor_cpus.get(treatment.aggressor, ())
-    if cpus != (control := null_cpus(trial)):
-        yield f"CPU {_listed(cpus)}, not {_listed(control)}"
+    if cpus != null_cpus(trial):
+        yield f"CPU {_listed(cpus)}, not {_listed(null_cpus(trial))}"
     if trial.aggressors[treatment.aggressor].command is not None:
         yield "a command that is stopped and continued, not a stressor"
 

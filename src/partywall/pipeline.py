@@ -11,21 +11,23 @@ import os
 import secrets
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from partywall import stats, units
+from partywall import __version__, stats, units
 from partywall.agent import binary, memory
 from partywall.agent.catalogue import Catalogue, shipped
 from partywall.agent.client import AgentClient, start_agent
-from partywall.errors import AgentError, CapabilityError, PartywallError, Problem, UsageError
+from partywall.errors import AgentError, CapabilityError, PartywallError, Problem, TrialError, UsageError
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
 from partywall.model.observation import Observation
 from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Scenario, Workload
+from partywall.model.trace import Asked, ClockBound, Report, Start, TraceEvidence, merged
 from partywall.plan import Topology
 from partywall.plan import make as make_plan
 from partywall.run import Decisions, Progress, execute
@@ -33,6 +35,8 @@ from partywall.sandbox import Label, Reaped, cgroups, reap, reaper
 from partywall.sandbox.runtime import Runtime
 from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
+from partywall.store.trace import TraceDirectory
+from partywall.trace import Session
 
 # Disk kernels must meet a disk: /tmp is often memory.
 WORK_ROOT = Path("/var/tmp")  # noqa: S108 - a folder of the run's own is made in it
@@ -286,6 +290,107 @@ def _same_kind(run: RunDirectory, reference: RunDirectory) -> bool:
     """Whether scenario and host are the same in all that a figure depends on."""
     asked = [one.plan.scenario.model_dump(exclude={"description", "goals", "seed"}) for one in (run, reference)]
     return asked[0] == asked[1] and not stats.hosts_differ(run.host, reference.host)
+
+
+def trace(
+    asked: Asked,
+    out: Path | None,
+    duration_ns: int | None,
+    report: Callable[[TraceEvidence, Report], None],
+    tick: Callable[[int], None],
+) -> TraceDirectory:
+    """Traces until the time is up, or until Ctrl-C, and stores what is found. No hook is left, however this ends.
+
+    report: told all that was found by now, and the last report; tick: told four times a second how long it has gone on.
+    """
+    now = datetime.datetime.now().astimezone()
+    label = Label.create(f"trace-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}", WORK_ROOT)
+    start = Start(
+        asked=asked,
+        started=now.isoformat(timespec="seconds"),
+        wall_ns=time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC),
+        version=__version__,
+    )
+    try:
+        with _terminated_as_interrupt():
+            return _traced(start, out or Path("runs") / label.run, label, duration_ns, report, tick)
+    finally:
+        reaper.clean(label)
+
+
+def _traced(
+    start: Start,
+    path: Path,
+    label: Label,
+    duration_ns: int | None,
+    report: Callable[[TraceEvidence, Report], None],
+    tick: Callable[[int], None],
+) -> TraceDirectory:
+    host = host_facts()
+    log = _TraceLog(start, report)
+    with Session(start.asked, label, log.report, log.clock) as session:
+        # Made only now, so that a trace that cannot start leaves no folder.
+        log.open(TraceDirectory.create(path, start, host), session.record_ns)
+        _watch(session, duration_ns, tick)
+        session.finish()
+        return log.end()
+
+
+class _TraceLog:
+    """Stores what a trace tells, and keeps the sum of it for those who watch; that does not grow with time."""
+
+    def __init__(self, start: Start, report: Callable[[TraceEvidence, Report], None]) -> None:
+        self._start = start
+        self._tell = report
+        self._whole: Report | None = None
+        self._directory: TraceDirectory | None = None
+        self._clocks: list[ClockBound] = []
+
+    def open(self, directory: TraceDirectory, record_ns: int | None) -> None:
+        self._directory = directory
+        directory.append("hooked", {"record_ns": record_ns})
+        for bound in self._clocks:
+            directory.append("clock", bound)
+
+    def clock(self, bound: ClockBound) -> None:
+        self._clocks.append(bound)
+        del self._clocks[:-64]
+        if self._directory:
+            self._directory.append("clock", bound)
+
+    def report(self, report: Report) -> None:
+        if self._directory:
+            self._directory.append("report", report)
+        ways = tuple(way.model_copy(update={"packets": (), "slowest": ()}) for way in report.ways)
+        bare = report.model_copy(update={"ways": ways, "flows": ()})
+        self._whole = merged([self._whole, bare]) if self._whole else bare
+        clocks = tuple(self._clocks)
+        run = self._directory.name if self._directory else ""
+        evidence = TraceEvidence(
+            run=run,
+            start=self._start,
+            host={},
+            reports=(self._whole,),
+            clocks=clocks,
+            record_ns=None,
+            interrupted=False,
+        )
+        self._tell(evidence, report)
+
+    def end(self) -> TraceDirectory:
+        if self._directory is None:
+            raise TrialError("the trace ended before it began")
+        self._directory.append("ended", {})
+        return self._directory
+
+
+def _watch(session: Session, duration_ns: int | None, tick: Callable[[int], None]) -> None:
+    """Until the time is up or Ctrl-C, which is how a trace without an end is ended."""
+    begun = time.monotonic_ns()
+    with contextlib.suppress(KeyboardInterrupt):
+        while (spent := time.monotonic_ns() - begun) < (duration_ns or spent + 1):
+            tick(spent)
+            session.pump(0.25)
 
 
 def clean_up() -> list[Reaped]:

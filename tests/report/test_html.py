@@ -11,6 +11,7 @@ import pytest
 from partywall.model.evidence import Evidence
 from partywall.model.observation import Histogram
 from partywall.report import figures, html
+from partywall.report.page import pack
 
 FETCHES = {"src", "href", "data", "action", "poster", "srcset", "background", "formaction", "manifest", "xlink:href"}
 
@@ -98,7 +99,7 @@ def test_packed_charts_unpack_to_what_was_packed():
         "b": {"layer": [{"data": {"values": []}, "mark": "bar"}], "width": 1},
         "c": {"data": {"values": [{"x": "</script>"}]}, "mark": "point"},
     }
-    packed = html.pack(specs)
+    packed = pack(specs)
     assert {identity: rebuilt(packed, identity) for identity in specs} == specs
     assert len(packed["templates"]) == 2
 

@@ -13,11 +13,14 @@ from partywall import __version__, pipeline, units
 from partywall.cli import show
 from partywall.cli.kernel import PARAMETERS, WorkDir, probe, stress
 from partywall.cli.live import Live, Steps
+from partywall.cli.trace import report as report_trace
+from partywall.cli.trace import trace
 from partywall.errors import Exit, PartywallError, Problem, UsageError
 from partywall.model.finding import Outcome
 from partywall.scenario import changed, find, json_schema, load, names, text
 from partywall.stats import compare_runs
 from partywall.store import RunDirectory
+from partywall.store.trace import TraceDirectory
 
 app = typer.Typer(
     name="partywall",
@@ -32,6 +35,7 @@ scenarios = typer.Typer(help="Check, list and describe scenarios.", no_args_is_h
 app.add_typer(scenarios, name="scenario")
 app.command(context_settings=PARAMETERS)(probe)
 app.command(context_settings=PARAMETERS)(stress)
+app.command()(trace)
 
 EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INCONCLUSIVE: Exit.INCONCLUSIVE}
 
@@ -172,6 +176,8 @@ def report(
     ] = None,
 ) -> int:
     """Derive findings from a run again, show them, and write them as documents."""
+    if TraceDirectory.is_one(directory):
+        return report_trace(TraceDirectory(directory), Console(), formats)
     from partywall.report.export import FORMATS  # noqa: PLC0415 - what draws is slow to import
 
     chosen = tuple(formats or ["html", "json"])

@@ -12,11 +12,9 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import jinja2
-import vl_convert
 from markupsafe import Markup
 
 from partywall import __version__, units
@@ -24,7 +22,7 @@ from partywall.model.evidence import Counter, Evidence
 from partywall.model.finding import Cause, Cell, Findings, Outcome, Verdict, Warn
 from partywall.model.observation import Observation
 from partywall.model.plan import Trial
-from partywall.report import charts, figures, series
+from partywall.report import charts, figures, page, series
 from partywall.report.advice import ADVICE, Advice
 from partywall.report.matrix import (
     Matrix,
@@ -69,7 +67,7 @@ def render(findings: Findings, evidence: Evidence) -> str:
     panels = [_panel(ids[cell.trial, cell.treatment], cell, findings, evidence, specs) for cell in findings.cells]
     trials = [trial for trial in evidence.plan.trials if any(cell.trial == trial.id for cell in findings.cells)]
     scenario = evidence.plan.scenario.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    return _environment().get_template("report.html.j2").render(
+    return environment().get_template("report.html.j2").render(
         findings=findings,
         evidence=evidence,
         version=__version__,
@@ -93,8 +91,8 @@ def render(findings: Findings, evidence: Evidence) -> str:
         again=_again(findings, evidence),
         scenario_json=json.dumps(scenario, indent=2),
         data=_data(evidence, trials, specs),
-        assets={name: _asset(name) for name in ("report.css", "report.js")},
-        vega=_vega(),
+        assets={name: page.asset(name) for name in ("report.css", "report.js")},
+        vega=page.vega(),
     )  # fmt: skip
 
 
@@ -157,7 +155,7 @@ def _panel(identity: str, cell: Cell, findings: Findings, evidence: Evidence, sp
         if series.latencies(evidence, cell):
             drawn["latency"] = charts.latency_distribution(evidence, cell)
         own = {kind: f"{identity}-{kind}" for kind in drawn}
-        specs.update({own[kind]: _fluid(chart) for kind, chart in drawn.items()})
+        specs.update({own[kind]: page.fluid(chart) for kind, chart in drawn.items()})
     return Panel(
         id=identity,
         cell=cell,
@@ -243,7 +241,7 @@ def _sensitivities(findings: Findings, specs: dict[str, Any]) -> list[tuple[str,
         if not curves:
             continue
         identity = f"sensitivity-{number}"
-        specs[identity] = _fluid(charts.sensitivity(findings, row.trial))
+        specs[identity] = page.fluid(charts.sensitivity(findings, row.trial))
         slopes = "; ".join(f"{c.aggressor} {figures.percent(c.slope)}" for c in curves if c.slope is not None)
         found.append(
             (row.title, identity, slopes, any(emulated(cell) for cell in findings.cells if cell.trial == row.trial))
@@ -254,7 +252,7 @@ def _sensitivities(findings: Findings, specs: dict[str, Any]) -> list[tuple[str,
 def _efficiency(findings: Findings, specs: dict[str, Any]) -> str | None:
     if not any(cell.efficiency for cell in findings.cells):
         return None
-    specs["efficiency"] = _fluid(charts.efficiency(findings))
+    specs["efficiency"] = page.fluid(charts.efficiency(findings))
     return "efficiency"
 
 
@@ -274,11 +272,6 @@ def goal_text(verdict: Verdict) -> str:
         f"efficiency q from {goal.efficiency[0]:g} to {goal.efficiency[1]:g}" if goal.efficiency is not None else "",
     ]
     return " and ".join(part for part in asked if part)
-
-
-def _fluid(chart: Any) -> dict[str, Any]:
-    """A chart that takes the width of its place in the page."""
-    return charts.spec_of(chart) | {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
 
 
 def _again(findings: Findings, evidence: Evidence) -> Iterator[tuple[str, str]]:
@@ -303,38 +296,10 @@ def _data(evidence: Evidence, trials: Sequence[Trial], specs: dict[str, Any]) ->
     """What the script reads, as JSON that cannot end its own script element."""
     share = MAX_SLOTS // max(len(trials), 1)
     timelines = {
-        f"timeline-{t.id}": _fluid(charts.timeline(evidence, t.id)) for t in trials if evidence.timeline.get(t.id)
+        f"timeline-{t.id}": page.fluid(charts.timeline(evidence, t.id)) for t in trials if evidence.timeline.get(t.id)
     }
-    data = pack(specs | timelines) | {
-        "trials": {t.id: _slots(evidence, t, share) for t in trials},
-        "themes": {"light": charts.theme(dark=False) | {"background": None}, "dark": charts.theme(dark=True)},
-    }
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
-    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))  # noqa: S704 - escaped here
-
-
-def pack(specs: dict[str, Any]) -> dict[str, Any]:
-    """Charts as (template, tables): what charts of one kind share is written once, and column names once a table."""
-    templates: dict[str, int] = {}
-    charts_by_id = {}
-    for identity, spec in specs.items():
-        tables: list[dict[str, Any]] = []
-        text = json.dumps(_lifted(spec, tables), separators=(",", ":"))
-        charts_by_id[identity] = [templates.setdefault(text, len(templates)), tables]
-    return {"templates": [json.loads(text) for text in templates], "charts": charts_by_id}
-
-
-def _lifted(part: Any, tables: list[dict[str, Any]]) -> Any:
-    """A copy of `part` in which the rows of each data set are replaced by their place in `tables`."""
-    if isinstance(part, list):
-        return [_lifted(item, tables) for item in part]
-    if not isinstance(part, dict):
-        return part
-    if set(part) == {"values"} and all(isinstance(row, dict) for row in part["values"]):
-        columns = list(part["values"][0]) if part["values"] else []
-        tables.append({"columns": columns, "rows": [[row[name] for name in columns] for row in part["values"]]})
-        return {"table": len(tables) - 1}
-    return {key: _lifted(value, tables) for key, value in part.items()}
+    slots = {t.id: _slots(evidence, t, share) for t in trials}
+    return page.embedded(page.pack(specs | timelines) | {"trials": slots})
 
 
 def _slots(evidence: Evidence, trial: Trial, limit: int) -> dict[str, Any]:
@@ -389,7 +354,7 @@ def _grid_span(grid: Matrix) -> list[tuple[str, int]]:
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("partywall.report", "assets"),
         autoescape=True,
@@ -423,14 +388,3 @@ def _environment() -> jinja2.Environment:
         "signed": lambda estimate: figures.percent(estimate, sign=True),
     }
     return environment
-
-
-@cache
-def _asset(name: str) -> Markup:
-    return Markup(files("partywall.report").joinpath("assets", name).read_text(encoding="utf-8"))  # noqa: S704 - our own file
-
-
-@cache
-def _vega() -> Markup:
-    """Vega, Vega-Lite and Vega-Embed as one script, from the copy that vl-convert carries."""
-    return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script"))  # noqa: S704 - a library's own text

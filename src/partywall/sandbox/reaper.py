@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.errors import TrialError
-from partywall.sandbox import cgroups
+from partywall.sandbox import cgroups, hooks
 from partywall.sandbox.label import VARIABLE, Label, start_ticks, state_root
 from partywall.sandbox.runtime import Runtime
 
@@ -41,6 +41,7 @@ def reap() -> list[Reaped]:
 def clean(label: Label) -> Reaped:
     """Removes all of one run from the host, whoever owns it."""
     removed = [f"process {pid}" for pid in _kill_processes(label.run)]
+    removed += hooks.remove(label)
     removed += _delete_containers(label)
     removed += _remove_cgroups(label)
     left: list[str] = []

@@ -32,6 +32,13 @@ enum What {
         #[arg(long)]
         die_with_parent: bool,
     },
+    /// Take hooks off interfaces: what a tracer that was killed left behind. Prints what was removed, one a line.
+    Unhook {
+        /// Begins the names of the hooks, after the prefix that all of Partywall's have.
+        prefix: String,
+        /// NAMESPACE=INTERFACE; the namespace is a name, a process number or a path, or empty for this one.
+        places: Vec<String>,
+    },
     /// Print what every kernel says of itself, as JSON.
     Catalogue,
     /// Print what every counter of the monitor says of itself, as JSON.
@@ -62,6 +69,7 @@ fn cpus(text: &str) -> Result<Cpus, String> {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().what {
         What::Serve { cpus, die_with_parent } => serve(cpus, die_with_parent),
+        What::Unhook { prefix, places } => unhook(&prefix, &places),
         What::Catalogue => print(&dispatch::catalogue()),
         What::Counters => print(&serde_json::json!(partywall_monitor::catalogue())),
         What::Schema => print(&dispatch::schema()),
@@ -83,6 +91,17 @@ fn serve(cpus: Option<Cpus>, die_with_parent: bool) -> Result<(), String> {
         partywall_sys::affinity::pin(&cpus).map_err(|e| format!("--cpus {cpus:?}: {e}; are they online and allowed here?"))?;
     }
     session::serve(std::io::stdin().lock(), std::io::stdout()).map_err(|e| e.to_string())
+}
+
+fn unhook(prefix: &str, places: &[String]) -> Result<(), String> {
+    for place in places {
+        let (namespace, interface) = place.split_once('=').ok_or_else(|| format!("{place:?}: write NAMESPACE=INTERFACE"))?;
+        let namespace = (!namespace.is_empty()).then(|| namespace.to_owned());
+        for removed in partywall_tracer::unhook(namespace, interface, prefix) {
+            writeln!(std::io::stdout(), "hook {removed} on {place}").map_err(|e| e.to_string())?;
+        }
+    }
+    Ok(())
 }
 
 fn print(value: &serde_json::Value) -> Result<(), String> {

@@ -134,13 +134,19 @@ impl<S: Sink> Aligner<S> {
 
     fn whole(&mut self, seen: &Seen, flow: u32) {
         let hash = whole_hash(seen.flow, seen.tag);
-        let (units, base) = (&self.units, self.base);
-        let is_it = |slot| {
+        let (units, base, hop) = (&self.units, self.base, usize::from(seen.hop));
+        let mut known = false;
+        let awaited = |slot| {
             let unit: &Unit = &units[(slot - base) as usize];
-            unit.tag == seen.tag && unit.flow == flow
+            let same = unit.tag == seen.tag && unit.flow == flow;
+            known |= same;
+            same && !unit.was_at(hop)
         };
-        if let Some(slot) = self.whole.find(hash, base, is_it) {
-            self.arrive(slot, usize::from(seen.hop), seen.time_ns);
+        if let Some(slot) = self.whole.find(hash, base, awaited) {
+            self.arrive(slot, hop, seen.time_ns);
+        } else if known && hop > 0 {
+            self.sink.duplicate(hop);
+        // Sent again, with the same tag: another packet.
         } else if let Some(slot) = self.begin(seen, flow, seen.tag, 0) {
             self.whole.insert(hash, slot);
         }
@@ -155,14 +161,14 @@ impl<S: Sink> Aligner<S> {
         let end = start + u64::from(seen.length);
         ranges.overlapping(start, end, &mut found);
         found.retain(|&(slot, ..)| self.units[(slot - self.base) as usize].epoch == epoch);
-        // At the first hop only the very same bytes are the same packet: an overlap is sent anew.
+        // At the first hop all is sent anew, but for what uncertain clocks placed at a later hop before.
         if hop == 0 {
-            found.retain(|&(_, from, until)| (from, until) == (start, end));
+            found.retain(|&(slot, from, until)| (from, until) == (start, end) && !self.units[(slot - self.base) as usize].was_at(0));
         }
         if found.is_empty() {
             self.begin_range(seen, flow, start, epoch);
         } else {
-            self.cover(&found, hop, start, end, seen.time_ns);
+            self.cover(&mut found, hop, start, end, seen.time_ns);
         }
         self.found = found;
     }
@@ -175,20 +181,29 @@ impl<S: Sink> Aligner<S> {
         }
     }
 
-    /// Notes the bytes `start..end` at `hop` for each of the ranges that hold some of them.
-    fn cover(&mut self, found: &[(u64, u64, u64)], hop: usize, start: u64, end: u64, time_ns: u64) {
-        let mut news = false;
-        for &(slot, from, until) in found {
-            if self.unit(slot).was_at(hop) {
-                continue;
-            }
-            news = true;
-            if self.complete(slot, hop, (from, until), (start.max(from), end.min(until))) {
-                self.arrive(slot, hop, time_ns);
+    /// Notes the bytes `start..end` at `hop` for the ranges that hold them. Each byte counts for one range: when some were sent
+    /// again within an epoch, for the range that lies wholly within what came, else for the earliest that awaits it.
+    fn cover(&mut self, found: &mut Vec<(u64, u64, u64)>, hop: usize, start: u64, end: u64, time_ns: u64) {
+        let (units, base) = (&self.units, self.base);
+        found.retain(|&(slot, ..)| !units[(slot - base) as usize].was_at(hop));
+        if found.is_empty() {
+            self.sink.duplicate(hop);
+            return;
+        }
+        found.sort_by_key(|&(slot, from, until)| (from < start || until > end, slot));
+        let mut left = vec![(start, end)];
+        let mut arrived = Vec::new();
+        for &mut (slot, from, until) in found {
+            for piece in taken(&mut left, from, until) {
+                if self.complete(slot, hop, (from, until), piece) {
+                    arrived.push((from, slot));
+                }
             }
         }
-        if !news {
-            self.sink.duplicate(hop);
+        // They came at once, so none overtook another.
+        arrived.sort_unstable();
+        for (_, slot) in arrived {
+            self.arrive(slot, hop, time_ns);
         }
     }
 
@@ -228,10 +243,6 @@ impl<S: Sink> Aligner<S> {
 
     fn arrive(&mut self, slot: u64, hop: usize, time_ns: u64) {
         let unit = self.unit(slot);
-        if unit.was_at(hop) {
-            self.sink.duplicate(hop);
-            return;
-        }
         unit.arrive(hop, time_ns);
         let (number, before_ns) = (unit.flow, hop.checked_sub(1).and_then(|before| unit.time_at(before)));
         let flow = self.flows.get_mut(number);
@@ -296,4 +307,20 @@ fn join(pieces: &mut Vec<(u64, u64)>, piece: (u64, u64)) {
     let last = pieces.partition_point(|other| other.0 <= piece.1);
     let joined = pieces[first..last].iter().fold(piece, |sum, other| (sum.0.min(other.0), sum.1.max(other.1)));
     pieces.splice(first..last, [joined]);
+}
+
+/// Takes what lies within `from..until` out of the pieces that are left.
+fn taken(left: &mut Vec<(u64, u64)>, from: u64, until: u64) -> Vec<(u64, u64)> {
+    let (mut within, mut rest) = (Vec::new(), Vec::new());
+    for &(start, end) in left.iter() {
+        let (low, high) = (start.max(from), end.min(until));
+        if low >= high {
+            rest.push((start, end));
+            continue;
+        }
+        within.push((low, high));
+        rest.extend([(start, low), (high, end)].into_iter().filter(|(start, end)| start < end));
+    }
+    *left = rest;
+    within
 }

@@ -302,3 +302,23 @@ fn flows_no_longer_sampled_are_not_lost() {
     assert_eq!((tally.unfinished, tally.delivered, tally.hops[1].lost + tally.hops[2].lost), (2, 1, 0));
     assert!(finished.0.iter().all(|passage| !matches!(passage.fate, Fate::Lost { .. })));
 }
+
+#[test]
+fn a_packet_sent_twice_is_two_packets_and_one_doubled_on_the_way_is_a_double() {
+    let twice = [seen(1, 1, 0), seen(2, 1, 0), seen(3, 1, 1), seen(4, 1, 1), seen(5, 1, 2)];
+    let (tally, _) = align(&twice, settings());
+    assert_eq!((tally.hops[0].packets, tally.delivered, tally.hops[2].lost, tally.hops[1].duplicates), (2, 1, 1, 0));
+    let (tally, _) = align(&[seen(1, 1, 0), seen(2, 1, 1), seen(3, 1, 1), seen(4, 1, 2)], settings());
+    assert_eq!((tally.hops[0].packets, tally.delivered, tally.hops[1].duplicates), (1, 1, 1));
+}
+
+#[test]
+fn bytes_lost_and_sent_again_within_an_epoch_do_not_make_up_for_the_loss() {
+    let range = |time_ns, from: u64, length, hop| Seen { time_ns, flow: 1, tag: (1 << 32) + from, length, hop, kind: Kind::Range };
+    // 3000 bytes are lost; they come again in three segments, of which two are joined on the way.
+    let mut records = vec![range(1, 0, 3000, 0), range(2, 3000, 1000, 0), range(3, 3000, 1000, 1), range(4, 3000, 1000, 2)];
+    records.extend([range(10, 0, 1000, 0), range(11, 1000, 1000, 0), range(12, 2000, 1000, 0)]);
+    records.extend([range(13, 0, 2000, 1), range(14, 2000, 1000, 1), range(15, 0, 2000, 2), range(16, 2000, 1000, 2)]);
+    let (tally, _) = align(&records, settings());
+    assert_eq!((tally.delivered, tally.hops[1].lost, tally.hops[1].duplicates + tally.hops[2].duplicates), (4, 1, 0));
+}

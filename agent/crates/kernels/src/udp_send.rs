@@ -37,13 +37,16 @@ struct Params {
     /// Datagrams handed over with one system call at most, 1 to 256.
     #[schemars(range(min = 1, max = 256))]
     batch: usize,
+    /// Whether each datagram begins with a marker and a number that counts up, by which `partywall trace` knows it again on its
+    /// way; it takes 16 bytes of the data.
+    marker: bool,
     /// Address and port of a peer; without it, a thread of the kernel's own on loopback.
     to: Option<String>,
 }
 
 impl Default for Params {
     fn default() -> Self {
-        Self { datagram_bytes: 1024, rate_pps: None, batch: 16, to: None }
+        Self { datagram_bytes: 1024, rate_pps: None, batch: 16, marker: false, to: None }
     }
 }
 
@@ -54,10 +57,30 @@ struct UdpSend {
     datagram_bytes: usize,
     batch: usize,
     pace: Option<Pace>,
+    marker: Option<Marker>,
     to: Option<SocketAddr>,
     sent: u64,
     /// Calls that handed over less than was due: nobody listens there, or a queue is full.
     short_calls: u64,
+}
+
+/// What `agent/bpf/trace.bpf.c` looks for at the head of a payload; a number follows, most significant byte first.
+const MAGIC: [u8; 8] = *b"PWALLTAG";
+const MARKER_BYTES: usize = 16;
+
+/// Numbers datagrams from 0. Those that were not handed over keep their number for the next call.
+struct Marker {
+    next: u64,
+}
+
+impl Marker {
+    fn write(&self, datagrams: &mut Batch, count: usize) {
+        for at in 0..count {
+            let head = &mut datagrams.datagram_mut(at)[..MARKER_BYTES];
+            head[..8].copy_from_slice(&MAGIC);
+            head[8..].copy_from_slice(&(self.next + at as u64).to_be_bytes());
+        }
+    }
 }
 
 impl UdpSend {
@@ -94,9 +117,15 @@ impl Kernel for UdpSend {
         if due == 0 {
             return Ok(0.0);
         }
+        if let Some(marker) = &self.marker {
+            marker.write(&mut self.datagrams, due);
+        }
         let start_ns = clock::now();
         match self.hand_over(due) {
             Ok(sent) => {
+                if let Some(marker) = &mut self.marker {
+                    marker.next += sent as u64;
+                }
                 sink.latency(clock::now() - start_ns);
                 self.short_calls += u64::from(sent < due);
                 self.sent += sent as u64;
@@ -176,18 +205,27 @@ fn rate(params: &Params, environment: &Environment) -> Result<Option<Pace>, Kern
     }
 }
 
+fn marker(params: &Params) -> Result<Option<Marker>, KernelError> {
+    if params.marker && params.datagram_bytes < MARKER_BYTES {
+        let why = format!("needs datagram_bytes of {MARKER_BYTES} or more, not {}", params.datagram_bytes);
+        return Err(KernelError::Parameter { key: "marker", value: "true".into(), why });
+    }
+    Ok(params.marker.then_some(Marker { next: 0 }))
+}
+
 fn build(params: &crate::Params, environment: &Environment) -> Result<Box<dyn Kernel>, KernelError> {
     let params: Params = serde_json::from_value(params.clone().into())?;
     let datagram_bytes = limits::within("datagram_bytes", params.datagram_bytes, 0..=16384)?;
     let batch = limits::within("batch", params.batch, 1..=MAX_BATCH)?;
     let pace = rate(&params, environment)?;
+    let marker = marker(&params)?;
     let to = address::parse(params.to.as_deref())?;
     let (socket, receiver) = open(to, datagram_bytes).map_err(KernelError::host("opening a datagram socket"))?;
     let mut datagrams = Batch::new(batch, datagram_bytes);
     for at in 0..batch {
         noise::fill(datagrams.datagram_mut(at), environment.seed.wrapping_add(at as u64));
     }
-    Ok(Box::new(UdpSend { socket, receiver, datagrams, datagram_bytes, batch, pace, to, sent: 0, short_calls: 0 }))
+    Ok(Box::new(UdpSend { socket, receiver, datagrams, datagram_bytes, batch, pace, marker, to, sent: 0, short_calls: 0 }))
 }
 
 fn open(to: Option<SocketAddr>, datagram_bytes: usize) -> io::Result<(UdpSocket, Option<Receiver>)> {
@@ -259,6 +297,21 @@ mod tests {
         let sent = steps(kernel.as_mut(), 100, &mut Latencies::default());
         let most = (clock::now() - start) as f64 / 1e9 * 2000.0 + 1.0;
         assert!(sent > 0.0 && sent <= most, "{sent} sent, {most} were due");
+    }
+
+    #[test]
+    fn marked_datagrams_count_up_without_a_gap() {
+        let to = UdpSocket::bind("127.0.0.1:0").unwrap();
+        to.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let params = json!({ "to": to.local_addr().unwrap().to_string(), "datagram_bytes": 20, "batch": 5, "marker": true });
+        let mut kernel = build("udp-send", params);
+        let sent = steps(kernel.as_mut(), 4, &mut Latencies::default()) as u64;
+        let mut datagram = [0; 20];
+        for number in 0..sent {
+            to.recv(&mut datagram).unwrap();
+            assert_eq!((&datagram[..8], &datagram[8..16]), (&MAGIC[..], &number.to_be_bytes()[..]));
+        }
+        assert!(error("udp-send", json!({ "marker": true, "datagram_bytes": 15 })).contains("needs datagram_bytes of 16"));
     }
 
     #[test]

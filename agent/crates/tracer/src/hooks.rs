@@ -113,6 +113,22 @@ impl Drop for Hooks {
     }
 }
 
+/// Takes every hook whose name begins so off an interface, and says which those were. What is gone already needs no taking off.
+#[must_use]
+pub fn unhook(namespace: Option<String>, interface: &str, prefix: &str) -> Vec<String> {
+    let hop = Hop { name: String::new(), namespace, interface: interface.into(), hook: None, remote: false };
+    let found = hop.open_namespace().and_then(|namespace| {
+        let network = Network::of(&namespace)?;
+        Ok((network.index(interface)?, network))
+    });
+    let Ok((index, network)) = found else { return Vec::new() };
+    let wanted = format!("{NAME_PREFIX}{prefix}");
+    let filters = network.filters(index).unwrap_or_default().into_iter().filter(|filter| filter.hook.name.starts_with(&wanted));
+    let removed = filters.filter(|filter| network.unhook(index, filter).is_ok()).map(|filter| filter.hook.name).collect();
+    let _ = network.tidy(index);
+    removed
+}
+
 /// Finds all local hops; what is wrong with any of them is told at once.
 fn find(hops: &[Hop]) -> Result<(Vec<Found>, Vec<u64>), TraceError> {
     let (mut found, mut spaces, mut wrong) = (Vec::new(), Vec::new(), Vec::new());

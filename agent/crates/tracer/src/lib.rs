@@ -19,6 +19,7 @@ mod tracer;
 
 pub use engine::{HopLoss, Report, Way};
 pub use error::TraceError;
+pub use hooks::unhook;
 pub use hop::{End, Hop, Only, Settings, Translation};
 pub use partywall_bpf::tc::Direction as Hook;
 pub use record::{Raw, Tuple};

@@ -1,0 +1,162 @@
+"""A trace as text for a terminal, as one page, and as files for other programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import vl_convert
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from partywall import __version__, units
+from partywall.errors import Problem, UsageError
+from partywall.model.trace import HopFinding, TraceEvidence, TraceFindings, WayFinding, merged
+from partywall.report import charts, html, page, trace_charts
+from partywall.report.pcapng import pcapng
+
+CAPTIONS = {
+    "losses": "Each packet is counted once. Overtaken: it came after one of its flow that it had been ahead of.",
+    "histogram": "Share of packets by delay from one hop to the next, in steps of an eighth of a doubling.",
+    "percentiles": "Both axes are logarithmic; drawn as far as ten packets lie beyond.",
+    "time": "One point for each report, about a second.",
+    "waterfall": "Where each of the slowest packets spent its time. Hover for its flow.",
+}
+
+
+def summary(findings: TraceFindings) -> Group:
+    """Tables of all ways in which packets went; also what is shown live."""
+    return Group(*(way_table(way) for way in findings.ways if way.sent or not any(w.sent for w in findings.ways)))
+
+
+def way_table(way: WayFinding) -> Table:
+    title = f"{way.way}: {_whole(way.sent)} packets, {_whole(way.delivered)} delivered"
+    table = Table("hop", *COLUMNS, title=title, title_justify="left")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    table.add_row(way.hops[0], _whole(way.sent), *[""] * (len(COLUMNS) - 1))
+    for step in way.steps:
+        table.add_row(f"→ {step.hop}", *_figures(step))
+    if len(way.steps) > 1:
+        table.add_row("whole path", *[""] * 4, *_delays(way.total_ns))
+    return table
+
+
+COLUMNS = ("packets", "lost", "doubled", "overtaken", "p50", "p99", "max")
+
+
+def _whole(number: int) -> str:
+    return units.format_decimals(number, 0)
+
+
+def _figures(step: HopFinding) -> list[str]:
+    lost = _whole(step.lost) if step.lost_low == step.lost else f"{_whole(step.lost_low)} to {_whole(step.lost)}"
+    if step.lost and step.lost_share is not None:
+        lost += f" ({100 * step.lost_share:.2g} %)"
+    return [_whole(step.packets), lost, _whole(step.duplicates), _whole(step.reordered), *_delays(step.delay_ns)]
+
+
+def _delays(delay_ns: Mapping[str, float]) -> list[str]:
+    return [units.format_duration(delay_ns[name]) if name in delay_ns else "–" for name in ("p50", "p99", "max")]
+
+
+def show(findings: TraceFindings, console: Console) -> None:
+    """Everything, at the end."""
+    console.print(Text(findings.headline, style="bold"), soft_wrap=True)
+    console.print(summary(findings))
+    for note in findings.notes:
+        console.print(Text(f"note: {note}"), soft_wrap=True)
+    console.print(Text(_cost(findings)), soft_wrap=True)
+
+
+def _cost(findings: TraceFindings) -> str:
+    recorded = _whole(sum(findings.recorded.values()))
+    missed = _whole(sum(findings.missed.values()))
+    text = f"The tracer took down {recorded} records and missed {missed}"
+    if findings.cost is not None:
+        text += f"; it took at most {100 * findings.cost:.2g} % of this host's CPU time"
+    if findings.record_ns is not None:
+        text += f", {findings.record_ns} ns a record in the kernel"
+    return f"{text}."
+
+
+def render(findings: TraceFindings, evidence: TraceEvidence) -> str:
+    """The whole page."""
+    drawn = trace_charts.all_charts(evidence)
+    figures = [
+        (identity, identity.partition("-")[0], title, CAPTIONS[identity.partition("-")[2]])
+        for identity, (title, _) in drawn.items()
+    ]
+    specs = {identity: page.fluid(chart) for identity, (_, chart) in drawn.items()}
+    hooks = next((report.hooks for report in reversed(evidence.reports) if report.hooks), None)
+    return html.environment().get_template("trace.html.j2").render(
+        findings=findings,
+        evidence=evidence,
+        asked=evidence.start.asked,
+        hooks=hooks,
+        figures=figures,
+        ways=[(way, [(s, _figures(s)) for s in way.steps], _delays(way.total_ns)) for way in findings.ways],
+        cost=_cost(findings),
+        host=tuple(html.flat({k: v for k, v in evidence.host.items() if k not in html.SHOWN_ELSEWHERE})),
+        version=__version__,
+        assets={name: page.asset(name) for name in ("report.css", "report.js")},
+        data=page.embedded(page.pack(specs) | {"trials": {}}),
+        vega=page.vega(),
+    )  # fmt: skip
+
+
+def _html(findings: TraceFindings, evidence: TraceEvidence, folder: Path) -> list[Path]:
+    return [_written(folder / "report.html", render(findings, evidence).encode())]
+
+
+def _json(findings: TraceFindings, _: TraceEvidence, folder: Path) -> list[Path]:
+    return [_written(folder / "findings.json", findings.model_dump_json(indent=2).encode() + b"\n")]
+
+
+def _pcapng(_: TraceFindings, evidence: TraceEvidence, folder: Path) -> list[Path]:
+    if not evidence.reports:
+        return []
+    data = pcapng(evidence.start.asked, merged(evidence.reports), evidence.start.wall_ns)
+    return [_written(folder / "packets.pcapng", data)]
+
+
+def _image(kind: str, draw: Callable[[str], bytes]) -> Callable[[TraceFindings, TraceEvidence, Path], list[Path]]:
+    def write(_: TraceFindings, evidence: TraceEvidence, folder: Path) -> list[Path]:
+        return [
+            _written(folder / "charts" / f"{name}.{kind}", draw(json.dumps(charts.titled(chart, title))))
+            for name, (title, chart) in trace_charts.all_charts(evidence).items()
+        ]
+
+    return write
+
+
+def _written(path: Path, data: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+WRITERS = {
+    "html": _html,
+    "json": _json,
+    "pcapng": _pcapng,
+    "png": _image("png", lambda spec: vl_convert.vegalite_to_png(spec, scale=2.0)),
+    "svg": _image("svg", lambda spec: vl_convert.vegalite_to_svg(spec).encode()),
+}
+"""Formats; adding one is one function and one entry."""
+
+DEFAULT_FORMATS = ("html", "json", "pcapng")
+
+
+def export(findings: TraceFindings, evidence: TraceEvidence, folder: Path, formats: Iterable[str]) -> list[Path]:
+    """Writes the report in each of `formats`; UsageError for an unknown one, or a folder that cannot be written."""
+    wanted = list(dict.fromkeys(formats))
+    if unknown := [name for name in wanted if name not in WRITERS]:
+        raise UsageError(f"--format {unknown[0]}: of a trace there are {', '.join(WRITERS)}")
+    try:
+        return [path for name in wanted for path in WRITERS[name](findings, evidence, folder)]
+    except OSError as error:
+        place = str(error.filename or folder)
+        raise UsageError(Problem(f"cannot be written: {error.strerror}", "check its permissions", place)) from None

@@ -1,0 +1,37 @@
+"""Hooks on interfaces that a run made, and how the next start finds those that a killed run left.
+
+The agent takes its own hooks off when its stream ends. What is noted here is for the case that the agent was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+
+from partywall.agent import binary
+from partywall.errors import CapabilityError
+from partywall.sandbox.label import Label
+
+FILE = "hooks.json"
+TIMEOUT_S = 20
+
+
+def note(label: Label, places: Sequence[tuple[str | None, str]]) -> None:
+    """Remembers (namespace, interface) of hooks that are about to be made, all named after the run."""
+    (label.state / FILE).write_text(json.dumps([list(place) for place in places]))
+
+
+def remove(label: Label) -> list[str]:
+    """Takes off what is left of a run's hooks; says what that was."""
+    try:
+        places = [tuple(place) for place in json.loads((label.state / FILE).read_text())]
+    except (OSError, ValueError):
+        return []
+    arguments = [f"{namespace or ''}={interface}" for namespace, interface in places]
+    try:
+        argv = [str(binary.find()), "unhook", f"{label.run}_", *arguments]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except (CapabilityError, OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.splitlines()

@@ -1,0 +1,231 @@
+"""What a trace found: losses with their bounds, percentiles of delay, and what must be said with them. Pure.
+
+Every packet is counted, not drawn by lot, so a loss has no confidence interval. It has bounds: a packet counted as lost
+at a hop was perhaps only not taken down there, so the tracer's own losses at that hop are what could be wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from partywall import units
+from partywall.model.observation import Histogram, bucket_bounds
+from partywall.model.trace import (
+    WAYS,
+    Asked,
+    ClockBound,
+    Delay,
+    HopFinding,
+    Missed,
+    Report,
+    Step,
+    TraceEvidence,
+    TraceFindings,
+    Way,
+    WayFinding,
+    merged,
+)
+
+SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
+# A percentile needs some packets beyond it to mean anything.
+BEYOND_LEAST = 10
+
+
+def findings(evidence: TraceEvidence) -> TraceFindings:
+    """Figures and words of a whole trace."""
+    asked = evidence.start.asked
+    whole = merged(evidence.reports) if evidence.reports else _nothing(asked)
+    ways = tuple(_way(asked, whole, number, evidence) for number in range(1 if asked.one_way else len(WAYS)))
+    by_hop = list(zip(asked.hops, whole.hops, strict=True))
+    return TraceFindings(
+        run=evidence.run,
+        headline=headline(ways),
+        duration_ns=whole.end_ns - whole.start_ns,
+        ways=ways,
+        recorded={hop.name: seen.recorded for hop, seen in by_hop},
+        missed={hop.name: seen.missed for hop, seen in by_hop},
+        sampled=whole.sampled,
+        cost=whole.cost,
+        record_ns=evidence.record_ns,
+        clocks=_clocks(evidence),
+        notes=tuple(_notes(evidence, whole, ways)),
+    )
+
+
+def quantiles(delay: Delay) -> dict[str, float]:
+    """Percentiles that enough packets lie beyond, mean, least and most; empty if there were none."""
+    if not delay.count:
+        return {}
+    found = {
+        name: _quantile(delay.counts, share)
+        for name, share in SHARES.items()
+        if share <= 0.5 or delay.count * (1 - share) >= BEYOND_LEAST
+    }
+    ends = {"min": delay.min_ns, "max": delay.max_ns}
+    return (
+        found | {"mean": delay.sum_ns / delay.count} | {name: float(ns) for name, ns in ends.items() if ns is not None}
+    )
+
+
+def _quantile(histogram: Histogram, share: float) -> float:
+    wanted = share * sum(histogram.counts.values())
+    reached = 0
+    for index in sorted(histogram.counts):
+        reached += histogram.counts[index]
+        if reached >= wanted:
+            break
+    return sum(bucket_bounds(index)) / 2
+
+
+def _nothing(asked: Asked) -> Report:
+    way = Way(steps=(Step(),) * len(asked.hops))
+    return Report(start_ns=0, end_ns=0, ways=(way, way), hops=(Missed(),) * len(asked.hops))
+
+
+def _way(asked: Asked, whole: Report, number: int, evidence: TraceEvidence) -> WayFinding:
+    way, names = whole.ways[number], asked.names(number)
+    missed = [hop.missed for hop in whole.hops][:: 1 if number == 0 else -1]
+    bounds = _bounds(asked, evidence)[:: 1 if number == 0 else -1]
+    steps = tuple(_step(names, place, way.steps, missed, bounds) for place in range(1, len(names)))
+    return WayFinding(
+        way=WAYS[number],
+        hops=names,
+        sent=way.steps[0].packets,
+        delivered=way.delivered,
+        lost=sum(step.lost for step in way.steps),
+        unfinished=way.unfinished,
+        other=way.other,
+        forced=way.forced,
+        steps=steps,
+        total_ns=quantiles(way.total),
+    )
+
+
+def _step(
+    names: Sequence[str], place: int, steps: Sequence[Step], missed: Sequence[int], bounds: Sequence[int | None]
+) -> HopFinding:
+    step, before = steps[place], steps[place - 1]
+    pair = [bound for bound in bounds[place - 1 : place + 1] if bound is not None]
+    return HopFinding(
+        origin=names[place - 1],
+        hop=names[place],
+        packets=step.packets,
+        lost=step.lost,
+        lost_low=max(0, step.lost - missed[place]),
+        lost_share=step.lost / before.packets if before.packets else None,
+        astray=step.astray,
+        duplicates=step.duplicates,
+        reordered=step.reordered,
+        skipped=step.skipped,
+        stray=step.stray,
+        negative=step.delay.negative,
+        negative_max_ns=step.delay.negative_max_ns,
+        clock_bound_ns=sum(pair) if pair else None,
+        delay_ns=quantiles(step.delay),
+    )
+
+
+def _bounds(asked: Asked, evidence: TraceEvidence) -> list[int | None]:
+    """How far the clock of each hop may be off; None where it is this host's own."""
+    widest = {bound.agent: bound.bound_ns for bound in _clocks(evidence)}
+    return [None if hop.agent is None else widest.get(hop.agent) for hop in asked.hops]
+
+
+def _clocks(evidence: TraceEvidence) -> tuple[ClockBound, ...]:
+    """The widest bound of each agent."""
+    agents = dict.fromkeys(bound.agent for bound in evidence.clocks)
+    return tuple(max((b for b in evidence.clocks if b.agent == name), key=lambda b: b.bound_ns) for name in agents)
+
+
+def headline(ways: Sequence[WayFinding]) -> str:
+    """What a person wants to know first: what was lost where, and where the time goes."""
+    told = [_sentence(way) for way in ways if way.sent]
+    if told:
+        return " ".join(told)
+    others = sum(way.other for way in ways)
+    if others:
+        return (
+            f"No packet passed the first hop, though {_count(others, 'packet')} passed others: "
+            "check the order of the hops, and their hooks."
+        )
+    return "No packet was seen: nothing was sent along this path, or the path is another one."
+
+
+def _sentence(way: WayFinding) -> str:
+    text = f"{way.way.capitalize()}: {_count(way.sent, 'packet')} from {way.hops[0]} to {way.hops[-1]}, {_lost(way)}"
+    if not way.total_ns:
+        return text + "."
+    tail = way.total_ns.get("p99")
+    delay = f"; half take up to {units.format_duration(way.total_ns['p50'])}"
+    delay += f", 99 % up to {units.format_duration(tail)}" if tail is not None else ""
+    return f"{text}{delay}{_longest(way)}."
+
+
+def _lost(way: WayFinding) -> str:
+    if not way.lost:
+        return "none lost"
+    worst = max(way.steps, key=lambda step: step.lost)
+    where = f"between {worst.origin} and {worst.hop}"
+    share = f"{100 * way.lost / way.sent:.2g} % lost"
+    return f"{share}, {'all' if worst.lost == way.lost else 'most'} of it {where}"
+
+
+def _longest(way: WayFinding) -> str:
+    means = {step.hop: step.delay_ns.get("mean", 0.0) for step in way.steps}
+    total = sum(means.values())
+    if len(way.steps) < 2 or not total:
+        return ""
+    step = max(way.steps, key=lambda step: means[step.hop])
+    return f"; {100 * means[step.hop] / total:.0f} % of the time from {step.origin} to {step.hop}"
+
+
+def _notes(evidence: TraceEvidence, whole: Report, ways: Sequence[WayFinding]) -> Iterator[str]:
+    """What must be said with the figures."""
+    if evidence.interrupted:
+        yield "The trace did not come to its end; its last second or so is missing."
+    for hop, seen in zip(evidence.start.asked.hops, whole.hops, strict=True):
+        if seen.missed:
+            yield (
+                f"{hop.name}: the tracer itself did not take down {_count(seen.missed, 'packet')} (a full ring): "
+                "up to so many of the losses there are none, and delays lack them. Trace fewer flows "
+                "(--protocol, --port, --host)."
+            )
+    if whole.sampled < 1:
+        yield (
+            f"To stay within its budget the tracer came down to {100 * whole.sampled:.3g} % of the flows. What "
+            "is told of them is exact; packets of the others are not counted. Give a larger --budget for all."
+        )
+    for way in ways:
+        yield from _way_notes(way)
+
+
+def _way_notes(way: WayFinding) -> Iterator[str]:
+    for step in way.steps:
+        place = f"{way.way}, {step.origin} to {step.hop}"
+        if step.negative:
+            bound = step.clock_bound_ns
+            within = (
+                "both are on one clock, so they were seen in another order than taken to be: check the order of hops"
+            )
+            if bound is not None:
+                fits = "within" if step.negative_max_ns <= bound else "beyond"
+                within = f"{fits} the clocks' bound of {units.format_duration(bound)}"
+            yield (
+                f"{place}: {_count(step.negative, 'delay')} came out negative, by up to "
+                f"{units.format_duration(step.negative_max_ns)} ({within}); they are in no percentile."
+            )
+        if step.astray:
+            yield (
+                f"{place}: {_count(step.astray, 'packet')} belong to flows that never came to {step.hop}: they went "
+                "another way, or were lost whole. They are not counted as lost."
+            )
+        if step.skipped:
+            yield f"{place}: {_count(step.skipped, 'packet')} passed {step.hop} unseen and were seen later."
+    if way.forced:
+        yield f"{way.way}: {_count(way.forced, 'packet')} were given up early, too many on their way; shorten --horizon"
+    if way.unfinished and way.sent and way.unfinished > way.sent / 100:
+        yield f"{way.way}: {_count(way.unfinished, 'packet')} were on their way at the end, or cut off by sampling."
+
+
+def _count(number: int, what: str) -> str:
+    return f"{units.format_decimals(number, 0)} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,9 @@
+"""Carries out a packet trace: hooks on interfaces of this host and, by further agents, of places elsewhere.
+
+`hops` reads what a person writes; `session` does it. What is found goes to a sink; who stores or shows it is not known.
+"""
+
+from partywall.trace.hops import ask
+from partywall.trace.session import Session
+
+__all__ = ["Session", "ask"]

@@ -1,0 +1,160 @@
+"""What a person writes on a command line, as what is asked of the tracer. All mistakes are told at once."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+from partywall import units
+from partywall.errors import Problem, UsageError
+from partywall.model.trace import HOPS_MOST, PROTOCOLS, Asked, End, Hook, Hop, Only, Translation
+
+EXAMPLE = "write for example eth0, br0:in, web/eth0 or /proc/123/ns/net/eth0"
+HORIZON_MOST_NS = 4_000_000_000
+TRANSLATIONS_MOST = 4
+PACKETS_MOST = 1_000_000
+# What the kernel allows in an interface's name; a colon or slash would be ours.
+INTERFACE = re.compile(r"[^\s/:]{1,15}")
+
+
+class _Reader:
+    """Collects problems, so that each is told."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def wrong(self, key: str, message: str, remedy: str) -> None:
+        self.problems.append(Problem(message, remedy, key=key))
+
+
+def ask(
+    hops: Sequence[str],
+    *,
+    horizon: str = "500ms",
+    budget: str | None = "10%",
+    protocol: str | None = None,
+    port: int | None = None,
+    address: str | None = None,
+    nat: Sequence[str] = (),
+    packets: int = 2000,
+    agents: Sequence[str] = (),
+) -> Asked:
+    """UsageError with every problem if it cannot be traced as written."""
+    reader = _Reader()
+    known = dict(_agents(agents, reader))
+    places = [_hop(text, known, reader) for text in hops]
+    if not 2 <= len(hops) <= HOPS_MOST:
+        reader.wrong(
+            "HOP", f"{len(hops)} given", f"a path has 2 to {HOPS_MOST} hops, in the order in which packets pass"
+        )
+    names = [place.name for place in places if place]
+    for twice in sorted({name for name in names if names.count(name) > 1}):
+        reader.wrong(
+            "HOP", f"{twice} is given twice", "a path passes each hop once; tell hooks apart with :in and :out"
+        )
+    told: dict[str, Any] = {
+        "horizon_ns": _within("--horizon", horizon, units.parse_duration_ns, 1, HORIZON_MOST_NS, reader),
+        "budget": budget if budget is None else _within("--budget", budget, units.parse_share, 0.001, 1, reader),
+        "only": Only(protocol=_protocol(protocol, reader), port=port, address=_address("--host", address, reader)),
+        "translations": tuple(_translations(nat, reader)),
+        "packets": _within("--packets", str(packets), int, 0, PACKETS_MOST, reader),
+    }
+    for unused in sorted(set(known) - {place.agent for place in places if place}):
+        reader.wrong("--agent", f"{unused!r} traces no hop", f"write a hop as {unused}/INTERFACE, or leave it out")
+    if reader.problems:
+        raise UsageError(*reader.problems)
+    return Asked(hops=tuple(place for place in places if place), agents=known, **told)
+
+
+def _agents(given: Iterable[str], reader: _Reader) -> Iterable[tuple[str, tuple[str, ...]]]:
+    for text in given:
+        name, equals, command = text.partition("=")
+        if not equals or not command.strip() or not re.fullmatch(r"[\w.-]+", name):
+            reader.wrong(
+                "--agent", f"{text!r} is no agent", "write for example vm1='ssh vm1 sudo partywall-agent serve'"
+            )
+            continue
+        try:
+            yield name, tuple(shlex.split(command))
+        except ValueError as error:
+            reader.wrong("--agent", f"{text!r}: {error}", "close the quotation")
+
+
+def _hop(text: str, agents: dict[str, tuple[str, ...]], reader: _Reader) -> Hop | None:
+    where, slash, rest = text.rpartition("/")
+    interface, colon, hook = rest.partition(":")
+    if not INTERFACE.fullmatch(interface) or (slash and not where):
+        reader.wrong("HOP", f"{text!r} is no hop", EXAMPLE)
+        return None
+    if colon and hook not in ("in", "out"):
+        reader.wrong(
+            "HOP", f"{text!r}: {hook!r} is no hook", "add :in for what the interface takes in, :out for the rest"
+        )
+        return None
+    return Hop(
+        name=text,
+        interface=interface,
+        agent=where if where in agents else None,
+        namespace=where if where and where not in agents else None,
+        hook=cast("Hook", hook) if colon else None,
+    )
+
+
+def _within(key: str, text: str, parse: Any, least: float, most: float, reader: _Reader) -> Any:
+    try:
+        value = parse(text)
+    except ValueError as error:
+        reader.wrong(key, str(error), "")
+        return least
+    if not least <= value <= most:
+        shown = units.format_duration(most) if parse is units.parse_duration_ns else f"{most:g}"
+        reader.wrong(key, f"{text} is out of range", f"give at most {shown}, and more than nothing")
+        return least
+    return value
+
+
+def _protocol(text: str | None, reader: _Reader) -> int | None:
+    if text is None or text.lower() in PROTOCOLS:
+        return PROTOCOLS[text.lower()] if text else None
+    if text.isdigit() and 0 < int(text) < 256:
+        return int(text)
+    reader.wrong("--protocol", f"{text!r} is not known", f"there are {', '.join(PROTOCOLS)} and numbers from 1 to 255")
+    return None
+
+
+def _address(key: str, text: str | None, reader: _Reader) -> str | None:
+    if text is None:
+        return None
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        reader.wrong(key, f"{text!r} is no address", "write for example 192.0.2.1 or 2001:db8::1")
+        return None
+
+
+def _translations(given: Sequence[str], reader: _Reader) -> Iterable[Translation]:
+    if len(given) > TRANSLATIONS_MOST:
+        reader.wrong("--nat", f"{len(given)} are too many", f"{TRANSLATIONS_MOST} are possible")
+    for text in given:
+        outside, equals, inside = text.partition("=")
+        ends = [_end(part, reader) for part in (outside, inside)] if equals else [None]
+        if all(ends):
+            yield Translation(outside=cast("End", ends[0]), inside=cast("End", ends[1]))
+        elif not equals:
+            reader.wrong("--nat", f"{text!r} is no translation", "write for example 198.51.100.1:4000=10.0.0.5:4000")
+
+
+def _end(text: str, reader: _Reader) -> End | None:
+    """192.0.2.1, 192.0.2.1:80, 2001:db8::1 or [2001:db8::1]:80."""
+    match = re.fullmatch(
+        r"\[(?P<six>[^\]]+)\](?::(?P<a>\d+))?|(?P<four>[\d.]+)(?::(?P<b>\d+))?|(?P<bare>[\da-fA-F:.]+)", text
+    )
+    groups = match.groupdict() if match else {}
+    address = _address("--nat", next((groups[k] for k in ("six", "four", "bare") if groups.get(k)), text), reader)
+    port = next((int(groups[k]) for k in "ab" if groups.get(k)), None)
+    if port is not None and not 0 < port < 65536:
+        reader.wrong("--nat", f"{text!r}: {port} is no port", "give 1 to 65535")
+    return End(address=address, port=port) if address else None

@@ -1,0 +1,246 @@
+"""A trace in progress: this host's agent aligns; agents elsewhere hand their records to it through here.
+
+Agents are not tied to this process's life but to its stream: if this process is killed, its agents see the stream end
+and take their hooks off. Should an agent be killed too, the next start finds where its hooks were (`sandbox.reaper`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from partywall.agent import binary
+from partywall.agent.client import AgentClient, start_agent
+from partywall.clock import Clock, Monotonic
+from partywall.errors import AgentError, CapabilityError, TrialError, UsageError
+from partywall.model.trace import Asked, ClockBound, Flow, Missed, Report
+from partywall.sandbox import Label, hooks
+from partywall.trace.clock import Alignment
+
+ROUNDS_AT_START = 20
+CLOCK_EVERY_NS = 1_000_000_000
+REPORT_NS = 1_000_000_000
+RING_BYTES = 4 << 20
+SLOWEST = 20
+HOST = "this host"
+
+Sink = Callable[[Report], None]
+ClockSink = Callable[[ClockBound], None]
+
+
+@dataclass
+class _Relay:
+    """An agent elsewhere, and which hops of the path are its."""
+
+    name: str
+    client: AgentClient
+    hops: list[int]
+    alignment: Alignment
+    counted: tuple[Missed, ...]
+    reported: tuple[Missed, ...]
+    asked_ns: int = 0
+
+
+class Session:
+    """Traces from `__enter__` to `finish`. `pump` must be called all the while: it brings reports to the sink."""
+
+    def __init__(
+        self,
+        asked: Asked,
+        label: Label,
+        sink: Sink,
+        clock_sink: ClockSink = lambda _bound: None,
+        *,
+        clock: Clock | None = None,
+        report_ns: int = REPORT_NS,
+        ring_bytes: int = RING_BYTES,
+    ) -> None:
+        self.asked = asked
+        self.record_ns: int | None = None
+        self._label = label
+        self._sink = sink
+        self._clock_sink = clock_sink
+        self._clock: Clock = clock or Monotonic()
+        self._report_ns = report_ns
+        self._ring_bytes = ring_bytes
+        self._messages: queue.SimpleQueue[tuple[str, str, dict[str, Any]]] = queue.SimpleQueue()
+        self._clients: list[AgentClient] = []
+        self._relays: dict[str, _Relay] = {}
+        self._flows: list[Flow] = []
+        self._sampled = 1.0
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends every agent, which takes its hooks off. May be called twice."""
+        for client in self._clients:
+            client.close()
+        self._clients.clear()
+
+    def pump(self, timeout_s: float) -> None:
+        """Handles what comes within `timeout_s`; TrialError if an agent ended."""
+        deadline = self._clock.now_ns() + int(timeout_s * 1e9)
+        while (left := deadline - self._clock.now_ns()) > 0:
+            with contextlib.suppress(queue.Empty):
+                self._handle(*self._messages.get(timeout=left / 1e9))
+
+    def finish(self) -> None:
+        """No packet is begun any more; waits for those on their way, and for the last reports."""
+        until_ns = self._host.call("trace.close", id=self._id)["until_ns"]
+        self.pump(max(0, until_ns - self._clock.now_ns()) / 1e9)
+        for relay in self._relays.values():
+            relay.client.call("trace.stop", id=self._id)
+        self._drain()
+        self._host.call("trace.stop", id=self._id)
+        self._drain()
+
+    @property
+    def _id(self) -> str:
+        return self._label.run
+
+    @property
+    def _host(self) -> AgentClient:
+        return self._clients[0]
+
+    def _start(self) -> None:
+        # Written before a hook is made, so that it can be found again.
+        hooks.note(self._label, [(hop.namespace, hop.interface) for hop in self.asked.hops if hop.agent is None])
+        host = self._agent(HOST, (str(binary.find()), "serve"), env=os.environ | self._label.environment)
+        for name, command in self.asked.agents.items():
+            client = self._agent(name, command)
+            mine = [at for at, hop in enumerate(self.asked.hops) if hop.agent == name]
+            alignment = Alignment(client, self._clock)
+            alignment.ask(ROUNDS_AT_START)
+            none = (Missed(),) * len(mine)
+            relay = _Relay(name, client, mine, alignment, none, none, self._clock.now_ns())
+            self._relays[name] = relay
+            self._told(relay)
+        # The host first, so that records find it ready; relays' hooks come a moment later.
+        started = self._call(host, "trace.start", **self._request(range(len(self.asked.hops)), relay=False))
+        self.record_ns = started["record_ns"]
+        for relay in self._relays.values():
+            self._call(relay.client, "trace.start", **self._request(relay.hops, relay=True))
+
+    def _agent(self, name: str, command: tuple[str, ...], env: dict[str, str] | None = None) -> AgentClient:
+        client = AgentClient(
+            name, start_agent(command, env=env), lambda method, params: self._put(name, method, params)
+        )
+        self._clients.append(client)
+        client.greet()
+        return client
+
+    def _put(self, name: str, method: str, params: dict[str, Any]) -> None:
+        self._messages.put((name, method, params))
+
+    def _call(self, client: AgentClient, method: str, **params: Any) -> Any:
+        """A refusal at the start is the user's to mend: a wrong hop, no permission, an agent without programs."""
+        try:
+            return client.call(method, **params)
+        except AgentError as error:
+            text = str(error).removeprefix(f"agent {HOST}: ")
+            if "root" in text or "without eBPF programs" in text:
+                raise CapabilityError(text) from None
+            if text.startswith("hop ") or "\nhop " in text:
+                raise UsageError(*text.split("\n")) from None
+            raise
+
+    def _request(self, hops: Any, *, relay: bool) -> dict[str, Any]:
+        asked = self.asked
+        return {
+            "id": self._id,
+            "hops": [
+                {
+                    "name": hop.name,
+                    "namespace": hop.namespace,
+                    "interface": hop.interface,
+                    "hook": hop.hook,
+                    "remote": hop.agent is not None and not relay,
+                }
+                for hop in (asked.hops[at] for at in hops)
+            ],
+            "relay": relay,
+            "horizon_ns": asked.horizon_ns,
+            "report_ns": self._report_ns,
+            "budget": asked.budget,
+            "only": asked.only.model_dump(),
+            "translations": [translation.model_dump() for translation in asked.translations],
+            "slowest": SLOWEST,
+            "packets": asked.packets,
+            "ring_bytes": self._ring_bytes,
+        }
+
+    def _drain(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._handle(*self._messages.get_nowait())
+
+    def _handle(self, name: str, method: str, params: dict[str, Any]) -> None:
+        match method:
+            case "trace":
+                self._report(Report.model_validate(params))
+            case "trace_records":
+                self._feed(self._relays[name], params)
+            case "gone":
+                raise TrialError(f"the agent of {name} ended: {params['reason']}")
+
+    def _report(self, report: Report) -> None:
+        """Adds what relays say of their hops, and lets them follow the sampling."""
+        missed = list(report.hops)
+        for relay in self._relays.values():
+            for at, theirs in zip(relay.hops, _since(relay.counted, relay.reported), strict=True):
+                missed[at] = theirs
+            relay.reported = relay.counted
+        if report.sampled < self._sampled:
+            self._sampled = report.sampled
+            for relay in self._relays.values():
+                relay.client.call("trace.sample", id=self._id, below=int(report.sampled * 2**32))
+        flows, self._flows = (*report.flows, *self._flows), []
+        self._sink(report.model_copy(update={"hops": tuple(missed), "flows": flows}))
+
+    def _feed(self, relay: _Relay, params: dict[str, Any]) -> None:
+        if self._clock.now_ns() - relay.asked_ns > CLOCK_EVERY_NS:
+            relay.asked_ns = self._clock.now_ns()
+            relay.alignment.ask()
+            self._told(relay)
+        relay.counted = tuple(Missed.model_validate(counted) for counted in params["hops"])
+        self._flows += [Flow.model_validate(flow) for flow in params["flows"]]
+        offset = relay.alignment.best
+        self._host.call(
+            "trace.feed",
+            id=self._id,
+            hops=relay.hops,
+            records=params["records"],
+            told_ns=params["told_ns"],
+            offset_ns=offset.offset_ns,
+            bound_ns=offset.bound_ns,
+        )
+
+    def _told(self, relay: _Relay) -> None:
+        best = relay.alignment.best
+        self._clock_sink(ClockBound(agent=relay.name, offset_ns=best.offset_ns, bound_ns=best.bound_ns))
+
+
+def _since(now: tuple[Missed, ...], before: tuple[Missed, ...]) -> Iterator[Missed]:
+    """Relays count from the start; reports are of a stretch of time."""
+    for one, other in zip(now, before, strict=True):
+        yield Missed(
+            recorded=one.recorded - other.recorded,
+            missed=one.missed - other.missed,
+            untraced=one.untraced - other.untraced,
+        )

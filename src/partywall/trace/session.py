@@ -111,6 +111,11 @@ class Session:
         self._drain()
 
     @property
+    def pid(self) -> int:
+        """The process number of this host's agent."""
+        return self._host.process.pid
+
+    @property
     def _id(self) -> str:
         return self._label.run
 

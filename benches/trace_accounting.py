@@ -1,0 +1,293 @@
+"""Whether a trace accounts for every packet, what it costs, and how fast records are aligned.
+
+Rate: one sender of marked datagrams runs flat out through three hops (a container's interface, the bridge's port,
+another container's interface). The trace is put on and taken off in turn; neighbours in time are compared, by the
+sender's slices.
+
+Accounts: the same path flat out; at each hop, what was recorded, missed and not traced must add up to what the
+interface itself counted, and every packet seen at the first hop must be delivered, lost or unfinished.
+
+Truth: a hop of our own loses 0.1 to 20 % of the packets, doubles and overtakes some. What the trace finds must be what
+the hop did, to the packet.
+
+Alignment: records a second of one core, merge, matching and count together, of datagrams and of a stream.
+
+Bar: ≥ 95 % of the untraced rate (the interval's upper end, so noise alone does not fail it); no packet unaccounted for;
+truth recovered exactly; ≥ 5 million records/s/core.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from agents import now_ns, rate, sleep_until
+from common import Ratio, arguments, conclude
+from partywall import pipeline
+from partywall.agent import binary
+from partywall.agent.client import AgentClient, start_agent
+from partywall.model.trace import Report, Way, merged
+from partywall.sandbox import Label, reap, reaper
+from partywall.trace import Session, ask
+
+ROOT = Path(__file__).parents[1]
+RATE_LEAST, ALIGNED_LEAST = 0.95, 5e6
+LOSSES_QUICK, LOSSES = (0.001, 0.02, 0.2), (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+SENDER_CPU, TRACER_CPU = 0, max(os.sched_getaffinity(0))
+SPACES = "pwta", "pwtb", "pwtc"
+TRUTH_PPS = 4000
+NETWORK = """
+{ns}
+ip link add eth0 netns {a} type veth peer name va netns {b}
+ip link add eth0 netns {c} type veth peer name vc netns {b}
+ip -n {b} link add br0 type bridge
+ip -n {b} link set va master br0
+ip -n {b} link set vc master br0
+ip -n {a} addr add 10.79.0.1/24 dev eth0
+ip -n {c} addr add 10.79.0.2/24 dev eth0
+ip -n {a} tuntap add tuna mode tun
+ip -n {c} tuntap add tunc mode tun
+ip -n {a} addr add 10.79.1.1/24 dev tuna
+ip -n {c} addr add 10.79.1.2/24 dev tunc
+{up}
+"""
+UP = {"pwta": ("lo", "eth0", "tuna"), "pwtb": ("br0", "va", "vc"), "pwtc": ("lo", "eth0", "tunc")}
+PATH = ("pwta/eth0:out", "pwtb/va:in", "pwtc/eth0:in")
+LOSSY_PATH = ("pwta/tuna:out", "pwtc/tunc:in")
+
+
+def shell(line: str) -> None:
+    subprocess.run(line.split(), check=True, capture_output=True)
+
+
+@contextlib.contextmanager
+def network() -> Iterator[None]:
+    """Three namespaces. Without IPv6, whose own messages would come whenever they like."""
+    a, b, c = SPACES
+    quiet = [
+        f"ip netns exec {space} sysctl -qw net.ipv6.conf.{key}.disable_ipv6=1"
+        for space in SPACES
+        for key in ("all", "default")
+    ]
+    made = "\n".join([*(f"ip netns add {space}" for space in SPACES), *quiet])
+    up = "\n".join(f"ip -n {space} link set {name} up" for space, names in UP.items() for name in names)
+    try:
+        for line in NETWORK.format(ns=made, a=a, b=b, c=c, up=up).strip().splitlines():
+            shell(line)
+        yield
+    finally:
+        for space in SPACES:
+            subprocess.run(["ip", "netns", "del", space], check=False, capture_output=True)
+
+
+class Sender:
+    """udp-send in the first namespace, on a CPU of its own; what nobody listens for is thrown away over there."""
+
+    def __init__(self, label: Label, to: str, **params: Any) -> None:
+        self._slices: list[dict[str, Any]] = []
+        argv = ["nsenter", f"--net=/run/netns/{SPACES[0]}", str(binary.find()), "serve", "--cpus", str(SENDER_CPU)]
+        self.client = AgentClient("sender", start_agent(argv, env=os.environ | label.environment), self._hear)
+        self.client.greet()
+        kernel = {"name": "udp-send", "params": {"to": to, "marker": True} | params}
+        self.client.call("workload.start", id="s", work={"kernel": kernel}, pace="scheduled", work_dir=str(label.work))
+
+    def _hear(self, method: str, params: dict[str, Any]) -> None:
+        if method == "slices":
+            self._slices += params["slices"]
+
+    def send(self, seconds: float) -> float:
+        """Sends for so long, flat out but for a set rate; datagrams a second."""
+        start = now_ns() + 5_000_000
+        end = start + int(seconds * 1e9)
+        # Calibrated by hand: the first time, to learn what flat out is.
+        switches = [{"at_ns": start, "intensity": 1.0}, {"at_ns": end, "intensity": 0.0}]
+        self.client.call("workload.schedule", id="s", switches=switches)
+        sleep_until(end + 300_000_000)
+        found = rate(self._slices, start + int(seconds * 1e8), end)
+        self._slices.clear()
+        return found
+
+    def close(self) -> None:
+        self.client.close()
+
+
+@contextlib.contextmanager
+def sink(space: str, address: str) -> Iterator[None]:
+    """A socket that nobody reads: what comes is dropped there, where no hop sees it, and answered by nothing."""
+    code = (
+        "import socket,sys,time;s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM);"
+        "s.bind((sys.argv[1],9000));print(1,flush=True);time.sleep(1e6)"
+    )
+    argv = ["nsenter", f"--net=/run/netns/{space}", sys.executable, "-c", code, address]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield
+        finally:
+            process.kill()
+
+
+class Trace:
+    """A trace over `hops`, and what it found."""
+
+    def __init__(self, label: Label, hops: tuple[str, ...]) -> None:
+        self.reports: list[Report] = []
+        self._session = Session(ask(hops, budget="100%", packets=0), label, self.reports.append)
+
+    def __enter__(self) -> Self:
+        self._session.__enter__()
+        for task in Path(f"/proc/{self._session.pid}/task").iterdir():
+            os.sched_setaffinity(int(task.name), {TRACER_CPU})
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._session.close()
+
+    def finish(self) -> Report:
+        self._session.finish()
+        return merged(self.reports)
+
+
+def counters(hop: str) -> int:
+    """Packets the interface counted, in the direction of the hop."""
+    space, _, rest = hop.partition("/")
+    name, _, hook = rest.partition(":")
+    told = subprocess.run(
+        ["ip", "-n", space, "-s", "-j", "link", "show", name], capture_output=True, check=True, text=True
+    )
+    stats = json.loads(told.stdout)[0]["stats64"]
+    return int(stats["rx" if hook == "in" else "tx"]["packets"])
+
+
+def kept_rate(label: Label, pairs: int, seconds: float) -> tuple[Ratio, float]:
+    """Traced rate over untraced, pair by pair, and the highest rate traced."""
+    sender = Sender(label, "10.79.0.2:9000", datagram_bytes=64, batch=64)
+    found, best = [], 0.0
+    try:
+        sender.client.call("workload.calibrate", timeout_s=60, id="s", for_ns=500_000_000)
+        for number in range(pairs):
+            rates = {}
+            for traced in (number % 2 == 0, number % 2 == 1):
+                with Trace(label, PATH) if traced else contextlib.nullcontext():
+                    rates[traced] = sender.send(seconds)
+            found.append(rates[True] / rates[False])
+            best = max(best, rates[True])
+    finally:
+        sender.close()
+    return Ratio(found), best
+
+
+def accounts(label: Label, seconds: float) -> tuple[list[str], Report]:
+    """What does not add up when packets come as fast as they can."""
+    sender = Sender(label, "10.79.0.2:9000", datagram_bytes=64, batch=64)
+    try:
+        sender.client.call("workload.calibrate", timeout_s=60, id="s", for_ns=300_000_000)
+        time.sleep(0.3)
+        before = [counters(hop) for hop in PATH]
+        with Trace(label, PATH) as trace:
+            sender.send(seconds)
+            report = trace.finish()
+        counted = [counters(hop) - was for hop, was in zip(PATH, before, strict=True)]
+    finally:
+        sender.close()
+    wrong = []
+    for hop, own, seen in zip(PATH, counted, report.hops, strict=True):
+        told = seen.recorded + seen.missed + seen.untraced
+        if told != own:
+            wrong.append(
+                f"{hop}: {seen.recorded} recorded + {seen.missed} missed + {seen.untraced} untraced ≠ {own} counted"
+            )
+    way = report.ways[0]
+    if (left := way.steps[0].packets - fates(way)) != 0:
+        wrong.append(f"{left} packets neither delivered nor lost nor unfinished")
+    return wrong, report
+
+
+def fates(way: Way) -> int:
+    return way.delivered + way.unfinished + sum(step.lost + step.astray for step in way.steps)
+
+
+def truth(label: Label, loss: float, seconds: float, seed: int) -> list[str]:
+    """Where the trace and the lossy hop differ."""
+    argv = [sys.executable, str(ROOT / "benches" / "lossy_hop.py"), SPACES[0], "tuna", SPACES[2], "tunc"]
+    argv += [str(loss), "0.01", "0.01", str(seed)]
+    sender = Sender(label, "10.79.1.2:9000", datagram_bytes=64, rate_pps=float(TRUTH_PPS), batch=1)
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as hop:
+        try:
+            assert hop.stdin is not None
+            assert hop.stdout is not None
+            hop.stdout.readline()
+            with Trace(label, LOSSY_PATH) as trace:
+                sender.send(seconds)
+                way = trace.finish().ways[0]
+            hop.stdin.close()
+            told = json.loads(hop.stdout.read())
+        finally:
+            sender.close()
+            hop.kill()
+    step = way.steps[1]
+    found = {
+        "seen": way.steps[0].packets,
+        "lost": step.lost,
+        "doubled": step.duplicates,
+        "overtaken": step.reordered,
+        "delivered": way.delivered,
+    }
+    print(f"  loss {loss:.1%}: trace {found}, hop {told}", flush=True)
+    return [f"loss {loss:.1%}: {key} {found[key]}, the hop {told[key]}" for key in told if found[key] != told[key]]
+
+
+def aligned(packets: int) -> dict[str, float]:
+    """Records a second a core, by kind."""
+    argv = ["cargo", "run", "--release", "--quiet", "-p", "partywall-alignment", "--example", "speed", str(packets)]
+    told = subprocess.run(argv, cwd=ROOT / "agent", capture_output=True, text=True, check=True).stdout
+    return {name: float(value) for name, value in (line.split() for line in told.splitlines())}
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        conclude("trace-accounting", "needs root and iproute2 (namespaces, hooks)", met=False)
+    reap()
+    label = Label.create("trace-accounting", pipeline.WORK_ROOT)
+    pairs, seconds, losses = (6, 0.8, LOSSES_QUICK) if options.quick else (20, 2.0, LOSSES)
+    try:
+        with network(), sink(SPACES[2], "0.0.0.0"):  # noqa: S104 - in a namespace of our own
+            kept, best = kept_rate(label, pairs, seconds)
+            print(f"rate kept: {kept}; up to {best / 1e3:.0f} kpps traced over three hops", flush=True)
+            wrong, report = accounts(label, seconds * 2)
+            seen = report.ways[0].steps[0].packets
+            missed = sum(hop.missed for hop in report.hops)
+            print(
+                f"accounts: {seen} packets, {missed} records missed and counted, wrong: {wrong or 'nothing'}",
+                flush=True,
+            )
+            for seed, loss in zip(itertools.count(1), losses, strict=False):
+                wrong += truth(label, loss, 1.0 if options.quick else 5.0, seed)
+    finally:
+        reaper.clean(label)
+    speed = aligned(1_000_000 if options.quick else 3_000_000)
+    print(
+        f"alignment: {', '.join(f'{name} {value / 1e6:.2f} M records/s' for name, value in speed.items())}", flush=True
+    )
+    figure = (
+        f"{kept} of the untraced rate kept, up to {best / 1e3:.0f} kpps through three hops; "
+        f"{len(wrong)} accounts wrong of {seen} packets at full rate and {len(losses)} lossy hops; "
+        f"alignment {min(speed.values()) / 1e6:.2f} M records/s/core{''.join(f'; {w}' for w in wrong)}"
+    )
+    met = kept.interval()[1] >= RATE_LEAST and not wrong and min(speed.values()) >= ALIGNED_LEAST
+    conclude("trace-accounting", figure, met=met)
+
+
+if __name__ == "__main__":
+    main()

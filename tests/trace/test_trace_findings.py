@@ -1,0 +1,95 @@
+"""Findings of a trace say what was found, and what must be said with it."""
+
+import sys
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent))
+from synthetic_trace import NOTHING, delay, evidence, forward, report
+
+from partywall.model.trace import ClockBound, Delay, Missed, added_delays, merged
+from partywall.report.charts import spec_of
+from partywall.report.trace_charts import all_charts
+from partywall.report.trace_view import render
+from partywall.stats.trace import findings, quantiles
+
+
+def test_the_headline_names_the_loss_its_place_and_where_time_goes():
+    found = findings(evidence())
+    assert found.headline == (
+        "Forward: 10 packets from a/eth0 to vm/eth0, 20 % lost, all of it between va and vm/eth0; "
+        "half take up to 50 ns; "
+        "60 % of the time from va to vm/eth0."
+    )
+    assert [(step.lost, step.duplicates, step.reordered) for step in found.ways[0].steps] == [(0, 0, 1), (2, 1, 0)]
+
+
+def test_losses_that_may_be_the_tracers_own_are_bounds():
+    missed = (Missed(recorded=10), Missed(recorded=10), Missed(recorded=7, missed=1))
+    found = findings(evidence(report(hops=missed)))
+    step = found.ways[0].steps[1]
+    assert (step.lost_low, step.lost) == (1, 2)
+    assert any("vm/eth0: the tracer itself did not take down 1 packet" in note for note in found.notes)
+
+
+def test_negative_hops_are_told_with_the_bound_of_the_clocks():
+    steps = list(forward().steps)
+    steps[2] = steps[2].model_copy(update={"delay": Delay(negative=3, negative_max_ns=400)})
+    clocks = (ClockBound(agent="vm", offset_ns=5, bound_ns=300), ClockBound(agent="vm", offset_ns=5, bound_ns=900))
+    found = findings(evidence(report(forward(steps=tuple(steps))), clocks=clocks))
+    assert any(
+        "3 delays came out negative" in note and "within the clocks' bound of 900 ns" in note for note in found.notes
+    )
+
+
+def test_sampling_and_an_early_end_are_said():
+    notes = " ".join(findings(evidence(report(sampled=0.25), interrupted=True)).notes)
+    assert "25 % of the flows" in notes
+    assert "did not come to its end" in notes
+
+
+def test_nothing_seen_is_no_loss():
+    assert findings(evidence(report(NOTHING))).headline.startswith("No packet was seen")
+    assert "check the order of the hops" in findings(evidence(report(NOTHING.model_copy(update={"other": 4})))).headline
+    assert findings(evidence(report(NOTHING))).ways[0].steps[0].lost_share is None
+
+
+def test_percentiles_need_packets_beyond_them():
+    assert "p99" not in quantiles(delay(*[20] * 100))
+    assert quantiles(delay(*[20] * 990, *[60] * 11))["p99"] == 60
+    assert quantiles(Delay()) == {}
+
+
+@given(st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=20), min_size=1, max_size=6))
+def test_delays_add_up_in_any_grouping(groups):
+    every = [ns for group in groups for ns in group]
+    assert added_delays([delay(*group) for group in groups]) == delay(*every)
+
+
+def test_reports_add_up():
+    whole = merged([report(), report(start_ns=10**9, end_ns=2 * 10**9, sampled=0.5)])
+    assert (whole.end_ns, whole.sampled, whole.ways[0].delivered, whole.hops[0].recorded) == (2 * 10**9, 0.5, 16, 20)
+    assert whole.ways[0].steps[2].delay.count == 16
+
+
+def test_the_page_holds_every_figure_without_its_script():
+    page = render(findings(evidence()), evidence())
+    for text in ("2 (20 %)", "a/eth0 → va", "All hops were on one clock", "20 % lost", "<script>"):
+        assert text in page, text
+
+
+def test_every_chart_can_be_drawn():
+    drawn = all_charts(evidence())
+    assert set(drawn) == {f"forward-{kind}" for kind in ("losses", "histogram", "percentiles", "time", "waterfall")}
+    for _, chart in drawn.values():
+        assert chart.to_dict(validate=True)
+
+
+def test_the_waterfall_adds_up_to_the_whole_way():
+    rows = spec_of(all_charts(evidence())["forward-waterfall"][1])["data"]["values"]
+    assert [(row["step"], row["from_us"], row["to_us"]) for row in rows] == [
+        ("a/eth0 → va", 0.0, 0.02),
+        ("va → vm/eth0", 0.02, 0.05),
+    ]

@@ -1,0 +1,214 @@
+"""A trace on this host: namespaces of the test's own, real datagrams, and nothing left behind."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from partywall.agent import binary
+from partywall.errors import PartywallError
+from partywall.sandbox import Label, reap, reaper
+from partywall.trace import Session, ask
+
+pytestmark = pytest.mark.host
+A, B = f"pwh{os.getpid()}a", f"pwh{os.getpid()}b"
+
+
+def run(*argv, check=True):
+    return subprocess.run(argv, check=check, capture_output=True, text=True)
+
+
+def enough():
+    if os.geteuid() != 0:
+        return "root (CAP_NET_ADMIN) is needed"
+    if shutil.which("ip") is None or shutil.which("tc") is None:
+        return "iproute2 is not installed"
+    return None
+
+
+@pytest.fixture(scope="module")
+def path():
+    """Two namespaces joined by a veth pair."""
+    if why := enough():
+        pytest.skip(why)
+    try:
+        run("ip", "netns", "add", A)
+        run("ip", "netns", "add", B)
+        run("ip", "link", "add", "va", "netns", A, "type", "veth", "peer", "name", "vb", "netns", B)
+    except subprocess.CalledProcessError as error:
+        clean()
+        pytest.skip(f"network namespaces: {error.stderr.strip()}")
+    for space, name, last in ((A, "va", 1), (B, "vb", 2)):
+        run("ip", "-n", space, "addr", "add", f"10.78.0.{last}/24", "dev", name)
+        run("ip", "-n", space, "link", "set", name, "up")
+    yield f"{A}/va", f"{B}/vb"
+    clean()
+
+
+def clean():
+    for space in (A, B):
+        run("ip", "netns", "del", space, check=False)
+
+
+@pytest.fixture
+def label(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    label = Label.create(f"trace-test-{tmp_path.name}", tmp_path)
+    yield label
+    reaper.clean(label)
+
+
+def filters():
+    told = [
+        run("tc", "-n", s, "filter", "show", "dev", d, side).stdout
+        for s, d in ((A, "va"), (B, "vb"))
+        for side in ("ingress", "egress")
+    ]
+    return "".join(told)
+
+
+def send(count, size=100):
+    """Marked datagrams from one namespace to the other."""
+    code = (
+        "import socket,sys\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\n"
+        "for n in range(int(sys.argv[1])):\n"
+        " s.sendto(b'PWALLTAG'+n.to_bytes(8,'big')+bytes(int(sys.argv[2])),('10.78.0.2',9000))"
+    )
+    run("nsenter", f"--net=/run/netns/{A}", sys.executable, "-c", code, str(count), str(size))
+
+
+@contextlib.contextmanager
+def tracing(label, hops, **options):
+    """A session, and the reports it gave; skips without the programs."""
+    reports = []
+    session = Session(ask(hops, protocol="udp", horizon="200ms", **options), label, reports.append)
+    try:
+        session.__enter__()
+    except PartywallError as error:
+        session.close()
+        if "without eBPF programs" in str(error):
+            pytest.skip(str(error))
+        raise
+    try:
+        yield session, reports
+    finally:
+        session.close()
+
+
+def delivered(reports):
+    return sum(report.ways[0].delivered for report in reports)
+
+
+def test_every_datagram_is_accounted_for_and_no_hook_is_left(path, label):
+    with tracing(label, [f"{path[0]}:out", f"{path[1]}:in"]) as (session, reports):
+        assert f"partywall_{label.run}_0" in filters()
+        send(500)
+        session.finish()
+    assert (delivered(reports), sum(report.ways[0].steps[1].lost for report in reports)) == (500, 0)
+    assert filters() == ""
+
+
+def test_a_second_agent_traces_its_hop_with_its_clock_aligned(path, label):
+    bounds = []
+    agent = f"b=nsenter --net=/run/netns/{B} {binary.find()} serve"
+    reports = []
+    session = Session(
+        ask([f"{path[0]}:out", "b/vb:in"], protocol="udp", agents=[agent]), label, reports.append, bounds.append
+    )
+    with session:
+        send(300)
+        session.pump(0.5)
+        session.finish()
+    assert delivered(reports) == 300
+    assert bounds[0].agent == "b"
+    # Both agents read one clock, so what was measured must hold within what was said of it.
+    assert all(abs(bound.offset_ns) <= bound.bound_ns for bound in bounds)
+    assert sum(report.hops[1].recorded for report in reports) >= 300
+    assert filters() == ""
+
+
+def test_a_tracer_that_is_killed_leaves_hooks_that_the_next_start_takes_off(path, label):
+    with tracing(label, list(path)) as (session, _):
+        os.kill(session.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while Path(f"/proc/{session.pid}/exe").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert f"partywall_{label.run}_0" in filters()
+    owner = json.loads((label.state / "owner.json").read_text())
+    (label.state / "owner.json").write_text(json.dumps(owner | {"start_ticks": 1}))
+    reaped = [one for one in reap() if one.run == label.run]
+    assert any("partywall_" in removed for one in reaped for removed in one.removed), reaped
+    assert filters() == ""
+
+
+def test_when_the_controller_is_killed_its_agent_takes_the_hooks_off(path, tmp_path):
+    out = tmp_path / "run"
+    argv = [sys.executable, "-m", "partywall", "trace", *path, "--out", str(out)]
+    environment = os.environ | {"PARTYWALL_STATE": str(tmp_path / "state")}
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        wait(lambda: "partywall_" in filters() or process.poll() is not None)
+        if process.poll() is not None:
+            pytest.skip(process.stderr.read().decode())
+        process.kill()
+    wait(lambda: not filters())
+    assert filters() == ""
+
+
+def wait(until, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not until() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("hops", "words"),
+    [
+        (["{a}/nosuch", "{b}/vb"], ['no interface "nosuch"', "it has lo, va"]),
+        (["nowhere/va", "{b}/vb"], ['network namespace "nowhere" cannot be opened', "ip netns knows"]),
+        (["{a}/va", "4194304000/vb"], ["4194304000"]),
+    ],
+)
+@pytest.mark.usefixtures("path")
+def test_what_is_not_there_is_named(hops, words):
+    hops = [hop.format(a=A, b=B) for hop in hops]
+    done = run(sys.executable, "-m", "partywall", "trace", *hops, "--for", "1s", check=False)
+    assert done.returncode == 2 or "without eBPF programs" in done.stderr, done.stderr
+    for word in words if done.returncode == 2 else ():
+        assert word in done.stderr
+    assert "Traceback" not in done.stderr
+    assert filters() == ""
+
+
+def test_a_run_directory_holds_report_findings_and_packets(path, tmp_path):
+    out = tmp_path / "run"
+    argv = [sys.executable, "-m", "partywall", "trace", *path, "--for", "2s", "--protocol", "udp", "--out", str(out)]
+    stop = threading.Event()
+
+    def keep_sending():
+        while not stop.is_set():
+            send(50)
+
+    sender = threading.Thread(target=keep_sending)
+    sender.start()
+    try:
+        done = run(*argv, check=False)
+    finally:
+        stop.set()
+        sender.join()
+    if "without eBPF programs" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((out / "findings.json").read_text())
+    assert found["ways"][0]["delivered"] > 0
+    assert (out / "packets.pcapng").stat().st_size > 1000
+    again = run(sys.executable, "-m", "partywall", "report", str(out), "-f", "json", check=False)
+    assert again.returncode == 0, again.stderr
+    assert json.loads((out / "findings.json").read_text()) == found

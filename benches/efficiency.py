@@ -31,7 +31,7 @@ from partywall.model.finding import Estimate
 from partywall.model.observation import Observation
 from partywall.model.plan import Slot, Treatment, Trial
 from partywall.model.scenario import Scenario
-from partywall.plan import lay_out, long_every
+from partywall.plan import lay_out, rhythm
 from partywall.run.execute import BATCH_NS, aside, readings, send
 from partywall.run.recorder import Recorder
 from partywall.run.stage import Stage, staged
@@ -122,15 +122,15 @@ class Bench:
 
     def switched(self, chance: random.Random) -> Series:
         """As a run measures: see `partywall.run.execute`."""
-        every = long_every(self.trial, self.timing.long, 1)
-        assert every is not None
+        beat = rhythm(self.trial, self.timing.long, 1)
+        assert beat.quick == {BASELINE, NULL, REAL}
         began = at = self.clock.now_ns() + BATCH_NS
         number, seen = 0, list[Observation]()
         while at - began < self.total_ns:
             batch, read, first = list[Slot](), list[int](), at
             while at - first < BATCH_NS and at - began < self.total_ns:
                 order = [self.trial.treatment(name) for name in chance.sample([BASELINE, NULL, REAL], 3)]
-                long = number % every == 0
+                long = beat.is_long(number)
                 block = self.lay_out(order, at, long=long)
                 batch += block
                 read += readings(block) if long else []

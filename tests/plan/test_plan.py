@@ -8,7 +8,7 @@ from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
 from partywall.model.plan import Plan, Treatment
 from partywall.model.scenario import Sandbox, Scenario
-from partywall.plan import Topology, lay_out, long_every, make, order, visits
+from partywall.plan import Topology, lay_out, make, order, rhythm, visits
 from partywall.plan.placement import aggressor_cpus, parse_cpus, victim_cpus
 from partywall.plan.weights import weights
 
@@ -133,23 +133,34 @@ def test_without_reservations_weights_are_as_asked():
     assert weights({"a": Sandbox(cpu_weight=300), "b": Sandbox()}) == {"a": 300.0, "b": None}
 
 
-def test_long_blocks_take_a_third_of_the_time_and_none_are_needed_where_slots_are_long():
+def test_long_blocks_take_a_third_of_the_time_and_hold_every_treatment():
     trial = make(scenario(), TWO, shipped()).trials[0]
-    every = long_every(trial, 100_000_000, 1)
-    assert every is not None
-    took = {at_least: laid(trial, at_least) for at_least in (0, 100_000_000)}
-    share = took[100_000_000] / (took[100_000_000] + (every - 1) * took[0])
+    beat = rhythm(trial, 60_000_000, 1)
+    assert [beat.is_long(block) for block in (0, 1, beat.every)] == [True, False, True]
+    took = {at_least: laid(trial.treatments, at_least) for at_least in (0, beat.slot_ns_min(0))}
+    share = took[60_000_000] / (took[60_000_000] + (beat.every - 1) * took[0])
     assert 0.25 < share <= 0.34
-    assert long_every(trial, 100_000_000, 8) is None
 
 
-def laid(trial, at_least_ns):
-    slots = lay_out(trial.treatments, 0, None, grid_ns=2_000_000, at_least_ns=at_least_ns)
-    return slots[-1].end_ns
+def test_short_blocks_leave_out_what_is_slow_and_there_are_none_once_slots_are_long():
+    content = {"aggressors": {"quick": {"stressor": "syscall"}, "slow": {"stressor": "disk-direct-write"}}}
+    trial = make(scenario(**content), TWO, shipped()).trials[0]
+    beat = rhythm(trial, 60_000_000, 1)
+    assert beat.quick == {"baseline", "null", "quick@1"}
+    assert all(beat.holds(0, treatment.id) for treatment in trial.treatments)
+    assert not beat.holds(1, "slow@1")
+    stretched = rhythm(trial, 60_000_000, 8)
+    assert not stretched.quick
+    assert stretched.holds(1, "slow@1")
+    assert stretched.slot_ns_min(1) == 60_000_000
+
+
+def laid(treatments, at_least_ns):
+    return lay_out(treatments, 0, None, grid_ns=2_000_000, at_least_ns=at_least_ns)[-1].end_ns
 
 
 def test_neighbours_on_one_cpu_get_slots_of_many_turns():
     content = {"aggressors": {"same": {"stressor": "integer", "sandbox": {"cpus": "same"}}}}
     trial = make(scenario(**content), TWO, shipped()).trials[0]
-    assert trial.treatment("same@1").slot_ns == 100_000_000
+    assert trial.treatment("same@1").slot_ns == 60_000_000
     assert trial.treatment("baseline").slot_ns == 10_000_000

@@ -130,7 +130,7 @@ class Timing(Frozen):
     slot: DurationNs = Field(10_000_000, ge=4_000_000, description="the measured part of a slot, after the guard")
     guard: DurationNs = Field(2_000_000, ge=0, description="left out after each switch, at the least")
     long: DurationNs = Field(
-        100_000_000,
+        60_000_000,
         ge=20_000_000,
         description="the same in long blocks, in which counters are read and which show whether effects carry over",
     )

@@ -3,6 +3,6 @@
 from partywall.plan.make import make
 from partywall.plan.order import order, visits
 from partywall.plan.placement import Topology
-from partywall.plan.timing import lay_out, long_every
+from partywall.plan.timing import Rhythm, lay_out, rhythm
 
-__all__ = ["Topology", "lay_out", "long_every", "make", "order", "visits"]
+__all__ = ["Rhythm", "Topology", "lay_out", "make", "order", "rhythm", "visits"]

@@ -34,8 +34,8 @@ LIMIT_GUARD_NS = 2 * LIMIT_PERIOD_NS
 COMMAND_SETTLE_NS = 50_000_000
 COMMAND_SLOT_NS = 100_000_000
 # Neighbours on one CPU take turns of some milliseconds, and one that just woke goes first: a slot must hold many turns.
-TURNS_SLOT_NS = 100_000_000
-TURNS_GUARD_NS = 20_000_000
+TURNS_SLOT_NS = 60_000_000
+TURNS_GUARD_NS = 10_000_000
 
 
 def make(scenario: Scenario, topology: Topology, catalogue: Catalogue, seed: int | None = None) -> Plan:

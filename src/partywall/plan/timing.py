@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from partywall.model.plan import Slot, Treatment, Trial
 
-# Of a trial's time, what long blocks take, and the least by which their slots are longer than the others.
+# Of a trial's time, what long blocks take: more where some treatments are measured in them alone.
 LONG_SHARE = 1 / 3
-LONG_FACTOR = 2
+LONG_SHARE_WITH_SLOW = 1 / 2
 
 
 def ceil_to(value_ns: int, grid_ns: int) -> int:
@@ -41,14 +42,45 @@ def lay_out(
     return tuple(slots)
 
 
-def long_every(trial: Trial, long_ns: int, stretch: int) -> int | None:
-    """Which blocks are long: those whose number this divides. None if all of the trial's slots are about as long.
+@dataclass(frozen=True)
+class Rhythm:
+    """Which treatments a block holds, and how long its slots are.
 
-    Short blocks leave the host's drift the least room, but counters need longer windows than that, and only beside
-    longer slots does it show that an effect needs longer to come or to go.
+    quick: ids of the treatments whose slots can be short; empty if short blocks would be of no use. every: a block is
+    long if this divides its number. Long blocks hold all treatments.
     """
-    if min(treatment.slot_ns for treatment in trial.treatments) * stretch * LONG_FACTOR > long_ns:
-        return None
-    short = sum((t.guard_ns + t.slot_ns) * stretch for t in trial.treatments)
-    extended = sum(t.guard_ns * stretch + max(t.slot_ns * stretch, long_ns) for t in trial.treatments)
-    return 1 + ceil_to(int(extended * (1 / LONG_SHARE - 1)), short) // short
+
+    quick: frozenset[str]
+    every: int
+    long_ns: int
+
+    def is_long(self, block: int) -> bool:
+        """Whether it is one of the long blocks, of a trial that has others."""
+        return bool(self.quick) and block % self.every == 0
+
+    def holds(self, block: int, treatment: str) -> bool:
+        """Whether a treatment gets a slot in a block."""
+        return not self.quick or self.is_long(block) or treatment in self.quick
+
+    def slot_ns_min(self, block: int) -> int:
+        """The shortest slot of a block."""
+        return self.long_ns if self.is_long(block) or not self.quick else 0
+
+
+def rhythm(trial: Trial, long_ns: int, stretch: int) -> Rhythm:
+    """The short blocks, which leave the host's drift the least room, and the long ones.
+
+    Counters need long windows, only beside longer slots does it show that an effect needs longer to come or to go, and
+    a treatment that is slow by its nature would fill short blocks with its guards.
+    """
+    quick = [t for t in trial.treatments if (t.guard_ns + t.slot_ns + t.release_ns) * stretch * 2 <= long_ns]
+    roles = {treatment.role for treatment in quick}
+    if not {"baseline", "aggressor"} <= roles:
+        return Rhythm(frozenset(), 1, long_ns)
+    share = LONG_SHARE if len(quick) == len(trial.treatments) else LONG_SHARE_WITH_SLOW
+    short = sum((t.guard_ns + t.slot_ns) * stretch for t in quick)
+    long = sum(
+        max(t.guard_ns, t.release_ns) * stretch + max(t.slot_ns * stretch, long_ns) for t in trial.treatments
+    )
+    every = 1 + ceil_to(int(long * (1 / share - 1)), short) // short
+    return Rhythm(frozenset(t.id for t in quick), every, long_ns)

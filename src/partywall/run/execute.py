@@ -15,7 +15,7 @@ from partywall.clock import Clock, Monotonic
 from partywall.errors import AgentError, TrialError
 from partywall.model.observation import Observation
 from partywall.model.plan import Plan, Slot, Treatment, Trial
-from partywall.plan import lay_out, long_every, order, visits
+from partywall.plan import lay_out, order, rhythm, visits
 from partywall.run.limiter import Limiter
 from partywall.run.progress import Progress
 from partywall.run.recorder import Recorder
@@ -74,8 +74,9 @@ class Tally:
 
     @property
     def blocks(self) -> int:
-        """Those that tell of isolation factors."""
-        return len({o.block for o in self.observations if not o.long})
+        """How many there are of the treatment that was measured least, in short blocks or, if it is slow, in long ones."""
+        short, long = (Counter(o.treatment for o in self.observations if o.long == which) for which in (False, True))
+        return min(short[t.id] or long[t.id] for t in self.trial.treatments)
 
 
 def execute(
@@ -205,21 +206,17 @@ class Visitor:
     ) -> tuple[list[Slot], list[int]]:
         """The next blocks, at least one: their slots, and the moments at which counters are read."""
         timing, slots, read = self.plan.timing, list[Slot](), list[int]()
-        every = long_every(tally.trial, timing.long, tally.stretch)
+        beat = rhythm(tally.trial, timing.long, tally.stretch)
         at_ns = start_ns
         while not slots or at_ns - start_ns < BATCH_NS:
-            treatments = [tally.trial.treatment(id_) for id_ in order(self.plan.seed, tally.trial, tally.next_block)]
-            long = every is not None and tally.next_block % every == 0
-            block = lay_out(
-                treatments,
-                at_ns,
-                before,
-                grid_ns=timing.slice,
-                stretch=tally.stretch,
-                at_least_ns=timing.long if long else 0,
-            )
-            recorder.expect(tally.next_block, tally.stretch, block, long=long)
-            read += readings(block) if long or every is None else []
+            number, stretch = tally.next_block, tally.stretch
+            ids = [id_ for id_ in order(self.plan.seed, tally.trial, number) if beat.holds(number, id_)]
+            treatments = [tally.trial.treatment(id_) for id_ in ids]
+            least_ns = beat.slot_ns_min(number)
+            block = lay_out(treatments, at_ns, before, grid_ns=timing.slice, stretch=stretch, at_least_ns=least_ns)
+            recorder.expect(number, stretch, block, long=beat.is_long(number))
+            # A reading costs more than a short slot can bear.
+            read += readings(block) if least_ns else []
             slots += block
             tally.next_block += 1
             at_ns, before = block[-1].end_ns, treatments[-1]

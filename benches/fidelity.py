@@ -267,7 +267,7 @@ def main() -> None:
     missing = [name for name in NEEDED if shutil.which(name) is None]
     if missing:
         conclude("fidelity", f"cannot compare without {', '.join(missing)}; run make bench-setup", met=False)
-    pairs, seconds = (5, 0.3) if options.quick else (25, 1.0)
+    pairs, seconds = (5, 0.3) if options.quick else (21, 0.6)
     reap()
     label = Label.create("fidelity", pipeline.WORK_ROOT)
     outcomes: list[Outcome] = []

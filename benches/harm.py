@@ -34,7 +34,7 @@ from partywall.sandbox import Label, reap, reaper
 RATIO_LEAST, R2_LEAST = 0.95, 0.99
 CPU, OTHER = 0, max(os.sched_getaffinity(0))
 MIB = 1 << 20
-SLOT_NS = 100_000_000
+SLOT_NS = 50_000_000
 LEAD_NS = 60_000_000
 BASELINE = ""
 # One of each resource.
@@ -54,7 +54,7 @@ class Family:
     on: int
     ours: Sequence[Kernel]
     theirs: Sequence[str]
-    guard_ns: int = 30_000_000
+    guard_ns: int = 15_000_000
 
 
 DISK_FILE = {"file_bytes": 64 * MIB}
@@ -149,7 +149,7 @@ FAMILIES = (
             "--aiol 1",
             "--sync-file 1 --sync-file-bytes 64M",
         ],
-        guard_ns=60_000_000,
+        guard_ns=40_000_000,
     ),
     Family(
         "network, same core",
@@ -328,7 +328,7 @@ def main() -> None:
     if shutil.which("stress-ng") is None:
         conclude("harm", "cannot compare without stress-ng; run make bench-setup", met=False)
     families = [f for f in FAMILIES if f.name in ("cpu, same core", "memory bandwidth")] if options.quick else FAMILIES
-    screening, blocks, seconds, rounds = (4, 24, 0.05, 3) if options.quick else (12, 80, 0.2, 7)
+    screening, blocks, seconds, rounds = (4, 40, 0.05, 3) if options.quick else (12, 120, 0.12, 5)
     paced = [k for k in stressors() if not options.quick or k.name in QUICK]
     reap()
     label = Label.create("harm", pipeline.WORK_ROOT)

@@ -79,8 +79,6 @@ def rhythm(trial: Trial, long_ns: int, stretch: int) -> Rhythm:
         return Rhythm(frozenset(), 1, long_ns)
     share = LONG_SHARE if len(quick) == len(trial.treatments) else LONG_SHARE_WITH_SLOW
     short = sum((t.guard_ns + t.slot_ns) * stretch for t in quick)
-    long = sum(
-        max(t.guard_ns, t.release_ns) * stretch + max(t.slot_ns * stretch, long_ns) for t in trial.treatments
-    )
+    long = sum(max(t.guard_ns, t.release_ns) * stretch + max(t.slot_ns * stretch, long_ns) for t in trial.treatments)
     every = 1 + ceil_to(int(long * (1 / share - 1)), short) // short
     return Rhythm(frozenset(t.id for t in quick), every, long_ns)

@@ -74,7 +74,7 @@ class Tally:
 
     @property
     def blocks(self) -> int:
-        """How many there are of the treatment that was measured least, in short blocks or, if it is slow, in long ones."""
+        """How many there are of the treatment measured least, in short blocks or, if it is slow, in long ones."""
         short, long = (Counter(o.treatment for o in self.observations if o.long == which) for which in (False, True))
         return min(short[t.id] or long[t.id] for t in self.trial.treatments)
 

@@ -37,7 +37,7 @@ from partywall.run.recorder import Recorder
 from partywall.run.stage import Stage, staged
 from partywall.sandbox import Label, reap, reaper
 from partywall.stats.interval import mean_interval
-from partywall.stats.series import Series, of_trial
+from partywall.stats.series import Measured, Series
 from partywall.store import RunDirectory
 
 PAIRS = {
@@ -138,7 +138,7 @@ class Bench:
             send(self.stage, batch, read)
             self.clock.sleep_until(at - BATCH_NS)
             seen += self.taken()
-        return of_trial([*seen, *self.observed()], self.trial.id)
+        return Measured.of([*seen, *self.observed()], self.trial.id).short
 
     def lay_out(self, order: Sequence[Treatment], at: int, *, long: bool) -> tuple[Slot, ...]:
         least = self.timing.long if long else 0

@@ -14,7 +14,7 @@ from partywall.model.plan import Limits, Treatment
 from partywall.model.scenario import Aggressor, Goal, Sandbox, Victim
 from partywall.stats import analyse, carry_over, checkpoints, enough
 from partywall.stats.effects import variation_of
-from partywall.stats.series import of_trial
+from partywall.stats.series import Measured
 
 COPY = treatment("memory-copy")
 ONE = trial(COPY)
@@ -51,7 +51,7 @@ def test_taking_off_the_drift_narrows_intervals_on_a_drifting_host_and_costs_lit
         many = trial(*(treatment(f"s{i}") for i in range(4)))
         means = []
         for seed in range(60):
-            series = of_trial(Host(seed, noise=0.002, drift=drift).measure(many, 30, {}), "t1")
+            series = Measured.of(Host(seed, noise=0.002, drift=drift).measure(many, 30, {}), "t1").short
             series = series if corrected else replace(series, drift=np.zeros(30))
             means.append(series.pair("s0", "none").factor().value)
         return float(np.var(means))
@@ -61,7 +61,7 @@ def test_taking_off_the_drift_narrows_intervals_on_a_drifting_host_and_costs_lit
 
 
 def test_swapping_treatment_and_baseline_inverts_the_factor_and_changes_nothing_else():
-    series = of_trial(Host(drift=0.01).measure(ONE, 30, {"memory-copy": 0.7}), "t1")
+    series = Measured.of(Host(drift=0.01).measure(ONE, 30, {"memory-copy": 0.7}), "t1").short
     there, back = series.pair("memory-copy", "none"), series.pair("none", "memory-copy")
     assert np.allclose(there.treated_rates, back.baseline_rates)
     assert there.factor().value * back.factor().value == pytest.approx(1)
@@ -75,7 +75,7 @@ def test_a_neighbour_with_a_ragged_effect_does_not_blur_the_others():
         replace(o, rate=o.rate * float(np.exp(random.normal(-1, 1)))) if o.treatment == "ragged" else o
         for o in observations
     ]
-    steady, blurred = (of_trial(o, "t1").pair("null", "none").factor().half_width for o in (observations, ragged))
+    steady, blurred = (Measured.of(o, "t1").short.pair("null", "none").factor().half_width for o in (observations, ragged))
     assert blurred < 1.2 * steady
 
 
@@ -567,3 +567,23 @@ def test_lost_lines_and_useless_readings_are_told_of_the_command_they_concern():
     lost, bunched = found.warnings
     assert "7 lines of memory-copy's output" in lost
     assert "metric of copy: 20 of 100 readings came together" in bunched
+
+
+def test_a_slow_treatment_is_judged_in_long_blocks_by_a_band_of_their_own():
+    short = [o for o in Host(1).measure(ONE, 60, {}) if o.treatment != "memory-copy"]
+    long = [replace(o, long=True, block=o.block + 1000) for o in Host(2).measure(ONE, 30, {"memory-copy": 0.8})]
+    found = findings([*short, *long])
+    slow = cell(found, "memory-copy")
+    assert (slow.long, slow.isolation.n) == (True, 30)
+    assert {(band.long, band.null.n) for band in found.bands} == {(False, 60), (True, 30)}
+    assert enough([*short, *long], ONE.treatments, 0.5).reached
+    assert not enough([*short, *long[: 3 * len(ONE.treatments)]], ONE.treatments, 0.5).reached
+
+
+def test_an_effect_that_only_long_slots_show_is_carry_over():
+    short = Host(1).measure(ONE, 60, {})
+    long = [replace(o, long=True, block=o.block + 1000) for o in Host(2).measure(ONE, 30, {"memory-copy": 0.8})]
+    found = carry_over([*short, *long], ONE.treatments)
+    assert found["memory-copy"].present
+    assert found["memory-copy"].longer.high < -0.1
+    assert not found["null"].present

@@ -86,7 +86,8 @@ class Cause(Frozen):
 class Cell(Frozen):
     """One victim under one treatment, against the baseline of the same blocks.
 
-    baseline: id of the treatment it is compared with; for a neighbour beside a limited victim, the limit alone.
+    baseline: id of the treatment it is compared with; for a neighbour beside a limited victim, the limit alone. long:
+    measured in long blocks, for it is slow by its nature.
     isolation: isolation factor, measured/baseline throughput. latency: latency impact by percentile ("p50", "p99"…).
     efficiency: q = v/(v_ref·s) where a setting promises s of the unlimited baseline. promise: which kind of setting;
     a reservation is a floor, so more than it promises is no fault. variation: standard deviation of the true effect
@@ -104,6 +105,7 @@ class Cell(Frozen):
     aggressor: str | None
     intensity: float | None
     baseline: str = BASELINE
+    long: bool = False
     levels: dict[str, Level] = Field(default_factory=dict)
     baseline_rate: Estimate
     rate: Estimate
@@ -128,11 +130,13 @@ class Band(Frozen):
     """An A/A band: effects of the null aggressor. What lies inside is 'no effect seen'.
 
     baseline: what the null was compared with; a trial has a band for its baseline and one for each switched limit, and
-    a cell is judged by the one with its own baseline. latency: the same of latency impacts, by percentile.
+    a cell is judged by the one with its own baseline. long: of long blocks, for cells that were measured in them.
+    latency: the same of latency impacts, by percentile.
     """
 
     trial: str
     baseline: str = BASELINE
+    long: bool = False
     low: float
     high: float
     null: Estimate
@@ -140,7 +144,7 @@ class Band(Frozen):
 
     def of(self, cell: Cell) -> bool:
         """Whether this is the band to judge a cell by."""
-        return (self.trial, self.baseline) == (cell.trial, cell.baseline)
+        return (self.trial, self.baseline, self.long) == (cell.trial, cell.baseline, cell.long)
 
 
 class Curve(Frozen):

@@ -197,9 +197,10 @@ def _names(curves: list[Curve]) -> list[dict[str, Any]]:
 
 
 def _band(findings: Findings, trial: str, baseline: str = finding.BASELINE) -> list[alt.Chart]:
-    """The A/A band across the whole width, with its name."""
+    """The A/A band across the whole width, with its name: the wider one where there is one for each kind of block."""
     own = [band for band in findings.bands if (band.trial, band.baseline) == (trial, baseline)]
-    rows = [{"low": band.low, "high": band.high, "one": 1.0, "text": "A/A band"} for band in own]
+    widest = sorted(own, key=lambda band: band.high)[-1:]
+    rows = [{"low": band.low, "high": band.high, "one": 1.0, "text": "A/A band"} for band in widest]
     base = _chart(rows)
     return [
         base.mark_rect(color=BAND, opacity=0.22, tooltip="A/A band: no effect can be told from none in here").encode(

@@ -129,7 +129,8 @@ def band_title(band: Band, findings: Findings) -> str:
     """Whose A/A band it is: the victim, and the limit it was under."""
     cell = next((cell for cell in findings.cells if cell.trial == band.trial), None)
     name = band.trial if cell is None else f"{victim_title(cell)}{' (emulated)' if emulated(cell) else ''}"
-    return name if band.baseline == BASELINE else f"{name}, {band.baseline}"
+    own = name if band.baseline == BASELINE else f"{name}, {band.baseline}"
+    return f"{own} (long blocks)" if band.long else own
 
 
 def uncontrolled(findings: Findings) -> dict[str, tuple[str, ...]]:

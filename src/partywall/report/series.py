@@ -57,7 +57,7 @@ def baseline_id(evidence: Evidence, trial: str) -> str | None:
 
 def pairs_of(evidence: Evidence, cell: Cell) -> list[Pair]:
     """One a block, in order of time; blocks that miss either are left out."""
-    found = observations_of(evidence, cell.trial)
+    found = [o for o in observations_of(evidence, cell.trial) if o.long == cell.long]
     base = {o.block: o for o in found if o.treatment == baseline_id(evidence, cell.trial)}
     return [
         Pair(base[o.block], o)

@@ -19,7 +19,7 @@ from partywall.stats.curves import curves_of
 from partywall.stats.effects import DISTURBED_SHARE, bands_of, cells_of
 from partywall.stats.headline import headline
 from partywall.stats.sameness import hosts_differ
-from partywall.stats.series import Series, baseline_of, compared, of_trial, pairs_of
+from partywall.stats.series import Measured, Series, baseline_of, compared, pairs_of
 from partywall.stats.verdicts import verdicts_of
 
 __all__ = ["FEWEST_WORTH", "analyse", "carry_over", "checkpoints", "compare", "compare_runs", "enough", "hosts_differ"]
@@ -40,13 +40,12 @@ def analyse(evidence: Evidence) -> Findings:
     bands: list[Band] = []
     curves: list[Curve] = []
     for trial in plan.trials:
-        series = of_trial(evidence.observations, trial.id)
-        long = of_trial(evidence.observations, trial.id, long=True)
-        own = bands_of(trial, series)
-        measured = cells_of(trial, series, long, own, plan.scenario.min_blocks)
-        found = witness.warned(trial, measured, evidence.witness.get(trial.id))
-        cells += _with_causes(long if long.blocks else series, found, evidence)
-        curves += curves_of(trial, series, found)
+        measured = Measured.of(evidence.observations, trial.id)
+        own = bands_of(trial, measured)
+        judged = cells_of(trial, measured, own, plan.scenario.min_blocks)
+        found = witness.warned(trial, judged, evidence.witness.get(trial.id))
+        cells += _with_causes(measured.watched, found, evidence)
+        curves += curves_of(trial, measured, found)
         bands += own
     return Findings(
         run=evidence.run,
@@ -85,7 +84,20 @@ def enough(
 
     Looks only at what had been seen at the last checkpoint, so the answer does not depend on how often it is asked.
     """
-    series = of_trial(observations := tuple(observations), observations[0].trial) if observations else Series.of(())
+    baseline = baseline_of(treatments)
+    observations = tuple(observations)
+    if not observations:
+        return _enough(Series.of(()), treatments, precision, min_blocks)
+    measured = Measured.of(observations, observations[0].trial)
+    slow = [t for t in treatments if measured.holding(t.id) is measured.long]
+    quick = [t for t in treatments if t not in slow]
+    found = [_enough(measured.short, quick, precision, min_blocks)] if quick else []
+    found += [_enough(measured.long, [baseline, *slow], precision, min_blocks)] if slow else []
+    return next((one for one in found if not one.reached), max(found, key=lambda one: one.half_width or 0.0))
+
+
+def _enough(series: Series, treatments: Sequence[Treatment], precision: float, min_blocks: int) -> Precision:
+    """The same for treatments that are measured in blocks of one kind."""
     wanted = [t.id for t in treatments]
     complete = series.complete(wanted)
     last, following = 0, 0
@@ -96,7 +108,6 @@ def enough(
     if last == 0:
         return Precision(reached=False, half_width=None, treatment="", blocks=0, next_blocks=following)
     seen = series.first(last, wanted)
-    baseline_of(treatments)
     pairs = {treatment.id: pair for treatment, pair in pairs_of(seen, treatments)}
     factors = {name: pair.factor() for name, pair in pairs.items() if pair.comparable}
     if len(factors) < len(pairs):
@@ -114,9 +125,7 @@ def carry_over(observations: Iterable[Observation], treatments: Sequence[Treatme
     observations = tuple(observations)
     if not observations:
         return {}
-    trial = observations[0].trial
-    short, long = (of_trial(observations, trial, long=which) for which in (False, True))
-    return carryover.carry_over(short, long, treatments)
+    return carryover.carry_over(Measured.of(observations, observations[0].trial), treatments)
 
 
 def _with_causes(series: Series, cells: Sequence[Cell], evidence: Evidence) -> list[Cell]:

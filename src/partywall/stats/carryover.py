@@ -15,7 +15,7 @@ from partywall.model.observation import Observation
 from partywall.model.plan import Treatment
 from partywall.stats.deferred import deferred_of
 from partywall.stats.interval import Array, mean_interval, ratio_of_means
-from partywall.stats.series import Pair, Series, pairs_of
+from partywall.stats.series import Measured, Pair, pairs_of
 
 NEGLIGIBLE = 0.005
 """A drift below half a percent of the rate does not matter for any figure shown."""
@@ -39,7 +39,7 @@ def carry_over_of(
     deferred: what came after. long: the same treatments in long blocks.
     """
     slot_ns = int(np.median([o.end_ns - o.start_ns for o in pair.treated]))
-    times = round(slot_ns / planned_ns)
+    times = 1 if pair.long else round(slot_ns / planned_ns)
     drift = mean_interval(_half_difference(pair.treated) - _half_difference(pair.baseline), level)
     loss = abs(1 - pair.factor().value)
     tolerance = max(NEGLIGIBLE, NEGLIGIBLE_SHARE * loss)
@@ -57,14 +57,18 @@ def carry_over_of(
     )
 
 
-def carry_over(series: Series, long: Series, treatments: Sequence[Treatment]) -> dict[str, CarryOver]:
-    """By treatment id, for those with enough blocks to say. long: of the long blocks, where there are any."""
-    pairs = list(pairs_of(series, treatments))
-    beside = {treatment.id: pair for treatment, pair in pairs_of(long, treatments)}
+def carry_over(measured: Measured, treatments: Sequence[Treatment]) -> dict[str, CarryOver]:
+    """By treatment id, for those with enough blocks to say."""
+    pairs = list(measured.pairs(treatments))
+    beside = {treatment.id: pair for treatment, pair in pairs_of(measured.long, treatments)}
     level = 1 - ALPHA / _TESTS / max(1, len(pairs))
-    late = deferred_of(long, treatments, ALPHA / _TESTS / 2) | deferred_of(series, treatments, ALPHA / _TESTS / 2)
+    late = {
+        id_: deferred
+        for series in (measured.long, measured.short)
+        for id_, deferred in deferred_of(series, treatments, ALPHA / _TESTS / 2).items()
+    }
     return {
-        t.id: carry_over_of(pair, t.slot_ns, level, late.get(t.id), beside.get(t.id))
+        t.id: carry_over_of(pair, t.slot_ns, level, late.get(t.id), None if pair.long else beside.get(t.id))
         for t, pair in pairs
         if pair.comparable
     }

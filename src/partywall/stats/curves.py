@@ -9,17 +9,21 @@ import numpy as np
 from partywall.model.finding import Cell, Curve, Estimate
 from partywall.model.plan import Trial
 from partywall.stats.interval import FEWEST, mean_interval
-from partywall.stats.series import Series, baseline_of
+from partywall.stats.series import Measured, Series, baseline_of
 
 
-def curves_of(trial: Trial, series: Series, cells: Sequence[Cell]) -> tuple[Curve, ...]:
+def curves_of(trial: Trial, measured: Measured, cells: Sequence[Cell]) -> tuple[Curve, ...]:
     """One curve for each aggressor given at least two intensities, the victim unlimited."""
     by_aggressor: dict[str, list[Cell]] = {}
     unlimited = {t.id for t in trial.treatments if t.victim_limits is None}
     for cell in cells:
         if cell.treatment in unlimited and cell.aggressor is not None and cell.intensity is not None:
             by_aggressor.setdefault(cell.aggressor, []).append(cell)
-    return tuple(_curve(trial, series, name, group) for name, group in by_aggressor.items() if _intensities(group) > 1)
+    return tuple(
+        _curve(trial, measured.holding(group[0].treatment), name, group)
+        for name, group in by_aggressor.items()
+        if _intensities(group) > 1
+    )
 
 
 def _intensities(cells: Sequence[Cell]) -> int:

@@ -15,7 +15,7 @@ from partywall.model.plan import Treatment, Trial, null_cpus
 from partywall.stats import latency
 from partywall.stats.carryover import carry_over
 from partywall.stats.interval import mean_interval
-from partywall.stats.series import Pair, Series, baseline_of, pairs_of
+from partywall.stats.series import Measured, Pair, Series, baseline_of, pairs_of
 
 DISTURBED_SHARE = 0.05
 """Disturbed slots are kept; more than this share of them puts a warning on the cell."""
@@ -40,11 +40,13 @@ _VARIATION_SHARE = 0.1
 _NAMED = (("steal", Warn.STEAL), ("throttl", Warn.THROTTLED), ("swap", Warn.SWAPPING))
 
 
-def bands_of(trial: Trial, series: Series) -> tuple[Band, ...]:
-    """An A/A band for the baseline, and for each switched limit, where its null treatment was measured."""
-    return tuple(
-        _band(trial, pair) for t, pair in pairs_of(series, trial.treatments) if t.role == "null" and pair.comparable
-    )
+def bands_of(trial: Trial, measured: Measured) -> tuple[Band, ...]:
+    """An A/A band for the baseline, and for each switched limit, where its null treatment was measured.
+
+    Of the baseline one for short blocks, and one for long ones.
+    """
+    pairs = (pair for series in (measured.short, measured.long) for pair in pairs_of(series, trial.treatments))
+    return tuple(_band(trial, pair) for t, pair in pairs if t.role == "null" and pair.comparable)
 
 
 def _band(trial: Trial, pair: Pair) -> Band:
@@ -54,6 +56,7 @@ def _band(trial: Trial, pair: Pair) -> Band:
     return Band(
         trial=trial.id,
         baseline=pair.baseline[0].treatment,
+        long=pair.long,
         low=math.exp(-reach),
         high=math.exp(reach),
         null=found,
@@ -61,23 +64,23 @@ def _band(trial: Trial, pair: Pair) -> Band:
     )
 
 
-def cells_of(trial: Trial, series: Series, long: Series, bands: Sequence[Band], min_blocks: int) -> tuple[Cell, ...]:
-    """A cell for every treatment with enough blocks to give an interval. long: of the long blocks, if there are any."""
-    lasting = carry_over(series, long, trial.treatments)
-    watched = {t.id: pair for t, pair in pairs_of(long if long.blocks else series, trial.treatments)}
-    by_baseline = {band.baseline: band for band in bands}
+def cells_of(trial: Trial, measured: Measured, bands: Sequence[Band], min_blocks: int) -> tuple[Cell, ...]:
+    """A cell for every treatment with enough blocks to give an interval."""
+    lasting = carry_over(measured, trial.treatments)
+    watched = {t.id: pair for t, pair in pairs_of(measured.watched, trial.treatments)}
+    own = {(band.baseline, band.long): band for band in bands}
     return tuple(
         _cell(
             trial,
             t,
-            series,
+            measured.holding(t.id),
             pair,
             watched[t.id],
-            by_baseline.get(pair.baseline[0].treatment),
+            own.get((pair.baseline[0].treatment, pair.long)),
             lasting[t.id],
             min_blocks,
         )
-        for t, pair in pairs_of(series, trial.treatments)
+        for t, pair in measured.pairs(trial.treatments)
         if pair.comparable
     )
 
@@ -144,6 +147,7 @@ def _cell(
         aggressor=treatment.aggressor,
         intensity=treatment.intensities.get(treatment.aggressor or ""),
         baseline=pair.baseline[0].treatment,
+        long=pair.long,
         levels=trial.levels,
         baseline_rate=mean_interval(pair.baseline_values(lambda o: o.rate)),
         rate=mean_interval(pair.treated_values(lambda o: o.rate)),

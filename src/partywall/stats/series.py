@@ -55,6 +55,11 @@ class Pair:
         return 1 - linearised_ratio(self.treated_rates, self.baseline_rates)
 
     @property
+    def long(self) -> bool:
+        """Whether these are long blocks of a trial that has others."""
+        return any(o.long for o in self.treated)
+
+    @property
     def comparable(self) -> bool:
         """Enough blocks, and a baseline that did work."""
         return len(self) >= FEWEST and any(o.rate > 0 for o in self.baseline)
@@ -94,13 +99,39 @@ class Series:
         return Pair(first, second, _rates(first) / halfway, _rates(second) * halfway)
 
 
-def of_trial(observations: Iterable[Observation], trial: str, *, long: bool = False) -> Series:
-    """The observations of one trial, arranged: those of its long blocks, or those of all the others."""
-    blocks: dict[int, dict[str, Observation]] = {}
-    for observation in sorted(observations, key=lambda o: (o.start_ns, o.block)):
-        if observation.trial == trial and observation.long == long:
-            blocks.setdefault(observation.block, {})[observation.treatment] = observation
-    return Series.of(blocks.values())
+@dataclass(frozen=True)
+class Measured:
+    """A trial's blocks of both kinds; where all are alike they are all in `short`.
+
+    An isolation factor is read from the short blocks, or from the long ones if the treatment is in no short block.
+    """
+
+    short: Series
+    long: Series
+
+    @staticmethod
+    def of(observations: Iterable[Observation], trial: str) -> Measured:
+        """The observations of one trial, arranged."""
+        blocks: dict[bool, dict[int, dict[str, Observation]]] = {False: {}, True: {}}
+        for observation in sorted(observations, key=lambda o: (o.start_ns, o.block)):
+            if observation.trial == trial:
+                blocks[observation.long].setdefault(observation.block, {})[observation.treatment] = observation
+        return Measured(*(Series.of(blocks[long].values()) for long in (False, True)))
+
+    def holding(self, treatment: str) -> Series:
+        """The blocks by which a treatment is judged."""
+        return self.short if any(treatment in block for block in self.short.blocks) else self.long
+
+    @property
+    def watched(self) -> Series:
+        """The blocks in which counters were read."""
+        return self.long if self.long.blocks else self.short
+
+    def pairs(self, treatments: Sequence[Treatment]) -> Iterator[tuple[Treatment, Pair]]:
+        """Each treatment but the baseline beside what it is compared with."""
+        for treatment in treatments:
+            if (pair := _compared_in(self.holding(treatment.id), treatment, treatments)) is not None:
+                yield treatment, pair
 
 
 def baseline_of(treatments: Sequence[Treatment]) -> Treatment:
@@ -124,11 +155,17 @@ def reference_of(treatments: Sequence[Treatment], treatment: Treatment) -> Treat
 
 
 def pairs_of(series: Series, treatments: Sequence[Treatment]) -> Iterator[tuple[Treatment, Pair]]:
-    """Each treatment but the baseline beside what it is compared with."""
+    """Each treatment but the baseline beside what it is compared with, in blocks of one kind."""
     for treatment in treatments:
-        reference = reference_of(treatments, treatment)
-        if treatment.role != "baseline" and reference is not None:
-            yield treatment, series.pair(treatment.id, reference.id)
+        if (pair := _compared_in(series, treatment, treatments)) is not None:
+            yield treatment, pair
+
+
+def _compared_in(series: Series, treatment: Treatment, treatments: Sequence[Treatment]) -> Pair | None:
+    reference = reference_of(treatments, treatment)
+    if treatment.role == "baseline" or reference is None:
+        return None
+    return series.pair(treatment.id, reference.id)
 
 
 def compared(trial: Trial) -> tuple[Treatment, ...]:

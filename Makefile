@@ -65,6 +65,7 @@ long-test: bench-setup ## run the slow tests and the benchmarks in their long fo
 # libFuzzer needs a nightly compiler; without one the decoder is tried with as many random lines by proptest instead.
 fuzz: setup ## fuzz the wire decoder and the scenario decoder (FUZZ_SECONDS=60 of the first, FUZZ_EXAMPLES=2000 a test of the second)
 	@if cargo +nightly --version >/dev/null 2>&1; then \
+	  command -v g++ >/dev/null || $(SUDO) apt-get install -y --no-install-recommends g++; \
 	  cargo fuzz --version >/dev/null 2>&1 || cargo install --quiet --locked cargo-fuzz; \
 	  mkdir -p agent/fuzz/corpus/wire && cd agent && \
 	  cargo +nightly fuzz run wire fuzz/corpus/wire ../schema/golden -- -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=1; \

@@ -9,8 +9,10 @@ HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 BUILT := agent/target/$(HOST)/release/partywall-agent
 AGENT := src/partywall/_bin/partywall-agent
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
-# Without them: no venv, no linker, no container sandboxes.
-PACKAGES := python3-venv gcc libc6-dev crun
+# Without them: no venv, no linker, no container sandboxes, no disks for guests.
+PACKAGES := python3-venv gcc libc6-dev crun e2fsprogs
+# Without it: no virtual machines; all else works, and `partywall doctor` says so.
+VM_PACKAGES := qemu-system-x86
 # Without them: no guard and no trace; all else builds and works, and `partywall doctor` says so.
 BPF_PACKAGES := clang libbpf-dev linux-libc-dev iproute2
 BENCHES := $(filter-out benches/agents.py benches/common.py benches/honesty_simulation.py benches/lossy_hop.py,$(wildcard benches/*.py))
@@ -18,7 +20,7 @@ PEERS := fio stress-ng mbw sysbench iperf3 strace
 FUZZ_SECONDS ?= 60
 FUZZ_EXAMPLES ?= 2000
 
-.PHONY: help setup build demo test lint fmt generate bench bench-setup long-test fuzz clean FORCE
+.PHONY: help setup build demo vm test lint fmt generate bench bench-setup long-test fuzz clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -29,6 +31,10 @@ build: $(AGENT) ## build the agent
 
 demo: setup ## measure how well this host isolates its tenants, and show the report (under three minutes)
 	@$(VENV)/bin/partywall run demo; code=$$?; [ $$code -le 1 ] || [ $$code = 3 ] || exit $$code
+
+vm: setup ## get a kernel for virtual machines, and see whether they come up here
+	$(VENV)/bin/partywall vm prepare
+	$(VENV)/bin/partywall vm check
 
 test: setup ## run the tests of both halves
 	cd agent && cargo test --quiet
@@ -84,6 +90,9 @@ $(VENV)/.ready: pyproject.toml
 	@missing=$$(for p in $(BPF_PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
 	if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing \
 	|| echo "no eBPF tool chain ($$missing): partywall guard and trace will be missing" >&2; fi
+	@missing=$$(for p in $(VM_PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
+	if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing \
+	|| echo "no QEMU ($$missing): backend qemu will be missing" >&2; fi
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $@

@@ -22,6 +22,7 @@ from partywall.agent import binary, memory
 from partywall.agent.catalogue import Catalogue, shipped
 from partywall.agent.client import AgentClient, start_agent
 from partywall.errors import AgentError, CapabilityError, PartywallError, Problem, TrialError, UsageError
+from partywall.model import factors
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
 from partywall.model.observation import Observation
@@ -31,7 +32,7 @@ from partywall.model.trace import Asked, ClockBound, Report, Start, TraceEvidenc
 from partywall.plan import Topology
 from partywall.plan import make as make_plan
 from partywall.run import Decisions, Progress, execute
-from partywall.sandbox import Label, Reaped, cgroups, reap, reaper
+from partywall.sandbox import Label, Reaped, Settings, cgroups, qemu, reap, reaper
 from partywall.sandbox.runtime import Runtime
 from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
@@ -84,10 +85,55 @@ def topology(facts: dict[str, Any]) -> Topology:
 def plan(scenario: Scenario, facts: dict[str, Any], seed: int | None = None) -> Plan:
     """What would be done on this host; UsageError or CapabilityError if it cannot be."""
     check_host(scenario)
+    scenario, notes = with_accelerators(scenario)
     made = make_plan(scenario, topology(facts), catalogue(), seed)
     if problems := list(dict.fromkeys(p for trial in made.trials for p in _beyond_memory(trial, facts))):
         raise UsageError(*problems)
-    return made
+    return made.model_copy(update={"warnings": (*made.warnings, *notes)})
+
+
+def backends(scenario: Scenario) -> dict[str, set[str]]:
+    """Every backend that a sandbox is given, by the workload's key, the levels of factors among them."""
+    everyone: dict[str, set[str]] = {key: {workload.sandbox.backend} for key, workload in workloads(scenario).items()}
+    for path, levels in scenario.factors.items():
+        if path.endswith("sandbox.backend"):
+            for kind, name, *_ in factors.targets(scenario, path):
+                everyone[f"{kind}.{name}"] = set(map(str, levels))
+    return everyone
+
+
+def with_accelerators(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
+    """The scenario with what `accel: auto` means on this host, and what there is to say about it."""
+    guests = [key for key, names in backends(scenario).items() if "qemu" in names]
+    if not guests:
+        return scenario, ()
+    asked = {key: workloads(scenario)[key].sandbox.accel or "auto" for key in guests}
+    chosen = {name: choose_accelerator(name) for name in set(asked.values())}
+    for key, name in asked.items():
+        scenario = factors.apply(scenario, f"{key}.sandbox.accel", chosen[name].name)
+    emulated = chosen.get("auto")
+    notes = (f"guests are emulated (tcg): {emulated.why}",) if emulated and emulated.name == "tcg" else ()
+    return scenario, notes
+
+
+def choose_accelerator(asked: str) -> qemu.Accelerator:
+    """What a guest gets here. The first time KVM is asked for, a guest is started on it, which takes some seconds."""
+    return qemu.choose(asked, lambda: comes_up("kvm"))
+
+
+def comes_up(accel: str, deadline_s: float = qemu.DEADLINE_S) -> bool:
+    """Whether a guest on this accelerator says hello in time."""
+    label = Label.create(f"vm-probe-{secrets.token_hex(4)}", WORK_ROOT)
+    cpus = tuple(sorted(os.sched_getaffinity(0)))[:1]
+    guest = qemu.Qemu(Settings(name="probe", backend="qemu", cpus=cpus, files=False, accel=accel), label)
+    try:
+        guest.start(lambda _method, _params: None, deadline_s)
+    except TrialError:
+        return False
+    finally:
+        guest.stop()
+        reaper.clean(label)
+    return True
 
 
 def _held(trial: Trial, facts: dict[str, Any]) -> Iterator[tuple[str, Workload, int]]:
@@ -106,8 +152,11 @@ def _beyond_memory(trial: Trial, facts: dict[str, Any]) -> Iterator[Problem]:
     """Kernels that would be killed by the memory limit of their own sandbox."""
     for key, workload, held in _held(trial, facts):
         limit = workload.sandbox.memory
-        if limit is not None and held + memory.AGENT_BYTES > limit:
-            needed = units.format_bytes(held + memory.AGENT_BYTES)
+        beside = memory.AGENT_BYTES
+        if workload.sandbox.backend == "qemu":
+            limit, beside = limit or qemu.MEMORY, beside + qemu.KERNEL_BYTES
+        if limit is not None and held + beside > limit:
+            needed = units.format_bytes(held + beside)
             yield Problem(
                 f"its kernel and agent hold {needed}, and its sandbox may have {units.format_bytes(limit)}",
                 f"give at least {needed}, or a smaller size in {key}.params",
@@ -125,7 +174,7 @@ def check_host(scenario: Scenario) -> None:
     """CapabilityError, all at once, for what the scenario needs and this host or user lacks."""
     everyone = workloads(scenario)
     missing = []
-    if containers := [key for key, workload in everyone.items() if workload.sandbox.backend == "container"]:
+    if containers := [key for key, names in backends(scenario).items() if "container" in names]:
         if os.geteuid() != 0:
             missing.append(
                 f"{', '.join(containers)}: backend: container needs root; run with sudo, or use backend: process"
@@ -135,6 +184,7 @@ def check_host(scenario: Scenario) -> None:
                 Runtime.choose(Path("/"), cgroups.read(), prefer=os.environ.get("PARTYWALL_RUNTIME"))
             except CapabilityError as error:
                 missing.append(str(error))
+    missing += list(_lacking_for_guests(scenario))
     for key, workload in everyone.items():
         if workload.command and not shutil.which(workload.command[0]):
             missing.append(
@@ -143,6 +193,40 @@ def check_host(scenario: Scenario) -> None:
             )
     if missing:
         raise CapabilityError("\n".join(missing))
+
+
+def _lacking_for_guests(scenario: Scenario) -> Iterator[str]:
+    """What keeps the scenario's guests from being started on this host."""
+    if not any("qemu" in names for names in backends(scenario).values()):
+        return
+    for check in (qemu.version, qemu.GuestKernel.prepared):
+        try:
+            check()
+        except CapabilityError as error:
+            yield str(error)
+    needed, there = guest_memory(scenario), available_memory()
+    if needed > there:
+        yield (
+            f"the guests of one trial need {units.format_bytes(needed)} of memory, and {units.format_bytes(there)} are "
+            "available; lower sandbox.memory, or list fewer aggressors"
+        )
+
+
+def guest_memory(scenario: Scenario) -> int:
+    """Bytes that the guests of the largest trial have: its victim's, every aggressor's and the null one's."""
+
+    def guests(victim: str, applied: Scenario) -> list[int]:
+        sandboxes = [applied.victims[victim].sandbox, *(a.sandbox for a in applied.aggressors.values())]
+        own = [sandbox.memory or qemu.MEMORY for sandbox in sandboxes if sandbox.backend == "qemu"]
+        return [*own, qemu.MEMORY] if own else []
+
+    return max(sum(guests(victim, applied)) for victim, _, applied in factors.trials(scenario))
+
+
+def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Bytes that the kernel says can be had without swapping."""
+    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    return int(lines["MemAvailable"].split()[0]) * 1024
 
 
 def check_folder(work_root: Path) -> None:

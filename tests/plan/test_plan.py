@@ -1,5 +1,7 @@
 """From scenario to plan: pure, repeatable, and laid out on the grid."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -164,3 +166,16 @@ def test_neighbours_on_one_cpu_get_slots_of_many_turns():
     trial = make(scenario(**content), TWO, shipped()).trials[0]
     assert trial.treatment("same@1").slot_ns == 60_000_000
     assert trial.treatment("baseline").slot_ns == 10_000_000
+
+
+@given(st.integers(0, 1_000_000), st.integers(1, 6))
+def test_no_slice_of_a_clock_that_is_off_reaches_into_another_treatment(error_ns, count):
+    common = {"role": "aggressor", "guard_ns": 10_000_000, "slot_ns": 50_000_000}
+    made = [Treatment(id=str(n), label=str(n), **common) for n in range(count)]
+    slots = lay_out(made, 5, None, grid_ns=10**7, clock_error_ns=error_ns)
+    for slot, following in itertools.pairwise(slots):
+        # The window ends late by a slow clock; the next switch comes early by a fast one.
+        assert slot.end_ns + error_ns <= following.start_ns - error_ns
+    for slot in slots:
+        assert slot.measure_ns - error_ns >= slot.start_ns + error_ns + 10_000_000
+        assert slot.measure_ns % 10**7 == slot.end_ns % 10**7 == 0

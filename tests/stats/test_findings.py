@@ -75,7 +75,9 @@ def test_a_neighbour_with_a_ragged_effect_does_not_blur_the_others():
         replace(o, rate=o.rate * float(np.exp(random.normal(-1, 1)))) if o.treatment == "ragged" else o
         for o in observations
     ]
-    steady, blurred = (Measured.of(o, "t1").short.pair("null", "none").factor().half_width for o in (observations, ragged))
+    steady, blurred = (
+        Measured.of(o, "t1").short.pair("null", "none").factor().half_width for o in (observations, ragged)
+    )
     assert blurred < 1.2 * steady
 
 

@@ -106,9 +106,14 @@ class AgentClient:
             with self._lock:
                 self._open.pop(number, None)
 
-    def close(self, timeout_s: float = 5) -> None:
-        """Ends the stream, upon which the agent ends; kills it if it does not."""
+    def close(self, timeout_s: float = 5, *, kill: bool = False) -> None:
+        """Ends the stream, upon which the agent ends; kills it if it does not.
+
+        kill: at once, where nothing is to be saved.
+        """
         self._closing = True
+        if kill:
+            self.process.kill()
         with contextlib.suppress(OSError, ValueError):
             cast("IO[bytes]", self.process.stdin).close()
         try:

@@ -15,6 +15,7 @@ from partywall.cli.kernel import PARAMETERS, WorkDir, probe, stress
 from partywall.cli.live import Live, Steps
 from partywall.cli.trace import report as report_trace
 from partywall.cli.trace import trace
+from partywall.cli.vm import vm
 from partywall.errors import Exit, PartywallError, Problem, UsageError
 from partywall.model.finding import Outcome
 from partywall.scenario import changed, find, json_schema, load, names, text
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 scenarios = typer.Typer(help="Check, list and describe scenarios.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(scenarios, name="scenario")
+app.add_typer(vm, name="vm")
 app.command(context_settings=PARAMETERS)(probe)
 app.command(context_settings=PARAMETERS)(stress)
 app.command()(trace)

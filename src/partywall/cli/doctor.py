@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from rich.table import Table
 
 from partywall import pipeline, units
 from partywall.errors import AgentError, CapabilityError, Exit
-from partywall.sandbox import cgroups
+from partywall.sandbox import cgroups, qemu
 from partywall.sandbox.container import disk_of
 from partywall.sandbox.label import state_root
 
@@ -92,6 +92,7 @@ def _backends() -> Iterator[Check]:
     yield Check(
         "backend container", text, ready, cost="no limits, reservations or weights can be measured", remedy=remedy
     )
+    yield from _guests()
     for tool, use in (("fio", "real-tools"), ("stress-ng", "real-tools")):
         there = shutil.which(tool) is not None
         yield Check(
@@ -101,6 +102,30 @@ def _backends() -> Iterator[Check]:
             cost=f"scenario {use} cannot run",
             remedy=f"apt-get install {tool}",
         )
+
+
+def _guests() -> Iterator[Check]:
+    """Starts nothing: whether KVM carries a guest is told from what was remembered."""
+    cost = "nothing can be measured in virtual machines"
+    looks: dict[str, Callable[[], str]] = {"backend qemu": _qemu, "kernel for guests": _guest_kernel}
+    for what, look in looks.items():
+        try:
+            yield Check(what, look(), there=True)
+        except CapabilityError as error:
+            found, _, remedy = str(error).partition("; ")
+            yield Check(what, found, there=False, cost=cost, remedy=remedy)
+    verdict = qemu.verdict()
+    slow = "guests are emulated: their figures are marked so, and compare with nothing else"
+    yield Check("KVM", verdict.text, verdict.works, cost=slow, remedy=verdict.remedy)
+
+
+def _qemu() -> str:
+    return f"QEMU {qemu.version()}"
+
+
+def _guest_kernel() -> str:
+    kernel = qemu.GuestKernel.prepared()
+    return f"{kernel.release} ({kernel.source})"
 
 
 def _disk() -> Iterator[Check]:

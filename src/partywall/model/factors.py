@@ -24,6 +24,7 @@ Levels = dict[str, Level]
 
 VARIABLE = ("sandbox", "params", "threads", "env", "probe", "stressor")
 LIVE = ("cpu_limit", "cpu_weight")
+LIVE_BACKENDS = ("container", "qemu")
 
 
 class FactorError(ValueError):
@@ -86,8 +87,8 @@ def combinations(factors: Factors) -> Iterator[Levels]:
 def split(scenario: Scenario) -> tuple[dict[str, tuple[Level, ...]], dict[str, tuple[Level, ...]]]:
     """(live, static): the factors switched by slot, and those that make trials of their own.
 
-    A victim's CPU ceiling and weight can be switched while it runs, in a container. A factor that also reaches
-    aggressors stays static, for a treatment switches only its victim's limits.
+    A victim's CPU ceiling and weight can be switched while it runs, in a container or a guest. A factor that also
+    reaches aggressors stays static, for a treatment switches only its victim's limits.
     """
     live = {path: levels for path, levels in scenario.factors.items() if _is_live(scenario, path)}
     return live, {path: levels for path, levels in scenario.factors.items() if path not in live}
@@ -142,7 +143,7 @@ def _is_live(scenario: Scenario, path: str) -> bool:
     return all(
         at[0] == "victims"
         and at[2:] in {("sandbox", key) for key in LIVE}
-        and scenario.victims[at[1]].sandbox.backend == "container"
+        and scenario.victims[at[1]].sandbox.backend in LIVE_BACKENDS
         and at[:2] not in backends
         for at in ats
     )

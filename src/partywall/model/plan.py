@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from partywall.model.scenario import Aggressor, Frozen, Level, Scenario, Timing, Victim
+from partywall.model.scenario import Aggressor, Frozen, Level, Sandbox, Scenario, Timing, Victim
 
 Role = Literal["baseline", "null", "aggressor", "limit"]
 
@@ -56,6 +56,11 @@ class Trial(Frozen):
     def block_ns(self) -> int:
         """Longest that one block can take: each treatment's guard, slot and release once."""
         return sum(t.guard_ns + t.slot_ns + t.release_ns for t in self.treatments)
+
+    @property
+    def sandboxes(self) -> tuple[Sandbox, ...]:
+        """The victim's and every aggressor's."""
+        return (self.victim.sandbox, *(aggressor.sandbox for aggressor in self.aggressors.values()))
 
     def treatment(self, id_: str) -> Treatment:
         """The treatment of that id; KeyError if there is none."""

@@ -33,19 +33,25 @@ class Frozen(BaseModel):
 
 
 class Disk(Frozen):
-    """Limits on the block device that holds the sandbox's files."""
+    """Limits on the block device that holds the sandbox's files. cache and size are of a guest's own disk."""
 
     read_bps: BytesPerSecond | None = None
     write_bps: BytesPerSecond | None = None
     read_iops: int | None = Field(None, gt=0)
     write_iops: int | None = Field(None, gt=0)
+    cache: Literal["none", "directsync", "writethrough", "writeback", "unsafe"] | None = Field(
+        None, description="qemu: how the host caches the guest's disk; default none: it bypasses the host's page cache"
+    )
+    size: Bytes | None = Field(None, description="qemu: size of the guest's disk; default 1GiB")
 
 
 class Sandbox(Frozen):
     """Where a workload runs, and what it is allowed and promised there."""
 
-    backend: Literal["process", "container"] = Field(
-        "process", description="process needs no root; container needs root and crun or runc"
+    backend: Literal["process", "container", "qemu"] = Field(
+        "process",
+        description="process needs no root; container needs root and crun or runc; qemu is a virtual machine, see "
+        "'partywall vm'",
     )
     # The words stand beside `str` for the schema: editors offer them.
     cpus: Literal["auto", "same", "next"] | str = Field(  # noqa: PYI051
@@ -60,8 +66,19 @@ class Sandbox(Frozen):
     cpu_weight: int | None = Field(
         None, ge=1, le=10_000, description="share relative to neighbours under contention; 100 is usual"
     )
-    memory: Bytes | None = Field(None, description="ceiling in bytes; beyond it the sandbox is killed")
+    memory: Bytes | None = Field(
+        None, description="ceiling in bytes; beyond it the sandbox is killed; qemu: the guest's memory, default 512MiB"
+    )
     disk: Disk | None = None
+    vcpus: int | None = Field(None, ge=1, le=255, description="qemu: virtual CPUs; default: as many as cpus names")
+    host_cpus: str | None = Field(
+        None,
+        description="qemu: CPUs for the emulator's own threads, e.g. 0,2-3; default: those the controller uses",
+    )
+    accel: Literal["auto", "kvm", "tcg"] | None = Field(
+        None,
+        description="qemu: kvm, tcg (emulated), or auto, the default: kvm if it carries a guest here, else tcg",
+    )
 
 
 class Metric(Frozen):

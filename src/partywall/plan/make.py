@@ -36,6 +36,11 @@ COMMAND_SLOT_NS = 100_000_000
 # Neighbours on one CPU take turns of some milliseconds, and one that just woke goes first: a slot must hold many turns.
 TURNS_SLOT_NS = 60_000_000
 TURNS_GUARD_NS = 10_000_000
+# A guest's kernel hands out its CPU by ticks of 4 ms and is itself scheduled: its work is smooth over many of them.
+GUEST_SLOT_NS = 100_000_000
+GUEST_GUARD_NS = 10_000_000
+# Seen on a two-core machine, where guests are emulated and come up side by side.
+SET_UP_PER_GUEST_NS = 1_800_000_000
 
 
 def make(scenario: Scenario, topology: Topology, catalogue: Catalogue, seed: int | None = None) -> Plan:
@@ -52,7 +57,7 @@ def make(scenario: Scenario, topology: Topology, catalogue: Catalogue, seed: int
     if problems:
         raise UsageError(*problems)
     rounds = _rounds(scenario.budget, len(trials))
-    set_up_ns = sum(SET_UP_NS + SET_UP_PER_AGGRESSOR_NS * len(trial.aggressors) for trial in trials) * rounds
+    set_up_ns = sum(map(_set_up_ns, trials)) * rounds
     return Plan(
         scenario=scenario,
         seed=scenario.seed if seed is None else seed,
@@ -61,6 +66,13 @@ def make(scenario: Scenario, topology: Topology, catalogue: Catalogue, seed: int
         timing=scenario.timing,
         estimate_ns=scenario.budget + set_up_ns,
     )
+
+
+def _set_up_ns(trial: Trial) -> int:
+    """What a visit spends before it measures. Beside guests the null aggressor is one more."""
+    guests = sum(sandbox.backend == "qemu" for sandbox in trial.sandboxes)
+    machines = SET_UP_PER_GUEST_NS * (guests + 1) if guests else 0
+    return SET_UP_NS + SET_UP_PER_AGGRESSOR_NS * len(trial.aggressors) + machines
 
 
 def _rounds(budget_ns: int, trials: int) -> int:
@@ -103,6 +115,9 @@ def _treatments(
     timing = scenario.timing
     if victim.command is not None:
         timing = timing.model_copy(update={"slot": max(timing.slot, COMMAND_SLOT_NS)})
+    if any(workload.sandbox.backend == "qemu" for workload in (victim, *scenario.aggressors.values())):
+        smooth = {"slot": max(timing.slot, GUEST_SLOT_NS), "guard": max(timing.guard, GUEST_GUARD_NS)}
+        timing = timing.model_copy(update=smooth)
     base = _settle(victim, victim.probe, catalogue)
     guard_ns = max(timing.guard, base[0])
     yield Treatment(id=BASELINE, label="baseline", role="baseline", guard_ns=guard_ns, slot_ns=timing.slot)

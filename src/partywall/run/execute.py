@@ -189,11 +189,14 @@ class Visitor:
         began_ns, before = start_ns, None
         limiter = Limiter(stage, self.clock)
         while not tally.finished and self._goes_on(tally, start_ns - began_ns, share_ns, last=last):
+            error_ns = stage.clock_error_ns()
             start_ns = max(start_ns, self.clock.now_ns() + LEAD_MIN_NS)
-            slots, read = self._batch(recorder, tally, start_ns, before)
-            send(stage, slots, read)
+            slots, read = self._batch(recorder, tally, start_ns, before, error_ns)
+            send(stage, slots, read, error_ns)
             limiter.follow(slots)
-            start_ns, before = slots[-1].end_ns, tally.trial.treatment(slots[-1].treatment)
+            # The last switch comes as late as clocks may be off, and the next block's come after it.
+            start_ns = slots[-1].end_ns + 2 * error_ns
+            before = tally.trial.treatment(slots[-1].treatment)
             self.clock.sleep_until(start_ns - LEAD_NS)
             self._settle(recorder, limiter, tally)
             limiter.check()
@@ -202,7 +205,7 @@ class Visitor:
         self._settle(recorder, limiter, tally)
 
     def _batch(
-        self, recorder: Recorder, tally: Tally, start_ns: int, before: Treatment | None
+        self, recorder: Recorder, tally: Tally, start_ns: int, before: Treatment | None, error_ns: int
     ) -> tuple[list[Slot], list[int]]:
         """The next blocks, at least one: their slots, and the moments at which counters are read."""
         timing, slots, read = self.plan.timing, list[Slot](), list[int]()
@@ -213,7 +216,16 @@ class Visitor:
             ids = [id_ for id_ in order(self.plan.seed, tally.trial, number) if beat.holds(number, id_)]
             treatments = [tally.trial.treatment(id_) for id_ in ids]
             least_ns = beat.slot_ns_min(number)
-            block = lay_out(treatments, at_ns, before, grid_ns=timing.slice, stretch=stretch, at_least_ns=least_ns)
+            block = lay_out(
+                treatments,
+                at_ns,
+                before,
+                grid_ns=timing.slice,
+                stretch=stretch,
+                at_least_ns=least_ns,
+                clock_error_ns=error_ns,
+            )
+            self._note_clock(tally, error_ns)
             recorder.expect(number, stretch, block, long=beat.is_long(number))
             # A reading costs more than a short slot can bear.
             read += readings(block) if least_ns else []
@@ -221,6 +233,11 @@ class Visitor:
             tally.next_block += 1
             at_ns, before = block[-1].end_ns, treatments[-1]
         return slots, read
+
+    def _note_clock(self, tally: Tally, error_ns: int) -> None:
+        """Where clocks differ, how much is a fact of the block."""
+        if error_ns:
+            self.run.append("clock_bound", trial=tally.trial.id, block=tally.next_block, error_ns=error_ns)
 
     def _goes_on(self, tally: Tally, elapsed_ns: int, share_ns: int, *, last: bool) -> bool:
         if last and tally.blocks < self.plan.scenario.min_blocks:
@@ -295,8 +312,11 @@ def all_cpus() -> set[int]:
 _ALLOWED = os.sched_getaffinity(0)
 
 
-def send(stage: Stage, slots: Sequence[Slot], read_ns: Sequence[int]) -> None:
-    """Tells every aggressor when to press in these slots, and the monitor when to read."""
+def send(stage: Stage, slots: Sequence[Slot], read_ns: Sequence[int], clock_error_ns: int = 0) -> None:
+    """Tells every aggressor when to press in these slots, and the monitor when to read.
+
+    clock_error_ns: the last switch comes as much after its slot as all others do.
+    """
     trial = stage.trial
     names = {name for slot in slots for name in trial.treatment(slot.treatment).intensities}
     for name in sorted(names):
@@ -306,7 +326,7 @@ def send(stage: Stage, slots: Sequence[Slot], read_ns: Sequence[int]) -> None:
             if intensity or (switches and switches[-1][1]):
                 switches.append((slot.start_ns, intensity))
         if switches[-1][1]:
-            switches.append((slots[-1].end_ns, 0.0))
+            switches.append((slots[-1].end_ns + 2 * clock_error_ns, 0.0))
         stage.schedule(name, switches)
     if read_ns:
         stage.client(MONITOR).call("monitor.schedule", id=MONITOR, at_ns=list(read_ns))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import queue
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from partywall.agent.client import AgentClient
+from partywall import units
+from partywall.agent.catalogue import shipped
+from partywall.agent.client import AgentClient, Sink
 from partywall.errors import AgentError, TrialError
 from partywall.model.evidence import VICTIM
 from partywall.model.plan import Trial, null_cpus
@@ -67,6 +69,10 @@ class Stage:
         clients = {name: sandbox.client for name, sandbox in self.sandboxes.items() if name != MONITOR}
         return [name for name, client in clients.items() if client and client.hello.get("emulated")]
 
+    def clock_error_ns(self) -> int:
+        """How far any of the agents' clocks may be off the host's by now."""
+        return max((sandbox.clock_error_ns() for sandbox in self.sandboxes.values()), default=0)
+
     def explain(self, name: str, reason: str) -> TrialError:
         """The error for a workload that is gone."""
         return TrialError(
@@ -94,10 +100,8 @@ def staged(trial: Trial, label: Label, *, slice_ns: int, seed: int, host_cpus: t
 def _fill(stage: Stage, label: Label, slice_ns: int, seed: int, host_cpus: tuple[int, ...]) -> None:
     trial = stage.trial
     workloads: dict[str, Workload] = {**trial.aggressors, VICTIM: trial.victim}
-    for settings in settings_of(trial):
-        _start(stage, make(settings, label))
     monitor = Settings(name=MONITOR, backend="process", cpus=host_cpus)
-    _start(stage, make(monitor, label))
+    _start(stage, [make(settings, label) for settings in [*settings_of(trial, host_cpus), monitor]])
     for name in [NULL, *trial.aggressors]:
         work = {"kernel": {"name": NULL}} if name == NULL else work_of(workloads[name], trial.aggressors[name].stressor)
         _begin(stage, name, work, workloads.get(name), "scheduled", slice_ns, seed)
@@ -110,10 +114,20 @@ def _fill(stage: Stage, label: Label, slice_ns: int, seed: int, host_cpus: tuple
     _watch(stage)
 
 
-def _start(stage: Stage, sandbox: Sandbox) -> None:
-    name = sandbox.settings.name
-    stage.sandboxes[name] = sandbox
-    sandbox.start(lambda method, params: stage.messages.put((name, method, params)))
+def _start(stage: Stage, sandboxes: Sequence[Sandbox]) -> None:
+    """Those that take long come up side by side."""
+    sinks = [_sink(stage, sandbox.settings.name) for sandbox in sandboxes]
+    for sandbox, sink in zip(sandboxes, sinks, strict=True):
+        stage.sandboxes[sandbox.settings.name] = sandbox
+        sandbox.launch(sink)
+    for sandbox, sink in zip(sandboxes, sinks, strict=True):
+        sandbox.start(sink)
+    for sandbox in sandboxes:
+        sandbox.settle()
+
+
+def _sink(stage: Stage, name: str) -> Sink:
+    return lambda method, params: stage.messages.put((name, method, params))
 
 
 def _begin(
@@ -146,8 +160,11 @@ def work_of(workload: Workload, kernel: str | None) -> dict[str, Any]:
     return {"kernel": {"name": kernel, "params": workload.params}}
 
 
-def settings_of(trial: Trial) -> list[Settings]:
-    """Every sandbox of a trial; weights follow from reservations among those that may meet on a CPU."""
+def settings_of(trial: Trial, host_cpus: tuple[int, ...] = ()) -> list[Settings]:
+    """Every sandbox of a trial; weights follow from reservations among those that may meet on a CPU.
+
+    host_cpus: where the emulator's threads of guests run, unless the scenario says so.
+    """
     everyone = {VICTIM: trial.victim.sandbox} | {name: a.sandbox for name, a in trial.aggressors.items()}
     weight = weights(everyone)
     found = []
@@ -163,10 +180,22 @@ def settings_of(trial: Trial) -> list[Settings]:
             memory=sandbox.memory,
             disk=sandbox.disk,
             command=workload.command is not None,
+            files=keeps_files(workload),
+            vcpus=sandbox.vcpus,
+            host_cpus=host_cpus if sandbox.host_cpus is None else units.parse_cpus(sandbox.host_cpus),
+            accel=sandbox.accel or "tcg",
         )
         found.append(settings)
-    backend = next((s.backend for s in found if s.name != VICTIM), trial.victim.sandbox.backend)
-    return [*found, Settings(name=NULL, backend=backend, cpus=null_cpus(trial))]
+    like = next((s for s in found if s.name != VICTIM), found[0])
+    null = Settings(NULL, like.backend, null_cpus(trial), files=False, host_cpus=host_cpus, accel=like.accel)
+    return [*found, null]
+
+
+def keeps_files(workload: Workload) -> bool:
+    """Whether it needs a disk to work on. A command may; of kernels only those that measure or press on disks do."""
+    name = getattr(workload, "probe", None) or getattr(workload, "stressor", None)
+    info = shipped().kernel(name) if name else None
+    return info is None or info.resource == "disk"
 
 
 def _watch(stage: Stage) -> None:
@@ -177,7 +206,7 @@ def _watch(stage: Stage) -> None:
     }
     if victim.pid is not None:
         targets["pids"] = [victim.pid]
-        targets["cgroups_of"] = {VICTIM: victim.pid} if victim.cgroup else {}
+        targets["cgroups_of"] = {VICTIM: victim.cgroup_member} if victim.cgroup_member else {}
     header = stage.client(MONITOR).call("monitor.start", id=MONITOR, **targets)
     stage.counters = [_counter(info, victim.pid) for info in header["counters"]]
     stage.missing = header["missing"]

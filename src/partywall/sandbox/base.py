@@ -14,7 +14,12 @@ from partywall.sandbox.label import Label
 
 @dataclass(frozen=True)
 class Settings:
-    """A sandbox as planned: everything symbolic is resolved. command: whether it must hold the host's programs."""
+    """A sandbox as planned: everything symbolic is resolved.
+
+    command: whether it must hold the host's programs. files: whether its workload keeps files on a disk. vcpus,
+    host_cpus and accel are of machines alone: how many virtual CPUs, where the emulator's own threads run, and what
+    carries them.
+    """
 
     name: str
     backend: str
@@ -24,6 +29,10 @@ class Settings:
     memory: int | None = None
     disk: Disk | None = None
     command: bool = False
+    files: bool = True
+    vcpus: int | None = None
+    host_cpus: tuple[int, ...] = ()
+    accel: str = "tcg"
 
 
 class Sandbox(ABC):
@@ -34,9 +43,15 @@ class Sandbox(ABC):
         self.label = label
         self.client: AgentClient | None = None
 
+    def launch(self, sink: Sink) -> None:  # noqa: B027 - most have nothing that takes long
+        """Sets going what takes long, so that several sandboxes come up at once; `start` waits for it."""
+
     @abstractmethod
     def start(self, sink: Sink) -> AgentClient:
         """Makes the sandbox and starts its agent. TrialError or CapabilityError if the host refuses."""
+
+    def settle(self) -> None:  # noqa: B027 - most are as they shall be once they have started
+        """Called once all sandboxes of a trial are up and before anything runs in them: what is best done in quiet."""
 
     @abstractmethod
     def limit(self, limits: Limits) -> None:
@@ -61,6 +76,15 @@ class Sandbox(ABC):
         """Its cgroup, a path below every hierarchy's root; None if it has none of its own."""
         return None
 
+    @property
+    def cgroup_member(self) -> int | None:
+        """A process or thread that is in its cgroup, by which monitors find it."""
+        return self.pid if self.cgroup else None
+
+    def clock_error_ns(self) -> int:
+        """How far the agent's clock may be off the host's. Only a machine of its own has a clock of its own."""
+        return 0
+
     def reason_gone(self, reason: str) -> str:
         """Adds to the reason why the agent went what the backend knows of it."""
         return reason
@@ -75,6 +99,7 @@ def make(settings: Settings, label: Label) -> Sandbox:
     """The sandbox for `settings`, not started."""
     from partywall.sandbox.container import Container  # noqa: PLC0415 - backends import this module
     from partywall.sandbox.process import Process  # noqa: PLC0415
+    from partywall.sandbox.qemu import Qemu  # noqa: PLC0415
 
-    backends: dict[str, type[Sandbox]] = {"process": Process, "container": Container}
+    backends: dict[str, type[Sandbox]] = {"process": Process, "container": Container, "qemu": Qemu}
     return backends[settings.backend](settings, label)

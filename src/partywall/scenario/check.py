@@ -30,8 +30,16 @@ RESERVED = ("baseline", "null", "none")
 THRESHOLDS = ("isolation_factor", "latency_impact_p99", "efficiency")
 
 # What each backend can hold a sandbox to; every backend can pin.
-SETTINGS = ("cpu_limit", "cpu_reservation", "cpu_weight", "memory", "disk")
-ABLE: dict[str, frozenset[str]] = {"process": frozenset(), "container": frozenset(SETTINGS)}
+LIMITS = ("cpu_limit", "cpu_reservation", "cpu_weight", "memory", "disk")
+# What only a machine of its own has.
+MACHINE = ("vcpus", "host_cpus", "accel")
+SETTINGS = (*LIMITS, *MACHINE)
+ABLE: dict[str, frozenset[str]] = {
+    "process": frozenset(),
+    "container": frozenset(LIMITS),
+    "qemu": frozenset(SETTINGS),
+}
+MACHINE_DISK = ("cache", "size")
 
 
 def check(scenario: Scenario, catalogue: Catalogue) -> list[Mistake]:
@@ -156,6 +164,9 @@ def _sandbox(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
         if getattr(sandbox, setting) is not None and setting not in ABLE[sandbox.backend]:
             able = " or ".join(backend for backend, settings in ABLE.items() if setting in settings)
             yield Mistake((*at, setting), f"the {sandbox.backend} backend cannot do {setting}", f"use backend: {able}")
+    yield from _disk_settings((*at, "disk"), sandbox)
+    if sandbox.host_cpus is not None:
+        yield from _cpu_list((*at, "host_cpus"), sandbox.host_cpus)
     if (
         sandbox.cpu_limit is not None
         and sandbox.cpu_reservation is not None
@@ -182,11 +193,21 @@ def _cpus(at: Path, cpus: str) -> Iterator[Mistake]:
             did_you_mean(cpus, words, "give auto, same, next or a list such as 0,2-3"),
         )
         return
+    yield from _cpu_list(at, cpus)
+
+
+def _cpu_list(at: Path, cpus: str) -> Iterator[Mistake]:
     try:
         units.parse_cpus(cpus)
     except ValueError as error:
         message, _, remedy = str(error).partition("; ")
         yield Mistake(at, message, remedy)
+
+
+def _disk_settings(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
+    given = [key for key in MACHINE_DISK if sandbox.disk is not None and getattr(sandbox.disk, key) is not None]
+    if given and sandbox.backend == "container":
+        yield Mistake((*at, given[0]), f"the container backend cannot do disk.{given[0]}", "use backend: qemu")
 
 
 def _reservations(scenario: Scenario) -> Iterator[Mistake]:

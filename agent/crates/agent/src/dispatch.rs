@@ -10,8 +10,8 @@ use partywall_kernels as kernels;
 use partywall_monitor::{CounterInfo, Missing};
 use partywall_wire::trace::{TraceClosed, TraceFeed, TraceSample, TraceStart, TraceStarted};
 use partywall_wire::{
-    Calibrate, Calibrated, Clock, Event, Fault, Hello, HelloReply, MemoryCheck, MonitorAt, MonitorStart, Outcome, Request, Response,
-    Schedule, Start, Stop, Stopped, CODE_FAILED, CODE_METHOD, CODE_PARAMS, PROTOCOL,
+    Calibrate, Calibrated, Clock, ClockAdjust, Event, Fault, Hello, HelloReply, MemoryCheck, MonitorAt, MonitorStart, Outcome, Request,
+    Response, Schedule, Start, Stop, Stopped, CODE_FAILED, CODE_METHOD, CODE_PARAMS, PROTOCOL,
 };
 use schemars::{schema_for, JsonSchema};
 use serde::de::DeserializeOwned;
@@ -69,11 +69,12 @@ struct Watched {
 pub(crate) struct Agent {
     shared: Shared,
     sender: Sender,
+    guest: bool,
 }
 
 impl Agent {
-    pub(crate) fn new(sender: Sender) -> Self {
-        Self { shared: Shared::default(), sender }
+    pub(crate) fn new(sender: Sender, guest: bool) -> Self {
+        Self { shared: Shared::default(), sender, guest }
     }
 
     pub(crate) fn shared(&self) -> Shared {
@@ -87,6 +88,7 @@ impl Agent {
             "facts" => value(host_facts()),
             "memory.check" => answer(params, |check: MemoryCheck| check_memory(check)),
             "clock" => value(Clock { monotonic_ns: clock::now() }),
+            "clock.adjust" => answer(params, |adjust: ClockAdjust| self.adjust_clock(adjust)),
             "workload.start" => answer(params, |start: Start| self.start(&start)),
             "workload.calibrate" => answer(params, |calibrate: Calibrate| self.calibrate(&calibrate)),
             "workload.schedule" => answer(params, |schedule: Schedule| self.schedule(&schedule)),
@@ -103,6 +105,21 @@ impl Agent {
             "trace.stop" => answer(params, |stop: Stop| self.untrace(&stop)),
             _ => Err(Fault::new(CODE_METHOD, format!("no method is called {method:?}"))),
         }
+    }
+
+    /// A guest's clock is nobody's but ours; any other machine's is its owner's.
+    fn adjust_clock(&self, adjust: ClockAdjust) -> Result<Clock, Fault> {
+        if !self.guest {
+            return Err(failed("only the clock of a guest that Partywall made can be adjusted"));
+        }
+        if adjust.shift_ns != 0 && !self.shared.state().workloads.is_empty() {
+            return Err(failed("the clock cannot be shifted while workloads run; shift it before they start"));
+        }
+        clock::shift(adjust.shift_ns);
+        if let Some(ppb) = adjust.frequency_ppb {
+            partywall_sys::timekeeping::set_frequency(ppb).map_err(|error| failed(format!("frequency_ppb {ppb}: {error}")))?;
+        }
+        Ok(Clock { monotonic_ns: clock::now() })
     }
 
     fn start(&self, start: &Start) -> Result<partywall_wire::Started, Fault> {
@@ -257,6 +274,7 @@ pub(crate) fn schema() -> Value {
             "hello": { "params": schema_for!(Hello), "result": schema_for!(HelloReply) },
             "facts": { "params": null, "result": schema_for!(facts::HostFacts) },
             "memory.check": { "params": schema_for!(MemoryCheck), "result": schema_for!(facts::memory_check::MemoryCheck) },
+            "clock.adjust": { "params": schema_for!(ClockAdjust), "result": schema_for!(Clock) },
             "clock": { "params": null, "result": schema_for!(Clock) },
             "monitor.start": { "params": schema_for!(MonitorStart), "result": schema_for!(Watched) },
             "monitor.schedule": { "params": schema_for!(MonitorAt), "result": schema_for!(Outcome) },

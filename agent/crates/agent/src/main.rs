@@ -31,6 +31,9 @@ enum What {
         /// End when the process that started this one ends.
         #[arg(long)]
         die_with_parent: bool,
+        /// This machine is a guest of Partywall's own, whose clock may be set.
+        #[arg(long)]
+        guest: bool,
     },
     /// Take hooks off interfaces: what a tracer that was killed left behind. Prints what was removed, one a line.
     Unhook {
@@ -39,6 +42,8 @@ enum What {
         /// NAMESPACE=INTERFACE; the namespace is a name, a process number or a path, or empty for this one.
         places: Vec<String>,
     },
+    /// Be the first process of a guest: make the machine ready, serve its controller, then power off.
+    Init,
     /// Print what every kernel says of itself, as JSON.
     Catalogue,
     /// Print what every counter of the monitor says of itself, as JSON.
@@ -68,8 +73,9 @@ fn cpus(text: &str) -> Result<Cpus, String> {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().what {
-        What::Serve { cpus, die_with_parent } => serve(cpus, die_with_parent),
+        What::Serve { cpus, die_with_parent, guest } => serve(cpus, die_with_parent, guest),
         What::Unhook { prefix, places } => unhook(&prefix, &places),
+        What::Init => init(),
         What::Catalogue => print(&dispatch::catalogue()),
         What::Counters => print(&serde_json::json!(partywall_monitor::catalogue())),
         What::Schema => print(&dispatch::schema()),
@@ -83,14 +89,31 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(cpus: Option<Cpus>, die_with_parent: bool) -> Result<(), String> {
+/// Ends with the machine, or with an error where there is no machine to end.
+fn init() -> Result<(), String> {
+    if std::process::id() != 1 {
+        return Err("init is for the first process of a guest; people use partywall vm".into());
+    }
+    let outcome = partywall_init::run().map_err(|error| error.to_string());
+    if let Err(message) = &outcome {
+        let _ = writeln!(std::io::stderr(), "partywall-init: {message}");
+    }
+    partywall_init::power_off();
+    outcome
+}
+
+fn serve(cpus: Option<Cpus>, die_with_parent: bool, guest: bool) -> Result<(), String> {
     if die_with_parent {
         partywall_sys::process::die_with_parent().map_err(|e| format!("--die-with-parent: {e}"))?;
     }
     if let Some(Cpus(cpus)) = cpus {
         partywall_sys::affinity::pin(&cpus).map_err(|e| format!("--cpus {cpus:?}: {e}; are they online and allowed here?"))?;
     }
-    session::serve(std::io::stdin().lock(), std::io::stdout()).map_err(|e| e.to_string())
+    if guest {
+        // A workload that fills the machine's one CPU must not keep the controller waiting for the time.
+        partywall_sys::priority::go_first().map_err(|e| format!("--guest: {e}; it is for machines that Partywall made"))?;
+    }
+    session::serve(std::io::stdin().lock(), std::io::stdout(), guest).map_err(|e| e.to_string())
 }
 
 fn unhook(prefix: &str, places: &[String]) -> Result<(), String> {

@@ -31,10 +31,11 @@ impl Sender {
     }
 }
 
-/// Serves one controller until its stream ends. Everything started for it ends with it.
-pub(crate) fn serve(input: impl BufRead, output: impl Write + Send + 'static) -> io::Result<()> {
+/// Serves one controller until its stream ends. Everything started for it ends with it. guest: whether the machine is one of
+/// Partywall's own guests.
+pub(crate) fn serve(input: impl BufRead, output: impl Write + Send + 'static, guest: bool) -> io::Result<()> {
     let sender = Sender(Arc::new(Mutex::new(Box::new(output))));
-    let mut agent = Agent::new(sender.clone());
+    let mut agent = Agent::new(sender.clone(), guest);
     let shared = agent.shared();
     thread::Builder::new().name("flush".into()).spawn({
         let sender = sender.clone();

@@ -14,8 +14,8 @@ pub use envelope::{
     decode, Fault, Notification, Request, Response, CODE_FAILED, CODE_METHOD, CODE_PARAMS, CODE_PARSE, CODE_REQUEST, MAX_LINE,
 };
 pub use message::{
-    Calibrate, Calibrated, Clock, Command, Ended, Event, Hello, HelloReply, Kernel, Line, MemoryCheck, MonitorAt, MonitorStart, Outcome,
-    Pace, Schedule, Slices, Start, Started, Stop, Stopped, Stream, Switch, Used, Work,
+    Calibrate, Calibrated, Clock, ClockAdjust, Command, Ended, Event, Hello, HelloReply, Kernel, Line, MemoryCheck, MonitorAt,
+    MonitorStart, Outcome, Pace, Schedule, Slices, Start, Started, Stop, Stopped, Stream, Switch, Used, Work,
 };
 
 /// Version of the messages. Raised when an old reader would misread a new message.

@@ -42,6 +42,18 @@ pub struct Clock {
     pub monotonic_ns: u64,
 }
 
+/// `clock.adjust`: makes the clock of a guest tell the host's time. Answered with the time it then tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClockAdjust {
+    /// Added to the time that the agent tells. Only before workloads start.
+    #[serde(default)]
+    pub shift_ns: i64,
+    /// From now on the guest's clock runs faster by this many parts in a thousand million; as before if not given.
+    #[serde(default)]
+    pub frequency_ppb: Option<i64>,
+}
+
 /// `memory.check`: is there room for this much?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

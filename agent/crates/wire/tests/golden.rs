@@ -19,6 +19,7 @@ fn every_request_of_the_controller_is_understood() {
             "hello" => understood::<wire::Hello>(&request.params),
             "facts" => {}
             "memory.check" => understood::<wire::MemoryCheck>(&request.params),
+            "clock.adjust" => understood::<wire::ClockAdjust>(&request.params),
             "workload.start" => understood::<wire::Start>(&request.params),
             "workload.calibrate" => understood::<wire::Calibrate>(&request.params),
             "workload.schedule" => understood::<wire::Schedule>(&request.params),

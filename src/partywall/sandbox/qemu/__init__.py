@@ -1,0 +1,23 @@
+"""Sandboxes that are virtual machines: QEMU boots a stock kernel, with the agent in an initramfs of our making.
+
+Deliberately not here: machines somebody else defines (libvirt, ssh), and images that hold a distribution.
+"""
+
+from partywall.sandbox.qemu.accelerator import DEADLINE_S, Accelerator, choose, verdict
+from partywall.sandbox.qemu.accelerator import qemu_version as version
+from partywall.sandbox.qemu.backend import Qemu
+from partywall.sandbox.qemu.kernel import GuestKernel, prepare
+from partywall.sandbox.qemu.machine import KERNEL_BYTES, MEMORY
+
+__all__ = [
+    "DEADLINE_S",
+    "KERNEL_BYTES",
+    "MEMORY",
+    "Accelerator",
+    "GuestKernel",
+    "Qemu",
+    "choose",
+    "prepare",
+    "verdict",
+    "version",
+]

@@ -1,0 +1,128 @@
+"""Which accelerator guests get here: KVM if it carries a guest, else emulation (TCG).
+
+That /dev/kvm opens proves nothing: where nested page tables are missing a machine can be made whose guest never comes
+up, and burns a core for ever. So a guest is started once, with a deadline, and what came of it is remembered until the
+host or its QEMU changes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from partywall.errors import CapabilityError
+from partywall.sandbox.label import state_root
+from partywall.sandbox.qemu.machine import PROGRAM
+
+DEVICE = Path("/dev/kvm")
+DEADLINE_S = 7.0
+Name = Literal["kvm", "tcg"]
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """What a guest runs on, and why in words."""
+
+    name: Name
+    why: str
+
+
+def choose(asked: str, carries_guest: Callable[[], bool], device: Path = DEVICE) -> Accelerator:
+    """`asked`: auto, kvm or tcg. CapabilityError for kvm where it does not work.
+
+    carries_guest: starts a guest under KVM and tells whether it came up in time; asked at most once for a host.
+    """
+    if asked == "tcg":
+        return Accelerator("tcg", "asked for")
+    why_not = _reason_against(carries_guest, device)
+    if why_not is None:
+        return Accelerator("kvm", "a guest came up under KVM")
+    if asked == "kvm":
+        raise CapabilityError(f"accel: kvm does not work here: {why_not}; use accel: tcg, whose figures are emulated")
+    return Accelerator("tcg", why_not)
+
+
+def _reason_against(carries_guest: Callable[[], bool], device: Path) -> str | None:
+    if not device.exists():
+        return f"there is no {device}"
+    if not os.access(device, os.R_OK | os.W_OK):
+        return f"{device} may not be opened (join the group kvm)"
+    known = _remembered()
+    if known is None:
+        known = carries_guest()
+        _remember(works=known)
+    return None if known else f"{device} opens, but a guest on it did not come up within {DEADLINE_S:g} s"
+
+
+def qemu_version() -> str:
+    """The version of the QEMU on the PATH; CapabilityError if there is none."""
+    if not shutil.which(PROGRAM):
+        raise CapabilityError(
+            f"{PROGRAM} was not found, so backend: qemu cannot run; "
+            "apt-get install --no-install-recommends qemu-system-x86"
+        )
+    done = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=False)
+    return done.stdout.partition("\n")[0].removeprefix("QEMU emulator version ").strip()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known of KVM here without trying. works: it does, or nothing speaks against it yet."""
+
+    works: bool
+    text: str
+    remedy: str = ""
+
+
+def verdict(device: Path = DEVICE) -> Verdict:
+    """For `doctor`: starts nothing."""
+    if not device.exists():
+        return Verdict(
+            works=False, text=f"there is no {device}", remedy="a host with hardware virtualisation switched on"
+        )
+    if not os.access(device, os.R_OK | os.W_OK):
+        return Verdict(works=False, text=f"{device} may not be opened", remedy="join the group kvm, or run as root")
+    match _remembered() if shutil.which(PROGRAM) else None:
+        case None:
+            return Verdict(works=True, text=f"{device} opens; 'partywall vm check' says whether it carries a guest")
+        case True:
+            return Verdict(works=True, text="carries guests")
+    return Verdict(
+        works=False,
+        text=f"{device} opens, but carried no guest when it was tried",
+        remedy="a host that is no guest itself, or one with nested page tables; to try again: rm "
+        + str(_verdict_file()),
+    )
+
+
+def _verdict_file() -> Path:
+    return state_root() / "kvm.json"
+
+
+def _circumstances() -> dict[str, str]:
+    """What the verdict depends on."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return {"boot": boot, "qemu": qemu_version()}
+
+
+def _remembered() -> bool | None:
+    try:
+        content = json.loads(_verdict_file().read_text())
+    except (OSError, ValueError):
+        return None
+    known = content.pop("works", None)
+    content.pop("at", None)
+    return bool(known) if content == _circumstances() and known is not None else None
+
+
+def _remember(*, works: bool) -> None:
+    _verdict_file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    _verdict_file().write_text(json.dumps(_circumstances() | {"works": works, "at": at}))

@@ -1,0 +1,191 @@
+"""A sandbox that is a virtual machine: QEMU, with the agent inside and its limits on the vCPU threads."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+from partywall.agent import binary
+from partywall.agent.client import AgentClient, Sink
+from partywall.clock import Monotonic
+from partywall.errors import AgentError, CapabilityError, TrialError
+from partywall.model.plan import Limits
+from partywall.sandbox import cgroups
+from partywall.sandbox.base import Sandbox, Settings
+from partywall.sandbox.label import Label
+from partywall.sandbox.qemu import accelerator, disk
+from partywall.sandbox.qemu.clock import GuestClock
+from partywall.sandbox.qemu.initramfs import initramfs
+from partywall.sandbox.qemu.kernel import GuestKernel
+from partywall.sandbox.qemu.machine import PROGRAM, Machine
+from partywall.sandbox.qemu.monitor import Monitor
+from partywall.sandbox.qemu.vcpus import VcpuGroup, pin
+
+WORK = "/work"
+# An emulated guest is up in three seconds alone, and several share this host's CPUs meanwhile.
+HELLO_S = 90.0
+CONSOLE_LINES = 8
+
+
+class Qemu(Sandbox):
+    """An agent in a guest."""
+
+    def __init__(self, settings: Settings, label: Label) -> None:
+        super().__init__(settings, label)
+        accelerator.qemu_version()
+        self._kernel = GuestKernel.prepared()
+        self._console = label.state / "guests" / f"{settings.name}.console"
+        self._monitor: Monitor | None = None
+        self._clock: GuestClock | None = None
+        self._vcpus: list[int] = []
+        self._group = VcpuGroup(cgroups.read(), f"{label.cgroup}/{settings.name}") if _may_group() else None
+        self._live = Limits()
+
+    def launch(self, sink: Sink) -> None:
+        self._console.parent.mkdir(parents=True, exist_ok=True)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            machine = Machine(
+                settings=self.settings,
+                accel=self.settings.accel,
+                kernel=self._kernel.image,
+                initramfs=self._initramfs(),
+                console=self._console,
+                qmp=theirs.fileno(),
+                image=self._disk(),
+            )
+            process = _started(machine, self.label)
+        self._monitor = Monitor(self.settings.name, ours)
+        self.client = AgentClient(self.settings.name, process, sink)
+
+    def start(self, sink: Sink, timeout_s: float = HELLO_S) -> AgentClient:
+        if self.client is None:
+            self.launch(sink)
+        client, monitor = self.client, self._monitor
+        if client is None or monitor is None:
+            raise TrialError(f"sandbox {self.settings.name}: the guest was not launched")
+        try:
+            client.greet(timeout_s)
+        except AgentError as error:
+            self.stop()
+            reason = str(error).partition("; ")[0]
+            raise TrialError(
+                f"sandbox {self.settings.name}: the guest did not come up: {reason}{self._last_lines()}"
+            ) from error
+        monitor.connect()
+        self._vcpus = monitor.vcpu_threads()
+        return client
+
+    def settle(self) -> None:
+        """Only now: a guest that may use a twentieth of a CPU would take a minute to boot."""
+        client = self.client
+        if client is None:
+            return
+        pin(client.process.pid, self._vcpus, self.settings.cpus, self.settings.host_cpus or self.settings.cpus)
+        # Before any limit: while a guest is held back it cannot tell the time at once.
+        self._clock = GuestClock(client.call, Monotonic().now_ns)
+        self._clock.shift()
+        self._group_vcpus(client.process.pid)
+
+    def limit(self, limits: Limits) -> None:
+        if limits == self._live:
+            return
+        limit = self.settings.cpu_limit if limits.cpu_limit is None else limits.cpu_limit
+        weight = self.settings.cpu_weight if limits.cpu_weight is None else limits.cpu_weight
+        self._hold(limit, weight)
+        self._live = limits
+
+    def stop(self) -> None:
+        if self.client is not None:
+            # Nothing in a guest outlives its run, so the machine is switched off, not shut down.
+            self.client.close(kill=True)
+        if self._monitor is not None:
+            self._monitor.close()
+            self._monitor = None
+
+    def clock_error_ns(self) -> int:
+        return self._clock.keep() if self._clock else 0
+
+    def reason_gone(self, reason: str) -> str:
+        return f"the guest is gone ({reason}){self._last_lines()}"
+
+    @property
+    def work_dir(self) -> str:
+        return WORK
+
+    @property
+    def pid(self) -> int | None:
+        return self.client.process.pid if self.client else None
+
+    @property
+    def cgroup(self) -> str | None:
+        return self._group.path if self._group else None
+
+    @property
+    def cgroup_member(self) -> int | None:
+        return self._vcpus[0] if self._group and self._vcpus else None
+
+    def _group_vcpus(self, pid: int) -> None:
+        settings = self.settings
+        if self._group is not None:
+            self._group.create(pid, self._vcpus)
+            self._hold(settings.cpu_limit, settings.cpu_weight)
+        elif settings.cpu_limit is not None or settings.cpu_weight is not None:
+            self._refuse()
+
+    def _hold(self, limit: float | None, weight: float | None) -> None:
+        if self._group is None:
+            self._refuse()
+        else:
+            self._group.set(self.settings.cpus, limit, weight)
+
+    def _refuse(self) -> None:
+        raise CapabilityError(
+            f"sandbox {self.settings.name}: CPU limits and weights of a guest need root; run with sudo"
+        )
+
+    def _initramfs(self) -> Path:
+        """One for all guests of a run."""
+        path = self._console.parent / "initramfs"
+        if not path.exists():
+            path.write_bytes(initramfs(binary.find().read_bytes(), self._kernel.module_contents()))
+        return path
+
+    def _disk(self) -> Path | None:
+        if not self.settings.files and self.settings.disk is None:
+            return None
+        image = self._own_work_dir() / "disk.img"
+        image.unlink(missing_ok=True)
+        asked = self.settings.disk.size if self.settings.disk else None
+        disk.create(image, asked or disk.SIZE)
+        return image
+
+    def _last_lines(self) -> str:
+        """The end of the guest's console, where a kernel says why it stopped."""
+        try:
+            text = self._console.read_text(errors="replace")
+        except OSError:
+            return ""
+        lines = [line.rstrip() for line in text.splitlines() if line.strip() and line.isprintable()]
+        told = next((n for n, line in enumerate(lines) if "Kernel panic" in line or "partywall-init" in line), None)
+        shown = lines[-CONSOLE_LINES:] if told is None else lines[told : told + CONSOLE_LINES]
+        return "; its console ended with:\n" + "\n".join(f"  {line}" for line in shown) if shown else ""
+
+
+def _may_group() -> bool:
+    return os.geteuid() == 0
+
+
+def _started(machine: Machine, label: Label) -> subprocess.Popen[bytes]:
+    """QEMU, in a group of its own so that Ctrl-C is the controller's to handle."""
+    argv = machine.argv()
+    if not shutil.which(argv[0]):
+        raise CapabilityError(f"{argv[0]} was not found, so {PROGRAM} cannot be tied to us; apt-get install util-linux")
+    pipe = subprocess.PIPE
+    environment = os.environ | label.environment
+    return subprocess.Popen(
+        argv, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, pass_fds=[machine.qmp], process_group=0
+    )

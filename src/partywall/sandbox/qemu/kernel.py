@@ -1,0 +1,162 @@
+"""The kernel that guests boot: the host's own if it can be read, else one that is fetched.
+
+Kept in a cache folder until somebody prepares another. Nothing is installed, and nothing is changed outside of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from partywall.errors import CapabilityError
+from partywall.sandbox.qemu import modules
+
+ARCHITECTURE = "x86_64"
+# Debian's and Ubuntu's kernels made for guests; each depends on the newest image of its kind.
+META_PACKAGES = ("linux-image-cloud-amd64", "linux-image-virtual", "linux-image-amd64")
+_IMAGE = re.compile(r"linux-image-\d\S+")
+Say = Callable[[str], None]
+
+
+def cache_root() -> Path:
+    """Folder for what is fetched once: $PARTYWALL_CACHE, /var/cache/partywall for root, else the user's own."""
+    if given := os.environ.get("PARTYWALL_CACHE"):
+        return Path(given)
+    if os.geteuid() == 0:
+        return Path("/var/cache/partywall")
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "partywall"
+
+
+@dataclass(frozen=True)
+class GuestKernel:
+    """A kernel image and the modules a guest needs, in the order in which they are inserted. source: where from."""
+
+    release: str
+    source: str
+    modules: tuple[str, ...]
+
+    @property
+    def folder(self) -> Path:
+        return cache_root() / "guest-kernel"
+
+    @property
+    def image(self) -> Path:
+        return self.folder / "vmlinuz"
+
+    def module_contents(self) -> dict[str, bytes]:
+        return {name: (self.folder / "modules" / name).read_bytes() for name in self.modules}
+
+    @classmethod
+    def prepared(cls) -> GuestKernel:
+        """The kernel that was prepared; CapabilityError if none was, or it cannot be read."""
+        folder = cache_root() / "guest-kernel"
+        try:
+            content = json.loads((folder / "kernel.json").read_text())
+            kernel = cls(content["release"], content["source"], tuple(content["modules"]))
+            for file in (kernel.image, *(folder / "modules" / name for name in kernel.modules)):
+                file.open("rb").close()
+        except FileNotFoundError as error:
+            raise CapabilityError(
+                f"no kernel for guests was prepared ({error.filename} is not there), so backend: qemu cannot run; "
+                "get one with: partywall vm prepare"
+            ) from None
+        except (OSError, ValueError, KeyError) as error:
+            raise CapabilityError(
+                f"the kernel for guests cannot be used: {folder}: {error}; get it again with: partywall vm prepare"
+            ) from None
+        return kernel
+
+
+def prepare(say: Say, *, image: Path | None = None, tree: Path | None = None, fetch: bool = False) -> GuestKernel:
+    """Gets a kernel for guests into the cache and returns it; CapabilityError if there is none to be had.
+
+    image and tree: a kernel and its /lib/modules/RELEASE to use. fetch: do not look at the host's own.
+    """
+    if platform.machine() != ARCHITECTURE:
+        raise CapabilityError(f"backend: qemu knows {ARCHITECTURE} hosts only, and this one is {platform.machine()}")
+    if image is not None and tree is not None:
+        return _keep(image, tree, tree.name, f"{image}")
+    if not fetch and (own := _own()):
+        say(f"using the host's own kernel, {own[0]}")
+        return _keep(*own, platform.release(), "the host's own")
+    return _fetched(say)
+
+
+def _own() -> tuple[Path, Path] | None:
+    image, tree = Path("/boot") / f"vmlinuz-{platform.release()}", Path("/lib/modules") / platform.release()
+    return (image, tree) if os.access(image, os.R_OK) and os.access(tree / "modules.builtin", os.R_OK) else None
+
+
+def _fetched(say: Say) -> GuestKernel:
+    for tool in ("apt-get", "apt-cache", "dpkg"):
+        if not shutil.which(tool):
+            raise CapabilityError(
+                f"this host's own kernel cannot be read, and there is no {tool} to fetch another; "
+                "name one: partywall vm prepare --kernel /boot/vmlinuz-… --modules /lib/modules/…"
+            )
+    package = _package()
+    with tempfile.TemporaryDirectory(prefix="partywall-kernel-") as name:
+        folder = Path(name)
+        say(f"fetching the package {package} (some 30 MB; it is unpacked, not installed)")
+        _run(["apt-get", "download", "-q", package], folder)
+        say("unpacking it")
+        _run(["dpkg", "-x", str(next(folder.glob("*.deb"))), "content"], folder)
+        # Since the merge of /usr, modules may lie in either place.
+        trees = [*folder.glob("content/lib/modules/*"), *folder.glob("content/usr/lib/modules/*")]
+        images = list(folder.glob("content/boot/vmlinuz-*"))
+        if not trees or not images:
+            raise CapabilityError(
+                f"the package {package} holds no kernel with modules; name one with --kernel and --modules"
+            )
+        return _keep(images[0], trees[0], trees[0].name, f"package {package}")
+
+
+def _package() -> str:
+    """The newest image of the first meta package that this host's package lists know."""
+    for meta in META_PACKAGES:
+        done = subprocess.run(["apt-cache", "depends", meta], capture_output=True, text=True, check=False)
+        if found := _IMAGE.findall(done.stdout):
+            return str(found[0])
+    raise CapabilityError(
+        f"the package lists know none of {', '.join(META_PACKAGES)}; run apt-get update, or name a kernel: "
+        "partywall vm prepare --kernel /boot/vmlinuz-… --modules /lib/modules/…"
+    )
+
+
+def _run(argv: list[str], folder: Path) -> None:
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        words = (done.stderr or done.stdout).strip().splitlines()
+        raise CapabilityError(f"{' '.join(argv[:2])}: {words[-1] if words else f'exit status {done.returncode}'}")
+
+
+def _keep(image: Path, tree: Path, release: str, source: str) -> GuestKernel:
+    """Copies what guests need into the cache; the folder is swapped in whole."""
+    try:
+        found = modules.collect(tree)
+        kernel = GuestKernel(release, source, tuple(found))
+        cache_root().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache_root(), prefix="new-kernel-") as name:
+            made = Path(name) / "made"
+            (made / "modules").mkdir(parents=True)
+            shutil.copyfile(image, made / "vmlinuz")
+            for file, content in found.items():
+                (made / "modules" / file).write_bytes(content)
+            (made / "kernel.json").write_text(json.dumps(asdict(kernel)))
+            if kernel.folder.exists():
+                kernel.folder.rename(Path(name) / "old")
+            made.rename(kernel.folder)
+    except OSError as error:
+        raise CapabilityError(
+            f"{error.filename}: {error.strerror}; name a kernel that can be read with --kernel and --modules, "
+            "and a folder of yours with $PARTYWALL_CACHE"
+        ) from error
+    return kernel

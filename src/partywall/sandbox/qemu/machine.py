@@ -1,0 +1,103 @@
+"""QEMU's command line from a sandbox's settings. Pure.
+
+Source: qemu(1) of version 7.2. `-nodefaults` leaves out all devices that are not asked for: each costs boot time and
+turns of the emulator's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from partywall.model.scenario import Disk
+from partywall.sandbox.base import Settings
+
+PROGRAM = "qemu-system-x86_64"
+PORT = "partywall.agent"
+MEMORY = 512 << 20
+# What a guest's kernel and initramfs keep for themselves, seen with 256 MiB to 1 GiB, rounded up.
+KERNEL_BYTES = 112 << 20
+# The first process is the agent itself; a panic ends QEMU, because it may not reboot. The watchdog of the clock is off:
+# it would take the time that a neighbour keeps a guest waiting for a fault of the time-stamp counter.
+KERNEL_ARGUMENTS = "console=ttyS0 quiet loglevel=4 panic=-1 tsc=reliable random.trust_cpu=on -- init"
+# scenario key → QEMU's throttling option
+_THROTTLES = {
+    "read_bps": "throttling.bps-read",
+    "write_bps": "throttling.bps-write",
+    "read_iops": "throttling.iops-read",
+    "write_iops": "throttling.iops-write",
+}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What one guest is made of.
+
+    qmp: number of the file descriptor on which QEMU speaks QMP. image: its disk, if any.
+    """
+
+    settings: Settings
+    accel: str
+    kernel: Path
+    initramfs: Path
+    console: Path
+    qmp: int
+    image: Path | None = None
+
+    @property
+    def vcpus(self) -> int:
+        return self.settings.vcpus or len(self.settings.cpus)
+
+    @property
+    def memory(self) -> int:
+        return self.settings.memory or MEMORY
+
+    def argv(self) -> list[str]:
+        """The command line. The agent's stream is QEMU's standard input and output."""
+        return [word for words in self._options() for word in words]
+
+    def _options(self) -> Iterator[tuple[str, ...]]:
+        # QEMU must not outlive who started it, however that ends.
+        yield ("setpriv", "--pdeathsig", "KILL", PROGRAM)
+        yield ("-name", f"partywall-{_plain(self.settings.name)},debug-threads=on")
+        yield ("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none")
+        yield ("-machine", "pc,graphics=off,vmport=off", *_accelerator(self.accel))
+        yield ("-smp", str(self.vcpus), "-m", f"{_mebibytes(self.memory)}M")
+        yield ("-kernel", str(self.kernel), "-initrd", str(self.initramfs), "-append", KERNEL_ARGUMENTS)
+        yield ("-chardev", f"file,id=console,path={_escaped(self.console)}", "-serial", "chardev:console")
+        yield ("-chardev", f"socket,id=qmp,fd={self.qmp}", "-mon", "chardev=qmp,mode=control")
+        yield ("-chardev", "stdio,id=agent,signal=off")
+        yield ("-device", "virtio-serial-pci", "-device", f"virtserialport,chardev=agent,name={PORT}")
+        yield ("-device", "virtio-balloon-pci,id=balloon")
+        if self.image is not None:
+            yield ("-drive", drive(self.image, self.settings.disk), "-device", "virtio-blk-pci,drive=disk")
+
+
+def drive(image: Path, disk: Disk | None) -> str:
+    """The -drive option of a guest's disk."""
+    disk = disk or Disk()
+    limits = [f"{option}={value}" for key, option in _THROTTLES.items() if (value := getattr(disk, key)) is not None]
+    return ",".join(
+        [f"file={_escaped(image)}", "if=none", "id=disk", "format=raw", f"cache={disk.cache or 'none'}", *limits]
+    )
+
+
+def _accelerator(accel: str) -> tuple[str, ...]:
+    if accel == "kvm":
+        return ("-accel", "kvm", "-cpu", "host")
+    # Kernels size their rings by the caches they are told of; the host's are those the memory really passes through.
+    return ("-accel", "tcg,thread=multi", "-cpu", "max,host-cache-info=on")
+
+
+def _mebibytes(size: int) -> int:
+    return -(-size // (1 << 20))
+
+
+def _plain(name: str) -> str:
+    return name.replace(",", "-")
+
+
+def _escaped(path: Path) -> str:
+    """QEMU doubles a comma that belongs to a value."""
+    return str(path).replace(",", ",,")

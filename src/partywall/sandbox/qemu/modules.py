@@ -1,0 +1,91 @@
+"""Which of a kernel's modules a guest needs, and in which order: read from the modules themselves.
+
+A package that is only unpacked has no modules.dep, which depmod writes when it is installed; but each module names what
+it depends on in its .modinfo section.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from partywall.errors import CapabilityError
+
+# A disk, the stream to the controller, memory that can be taken back, a network interface.
+WANTED = ("virtio_pci", "virtio_blk", "virtio_console", "virtio_balloon", "virtio_net")
+_DEPENDS = re.compile(rb"\0depends=([^\0]*)\0")
+
+
+def _unzstd(data: bytes) -> bytes:
+    try:
+        return subprocess.run(["zstd", "-dcq"], input=data, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CapabilityError(
+            f"modules of this kernel are compressed with zstd, which cannot be unpacked ({error}); apt-get install zstd"
+        ) from error
+
+
+_UNPACK: dict[str, Callable[[bytes], bytes]] = {
+    ".ko": bytes,
+    ".gz": gzip.decompress,
+    ".xz": lzma.decompress,
+    ".bz2": bz2.decompress,
+    ".zst": _unzstd,
+}
+
+
+def collect(tree: Path) -> dict[str, bytes]:
+    """Content of the modules below `tree` (a /lib/modules/RELEASE) that a guest needs, each after what it depends on.
+
+    CapabilityError if one is neither there nor built in.
+    """
+    files = {_name(path): path for path in tree.rglob("*.ko*") if path.suffix in _UNPACK}
+    return ordered(WANTED, lambda name: _read(files.get(name), name, tree), _built_in(tree))
+
+
+def ordered(
+    wanted: tuple[str, ...], read: Callable[[str], bytes], built_in: frozenset[str] = frozenset()
+) -> dict[str, bytes]:
+    """`wanted` and all they depend on, by file name, dependencies first."""
+    found: dict[str, bytes] = {}
+
+    def add(name: str) -> None:
+        if name in built_in or f"{name}.ko" in found:
+            return
+        content = read(name)
+        for other in depends(content):
+            add(other)
+        found[f"{name}.ko"] = content
+
+    for name in wanted:
+        add(name)
+    return found
+
+
+def depends(module: bytes) -> tuple[str, ...]:
+    """Names of the modules that this one needs."""
+    match = _DEPENDS.search(module)
+    names = match[1].decode().split(",") if match else []
+    return tuple(name.replace("-", "_") for name in names if name)
+
+
+def _read(path: Path | None, name: str, tree: Path) -> bytes:
+    if path is None:
+        raise CapabilityError(f"the kernel of {tree} has no module {name}, without which a guest cannot be driven")
+    return _UNPACK[path.suffix](path.read_bytes())
+
+
+def _name(path: Path) -> str:
+    return path.name.partition(".ko")[0].replace("-", "_")
+
+
+def _built_in(tree: Path) -> frozenset[str]:
+    listing = tree / "modules.builtin"
+    return (
+        frozenset(_name(Path(line)) for line in listing.read_text().splitlines()) if listing.exists() else frozenset()
+    )

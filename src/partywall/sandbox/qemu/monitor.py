@@ -1,0 +1,61 @@
+"""QEMU's own control channel (QMP), through qemu.qmp, as calls that wait.
+
+Deliberately not here: events. That a machine ended is seen by its process and its streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from typing import Any
+
+from qemu.qmp import QMPClient, QMPError
+
+from partywall.errors import TrialError
+
+TIMEOUT_S = 10.0
+# Every refused connection is logged by the library and told by us.
+logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)
+
+
+class Monitor:
+    """One QEMU's monitor, on our end of a pair of sockets."""
+
+    def __init__(self, name: str, ours: socket.socket) -> None:
+        self._name = name
+        self._socket = ours
+        self._runner = asyncio.Runner()
+        self._client = QMPClient(name)
+
+    def connect(self) -> None:
+        """Waits for QEMU's greeting; TrialError if it does not come."""
+        ours = self._socket
+        ours.setblocking(False)
+        self._run("greeting", lambda: self._client.connect(ours))
+
+    def execute(self, command: str, **arguments: Any) -> Any:
+        """A command's result; TrialError if QEMU refuses it, or is gone."""
+        return self._run(command, lambda: self._client.execute(command, arguments or None))
+
+    def vcpu_threads(self) -> list[int]:
+        """Numbers of the host's threads that are the guest's CPUs, in the order of the CPUs."""
+        return [cpu["thread-id"] for cpu in self.execute("query-cpus-fast")]
+
+    def close(self) -> None:
+        """Gives the channel up; QEMU stays as it is."""
+        with contextlib.suppress(QMPError, OSError, asyncio.TimeoutError, EOFError):
+            self._runner.run(asyncio.wait_for(self._client.disconnect(), TIMEOUT_S))
+        self._runner.close()
+        self._socket.close()
+
+    def _run(self, what: str, start: Any) -> Any:
+        async def bounded() -> Any:
+            return await asyncio.wait_for(start(), TIMEOUT_S)
+
+        try:
+            return self._runner.run(bounded())
+        except (QMPError, OSError, EOFError, TimeoutError) as error:
+            reason = str(error) or type(error).__name__
+            raise TrialError(f"sandbox {self._name}: QEMU's monitor: {what}: {reason}") from error

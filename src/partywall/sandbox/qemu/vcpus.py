@@ -1,0 +1,80 @@
+"""Where a guest's threads run, and how much its virtual CPUs get: affinity, and one cgroup for all vCPU threads.
+
+A container's limit is for all it does; a guest's is for its virtual CPUs, and the emulator's own threads are kept
+elsewhere. In version 1 single threads may be in a cgroup of the cpu controller; in version 2 that takes a threaded one.
+Kernel documentation: cgroup-v1/cgroups.rst, cgroup-v2.rst (Threads).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from partywall.errors import CapabilityError
+from partywall.sandbox import oci
+from partywall.sandbox.cgroups import Cgroups
+
+_THREADED = "vcpus"
+
+
+def pin(pid: int, vcpus: Sequence[int], cpus: Sequence[int], host_cpus: Sequence[int]) -> None:
+    """Virtual CPU k to the k-th of `cpus`, round and round; every other thread of the process to `host_cpus`."""
+    for thread in sorted(int(folder.name) for folder in Path(f"/proc/{pid}/task").iterdir()):
+        where = {cpus[vcpus.index(thread) % len(cpus)]} if thread in vcpus else set(host_cpus)
+        os.sched_setaffinity(thread, where)
+
+
+@dataclass(frozen=True)
+class VcpuGroup:
+    """The cgroup of a guest's vCPU threads. path: the sandbox's cgroup below every hierarchy's root."""
+
+    cgroups: Cgroups
+    path: str
+
+    @property
+    def folder(self) -> Path:
+        """Where the cpu controller's files are."""
+        below = self.path.lstrip("/")
+        if self.cgroups.is_v2 and self.cgroups.unified is not None:
+            return self.cgroups.unified / below / _THREADED
+        if "cpu" in self.cgroups.v1:
+            return self.cgroups.v1["cpu"] / below
+        raise CapabilityError(
+            "this host has no cgroup cpu controller, so a guest's CPU limit or weight cannot be set; "
+            "mount cgroup version 2"
+        )
+
+    def create(self, pid: int, vcpus: Sequence[int]) -> None:
+        """Makes the group and moves the vCPU threads of process `pid` into it."""
+        folder = self.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.cgroups.is_v2:
+            self._make_threaded(folder, pid)
+        for thread in vcpus:
+            (folder / ("cgroup.threads" if self.cgroups.is_v2 else "tasks")).write_text(str(thread))
+
+    def _make_threaded(self, folder: Path, pid: int) -> None:
+        """The process lives in the parent, from which the controller is handed down; its threads may then be split."""
+        parent, top = folder.parent, self.cgroups.unified
+        for above in reversed([p for p in parent.parents if top is not None and p.is_relative_to(top)]):
+            (above / "cgroup.subtree_control").write_text("+cpu")
+        (parent / "cgroup.procs").write_text(str(pid))
+        (folder / "cgroup.type").write_text("threaded")
+        (parent / "cgroup.subtree_control").write_text("+cpu")
+
+    def set(self, cpus: Sequence[int], limit: float | None, weight: float | None) -> None:
+        """Ceiling and weight, as a container on the same CPUs would have them."""
+        for name, value in files(cpus, limit, weight, v2=self.cgroups.is_v2).items():
+            (self.folder / name).write_text(value)
+
+
+def files(cpus: Sequence[int], limit: float | None, weight: float | None, *, v2: bool) -> dict[str, str]:
+    """Names and contents of the cpu controller's files, by the same arithmetic as for containers. Pure."""
+    resources = oci.cpu(cpus, limit, weight, v2=v2)
+    quota, period = resources["cpu"]["quota"], resources["cpu"]["period"]
+    if v2:
+        return {"cpu.max": f"{quota} {period}", **resources["unified"]}
+    shares = resources["cpu"]["shares"]
+    return {"cpu.cfs_period_us": str(period), "cpu.cfs_quota_us": str(quota), "cpu.shares": str(shares)}

@@ -1,0 +1,152 @@
+"""A real guest on this host: it comes up, works, tells the host's time, is held to its limits and leaves nothing."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from partywall.errors import CapabilityError, TrialError
+from partywall.model.plan import Limits
+from partywall.sandbox import Label, Settings, cgroups, make, qemu, reaper
+from partywall.sandbox.label import VARIABLE
+
+
+def lacking():
+    if os.geteuid() != 0:
+        return "root"
+    try:
+        qemu.version()
+        qemu.GuestKernel.prepared()
+    except CapabilityError as error:
+        return str(error)
+    return ""
+
+
+pytestmark = [pytest.mark.host, pytest.mark.skipif(bool(lacking()), reason=f"guests need: {lacking()}")]
+
+
+def labelled(run):
+    return [
+        folder.name
+        for folder in Path("/proc").glob("[0-9]*")
+        if f"{VARIABLE}={run}".encode() in _environment(folder) and folder.name != str(os.getpid())
+    ]
+
+
+def _environment(folder):
+    try:
+        return (folder / "environ").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.fixture(scope="module")
+def guest(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("guest")
+    before = os.environ.get("PARTYWALL_STATE")
+    os.environ["PARTYWALL_STATE"] = str(folder / "state")
+    label = Label.create(f"test-guest-{os.getpid()}", Path("/var/tmp"))
+    sandbox = make(Settings(name="guest", backend="qemu", cpus=(0,)), label)
+    sandbox.messages = []
+    try:
+        sandbox.start(lambda method, params: sandbox.messages.append((method, params)))
+        sandbox.settle()
+        yield sandbox
+    finally:
+        sandbox.stop()
+        reaper.clean(label)
+        if before is None:
+            del os.environ["PARTYWALL_STATE"]
+        else:
+            os.environ["PARTYWALL_STATE"] = before
+
+
+def slices_until(guest, condition, timeout_s=60):
+    deadline = time.monotonic() + timeout_s
+    while not condition(found := [s for m, p in guest.messages if m == "slices" for s in p["slices"]]):
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.02)
+    return found
+
+
+def start(guest, kernel, **params):
+    guest.messages.clear()
+    work = {"kernel": {"name": kernel, "params": params}}
+    guest.client.call("workload.start", timeout_s=60, id="w", work=work, pace="flat_out", work_dir=guest.work_dir)
+
+
+def test_slices_of_a_guest_lie_on_the_hosts_grid_and_in_its_time(guest):
+    assert guest.clock_error_ns() < 1_000_000
+    before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    start(guest, "integer")
+    found = slices_until(guest, lambda slices: len(slices) >= 5)
+    after = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    guest.client.call("workload.stop", id="w")
+    assert all(before - 1_000_000 < s["start_ns"] < s["end_ns"] < after + 1_000_000 for s in found)
+    # Cut at multiples of 10 ms, but for the operation that was under way.
+    assert sum(s["end_ns"] % 10_000_000 < 5_000_000 for s in found) >= len(found) / 2
+    assert sum(s["work"] for s in found) > 0
+
+
+def test_the_disk_of_a_guest_is_worked_on_in_its_own_file_system(guest):
+    start(guest, "disk-direct-write", file_bytes=4 << 20)
+    assert sum(s["work"] for s in slices_until(guest, lambda slices: len(slices) >= 3)) > 0
+    guest.client.call("workload.stop", id="w")
+    assert (guest.label.work / "guest" / "disk.img").stat().st_blocks > 0
+
+
+def test_a_limit_holds_the_vcpu_thread_and_is_lifted_again(guest):
+    if "cpu" not in cgroups.read().v1 and not cgroups.read().is_v2:
+        pytest.skip("no cgroup cpu controller")
+    thread = guest.cgroup_member
+
+    def used_ns(seconds):
+        began, from_ns = runtime_ns(guest.pid, thread), time.monotonic_ns()
+        time.sleep(seconds)
+        return (runtime_ns(guest.pid, thread) - began) / (time.monotonic_ns() - from_ns)
+
+    start(guest, "integer")
+    guest.limit(Limits(cpu_limit=0.2))
+    assert used_ns(1.0) < 0.3
+    guest.limit(Limits())
+    assert used_ns(0.5) > 0.2
+    guest.client.call("workload.stop", id="w")
+
+
+def runtime_ns(pid, thread):
+    return int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[0])
+
+
+def test_its_clock_cannot_be_shifted_under_a_workload(guest):
+    start(guest, "integer")
+    with pytest.raises(Exception, match="while workloads run"):
+        guest.client.call("clock.adjust", shift_ns=1)
+    guest.client.call("workload.stop", id="w")
+
+
+@pytest.mark.usefixtures("guest")
+def test_a_guest_whose_kernel_panics_is_told_with_the_end_of_its_console(monkeypatch):
+    # Its first process needs libraries that the initramfs does not hold.
+    monkeypatch.setenv("PARTYWALL_AGENT", shutil.which("true"))
+    label = Label.create(f"test-panic-{os.getpid()}", Path("/var/tmp"))
+    try:
+        with pytest.raises(TrialError, match=r"(?s)did not come up.*console ended with.*Kernel panic"):
+            make(Settings(name="guest", backend="qemu", cpus=(0,), files=False), label).start(lambda *_: None)
+    finally:
+        reaper.clean(label)
+    assert labelled(label.run) == []
+
+
+@pytest.mark.usefixtures("guest")
+def test_the_reaper_takes_a_guest_whose_controller_forgot_it():
+    label = Label.create(f"test-orphan-{os.getpid()}", Path("/var/tmp"))
+    orphan = make(Settings(name="guest", backend="qemu", cpus=(0,)), label)
+    orphan.launch(lambda *_: None)
+    assert labelled(label.run)
+    reaped = reaper.clean(label)
+    assert labelled(label.run) == []
+    assert reaped.left == ()
+    assert not label.work.exists()
+    orphan.stop()

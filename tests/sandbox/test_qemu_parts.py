@@ -1,0 +1,234 @@
+"""The parts of the qemu backend that touch no host: archives, modules, command lines, clocks, choices."""
+
+import dataclasses
+import itertools
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partywall.errors import CapabilityError
+from partywall.model.scenario import Disk
+from partywall.sandbox import Settings
+from partywall.sandbox.qemu import accelerator, clock, kernel
+from partywall.sandbox.qemu.initramfs import initramfs
+from partywall.sandbox.qemu.machine import Machine, drive
+from partywall.sandbox.qemu.modules import collect, depends, ordered
+from partywall.sandbox.qemu.vcpus import files
+
+MACHINE = Machine(
+    settings=Settings(name="victim", backend="qemu", cpus=(2, 3), memory=300_000_000),
+    accel="tcg",
+    kernel=Path("/cache/vmlinuz"),
+    initramfs=Path("/run/initramfs"),
+    console=Path("/run/a,b/console"),
+    qmp=7,
+)
+
+
+def unpacked(archive):
+    """Names with mode and content, as the kernel reads them."""
+    found, at = {}, 0
+    while at < len(archive):
+        assert archive[at : at + 6] == b"070701"
+        fields = [int(archive[at + 6 + 8 * n : at + 14 + 8 * n], 16) for n in range(13)]
+        mode, size, length = fields[1], fields[6], fields[11]
+        name = archive[at + 110 : at + 110 + length - 1].decode()
+        body = at + -(-(110 + length) // 4) * 4
+        if name == "TRAILER!!!":
+            return found
+        found[name] = (mode, archive[body : body + size])
+        at = body + -(-size // 4) * 4
+    raise AssertionError("the archive has no end")
+
+
+@given(
+    st.binary(max_size=50), st.dictionaries(st.from_regex(r"[a-z_]{1,9}\.ko", fullmatch=True), st.binary(max_size=30))
+)
+def test_an_initramfs_is_read_back_with_agent_modules_and_their_order(agent, modules):
+    found = unpacked(initramfs(agent, modules))
+    assert found["init"] == (0o100755, agent)
+    assert {name: found[f"lib/modules/{name}"][1] for name in modules} == modules
+    assert found["lib/modules/order"][1].decode().splitlines() == list(modules)
+    assert found["dev/console"][0] == 0o20600
+    for name in found:
+        assert "/" not in name or name.rpartition("/")[0] in found or name.startswith("dev/"), name
+
+
+@given(st.dictionaries(st.sampled_from("abcdefgh"), st.sets(st.sampled_from("abcdefgh")), min_size=8, max_size=8))
+def test_modules_come_after_all_they_depend_on(needs):
+    # A later letter may need earlier ones only, so that nothing goes round in a circle.
+    needs = {name: {other for other in others if other < name} for name, others in needs.items()}
+    found = list(ordered(tuple(needs), lambda name: b"\0depends=" + ",".join(sorted(needs[name])).encode() + b"\0"))
+    assert sorted(found) == sorted(f"{name}.ko" for name in needs)
+    for name, others in needs.items():
+        assert all(found.index(f"{other}.ko") < found.index(f"{name}.ko") for other in others)
+
+
+def test_dashes_in_a_dependency_mean_underscores():
+    assert depends(b"x\0depends=virtio-ring,failover\0name=y\0") == ("virtio_ring", "failover")
+
+
+def test_a_kernel_without_a_needed_module_is_named(tmp_path):
+    with pytest.raises(CapabilityError, match=r"no module virtio_\w+"):
+        collect(tmp_path)
+
+
+def test_modules_that_are_built_in_are_not_looked_for():
+    assert ordered(("virtio",), lambda name: pytest.fail(name), frozenset({"virtio"})) == {}
+
+
+def test_a_machine_has_what_its_settings_say():
+    argv = MACHINE.argv()
+    after = dict(itertools.pairwise(argv))
+    assert argv[:4] == ["setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64"]
+    assert after["-smp"] == "2"
+    assert after["-m"] == "287M"
+    assert after["-accel"].startswith("tcg")
+    assert "file,id=console,path=/run/a,,b/console" in argv
+    assert not any(word.startswith("virtio-blk") for word in argv)
+    more = dataclasses.replace(MACHINE, accel="kvm", image=Path("/work/disk.img")).argv()
+    assert "kvm" in more
+    assert any(word.startswith("virtio-blk") for word in more)
+
+
+def test_a_disk_is_throttled_and_cached_as_asked():
+    option = drive(Path("/d"), Disk(read_bps=1000, write_iops=7, cache="writeback"))
+    assert option == (
+        "file=/d,if=none,id=disk,format=raw,cache=writeback,throttling.bps-read=1000,throttling.iops-write=7"
+    )
+    assert "cache=none" in drive(Path("/d"), None)
+
+
+def test_limits_of_vcpu_threads_are_those_of_a_container():
+    v1 = {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "50000", "cpu.shares": "1024"}
+    assert files((0, 1), 0.25, None, v2=False) == v1
+    assert files((0,), 0.25, 300, v2=True) == {"cpu.max": "25000 100000", "cpu.weight": "300"}
+
+
+# Clocks
+
+
+class Guest:
+    """A guest's clock that is ahead by `ahead_ns` and too fast by `drift_ppb`; a round trip takes what chance says."""
+
+    def __init__(self, ahead_ns, drift_ppb, delays):
+        self.now_ns = 1_000_000_000
+        self._began_ns, self._ahead, self._rate = self.now_ns, float(ahead_ns), drift_ppb
+        self._delays = delays
+
+    def advance(self, ns):
+        self._ahead += ns * self._rate / 1e9
+        self.now_ns += ns
+
+    @property
+    def error_ns(self):
+        return self._ahead
+
+    def call(self, method, **params):
+        there, back = next(self._delays)
+        if method == "clock.adjust":
+            self._ahead += params.get("shift_ns", 0)
+            if "frequency_ppb" in params:
+                self._rate += params["frequency_ppb"] - getattr(self, "_set", 0)
+                self._set = params["frequency_ppb"]
+            return {"monotonic_ns": 0}
+        self.advance(there)
+        told = round(self.now_ns + self._ahead)
+        self.advance(back)
+        return {"monotonic_ns": told}
+
+
+@given(
+    st.integers(-(10**12), 10**12),
+    st.integers(-40_000, 40_000),
+    st.integers(0, 2**32),
+    st.sampled_from([100_000, 400_000, 20_000_000]),
+)
+def test_a_clock_stays_within_the_bound_that_is_told_of_it(ahead_ns, drift_ppb, seed, slow_ns):
+    chance = random.Random(seed)
+
+    def delays():
+        while True:
+            slow = chance.random() < 0.5
+            yield (
+                chance.randint(50_000, slow_ns if slow else 90_000),
+                chance.randint(50_000, slow_ns if slow else 90_000),
+            )
+
+    guest = Guest(ahead_ns, drift_ppb, delays())
+    kept = clock.GuestClock(guest.call, lambda: guest.now_ns)
+    kept.shift()
+    for _ in range(30):
+        guest.advance(2_000_000_000)
+        bound_ns = kept.keep()
+        assert abs(guest.error_ns) <= bound_ns + 1
+    assert bound_ns < 2_000_000
+
+
+def test_trips_that_contradict_each_other_leave_the_shortest():
+    assert clock.offset_of([(0, 100, 10), (20, 1000, 24)]) == clock.Offset(24, 976, 980)
+
+
+# Choices
+
+
+def test_kvm_is_tried_once_and_what_came_of_it_is_remembered(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path))
+    monkeypatch.setattr(accelerator, "qemu_version", lambda: "7.2")
+    device = tmp_path / "kvm"
+    device.touch()
+    tried = []
+
+    def carries():
+        tried.append(1)
+        return False
+
+    for _ in range(2):
+        chosen = accelerator.choose("auto", carries, device)
+        assert (chosen.name, "did not come up" in chosen.why) == ("tcg", True)
+    assert len(tried) == 1
+    with pytest.raises(CapabilityError, match=r"accel: kvm .* use accel: tcg"):
+        accelerator.choose("kvm", carries, device)
+    monkeypatch.setattr(accelerator, "qemu_version", lambda: "8.0")
+    accelerator.choose("auto", carries, device)
+    assert len(tried) == 2
+
+
+def test_without_the_device_nothing_is_tried(tmp_path):
+    chosen = accelerator.choose("auto", lambda: pytest.fail("it was tried"), tmp_path / "kvm")
+    assert (chosen.name, "there is no" in chosen.why) == ("tcg", True)
+    assert accelerator.choose("tcg", lambda: pytest.fail("it was tried")).name == "tcg"
+
+
+def test_a_kernel_that_was_not_prepared_or_is_broken_is_told_with_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_CACHE", str(tmp_path))
+    with pytest.raises(CapabilityError, match=r"no kernel .* partywall vm prepare"):
+        kernel.GuestKernel.prepared()
+    folder = tmp_path / "guest-kernel"
+    folder.mkdir()
+    (folder / "kernel.json").write_text(json.dumps({"release": "6", "source": "here", "modules": ["a.ko"]}))
+    with pytest.raises(CapabilityError, match=r"vmlinuz is not there"):
+        kernel.GuestKernel.prepared()
+    (folder / "kernel.json").write_text("{")
+    with pytest.raises(CapabilityError, match=r"cannot be used"):
+        kernel.GuestKernel.prepared()
+
+
+def test_a_prepared_kernel_replaces_the_one_before_whole(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_CACHE", str(tmp_path / "cache"))
+    tree = tmp_path / "6.1-test"
+    tree.mkdir()
+    names = ("virtio_pci", "virtio_blk", "virtio_console", "virtio_balloon", "virtio_net")
+    for name in names:
+        (tree / f"{name}.ko").write_bytes(b"\0depends=\0" + name.encode())
+    for content in (b"old", b"new"):
+        (tmp_path / "vmlinuz").write_bytes(content)
+        made = kernel.prepare(lambda _: None, image=tmp_path / "vmlinuz", tree=tree)
+    assert made == kernel.GuestKernel.prepared()
+    assert made.image.read_bytes() == b"new"
+    assert list(made.module_contents()) == [f"{name}.ko" for name in names]
+    assert [path.name for path in made.folder.parent.iterdir()] == ["guest-kernel"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from partywall.model.plan import Slot, Treatment, Trial
 
 # Of a trial's time, what long blocks take: more where some treatments are measured in them alone.
-LONG_SHARE = 1 / 3
+LONG_SHARE = 1 / 4
 LONG_SHARE_WITH_SLOW = 1 / 2
 
 

@@ -163,21 +163,23 @@ def _cell(
         carry_over=lasting,
         seen=seen,
         latency_seen=latency.outside(impacts, latency_bands),
-        uncontrolled=tuple(_uncontrolled(trial, treatment)),
+        uncontrolled=tuple(_uncontrolled(trial, treatment, long=pair.long)),
         warnings=tuple(warn for warn, holds in raised.items() if holds) + _disturbances(watched),
     )
 
 
-def _uncontrolled(trial: Trial, treatment: Treatment) -> Iterator[str]:
-    """In what the null aggressor of the same limits differs from an aggressor, besides its pressure."""
+def _uncontrolled(trial: Trial, treatment: Treatment, *, long: bool) -> Iterator[str]:
+    """In what the null aggressor of the same limits differs from an aggressor, besides its pressure.
+
+    long: in long blocks, whose slots are alike.
+    """
     nulls = (t for t in trial.treatments if t.role == "null" and t.victim_limits == treatment.victim_limits)
     null = next(nulls, None)
     if treatment.aggressor is None or null is None:
         return
-    for what, own, control in (
-        ("guard", treatment.guard_ns, null.guard_ns),
-        ("slot", treatment.slot_ns, null.slot_ns),
-    ):
+    differ = [("guard", treatment.guard_ns, null.guard_ns)]
+    differ += [] if long else [("slot", treatment.slot_ns, null.slot_ns)]
+    for what, own, control in differ:
         if own != control:
             yield f"{what} {own / 1e6:g} ms, not {control / 1e6:g}"
     cpus = trial.aggressor_cpus.get(treatment.aggressor, ())

@@ -60,8 +60,10 @@ def changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
 
 def names() -> tuple[str, ...]:
     """The scenarios that ship with Partywall, by name."""
-    found = resources.files("partywall").joinpath("scenarios").iterdir()
-    return tuple(sorted(entry.name.removesuffix(".yaml") for entry in found if entry.name.endswith(".yaml")))
+    folder = resources.files("partywall").joinpath("scenarios")
+    found = [entry.name for entry in folder.iterdir()]
+    found += [f"papers/{entry.name}" for entry in folder.joinpath("papers").iterdir()]
+    return tuple(sorted(name.removesuffix(".yaml") for name in found if name.endswith(".yaml")))
 
 
 def find(name_or_path: str) -> FilePath:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from partywall import units
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
 from partywall.clock import Clock, Monotonic
@@ -24,6 +25,8 @@ from partywall.trace.clock import Alignment
 
 ROUNDS_AT_START = 20
 CLOCK_EVERY_NS = 1_000_000_000
+# A relay speaks five times a second, if only to say that it saw nothing; what others saw is held back for it.
+SILENCE_MOST_NS = 10_000_000_000
 REPORT_NS = 1_000_000_000
 RING_BYTES = 4 << 20
 SLOWEST = 20
@@ -43,7 +46,8 @@ class _Relay:
     alignment: Alignment
     counted: tuple[Missed, ...]
     reported: tuple[Missed, ...]
-    asked_ns: int = 0
+    asked_ns: int
+    heard_ns: int
 
 
 class Session:
@@ -133,7 +137,8 @@ class Session:
             alignment = Alignment(client, self._clock)
             alignment.ask(ROUNDS_AT_START)
             none = (Missed(),) * len(mine)
-            relay = _Relay(name, client, mine, alignment, none, none, self._clock.now_ns())
+            now_ns = self._clock.now_ns()
+            relay = _Relay(name, client, mine, alignment, none, none, asked_ns=now_ns, heard_ns=now_ns)
             self._relays[name] = relay
             self._told(relay)
         # The host first, so that records find it ready; relays' hooks come a moment later.
@@ -208,6 +213,7 @@ class Session:
         """Adds what relays say of their hops, and lets them follow the sampling."""
         missed = list(report.hops)
         for relay in self._relays.values():
+            self._check_heard(relay)
             for at, theirs in zip(relay.hops, _since(relay.counted, relay.reported), strict=True):
                 missed[at] = theirs
             relay.reported = relay.counted
@@ -218,7 +224,16 @@ class Session:
         flows, self._flows = (*report.flows, *self._flows), []
         self._sink(report.model_copy(update={"hops": tuple(missed), "flows": flows}))
 
+    def _check_heard(self, relay: _Relay) -> None:
+        silent_ns = self._clock.now_ns() - relay.heard_ns
+        if silent_ns > SILENCE_MOST_NS:
+            raise TrialError(
+                f"the agent of {relay.name} has sent nothing for {units.format_duration(silent_ns)}, so nothing can be "
+                "matched; check the connection to it"
+            )
+
     def _feed(self, relay: _Relay, params: dict[str, Any]) -> None:
+        relay.heard_ns = self._clock.now_ns()
         if self._clock.now_ns() - relay.asked_ns > CLOCK_EVERY_NS:
             relay.asked_ns = self._clock.now_ns()
             relay.alignment.ask()

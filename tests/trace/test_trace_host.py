@@ -193,7 +193,7 @@ def test_a_run_directory_holds_report_findings_and_packets(path, tmp_path):
     stop = threading.Event()
 
     def keep_sending():
-        while not stop.is_set():
+        while not stop.wait(0.2):
             send(50)
 
     sender = threading.Thread(target=keep_sending)

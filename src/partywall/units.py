@@ -13,6 +13,7 @@ _NUMBER = re.compile(r"^\s*([+-]?(?:\d+(?:[_\d]*)(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d
 _CPU_RANGE = re.compile(r"^\s*([0-9]{1,5})\s*(?:-\s*([0-9]{1,5})\s*)?$")
 CPU_MAX = 8191
 
+_DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _SECONDS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
 _SECONDS |= {"m": 60 * 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 _BYTES = {"": 1, "B": 1}
@@ -64,6 +65,37 @@ def parse_share(value: str | float) -> float:
 def parse_bps(value: str | float) -> int:
     """'5MB/s' → bytes a second (disk rates; network rates in bit/s are another unit)."""
     return parse_bytes(str(value).strip().removesuffix("/s"))
+
+
+def parse_bit_rate(value: str | float) -> int:
+    """'150Mbit/s', '1Gbit/s' → bit/s. A bare number is refused: bits and bytes are confused too easily."""
+    number, unit = _split(str(value), "a bit rate", "150Mbit/s or 1Gbit/s")
+    prefix = unit.removesuffix("/s").removesuffix("ps").removesuffix("it").removesuffix("b")
+    known = unit.removesuffix("/s").endswith("bit") or unit.endswith("bps")
+    if not known or prefix not in _DECIMAL:
+        raise ValueError(f"{value!r} is not a bit rate; write bit/s, kbit/s, Mbit/s or Gbit/s, for example 150Mbit/s")
+    return round(number * _DECIMAL[prefix])
+
+
+def parse_packet_rate(value: str | float) -> int:
+    """'20k/s', '20kp/s', 20000 → packets a second."""
+    number, unit = _split(str(value), "a packet rate", "20k/s or 20000")
+    prefix = unit.removesuffix("/s").removesuffix("ps").removesuffix("p")
+    if prefix not in _DECIMAL:
+        raise ValueError(f"{value!r} is not a packet rate; write for example 20k/s or 20000")
+    return round(number * _DECIMAL[prefix])
+
+
+def format_bit_rate(bps: float) -> str:
+    """A bit rate as one reads it: '150 Mbit/s'."""
+    divisor, prefix = decimal_prefix(bps)
+    return f"{bps / divisor:.4g} {prefix}bit/s"
+
+
+def format_packet_rate(pps: float) -> str:
+    """A packet rate as one reads it: '20 kp/s'."""
+    divisor, prefix = decimal_prefix(pps)
+    return f"{pps / divisor:.4g} {prefix}p/s"
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from typing import IO, Any, cast
 from partywall.errors import AgentError
 
 PROTOCOL = 1
-NOTIFICATIONS = ("slices", "output", "usage", "sample", "trace", "trace_records", "load", "ended")
+NOTIFICATIONS = ("slices", "output", "usage", "sample", "trace", "trace_records", "load", "guard", "ended")
 
 # Facts of a large host are a long line; more is no agent's.
 LINE_MAX = 64 << 20

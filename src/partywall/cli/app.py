@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from partywall import __version__, pipeline, units
-from partywall.cli import show
+from partywall.cli import guard, show
 from partywall.cli.kernel import PARAMETERS, WorkDir, probe, stress
 from partywall.cli.live import Live, Steps
 from partywall.cli.trace import report as report_trace
@@ -35,6 +35,7 @@ app = typer.Typer(
 scenarios = typer.Typer(help="Check, list and describe scenarios.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(scenarios, name="scenario")
 app.add_typer(vm, name="vm")
+app.add_typer(guard.app, name="guard")
 app.command(context_settings=PARAMETERS)(probe)
 app.command(context_settings=PARAMETERS)(stress)
 app.command()(trace)

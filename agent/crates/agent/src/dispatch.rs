@@ -6,12 +6,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use partywall_clock as clock;
 use partywall_facts as facts;
+use partywall_guard::Guard;
 use partywall_kernels as kernels;
 use partywall_monitor::{CounterInfo, Missing};
 use partywall_wire::trace::{TraceClosed, TraceFeed, TraceSample, TraceStart, TraceStarted};
 use partywall_wire::{
-    Calibrate, Calibrated, Clock, ClockAdjust, Event, Fault, Hello, HelloReply, MemoryCheck, MonitorAt, MonitorStart, Outcome, Request,
-    Response, Schedule, Start, Stop, Stopped, CODE_FAILED, CODE_METHOD, CODE_PARAMS, PROTOCOL,
+    Calibrate, Calibrated, Clock, ClockAdjust, Event, Fault, GuardRemove, GuardRemoved, GuardStart, GuardStarted, Hello, HelloReply,
+    MemoryCheck, MonitorAt, MonitorStart, Outcome, Request, Response, Schedule, Start, Stop, Stopped, CODE_FAILED, CODE_METHOD,
+    CODE_PARAMS, PROTOCOL,
 };
 use schemars::{schema_for, JsonSchema};
 use serde::de::DeserializeOwned;
@@ -32,6 +34,7 @@ struct State {
     workloads: BTreeMap<String, Workload>,
     monitors: BTreeMap<String, Monitor>,
     traces: BTreeMap<String, Trace>,
+    guards: BTreeMap<String, Guard>,
 }
 
 impl Shared {
@@ -41,7 +44,9 @@ impl Shared {
 
     /// Blocks while there is nothing to flush, so that an idle agent sleeps.
     pub(crate) fn wait_for_work(&self) {
-        let idle = |state: &mut State| state.workloads.is_empty() && state.monitors.is_empty() && state.traces.is_empty();
+        let idle = |state: &mut State| {
+            state.workloads.is_empty() && state.monitors.is_empty() && state.traces.is_empty() && state.guards.is_empty()
+        };
         drop(self.0 .1.wait_while(self.state(), idle).unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -52,6 +57,7 @@ impl Shared {
         state.workloads.retain(|id, workload| !workload.take_events(id, &mut events));
         state.monitors.iter().for_each(|(id, monitor)| monitor.take_events(id, &mut events));
         state.traces.iter().for_each(|(id, trace)| trace.take_events(id, &mut events));
+        state.guards.iter().for_each(|(id, guard)| events.extend(guard_events(id, guard)));
         events
     }
 }
@@ -96,6 +102,9 @@ impl Agent {
             "monitor.start" => answer(params, |start: MonitorStart| self.watch(&start)),
             "monitor.schedule" => answer(params, |at: MonitorAt| self.watch_at(&at)),
             "monitor.stop" => answer(params, |stop: Stop| self.unwatch(&stop)),
+            "guard.start" => answer(params, |start: GuardStart| self.guard(&start)),
+            "guard.stop" => answer(params, |stop: Stop| self.unguard(&stop)),
+            "guard.remove" => answer(params, |remove: GuardRemove| partywall_guard::remove(&remove).map_err(|e| failed(e.to_string()))),
             "trace.start" => answer(params, |start: TraceStart| self.trace(&start)),
             "trace.feed" => answer(params, |feed: TraceFeed| self.with_trace(&feed.id, |trace| trace.feed(&feed).map(|()| Outcome {}))),
             "trace.sample" => {
@@ -176,6 +185,25 @@ impl Agent {
         monitor.map(|_| Outcome {}).ok_or_else(|| failed(format!("no monitor {:?} is running", stop.id)))
     }
 
+    fn guard(&self, start: &GuardStart) -> Result<GuardStarted, Fault> {
+        if self.shared.state().guards.contains_key(&start.id) {
+            return Err(failed(format!("guard {:?} is running already", start.id)));
+        }
+        let guard = Guard::start(start).map_err(|error| failed(error.to_string()))?;
+        let started = GuardStarted { excess: guard.excess().to_vec() };
+        self.shared.state().guards.insert(start.id.clone(), guard);
+        self.shared.0 .1.notify_all();
+        Ok(started)
+    }
+
+    /// Ends the loop; hooks and rates stay until `guard.remove`.
+    fn unguard(&self, stop: &Stop) -> Result<Outcome, Fault> {
+        let guard = self.shared.state().guards.remove(&stop.id);
+        let guard = guard.ok_or_else(|| failed(format!("no guard {:?} is running", stop.id)))?;
+        guard_events(&stop.id, &guard).iter().try_for_each(|event| self.sender.notify(event)).map_err(|error| failed(error.to_string()))?;
+        Ok(Outcome {})
+    }
+
     fn trace(&self, start: &TraceStart) -> Result<TraceStarted, Fault> {
         if self.shared.state().traces.contains_key(&start.id) {
             return Err(failed(format!("trace {:?} is running already", start.id)));
@@ -211,6 +239,18 @@ impl Agent {
         let workload = state.workloads.get_mut(id).ok_or_else(|| failed(format!("no workload {id:?} is running")))?;
         act(workload).map_err(|why| failed(format!("workload {id:?}: {why}")))
     }
+}
+
+fn guard_events(id: &str, guard: &Guard) -> Vec<Event> {
+    let event = |report: partywall_guard::Report| Event::Guard {
+        id: id.into(),
+        from_ns: report.from_ns,
+        at_ns: report.at_ns,
+        rows: report.rows,
+        notes: report.notes,
+        round_ns_max: report.round_ns_max,
+    };
+    guard.take_reports().into_iter().map(event).collect()
 }
 
 fn greet(hello: &Hello) -> Result<HelloReply, Fault> {
@@ -282,6 +322,9 @@ pub(crate) fn schema() -> Value {
             "workload.start": { "params": schema_for!(Start), "result": schema_for!(partywall_wire::Started) },
             "workload.calibrate": { "params": schema_for!(Calibrate), "result": schema_for!(Calibrated) },
             "workload.schedule": { "params": schema_for!(Schedule), "result": schema_for!(Outcome) },
+            "guard.start": { "params": schema_for!(GuardStart), "result": schema_for!(GuardStarted) },
+            "guard.stop": { "params": schema_for!(Stop), "result": schema_for!(Outcome) },
+            "guard.remove": { "params": schema_for!(GuardRemove), "result": schema_for!(GuardRemoved) },
             "trace.start": { "params": schema_for!(TraceStart), "result": schema_for!(TraceStarted) },
             "trace.feed": { "params": schema_for!(TraceFeed), "result": schema_for!(Outcome) },
             "trace.sample": { "params": schema_for!(TraceSample), "result": schema_for!(Outcome) },

@@ -13,6 +13,7 @@ use crate::{Namespace, NAME_PREFIX};
 
 const NEW_QDISC: u16 = 36;
 const DELETE_QDISC: u16 = 37;
+const GET_QDISC: u16 = 38;
 const NEW_FILTER: u16 = 44;
 const DELETE_FILTER: u16 = 45;
 const GET_FILTER: u16 = 46;
@@ -32,6 +33,13 @@ const CLSACT: u32 = 0xffff_fff1;
 const CLSACT_HANDLE: u32 = 0xffff_0000;
 /// `ETH_P_ALL`, in network order.
 const EVERY_PROTOCOL: u32 = (3u16).to_be() as u32;
+/// The place of the queue through which an interface gives packets out.
+const ROOT: u32 = 0xffff_ffff;
+/// The handle of queues that are Partywall's: the letters PW.
+const QUEUE_HANDLE: u32 = 0x5057_0000;
+const TBF_PARAMETERS: u16 = 1;
+const TBF_RATE64: u16 = 4;
+const TBF_BURST: u16 = 6;
 const TCMSG: usize = 20;
 const IFINFOMSG: usize = 16;
 const IFLA_IFNAME: u16 = 3;
@@ -70,6 +78,28 @@ pub struct Hook {
     pub priority: u16,
     /// What the program reads as `skb->tc_classid`.
     pub number: u16,
+}
+
+/// A queue that gives packets out at a rate: the token bucket filter `tbf`. Its sender, if it is on this host, sees it fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// Bytes a second, Ethernet headers included.
+    pub bytes_per_second: u64,
+    /// Bytes that may go at once.
+    pub burst_bytes: u32,
+    /// Bytes it holds at most.
+    pub limit_bytes: u32,
+}
+
+/// What gives packets out at an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Root {
+    /// What the kernel put there by itself.
+    Default,
+    /// A queue of Partywall's.
+    Ours,
+    /// Somebody else's, by its kind.
+    Foreign(String),
 }
 
 /// A filter of Partywall's found on an interface.
@@ -204,6 +234,46 @@ impl Network {
         gone_is_fine(self.0.ask(Message::new(DELETE_QDISC, ACK, &place).text(TCA_KIND, "clsact")))
     }
 
+    /// Puts a queue on the way out, or changes the one of ours that is there, with what it holds.
+    ///
+    /// # Errors
+    /// What the kernel says: `ENOENT` without `CONFIG_NET_SCH_TBF`.
+    pub fn queue(&self, index: u32, queue: &Queue) -> io::Result<()> {
+        let place = tcmsg(index, QUEUE_HANDLE, ROOT, 0);
+        let message = Message::new(NEW_QDISC, ACK | CREATE | REPLACE, &place).text(TCA_KIND, "tbf").nested(TCA_OPTIONS, |options| {
+            options
+                .attribute(TBF_PARAMETERS, &tbf_parameters(queue))
+                .attribute(TBF_RATE64, &queue.bytes_per_second.to_ne_bytes())
+                .number(TBF_BURST, queue.burst_bytes)
+        });
+        self.0.ask(message).map(drop)
+    }
+
+    /// What gives packets out at an interface now.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn root(&self, index: u32) -> io::Result<Root> {
+        let bodies = self.0.ask(Message::new(GET_QDISC, DUMP, &tcmsg(index, 0, 0, 0)))?;
+        let root = bodies.iter().find(|body| u32_at(body, 4) == index && u32_at(body, 12) == ROOT);
+        Ok(root.map_or(Root::Default, |body| match u32_at(body, 8) {
+            0 => Root::Default,
+            QUEUE_HANDLE => Root::Ours,
+            _ => Root::Foreign(attribute(&attributes(&body[TCMSG..]), TCA_KIND).map(text).unwrap_or_default()),
+        }))
+    }
+
+    /// Removes a queue of ours; what it holds goes with it.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn unqueue(&self, index: u32) -> io::Result<()> {
+        if self.root(index)? != Root::Ours {
+            return Ok(());
+        }
+        gone_is_fine(self.0.ask(Message::new(DELETE_QDISC, ACK, &tcmsg(index, QUEUE_HANDLE, ROOT, 0))))
+    }
+
     /// Puts the qdisc there that filters hang on.
     fn ready(&self, index: u32) -> io::Result<()> {
         let place = tcmsg(index, CLSACT_HANDLE, CLSACT, 0);
@@ -245,6 +315,17 @@ fn tcmsg(index: u32, handle: u32, parent: u32, info: u32) -> [u8; TCMSG] {
     for (at, value) in [(4, index), (8, handle), (12, parent), (16, info)] {
         bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
     }
+    bytes
+}
+
+/// `tc_tbf_qopt`: two `tc_ratespec` (the second, of peaks, unused), limit, buffer, mtu. The link layer is named so that the
+/// kernel asks for no table of rates.
+fn tbf_parameters(queue: &Queue) -> [u8; 36] {
+    const ETHERNET: u8 = 1;
+    let mut bytes = [0; 36];
+    bytes[1] = ETHERNET;
+    bytes[8..12].copy_from_slice(&u32::try_from(queue.bytes_per_second).unwrap_or(u32::MAX).to_ne_bytes());
+    bytes[24..28].copy_from_slice(&queue.limit_bytes.to_ne_bytes());
     bytes
 }
 

@@ -6,12 +6,17 @@
 //! sides refuse what they don't know, and [`PROTOCOL`] changes whenever an old reader would misread a new message.
 
 mod envelope;
+mod guard;
 pub mod load;
 mod message;
 pub mod trace;
 
 pub use envelope::{
     decode, Fault, Notification, Request, Response, CODE_FAILED, CODE_METHOD, CODE_PARAMS, CODE_PARSE, CODE_REQUEST, MAX_LINE,
+};
+pub use guard::{
+    GuardDirection, GuardExcess, GuardFinding, GuardHook, GuardLeaf, GuardNote, GuardPool, GuardRemove, GuardRemoved, GuardRow, GuardRule,
+    GuardStart, GuardStarted, GuardTotal,
 };
 pub use message::{
     Calibrate, Calibrated, Clock, ClockAdjust, Command, Ended, Event, Hello, HelloReply, Kernel, Line, MemoryCheck, MonitorAt,

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::guard::{GuardNote, GuardRow};
 use crate::trace::{Trace, TraceRecords};
 
 use crate::load::{LoadProgram, LoadSecond, LoadStarted};
@@ -337,6 +338,21 @@ pub enum Event {
     Trace(Trace),
     /// What a relay saw.
     TraceRecords(TraceRecords),
+    /// What a guard saw and granted since its last report.
+    Guard {
+        /// Which guard.
+        id: String,
+        /// When the rows' time began.
+        from_ns: u64,
+        /// When it ended.
+        at_ns: u64,
+        /// One a leaf, in their order.
+        rows: Vec<GuardRow>,
+        /// What the independent check found.
+        notes: Vec<GuardNote>,
+        /// The longest that reading counters, deciding and writing rates took.
+        round_ns_max: u64,
+    },
     /// A workload ended by itself.
     Ended(Ended),
 }

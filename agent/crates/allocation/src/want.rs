@@ -1,0 +1,79 @@
+//! From what was seen in a period to what is wanted in the next: more than was offered, and steady while the offer is.
+
+/// One period of a leaf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Rate at which it tried.
+    pub offered: u64,
+    /// Rate that passed.
+    pub passed: u64,
+    /// What it was allowed.
+    pub granted: u64,
+    /// Whether its sender slows down when held back, so that what it offers says little of what it wants.
+    pub elastic: bool,
+}
+
+/// What a leaf is taken to want; changes only when the evidence does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Want(u64);
+
+impl Want {
+    /// Headroom over what was offered, in parts of 16.
+    const HEADROOM: u64 = 1;
+    /// Rates that differ by less than this part are one rate.
+    const STEADY: u64 = 12;
+
+    /// The want for the next period.
+    pub fn update(&mut self, seen: Seen) -> u64 {
+        let held_back = seen.elastic && seen.passed >= seen.granted - seen.granted / 16;
+        let wanted = if held_back { seen.granted.saturating_mul(2) } else { 0 };
+        let wanted = wanted.max(seen.offered.saturating_add(seen.offered / 16 * Self::HEADROOM));
+        if wanted.abs_diff(self.0) > self.0 / Self::STEADY {
+            self.0 = wanted;
+        }
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn offer(offered: u64) -> Seen {
+        Seen { offered, passed: offered, granted: u64::MAX, elastic: false }
+    }
+
+    #[test]
+    fn a_steady_offer_with_noise_gives_one_steady_want() {
+        let mut want = Want::default();
+        let first = want.update(offer(1000));
+        assert!([980, 1010, 1030, 990].iter().all(|&noisy| want.update(offer(noisy)) == first));
+    }
+
+    #[test]
+    fn a_step_is_followed_within_one_period_up_and_down() {
+        let mut want = Want::default();
+        want.update(offer(100));
+        assert!(want.update(offer(1000)) >= 1000);
+        assert!(want.update(offer(100)) < 110);
+        assert_eq!(want.update(offer(0)), 0);
+    }
+
+    #[test]
+    fn an_elastic_sender_that_uses_all_it_may_is_taken_to_want_more() {
+        let mut want = Want::default();
+        assert_eq!(want.update(Seen { offered: 100, passed: 99, granted: 100, elastic: true }), 200);
+        assert!(Want::default().update(Seen { offered: 50, passed: 50, granted: 100, elastic: true }) < 60);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_wanted_is_never_less_than_nine_tenths_of_what_was_offered(offers in proptest::collection::vec(0u64..1 << 40, 1..20)) {
+            let mut want = Want::default();
+            for offered in offers {
+                prop_assert!(want.update(offer(offered)) >= offered - offered / 10);
+            }
+        }
+    }
+}

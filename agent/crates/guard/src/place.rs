@@ -1,0 +1,195 @@
+//! Where packets are met: the hook of one vif in one direction, with the queue behind it, put there, looked for and removed.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use partywall_bpf::tc::{Counters, Direction, Hook, Network, Queue, Root};
+use partywall_bpf::{Namespace, NAME_PREFIX};
+use partywall_clock::Nanos;
+use partywall_wire::{GuardDirection, GuardExcess, GuardHook, GuardRemove, GuardRemoved};
+
+use crate::error::GuardError;
+use crate::plane::{number, Plane};
+
+/// Of hooks, so that `remove` tells them from a trace's.
+const NAME: &str = "guard";
+/// After a trace's, which sees what was offered; before anybody's without a number.
+const PRIORITY: u16 = 20;
+/// How much a queue may hold.
+pub(crate) const HOLD_NS: Nanos = 20_000_000;
+/// Large enough for a frame of any common size.
+const BURST_LEAST: u64 = 16 << 10;
+const LIMIT_LEAST: u64 = 128 << 10;
+
+pub(crate) struct Place {
+    network: Arc<Network>,
+    index: u32,
+    hook: Hook,
+    shown: String,
+    interface: String,
+    pub excess: GuardExcess,
+    queued: u64,
+    burst_ns: Nanos,
+}
+
+/// What a look at a place found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    Whole,
+    Repaired,
+    Moved,
+}
+
+/// Networks by the file that stands for their namespace, so that a thousand vifs of one are one socket.
+#[derive(Default)]
+pub(crate) struct Networks(BTreeMap<Option<String>, Arc<Network>>);
+
+impl Networks {
+    pub fn of(&mut self, hook: &GuardHook) -> Result<Arc<Network>, GuardError> {
+        if let Some(network) = self.0.get(&hook.namespace) {
+            return Ok(network.clone());
+        }
+        let namespace = match &hook.namespace {
+            Some(path) => Namespace::at(Path::new(path)),
+            None => Namespace::current(),
+        };
+        let network = namespace.and_then(|namespace| Network::of(&namespace)).map_err(GuardError::kernel(shown(hook)))?;
+        let network = Arc::new(network);
+        self.0.insert(hook.namespace.clone(), network.clone());
+        Ok(network)
+    }
+}
+
+impl Place {
+    /// Finds the interface; changes nothing.
+    pub fn find(networks: &mut Networks, hook: &GuardHook, burst_ns: Nanos) -> Result<Self, GuardError> {
+        let network = networks.of(hook)?;
+        let index = network.index(&hook.interface).map_err(GuardError::kernel(shown(hook)))?;
+        let excess = if holdable(&network, index, hook)? { GuardExcess::Held } else { GuardExcess::Dropped };
+        let direction = direction(hook.direction);
+        let hooked = Hook { name: format!("{NAME_PREFIX}{NAME}"), direction, priority: PRIORITY, number: number(hook.leaf) };
+        Ok(Self { network, index, hook: hooked, shown: shown(hook), interface: hook.interface.clone(), excess, queued: 0, burst_ns })
+    }
+
+    /// Puts the hook there; replaces one of an earlier guard without a gap.
+    pub fn put(&self, plane: &Plane) -> Result<(), GuardError> {
+        self.network.hook(self.index, &self.hook, plane.program()).map_err(GuardError::kernel(&self.shown))
+    }
+
+    /// Gives the queue the rate of what passes the hook. Small changes are not worth a call.
+    pub fn pace(&mut self, bps: u64) -> Result<(), GuardError> {
+        if self.excess != GuardExcess::Held || bps.abs_diff(self.queued) <= self.queued / 200 {
+            return Ok(());
+        }
+        self.network.queue(self.index, &queue(bps, self.burst_ns)).map_err(GuardError::kernel(&self.shown))?;
+        self.queued = bps;
+        Ok(())
+    }
+
+    /// Looks whether all is there, and puts back what is not.
+    pub fn look(&mut self, plane: &Plane) -> Result<Look, GuardError> {
+        let index = self.network.index(&self.interface).map_err(GuardError::kernel(&self.shown))?;
+        // Gone and made again: counters began anew, and nothing of ours is there.
+        let moved = index != self.index;
+        self.index = index;
+        let filters = self.network.filters(index).map_err(GuardError::kernel(&self.shown))?;
+        let hooked = filters.iter().any(|filter| filter.hook == self.hook && filter.program == plane.id());
+        let queued = self.excess != GuardExcess::Held
+            || self.queued == 0
+            || self.network.root(index).map_err(GuardError::kernel(&self.shown))? == Root::Ours;
+        if !hooked {
+            self.put(plane)?;
+        }
+        if !queued || moved {
+            let bps = std::mem::take(&mut self.queued);
+            self.pace(bps)?;
+        }
+        Ok(match (moved, hooked && queued) {
+            (true, _) => Look::Moved,
+            (false, true) => Look::Whole,
+            (false, false) => Look::Repaired,
+        })
+    }
+
+    /// Bytes the interface itself counted on the way of the hook.
+    pub fn bytes(&self) -> Result<u64, GuardError> {
+        let Counters { in_bytes, out_bytes, .. } = self.network.counters(self.index).map_err(GuardError::kernel(&self.shown))?;
+        Ok(match self.hook.direction {
+            Direction::Ingress => in_bytes,
+            Direction::Egress => out_bytes,
+        })
+    }
+
+    /// Whether the interface's own counter also holds what the hook dropped.
+    pub fn counts_dropped(&self) -> bool {
+        self.hook.direction == Direction::Ingress
+    }
+}
+
+/// Removes hooks and queues of guards, this one's or a dead one's, from the interfaces named.
+///
+/// # Errors
+/// The kernel refuses. An interface that is gone has nothing to remove.
+pub fn remove(remove: &GuardRemove) -> Result<GuardRemoved, GuardError> {
+    let mut networks = Networks::default();
+    let mut removed = Vec::new();
+    for hook in &remove.hooks {
+        let Ok(network) = networks.of(hook) else { continue };
+        let Ok(index) = network.index(&hook.interface) else { continue };
+        take_away(&network, index, hook, &mut removed).map_err(GuardError::kernel(shown(hook)))?;
+    }
+    Ok(GuardRemoved { removed })
+}
+
+fn take_away(network: &Network, index: u32, hook: &GuardHook, removed: &mut Vec<String>) -> std::io::Result<()> {
+    if network.root(index)? == Root::Ours {
+        network.unqueue(index)?;
+        removed.push(format!("queue at {}", shown(hook)));
+    }
+    let ours = format!("{NAME_PREFIX}{NAME}");
+    for filter in network.filters(index)?.iter().filter(|filter| filter.hook.name == ours) {
+        network.unhook(index, filter)?;
+        removed.push(format!("hook at {}", shown(hook)));
+    }
+    network.tidy(index)
+}
+
+/// A queue is for the way out, and never in somebody else's place.
+fn holdable(network: &Network, index: u32, hook: &GuardHook) -> Result<bool, GuardError> {
+    if !hook.hold || hook.direction != GuardDirection::Egress {
+        return Ok(false);
+    }
+    let root = network.root(index).map_err(GuardError::kernel(shown(hook)))?;
+    Ok(!matches!(root, Root::Foreign(_)))
+}
+
+/// A little below what the hook lets pass, so that the queue and not the hook is what holds TCP back. The burst is the hook's:
+/// a sender that was kept from its CPU for a moment catches up.
+fn queue(bps: u64, burst_ns: Nanos) -> Queue {
+    let bytes_per_second = (bps / 8 - bps / 8 / 500).max(1000);
+    let during = |ns: Nanos| (u128::from(bytes_per_second) * u128::from(ns) / 1_000_000_000) as u64;
+    Queue {
+        bytes_per_second,
+        burst_bytes: during(burst_ns).max(BURST_LEAST) as u32,
+        limit_bytes: u32::try_from(during(2 * HOLD_NS + burst_ns).max(LIMIT_LEAST)).unwrap_or(u32::MAX),
+    }
+}
+
+fn direction(direction: GuardDirection) -> Direction {
+    match direction {
+        GuardDirection::Ingress => Direction::Ingress,
+        GuardDirection::Egress => Direction::Egress,
+    }
+}
+
+fn shown(hook: &GuardHook) -> String {
+    let way = match hook.direction {
+        GuardDirection::Ingress => "ingress",
+        GuardDirection::Egress => "egress",
+    };
+    match &hook.namespace {
+        Some(namespace) => format!("{} of {} in {namespace}", way, hook.interface),
+        None => format!("{} of {}", way, hook.interface),
+    }
+}

@@ -1,0 +1,236 @@
+//! The data plane's maps, as memory: rates and rules written, counters read, no system call in between. The layout is that
+//! of `agent/bpf/guard.bpf.c`.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use aya::maps::Map;
+use aya::programs::{ProgramFd, SchedClassifier};
+use aya::{Ebpf, EbpfLoader};
+use partywall_clock::Nanos;
+use partywall_sys::shared::Shared;
+use partywall_wire::GuardRule;
+
+use crate::error::GuardError;
+
+const LIMITS_WORDS: usize = 16;
+const STATE_WORDS: usize = 8;
+const CONTROL_WORDS: usize = 2;
+
+const FALLBACK: usize = 4;
+const HOLD: usize = 8;
+const RULES: usize = 9;
+const RULES_MAX: usize = 6;
+
+const TIME_SHIFT: u32 = 6;
+const COST_SHIFT: u32 = 20;
+const UNITS_PER_SECOND: u128 = 1_000_000_000 << TIME_SHIFT;
+
+/// What a leaf may pass. No packets/s: they are not limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Bit/s.
+    pub bps: u64,
+    /// Packets/s.
+    pub pps: Option<u64>,
+    /// What may pass at once, as time at these rates.
+    pub burst_ns: Nanos,
+}
+
+impl Grant {
+    /// Costs are rounded up, so that what passes is never more than granted.
+    fn words(self) -> [u64; 4] {
+        let tolerance = self.burst_ns << TIME_SHIFT;
+        [cost(u128::from(self.bps), 8), self.pps.map_or(0, |pps| cost(u128::from(pps), 1)), tolerance, tolerance]
+    }
+}
+
+/// Time that one of what `rate` counts takes, `times` over; 0, which means unlimited, never comes of a rate.
+fn cost(rate: u128, times: u128) -> u64 {
+    let exact = ((UNITS_PER_SECOND * times) << COST_SHIFT).div_ceil(rate.max(1));
+    // At a rate of next to nothing the product with the largest packet must not wrap.
+    exact.clamp(1, 1 << 47) as u64
+}
+
+/// What passed and what did not, since the plane was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Bytes that passed.
+    pub passed_bytes: u64,
+    /// Packets that passed.
+    pub passed_packets: u64,
+    /// Bytes dropped.
+    pub dropped_bytes: u64,
+    /// Packets dropped.
+    pub dropped_packets: u64,
+    /// Bytes of TCP that passed.
+    pub tcp_bytes: u64,
+    /// Packets marked rather than dropped.
+    pub marked_packets: u64,
+}
+
+/// The loaded program and its memory. Leaf 0 is number 1: a hook without a number must not meet anybody's rates.
+pub struct Plane {
+    program: ProgramFd,
+    id: u32,
+    limits: Shared,
+    state: Shared,
+    control: Shared,
+    // Keeps the maps' descriptors; hooks keep program and maps in the kernel.
+    _loaded: Ebpf,
+}
+
+impl Plane {
+    /// Loads the program with room for `leaves` leaves; each begins without credit, so that a restart is no second burst.
+    ///
+    /// # Errors
+    /// No eBPF in this build, or the kernel refuses.
+    pub fn load(leaves: usize) -> Result<Self, GuardError> {
+        let object = partywall_bpf::object("guard").map_err(GuardError::new)?;
+        let room = u32::try_from(leaves + 1).map_err(GuardError::new)?;
+        let mut loaded = EbpfLoader::new()
+            .map_max_entries("guard_limits", room)
+            .map_max_entries("guard_state", room)
+            .load(object)
+            .map_err(|error| GuardError::new(format_args!("loading the eBPF program: {}; a guard needs root", chain(&error))))?;
+        let (program, id) = load(&mut loaded).map_err(|error| GuardError::new(format_args!("the eBPF program: {}", chain(&error))))?;
+        let words = leaves + 1;
+        let plane = Self {
+            program,
+            id,
+            limits: memory(&loaded, "guard_limits", words * LIMITS_WORDS)?,
+            state: memory(&loaded, "guard_state", words * STATE_WORDS)?,
+            control: memory(&loaded, "guard_control", CONTROL_WORDS)?,
+            _loaded: loaded,
+        };
+        (0..leaves).for_each(|leaf| plane.empty(leaf));
+        Ok(plane)
+    }
+
+    /// What to hook.
+    #[must_use]
+    pub fn program(&self) -> BorrowedFd<'_> {
+        self.program.as_fd()
+    }
+
+    /// The kernel's number of the program.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Both buckets of a leaf hold nothing now.
+    fn empty(&self, leaf: usize) {
+        let now = partywall_clock::now() << TIME_SHIFT;
+        (0..2).for_each(|bucket| self.state.release((leaf + 1) * STATE_WORDS + bucket, now));
+    }
+
+    /// Grants a leaf its rates, from the next packet on.
+    pub fn grant(&self, leaf: usize, grant: Grant) {
+        self.write(leaf, 0, &grant.words());
+    }
+
+    /// What a leaf falls back to when nobody grants any more.
+    pub fn fall_back_to(&self, leaf: usize, grant: Grant) {
+        self.write(leaf, FALLBACK, &grant.words());
+    }
+
+    /// Lets TCP run ahead of its rate by so much, because a queue behind the hook holds it back.
+    pub fn hold(&self, leaf: usize, hold_ns: Nanos) {
+        self.write(leaf, HOLD, &[hold_ns << TIME_SHIFT]);
+    }
+
+    /// Says which leaf a packet of hook `leaf` belongs to.
+    ///
+    /// # Errors
+    /// More rules than there is room for.
+    pub fn rules(&self, leaf: usize, rules: &[GuardRule]) -> Result<(), GuardError> {
+        if rules.len() > RULES_MAX {
+            let why = format_args!("{} rules for flow classes; one vif can have {RULES_MAX}", rules.len());
+            return Err(GuardError::new(why));
+        }
+        let words: Vec<u64> = rules.iter().map(word).collect();
+        self.write(leaf, RULES, &words);
+        Ok(())
+    }
+
+    /// Tells the program that somebody still grants.
+    pub fn beat(&self, now: Nanos) {
+        self.control.release(0, now);
+    }
+
+    /// After how long without a beat the program falls back; 0 is never.
+    pub fn stale_after(&self, limit_ns: Nanos) {
+        self.control.release(1, limit_ns);
+    }
+
+    /// What a leaf counted.
+    #[must_use]
+    pub fn counters(&self, leaf: usize) -> Counters {
+        let at = |word| self.state.read((leaf + 1) * STATE_WORDS + word);
+        Counters {
+            passed_bytes: at(2),
+            passed_packets: at(3),
+            dropped_bytes: at(4),
+            dropped_packets: at(5),
+            tcp_bytes: at(6),
+            marked_packets: at(7),
+        }
+    }
+
+    fn write(&self, leaf: usize, from: usize, words: &[u64]) {
+        for (at, &word) in words.iter().enumerate() {
+            self.limits.release((leaf + 1) * LIMITS_WORDS + from + at, word);
+        }
+    }
+}
+
+/// The number a hook of `leaf` carries.
+#[must_use]
+pub(crate) fn number(leaf: usize) -> u16 {
+    (leaf + 1) as u16
+}
+
+fn word(rule: &GuardRule) -> u64 {
+    let (first, last) = rule.ports.unwrap_or((0, 0));
+    let dscp = rule.dscp.map_or(0, |dscp| u64::from(dscp) + 1);
+    u64::from(number(rule.leaf)) | u64::from(first) << 16 | u64::from(last) << 32 | dscp << 48 | u64::from(rule.protocol.unwrap_or(0)) << 56
+}
+
+fn load(loaded: &mut Ebpf) -> Result<(ProgramFd, u32), aya::programs::ProgramError> {
+    let program: &mut SchedClassifier = loaded.program_mut("guard").expect("guard.bpf.c has a program guard").try_into()?;
+    program.load()?;
+    Ok((program.fd()?.try_clone()?, program.info()?.id()))
+}
+
+fn memory(loaded: &Ebpf, name: &str, words: usize) -> Result<Shared, GuardError> {
+    let Some(Map::Array(map)) = loaded.map(name) else { panic!("guard.bpf.c has an array {name}") };
+    let size = map.info().map_err(GuardError::new)?;
+    assert_eq!(size.value_size() as usize * size.max_entries() as usize, words * 8, "the layout of {name} differs from guard.bpf.c");
+    Shared::new(map.fd().as_fd(), words).map_err(GuardError::kernel(format_args!("the memory of {name}")))
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn no_rate_is_taken_for_unlimited() {
+        assert_ne!(cost(0, 8), 0);
+        assert_ne!(cost(u128::from(u64::MAX), 1), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn a_cost_gives_the_rate_it_came_of_and_never_more(bps in 10_000u64..400_000_000_000) {
+            let seconds = (u128::from(cost(u128::from(bps), 8)) << 44) as f64 / (UNITS_PER_SECOND << (COST_SHIFT + 44)) as f64;
+            let rate = 8.0 / seconds;
+            prop_assert!(rate <= bps as f64 * (1.0 + 1e-9) && rate >= bps as f64 * 0.999);
+        }
+    }
+}

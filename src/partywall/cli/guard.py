@@ -1,0 +1,224 @@
+"""`partywall guard`: keep a bandwidth policy, and show that it is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from partywall import guard, units
+from partywall.errors import CapabilityError, Exit, Problem, UsageError
+from partywall.guard import prometheus
+from partywall.guard.run import Kept, Report, owner
+from partywall.model.policy import Policy
+from partywall.sandbox.label import state_root
+from partywall.scenario import text as file_text
+from partywall.store.guard import GuardLog
+
+app = typer.Typer(
+    help="Give each vif its promised bit/s and packets/s, and show that it holds.\n\n"
+    "A policy is a YAML file; docs/guard.md says how to write one. Start with: partywall guard check POLICY",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+PolicyPath = Annotated[Path, typer.Argument(help="A policy file.", metavar="POLICY")]
+
+
+@app.command()
+def check(policy: PolicyPath) -> int:
+    """Check a policy: all mistakes at once, with line, key and remedy. Asks nothing of the host."""
+    _show_policy(Console(), guard.load(policy))
+    return Exit.HOLDS
+
+
+@app.command()
+def run(
+    policy: PolicyPath,
+    for_: Annotated[str | None, typer.Option("--for", help="How long, e.g. 30s; until Ctrl-C without it.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Find every vif and show what would be done.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder to make, for the time series of every vif.")] = None,
+    every: Annotated[str, typer.Option(help="How often to report.")] = "1s",
+    prometheus_file: Annotated[
+        Path | None, typer.Option("--prometheus", help="File for node_exporter's textfile collector.")
+    ] = None,
+    leave: Annotated[
+        bool, typer.Option("--leave", help="At the end leave hooks and rates; 'guard remove' takes them away.")
+    ] = False,
+) -> int:
+    """Keep a policy until Ctrl-C, with a live table. Afterwards the host is as it was.
+
+    Exit code: 0 nothing wrong was found, 1 traffic went round a hook, a ceiling was exceeded or a hook was lost.
+    """
+    kept_for = _duration("--for", for_) if for_ is not None else None
+    asked = guard.load(policy)
+    flat = guard.flatten(asked, guard.resolve(asked), _duration("--every", every))
+    console = Console()
+    if dry_run:
+        _show_policy(console, asked)
+        for hook, place in zip(flat.hooks, flat.start["hooks"], strict=True):
+            where = f" in {place['namespace']}" if place["namespace"] else ""
+            console.print(f"would hook {place['direction']} of {place['interface']}{where}: {hook}", highlight=False)
+        return Exit.HOLDS
+    log = GuardLog(out, file_text(policy)) if out else None
+    try:
+        with _terminated_as_interrupt(), contextlib.suppress(KeyboardInterrupt), guard.keep(flat, leave=leave) as kept:
+            _say_excess(console, kept)
+            wrong = _watch(console, asked, kept, kept_for, log, prometheus_file)
+            return Exit.VIOLATED if wrong else Exit.HOLDS
+    finally:
+        if log:
+            log.close()
+    return Exit.HOLDS
+
+
+@app.command()
+def status() -> int:
+    """Show the policies that are kept on this host, by whom, and those whose keeper died."""
+    console = Console()
+    files = sorted(state_root().glob("guard-*.json")) if state_root().is_dir() else []
+    for file in files:
+        name = file.stem.removeprefix("guard-")
+        pid = owner(name)
+        said = f"kept by process {pid}" if pid else f"its keeper is dead; partywall guard remove {name}"
+        console.print(f"{name}: {said}", highlight=False)
+    if not files:
+        console.print("no policy is kept on this host")
+    return Exit.HOLDS
+
+
+@app.command()
+def remove(
+    policy: Annotated[str, typer.Argument(help="A policy file, or the name 'guard status' shows.", metavar="POLICY")],
+) -> int:
+    """Remove all that a guard left in the kernel: hooks, buckets and queues."""
+    if os.geteuid() != 0:
+        raise CapabilityError("removing hooks needs root; run with sudo")
+    name, hooks = _left(policy)
+    if pid := owner(name):
+        raise UsageError(Problem(f"policy {name!r} is kept by process {pid}", "end that process first"))
+    console = Console()
+    for what in guard.remove(name, hooks) or ["nothing was left"]:
+        console.print(what, highlight=False)
+    return Exit.HOLDS
+
+
+def _left(policy: str) -> tuple[str, list[object]]:
+    """Name and hooks: from what a keeper wrote down when it began, else from the policy itself."""
+    name = guard.load(policy).name if Path(policy).is_file() else policy
+    state = state_root() / f"guard-{name}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        return name, json.loads(state.read_text())["hooks"]
+    if not Path(policy).is_file():
+        raise UsageError(Problem(f"no policy {policy!r} is kept here", "'partywall guard status' lists them"))
+    asked = guard.load(policy)
+    return name, guard.flatten(asked, guard.resolve(asked)).start["hooks"]
+
+
+def _watch(
+    console: Console, policy: Policy, kept: Kept, for_ns: int | None, log: GuardLog | None, metrics: Path | None
+) -> bool:
+    totals = prometheus.Totals()
+    begun = time.monotonic_ns()
+    wrong = False
+    with Live(console=console, refresh_per_second=4, transient=False) as live:
+        while for_ns is None or time.monotonic_ns() - begun < for_ns:
+            report = kept.report(0.2)
+            if report is None:
+                continue
+            totals.add(report)
+            wrong |= any(kind != "repaired" for _hook, kind, _text in report.notes)
+            for hook, kind, text in report.notes:
+                console.print(f"{hook}: {kind}: {text}", style="yellow", highlight=False)
+            if log:
+                log.add(report.from_ns, report.at_ns, report.rows, report.notes)
+            if metrics:
+                prometheus.write(metrics, prometheus.text(policy.name, report, totals))
+            live.update(_table(policy, report, begun, for_ns))
+    return wrong
+
+
+def _table(policy: Policy, report: Report, begun: int, for_ns: int | None) -> Table:
+    passed_ns = time.monotonic_ns() - begun
+    left = f", {units.format_duration(max(0, for_ns - passed_ns))} left" if for_ns else ", Ctrl-C ends it"
+    table = Table(title=f"{policy.name}: kept for {units.format_duration(passed_ns)}{left}", title_justify="left")
+    for heading in ("vif", "offered", "passed", "granted", "offered", "passed", "granted", "dropped", "marked"):
+        table.add_column(heading, justify="left" if heading == "vif" else "right")
+    for leaf, row in report.rows.items():
+        bits = [units.format_bit_rate(row[key]) for key in ("offered_bps", "passed_bps", "granted_bps")]
+        packets = [units.format_packet_rate(row[key]) for key in ("offered_pps", "passed_pps")]
+        granted = units.format_packet_rate(row["granted_pps"]) if row["granted_pps"] is not None else "no limit"
+        counts = [units.format_number(row[key]) for key in ("dropped_packets", "marked_packets")]
+        table.add_row(leaf, *bits, *packets, granted, *counts)
+    return table
+
+
+def _say_excess(console: Console, kept: Kept) -> None:
+    words = {
+        "held": "what may not pass is held back in a queue its sender's kernel sees (tbf)",
+        "dropped": "what may not pass is dropped; what understands ECN is marked before",
+    }
+    for excess, said in words.items():
+        if hooks := [hook for hook, found in kept.excess.items() if found == excess]:
+            names = ", ".join(hooks[:6]) + (f" and {len(hooks) - 6} more" if len(hooks) > 6 else "")
+            console.print(f"{said}: {names}", highlight=False)
+
+
+def _show_policy(console: Console, policy: Policy) -> None:
+    promised = sum(vif.send.guarantee or 0 for vif in policy.vifs.values())
+    table = Table(title=f"{policy.name}: what is promised", title_justify="left")
+    for heading in ("vif", "service class", "guarantee", "ceiling", "packets"):
+        table.add_column(heading, justify="left" if heading in ("vif", "service class") else "right")
+    for name, vif in policy.vifs.items():
+        for suffix, promise in (("", vif.send), (" (receives)", vif.receive)):
+            if promise:
+                guarantee = units.format_bit_rate(promise.guarantee) if promise.guarantee else "none"
+                packets = units.format_packet_rate(promise.packets) if promise.packets else "no limit"
+                ceiling = units.format_bit_rate(promise.ceiling or policy.link.capacity)
+                table.add_row(name + suffix, vif.service_class, guarantee, ceiling, packets)
+        for key, flow in vif.flows.items():
+            guarantee = units.format_bit_rate(flow.guarantee) if flow.guarantee else "none"
+            ceiling = units.format_bit_rate(flow.ceiling or vif.send.ceiling or policy.link.capacity)
+            packets = units.format_packet_rate(flow.packets) if flow.packets else "no limit"
+            table.add_row(f"{name}:{key}", flow.service_class or vif.service_class, guarantee, ceiling, packets)
+    console.print(table)
+    console.print(
+        f"promised to send: {units.format_bit_rate(promised)} of {units.format_bit_rate(policy.link.capacity)}",
+        highlight=False,
+    )
+
+
+def _duration(option: str, text: str) -> int:
+    try:
+        found = units.parse_duration_ns(text)
+    except ValueError as error:
+        raise UsageError(Problem(str(error), key=option)) from None
+    if found <= 0:
+        raise UsageError(Problem(f"{text} is no time", "give for example 1s", key=option))
+    return found
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a guard as Ctrl-C does: what it put there is removed."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,232 @@
+"""A policy file to a Policy, or to a UsageError that holds every mistake with its file, line, key and remedy.
+
+Pure but for reading the file. What the host has is not asked here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path as FilePath
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from partywall import units
+from partywall.errors import Problem, UsageError
+from partywall.model.policy import Policy, Promise, Vif
+from partywall.scenario import text as read_text
+from partywall.scenario.decode import Document, Path, decode, key_text, one_line
+from partywall.scenario.explain import Mistake, did_you_mean, shown
+
+FLOWS_MAX = 6
+_PORTS = re.compile(r"^\s*(\d{1,5})\s*(?:-\s*(\d{1,5})\s*)?$")
+
+
+def load(path: str | FilePath) -> Policy:
+    """Reads and checks a policy file. Raises UsageError with all of its problems."""
+    return loads(read_text(FilePath(path)), str(path))
+
+
+def loads(content: str, file: str = "<text>") -> Policy:
+    """Like `load`, of text at hand; `file` is what messages call it."""
+    document = decode(content.encode("utf-8", "surrogatepass"), file)
+    if not isinstance(document.data, dict):
+        message = f"a policy is keys with values, not {shown(document.data)}"
+        raise UsageError(Problem(message, "begin with partywall_guard: 1; see docs/guard.md", file, 1))
+    policy, mistakes = _validate(document.data)
+    if policy is not None:
+        mistakes = list(check(policy))
+    problems = [*document.problems, *(_problem(mistake, document, file) for mistake in mistakes)]
+    if problems or policy is None:
+        raise UsageError(*sorted(problems, key=lambda problem: problem.line or 0))
+    return policy
+
+
+def ports(text: str) -> tuple[int, int]:
+    """'5000-5100' → (5000, 5100). ValueError if it is no range of ports."""
+    match = _PORTS.match(text)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= first <= last <= 65535:
+        raise ValueError(f"{text!r} is no range of ports; write for example 5001 or 5000-5100")
+    return first, last
+
+
+# The form
+
+
+def _validate(data: dict[str, Any]) -> tuple[Policy | None, list[Mistake]]:
+    try:
+        return Policy.model_validate(data), []
+    except ValidationError as error:
+        return None, [_mistake(details) for details in error.errors(include_url=False)]
+
+
+def _mistake(details: ErrorDetails) -> Mistake:
+    path = tuple(part for part in details["loc"] if part != "[key]")
+    value, kind = details["input"], details["type"]
+    if kind == "extra_forbidden":
+        known = model.model_fields if (model := _model(path[:-1])) else {}
+        return Mistake(path, "this key is not known here", did_you_mean(str(path[-1]), known))
+    if kind == "missing":
+        return Mistake(path, "this key is missing", _purpose(path))
+    if kind == "value_error":
+        message, _, remedy = str(details["ctx"]["error"]).partition("; ")
+        return Mistake(path, message, remedy)
+    if kind == "string_pattern_mismatch":
+        rule = "use letters, digits, '.', '_' and '-', beginning with a letter or digit"
+        return Mistake(path, f"{shown(value)} is not a name", rule)
+    said = details["msg"].replace("Input should", "it should").replace("valid dictionary", "keys with values")
+    return Mistake(path, f"{shown(value)} does not fit: {said}", _purpose(path))
+
+
+def _model(path: Path) -> type[BaseModel] | None:
+    """The part of the format at `path`; names of vifs, tenants and flows lead into what all of their kind are."""
+    model: type[BaseModel] = Policy
+    for part in path:
+        field = model.model_fields.get(str(part))
+        inner = _models(field.annotation) if field else [model]
+        if not inner:
+            return None
+        model = inner[0]
+    return model
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, BaseModel) else []
+    return [model for part in get_args(annotation) for model in _models(part)]
+
+
+def _purpose(path: Path) -> str:
+    holder = _model(path[:-1])
+    field = holder.model_fields.get(str(path[-1])) if holder else None
+    return f"{path[-1]}: {field.description}" if field and field.description else "see docs/guard.md"
+
+
+def _problem(mistake: Mistake, document: Document, file: str) -> Problem:
+    line = document.line(mistake.path)
+    return Problem(one_line(mistake.message), one_line(mistake.remedy), file, line, key_text(mistake.path))
+
+
+# What spans keys
+
+
+def check(policy: Policy) -> Iterator[Mistake]:
+    """Everything that is wrong with a policy that has the right form."""
+    for name, vif in policy.vifs.items():
+        yield from _vif(policy, ("vifs", name), vif)
+    yield from _twice(policy)
+    yield from _tenants(policy)
+    yield from _sum(policy, "send", {name: vif.send for name, vif in policy.vifs.items()})
+    yield from _sum(policy, "receive", {name: vif.receive for name, vif in policy.vifs.items() if vif.receive})
+
+
+def _vif(policy: Policy, at: Path, vif: Vif) -> Iterator[Mistake]:
+    if (vif.interface is None) == (vif.domain is None):
+        said = "both interface and domain are given" if vif.interface else "neither interface nor domain is given"
+        yield Mistake(at, said, "give one: interface: its name, or domain: a libvirt domain")
+    if vif.domain is not None and vif.namespace is not None:
+        yield Mistake((*at, "namespace"), "a libvirt domain's tap is found without a namespace", "leave namespace out")
+    if vif.namespace is not None and (mistake := _namespace((*at, "namespace"), vif.namespace)):
+        yield mistake
+    yield from _known((*at, "service_class"), vif.service_class, policy.service_classes, "service class")
+    if vif.tenant is not None:
+        yield from _known((*at, "tenant"), vif.tenant, policy.tenants, "tenant")
+    for key, promise in (("send", vif.send), ("receive", vif.receive)):
+        if promise:
+            yield from _promise(policy, (*at, key), promise)
+    yield from _flows(policy, at, vif)
+
+
+def _namespace(at: Path, text: str) -> Mistake | None:
+    if text.startswith("pid:") and not text[4:].isdecimal():
+        return Mistake(at, f"{text!r} names no process", "write for example pid:1234")
+    return None if text and "\0" not in text else Mistake(at, f"{text!r} names no namespace", "'ip netns' lists them")
+
+
+def _promise(policy: Policy, at: Path, promise: Promise, most: int | None = None) -> Iterator[Mistake]:
+    ceiling = promise.ceiling or most or policy.link.capacity
+    if promise.guarantee is not None and promise.guarantee > ceiling:
+        what = "its ceiling" if promise.ceiling else "the link's capacity" if most is None else "the vif's ceiling"
+        message = f"the guarantee {_rate(promise.guarantee)} is above {what}, {_rate(ceiling)}"
+        yield Mistake((*at, "guarantee"), message, f"promise at most {_rate(ceiling)}, or raise what limits it")
+    if promise.ceiling is not None and promise.ceiling > (most or policy.link.capacity):
+        limit = most or policy.link.capacity
+        message = f"the ceiling {_rate(promise.ceiling)} is above what is there, {_rate(limit)}"
+        yield Mistake((*at, "ceiling"), message, f"give at most {_rate(limit)}, or leave it out")
+
+
+def _flows(policy: Policy, at: Path, vif: Vif) -> Iterator[Mistake]:
+    if len(vif.flows) > FLOWS_MAX:
+        yield Mistake((*at, "flows"), f"{len(vif.flows)} flow classes", f"one vif can have {FLOWS_MAX}; join some")
+    for name, flow in vif.flows.items():
+        here = (*at, "flows", name)
+        yield from _promise(policy, here, flow, vif.send.ceiling or policy.link.capacity)
+        if flow.service_class is not None:
+            yield from _known((*here, "service_class"), flow.service_class, policy.service_classes, "service class")
+        if flow.protocol is None and flow.ports is None and flow.dscp is None:
+            yield Mistake(here, "this flow class fits every packet", "give protocol, ports or dscp")
+        if flow.ports is not None:
+            yield from _ports((*here, "ports"), flow.ports, flow.protocol)
+    promised = sum(flow.guarantee or 0 for flow in vif.flows.values())
+    if promised > (vif.send.guarantee or 0):
+        parts = " + ".join(_rate(flow.guarantee or 0) for flow in vif.flows.values())
+        message = f"the guarantees {parts} of its flow classes are {_rate(promised)}, more than the vif's own"
+        yield Mistake((*at, "flows"), message, f"raise send.guarantee to {_rate(promised)}, or promise less")
+    if vif.flows and vif.tenant is not None:
+        yield Mistake((*at, "flows"), "a vif with flow classes cannot share a tenant's totals", "leave tenant out")
+
+
+def _ports(at: Path, text: str, protocol: str | None) -> Iterator[Mistake]:
+    if protocol not in ("tcp", "udp"):
+        yield Mistake(at, f"ports are given for {protocol or 'any protocol'}", "add protocol: tcp or udp")
+    try:
+        ports(text)
+    except ValueError as error:
+        message, _, remedy = str(error).partition("; ")
+        yield Mistake(at, message, remedy)
+
+
+def _twice(policy: Policy) -> Iterator[Mistake]:
+    seen: dict[tuple[str | None, str | None, str | None], str] = {}
+    for name, vif in policy.vifs.items():
+        place = (vif.namespace, vif.interface, vif.domain)
+        if place in seen:
+            message = f"{vif.interface or vif.domain} is {seen[place]} already"
+            yield Mistake(("vifs", name), message, "name each interface once; flows: makes classes inside one")
+        seen.setdefault(place, name)
+
+
+def _tenants(policy: Policy) -> Iterator[Mistake]:
+    for name, total in policy.tenants.items():
+        mine = {key: vif for key, vif in policy.vifs.items() if vif.tenant == name}
+        promised = sum(vif.send.guarantee or 0 for vif in mine.values())
+        if total.ceiling is not None and promised > total.ceiling:
+            parts = " + ".join(f"{key} {_rate(vif.send.guarantee or 0)}" for key, vif in mine.items())
+            message = f"its vifs are promised {parts} = {_rate(promised)}, above its ceiling {_rate(total.ceiling)}"
+            yield Mistake(("tenants", name, "ceiling"), message, "raise the ceiling, or promise less")
+        if not mine:
+            yield Mistake(("tenants", name), "no vif has this tenant", f"write tenant: {name} at its vifs")
+
+
+def _sum(policy: Policy, way: str, promises: Mapping[str, Promise | None]) -> Iterator[Mistake]:
+    """All guarantees of one direction at once must fit the link, or some would be empty words."""
+    given = {name: promise.guarantee for name, promise in promises.items() if promise and promise.guarantee}
+    total = sum(given.values())
+    if total > policy.link.capacity:
+        listed = " + ".join(f"{name} {_rate(guarantee)}" for name, guarantee in list(given.items())[:8])
+        more = f" + {len(given) - 8} more" if len(given) > 8 else ""
+        there = _rate(policy.link.capacity)
+        message = f"the guarantees to {way} cannot all be kept: {listed}{more} = {_rate(total)} on {there}"
+        yield Mistake(("link", "capacity"), message, f"promise {_rate(total - policy.link.capacity)} less")
+
+
+def _known(at: Path, name: str, known: Iterable[str], what: str) -> Iterator[Mistake]:
+    if name not in known:
+        yield Mistake(at, f"there is no {what} {name!r}", did_you_mean(name, known))
+
+
+def _rate(bps: int) -> str:
+    return units.format_bit_rate(bps)

@@ -1,0 +1,82 @@
+"""Reports as Prometheus text, for node_exporter's textfile collector: the guard opens no port. Pure but for `write`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from partywall.guard.run import Report
+
+GAUGES = {
+    "offered_bps": ("offered_bits_per_second", "Bits a second that came to the hook."),
+    "passed_bps": ("passed_bits_per_second", "Bits a second that passed it."),
+    "offered_pps": ("offered_packets_per_second", "Packets a second that came to the hook."),
+    "passed_pps": ("passed_packets_per_second", "Packets a second that passed it."),
+    "granted_bps": ("granted_bits_per_second", "Bits a second granted now."),
+    "granted_pps": ("granted_packets_per_second", "Packets a second granted now, where packets are limited."),
+}
+COUNTERS = {
+    "dropped_packets": ("dropped_packets_total", "Packets dropped since the guard began."),
+    "marked_packets": ("marked_packets_total", "Packets marked with congestion experienced."),
+}
+
+
+class Totals:
+    """Counters over reports, for Prometheus counts from a beginning and reports count anew each time."""
+
+    def __init__(self) -> None:
+        self.counts: dict[tuple[str, str], int] = {}
+        self.findings: dict[tuple[str, str], int] = {}
+
+    def add(self, report: Report) -> None:
+        """Counts one report."""
+        for leaf, row in report.rows.items():
+            for key in COUNTERS:
+                self.counts[key, leaf] = self.counts.get((key, leaf), 0) + row[key]
+        for hook, kind, _text in report.notes:
+            self.findings[hook, kind] = self.findings.get((hook, kind), 0) + 1
+
+
+def text(policy: str, report: Report, totals: Totals) -> str:
+    """The whole exposition."""
+    lines: list[str] = []
+    for key, (name, about) in GAUGES.items():
+        values = {leaf: row[key] for leaf, row in report.rows.items() if row[key] is not None}
+        lines += _family(
+            f"partywall_guard_{name}", about, "gauge", [({"policy": policy, "vif": v}, values[v]) for v in values]
+        )
+    for key, (name, about) in COUNTERS.items():
+        counted = [({"policy": policy, "vif": leaf}, count) for (k, leaf), count in totals.counts.items() if k == key]
+        lines += _family(f"partywall_guard_{name}", about, "counter", counted)
+    found = [({"policy": policy, "vif": hook, "kind": kind}, count) for (hook, kind), count in totals.findings.items()]
+    lines += _family("partywall_guard_findings_total", "What the independent check found.", "counter", found)
+    longest = [({"policy": policy}, report.round_ns_max / 1e9)]
+    lines += _family("partywall_guard_round_seconds", "Longest round since the last report.", "gauge", longest)
+    return "\n".join(lines) + "\n"
+
+
+def write(path: Path, content: str) -> None:
+    """Puts the file there whole: a reader never sees half of it."""
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(content)
+    fresh.replace(path)
+
+
+def _family(name: str, about: str, kind: str, samples: Sequence[tuple[Mapping[str, str], float]]) -> list[str]:
+    if not samples:
+        return []
+    return [
+        f"# HELP {name} {about}",
+        f"# TYPE {name} {kind}",
+        *(
+            f"{name}{{{_labels(at)}}} {value:g}" if isinstance(value, float) else f"{name}{{{_labels(at)}}} {value}"
+            for at, value in samples
+        ),
+    ]
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    escaped = {
+        key: value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") for key, value in labels.items()
+    }
+    return ",".join(f'{key}="{value}"' for key, value in escaped.items())

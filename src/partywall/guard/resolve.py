@@ -1,0 +1,67 @@
+"""Where each vif of a policy is on this host: namespace, interface and side. Reads the host, changes nothing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from partywall.errors import CapabilityError, Problem, UsageError
+from partywall.model.policy import Policy, Vif
+
+NETNS = Path("/run/netns")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A vif's place. namespace: a file that stands for it; None for the host's own."""
+
+    interface: str
+    namespace: str | None
+    inside: bool
+
+
+def resolve(policy: Policy, netns: Path = NETNS) -> Mapping[str, Found]:
+    """Every vif's place; UsageError with all that cannot be found."""
+    found: dict[str, Found] = {}
+    problems: list[Problem] = []
+    for name, vif in policy.vifs.items():
+        try:
+            found[name] = _find(vif, netns)
+        except UsageError as error:
+            problems += [Problem(p.message, p.remedy, key=f"vifs.{name}") for p in error.problems]
+    if problems:
+        raise UsageError(*problems)
+    return found
+
+
+def _find(vif: Vif, netns: Path) -> Found:
+    if vif.domain is not None:
+        return Found(_tap(vif.domain), None, inside=False)
+    namespace = _namespace(vif.namespace, netns) if vif.namespace else None
+    inside = vif.side == "inside" if vif.side else namespace is not None
+    return Found(vif.interface or "", namespace, inside)
+
+
+def _namespace(text: str, netns: Path) -> str:
+    path = Path(f"/proc/{text[4:]}/ns/net") if text.startswith("pid:") else netns / text
+    if not path.exists():
+        remedy = "is the process alive?" if text.startswith("pid:") else "'ip netns' lists those with names"
+        raise UsageError(Problem(f"there is no network namespace {text!r} ({path})", remedy))
+    return str(path)
+
+
+def _tap(domain: str) -> str:
+    if shutil.which("virsh") is None:
+        raise CapabilityError(f"domain {domain!r}: virsh is not installed; install libvirt-clients, or give interface:")
+    command = ["virsh", "--quiet", "domiflist", "--domain", domain]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    if ran.returncode != 0:
+        said = ran.stderr.strip().splitlines()[:1]
+        raise UsageError(Problem(f"libvirt domain {domain!r}: {' '.join(said)}", "'virsh list --all' lists them"))
+    taps = [line.split()[0] for line in ran.stdout.splitlines() if line.split()]
+    if not taps or taps[0] == "-":
+        raise UsageError(Problem(f"libvirt domain {domain!r} has no tap now", "start it, and run again"))
+    return taps[0]

@@ -1,0 +1,133 @@
+"""Keeps a policy: holds the agent that keeps the rates, hands on what it reports. The one part that acts on the host.
+
+If this process dies the agent ends with it; hooks, buckets and queues stay in the kernel as the policy says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from partywall.agent import binary
+from partywall.agent.client import AgentClient, start_agent
+from partywall.errors import AgentError, CapabilityError, TrialError
+from partywall.guard.flatten import Flat
+from partywall.sandbox.label import start_ticks, state_root
+
+_REPORTS_MAX = 4096
+
+
+@dataclass(frozen=True)
+class Report:
+    """What happened since the last one. rows: as the agent sent them, by leaf; notes: (hook, kind, text)."""
+
+    from_ns: int
+    at_ns: int
+    rows: Mapping[str, Mapping[str, Any]]
+    notes: tuple[tuple[str, str, str], ...]
+    round_ns_max: int
+
+
+class Kept:
+    """A policy being kept."""
+
+    def __init__(self, flat: Flat) -> None:
+        self.flat = flat
+        self._messages: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue(_REPORTS_MAX)
+        self.client = _agent(self._receive)
+        self.excess: dict[str, str] = {}
+
+    def _receive(self, method: str, params: dict[str, Any]) -> None:
+        # A reader that stopped reading loses reports; the guard itself never waits for it.
+        with contextlib.suppress(queue.Full):
+            self._messages.put_nowait((method, params))
+
+    def start(self) -> None:
+        """Hooks everything and begins."""
+        started = self.client.call("guard.start", timeout_s=120, **self.flat.start)
+        self.excess = dict(zip(self.flat.hooks, started["excess"], strict=True))
+
+    def report(self, timeout_s: float) -> Report | None:
+        """The next report; None if none came in time. TrialError if the agent is gone."""
+        try:
+            method, params = self._messages.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if method == "gone":
+            raise TrialError(f"the guard's agent is gone: {params['reason']}; the kernel goes on as the policy says")
+        return self._report(params) if method == "guard" else None
+
+    def _report(self, params: Mapping[str, Any]) -> Report:
+        rows = dict(zip(self.flat.leaves, params["rows"], strict=True))
+        notes = tuple((self.flat.hooks[note["hook"]], note["kind"], note["text"]) for note in params["notes"])
+        return Report(params["from_ns"], params["at_ns"], rows, notes, params["round_ns_max"])
+
+
+@contextlib.contextmanager
+def keep(flat: Flat, *, leave: bool = False) -> Iterator[Kept]:
+    """Keeps a policy while the block runs; afterwards removes it, or with `leave` lets the kernel go on by itself."""
+    name = flat.start["id"]
+    _claim(name, flat)
+    kept = Kept(flat)
+    try:
+        kept.start()
+        yield kept
+    finally:
+        if not leave:
+            with contextlib.suppress(AgentError):
+                kept.client.call("guard.stop", id=name)
+            with contextlib.suppress(AgentError):
+                kept.client.call("guard.remove", timeout_s=120, **flat.remove)
+                _state(name).unlink(missing_ok=True)
+        kept.client.close()
+
+
+def remove(name: str, hooks: list[Any]) -> list[str]:
+    """Removes what a guard of policy `name`, dead or left, has in the kernel at `hooks`; says what it was."""
+    client = _agent(lambda _method, _params: None)
+    try:
+        removed: list[str] = client.call("guard.remove", timeout_s=120, hooks=hooks)["removed"]
+    finally:
+        client.close()
+    _state(name).unlink(missing_ok=True)
+    return removed
+
+
+def owner(name: str) -> int | None:
+    """The process that keeps policy `name` now; None if nobody does."""
+    try:
+        written = json.loads(_state(name).read_text())
+        alive = written["start_ticks"] is not None and start_ticks(written["pid"]) == written["start_ticks"]
+        return int(written["pid"]) if alive else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _state(name: str) -> Path:
+    return state_root() / f"guard-{name}.json"
+
+
+def _claim(name: str, flat: Flat) -> None:
+    if (pid := owner(name)) and pid != os.getpid():
+        raise TrialError(f"policy {name!r} is kept by process {pid} already; end that one first")
+    if os.geteuid() != 0:
+        raise CapabilityError("a guard needs root, to hook eBPF programs to interfaces; run with sudo")
+    state = _state(name)
+    state.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    state.write_text(json.dumps({"pid": os.getpid(), "start_ticks": start_ticks(os.getpid()), **flat.remove}))
+
+
+def _agent(sink: Any) -> AgentClient:
+    client = AgentClient("guard", start_agent([str(binary.find()), "serve", "--die-with-parent"]), sink)
+    try:
+        client.greet()
+    except AgentError:
+        client.close()
+        raise
+    return client

@@ -1,0 +1,99 @@
+"""What a network operator promises: a link, service classes, and what each vif is assured and held to.
+
+These types are the policy format. Reading a file, with lines in its error messages, and checks that span several keys
+are in `partywall.guard.load`; what the agent is told is made of it in `partywall.guard.flatten`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from partywall import units
+from partywall.model.scenario import DurationNs, Frozen, Name
+
+BitRate = Annotated[int, BeforeValidator(units.parse_bit_rate), Field(gt=0)]
+PacketRate = Annotated[int, BeforeValidator(units.parse_packet_rate), Field(gt=0)]
+Protocol = Literal["tcp", "udp", "icmp", "sctp"]
+
+
+class Promise(Frozen):
+    """What is assured and what is never exceeded, in one direction."""
+
+    guarantee: BitRate | None = Field(None, description="bit/s assured whenever they are wanted, e.g. 150Mbit/s")
+    ceiling: BitRate | None = Field(None, description="bit/s never exceeded; default: the link's capacity")
+    packets: PacketRate | None = Field(None, description="packets/s never exceeded, e.g. 20k/s")
+
+
+class Flow(Promise):
+    """A flow class inside a vif: what it may send, taken from the vif's own promise."""
+
+    protocol: Protocol | None = None
+    ports: Annotated[str, BeforeValidator(str)] | None = Field(
+        None, description="a port or a range, of source or destination, e.g. 5000-5100"
+    )
+    dscp: int | None = Field(None, ge=0, le=63, description="differentiated services code point, e.g. 46")
+    service_class: Name | None = Field(None, description="default: the vif's")
+
+
+class Vif(Frozen):
+    """A tenant's interface: found by name and namespace, or by libvirt domain."""
+
+    interface: str | None = Field(None, description="its name, e.g. eth0 or vnet3", min_length=1, max_length=15)
+    namespace: str | None = Field(
+        None, description="network namespace it is in: a name of 'ip netns', a path, or pid:NUMBER"
+    )
+    domain: str | None = Field(None, description="libvirt domain, instead of interface: its first tap")
+    side: Literal["inside", "outside"] | None = Field(
+        None,
+        description="inside: packets sent leave by this interface (in the tenant's namespace); outside: they come in "
+        "by it (a tap, or the host's end of a veth). Default: inside with a namespace, else outside",
+    )
+    service_class: Name
+    tenant: Name | None = Field(None, description="shares the totals of this tenant")
+    send: Promise = Promise()
+    receive: Promise | None = Field(None, description="not limited without it")
+    flows: dict[Name, Flow] = Field(default_factory=dict, description="flow classes of what it sends")
+    excess: Literal["hold", "drop"] = Field(
+        "hold",
+        description="what may not pass; hold: waits in a queue that its sender's kernel sees fill, where there can be "
+        "one; drop: is dropped",
+    )
+
+
+class Total(Frozen):
+    """Ceilings over all vifs of one tenant together, of what they send."""
+
+    ceiling: BitRate | None = None
+    packets: PacketRate | None = Field(None, description="split over the vifs by use")
+
+
+class Link(Frozen):
+    """The physical interface all of them share."""
+
+    interface: str = Field("", description="its name, for people", max_length=64)
+    capacity: BitRate = Field(description="what it carries each way, e.g. 1Gbit/s")
+
+
+class Policy(Frozen):
+    """A policy file."""
+
+    partywall_guard: Literal[1] = Field(description="version of this format")
+    name: Name
+    description: str = ""
+    link: Link
+    service_classes: dict[Name, Annotated[int, Field(ge=0, le=1000)]] = Field(
+        min_length=1, description="priority of each; higher is served first"
+    )
+    tenants: dict[Name, Total] = Field(default_factory=dict)
+    vifs: dict[Name, Vif] = Field(min_length=1)
+    period: DurationNs = Field(50_000_000, ge=1_000_000, le=10_000_000_000, description="how often rates are set anew")
+    burst: DurationNs = Field(
+        10_000_000, ge=100_000, le=1_000_000_000, description="what may pass at once, as time at the granted rate"
+    )
+    if_daemon_dies: Literal["guarantees", "keep"] = Field(
+        "guarantees",
+        description="guarantees: after fallback_after every vif has its guarantee; keep: the last rates stay",
+    )
+    fallback_after: DurationNs = Field(1_000_000_000, ge=10_000_000)

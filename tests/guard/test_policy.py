@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from policy_corpus import BAD, GOOD
+
+from partywall import guard, units
+from partywall.errors import UsageError
+from partywall.guard.flatten import flatten
+from partywall.guard.resolve import Found
+from partywall.model.policy import Policy
+
+PLACES = {
+    "vm1": Found("vnet0", None, False),
+    "vm2": Found("eth0", "/run/netns/blue", True),
+    "vm3": Found("vnet1", None, False),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_wrong_policy_is_told_with_line_key_and_remedy(name: str) -> None:
+    old, new, line, key, words = BAD[name]
+    assert old in GOOD
+    with pytest.raises(UsageError) as raised:
+        guard.loads(GOOD.replace(old, new), "p.yaml")
+    found = [p for p in raised.value.problems if p.key == key and words in str(p)]
+    assert found, str(raised.value)
+    assert line is None or found[0].line == line
+    assert found[0].file == "p.yaml"
+    assert found[0].remedy
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    spoilt = GOOD.replace("service_class: gold", "service_class: glod").replace("5000-5100", "0")
+    with pytest.raises(UsageError) as raised:
+        guard.loads(spoilt)
+    assert [problem.line for problem in raised.value.problems] == [16, 20]
+
+
+def test_the_flat_form_names_everything_by_number() -> None:
+    flat = flatten(guard.loads(GOOD), PLACES)
+    assert flat.leaves == ("vm1", "vm2", "vm2:voice", "vm2:bulk", "vm2 (receives)", "vm3")
+    start = flat.start
+    hooks = [(hook["interface"], hook["direction"], hook["leaf"], hook["hold"]) for hook in start["hooks"]]
+    assert hooks == [
+        ("vnet0", "ingress", 0, True),
+        ("eth0", "egress", 1, True),
+        ("eth0", "ingress", 4, True),
+        ("vnet1", "ingress", 5, False),
+    ]
+    assert start["hooks"][1]["rules"] == [
+        {"leaf": 2, "protocol": 17, "ports": (5000, 5100), "dscp": None},
+        {"leaf": 3, "protocol": None, "ports": None, "dscp": 8},
+    ]
+    guarantees = [leaf["guarantee_bps"] for leaf in start["leaves"]]
+    assert guarantees == [150_000_000, 690_000_000, 10_000_000, 0, 0, 150_000_000]
+    totals = [(total["name"], total["ceiling_bps"], total["ceiling_pps"]) for total in start["totals"]]
+    assert totals == [("acme", 400_000_000, 80_000), ("vm2", 900_000_000, None)]
+    assert [leaf["total"] for leaf in start["leaves"]] == [0, 1, 1, 1, None, 0]
+    assert start["fallback_after_ns"] == 1_000_000_000
+
+
+def test_a_policy_that_keeps_the_last_rates_never_falls_back() -> None:
+    policy = guard.loads(GOOD.replace("name: edge", "name: edge\nif_daemon_dies: keep"))
+    assert flatten(policy, PLACES).start["fallback_after_ns"] is None
+
+
+def test_a_vif_in_a_namespace_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"vifs\.vm2: there is no network namespace 'blue'"):
+        guard.resolve(guard.loads(GOOD), tmp_path)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.dictionaries(st.sampled_from(sorted(Policy.model_fields)), st.one_of(st.none(), st.integers(), st.text())))
+def test_any_values_are_a_policy_or_told(data: dict[str, object]) -> None:
+    lines = "\n".join(f"{key}: {value!r}" for key, value in data.items())
+    with pytest.raises(UsageError):
+        guard.loads(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "bps"), [("150Mbit/s", 150_000_000), ("1Gbit/s", 10**9), ("64kbit/s", 64_000), ("10 Mbps", 10_000_000)]
+)
+def test_bit_rates_are_read_with_their_unit(text: str, bps: int) -> None:
+    assert units.parse_bit_rate(text) == bps
+
+
+@pytest.mark.parametrize(("text", "pps"), [("20k/s", 20_000), ("20kp/s", 20_000), (600, 600), ("1Mpps", 10**6)])
+def test_packet_rates_are_read(text: str | int, pps: int) -> None:
+    assert units.parse_packet_rate(text) == pps

@@ -116,6 +116,12 @@ def with_accelerators(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
     return scenario, notes
 
 
+def tries_kvm(scenario: Scenario) -> bool:
+    """Whether planning it will first see if KVM carries a guest, which takes up to `qemu.DEADLINE_S` seconds, once."""
+    guests = [key for key, names in backends(scenario).items() if "qemu" in names]
+    return any(workloads(scenario)[key].sandbox.accel != "tcg" for key in guests) and qemu.untried()
+
+
 def choose_accelerator(asked: str) -> qemu.Accelerator:
     """What a guest gets here. The first time KVM is asked for, a guest is started on it, which takes some seconds."""
     return qemu.choose(asked, lambda: comes_up("kvm"))

@@ -4,20 +4,24 @@ import dataclasses
 import itertools
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partywall.agent.catalogue import shipped
 from partywall.errors import CapabilityError
-from partywall.model.scenario import Disk
+from partywall.model.scenario import Disk, Scenario
+from partywall.plan import Topology, make
 from partywall.sandbox import Settings
-from partywall.sandbox.qemu import accelerator, clock, kernel
+from partywall.sandbox.qemu import accelerator, clock, kernel, machine
 from partywall.sandbox.qemu.initramfs import initramfs
 from partywall.sandbox.qemu.machine import Machine, drive
 from partywall.sandbox.qemu.modules import collect, depends, ordered
 from partywall.sandbox.qemu.vcpus import files
+from partywall.scenario.check import check
 
 MACHINE = Machine(
     settings=Settings(name="victim", backend="qemu", cpus=(2, 3), memory=300_000_000),
@@ -193,6 +197,7 @@ def test_kvm_is_tried_once_and_what_came_of_it_is_remembered(tmp_path, monkeypat
     assert len(tried) == 1
     with pytest.raises(CapabilityError, match=r"accel: kvm .* use accel: tcg"):
         accelerator.choose("kvm", carries, device)
+    assert accelerator.verdict(device).works is (not shutil.which(machine.PROGRAM))
     monkeypatch.setattr(accelerator, "qemu_version", lambda: "8.0")
     accelerator.choose("auto", carries, device)
     assert len(tried) == 2
@@ -232,3 +237,34 @@ def test_a_prepared_kernel_replaces_the_one_before_whole(tmp_path, monkeypatch):
     assert made.image.read_bytes() == b"new"
     assert list(made.module_contents()) == [f"{name}.ko" for name in names]
     assert [path.name for path in made.folder.parent.iterdir()] == ["guest-kernel"]
+
+
+# Scenarios
+
+
+def mistakes(sandbox, **work):
+    content = {"partywall": 1, "name": "x", "victims": {"v": (work or {"probe": "integer"}) | {"sandbox": sandbox}}}
+    found = check(Scenario.model_validate(content | {"budget": "10min"}), shipped())
+    return [(".".join(map(str, m.path)), m.message) for m in found]
+
+
+def test_a_guest_can_do_all_that_a_container_can_and_has_settings_of_its_own():
+    limits = {"cpu_limit": "50%", "cpu_reservation": "20%", "memory": "1GiB", "disk": {"read_bps": "10MB/s"}}
+    machine_only = {"vcpus": 2, "host_cpus": "0,1", "accel": "tcg"}
+    assert mistakes({"backend": "qemu"} | limits | machine_only) == []
+    assert mistakes({"backend": "container"} | limits) == []
+    found = mistakes({"backend": "container"} | machine_only)
+    assert [path for path, _ in found] == [f"victims.v.sandbox.{key}" for key in machine_only]
+    assert mistakes({"backend": "container", "disk": {"cache": "none"}})[0][0] == "victims.v.sandbox.disk.cache"
+
+
+def test_a_command_in_a_guest_is_refused_for_guests_hold_no_programs():
+    path, message = mistakes({"backend": "qemu"}, command=["vmstat", "1"], metric={"csv_column": 1})[0]
+    assert path == "victims.v.command"
+    assert "hold the agent and nothing else" in message
+
+
+def test_guests_get_slots_that_are_smooth_over_their_ticks():
+    content = {"partywall": 1, "name": "x", "victims": {"v": {"probe": "integer", "sandbox": {"backend": "qemu"}}}}
+    trial = make(Scenario.model_validate(content), Topology((0, 1), ((0, 1),)), shipped()).trials[0]
+    assert all(t.slot_ns >= 100_000_000 and t.guard_ns >= 10_000_000 for t in trial.treatments)

@@ -107,6 +107,8 @@ def run(
     path = find(scenario)
     asked = changed(load(path), _overrides(budget, precision))
     facts = pipeline.host_facts()
+    if pipeline.tries_kvm(asked):
+        console.print("seeing whether KVM carries a guest here: some seconds, once", highlight=False)
     plan = pipeline.plan(asked, facts, seed)
     if dry_run:
         show.plan(console, plan)

@@ -142,6 +142,11 @@ def _command(at: Path, work: Victim | Aggressor, role: Role) -> Iterator[Mistake
         if getattr(work, key) != type(work).model_fields[key].get_default(call_default_factory=True):
             message = f"{key} are for built-in kernels; a command has arguments"
             yield Mistake((*at, key), message, f"put them into command, or give {role} instead of command")
+    if work.sandbox.backend == "qemu":
+        message = "the qemu backend cannot run commands: its guests hold the agent and nothing else"
+        yield Mistake(
+            (*at, "command"), message, f"use backend: container or process, or give {role} instead of command"
+        )
     if work.metric is not None:
         yield from _metric((*at, "metric"), work)
 

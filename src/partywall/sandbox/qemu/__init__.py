@@ -3,7 +3,7 @@
 Deliberately not here: machines somebody else defines (libvirt, ssh), and images that hold a distribution.
 """
 
-from partywall.sandbox.qemu.accelerator import DEADLINE_S, Accelerator, choose, verdict
+from partywall.sandbox.qemu.accelerator import DEADLINE_S, Accelerator, choose, untried, verdict
 from partywall.sandbox.qemu.accelerator import qemu_version as version
 from partywall.sandbox.qemu.backend import Qemu
 from partywall.sandbox.qemu.kernel import GuestKernel, prepare
@@ -18,6 +18,7 @@ __all__ = [
     "Qemu",
     "choose",
     "prepare",
+    "untried",
     "verdict",
     "version",
 ]

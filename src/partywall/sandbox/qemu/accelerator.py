@@ -72,6 +72,11 @@ def qemu_version() -> str:
     return done.stdout.partition("\n")[0].removeprefix("QEMU emulator version ").strip()
 
 
+def untried(device: Path = DEVICE) -> bool:
+    """Whether the next `auto` or `kvm` will start a guest to see."""
+    return os.access(device, os.R_OK | os.W_OK) and bool(shutil.which(PROGRAM)) and _remembered() is None
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What is known of KVM here without trying. works: it does, or nothing speaks against it yet."""

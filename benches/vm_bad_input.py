@@ -1,0 +1,120 @@
+"""What goes wrong with guests, told to the user: each case by the command line as a user meets it.
+
+No QEMU; no kernel; a kernel that is none; modules that are none; memory that is not there; memory too small for the
+guest's own kernel; a disk too large for the host's; a command, for which a guest holds no programs; an accelerator that
+does not exist. No port is ever opened, so none can be taken.
+
+Bar: every case ends with its exit code and one message that names the thing and the remedy, with the end of the guest's
+console where a guest was started; no traceback; nothing left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common import arguments, conclude
+from guests import needed
+from partywall.sandbox.qemu import GuestKernel
+
+
+@dataclass(frozen=True)
+class Case:
+    """words: what the message must hold. spoil: changes the environment, given a scratch folder."""
+
+    name: str
+    code: int
+    words: tuple[str, ...]
+    sandbox: dict[str, Any] = field(default_factory=dict)
+    victim: dict[str, Any] = field(default_factory=lambda: {"probe": "integer"})
+    spoil: Callable[[Path], dict[str, str]] = lambda _: {}
+
+
+def without_qemu(folder: Path) -> dict[str, str]:
+    (folder / "bin").mkdir()
+    return {"PATH": str(folder / "bin")}
+
+
+def without_kernel(folder: Path) -> dict[str, str]:
+    return {"PARTYWALL_CACHE": str(folder / "nothing")}
+
+
+def spoilt(folder: Path, *parts: str) -> dict[str, str]:
+    copy = folder / "cache" / "guest-kernel"
+    shutil.copytree(GuestKernel.prepared().folder, copy)
+    copy.joinpath(*parts).write_bytes(b"this is nothing of the kind\n" * 100)
+    return {"PARTYWALL_CACHE": str(folder / "cache")}
+
+
+CASES = (
+    Case("no QEMU", 4, ("qemu-system-x86_64 was not found", "apt-get install"), spoil=without_qemu),
+    Case("no kernel", 4, ("no kernel for guests", "partywall vm prepare"), spoil=without_kernel),
+    Case("kernel.json spoilt", 4, ("cannot be used", "vm prepare"), spoil=lambda f: spoilt(f, "kernel.json")),
+    Case("kernel spoilt", 5, ("did not come up",), spoil=lambda f: spoilt(f, "vmlinuz")),
+    Case(
+        "module spoilt",
+        5,
+        ("did not come up", "console ended with", "inserting the module"),
+        spoil=lambda f: spoilt(f, "modules", "virtio.ko"),
+    ),
+    Case("memory beyond the host's", 4, ("of memory", "lower sandbox.memory"), {"memory": "900GiB"}),
+    Case("memory too small", 2, ("sandbox.memory", "give at least"), {"memory": "32MiB"}),
+    Case(
+        "disk too large",
+        5,
+        ("no room for a guest's disk", "sandbox.disk.size"),
+        {"disk": {"size": "900TiB"}},
+        {"probe": "disk-read"},
+    ),
+    Case("unknown accelerator", 2, ("accel",), {"accel": "hvf"}),
+    Case(
+        "a command",
+        2,
+        ("cannot run commands", "backend: container"),
+        {},
+        {"command": ["vmstat", "1"], "metric": {"csv_column": 1}},
+    ),
+)
+
+
+def wrong_with(case: Case) -> str:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        folder = Path(name)
+        victim = case.victim | {"sandbox": {"backend": "qemu", "accel": "tcg"} | case.sandbox}
+        content = {"partywall": 1, "name": "bad", "victims": {"v": victim}, "min_blocks": 8, "budget": "8s"}
+        (folder / "bad.yaml").write_text(json.dumps(content))
+        command = [sys.executable, "-m", "partywall", "run", "bad.yaml", "--out", "run", "--allow-commands"]
+        environment = os.environ | case.spoil(folder)
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+    said = " ".join((done.stdout + done.stderr).split())
+    absent = [word for word in case.words if word not in said]
+    if done.returncode != case.code or absent or "Traceback" in said:
+        return f"exit code {done.returncode} for {case.code}, not said: {absent}: {said[-600:]}"
+    return ""
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    needed("vm-bad-input")
+    # The quick form leaves out the cases in which a guest is started and does not come up.
+    cases = [case for case in CASES if not options.quick or case.code != 5]
+    wrong = 0
+    for case in cases:
+        problem = wrong_with(case)
+        print(f"{case.name}: {problem or 'told'}", flush=True)
+        wrong += bool(problem)
+    conclude("vm-bad-input", f"{len(cases) - wrong} of {len(cases)} told by name with a remedy", met=not wrong)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Whether reservations and weights hold between guests that want all of one CPU.
+
+A guest that computes shares its CPU with another that does the same. What it keeps of its rate without the neighbour is
+held against the promise: the reservation, or its weight over the sum of both. On the cgroup version that this host has;
+the other one is said to be unmeasured.
+
+Bar: within 3 points of the promise, for a reservation and for a weight.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from common import arguments, conclude, measure
+from guests import needed
+from partywall.sandbox import cgroups
+
+POINTS = 0.03
+CASES: dict[str, tuple[float, dict[str, Any], dict[str, Any]]] = {
+    "reservation 70%": (0.7, {"cpu_reservation": "70%"}, {}),
+    "weight 300 to 100": (0.75, {"cpu_weight": 300}, {"cpu_weight": 100}),
+}
+
+
+def share(own: dict[str, Any], other: dict[str, Any], seconds: int) -> tuple[float, float, float] | None:
+    """What the victim keeps beside the neighbour, with its interval."""
+    content = {
+        "name": "shares",
+        "victims": {"own": {"probe": "integer", "sandbox": {"backend": "qemu"} | own}},
+        "aggressors": {"other": {"stressor": "integer", "sandbox": {"backend": "qemu", "cpus": "same"} | other}},
+        "min_blocks": 8,
+        "precision": 0.01,
+        "budget": f"{seconds}s",
+        "timing": {"slot": "400ms", "guard": "100ms"},
+    }
+    _, findings = measure(content)
+    cell = next((c for c in findings.cells if c.aggressor == "other"), None)
+    return (cell.isolation.value, cell.isolation.low, cell.isolation.high) if cell else None
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    needed("vm-shares")
+    version = "version 2" if cgroups.read().is_v2 else "version 1"
+    held, told = 0, []
+    for name, (promise, own, other) in CASES.items():
+        found = share(own, other, 14 if options.quick else 90)
+        if found is None:
+            print(f"{name}: not measured")
+            continue
+        value, low, high = found
+        print(f"{name}: promised {promise:.1%}, kept {value:.1%} ({low:.1%} to {high:.1%})", flush=True)
+        held += abs(value - promise) <= POINTS
+        told.append(f"{name} kept {value:.1%}")
+    print(f"measured on cgroup {version}; the other version is not mounted here and was not measured")
+    conclude("vm-shares", f"{'; '.join(told)} (cgroup {version})", met=held == len(CASES))
+
+
+if __name__ == "__main__":
+    main()

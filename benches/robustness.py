@@ -98,15 +98,15 @@ def victims_of_kill(controller: int, chance: random.Random) -> int:
     return controller if chance.random() < 0.4 else chance.choice(mine)
 
 
-def one_kill(number: int, chance: random.Random) -> str:
-    """Kills once, reaps, resumes; returns what went wrong, or nothing."""
+def one_kill(number: int, chance: random.Random, within_s: float = 9, **changes: Any) -> str:
+    """Kills once, reaps, resumes; returns what went wrong, or nothing. changes: to the scenario."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)
-        command = [*PARTYWALL, "run", str(scenario(folder)), "--out", NAME]
+        command = [*PARTYWALL, "run", str(scenario(folder, **changes)), "--out", NAME]
         with subprocess.Popen(
             command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:
-            time.sleep(chance.uniform(0.5, 9))
+            time.sleep(chance.uniform(0.5, within_s))
             target = victims_of_kill(process.pid, chance)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(target, signal.SIGKILL)

@@ -16,6 +16,9 @@ import robustness
 from common import arguments, conclude
 from guests import needed
 
+# A run of two trials, each with four guests to start: kills strike from the first start to the last block.
+RUN_S = 32
+
 
 def main() -> None:
     options = arguments(__doc__ or "")
@@ -26,7 +29,7 @@ def main() -> None:
     subprocess.run([*robustness.PARTYWALL, "reap"], check=False, capture_output=True)
     wrong = []
     for number in range(kills):
-        problem = robustness.one_kill(number, chance)
+        problem = robustness.one_kill(number, chance, within_s=RUN_S, budget="14s")
         print(problem or f"kill {number}: clean, resumed", flush=True)
         wrong += [problem] if problem else []
     figure = f"{kills - len(wrong)} of {kills} kills left nothing and resumed to all blocks, none twice"

@@ -28,6 +28,8 @@ WORK = "/work"
 # An emulated guest is up in three seconds alone, and several share this host's CPUs meanwhile.
 HELLO_S = 90.0
 CONSOLE_LINES = 8
+# Where a kernel, or our first process, says why it gave up; what follows matters, what came before does not.
+TELLING = ("Kernel panic", "Out of memory", "partywall-init")
 
 
 class Qemu(Sandbox):
@@ -110,6 +112,8 @@ class Qemu(Sandbox):
         return self._clock.keep() if self._clock else 0
 
     def reason_gone(self, reason: str) -> str:
+        if self.client is not None and self.client.process.poll() is None:
+            return reason
         return f"the guest is gone ({reason}){self._last_lines()}"
 
     @property
@@ -170,7 +174,7 @@ class Qemu(Sandbox):
         except OSError:
             return ""
         lines = [line.rstrip() for line in text.splitlines() if line.strip() and line.isprintable()]
-        told = next((n for n, line in enumerate(lines) if "Kernel panic" in line or "partywall-init" in line), None)
+        told = next((n for n, line in enumerate(lines) if any(w in line for w in TELLING)), None)
         shown = lines[-CONSOLE_LINES:] if told is None else lines[told : told + CONSOLE_LINES]
         return "; its console ended with:\n" + "\n".join(f"  {line}" for line in shown) if shown else ""
 

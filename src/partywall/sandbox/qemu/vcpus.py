@@ -7,6 +7,7 @@ Kernel documentation: cgroup-v1/cgroups.rst, cgroup-v2.rst (Threads).
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ def pin(pid: int, vcpus: Sequence[int], cpus: Sequence[int], host_cpus: Sequence
     """Virtual CPU k to the k-th of `cpus`, round and round; every other thread of the process to `host_cpus`."""
     for thread in sorted(int(folder.name) for folder in Path(f"/proc/{pid}/task").iterdir()):
         where = {cpus[vcpus.index(thread) % len(cpus)]} if thread in vcpus else set(host_cpus)
-        os.sched_setaffinity(thread, where)
+        # Workers for disk I/O come and go; new ones take after the thread that starts them.
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(thread, where)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ CASES = (
     Case("memory too small", 2, ("sandbox.memory", "give at least"), {"memory": "32MiB"}),
     Case(
         "disk too large",
-        5,
+        4,
         ("no room for a guest's disk", "sandbox.disk.size"),
         {"disk": {"size": "900TiB"}},
         {"probe": "disk-read"},

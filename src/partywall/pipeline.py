@@ -124,22 +124,22 @@ def tries_kvm(scenario: Scenario) -> bool:
 
 def choose_accelerator(asked: str) -> qemu.Accelerator:
     """What a guest gets here. The first time KVM is asked for, a guest is started on it, which takes some seconds."""
-    return qemu.choose(asked, lambda: comes_up("kvm"))
+    return qemu.choose(asked, lambda: fails_to_come_up("kvm"))
 
 
-def comes_up(accel: str, deadline_s: float = qemu.DEADLINE_S) -> bool:
-    """Whether a guest on this accelerator says hello in time."""
+def fails_to_come_up(accel: str, deadline_s: float = qemu.DEADLINE_S) -> str:
+    """Why a guest on this accelerator does not say hello in time; empty if it does."""
     label = Label.create(f"vm-probe-{secrets.token_hex(4)}", WORK_ROOT)
     cpus = tuple(sorted(os.sched_getaffinity(0)))[:1]
     guest = qemu.Qemu(Settings(name="probe", backend="qemu", cpus=cpus, files=False, accel=accel), label)
     try:
         guest.start(lambda _method, _params: None, deadline_s)
-    except TrialError:
-        return False
+    except TrialError as error:
+        return str(error).partition("did not come up: ")[2].partition("; its console")[0].splitlines()[0]
     finally:
         guest.stop()
         reaper.clean(label)
-    return True
+    return ""
 
 
 def _held(trial: Trial, facts: dict[str, Any]) -> Iterator[tuple[str, Workload, int]]:

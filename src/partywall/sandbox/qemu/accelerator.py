@@ -34,14 +34,14 @@ class Accelerator:
     why: str
 
 
-def choose(asked: str, carries_guest: Callable[[], bool], device: Path = DEVICE) -> Accelerator:
+def choose(asked: str, try_guest: Callable[[], str], device: Path = DEVICE) -> Accelerator:
     """`asked`: auto, kvm or tcg. CapabilityError for kvm where it does not work.
 
-    carries_guest: starts a guest under KVM and tells whether it came up in time; asked at most once for a host.
+    try_guest: starts a guest under KVM and tells why it did not come up in time, or nothing; asked once for a host.
     """
     if asked == "tcg":
         return Accelerator("tcg", "asked for")
-    why_not = _reason_against(carries_guest, device)
+    why_not = _reason_against(try_guest, device)
     if why_not is None:
         return Accelerator("kvm", "a guest came up under KVM")
     if asked == "kvm":
@@ -49,16 +49,16 @@ def choose(asked: str, carries_guest: Callable[[], bool], device: Path = DEVICE)
     return Accelerator("tcg", why_not)
 
 
-def _reason_against(carries_guest: Callable[[], bool], device: Path) -> str | None:
+def _reason_against(try_guest: Callable[[], str], device: Path) -> str | None:
     if not device.exists():
         return f"there is no {device}"
     if not os.access(device, os.R_OK | os.W_OK):
         return f"{device} may not be opened (join the group kvm)"
-    known = _remembered()
-    if known is None:
-        known = carries_guest()
-        _remember(works=known)
-    return None if known else f"{device} opens, but a guest on it did not come up within {DEADLINE_S:g} s"
+    failure = _remembered()
+    if failure is None:
+        failure = try_guest()
+        _remember(failure)
+    return f"{device} opens, but a guest on it did not come up ({failure})" if failure else None
 
 
 def qemu_version() -> str:
@@ -94,16 +94,14 @@ def verdict(device: Path = DEVICE) -> Verdict:
         )
     if not os.access(device, os.R_OK | os.W_OK):
         return Verdict(works=False, text=f"{device} may not be opened", remedy="join the group kvm, or run as root")
-    match _remembered() if shutil.which(PROGRAM) else None:
-        case None:
-            return Verdict(works=True, text=f"{device} opens; 'partywall vm check' says whether it carries a guest")
-        case True:
-            return Verdict(works=True, text="carries guests")
+    failure = _remembered() if shutil.which(PROGRAM) else None
+    if not failure:
+        known = "carries guests" if failure == "" else "opens; 'partywall vm check' says whether it carries a guest"
+        return Verdict(works=True, text=f"{device} {known}")
     return Verdict(
         works=False,
-        text=f"{device} opens, but carried no guest when it was tried",
-        remedy="a host that is no guest itself, or one with nested page tables; to try again: rm "
-        + str(_verdict_file()),
+        text=f"{device} opens, but carried no guest when it was tried ({failure})",
+        remedy=f"a host that is no guest itself, or has nested page tables; to try again: rm {_verdict_file()}",
     )
 
 
@@ -117,17 +115,18 @@ def _circumstances() -> dict[str, str]:
     return {"boot": boot, "qemu": qemu_version()}
 
 
-def _remembered() -> bool | None:
+def _remembered() -> str | None:
+    """Why KVM carried no guest, empty if it did; None if it was not tried under these circumstances."""
     try:
         content = json.loads(_verdict_file().read_text())
     except (OSError, ValueError):
         return None
-    known = content.pop("works", None)
+    failure = content.pop("failure", None)
     content.pop("at", None)
-    return bool(known) if content == _circumstances() and known is not None else None
+    return failure if content == _circumstances() and isinstance(failure, str) else None
 
 
-def _remember(*, works: bool) -> None:
+def _remember(failure: str) -> None:
     _verdict_file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    _verdict_file().write_text(json.dumps(_circumstances() | {"works": works, "at": at}))
+    _verdict_file().write_text(json.dumps(_circumstances() | {"failure": failure, "at": at}))

@@ -18,7 +18,7 @@ from partywall.sandbox.base import Sandbox, Settings
 from partywall.sandbox.label import Label
 from partywall.sandbox.qemu import accelerator, disk
 from partywall.sandbox.qemu.clock import GuestClock
-from partywall.sandbox.qemu.initramfs import initramfs
+from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.kernel import GuestKernel
 from partywall.sandbox.qemu.machine import PROGRAM, Machine
 from partywall.sandbox.qemu.monitor import Monitor
@@ -155,7 +155,7 @@ class Qemu(Sandbox):
         """One for all guests of a run."""
         path = self._console.parent / "initramfs"
         if not path.exists():
-            path.write_bytes(initramfs(binary.find().read_bytes(), self._kernel.module_contents()))
+            path.write_bytes(initramfs(loaded(binary.find().read_bytes()), self._kernel.module_contents()))
         return path
 
     def _disk(self) -> Path | None:

@@ -7,6 +7,7 @@ compressed: an emulated processor takes longer to unpack it than the host takes 
 from __future__ import annotations
 
 import stat
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 
 FOLDERS = ("dev", "lib", "lib/modules", "proc", "run", "sys", "tmp", "work")
@@ -23,6 +24,23 @@ def initramfs(agent: bytes, modules: Mapping[str, bytes]) -> bytes:
     # The kernel opens it for the first process before anything is mounted.
     console = _entry(len(files) + 1, "dev/console", stat.S_IFCHR | 0o600, b"", device=(5, 1))
     return b"".join([*_entries(files), console, _entry(0, _END, 0, b"")])
+
+
+def loaded(executable: bytes) -> bytes:
+    """A 64-bit ELF executable without what is never loaded (symbols, debug information): a smaller guest boots sooner.
+
+    Anything else is returned as it is. Source: elf(5).
+    """
+    if executable[:5] != b"\x7fELF\x02":
+        return executable
+    start, size, count = struct.unpack_from("<32xQ14xHH", executable)
+    headers = (struct.unpack_from("<8xQ16xQ", executable, start + number * size) for number in range(count))
+    end = max((offset + length for offset, length in headers), default=len(executable))
+    header = bytearray(executable[:64])
+    # No section headers: neither an offset nor a size, count or index of names.
+    struct.pack_into("<Q", header, 40, 0)
+    struct.pack_into("<HHH", header, 58, 0, 0, 0)
+    return bytes(header) + executable[64:end]
 
 
 def _lines(names: Iterable[str]) -> bytes:

@@ -86,3 +86,16 @@ def test_the_shipped_catalogue_is_what_the_agent_prints():
     printed = subprocess.run([agent, "catalogue"], capture_output=True, check=True, timeout=30).stdout
     shipped_text = resources.files("partywall.agent").joinpath("catalogue.json").read_text("utf-8")
     assert json.loads(shipped_text) == json.loads(printed), "write it anew: partywall-agent catalogue > catalogue.json"
+
+
+def test_parameters_are_told_with_their_choices_and_defaults():
+    told = {parameter.option: parameter.help for parameter in shipped().kernel("cache").parameters}
+    assert told["--order"].endswith("One of sequential, random. [default: sequential]")
+    assert told["--level"].endswith("One of L1, L2, L3.")
+    # Choices that the text names already are not told twice.
+    assert told["--chains"].count("16") == 1
+
+
+def test_default_sizes_are_written_as_one_would_write_them():
+    sizes = {parameter.name: parameter.default for parameter in shipped().kernel("disk-direct-read").parameters}
+    assert sizes["file_bytes"] == "256MiB"

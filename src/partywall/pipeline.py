@@ -331,7 +331,12 @@ def decisions(plan: Plan) -> Decisions:
 
     def enough(trial: Trial, observations: Sequence[Observation]) -> tuple[bool, str]:
         precision = stats.enough(observations, trial.treatments, plan.scenario.precision, plan.scenario.min_blocks)
-        return precision.reached, f"±{precision.half_width:.2%}" if precision.half_width is not None else ""
+        if precision.half_width is None:
+            return precision.reached, ""
+        return (
+            precision.reached,
+            f"widest interval ±{precision.half_width:.1%} (asked ±{100 * plan.scenario.precision:g}%)",
+        )
 
     def carries_over(trial: Trial, observations: Sequence[Observation]) -> bool:
         return any(test.present for test in stats.carry_over(observations, trial.treatments).values())

@@ -145,6 +145,11 @@ def format_number(number: float, digits: int = 4) -> str:
     return format_decimals(number, digits - 1 - magnitude(number))
 
 
+def counted(number: int, noun: str) -> str:
+    """'1 victim', '2 victims'."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def format_decimals(number: float, decimals: int, *, sign: bool = False) -> str:
     """A number rounded to so many decimals; negative ones round before the point."""
     if not math.isfinite(number):

@@ -18,8 +18,11 @@ pytestmark = pytest.mark.host
     [
         (("--version",), "partywall "),
         (("kernels",), "memory-copy"),
+        (("kernels", "cache"), "--chains"),
+        (("probe", "cache", "--help"), "Parameters of cache: --bytes"),
+        (("stress", "--help"), "partywall stress disk-direct-write --help"),
         (("scenario", "list"), "demo"),
-        (("scenario", "check", "tiny.yaml"), "tiny.yaml: good: 1 victims, 1 aggressors"),
+        (("scenario", "check", "tiny.yaml"), "tiny.yaml: good: 1 victim, 1 aggressor"),
         (("scenario", "show", "demo"), "partywall: 1"),
         (("scenario", "schema"), '"$schema"'),
         (("run", "tiny.yaml", "--dry-run"), "Nothing was measured"),
@@ -49,7 +52,7 @@ def test_the_printed_schema_is_json(folder: Path):
     ("arguments", "said"),
     [
         (("probe", "integer", "--for", "300ms"), "DMIPS"),
-        (("stress", "integer", "--intensity", "0.5", "--for", "500ms"), "of its maximum"),
+        (("stress", "integer", "--intensity", "50%", "--for", "500ms"), "of its maximum"),
     ],
 )
 def test_a_kernel_by_hand_shows_its_figure_and_leaves_nothing(folder: Path, arguments: tuple[str, ...], said: str):

@@ -37,6 +37,21 @@ def test_shares_are_written_in_percent_with_the_half_width_in_the_same_unit():
     assert figures.percent(estimate(-0.18, -0.19, -0.17)) == "−18 % ± 1"
 
 
+@pytest.mark.parametrize(
+    ("value", "low", "high", "text"),
+    [
+        (0.12, 0.10, 0.14, "+12 % ± 2"),
+        (0.2, -0.4, 1.3, "+20 % (−40 to +130)"),
+        (23.564, 10.564, 51.179, "25 times (11 to 53)"),
+        (0.0, -0.99, 5100.0, "not known"),
+        (40.0, -0.5, 5100.0, "not known"),
+        (0.0, -1.0, 100.0, "not known"),
+    ],
+)
+def test_a_latency_impact_is_a_share_a_multiple_or_not_known(value, low, high, text):
+    assert figures.impact(estimate(value, low, high)) == text
+
+
 def test_an_interval_without_bounds_is_said_to_be_none():
     assert figures.ratio(estimate(0.82, -math.inf, math.inf)) == "0.8200 (no interval yet)"
 

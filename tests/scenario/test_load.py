@@ -127,7 +127,10 @@ def test_the_demo_takes_less_than_three_minutes_and_needs_no_root():
     assert all(part.command is None for part in parts)
 
 
-def test_the_example_in_the_documentation_is_a_scenario():
-    page = (Path(__file__).parents[2] / "docs" / "scenario.md").read_text("utf-8")
-    example = page.split("```yaml\n")[1].split("```")[0]
-    assert loads(example).name == "cache-neighbours"
+@pytest.mark.parametrize(
+    ("page", "scenarios"), [("docs/scenario.md", ["smallest", "cache-neighbours"]), ("README.md", ["checkout"])]
+)
+def test_the_examples_in_the_documentation_are_scenarios(page, scenarios):
+    text = (Path(__file__).parents[2] / page).read_text("utf-8")
+    examples = [part.split("```")[0] for part in text.split("```yaml\n")[1:]]
+    assert [loads(example).name for example in examples] == scenarios

@@ -74,6 +74,21 @@ def test_at_most_three_victims_are_spelt_out():
     assert line.endswith("; 2 more cost between 10 % ± 1 and 20 % ± 1.")
 
 
+def test_others_that_cost_the_same_are_not_given_a_range():
+    trials = [trial(COPY, name=f"t{n}", victim=f"v{n}") for n in range(5)]
+    cells = [cell(of, COPY, 0.5 if n < 3 else 0.78, 0.09 + n / 100) for n, of in enumerate(trials)]
+    assert headline(plan(*trials), KERNELS, cells, []).endswith("; 2 more cost about 22 % each.")
+
+
+@pytest.mark.parametrize(
+    ("impact", "told"),
+    [(estimate(0.4, 0.1), "by 40 % ± 10 without"), (estimate(9.0, 8.0), "by at least 100 % without")],
+)
+def test_a_longer_latency_that_is_hardly_known_is_told_by_its_lower_end(impact, told):
+    slowed = cell(COPYING, COPY, 1.0, 0.01, seen=False, latency={"p99": impact}, latency_seen=("p99",))
+    assert told in headline(plan(COPYING), KERNELS, [slowed], [])
+
+
 def test_wide_intervals_are_called_noise_and_not_a_bound_on_the_harm():
     cells = [cell(COPYING, COPY, 0.5, 0.05), cell(COPYING, RING, 0.7, 0.328, seen=False)]
     line = headline(plan(COPYING), KERNELS, cells, [])

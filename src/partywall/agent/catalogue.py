@@ -17,6 +17,8 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 from pydantic import BaseModel, ConfigDict
 
+from partywall import units
+
 Role = Literal["probe", "stressor"]
 ParamMistake = tuple[str, str, str]
 
@@ -40,6 +42,32 @@ class Settle(BaseModel):
     release_ns: int
 
 
+class Parameter(BaseModel):
+    """One parameter of a kernel, in words. choices, default: empty where there are none."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    text: str
+    choices: tuple[str, ...] = ()
+    default: str = ""
+
+    @property
+    def option(self) -> str:
+        """As `partywall probe` and `partywall stress` take it."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def help(self) -> str:
+        """All of it, in the manner of an option's help."""
+        choices = "" if not self.choices or self._choices_told else f" One of {', '.join(self.choices)}."
+        return f"{self.text}{choices}{f' [default: {self.default}]' if self.default else ''}"
+
+    @property
+    def _choices_told(self) -> bool:
+        return all(choice in self.text for choice in self.choices)
+
+
 class KernelInfo(BaseModel):
     """A kernel's own description, as the agent prints it."""
 
@@ -61,6 +89,28 @@ class KernelInfo(BaseModel):
     @property
     def param_names(self) -> tuple[str, ...]:
         return tuple(self.params.get("properties", {}))
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The parameters in words, in the schema's order."""
+        return tuple(self._parameter(name, schema) for name, schema in self.params.get("properties", {}).items())
+
+    def _parameter(self, name: str, schema: Mapping[str, Any]) -> Parameter:
+        default = schema.get("default")
+        return Parameter(
+            name=name,
+            text=schema.get("description", "").replace("`", ""),
+            choices=tuple(dict.fromkeys(map(str, self._choices(schema)))),
+            default="" if default is None else _written(name, default),
+        )
+
+    def _choices(self, schema: Mapping[str, Any]) -> Iterable[Any]:
+        """Values that a schema lists, through references and alternatives."""
+        if "$ref" in schema:
+            schema = self.params["$defs"][schema["$ref"].rpartition("/")[2]]
+        branches = (*schema.get("oneOf", ()), *schema.get("anyOf", ()))
+        own = [schema["const"]] if "const" in schema else schema.get("enum", ())
+        return [*own, *(choice for branch in branches for choice in self._choices(branch))]
 
 
 class Catalogue:
@@ -88,6 +138,13 @@ class Catalogue:
         # One mistake a key is enough: what is out of range need not also be a multiple.
         found = (mistake for error in errors for mistake in _explain(info, error))
         return list({mistake[0]: mistake for mistake in reversed(list(found))}.values())[::-1]
+
+
+def _written(name: str, default: Any) -> str:
+    """A default as one would write it."""
+    if name.endswith("bytes") and isinstance(default, int):
+        return units.format_bytes(default).replace(" ", "")
+    return json.dumps(default).strip('"')
 
 
 @functools.cache

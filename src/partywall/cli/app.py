@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -11,7 +11,7 @@ from rich.console import Console
 
 from partywall import __version__, pipeline, units
 from partywall.cli import guard, show
-from partywall.cli.kernel import PARAMETERS, WorkDir, probe, stress
+from partywall.cli.kernel import PARAMETERS, KernelCommand, WorkDir, known, probe, stress
 from partywall.cli.live import Live, Steps
 from partywall.cli.trace import report as report_trace
 from partywall.cli.trace import trace
@@ -36,8 +36,8 @@ scenarios = typer.Typer(help="Check, list and describe scenarios.", no_args_is_h
 app.add_typer(scenarios, name="scenario")
 app.add_typer(vm, name="vm")
 app.add_typer(guard.app, name="guard")
-app.command(context_settings=PARAMETERS)(probe)
-app.command(context_settings=PARAMETERS)(stress)
+app.command(cls=KernelCommand, context_settings=PARAMETERS)(probe)
+app.command(cls=KernelCommand, context_settings=PARAMETERS)(stress)
 app.command()(trace)
 
 EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INCONCLUSIVE: Exit.INCONCLUSIVE}
@@ -167,7 +167,7 @@ def _report(directory: RunDirectory, console: Console, formats: tuple[str, ...])
         evidence, findings = pipeline.analyse(directory)
         written = export_all(findings, evidence, directory.path, formats, steps.show)
     terminal.show(findings, evidence, console, next((file for file in written if file.suffix == ".html"), None))
-    show.written(console, written)
+    show.written(console, [file for file in written if file.suffix != ".html"])
     if evidence.incomplete:
         return Exit.FAILED
     return EXITS[findings.outcome]
@@ -177,10 +177,18 @@ def _report(directory: RunDirectory, console: Console, formats: tuple[str, ...])
 def report(
     directory: RunPath,
     formats: Annotated[
-        list[str] | None, typer.Option("--format", "-f", help="html, json, csv, parquet, png or svg; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--format", "-f", help="html, json, csv, parquet, png or svg; may be repeated. Default: html and json."
+        ),
     ] = None,
 ) -> int:
-    """Derive findings from a run again, show them, and write them as documents."""
+    """Derive findings from a run again, show them, and write them into its directory.
+
+    partywall report runs/demo-... -f csv -f parquet
+
+    Measures nothing. Exit code: 0 all goals hold, 1 one is violated, 3 inconclusive, 5 a trial failed or is missing.
+    """
     if TraceDirectory.is_one(directory):
         return report_trace(TraceDirectory(directory), Console(), formats)
     from partywall.report.export import FORMATS  # noqa: PLC0415 - what draws is slow to import
@@ -219,7 +227,7 @@ def compare(
             Problem(f"{tolerance} is out of range", "give 0 or more and less than 100%", key="--tolerance")
         )
     given = [run, reference, *(also or ()), *(also_reference or ())]
-    measured = {path: pipeline.analyse(RunDirectory.open(path)) for path in given}
+    measured = {path: pipeline.analyse(directory) for path, directory in _opened(given).items()}
     comparison = compare_runs(
         measured[run],
         measured[reference],
@@ -230,6 +238,20 @@ def compare(
     )
     compare_view.show(comparison, Console())
     return EXITS[comparison.outcome]
+
+
+def _opened(paths: Sequence[Path]) -> dict[Path, RunDirectory]:
+    """Run directories by path; all that are none are told at once."""
+    found: dict[Path, RunDirectory] = {}
+    problems: list[Problem] = []
+    for path in paths:
+        try:
+            found[path] = RunDirectory.open(path)
+        except UsageError as error:
+            problems += error.problems
+    if problems:
+        raise UsageError(*problems)
+    return found
 
 
 @app.command()
@@ -255,9 +277,14 @@ def reap() -> int:
 
 
 @app.command()
-def kernels() -> int:
-    """List the kernels: what they use, and what they can be used as."""
-    show.kernels(Console(), pipeline.catalogue())
+def kernels(
+    name: Annotated[str | None, typer.Argument(help="Only this kernel, with its parameters.", metavar="NAME")] = None,
+) -> int:
+    """List the kernels: what they use, and what they can be used as; or one kernel with its parameters."""
+    if name is None:
+        show.kernels(Console(), pipeline.catalogue())
+    else:
+        show.kernel(Console(), known(name))
     return Exit.HOLDS
 
 
@@ -268,7 +295,13 @@ def sql(
         str, typer.Argument(help="SQL over the views slices, samples, output, usage, observations and events.")
     ],
 ) -> int:
-    """Query a run's raw facts with DuckDB."""
+    """Query a run's raw facts with DuckDB.
+
+    partywall sql runs/demo-... "select workload, count(*) from slices group by 1"
+
+    partywall sql runs/demo-... "describe slices" shows a view's columns. The view observations is there after
+    'partywall report RUN -f parquet'.
+    """
     from partywall.store.query import table  # noqa: PLC0415 - DuckDB is slow to import
 
     show.table(Console(), *table(RunDirectory.open(directory), query))
@@ -280,7 +313,9 @@ def check(scenario: ScenarioName) -> int:
     """Check a scenario; all mistakes are reported at once, with line and key."""
     asked = load(find(scenario))
     Console().print(
-        f"{scenario}: good: {len(asked.victims)} victims, {len(asked.aggressors)} aggressors", highlight=False
+        f"{scenario}: good: {units.counted(len(asked.victims), 'victim')}, "
+        f"{units.counted(len(asked.aggressors), 'aggressor')}",
+        highlight=False,
     )
     return Exit.HOLDS
 

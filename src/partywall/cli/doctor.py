@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from partywall import pipeline, units
 from partywall.errors import AgentError, CapabilityError, Exit
 from partywall.sandbox import cgroups, qemu
 from partywall.sandbox.container import disk_of
 from partywall.sandbox.label import state_root
+
+HANGING = 4
 
 
 @dataclass(frozen=True)
@@ -157,18 +159,26 @@ def _first_existing(path: Path) -> Path:
 
 
 def _show(console: Console, checks: list[Check]) -> None:
-    there = Table("", "", show_header=False, box=None)
+    lacking = [check for check in checks if not check.there]
     for check in checks:
         if check.there:
-            there.add_row("[green]✓[/]" if console.color_system else "✓", f"{check.what}: {check.found}")
-    console.print(there)
-    lacking = [check for check in checks if not check.there]
+            _print(console, ("✓ ", "green"), f"{check.what}: {check.found}")
     if not lacking:
-        console.print("Nothing is missing.")
+        console.print("\nNothing is missing.")
         return
-    table = Table(
-        "missing", "what was found", "what that costs", "how to get it", title="Missing here", title_justify="left"
-    )
-    for check in lacking:
-        table.add_row(check.what, check.found, check.cost, check.remedy)
-    console.print(table)
+    needed = any(check.needed for check in lacking)
+    says = "nothing can be measured without what is marked ✗" if needed else "all else works without"
+    console.print(f"\nMissing here; {says}", style="bold", highlight=False)
+    for check in sorted(lacking, key=lambda check: not check.needed):
+        mark = ("✗ ", "bold red") if check.needed else ("– ", "yellow")
+        _print(console, mark, (check.what, "bold"), f": {check.found}")
+        _print(console, ("  costs: ", "dim"), check.cost)
+        if check.remedy:
+            _print(console, ("  get it: ", "dim"), check.remedy)
+
+
+def _print(console: Console, *pieces: str | tuple[str, str]) -> None:
+    """One entry; where it goes on in the next line it stays clear of the marks."""
+    lines = Text.assemble(*pieces).wrap(console, max(console.width - HANGING, 20))
+    for number, line in enumerate(lines):
+        console.print(Text(" " * HANGING if number else "") + line, soft_wrap=True)

@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
+from typer.core import TyperCommand
 
 from partywall import pipeline, units
 from partywall.agent.catalogue import KernelInfo, Role, shipped
@@ -28,6 +29,7 @@ from partywall.scenario.explain import did_you_mean
 
 ID = "workload"
 CALIBRATION_NS = 300_000_000
+LEAST_INTENSITY = 0.001
 # A kernel's parameters are options that only the catalogue knows.
 PARAMETERS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -52,6 +54,8 @@ def probe(
 
     The kernel's own parameters are given as options: partywall probe cache --level L2 --order random
 
+    They are listed by: partywall probe cache --help
+
     What is shown at the end is the median and the range of windows of half a second. It says nothing about neighbours;
     for those there is 'partywall run'.
     """
@@ -68,8 +72,8 @@ def stress(
     context: typer.Context,
     kernel: KernelName,
     intensity: Annotated[
-        float, typer.Option(help="0..1 of what this host can do, calibrated first.", min=0.001, max=1)
-    ] = 1.0,
+        str, typer.Option(help="Share of what this host can do, calibrated first: 0.5 or 50%.")
+    ] = "100%",
     for_: ForOption = "10s",
     threads: Threads = 1,
     cpus: Cpus = None,
@@ -78,24 +82,50 @@ def stress(
     """Press on one resource: hold a kernel at an intensity and show the rate achieved.
 
     The kernel's own parameters are given as options: partywall stress disk-direct-write --request-bytes 128KiB
+
+    They are listed by: partywall stress disk-direct-write --help
     """
     info, params = _asked(kernel, "stressor", context.args)
     duration_ns = _duration(for_)
+    share = _intensity(intensity)
     with _sandbox(cpus, work_dir) as (sandbox, messages):
         client = _start(sandbox, info, params, threads, "scheduled")
         most = sum(client.call("workload.calibrate", timeout_s=60, id=ID, for_ns=CALIBRATION_NS)["rate_max"])
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        switches = [{"at_ns": now, "intensity": intensity}, {"at_ns": now + duration_ns, "intensity": 0.0}]
+        switches = [{"at_ns": now, "intensity": share}, {"at_ns": now + duration_ns, "intensity": 0.0}]
         client.call("workload.schedule", id=ID, switches=switches)
-        rates = _watch(info, messages, duration_ns, f"{info.name} at intensity {intensity:g}", most, intensity)
+        rates = _watch(info, messages, duration_ns, f"{info.name} at intensity {share:g}", most, share)
     _conclude(Console(), info, rates, most)
     return Exit.HOLDS
 
 
-def _asked(kernel: str, role: Role, arguments: Sequence[str]) -> tuple[KernelInfo, dict[str, Any]]:
+class KernelCommand(TyperCommand):
+    """A command whose --help also lists the parameters of the kernel that stands on the command line."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # --help is answered before arguments are read, so their words are kept for it.
+        self._words = tuple(args)
+        return super().parse_args(ctx, args)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        super().format_epilog(ctx, formatter)
+        info = next((found for word in self._words if (found := shipped().kernel(word))), None)
+        if info and info.parameters:
+            with formatter.section(f"Parameters of {info.name}"):
+                formatter.write_dl([(parameter.option, parameter.help) for parameter in info.parameters])
+
+
+def known(kernel: str, role: Role | None = None) -> KernelInfo:
+    """A kernel by name; UsageError with the nearest name of that role if there is none."""
     info = shipped().kernel(kernel)
     if info is None:
-        raise UsageError(Problem(f"no kernel is called {kernel!r}", did_you_mean(kernel, shipped().names(role))))
+        near = did_you_mean(kernel, shipped().names(role))
+        raise UsageError(Problem(f"no kernel is called {kernel!r}", near or "'partywall kernels' lists them"))
+    return info
+
+
+def _asked(kernel: str, role: Role, arguments: Sequence[str]) -> tuple[KernelInfo, dict[str, Any]]:
+    info = known(kernel, role)
     if not info.can_be(role):
         other = "partywall stress" if role == "probe" else "partywall probe"
         raise UsageError(Problem(f"{kernel} cannot be used as a {role}", f"try: {other} {kernel}"))
@@ -143,6 +173,16 @@ def _duration(text: str) -> int:
     if duration_ns < 200_000_000:
         raise UsageError(Problem(f"{text} is too short to see anything", "give at least 200ms", key="--for"))
     return duration_ns
+
+
+def _intensity(text: str) -> float:
+    try:
+        share = units.parse_share(text)
+    except ValueError as error:
+        raise UsageError(Problem(str(error), key="--intensity")) from None
+    if not LEAST_INTENSITY <= share <= 1:
+        raise UsageError(Problem(f"{text} is out of range", "give from 0.1% to 100%", key="--intensity"))
+    return share
 
 
 Messages = queue.SimpleQueue[tuple[str, dict[str, Any]]]

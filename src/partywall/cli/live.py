@@ -18,7 +18,12 @@ class _Left(TextColumn):
 
     def render(self, task: RichTask) -> Text:
         left = task.fields["left_ns"]
-        return Text("" if left is None else f"about {units.format_duration(left)} left", style="cyan")
+        return Text("" if left is None else _left(left), style="cyan")
+
+
+def _left(ns: float) -> str:
+    """An estimate to whole seconds: tenths of one are not known."""
+    return f"about {units.format_duration(max(1, round(ns / 1e9)) * 10**9)} left"
 
 
 class Live:
@@ -47,11 +52,12 @@ class Live:
         self._bar.stop()
 
     def doing(self, text: str) -> None:
-        self._doing = text
+        # What was found of the trial before says nothing about this one.
+        self._doing, self._text = text, ""
         self._show(force=True)
 
     def block(self, trial: str, done: int, text: str) -> None:
-        self._doing = f"{trial}: {done} block{'s' if done != 1 else ''}"
+        self._doing = f"{trial}: {units.counted(done, 'block')}"
         self._text = text
         self._show()
 
@@ -65,15 +71,13 @@ class Live:
         self._console.print(text, highlight=False, markup=False)
 
     def _show(self, *, force: bool = False) -> None:
-        description = f"{self._doing} {self._text}".rstrip()
+        description = ", ".join(part for part in (self._doing, self._text) if part)
         self._bar.update(self._task, description=description)
         if self._console.is_terminal or not (force or time.monotonic() - self._printed > self.EVERY_S):
             return
         self._printed = time.monotonic()
         left_ns = self._bar.tasks[0].fields["left_ns"]
-        self._console.print(
-            f"{description} · about {units.format_duration(left_ns)} left", highlight=False, markup=False
-        )
+        self._console.print(f"{description} · {_left(left_ns)}", highlight=False, markup=False, soft_wrap=True)
 
 
 class Steps:

@@ -2,52 +2,81 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from partywall import units
-from partywall.agent.catalogue import Catalogue
-from partywall.model.plan import Plan, Treatment, null_cpus
+from partywall.agent.catalogue import Catalogue, KernelInfo
+from partywall.model.plan import Plan, Treatment, Trial, null_cpus
 from partywall.model.scenario import Scenario
 from partywall.plan import order
+from partywall.report import figures
 
 
 def plan(console: Console, plan: Plan) -> None:
-    """What would be done, and how long it would take."""
+    """What would be done, and how long it would take. Trials that are planned alike are told once."""
     scenario = plan.scenario
     blocks = scenario.budget // sum(trial.block_ns for trial in plan.trials)
     console.print(
-        f"{scenario.name}: {len(plan.trials)} trials in {plan.rounds} rounds, seed {plan.seed}; "
-        f"measuring {units.format_duration(scenario.budget)}, about {blocks} blocks a trial; "
+        f"{scenario.name}: {units.counted(len(plan.trials), 'trial')} in {units.counted(plan.rounds, 'round')}, "
+        f"seed {plan.seed}; measuring {units.format_duration(scenario.budget)}, about {blocks} blocks a trial; "
         f"with set-up about {units.format_duration(plan.estimate_ns)}",
         highlight=False,
     )
+    console.print(
+        "In a block each treatment gets one slot, in random order; a guard after each switch is left out.",
+        style="dim",
+        highlight=False,
+    )
+    alike: dict[tuple[Any, ...], list[Trial]] = {}
     for trial in plan.trials:
-        levels = ", ".join(f"{path} = {level}" for path, level in trial.levels.items())
-        where = f"{trial.id} on CPU {_list(trial.victim_cpus)}{f' ({levels})' if levels else ''}"
-        title = f"{where}, one block {units.format_duration(trial.block_ns)}"
-        table = Table("treatment", "on CPU", "guard", "slot", title=title, title_justify="left")
-        for treatment in trial.treatments:
-            null = null_cpus(trial) if treatment.role == "null" else ()
-            cpus = trial.aggressor_cpus.get(treatment.aggressor or "", null)
-            table.add_row(
-                treatment.label, _list(cpus), *map(units.format_duration, (treatment.guard_ns, treatment.slot_ns))
-            )
-        console.print(table)
-        console.print(
-            f"first blocks: {'  |  '.join(_labels(trial.treatments, order(plan.seed, trial, n)) for n in range(2))}\n",
-            highlight=False,
+        alike.setdefault((trial.victim_cpus, trial.block_ns, _treatments(trial)), []).append(trial)
+    for (_, _, rows), trials in alike.items():
+        console.print(_planned(trials, rows))
+        first = trials[0]
+        for n in range(2):
+            labels = ", ".join(_labels(first.treatments, order(plan.seed, first, n)))
+            console.print(Padding(Text(f"block {n + 1} of {first.id}: {labels}", style="dim"), (0, 0, 0, 2)))
+    console.print("\nNothing was measured. Leave out --dry-run to measure.")
+
+
+def _planned(trials: Sequence[Trial], rows: Sequence[Sequence[str]]) -> Group:
+    """Trials of one shape, and the treatments of each of their blocks."""
+    table = Table("treatment", "on CPU", "guard", "slot", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    where = f"victim on CPU {_list(trials[0].victim_cpus)}, one block {units.format_duration(trials[0].block_ns)}"
+    return Group(Text(f"\n{'; '.join(map(_named, trials))}: {where}", style="bold"), Padding(table, (0, 0, 0, 2)))
+
+
+def _named(trial: Trial) -> str:
+    levels = ", ".join(f"{path} = {level}" for path, level in trial.levels.items())
+    return f"{trial.id} ({levels})" if levels else trial.id
+
+
+def _treatments(trial: Trial) -> tuple[tuple[str, ...], ...]:
+    null = null_cpus(trial)
+    return tuple(
+        (
+            treatment.label,
+            _list(trial.aggressor_cpus.get(treatment.aggressor or "", null if treatment.role == "null" else ())),
+            units.format_duration(treatment.guard_ns),
+            units.format_duration(treatment.slot_ns),
         )
-    console.print("Nothing was measured. Leave out --dry-run to measure.")
+        for treatment in trial.treatments
+    )
 
 
-def _labels(treatments: Sequence[Treatment], ids: Sequence[str]) -> str:
+def _labels(treatments: Sequence[Treatment], ids: Sequence[str]) -> list[str]:
     labels = {treatment.id: treatment.label for treatment in treatments}
-    return ", ".join(labels[id_] for id_ in ids)
+    return [labels[id_] for id_ in ids]
 
 
 def _list(cpus: Sequence[int]) -> str:
@@ -55,15 +84,54 @@ def _list(cpus: Sequence[int]) -> str:
 
 
 def kernels(console: Console, catalogue: Catalogue) -> None:
-    """Every kernel in a line."""
-    table = Table("kernel", "resource", "as", "what it does")
-    for name in catalogue.names():
-        if info := catalogue.kernel(name):
-            table.add_row(name, info.resource, {"both": "probe, stressor"}.get(info.roles, info.roles), info.summary)
-    console.print(table)
+    """Every kernel in a line or two, by resource."""
+    every = [info for name in catalogue.names() if (info := catalogue.kernel(name))]
+    listed = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    listed.add_column("kernel", no_wrap=True)
+    listed.add_column("as", no_wrap=True)
+    listed.add_column("what it does")
+    for resource, kernels in itertools.groupby(every, key=lambda info: info.resource):
+        listed.add_row(Text(f"\n{resource.replace('_', ' ')}", style="bold"))
+        for info in kernels:
+            listed.add_row(f"  {info.name}", _roles(info), info.summary)
+    console.print(listed)
     console.print(
-        "partywall probe NAME --help shows how to use one; docs/kernels has a page for each.", highlight=False
+        f"\n{len(every)} kernels. A probe measures, a stressor presses; most can be either. One with its parameters: "
+        "partywall kernels NAME",
+        highlight=False,
     )
+
+
+def kernel(console: Console, info: KernelInfo) -> None:
+    """One kernel with its parameters, and how to try it."""
+    figure = figures.scale_of_kernel(info.figure)
+    console.print(f"{info.name}: {info.summary}", style="bold", highlight=False, markup=False)
+    facts = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    facts.add_row("resource", info.resource.replace("_", " "))
+    facts.add_row("as", _roles(info))
+    facts.add_row("figure", f"{figure.label} ({figure.direction})")
+    facts.add_row("latency", f"of {info.latency.get('of', 'one operation')}")
+    console.print(facts)
+    if info.parameters:
+        listed = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+        listed.add_column("\nparameter", no_wrap=True)
+        listed.add_column("\nwhat it is")
+        for parameter in info.parameters:
+            listed.add_row(parameter.option, Text(parameter.help))
+        console.print(listed)
+    role, command = ("probe", "probe") if info.can_be("probe") else ("stressor", "stress")
+    console.print(f"\nTry: partywall {command} {info.name}", highlight=False, markup=False, soft_wrap=True)
+    if set_one := next((parameter for parameter in info.parameters if parameter.default), None):
+        console.print(
+            f"In a scenario: {{{role}: {info.name}, params: {{{set_one.name}: {set_one.default}}}}}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def _roles(info: KernelInfo) -> str:
+    return {"both": "probe, stressor"}.get(info.roles, info.roles)
 
 
 def scenarios(console: Console, found: Mapping[str, Scenario]) -> None:

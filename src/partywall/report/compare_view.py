@@ -73,7 +73,7 @@ def _table(comparison: Comparison, *, latency: bool) -> Table:
         table.add_column(name, no_wrap=name != "cell", overflow="fold")
     for cell in sorted(comparison.cells, key=lambda cell: (ORDER.index(cell.change), cell.ratio.value)):
         impact = cell.latency.get("p99")
-        p99 = [figures.ratio(impact) if impact else ""] if latency else []
+        p99 = [figures.multiple(impact) if impact else ""] if latency else []
         shown = [figures.ratio(figure) for figure in (cell.reference_isolation, cell.isolation, cell.ratio)]
         mark = Text(MARKS[cell.change].split()[0], style=STYLES[cell.change])
         table.add_row(mark, _name(cell), *shown, *p99)

@@ -18,6 +18,12 @@ from partywall.units import format_decimals, format_number, magnitude
 ASYMMETRY = 1.5
 """Arms of an interval that differ by more than this are written out instead of as ±."""
 
+TIMES = 5.0
+"""Multiple of the baseline's latency from which an impact is written as such, and not in percent."""
+
+UNTOLD_REACH = 10.0
+UNTOLD = "not known"
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -95,6 +101,27 @@ def ratio(estimate: Estimate) -> str:
 def percent(estimate: Estimate, *, sign: bool = False) -> str:
     """A share: '18 % ± 1'."""
     return interval(100 * estimate.value, 100 * estimate.low, 100 * estimate.high, "%", sign=sign)
+
+
+def impact(estimate: Estimate) -> str:
+    """A latency impact: '+12 % ± 2', '25 times (11 to 53)', or 'not known'.
+
+    Nobody reads +2356 %: from TIMES on it is told as a multiple of the baseline's latency.
+    """
+    times = estimate.model_copy(update={name: 1 + getattr(estimate, name) for name in ("value", "low", "high")})
+    if times.value < TIMES and not _untold(times):
+        return percent(estimate, sign=True)
+    return multiple(times, "times")
+
+
+def multiple(times: Estimate, unit: str = "") -> str:
+    """A ratio of latencies: '1.12 ± 0.02', or 'not known'."""
+    return UNTOLD if _untold(times) else interval(times.value, times.low, times.high, unit)
+
+
+def _untold(times: Estimate) -> bool:
+    """Whether it may be a rise as well as a fall, UNTOLD_REACH from end to end: no digit of it means anything."""
+    return times.low <= 1 <= times.high and times.high > UNTOLD_REACH * times.low
 
 
 def loss(isolation: Estimate) -> Estimate:

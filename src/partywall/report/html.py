@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from partywall import __version__, units
 from partywall.model.evidence import Counter, Evidence
-from partywall.model.finding import Cause, Cell, Findings, Outcome, Verdict, Warn
+from partywall.model.finding import Cause, Cell, Estimate, Findings, Outcome, Verdict, Warn
 from partywall.model.observation import Observation
 from partywall.model.plan import Trial
 from partywall.report import charts, figures, page, series
@@ -169,6 +169,12 @@ def _panel(identity: str, cell: Cell, findings: Findings, evidence: Evidence, sp
     )
 
 
+def _impact_means(impact: Estimate, operation: str) -> str:
+    if figures.impact(impact) != figures.UNTOLD:
+        return operation
+    return f"{operation}; its interval, {figures.percent(impact, sign=True)}, tells nothing"
+
+
 def _against_band(seen: bool) -> str:
     return "outside: an effect" if seen else "not clearly outside: no effect seen"
 
@@ -182,7 +188,7 @@ def _figures(cell: Cell, findings: Findings, evidence: Evidence) -> Iterator[tup
     yield "Rate, baseline", figures.rate(cell.baseline_rate, scale), scale.direction
     yield "Rate, treated", figures.rate(cell.rate, scale), scale.direction
     for name, impact in cell.latency.items():
-        yield f"Latency impact, {name}", figures.percent(impact, sign=True), operation
+        yield f"Latency impact, {name}", figures.impact(impact), _impact_means(impact, operation)
     if cell.efficiency is not None:
         promised = (
             f"promised {figures.bare_percent(cell.promised)}"
@@ -386,5 +392,6 @@ def environment() -> jinja2.Environment:
         "span": figures.span,
         "durations": _durations,
         "signed": lambda estimate: figures.percent(estimate, sign=True),
+        "impact": figures.impact,
     }
     return environment

@@ -134,12 +134,20 @@ def band_title(band: Band, findings: Findings) -> str:
 
 
 def uncontrolled(findings: Findings) -> dict[str, tuple[str, ...]]:
-    """In what aggressors differ from the null aggressor besides their pressure, by name; all trials together."""
-    found: dict[str, dict[str, None]] = {}
+    """In what aggressors differ from the null aggressor besides their pressure, by name; all trials together.
+
+    Aggressors that differ in the same are named together: {"memory, disk": ("guard 10 ms, not 2 or 5",)}.
+    """
+    found: dict[str, dict[str, dict[str, None]]] = {}
     for cell in findings.cells:
-        if cell.aggressor is not None and cell.uncontrolled:
-            found.setdefault(cell.aggressor, {}).update(dict.fromkeys(cell.uncontrolled))
-    return {name: tuple(differences) for name, differences in found.items()}
+        for difference in cell.uncontrolled if cell.aggressor is not None else ():
+            own, _, null = difference.partition(", not ")
+            found.setdefault(cell.aggressor or "", {}).setdefault(own, {})[null] = None
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, differences in found.items():
+        told = tuple(f"{own}, not {' or '.join(nulls)}" for own, nulls in differences.items())
+        alike.setdefault(told, []).append(name)
+    return {", ".join(names): told for told, names in alike.items()}
 
 
 def treatment_title(cell: Cell) -> str:

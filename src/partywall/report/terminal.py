@@ -42,6 +42,7 @@ STYLES = {
 OUTCOMES = {Outcome.HOLDS: "bold green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold magenta"}
 CAUSES_SHOWN = 5
 VERDICTS_SHOWN = 8
+_UNTOLD_MEANS = "not known: it may have risen or fallen, tenfold and more between the ends of its interval"
 
 Shown = Callable[[Cell], Text]
 
@@ -60,21 +61,29 @@ def parts(findings: Findings, evidence: Evidence, width: int, html: Path | None 
     grid = matrix(findings)
     if grid.rows:
         yield from _tables(
-            "Isolation factor: rate beside the neighbour over rate without (1 = unharmed, ± 95 %)",
+            "Isolation factor: rate beside the neighbour over rate without (1 = unharmed; ±: 95 % interval)",
             grid,
             isolation_text,
             width,
         )
         yield _legend(findings)
-    if any("p99" in cell.latency for cell in grid.cells.values()):
+    if any(_with_p99(grid)):
         yield from _tables("Latency impact at the 99th percentile", grid, latency_text, width)
+        if any(figures.impact(cell.latency["p99"]) == figures.UNTOLD for cell in _with_p99(grid)):
+            yield Text(_UNTOLD_MEANS, style="dim")
     yield from _limits(findings)
     yield _bands(findings)
     yield from _verdicts(findings)
     yield from _causes(findings)
     yield from _warnings(findings, evidence)
     if html is not None:
-        yield Text.assemble("\nDown to the slots: ", (str(html), "underline"), overflow="fold")
+        yield Text.assemble(
+            "\nThe whole report, with charts, down to the slots: ", (str(html), "underline"), overflow="fold"
+        )
+
+
+def _with_p99(grid: Matrix) -> list[Cell]:
+    return [cell for cell in grid.cells.values() if "p99" in cell.latency]
 
 
 def isolation_text(cell: Cell) -> Text:
@@ -84,12 +93,12 @@ def isolation_text(cell: Cell) -> Text:
 
 
 def latency_text(cell: Cell) -> Text:
-    """'+12 % ± 2'; dim where it lies not outside the A/A band."""
+    """'+12 % ± 2'; with the mark of no effect, and dim, where it lies not outside the A/A band."""
     impact = cell.latency.get("p99")
     if impact is None:
         return Text("not measured", style="dim")
-    style = "" if "p99" in cell.latency_seen else "dim"
-    return Text(f"{figures.percent(impact, sign=True)}{' E' if emulated(cell) else ''}", style=style)
+    mark, style = ("", "") if "p99" in cell.latency_seen else (f" {Severity.UNSEEN.mark}", "dim")
+    return Text(f"{figures.impact(impact)}{mark}{' E' if emulated(cell) else ''}", style=style)
 
 
 def _tables(title: str, grid: Matrix, shown: Shown, width: int) -> Iterator[RenderableType]:
@@ -163,10 +172,15 @@ def _bands(findings: Findings) -> RenderableType:
     if not findings.bands:
         return Text("\nNo null aggressor was measured: there is no A/A band to judge effects by.", style="bold magenta")
     bands = "; ".join(f"{band_title(band, findings)} {figures.span(band.low, band.high)}" for band in findings.bands)
-    text = Text.assemble(("\nA/A band", "bold"), f" (what no neighbour at all looks like): {bands}")
+    text = Text.assemble(
+        ("\nA/A band", "bold"), f", what the null neighbour, who presses on nothing, seems to do: {bands}"
+    )
     if others := uncontrolled(findings):
         differences = "; ".join(f"{name} ({', '.join(differs)})" for name, differs in others.items())
-        text.append(f"\nNot quite like the null aggressor besides pressing: {differences}", style="dim")
+        text.append(
+            f"\nJudged by that band although they differ from the null neighbour in more than pressing: {differences}",
+            style="dim",
+        )
     return text
 
 
@@ -193,7 +207,7 @@ def _causes(findings: Findings) -> Iterator[RenderableType]:
     )
     if not harmed:
         return
-    yield Text("\nLikely causes", style="bold")
+    yield Text("\nLikely causes (evidence, not proof)", style="bold")
     for cell in harmed[:CAUSES_SHOWN]:
         cause = cell.causes[0]
         yield _indented(f"{cell_title(cell)}: ", (cause.resource.replace("_", " "), "bold"), f" – {cause.text}")

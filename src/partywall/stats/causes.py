@@ -114,4 +114,4 @@ def _text(cell: Cell, counter: Counter, baseline: float, treated: float, togethe
     first = f"{counter.title} {direction} from {counter.change(baseline, treated, 'to')} under {cell.label}"
     if together is not None and (together.low > 0) == (treated > baseline) and (together.low > 0 or together.high < 0):
         first += f", and the more it moved in a block the more {cell.victim} lost there (r = {together.value:.2f})"
-    return f"{first[0].upper()}{first[1:]}{known}. Points to {counter.resource.replace('_', ' ')}; evidence, not proof."
+    return f"{first[0].upper()}{first[1:]}{known}."

@@ -134,6 +134,10 @@ def _first_of_each(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> li
 def _costs(harms: Sequence[Cell], trials: Mapping[str, Trial], kernels: Mapping[str, Mapping[str, Any]]) -> str:
     """harms: the worst of each victim and aggressor, worst first."""
     shown = _first_of_each(harms, lambda cell: cell.victim)[:SHOWN]
+    more = [cell for cell in harms if cell not in shown]
+    if len(more) == 1:
+        # "1 more" is as long as its name.
+        shown, more = [*shown, *more], []
     lost = {cell.victim: _lost(trials[cell.trial], kernels) for cell in shown}
     same_words = len(set(lost.values())) < len(lost)
     by_neighbour: dict[str, list[Cell]] = {}
@@ -147,14 +151,17 @@ def _costs(harms: Sequence[Cell], trials: Mapping[str, Trial], kernels: Mapping[
         ]
         name = _who(trials[cells[0].trial], cells[0], "one") if clauses else f"{who} costs you"
         clauses.append(f"{name} {_listed(costs)}")
-    more = [cell for cell in harms if cell not in shown]
     if more:
-        clauses.append(
-            f"{len(more)} more cost between {percent(more[-1].isolation)} and {percent(more[0].isolation)}"
-            if len(more) > 1
-            else f"1 more costs {percent(more[0].isolation)}"
-        )
+        clauses.append(_more(more))
     return "; ".join(clauses)
+
+
+def _more(harms: Sequence[Cell]) -> str:
+    """How many others, and from least to most. harms: two or more, worst first."""
+    least, most = percent(harms[-1].isolation), percent(harms[0].isolation)
+    if least.partition(" ±")[0] == most.partition(" ±")[0]:
+        return f"{len(harms)} more cost about {most.partition(' ±')[0]} each"
+    return f"{len(harms)} more cost between {least} and {most}"
 
 
 def _slowdown(cell: Cell) -> float:
@@ -166,12 +173,18 @@ def _slower(slower: Sequence[Cell], trials: Mapping[str, Trial]) -> str:
     if not slower:
         return ""
     worst = slower[0]
-    impact = worst.latency[PERCENTILE]
-    longer = _rounded(100 * impact.value, 100 * impact.half_width)
+    longer = _longer(worst.latency[PERCENTILE])
     who = _who(trials[worst.trial], worst, "a neighbour")
     first = f"{who} lengthens the {PERCENTILE} latency of {worst.victim} by {longer} without a loss of throughput seen"
     more = len(slower) - 1
     return first + (f" ({more} more lengthen{'s' if more == 1 else ''} one by less)" if more else "")
+
+
+def _longer(impact: Estimate) -> str:
+    """'18 % ± 4', or only its lower end where the interval is wider than the figure."""
+    if impact.half_width > impact.value / 2:
+        return f"at least {100 * impact.low:.0f} %"
+    return _rounded(100 * impact.value, 100 * impact.half_width)
 
 
 def _listed(things: Sequence[str]) -> str:

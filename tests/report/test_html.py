@@ -10,7 +10,7 @@ import pytest
 
 from partywall.model.evidence import Evidence
 from partywall.model.observation import Histogram
-from partywall.report import figures, html
+from partywall.report import figures, host, html
 from partywall.report.page import pack
 
 FETCHES = {"src", "href", "data", "action", "poster", "srcset", "background", "formaction", "manifest", "xlink:href"}
@@ -107,10 +107,10 @@ def test_packed_charts_unpack_to_what_was_packed():
 def test_text_from_a_user_or_a_host_cannot_become_markup(run):
     findings, evidence = run
     nasty = "</script><img src=x onerror=alert(1)>"
-    host = {"cpu": nasty, nasty: ["a", nasty]}
+    odd = {"cpu": nasty, nasty: ["a", nasty]}
     text = html.render(
         findings.model_copy(update={"headline": nasty, "scenario": nasty, "warnings": (nasty,)}),
-        Evidence(**{**evidence.__dict__, "host": host, "disturbances": (("t1-copy", 0, nasty),)}),
+        Evidence(**{**evidence.__dict__, "host": odd, "disturbances": (("t1-copy", 0, nasty),)}),
     )
     assert "<img src=x" not in text
     assert escaping.escape(nasty) in text
@@ -144,6 +144,19 @@ def test_a_cell_whose_blocks_are_gone_keeps_its_figures(run):
     text = html.render(run[0], Evidence(**{**run[1].__dict__, "observations": (), "timeline": {}}))
     assert figures.ratio(run[0].cells[0].isolation) in text
     assert "No finished block holds both" in text
+
+
+def test_the_host_is_told_in_a_few_lines_and_what_is_not_known_has_none(run):
+    assert dict(host.summary(run[1].host)) == {
+        "processors": "2 of Example CPU 9000 @ 2.50GHz, one thread a core",
+        "caches": "L1 data 48 KiB (2 of them); L3 33 MiB",
+        "memory": "24 GiB",
+        "disks": "vda 256 GiB",
+        "kernel": "6.1.0-40-amd64",
+        "clock": "tsc",
+        "is itself a guest": "yes, of Example",
+    }
+    assert host.summary({"cpu": None, "kernel": "odd"}) == ()
 
 
 def test_unknown_host_facts_are_said_to_be_unknown():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -150,12 +151,23 @@ def _measure_and_report(directory: RunDirectory, console: Console, work_dir: Pat
         with Live(console, plan.estimate_ns, plan.scenario.budget) as live:
             pipeline.measure(directory, live, work_dir)
     except KeyboardInterrupt:
-        console.print(
-            f"Interrupted; nothing is left on this host. Go on with: partywall run --resume {directory.path}",
-            highlight=False,
-        )
+        _interrupted(directory, console, work_dir, allow_commands=allow_commands)
         raise
     return _report(directory, console, ("html", "json"))
+
+
+def _interrupted(directory: RunDirectory, console: Console, work_dir: Path, *, allow_commands: bool) -> None:
+    """What is left of an interrupted run, and the commands that make something of it."""
+    words = ["partywall", "run", "--resume", str(directory.path)]
+    words += ["--allow-commands"] if allow_commands else []
+    words += ["--work-dir", str(work_dir)] if work_dir != pipeline.WORK_ROOT else []
+    said = (
+        "Interrupted; nothing of it runs on, and what was measured is kept.",
+        f"Go on with:  {shlex.join(words)}",
+        f"Or see what was found:  {shlex.join(['partywall', 'report', str(directory.path)])}",
+    )
+    for line in said:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _report(directory: RunDirectory, console: Console, formats: tuple[str, ...]) -> int:

@@ -22,7 +22,7 @@ from partywall.model.evidence import Counter, Evidence
 from partywall.model.finding import Cause, Cell, Estimate, Findings, Outcome, Verdict, Warn
 from partywall.model.observation import Observation
 from partywall.model.plan import Trial
-from partywall.report import charts, figures, page, series
+from partywall.report import charts, figures, host, page, series
 from partywall.report.advice import ADVICE, Advice
 from partywall.report.matrix import (
     Matrix,
@@ -86,7 +86,8 @@ def render(findings: Findings, evidence: Evidence) -> str:
         bands=[(band_title(band, findings), band) for band in findings.bands],
         uncontrolled=uncontrolled(findings),
         warned=warned(findings),
-        host=tuple(flat({key: fact for key, fact in evidence.host.items() if key not in SHOWN_ELSEWHERE})),
+        host=host.summary(evidence.host),
+        facts=tuple(flat({key: fact for key, fact in evidence.host.items() if key not in SHOWN_ELSEWHERE})),
         trials=trials,
         again=_again(findings, evidence),
         scenario_json=json.dumps(scenario, indent=2),

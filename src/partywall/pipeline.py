@@ -44,6 +44,14 @@ WORK_ROOT = Path("/var/tmp")  # noqa: S108 - a folder of the run's own is made i
 
 MEMORY_LEAST = 64 << 20
 MEMORY_CHECK_NS = 10_000_000_000
+MEMORY_DOUBTS = {
+    "time_up": "there was no time to touch all of it twice",
+    "major_faults": "pages had to be read back from a disk",
+    "swapped": "the host wrote pages to swap meanwhile",
+    "jump": "part of it was much slower to reach again than the rest",
+    "not_resident": "all of it was slower to reach again than to get, as if a hypervisor took it away",
+}
+"""What the agent's memory check doubts, in words."""
 
 
 def catalogue() -> Catalogue:
@@ -301,7 +309,11 @@ def check_memory(run: RunDirectory, progress: Progress) -> None:
             raise CapabilityError(f"memory for the run's workloads: {error}; {remedy}") from error
     run.append("memory_checked", bytes=needed, found=found)
     if found["doubt"] is not None:
-        progress.note(f"memory: {units.format_bytes(needed)} may not really be there: {found['doubt']}")
+        why = MEMORY_DOUBTS.get(found["doubt"], found["doubt"])
+        progress.note(
+            f"the {units.format_bytes(needed)} of memory asked for may not really be there: {why}; memory and cache "
+            "figures may be those of swap or of another guest's pressure. The run goes on"
+        )
 
 
 def memory_needed(trial: Trial, facts: dict[str, Any]) -> int:

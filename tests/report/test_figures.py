@@ -44,6 +44,8 @@ def test_shares_are_written_in_percent_with_the_half_width_in_the_same_unit():
         (0.2, -0.4, 1.3, "+20 % (−40 to +130)"),
         (23.564, 10.564, 51.179, "25 times (11 to 53)"),
         (0.0, -0.99, 5100.0, "not known"),
+        (99.0, 5.4, 960.0, "at least 6.4 times"),
+        (1.0, 0.2, 40.0, "at least 1.2 times"),
         (40.0, -0.5, 5100.0, "not known"),
         (0.0, -1.0, 100.0, "not known"),
     ],

@@ -148,7 +148,7 @@ def test_a_cell_whose_blocks_are_gone_keeps_its_figures(run):
 
 def test_the_host_is_told_in_a_few_lines_and_what_is_not_known_has_none(run):
     assert dict(host.summary(run[1].host)) == {
-        "processors": "2 of Example CPU 9000 @ 2.50GHz, one thread a core",
+        "processors": "2 of Example CPU 9000 @ 2.50GHz",
         "caches": "L1 data 48 KiB (2 of them); L3 33 MiB",
         "memory": "24 GiB",
         "disks": "vda 256 GiB",

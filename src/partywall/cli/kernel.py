@@ -277,7 +277,7 @@ def _conclude(console: Console, info: KernelInfo, rates: Sequence[float], most: 
     if not rates:
         raise TrialError(f"{info.name} finished no work in that time; give it longer with --for")
     middle = statistics.median(rates)
-    low, high = min(rates), max(rates)
+    low, high = (max(rates), min(rates)) if figures.scale_of_kernel(info.figure).inverse else (min(rates), max(rates))
     share = f", {middle / most:.1%} of its maximum" if most else ""
     spread = f" (windows of half a second: {_shown(info, low)} to {_shown(info, high)})" if len(rates) > 1 else ""
     console.print(f"{info.name}: {_shown(info, middle)}{share}{spread}", highlight=False, markup=False, soft_wrap=True)

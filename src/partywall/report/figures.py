@@ -109,19 +109,24 @@ def impact(estimate: Estimate) -> str:
     Nobody reads +2356 %: from TIMES on it is told as a multiple of the baseline's latency.
     """
     times = estimate.model_copy(update={name: 1 + getattr(estimate, name) for name in ("value", "low", "high")})
-    if times.value < TIMES and not _untold(times):
+    if times.value < TIMES and not _wide(times):
         return percent(estimate, sign=True)
     return multiple(times, "times")
 
 
 def multiple(times: Estimate, unit: str = "") -> str:
-    """A ratio of latencies: '1.12 ± 0.02', or 'not known'."""
-    return UNTOLD if _untold(times) else interval(times.value, times.low, times.high, unit)
+    """A ratio of latencies: '1.12 ± 0.02'; where no digit of it means anything its nearer end, or 'not known'."""
+    if not _wide(times):
+        return interval(times.value, times.low, times.high, unit)
+    if times.low <= 1 <= times.high:
+        return UNTOLD
+    words, end = ("at least", times.low) if times.low > 1 else ("at most", times.high)
+    return f"{words} {end:.2g}{_spaced(unit)}"
 
 
-def _untold(times: Estimate) -> bool:
-    """Whether it may be a rise as well as a fall, UNTOLD_REACH from end to end: no digit of it means anything."""
-    return times.low <= 1 <= times.high and times.high > UNTOLD_REACH * times.low
+def _wide(times: Estimate) -> bool:
+    """Whether the ends lie so far apart that only a bound can be told."""
+    return times.high > UNTOLD_REACH * times.low
 
 
 def loss(isolation: Estimate) -> Estimate:

@@ -37,7 +37,7 @@ def _part(host: Facts, name: str) -> Facts:
 def _processors(cpu: Facts) -> str:
     if not cpu.get("online"):
         return ""
-    threads = {True: ", two or more threads a core", False: ", one thread a core"}.get(cpu.get("smt"), "")
+    threads = ", two or more threads a core" if cpu.get("smt") else ""
     return f"{len(cpu['online'])} of {cpu.get('model') or 'an unknown model'}{threads}"
 
 
@@ -57,7 +57,7 @@ def _disks(host: Facts) -> Iterator[str]:
 
 def _guest(facts: Facts) -> str:
     named = next((f", of {facts[key]}" for key in ("hypervisor_type", "vendor") if facts.get(key)), "")
-    return {True: f"yes{named}", False: "no"}.get(facts.get("guest"), "")
+    return "" if facts.get("guest") is None else f"yes{named}" if facts["guest"] else "no"
 
 
 def _size(count: int | None) -> str:

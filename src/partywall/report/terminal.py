@@ -42,6 +42,7 @@ STYLES = {
 OUTCOMES = {Outcome.HOLDS: "bold green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold magenta"}
 CAUSES_SHOWN = 5
 VERDICTS_SHOWN = 8
+PLAIN_SHOWN = 6
 _UNTOLD_MEANS = "not known: it may have risen or fallen, tenfold and more between the ends of its interval"
 
 Shown = Callable[[Cell], Text]
@@ -191,7 +192,8 @@ def _verdicts(findings: Findings) -> Iterator[RenderableType]:
     titles = {(cell.trial, cell.treatment): cell_title(cell) for cell in findings.cells}
     open_ends = [verdict for verdict in findings.verdicts if verdict.outcome is not Outcome.HOLDS]
     for verdict in sorted(open_ends, key=lambda verdict: verdict.outcome is not Outcome.VIOLATED)[:VERDICTS_SHOWN]:
-        title = titles.get((verdict.trial, verdict.treatment), f"{verdict.trial}, {verdict.treatment}")
+        about = f"{verdict.goal.victim} beside {verdict.goal.aggressor}"
+        title = titles.get((verdict.trial, verdict.treatment), about)
         badge = BADGES[verdict.outcome], OUTCOMES[verdict.outcome]
         yield _indented(badge, f"  {title}: {goal_text(verdict)}. {verdict.reason}")
     if len(open_ends) > VERDICTS_SHOWN:
@@ -225,8 +227,10 @@ def _warnings(findings: Findings, evidence: Evidence) -> Iterator[RenderableType
     for _, advice, cells in found:
         where = cell_title(cells[0]) + (f" and {len(cells) - 1} more" if len(cells) > 1 else "")
         yield _indented(("! ", "bold yellow"), (advice.title, "bold"), f" ({where}). {advice.remedy}")
-    for text in plain:
+    for text in plain[:PLAIN_SHOWN]:
         yield _indented(("! ", "bold yellow"), text)
+    if len(plain) > PLAIN_SHOWN:
+        yield _indented((f"and {len(plain) - PLAIN_SHOWN} more, in the page", "dim"))
 
 
 def _indented(*pieces: str | tuple[str, str]) -> Padding:

@@ -280,7 +280,7 @@ def measure(run: RunDirectory, progress: Progress, work_root: Path = WORK_ROOT) 
     """Carries out what is left of a run's plan. Nothing of it is left on the host afterwards, however this ends."""
     observations: Sequence[Observation] = read_evidence(run).observations if any(run.events("run_started")) else ()
     label = Label.create(f"{run.name}-{secrets.token_hex(2)}", work_root)
-    with _terminated_as_interrupt():
+    with terminated_as_interrupt():
         try:
             with run.exclusive():
                 check_memory(run, progress)
@@ -357,7 +357,7 @@ def decisions(plan: Plan) -> Decisions:
 
 
 @contextlib.contextmanager
-def _terminated_as_interrupt() -> Iterator[None]:
+def terminated_as_interrupt() -> Iterator[None]:
     """SIGTERM and SIGHUP end a run as Ctrl-C does: sandboxes are taken down first."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
@@ -419,7 +419,7 @@ def trace(
         version=__version__,
     )
     try:
-        with _terminated_as_interrupt():
+        with terminated_as_interrupt():
             return _traced(start, out or Path("runs") / label.run, label, duration_ns, report, tick)
     finally:
         reaper.clean(label)

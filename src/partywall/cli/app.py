@@ -14,6 +14,7 @@ from partywall import __version__, pipeline, units
 from partywall.cli import guard, show
 from partywall.cli.kernel import PARAMETERS, KernelCommand, WorkDir, known, probe, stress
 from partywall.cli.live import Live, Steps
+from partywall.cli.load import load as load_command
 from partywall.cli.trace import report as report_trace
 from partywall.cli.trace import trace
 from partywall.cli.vm import vm
@@ -40,6 +41,7 @@ app.add_typer(guard.app, name="guard")
 app.command(cls=KernelCommand, context_settings=PARAMETERS)(probe)
 app.command(cls=KernelCommand, context_settings=PARAMETERS)(stress)
 app.command()(trace)
+app.command("load")(load_command)
 
 EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INCONCLUSIVE: Exit.INCONCLUSIVE}
 

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use partywall_clock as clock;
 use partywall_kernels::{self as kernels, Environment, Kernel, KernelError, Sink};
+use partywall_load::{Load, Options};
 use partywall_probe::Probe;
 use partywall_record::Tape;
 use partywall_stressor::{ScheduleError, Stressor};
+use partywall_wire::load::LoadProgram;
 use partywall_wire::{Ended, Event, Pace, Slices, Start, Started, Work};
 use serde_json::{Map, Value};
 
@@ -17,6 +20,7 @@ pub(crate) enum Workload {
     Measured(Probe, Tape, LastFacts),
     Paced(Stressor, Tape, LastFacts),
     Command(CommandWorkload),
+    Load(Box<Load>),
 }
 
 /// What kernels said of themselves as their threads let go of them, in the order of threads.
@@ -68,9 +72,18 @@ impl Workload {
                 let pid = Some(running.pid());
                 Ok((Self::Command(running), Started { facts: Vec::new(), pid, load: None }))
             }
-            Work::Load(_) => Err("virtual users are not implemented in this version of the agent".into()),
+            Work::Load(program) => Self::start_load(start, program),
             Work::Kernel(kernel) => Self::start_kernel(start, &kernel.name, &kernel.params),
         }
+    }
+
+    fn start_load(start: &Start, program: &LoadProgram) -> Result<(Self, Started), Refusal> {
+        let options = Options { threads: start.threads, slice_ns: start.slice_ns, work_dir: start.work_dir.clone(), seed: start.seed };
+        let (load, found) = Load::prepare(program.clone(), &options).map_err(|error| error.to_string())?;
+        if start.pace == Pace::FlatOut {
+            load.switch(clock::now(), 1.0).map_err(|error| error.to_string())?;
+        }
+        Ok((Self::Load(Box::new(load)), Started { facts: Vec::new(), pid: None, load: Some(found) }))
     }
 
     fn start_kernel(start: &Start, name: &str, params: &Map<String, Value>) -> Result<(Self, Started), Refusal> {
@@ -106,6 +119,7 @@ impl Workload {
             Self::Measured(..) => return Err("it runs flat out and follows no schedule".into()),
             Self::Paced(stressor, ..) => stressor.switch(at_ns, intensity),
             Self::Command(command) => return command.switch(at_ns, intensity),
+            Self::Load(load) => return load.switch(at_ns, intensity).map_err(|error| error.to_string()),
         };
         outcome.map_err(|error| error.to_string())
     }
@@ -116,31 +130,39 @@ impl Workload {
             Self::Measured(probe, ..) => probe.ended(),
             Self::Paced(stressor, ..) => stressor.ended(),
             Self::Command(command) => command.ended(),
+            Self::Load(load) => load.ended(),
         };
         match self {
-            Self::Measured(_, tape, _) | Self::Paced(_, tape, _) => {
-                let slices = tape.take();
-                if !slices.is_empty() {
-                    into.push(Event::Slices(Slices { id: id.into(), slices }));
+            Self::Measured(_, tape, _) | Self::Paced(_, tape, _) => into.extend(slices(id, tape)),
+            Self::Command(command) => into.extend(command.take_output(id).into_iter().chain(command.take_usage(id))),
+            Self::Load(load) => {
+                into.extend(slices(id, load.slices()));
+                let seconds = load.take();
+                if !seconds.is_empty() {
+                    into.push(Event::Load { id: id.into(), seconds });
                 }
             }
-            Self::Command(command) => into.extend(command.take_output(id).into_iter().chain(command.take_usage(id))),
         }
         let has_ended = ended.is_some();
         into.extend(ended.map(|reason| Event::Ended(Ended { id: id.into(), reason })));
         has_ended
     }
 
-    /// Ends it, and tells what its kernels said of themselves at the end; a command says nothing.
+    /// Ends it, and tells what its kernels said of themselves at the end; commands and loads say nothing.
     pub(crate) fn stop(self) -> Vec<Map<String, Value>> {
         let last = match &self {
             Self::Measured(_, _, last) | Self::Paced(_, _, last) => last.clone(),
-            Self::Command(_) => LastFacts::default(),
+            Self::Command(_) | Self::Load(_) => LastFacts::default(),
         };
         drop(self);
         let facts = std::mem::take(&mut *last.slot());
         facts.into_values().collect()
     }
+}
+
+fn slices(id: &str, tape: &Tape) -> Option<Event> {
+    let slices = tape.take();
+    (!slices.is_empty()).then(|| Event::Slices(Slices { id: id.into(), slices }))
 }
 
 fn environment(start: &Start, thread: u32) -> Environment {

@@ -43,9 +43,70 @@ impl Histogram {
     }
 }
 
+/// Longer latencies, from about 18 minutes on, are counted in the last bucket of a [`DenseHistogram`].
+const DENSE_LONGEST_NS: u64 = (1 << 40) - 1;
+
+/// Counts by bucket, one place a bucket: for loops that record so often that a search for each would cost.
+#[derive(Clone, Debug)]
+pub struct DenseHistogram {
+    counts: Box<[u32]>,
+    // Buckets that may hold something, so that taking a narrow histogram is quick.
+    low: usize,
+    high: usize,
+}
+
+impl Default for DenseHistogram {
+    fn default() -> Self {
+        Self { counts: vec![0; bucket_of(DENSE_LONGEST_NS) as usize + 1].into(), low: usize::MAX, high: 0 }
+    }
+}
+
+impl DenseHistogram {
+    /// Counts one latency.
+    #[inline]
+    pub fn record(&mut self, value_ns: u64) {
+        let bucket = bucket_of(value_ns.min(DENSE_LONGEST_NS)) as usize;
+        self.counts[bucket] += 1;
+        self.low = self.low.min(bucket);
+        self.high = self.high.max(bucket);
+    }
+
+    /// What was counted since the last time.
+    #[must_use]
+    pub fn take(&mut self) -> Histogram {
+        let mut pairs = Vec::new();
+        if self.low <= self.high {
+            for (offset, count) in self.counts[self.low..=self.high].iter_mut().enumerate() {
+                if *count > 0 {
+                    pairs.push(((self.low + offset) as u32, std::mem::take(count)));
+                }
+            }
+        }
+        (self.low, self.high) = (usize::MAX, 0);
+        Histogram(pairs)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_dense_histogram_counts_as_a_sparse_one_does_and_is_empty_once_taken() {
+        let (mut dense, mut sparse) = (DenseHistogram::default(), Histogram::default());
+        for value in [0, 5, 5, 63, 64, 1_000, 1_000_000, 1_000_001, 70_000_000_000] {
+            dense.record(value);
+            sparse.record(value);
+        }
+        assert_eq!((dense.take(), dense.take()), (sparse, Histogram::default()));
+    }
+
+    #[test]
+    fn what_is_too_long_for_a_dense_histogram_is_still_counted() {
+        let mut dense = DenseHistogram::default();
+        dense.record(u64::MAX);
+        assert_eq!(dense.take().count(), 1);
+    }
 
     #[test]
     fn every_value_lies_in_its_bucket_and_buckets_are_narrow() {

@@ -5,7 +5,8 @@
 //! checked) and answers with [`LoadStarted`]; paced `flat_out` it begins at once, paced `scheduled` it begins with its first switch
 //! to more than 0 and rests while switched to 0. Its records come as `load` notifications. It ends by itself after its last stage.
 //!
-//! Texts marked *template* may hold `${name}`, which stands for a variable; `$$` stands for `$`.
+//! Texts marked *template* may hold `${name}`, which stands for a variable; `$$` stands for `$`. Every user has the variables `user`
+//! (its number, from 0) and `iteration` (from 0).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -40,6 +41,9 @@ pub struct LoadProgram {
     /// A timed request that leaves later than this after its intended start counts as late.
     #[serde(default = "defaults::late_after_ns")]
     pub late_after_ns: u64,
+    /// The last stretch before a timed request is spun rather than slept, at most so long; 0 never spins.
+    #[serde(default = "defaults::spin_ns")]
+    pub spin_ns: u64,
     /// Also send slices, as a victim of a trial does; their work is requests.
     #[serde(default)]
     pub slices: bool,
@@ -707,6 +711,10 @@ mod defaults {
 
     pub(super) fn late_after_ns() -> u64 {
         50_000
+    }
+
+    pub(super) fn spin_ns() -> u64 {
+        200_000
     }
 
     pub(super) fn timeout_ns() -> u64 {

@@ -5,6 +5,7 @@ mod disk;
 mod frequency;
 mod meminfo;
 mod net_dev;
+mod netstat;
 mod pressure;
 mod process;
 mod schedstat;
@@ -31,6 +32,7 @@ pub(crate) const OPEN: &[fn(&mut Builder)] = &[
     net_dev::open,
     softnet::open,
     snmp::open,
+    netstat::open,
     cgroup::open,
     process::open,
 ];
@@ -52,6 +54,7 @@ pub(crate) const GROUPS: &[&Group] = &[
     &net_dev::GROUP,
     &softnet::GROUP,
     &snmp::GROUP,
+    &netstat::GROUP,
     &cgroup::V1_CPU,
     &cgroup::V1_CPUACCT,
     &cgroup::V1_MEMORY_USAGE,

@@ -48,12 +48,16 @@ pub(crate) fn open(builder: &mut Builder) {
     open_host(builder, &GROUP, fill);
 }
 
-/// Lines come in pairs: `Udp: names` and `Udp: numbers`.
 fn fill(text: &[u8], row: &mut Row) {
+    fill_pairs(GROUP.columns, text, row);
+}
+
+/// Lines come in pairs: `Udp: names` and `Udp: numbers`.
+pub(super) fn fill_pairs(columns: &[Column], text: &[u8], row: &mut Row) {
     let mut lines = lines(text);
     while let (Some(names), Some(numbers)) = (lines.next(), lines.next()) {
         let Some(protocol) = words(names).next() else { continue };
-        for (value, column) in row.iter_mut().zip(GROUP.columns) {
+        for (value, column) in row.iter_mut().zip(columns) {
             let Some((of, name)) = column.key.split_once(' ') else { continue };
             if of.as_bytes() == protocol {
                 let place = words(names).position(|word| word == name.as_bytes());

@@ -1,0 +1,565 @@
+//! Requests and responses: connecting, sending, reading, and what a response means for its user.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use partywall_clock as clock;
+use partywall_wire::load::LoadErrorKind;
+use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+use rustls::ClientConfig;
+
+use super::{Worker, SECOND_NS};
+use crate::address;
+use crate::extract::{header_values, View};
+use crate::http1::{AtEnd, Progress, Response, Wanted};
+use crate::link::{kind_of, Link, Phase};
+use crate::program::{Parts, Request};
+use crate::tls;
+use crate::user::{Detour, Doing, User};
+
+/// How long a server may take to close a connection that both agreed to close.
+const DRAIN_NS: u64 = SECOND_NS;
+const GONE: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
+
+impl Worker<'_> {
+    // ---- asking ----
+
+    /// Sends a user's next request, on the connection it has or on a new one.
+    pub(super) fn request(&mut self, user: u32, number: u32) {
+        let request = &self.program.requests[number as usize];
+        let one = &mut self.users[user as usize];
+        if one.timed {
+            self.now_ns = clock::now();
+            let free_ns = one.moments.intended_ns.max(one.free_ns);
+            self.recorder.left(self.now_ns.saturating_sub(free_ns));
+        }
+        one.doing = Doing::Asking;
+        one.moments.sent_ns = self.now_ns;
+        one.asked.request = number;
+        one.asked.hops = 0;
+        one.asked.detour = None;
+        one.asked.deadline_ns = self.now_ns.saturating_add(request.timeout_ns);
+        self.recorder.open.in_flight += 1;
+        self.ask(user);
+    }
+
+    /// Sends what a user asks now: its request, or where a redirect led.
+    fn ask(&mut self, user: u32) {
+        let one = &mut self.users[user as usize];
+        one.moments.first_ns = 0;
+        let request = &self.program.requests[one.asked.request as usize];
+        let place = one.asked.detour.as_ref().map_or(request.place, |detour| detour.place);
+        match one.links.iter().find(|(known, _)| *known == place) {
+            Some(&(_, key)) => {
+                self.arm_deadline(user);
+                self.transmit(key, user);
+            }
+            None => self.connect(user, place),
+        }
+    }
+
+    fn connect(&mut self, user: u32, place: u16) {
+        let one = &mut self.users[user as usize];
+        let connections = &self.program.source.connections;
+        let addresses = &self.shared.addresses[usize::from(place)];
+        let address = &addresses[one.number as usize % addresses.len()];
+        let locals = &connections.local_addresses;
+        let local: Option<IpAddr> = locals.get(one.number as usize % locals.len().max(1)).and_then(|text| text.parse().ok());
+        one.asked.deadline_ns = one.asked.deadline_ns.min(self.now_ns.saturating_add(connections.connect_timeout_ns));
+        self.arm_deadline(user);
+        let opened = Link::open(address, local, user, place, self.now_ns).and_then(|link| self.keep_link(link));
+        match opened {
+            Ok(key) => {
+                self.recorder.open.connections_opened += 1;
+                self.users[user as usize].links.push((place, key));
+            }
+            Err(error) => self.fail(user, kind_of(error), &detail_of(error)),
+        }
+    }
+
+    /// Finds a place for a link and watches it; returns its key, which names its place and its generation.
+    fn keep_link(&mut self, mut link: Link) -> Result<u64, Errno> {
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.links.push(None);
+            self.links.len() as u32 - 1
+        });
+        // Never all ones, which is the waker's key.
+        self.generation = (self.generation + 1) & 0x7fff_ffff;
+        link.generation = self.generation;
+        let key = u64::from(self.generation) << 32 | u64::from(index);
+        if let Err(error) = link.watch(&self.poll, key) {
+            self.vacant.push(index);
+            return Err(error);
+        }
+        self.links[index as usize] = Some(link);
+        Ok(key)
+    }
+
+    fn link(&mut self, key: u64) -> Option<&mut Link> {
+        let link = self.links.get_mut(key as u32 as usize)?.as_mut()?;
+        (u64::from(link.generation) == key >> 32).then_some(link)
+    }
+
+    pub(super) fn close_link(&mut self, key: u64) {
+        if let Some(link) = self.link(key) {
+            let (user, phase) = (link.user, link.phase);
+            if phase != Phase::Draining {
+                self.users[user as usize].links.retain(|(_, known)| *known != key);
+            }
+            self.links[key as u32 as usize] = None;
+            self.vacant.push(key as u32);
+        }
+    }
+
+    pub(super) fn close_links_of(&mut self, user: u32) {
+        while let Some(&(_, key)) = self.users[user as usize].links.last() {
+            self.close_link(key);
+        }
+    }
+
+    /// Hands a user's request to its connection.
+    fn transmit(&mut self, key: u64, user: u32) {
+        let one = &mut self.users[user as usize];
+        let request = &self.program.requests[one.asked.request as usize];
+        let kind = &self.program.kinds[usize::from(one.kind)];
+        let Some(link) = self.links[key as u32 as usize].as_mut() else { return };
+        one.moments.written_ns = one.moments.sent_ns.max(self.now_ns);
+        link.phase = Phase::Busy;
+        link.response.begin(Wanted {
+            no_body: &*request.method == "HEAD",
+            head: request.wants_head || request.wants_body,
+            cookies: kind.cookies,
+            redirects: request.redirects > 0,
+            body: request.wants_body,
+        });
+        let has_cookies = kind.cookies && one.personal.as_ref().is_some_and(|personal| !personal.jar.is_empty());
+        let (sent, bytes) = match &request.fixed {
+            Some(bytes) if !has_cookies && one.asked.detour.is_none() => (link.send(bytes), bytes.len()),
+            _ => {
+                self.request_buffer.clear();
+                let place = &self.program.places[usize::from(link.place)];
+                render(request, place, one, kind.cookies, &mut self.request_buffer);
+                (link.send(&self.request_buffer), self.request_buffer.len())
+            }
+        };
+        self.recorder.open.requests += 1;
+        self.recorder.open.sent_bytes += bytes as u64;
+        match sent {
+            Ok(true) => {}
+            Ok(false) => self.recorder.open.health.back_pressure += 1,
+            Err(error) => self.broken(key, error),
+        }
+    }
+
+    // ---- hearing ----
+
+    /// Something happened on a connection.
+    pub(super) fn event(&mut self, key: u64, flags: EventFlags) {
+        let Some(link) = self.link(key) else { return };
+        if link.phase == Phase::Connecting {
+            if flags.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP) {
+                self.connected(key);
+            }
+            return;
+        }
+        if flags.contains(EventFlags::OUT) && !link.is_flushed() {
+            if let Err(error) = link.flush() {
+                self.broken(key, error);
+                return;
+            }
+        }
+        if flags.intersects(EventFlags::IN | GONE) {
+            self.readable(key, flags.intersects(GONE));
+        }
+    }
+
+    fn connected(&mut self, key: u64) {
+        self.now_ns = clock::now();
+        let Some(link) = self.link(key) else { return };
+        let (user, place, started_ns, outcome) = (link.user, link.place, link.started_ns, link.connected());
+        match outcome {
+            Ok(()) => {
+                self.recorder.connected(self.now_ns.saturating_sub(started_ns));
+                match &self.shared.trust {
+                    Some(trust) if self.program.places[usize::from(place)].tls => {
+                        let one = &mut self.users[user as usize];
+                        let config = one.personal.get_or_insert_default().tls.get_or_insert_with(|| trust.of_user()).clone();
+                        self.secure(key, config);
+                    }
+                    _ => self.ready(key),
+                }
+            }
+            Err(error) => self.broken(key, error),
+        }
+    }
+
+    /// Begins to agree on keys.
+    fn secure(&mut self, key: u64, config: Arc<ClientConfig>) {
+        let now_ns = self.now_ns;
+        let Some(link) = self.links[key as u32 as usize].as_mut() else { return };
+        link.started_ns = now_ns;
+        let user = link.user;
+        match tls::connection(config, &self.program.places[usize::from(link.place)]) {
+            Ok(connection) => {
+                if let Err(error) = link.secure(connection) {
+                    self.broken(key, error);
+                }
+            }
+            Err(why) => self.lose(key, user, LoadErrorKind::Tls, &why),
+        }
+    }
+
+    /// The connection can be spoken over: the request that it was made for goes now.
+    fn ready(&mut self, key: u64) {
+        let Some(link) = self.link(key) else { return };
+        let user = link.user;
+        let one = &mut self.users[user as usize];
+        let timeout_ns = self.program.requests[one.asked.request as usize].timeout_ns;
+        one.asked.deadline_ns = one.moments.sent_ns.saturating_add(timeout_ns);
+        self.transmit(key, user);
+    }
+
+    /// Encrypted bytes came.
+    fn unseal(&mut self, key: u64, sealed: &[u8]) {
+        let mut plain = std::mem::take(&mut self.plain_buffer);
+        plain.clear();
+        let now_ns = self.now_ns;
+        let Some(link) = self.link(key) else { return };
+        let (user, phase, started_ns) = (link.user, link.phase, link.started_ns);
+        match link.unseal(sealed, &mut plain) {
+            Err(why) => self.lose(key, user, LoadErrorKind::Tls, &why),
+            Ok(agreed) => {
+                if agreed && phase == Phase::Handshaking {
+                    self.recorder.secured(now_ns.saturating_sub(started_ns));
+                    self.ready(key);
+                }
+                if !plain.is_empty() {
+                    self.hear(key, &plain);
+                }
+            }
+        }
+        self.plain_buffer = plain;
+    }
+
+    /// Reads all there is. A read that fills less than the buffer has emptied the socket, unless the stream is at its end.
+    fn readable(&mut self, key: u64, gone: bool) {
+        let mut buffer = std::mem::take(&mut self.read_buffer);
+        while let Some(link) = self.link(key) {
+            let secured = link.is_secured();
+            match link.receive(&mut buffer) {
+                Ok(0) => self.stream_ended(key),
+                Ok(taken) => {
+                    self.now_ns = clock::now();
+                    self.recorder.open.received_bytes += taken as u64;
+                    if secured {
+                        self.unseal(key, &buffer[..taken]);
+                    } else {
+                        self.hear(key, &buffer[..taken]);
+                    }
+                    if taken < buffer.len() && !gone {
+                        break;
+                    }
+                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => self.broken(key, error),
+            }
+        }
+        self.read_buffer = buffer;
+    }
+
+    /// The next bytes of a response.
+    fn hear(&mut self, key: u64, bytes: &[u8]) {
+        let now_ns = self.now_ns;
+        let Some(link) = self.link(key) else { return };
+        let (user, phase) = (link.user, link.phase);
+        match phase {
+            Phase::Busy => {}
+            // What comes while a connection ends concerns nobody.
+            Phase::Draining => return,
+            Phase::Connecting | Phase::Handshaking | Phase::Idle => {
+                let label = self.program.requests[self.users[user as usize].asked.request as usize].label;
+                self.recorder.error(Some(label), LoadErrorKind::ExcessBytes, "");
+                self.close_link(key);
+                return;
+            }
+        }
+        let progress = link.response.take(bytes);
+        let moments = &mut self.users[user as usize].moments;
+        if moments.first_ns == 0 {
+            moments.first_ns = now_ns;
+        }
+        match progress {
+            Ok(Progress::More) => {}
+            Ok(Progress::Complete(length)) if length < bytes.len() => {
+                let label = self.program.requests[self.users[user as usize].asked.request as usize].label;
+                self.recorder.error(Some(label), LoadErrorKind::ExcessBytes, "");
+                self.complete(key, false, false);
+            }
+            Ok(Progress::Complete(_)) => self.complete(key, true, true),
+            Err(bad) => {
+                self.close_link(key);
+                self.fail(user, LoadErrorKind::BadResponse, &bad.to_string());
+            }
+        }
+    }
+
+    /// The server closed its side.
+    fn stream_ended(&mut self, key: u64) {
+        self.now_ns = clock::now();
+        let Some(link) = self.link(key) else { return };
+        let (user, phase, at_end) = (link.user, link.phase, link.response.at_end());
+        match (phase, at_end) {
+            (Phase::Busy, AtEnd::Complete) => self.complete(key, false, true),
+            (Phase::Busy, AtEnd::Nothing) => self.lose(key, user, LoadErrorKind::Closed, ""),
+            (Phase::Busy, AtEnd::Truncated) => self.lose(key, user, LoadErrorKind::Truncated, ""),
+            (Phase::Connecting, _) => self.lose(key, user, LoadErrorKind::Closed, "while connecting"),
+            (Phase::Handshaking, _) => self.lose(key, user, LoadErrorKind::Tls, "the server closed the connection during the handshake"),
+            // A server may close what nobody uses.
+            (Phase::Idle | Phase::Draining, _) => self.close_link(key),
+        }
+    }
+
+    /// The connection failed.
+    fn broken(&mut self, key: u64, error: Errno) {
+        let Some(link) = self.link(key) else { return };
+        let (user, phase) = (link.user, link.phase);
+        match phase {
+            Phase::Idle | Phase::Draining => self.close_link(key),
+            Phase::Busy | Phase::Connecting | Phase::Handshaking => self.lose(key, user, kind_of(error), &detail_of(error)),
+        }
+    }
+
+    fn lose(&mut self, key: u64, user: u32, kind: LoadErrorKind, detail: &str) {
+        self.close_link(key);
+        self.fail(user, kind, detail);
+    }
+
+    /// A user's request was not answered in time.
+    pub(super) fn overdue(&mut self, user: u32) {
+        let connecting = |key: &u64| self.links[*key as u32 as usize].as_ref().map(|link| (*key, link.phase));
+        let waits_on = self.users[user as usize].links.iter().filter_map(|(_, key)| connecting(key));
+        let waits_on = waits_on.into_iter().find(|(_, phase)| matches!(phase, Phase::Connecting | Phase::Handshaking | Phase::Busy));
+        let Some((key, phase)) = waits_on else { return };
+        let kind = if phase == Phase::Busy { LoadErrorKind::Timeout } else { LoadErrorKind::ConnectTimeout };
+        self.lose(key, user, kind, "");
+    }
+
+    /// The request got no whole response.
+    fn fail(&mut self, user: u32, kind: LoadErrorKind, detail: &str) {
+        let one = &mut self.users[user as usize];
+        let label = self.program.requests[one.asked.request as usize].label;
+        self.recorder.failed(label, one.moments.intended_ns, self.now_ns);
+        self.recorder.error(Some(label), kind, detail);
+        self.recorder.open.in_flight -= 1;
+        self.abandon(user, kind);
+    }
+
+    // ---- what a response means ----
+
+    /// A response came whole. `reusable`: as far as the stream goes; `proper`: it ended where it said.
+    fn complete(&mut self, key: u64, reusable: bool, proper: bool) {
+        let Some(link) = self.link(key) else { return };
+        let user = link.user;
+        let reusable = reusable && link.response.keeps_alive();
+        let status = link.response.status();
+        link.phase = Phase::Idle;
+        self.recorder.status(status);
+        let outcome = self.meaning(key, user, proper);
+        if !(reusable && self.program.source.connections.keep_alive) {
+            self.drain(key, user);
+        }
+        match outcome {
+            Meaning::Redirected => self.ask(user),
+            Meaning::Ended { good, extracted } => {
+                self.recorder.open.in_flight -= 1;
+                let request = &self.program.requests[self.users[user as usize].asked.request as usize];
+                let one = &mut self.users[user as usize];
+                self.recorder.timed(request.label, one.moments, self.now_ns, good);
+                if !good {
+                    one.transactions.iter_mut().for_each(|open| open.good = false);
+                }
+                one.moments.intended_ns = self.now_ns;
+                one.timed = false;
+                if extracted {
+                    self.advance(user);
+                } else {
+                    self.abandon(user, LoadErrorKind::Extract);
+                }
+            }
+        }
+    }
+
+    /// Lets go of a connection that is not used again.
+    fn drain(&mut self, key: u64, user: u32) {
+        let until_ns = self.now_ns + DRAIN_NS;
+        if let Some(link) = self.link(key) {
+            link.phase = Phase::Draining;
+            self.users[user as usize].links.retain(|(_, known)| *known != key);
+            self.draining.push_back((until_ns, key));
+        }
+    }
+
+    /// What the response on a connection means for its user.
+    fn meaning(&mut self, key: u64, user: u32, proper: bool) -> Meaning {
+        let request = &self.program.requests[self.users[user as usize].asked.request as usize];
+        let Some(link) = self.links[key as u32 as usize].as_mut() else { return Meaning::Ended { good: false, extracted: true } };
+        if !link.response.has_head() && request.tests.is_empty() && request.extractions.is_empty() {
+            let status = link.response.status();
+            return Meaning::Ended { good: self.has_good_status(request, status) && proper, extracted: true };
+        }
+        let response = std::mem::take(&mut link.response);
+        let meaning = self.understand(user, &response, proper);
+        if let Some(link) = self.link(key) {
+            link.response = response;
+        }
+        meaning
+    }
+
+    /// Whether the status is none that counts as an error; counts it if it is one.
+    fn has_good_status(&mut self, request: &Request, status: u16) -> bool {
+        let good = request.status_tested || status < 400;
+        if !good {
+            self.recorder.error(Some(request.label), LoadErrorKind::Status, &status.to_string());
+        }
+        good
+    }
+
+    /// Checks a response and takes from it what is asked for.
+    fn understand(&mut self, user: u32, response: &Response, proper: bool) -> Meaning {
+        let one = &mut self.users[user as usize];
+        let request = &self.program.requests[one.asked.request as usize];
+        let mut good = proper;
+        if response.has_head() {
+            take_cookies(one, request, &self.program.places, self.program.kinds[usize::from(one.kind)].cookies, response);
+            if request.redirects > 0 {
+                match self.redirect(user, response) {
+                    Redirect::None => {}
+                    Redirect::Follow => return Meaning::Redirected,
+                    Redirect::Refused => good = false,
+                }
+            }
+        }
+        good &= self.has_good_status(request, response.status());
+        if request.tests.is_empty() && request.extractions.is_empty() {
+            return Meaning::Ended { good, extracted: true };
+        }
+        let (held, extracted) = self.examine(user, response);
+        Meaning::Ended { good: good && held && extracted, extracted }
+    }
+
+    /// Carries out checks and extractions; returns whether all checks held, and whether all was found.
+    fn examine(&mut self, user: u32, response: &Response) -> (bool, bool) {
+        let one = &mut self.users[user as usize];
+        let request = &self.program.requests[one.asked.request as usize];
+        let took_ns = self.now_ns.saturating_sub(one.moments.intended_ns);
+        let headers = |name: &str| header_values(response, name);
+        let body = response.decoded_body();
+        let mut view = View::new(response.status(), &headers, &body, response.body_bytes(), took_ns);
+        let (mut held, mut extracted) = (true, true);
+        for (name, test) in &request.tests {
+            if !test.holds(&mut view) {
+                self.recorder.error(Some(request.label), LoadErrorKind::Check, name);
+                held = false;
+            }
+        }
+        for (variable, extraction) in &request.extractions {
+            if let Some(value) = extraction.take(&mut view, &mut one.chance) {
+                one.set(*variable, value.into());
+            } else {
+                self.recorder.error(Some(request.label), LoadErrorKind::Extract, &extraction.name);
+                extracted = false;
+            }
+        }
+        (held, extracted)
+    }
+
+    /// Whether a response sends its user elsewhere, and whether that is a place the program knows.
+    fn redirect(&mut self, user: u32, response: &Response) -> Redirect {
+        let location = response.header("location").next().and_then(|value| std::str::from_utf8(value).ok());
+        let (Some(location), 301 | 302 | 303 | 307 | 308) = (location, response.status()) else { return Redirect::None };
+        let one = &mut self.users[user as usize];
+        let request = &self.program.requests[one.asked.request as usize];
+        let (place, target) = where_asked(one, request);
+        let from = &self.program.places[usize::from(place)];
+        let known = address::redirected(from, &target, location)
+            .ok()
+            .and_then(|(to, target)| Some((self.program.places.iter().position(|known| *known == to)? as u16, target)));
+        let Some((place, target)) = known.filter(|_| one.asked.hops < request.redirects) else {
+            let why = if one.asked.hops < request.redirects { location } else { "too many" };
+            self.recorder.error(Some(request.label), LoadErrorKind::Redirect, why);
+            return Redirect::Refused;
+        };
+        let plain_before = one.asked.detour.as_ref().is_some_and(|detour| detour.plain_get);
+        let becomes_get = match response.status() {
+            303 => &*request.method != "HEAD",
+            301 | 302 => &*request.method == "POST",
+            _ => false,
+        };
+        one.asked.hops += 1;
+        one.asked.detour = Some(Box::new(Detour { place, target, plain_get: plain_before || becomes_get }));
+        Redirect::Follow
+    }
+}
+
+enum Meaning {
+    /// The user is sent elsewhere.
+    Redirected,
+    Ended {
+        good: bool,
+        /// Nothing the script goes on with is missing.
+        extracted: bool,
+    },
+}
+
+enum Redirect {
+    None,
+    Follow,
+    Refused,
+}
+
+/// Where the user's last request went.
+fn where_asked(one: &User, request: &Request) -> (u16, String) {
+    if let Some(detour) = &one.asked.detour {
+        return (detour.place, detour.target.clone());
+    }
+    let mut target = Vec::new();
+    request.target.render_encoded(|variable| one.value(variable), address::url_encode, &mut target);
+    (request.place, String::from_utf8_lossy(&target).into_owned())
+}
+
+fn take_cookies(one: &mut User, request: &Request, places: &[address::Place], wanted: bool, response: &Response) {
+    if !wanted || response.header("set-cookie").next().is_none() {
+        return;
+    }
+    let (place, target) = where_asked(one, request);
+    let jar = &mut one.personal.get_or_insert_default().jar;
+    response.header("set-cookie").for_each(|header| jar.take(header, &places[usize::from(place)], &target));
+}
+
+/// Writes the request as this user sends it now.
+fn render(request: &Request, place: &address::Place, one: &User, with_cookies: bool, into: &mut Vec<u8>) {
+    let value = |variable: u16| one.value(variable);
+    let (mut target, mut body, mut cookies) = (Vec::new(), Vec::new(), Vec::new());
+    match &one.asked.detour {
+        Some(detour) => target.extend_from_slice(detour.target.as_bytes()),
+        None => request.target.render_encoded(value, address::url_encode, &mut target),
+    }
+    let plain_get = one.asked.detour.as_ref().is_some_and(|detour| detour.plain_get);
+    if !plain_get {
+        request.render_body(value, &mut body);
+    }
+    if let Some(personal) = one.personal.as_ref().filter(|_| with_cookies) {
+        personal.jar.render(place, &target, &mut cookies);
+    }
+    request.render(place, &Parts { plain_get, target: &target, body: &body, cookies: &cookies }, value, into);
+}
+
+/// The detail that a count of errors is kept by, where the kind alone does not say it.
+fn detail_of(error: Errno) -> String {
+    match kind_of(error) {
+        LoadErrorKind::System => std::io::Error::from(error).to_string(),
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,374 @@
+//! A worker thread: an event loop that moves its share of the users through their scripts. One record a user, one small record a
+//! connection, nothing allocated for a request whose bytes are known before. Deliberately not here: when users come (`pacing`), what
+//! bytes mean (`http1`), and what becomes of the figures (`record`).
+//!
+//! Time is read before and after each wait and after each read. A request that follows at once upon a response is sent at the time at
+//! which that response was read; one that has a time to leave at reads the clock again just before.
+
+mod exchange;
+mod script;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use partywall_clock::{self as clock, Nanos};
+use partywall_wire::load::LoadErrorKind;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::time::Timespec;
+
+use crate::compress::Pool;
+use crate::controls::{Controls, Switch};
+use crate::link::{Address, Link};
+use crate::pacing::{Change, Pacer};
+use crate::program::Program;
+use crate::record::SecondRecorder;
+use crate::tls::Trust;
+use crate::user::{Doing, User};
+
+const WAKE_KEY: u64 = u64::MAX;
+const READ_BYTES: usize = 64 << 10;
+const EVENTS_MOST: usize = 128;
+/// Between looks at the sockets no more than this many users are started or woken.
+const DUES_MOST: usize = 64;
+const SECOND_NS: Nanos = 1_000_000_000;
+
+/// What all workers of a load share.
+pub(crate) struct Shared {
+    pub program: Program,
+    /// Where each of the program's places is.
+    pub addresses: Vec<Vec<Address>>,
+    /// None if nothing is asked over TLS.
+    pub trust: Option<Trust>,
+    pub controls: Arc<Controls>,
+    pub pool: Option<Pool>,
+    pub seed: u64,
+    pub threads: u32,
+}
+
+/// One worker.
+pub(crate) struct Worker<'s> {
+    shared: &'s Shared,
+    program: &'s Program,
+    thread: u32,
+    poll: OwnedFd,
+    recorder: SecondRecorder,
+    pacer: Pacer,
+    switches: VecDeque<Switch>,
+    intensity: f64,
+    began_ns: Option<Nanos>,
+    closing_ns: Option<Nanos>,
+    users: Vec<User>,
+    /// Users of the open model without an iteration, the last freed last.
+    free: Vec<u32>,
+    /// Users of the open model who left.
+    away: Vec<u32>,
+    /// Users who wait for the load to be switched on again.
+    held: Vec<u32>,
+    links: Vec<Option<Link>>,
+    vacant: Vec<u32>,
+    generation: u32,
+    draining: VecDeque<(Nanos, u64)>,
+    /// Who goes on when: time, user, and the user's epoch at which that was said.
+    dues: BinaryHeap<Reverse<(Nanos, u32, u32)>>,
+    /// When to look whether a user's request is overdue.
+    deadlines: BinaryHeap<Reverse<(Nanos, u32)>>,
+    read_buffer: Box<[u8]>,
+    request_buffer: Vec<u8>,
+    plain_buffer: Vec<u8>,
+    wake_ahead: WakeAhead,
+    /// The last time read.
+    now_ns: Nanos,
+    looked_ns: Nanos,
+    worked: bool,
+}
+
+/// How long before a due time a sleep must end, learnt from how late sleeps ended: their mean and spread in ns, as
+/// TCP learns its timeout.
+struct WakeAhead {
+    mean: f64,
+    spread: f64,
+    most: Nanos,
+}
+
+impl WakeAhead {
+    fn ns(&self) -> Nanos {
+        ((self.mean + 4.0 * self.spread) as Nanos).min(self.most)
+    }
+
+    fn learn(&mut self, late_ns: Nanos) {
+        let error = late_ns as f64 - self.mean;
+        self.mean += error / 16.0;
+        self.spread += (error.abs() - self.spread) / 16.0;
+    }
+}
+
+impl<'s> Worker<'s> {
+    pub(crate) fn new(shared: &'s Shared, thread: u32, recorder: SecondRecorder) -> Result<Self, Errno> {
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&poll, shared.controls.waker(thread), EventData::new_u64(WAKE_KEY), EventFlags::IN)?;
+        let (program, now_ns) = (&shared.program, clock::now());
+        Ok(Self {
+            shared,
+            program,
+            thread,
+            poll,
+            recorder,
+            pacer: Pacer::new(&program.pacing, thread, shared.threads, shared.seed),
+            switches: VecDeque::new(),
+            intensity: 0.0,
+            began_ns: None,
+            closing_ns: None,
+            users: Vec::new(),
+            free: Vec::new(),
+            away: Vec::new(),
+            held: Vec::new(),
+            links: Vec::new(),
+            vacant: Vec::new(),
+            generation: 0,
+            draining: VecDeque::new(),
+            dues: BinaryHeap::new(),
+            deadlines: BinaryHeap::new(),
+            read_buffer: vec![0; READ_BYTES].into(),
+            request_buffer: Vec::new(),
+            plain_buffer: Vec::new(),
+            wake_ahead: WakeAhead { mean: 30_000.0, spread: 10_000.0, most: program.source.spin_ns },
+            now_ns,
+            looked_ns: now_ns,
+            worked: false,
+        })
+    }
+
+    /// Carries out the program until its last stage is over and all users have left, or until the load is ended from outside.
+    pub(crate) fn run(&mut self) -> Result<(), Errno> {
+        let mut events = Vec::with_capacity(EVENTS_MOST);
+        while !self.shared.controls.ended() && !self.is_over() {
+            self.tend();
+            self.wait(&mut events)?;
+            for event in &events {
+                match event.data.u64() {
+                    WAKE_KEY => self.woken(),
+                    key => self.event(key, event.flags),
+                }
+                // What falls due while responses are read does not wait for all of them.
+                self.send_due();
+            }
+        }
+        self.cut_off();
+        self.account();
+        self.recorder.close(clock::now());
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        let grace_ns = self.program.source.grace_ns;
+        self.closing_ns.is_some_and(|closing_ns| self.recorder.open.users == 0 || self.now_ns >= closing_ns.saturating_add(grace_ns))
+    }
+
+    /// Does all that time asks for.
+    fn tend(&mut self) {
+        if self.now_ns >= self.recorder.ends_ns {
+            self.account();
+            self.recorder.close(self.now_ns);
+        }
+        self.recorder.idle(self.now_ns);
+        self.switch();
+        self.send_due();
+        self.expire();
+        if self.closing_ns.is_none() && self.elapsed_ns().is_some_and(|elapsed_ns| elapsed_ns >= self.pacer.end_ns()) {
+            self.begin_to_close();
+        }
+    }
+
+    fn account(&mut self) {
+        self.recorder.open.waiting = self.pacer.waiting() as u32;
+        self.recorder.open.connections_open = (self.links.len() - self.vacant.len()) as u32;
+    }
+
+    fn elapsed_ns(&self) -> Option<Nanos> {
+        self.began_ns.map(|began_ns| self.now_ns.saturating_sub(began_ns))
+    }
+
+    /// Waits for events, or until something is due.
+    fn wait(&mut self, events: &mut Vec<epoll::Event>) -> Result<(), Errno> {
+        let before_ns = clock::now();
+        self.work_ended(before_ns);
+        let (fine_ns, coarse_ns) = (self.next_fine(), self.next_coarse());
+        let until_ns = coarse_ns.min(fine_ns.saturating_sub(self.wake_ahead.ns()));
+        let left_ns = until_ns.saturating_sub(before_ns);
+        let timeout = Timespec { tv_sec: (left_ns / SECOND_NS).cast_signed(), tv_nsec: (left_ns % SECOND_NS).cast_signed() };
+        events.clear();
+        match epoll::wait(&self.poll, rustix::buffer::spare_capacity(events), Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+        self.now_ns = clock::now();
+        self.looked_ns = self.now_ns;
+        self.worked = !events.is_empty();
+        if events.is_empty() && left_ns > 0 && until_ns < coarse_ns {
+            self.wake_ahead.learn(self.now_ns.saturating_sub(until_ns));
+        }
+        Ok(())
+    }
+
+    /// Notes how long was worked since the last look at the sockets. A round that found nothing to do is spinning, not work.
+    fn work_ended(&mut self, now_ns: Nanos) {
+        let worked_ns = now_ns.saturating_sub(self.looked_ns);
+        let health = &mut self.recorder.open.health;
+        health.stall_ns_max = health.stall_ns_max.max(worked_ns);
+        if self.worked {
+            health.busy_ns += worked_ns;
+        }
+    }
+
+    /// When something is due that wants to be punctual.
+    fn next_fine(&self) -> Nanos {
+        let due = self.dues.peek().map(|Reverse((at_ns, _, _))| *at_ns);
+        let switch = self.switches.front().map(|switch| switch.at_ns);
+        [due, switch, self.next_change().map(|(at_ns, _)| at_ns)].into_iter().flatten().min().unwrap_or(Nanos::MAX)
+    }
+
+    /// When something is due that may be a little late.
+    fn next_coarse(&self) -> Nanos {
+        let deadline = self.deadlines.peek().map_or(Nanos::MAX, |Reverse((at_ns, _))| *at_ns);
+        let end = match (self.closing_ns, self.began_ns) {
+            (Some(closing_ns), _) => closing_ns.saturating_add(self.program.source.grace_ns),
+            (None, Some(began_ns)) => began_ns.saturating_add(self.pacer.end_ns()),
+            (None, None) => Nanos::MAX,
+        };
+        deadline.min(end).min(self.recorder.ends_ns)
+    }
+
+    /// What the pacer has due next, in absolute time.
+    #[inline]
+    fn next_change(&self) -> Option<(Nanos, Change)> {
+        let (began_ns, (at_ns, change)) = self.began_ns.zip(self.pacer.next())?;
+        (self.closing_ns.is_none()).then(|| (began_ns.saturating_add(at_ns), change))
+    }
+
+    /// Moves on all for whom it is time, the earliest first.
+    #[inline]
+    fn send_due(&mut self) {
+        for _ in 0..DUES_MOST {
+            let due = self.dues.peek().map_or(Nanos::MAX, |Reverse((at_ns, _, _))| *at_ns);
+            let change = self.next_change().filter(|(at_ns, _)| *at_ns <= due && *at_ns <= self.now_ns);
+            match change {
+                Some((at_ns, change)) => {
+                    self.pacer.advance();
+                    self.change(change, at_ns);
+                }
+                None if due <= self.now_ns => self.due(),
+                None => return,
+            }
+            self.worked = true;
+        }
+    }
+
+    fn due(&mut self) {
+        let Some(Reverse((at_ns, user, epoch))) = self.dues.pop() else { return };
+        if self.users[user as usize].epoch == epoch {
+            self.go_on(user, at_ns);
+        }
+    }
+
+    /// Looks at requests that may be overdue.
+    fn expire(&mut self) {
+        while let Some(Reverse((at_ns, user))) = self.deadlines.peek().copied() {
+            if at_ns > self.now_ns {
+                break;
+            }
+            self.deadlines.pop();
+            let asking = &mut self.users[user as usize];
+            asking.deadline_armed = false;
+            if asking.doing != Doing::Asking {
+                continue;
+            }
+            if asking.asked.deadline_ns <= self.now_ns {
+                self.overdue(user);
+            } else {
+                self.arm_deadline(user);
+            }
+        }
+        while self.draining.front().is_some_and(|(until_ns, _)| *until_ns <= self.now_ns) {
+            if let Some((_, key)) = self.draining.pop_front() {
+                self.close_link(key);
+            }
+        }
+    }
+
+    /// At most one deadline a user is in the heap; most requests are long over when theirs is looked at.
+    #[inline]
+    fn arm_deadline(&mut self, user: u32) {
+        let asking = &mut self.users[user as usize];
+        if !asking.deadline_armed {
+            asking.deadline_armed = true;
+            self.deadlines.push(Reverse((asking.asked.deadline_ns, user)));
+        }
+    }
+
+    fn woken(&mut self) {
+        self.shared.controls.rest(self.thread);
+        self.switches.extend(self.shared.controls.take(self.thread));
+        let finished = self.shared.pool.as_ref().map_or_else(Vec::new, |pool| pool.take(self.thread));
+        for done in finished {
+            self.compressed(done);
+        }
+    }
+
+    /// Follows the schedule of switches.
+    fn switch(&mut self) {
+        while let Some(switch) = self.switches.front().copied().filter(|switch| switch.at_ns <= self.now_ns) {
+            self.switches.pop_front();
+            self.intensity = switch.intensity;
+            self.recorder.switch(switch.intensity, switch.at_ns.max(self.recorder.open.start_ns));
+            match self.began_ns {
+                None if switch.intensity > 0.0 => {
+                    self.began_ns = Some(switch.at_ns);
+                    if switch.intensity < 1.0 {
+                        self.pacer.switch(0, switch.intensity);
+                    }
+                }
+                Some(began_ns) => self.pacer.switch(switch.at_ns.saturating_sub(began_ns), switch.intensity),
+                None => {}
+            }
+            for user in std::mem::take(&mut self.held) {
+                self.go_on(user, self.now_ns);
+            }
+        }
+    }
+
+    /// After the last stage nothing new is begun: who waits goes to its end steps now, who asks when it has its answer.
+    fn begin_to_close(&mut self) {
+        self.closing_ns = Some(self.now_ns);
+        if let Pacer::Open(open) = &mut self.pacer {
+            for _ in std::mem::take(&mut open.waiting) {
+                self.recorder.error(None, LoadErrorKind::NotServed, "");
+            }
+        }
+        self.held.clear();
+        self.free.clear();
+        for user in 0..self.users.len() as u32 {
+            self.users[user as usize].leaving = true;
+            if matches!(self.users[user as usize].doing, Doing::Free | Doing::Waiting | Doing::Held) {
+                self.go_on(user, self.now_ns);
+            }
+        }
+    }
+
+    /// Counts what has not ended when the time for it is over.
+    fn cut_off(&mut self) {
+        if self.closing_ns.is_none() {
+            return;
+        }
+        for user in 0..self.users.len() {
+            let asking = &self.users[user];
+            if asking.doing == Doing::Asking {
+                let label = self.program.requests[asking.asked.request as usize].label;
+                self.recorder.failed(label, asking.moments.intended_ns, self.now_ns);
+                self.recorder.error(Some(label), LoadErrorKind::CutOff, "");
+            }
+        }
+    }
+}

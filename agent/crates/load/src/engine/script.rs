@@ -1,0 +1,449 @@
+//! Users in their scripts: coming, going on from step to step, leaving.
+
+use std::cmp::Reverse;
+
+use partywall_clock::{self as clock, Nanos};
+use partywall_wire::load::{LoadErrorKind, Think};
+
+use super::Worker;
+use crate::compress::{Done, Job};
+use crate::pacing::{Change, Pacer};
+use crate::program::{Op, ITERATION, USER};
+use crate::record::Moments;
+use crate::schedule::exponential;
+use crate::user::{Doing, Part, Transaction, User};
+
+/// A script that goes round without waiting for anything is made to wait after this many operations.
+const OPS_MOST: u32 = 1000;
+/// A user that cannot connect tries again after this.
+const BACK_OFF_NS: Nanos = 100_000_000;
+
+impl Worker<'_> {
+    /// Does what the pacer has due.
+    pub(super) fn change(&mut self, change: Change, at_ns: Nanos) {
+        match change {
+            Change::Come(user) => self.come(user, at_ns),
+            Change::Leave(user) => self.leave_soon(user),
+            Change::Arrive => self.arrive(at_ns),
+        }
+    }
+
+    /// A user of the closed model comes: a new one, one that left before, or one that was about to.
+    fn come(&mut self, user: u32, at_ns: Nanos) {
+        if user as usize == self.users.len() {
+            self.new_user();
+        }
+        if self.users[user as usize].doing == Doing::Away {
+            self.enter(user, at_ns);
+        } else {
+            self.users[user as usize].leaving = false;
+        }
+    }
+
+    /// A user of the closed model is to leave when its iteration has ended.
+    fn leave_soon(&mut self, user: u32) {
+        let one = &mut self.users[user as usize];
+        one.leaving = one.doing != Doing::Away;
+        // Who waits for the load to be switched on has nothing to finish.
+        if one.doing == Doing::Held {
+            one.enter(Part::End);
+            self.held.retain(|&held| held != user);
+            self.go_on(user, self.now_ns);
+        }
+    }
+
+    /// An iteration of the open model is due: a free user takes it, or a new one, or it waits.
+    fn arrive(&mut self, at_ns: Nanos) {
+        let Pacer::Open(open) = &mut self.pacer else { return };
+        if let Some(user) = self.free.pop() {
+            self.begin_iteration(user, at_ns, 0);
+        } else if self.users.len() < open.users_max {
+            let user = self.new_user();
+            self.enter(user, at_ns);
+        } else if let Some(user) = self.away.pop() {
+            self.enter(user, at_ns);
+        } else {
+            open.waiting.push_back(at_ns);
+        }
+    }
+
+    fn new_user(&mut self) -> u32 {
+        let local = self.users.len() as u64;
+        let number = u64::from(self.thread) + local * u64::from(self.shared.threads);
+        let seed = (self.shared.seed ^ 0x5851_f42d_4c95_7f2d).wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut user = User::new(number, 0, seed);
+        user.kind = self.kind_for(&mut user.chance);
+        self.users.push(user);
+        local as u32
+    }
+
+    fn kind_for(&self, chance: &mut fastrand::Rng) -> u16 {
+        let total: f64 = self.program.kinds.iter().map(|kind| kind.weight).sum();
+        let mut left = chance.f64() * total;
+        let at = self.program.kinds.iter().position(|kind| {
+            left -= kind.weight;
+            left < 0.0
+        });
+        at.unwrap_or(self.program.kinds.len() - 1) as u16
+    }
+
+    /// A user begins from the beginning.
+    fn enter(&mut self, user: u32, at_ns: Nanos) {
+        self.recorder.open.users += 1;
+        let kind = &self.program.kinds[usize::from(self.users[user as usize].kind)];
+        let one = &mut self.users[user as usize];
+        one.leaving = false;
+        one.iteration = 0;
+        one.iteration_due_ns = at_ns;
+        one.personal = None;
+        one.transactions.clear();
+        one.enter(Part::Init);
+        if self.program.variables > 2 {
+            one.set(USER, one.number.to_string().into());
+            one.set(ITERATION, "0".into());
+            for (variable, value) in &kind.initial {
+                one.set(*variable, value.clone());
+            }
+        }
+        self.due_at(user, at_ns, 0);
+        self.advance(user);
+    }
+
+    /// The user's next request is due at `at_ns`; it was not free to send it before `free_ns`.
+    fn due_at(&mut self, user: u32, at_ns: Nanos, free_ns: Nanos) {
+        let one = &mut self.users[user as usize];
+        one.epoch = one.epoch.wrapping_add(1);
+        one.moments.intended_ns = at_ns;
+        one.free_ns = free_ns;
+        one.timed = true;
+    }
+
+    /// What a user waited for has come.
+    pub(super) fn go_on(&mut self, user: u32, at_ns: Nanos) {
+        let one = &mut self.users[user as usize];
+        one.epoch = one.epoch.wrapping_add(1);
+        if one.doing == Doing::Held {
+            // Being switched on is no moment that was asked for to the microsecond.
+            one.moments.intended_ns = at_ns;
+            one.timed = false;
+        }
+        self.advance(user);
+    }
+
+    /// Carries out operations until one has to be waited for.
+    pub(super) fn advance(&mut self, user: u32) {
+        for _ in 0..OPS_MOST {
+            if self.closing_ns.is_some() && self.users[user as usize].part != Part::End {
+                self.users[user as usize].transactions.clear();
+                self.users[user as usize].enter(Part::End);
+            }
+            let one = &mut self.users[user as usize];
+            let Some(&op) = one.ops(&self.program.kinds[usize::from(one.kind)]).get(one.at as usize) else {
+                if self.end_part(user) {
+                    return;
+                }
+                continue;
+            };
+            one.at += 1;
+            if self.carry_out(user, op) {
+                return;
+            }
+        }
+        self.wait_until(user, self.now_ns + 1_000_000);
+    }
+
+    /// Carries out one operation; returns whether it has to be waited for.
+    fn carry_out(&mut self, user: u32, op: Op) -> bool {
+        let one = &mut self.users[user as usize];
+        match op {
+            Op::Request(request) => {
+                if self.intensity < 1.0 && self.is_held(user) {
+                    self.hold(user);
+                } else {
+                    self.request(user, request);
+                }
+                return true;
+            }
+            Op::Think(think) => {
+                let think_ns = draw(&self.program.thinks[think as usize], &mut one.chance);
+                one.transactions.iter_mut().for_each(|open| open.thought_ns += think_ns);
+                let due_ns = one.moments.intended_ns.saturating_add(think_ns);
+                self.wait_until(user, due_ns);
+                return true;
+            }
+            Op::Compress(compression) => {
+                self.compress(user, compression);
+                return true;
+            }
+            Op::Repeat { times: 0, to } | Op::Jump { to } => one.at = to,
+            Op::Repeat { times, .. } => one.loops.push(times),
+            Op::Again { to } => match one.loops.last_mut() {
+                Some(left) if *left > 1 => {
+                    *left -= 1;
+                    one.at = to;
+                }
+                _ => drop(one.loops.pop()),
+            },
+            Op::Choose(choice) => {
+                let drawn = one.chance.f64();
+                let branches = &self.program.choices[choice as usize].branches;
+                let taken = branches.iter().find(|(sum, _)| drawn < *sum).or(branches.last());
+                one.at = taken.map_or(one.at, |(_, to)| *to);
+            }
+            Op::Begin { label } => {
+                let moments = Moments { intended_ns: one.moments.intended_ns, sent_ns: self.now_ns, ..Moments::default() };
+                one.transactions.push(Transaction { label, moments, thought_ns: 0, good: true });
+            }
+            Op::End { .. } => self.end_transaction(user),
+            Op::Feed(feeder) => return self.feed(user, feeder),
+        }
+        false
+    }
+
+    fn end_transaction(&mut self, user: u32) {
+        let one = &mut self.users[user as usize];
+        if let Some(mut ended) = one.transactions.pop() {
+            // What was thought is left out: as if the transaction had begun so much later.
+            ended.moments.intended_ns += ended.thought_ns;
+            ended.moments.sent_ns += ended.thought_ns;
+            self.recorder.timed(ended.label, ended.moments, self.now_ns.max(ended.moments.sent_ns), ended.good);
+        }
+    }
+
+    /// Takes the next row; returns true if there is none and the user leaves.
+    fn feed(&mut self, user: u32, feeder: u32) -> bool {
+        let one = &mut self.users[user as usize];
+        let table = self.program.feeders[feeder as usize].clone();
+        let mut places = std::mem::take(&mut one.personal.get_or_insert_default().places);
+        let row = table.next(feeder, &mut places, &mut one.chance);
+        if let Some(row) = row {
+            for (value, &variable) in row.iter().zip(&table.variables) {
+                one.set(variable, value.clone());
+            }
+        } else {
+            one.leaving = true;
+            one.transactions.clear();
+            one.enter(Part::End);
+        }
+        one.personal.get_or_insert_default().places = places;
+        false
+    }
+
+    /// A part of the script is over; returns whether the user waits for something now.
+    fn end_part(&mut self, user: u32) -> bool {
+        let one = &mut self.users[user as usize];
+        match one.part {
+            Part::Init if one.leaving => one.enter(Part::End),
+            Part::Init => one.enter(Part::Actions),
+            Part::Actions => return self.end_iteration(user, 0),
+            Part::End => {
+                self.leave(user);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// An iteration is over; the next follows when it is due, in the closed model not before `rest_ns` from now. Returns whether the
+    /// user waits.
+    fn end_iteration(&mut self, user: u32, rest_ns: Nanos) -> bool {
+        self.recorder.open.iterations += 1;
+        if !self.program.source.connections.across_iterations {
+            self.close_links_of(user);
+        }
+        let now_ns = self.now_ns;
+        let one = &mut self.users[user as usize];
+        one.iteration += 1;
+        if self.program.variables > 2 {
+            let number = one.iteration.to_string().into();
+            one.set(ITERATION, number);
+        }
+        if one.leaving {
+            one.enter(Part::End);
+            return false;
+        }
+        match &mut self.pacer {
+            Pacer::Closed(closed) => {
+                one.enter(Part::Actions);
+                let due_ns = closed.every_ns.map(|every_ns| one.iteration_due_ns.saturating_add(every_ns));
+                if let Some(due_ns) = due_ns {
+                    one.iteration_due_ns = due_ns;
+                }
+                let begin_ns = due_ns.unwrap_or(now_ns).max(now_ns + rest_ns);
+                if begin_ns > now_ns {
+                    self.wait_until(user, begin_ns);
+                    return true;
+                }
+                if let Some(due_ns) = due_ns {
+                    self.due_at(user, due_ns, now_ns);
+                }
+                false
+            }
+            Pacer::Open(open) => {
+                if let Some(at_ns) = open.waiting.pop_front() {
+                    one.enter(Part::Actions);
+                    self.due_at(user, at_ns, now_ns);
+                    return false;
+                }
+                one.doing = Doing::Free;
+                self.free.push(user);
+                true
+            }
+        }
+    }
+
+    fn begin_iteration(&mut self, user: u32, at_ns: Nanos, free_ns: Nanos) {
+        self.users[user as usize].enter(Part::Actions);
+        self.due_at(user, at_ns, free_ns);
+        self.advance(user);
+    }
+
+    fn leave(&mut self, user: u32) {
+        self.close_links_of(user);
+        let one = &mut self.users[user as usize];
+        one.epoch = one.epoch.wrapping_add(1);
+        one.doing = Doing::Away;
+        one.leaving = false;
+        one.personal = None;
+        self.recorder.open.users -= 1;
+        if matches!(self.pacer, Pacer::Open(_)) {
+            self.away.push(user);
+        }
+    }
+
+    /// The user goes on at `at_ns`, and its next request is due then.
+    fn wait_until(&mut self, user: u32, at_ns: Nanos) {
+        self.due_at(user, at_ns, 0);
+        let one = &mut self.users[user as usize];
+        one.doing = Doing::Waiting;
+        self.dues.push(Reverse((at_ns, user, one.epoch)));
+    }
+
+    /// Whether the user is beyond the share of users that the load is switched to.
+    fn is_held(&self, user: u32) -> bool {
+        let Pacer::Closed(_) = self.pacer else { return false };
+        let level = self.elapsed_ns().map_or(0.0, |elapsed_ns| self.pacer.level(elapsed_ns));
+        self.closing_ns.is_none() && self.users[user as usize].number as f64 >= level * self.intensity
+    }
+
+    fn hold(&mut self, user: u32) {
+        let one = &mut self.users[user as usize];
+        // The same operation again once it is switched on.
+        one.at -= 1;
+        one.doing = Doing::Held;
+        self.held.push(user);
+    }
+
+    /// A step of the iteration failed so that the rest cannot be done; it is begun again after a while if nobody could be reached.
+    pub(super) fn abandon(&mut self, user: u32, kind: LoadErrorKind) {
+        for open in std::mem::take(&mut self.users[user as usize].transactions) {
+            self.recorder.failed(open.label, open.moments.intended_ns + open.thought_ns, self.now_ns);
+        }
+        let rest_ns = if could_not_connect(kind) { BACK_OFF_NS } else { 0 };
+        self.users[user as usize].moments.intended_ns = self.now_ns;
+        self.users[user as usize].timed = false;
+        match self.users[user as usize].part {
+            Part::Init => {
+                self.users[user as usize].enter(Part::Init);
+                self.wait_until(user, self.now_ns + BACK_OFF_NS);
+            }
+            Part::Actions => {
+                if !self.end_iteration(user, rest_ns) {
+                    self.go_on_soon(user);
+                }
+            }
+            Part::End => self.leave(user),
+        }
+    }
+
+    /// The user goes on in the loop's next round: of users who fail at once, one after the other, none waits on another's stack.
+    fn go_on_soon(&mut self, user: u32) {
+        let one = &mut self.users[user as usize];
+        one.epoch = one.epoch.wrapping_add(1);
+        one.doing = Doing::Waiting;
+        self.dues.push(Reverse((self.now_ns, user, one.epoch)));
+    }
+
+    fn compress(&mut self, user: u32, compression: u32) {
+        let one = &mut self.users[user as usize];
+        one.doing = Doing::Compressing;
+        one.epoch = one.epoch.wrapping_add(1);
+        one.moments.sent_ns = self.now_ns;
+        one.moments.first_ns = 0;
+        let job = Job { thread: self.thread, user, epoch: one.epoch, compression };
+        if let Some(pool) = &self.shared.pool {
+            pool.submit(job);
+        }
+    }
+
+    /// A compression that a user waited for has ended.
+    pub(super) fn compressed(&mut self, done: Done) {
+        let one = &mut self.users[done.job.user as usize];
+        if one.epoch != done.job.epoch || one.doing != Doing::Compressing {
+            return;
+        }
+        self.now_ns = clock::now();
+        let label = self.program.compressions[done.job.compression as usize].label;
+        let moments = one.moments;
+        one.moments.intended_ns = self.now_ns;
+        one.timed = false;
+        match done.outcome {
+            Ok(()) => {
+                self.recorder.timed(label, moments, done.end_ns, true);
+                self.advance(done.job.user);
+            }
+            Err(error) => {
+                self.recorder.failed(label, moments.intended_ns, self.now_ns);
+                self.recorder.error(Some(label), LoadErrorKind::Compress, &error.to_string());
+                self.abandon(done.job.user, LoadErrorKind::Compress);
+            }
+        }
+    }
+}
+
+fn could_not_connect(kind: LoadErrorKind) -> bool {
+    use LoadErrorKind as Kind;
+    matches!(
+        kind,
+        Kind::ConnectionRefused | Kind::Unreachable | Kind::ConnectTimeout | Kind::Tls | Kind::NoPorts | Kind::NoFiles | Kind::System
+    )
+}
+
+/// How long to think.
+fn draw(think: &Think, chance: &mut fastrand::Rng) -> Nanos {
+    match think {
+        Think::ConstantNs(ns) => *ns,
+        Think::Uniform { from_ns, to_ns } => chance.u64(*from_ns..=*to_ns),
+        Think::Exponential { mean_ns } => (*mean_ns as f64 * exponential(chance)) as Nanos,
+        Think::LogNormal { median_ns, sigma } => (*median_ns as f64 * (sigma * normal(chance)).exp()) as Nanos,
+        Think::AnyOfNs(values) => values[chance.usize(..values.len())],
+    }
+}
+
+/// Normally distributed with mean 0 and deviation 1 (Box and Muller).
+fn normal(chance: &mut fastrand::Rng) -> f64 {
+    (2.0 * exponential(chance)).sqrt() * (std::f64::consts::TAU * chance.f64()).cos()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mean(think: &Think) -> f64 {
+        let mut chance = fastrand::Rng::with_seed(3);
+        (0..100_000).map(|_| draw(think, &mut chance) as f64).sum::<f64>() / 1e5
+    }
+
+    #[test]
+    fn pauses_have_the_mean_that_their_distribution_has() {
+        for (think, wanted) in [
+            (Think::ConstantNs(1_000_000), 1e6),
+            (Think::Uniform { from_ns: 500_000, to_ns: 1_500_000 }, 1e6),
+            (Think::Exponential { mean_ns: 1_000_000 }, 1e6),
+            (Think::LogNormal { median_ns: 1_000_000, sigma: 0.5 }, 1e6 * (0.125_f64).exp()),
+            (Think::AnyOfNs(vec![500_000, 1_500_000]), 1e6),
+        ] {
+            assert!((mean(&think) / wanted - 1.0).abs() < 0.02, "{think:?}: {}", mean(&think));
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Data that users read, row by row. Deliberately not here: what a row's values become.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use partywall_wire::load::{Feeder, Order, Rows, WhenSpent};
+use serde_json::Value;
+
+/// A feeder's rows and where its users are.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub columns: Vec<String>,
+    /// The variables that the columns' values go to.
+    pub variables: Vec<u16>,
+    rows: Vec<Vec<Box<str>>>,
+    order: Order,
+    shared: bool,
+    leave: bool,
+    next: AtomicUsize,
+}
+
+/// Where one user is in each feeder that is not shared.
+pub(crate) type Places = BTreeMap<u32, usize>;
+
+impl Table {
+    /// Reads all rows.
+    pub(crate) fn read(feeder: &Feeder) -> Result<Self, String> {
+        let (columns, rows) = match &feeder.rows {
+            Rows::Inline { columns, rows } => (columns.clone(), rows.clone()),
+            Rows::Csv(path) => csv(path)?,
+            Rows::JsonLines(path) => json_lines(path)?,
+        };
+        if columns.is_empty() || rows.is_empty() {
+            return Err("there is no row in it; give at least one".into());
+        }
+        if let Some(at) = rows.iter().position(|row| row.len() != columns.len()) {
+            return Err(format!("row {} has {} values and there are {} columns", at + 1, rows[at].len(), columns.len()));
+        }
+        let rows = rows.into_iter().map(|row| row.into_iter().map(String::into_boxed_str).collect()).collect();
+        let leave = feeder.when_spent == WhenSpent::Leave;
+        Ok(Self { columns, variables: Vec::new(), rows, order: feeder.order, shared: feeder.shared, leave, next: AtomicUsize::new(0) })
+    }
+
+    /// The next row; None if all are spent and the user is to leave.
+    pub(crate) fn next(&self, number: u32, places: &mut Places, chance: &mut fastrand::Rng) -> Option<&[Box<str>]> {
+        let at = match self.order {
+            Order::Random => chance.usize(..self.rows.len()),
+            Order::Sequential if self.shared => self.next.fetch_add(1, Ordering::Relaxed),
+            Order::Sequential => {
+                let place = places.entry(number).or_default();
+                *place += 1;
+                *place - 1
+            }
+        };
+        if at >= self.rows.len() && self.leave {
+            return None;
+        }
+        Some(&self.rows[at % self.rows.len()])
+    }
+}
+
+type Read = (Vec<String>, Vec<Vec<String>>);
+
+fn csv(path: &Path) -> Result<Read, String> {
+    let shown = path.display();
+    let mut reader = csv::Reader::from_path(path).map_err(|error| format!("{shown}: {error}"))?;
+    let columns = reader.headers().map_err(|error| format!("{shown}: {error}"))?.iter().map(Into::into).collect();
+    let row = |record: Result<csv::StringRecord, csv::Error>| {
+        record.map(|record| record.iter().map(Into::into).collect()).map_err(|error| format!("{shown}: {error}"))
+    };
+    Ok((columns, reader.records().map(row).collect::<Result<_, _>>()?))
+}
+
+fn json_lines(path: &Path) -> Result<Read, String> {
+    let shown = path.display();
+    let content = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
+    let (mut columns, mut rows) = (Vec::new(), Vec::new());
+    for (number, line) in content.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let wrong = |why: String| format!("{shown}, line {}: {why}", number + 1);
+        let object: serde_json::Map<String, Value> =
+            serde_json::from_str(line).map_err(|error| wrong(format!("no JSON object: {error}")))?;
+        if columns.is_empty() {
+            columns = object.keys().cloned().collect();
+        }
+        let value =
+            |column: &String| object.get(column).map(text).ok_or_else(|| wrong(format!("it has no {column:?}, which the first line has")));
+        rows.push(columns.iter().map(value).collect::<Result<Vec<String>, String>>()?);
+    }
+    Ok((columns, rows))
+}
+
+/// A JSON value as it is written into a request: texts without quotes.
+pub(crate) fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inline(rows: &[&str], order: Order, shared: bool, when_spent: WhenSpent) -> Table {
+        let rows = Rows::Inline { columns: vec!["a".into()], rows: rows.iter().map(|row| vec![(*row).into()]).collect() };
+        Table::read(&Feeder { rows, order, shared, when_spent }).unwrap()
+    }
+
+    fn take(table: &Table, places: &mut Places) -> Option<String> {
+        table.next(0, places, &mut fastrand::Rng::with_seed(1)).map(|row| row[0].to_string())
+    }
+
+    #[test]
+    fn shared_rows_go_to_one_user_each_and_own_rows_to_every_user() {
+        let (mut one, mut two) = (Places::new(), Places::new());
+        let shared = inline(&["x", "y"], Order::Sequential, true, WhenSpent::Repeat);
+        assert_eq!([take(&shared, &mut one), take(&shared, &mut two), take(&shared, &mut one)].map(Option::unwrap), ["x", "y", "x"]);
+        let own = inline(&["x", "y"], Order::Sequential, false, WhenSpent::Leave);
+        assert_eq!([take(&own, &mut one), take(&own, &mut two), take(&own, &mut one)].map(Option::unwrap), ["x", "x", "y"]);
+        assert_eq!(take(&own, &mut one), None);
+    }
+
+    #[test]
+    fn files_are_read_and_their_mistakes_named_with_their_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let (csv, json) = (folder.path().join("a.csv"), folder.path().join("a.jsonl"));
+        std::fs::write(&csv, "name,n\n\"Ada, L\",1\n").unwrap();
+        std::fs::write(&json, "{\"name\":\"Ada\",\"n\":1}\n\n{\"name\":\"Alan\"}\n").unwrap();
+        let read = |rows| Table::read(&Feeder { rows, order: Order::Sequential, shared: true, when_spent: WhenSpent::Repeat });
+        let table = read(Rows::Csv(csv.clone())).unwrap();
+        assert_eq!((table.columns.join(" "), table.rows[0].join("|")), ("name n".into(), "Ada, L|1".into()));
+        assert!(read(Rows::JsonLines(json)).unwrap_err().contains("line 3: it has no \"n\""));
+        std::fs::write(&csv, "a,b\n1\n").unwrap();
+        assert!(read(Rows::Csv(csv)).unwrap_err().contains("a.csv"));
+    }
+}

@@ -1,0 +1,590 @@
+//! Reading HTTP/1.1 responses (RFC 9112) as their bytes come, in pieces of any size. Deliberately not here: sockets, time, and what
+//! a response is wanted for; those who want the head or the body say so before.
+
+use std::borrow::Cow;
+use std::io::Read;
+
+use flate2::read::{MultiGzDecoder, ZlibDecoder};
+use memchr::memchr;
+
+/// A head longer than this is no head.
+const HEAD_MAX: usize = 64 << 10;
+/// A body that is kept for checks or extraction ends a connection beyond this.
+pub(crate) const KEPT_MAX: usize = 64 << 20;
+/// A line that tells a chunk's size, extensions included.
+const CHUNK_LINE_MAX: usize = 4 << 10;
+
+/// What is kept of a response beyond its status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is asked for by itself")]
+pub(crate) struct Wanted {
+    /// The request was HEAD: whatever the head says, no body follows.
+    pub no_body: bool,
+    /// Keep the head's lines.
+    pub head: bool,
+    /// Keep the head's lines if there is a cookie in them.
+    pub cookies: bool,
+    /// Keep the head's lines of a redirect.
+    pub redirects: bool,
+    /// Keep the body.
+    pub body: bool,
+}
+
+/// Why bytes are no response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadResponse {
+    #[error("it does not begin with an HTTP/1 status line")]
+    StatusLine,
+    #[error("a header line has no colon or an odd name")]
+    Header,
+    #[error("its Content-Length is no number, or it has several that differ")]
+    Length,
+    #[error("a chunk's size cannot be read")]
+    Chunk,
+    #[error("its head is over 64 KiB")]
+    LongHead,
+    #[error("it switches protocols, which was not asked for")]
+    Upgrade,
+    #[error("its body is over 64 MiB, which is too much for checks and extraction")]
+    LongBody,
+}
+
+/// How far a response has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// More must come.
+    More,
+    /// It is complete, and took so many of the bytes given.
+    Complete(usize),
+}
+
+/// What the end of the stream means for the response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AtEnd {
+    /// Nothing of it had come.
+    Nothing,
+    /// It ended with the stream, as it said.
+    Complete,
+    /// It had more to come.
+    Truncated,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Head,
+    /// So many bytes of body are left.
+    Counted(u64),
+    UntilClose,
+    ChunkSize,
+    ChunkData(u64),
+    ChunkEnd,
+    Trailer,
+    Done,
+}
+
+/// One response as it comes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Response {
+    state: State,
+    wanted: Wanted,
+    status: u16,
+    keep_alive: bool,
+    // The part of a line or head whose end has not come yet.
+    partial: Vec<u8>,
+    head: Vec<u8>,
+    body: Vec<u8>,
+    body_bytes: u64,
+}
+
+/// What the lines of a head say about what follows it.
+#[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is told by a header of its own")]
+struct Framing {
+    length: Option<u64>,
+    coded: bool,
+    chunked: bool,
+    close: bool,
+    keep_alive: bool,
+    cookies: bool,
+}
+
+impl Response {
+    /// Forgets the last response and awaits the next.
+    pub(crate) fn begin(&mut self, wanted: Wanted) {
+        self.state = State::Head;
+        self.wanted = wanted;
+        self.status = 0;
+        self.body_bytes = 0;
+        for kept in [&mut self.partial, &mut self.head, &mut self.body] {
+            if kept.capacity() > 64 << 10 {
+                *kept = Vec::new();
+            } else {
+                kept.clear();
+            }
+        }
+    }
+
+    pub(crate) fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// Whether the connection may be used again.
+    pub(crate) fn keeps_alive(&self) -> bool {
+        self.keep_alive
+    }
+
+    /// The body, if it was wanted.
+    #[cfg(test)]
+    fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// The body, if it was wanted, decompressed if it says that it is compressed and can be.
+    pub(crate) fn decoded_body(&self) -> Cow<'_, [u8]> {
+        let coding = self.header("content-encoding").last().map(<[u8]>::to_ascii_lowercase);
+        let mut decoded = Vec::new();
+        let read = match coding.as_deref() {
+            Some(b"gzip" | b"x-gzip") => MultiGzDecoder::new(&*self.body).take(KEPT_MAX as u64).read_to_end(&mut decoded),
+            Some(b"deflate") => ZlibDecoder::new(&*self.body).take(KEPT_MAX as u64).read_to_end(&mut decoded),
+            _ => return Cow::Borrowed(&self.body),
+        };
+        read.map_or(Cow::Borrowed(&*self.body), |_| Cow::Owned(decoded))
+    }
+
+    /// Whether lines of the head were kept.
+    pub(crate) fn has_head(&self) -> bool {
+        !self.head.is_empty()
+    }
+
+    pub(crate) fn body_bytes(&self) -> u64 {
+        self.body_bytes
+    }
+
+    /// The values of a header, in order; none if the head was not wanted.
+    pub(crate) fn header<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> + 'a {
+        headers(&self.head).filter(move |(found, _)| found.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| value)
+    }
+
+    /// Takes the next bytes of the stream.
+    pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<Progress, BadResponse> {
+        let mut at = 0;
+        while self.state != State::Done {
+            let used = self.step(&bytes[at..])?;
+            at += used;
+            if at == bytes.len() && self.state != State::Done {
+                return Ok(Progress::More);
+            }
+        }
+        Ok(Progress::Complete(at))
+    }
+
+    /// What it means that the stream ends here.
+    pub(crate) fn at_end(&self) -> AtEnd {
+        match self.state {
+            State::Head if self.partial.is_empty() && self.status == 0 => AtEnd::Nothing,
+            State::UntilClose | State::Done => AtEnd::Complete,
+            _ => AtEnd::Truncated,
+        }
+    }
+
+    /// Takes some of `bytes`, all of them unless the state changes.
+    fn step(&mut self, bytes: &[u8]) -> Result<usize, BadResponse> {
+        match self.state {
+            State::Head => self.take_head(bytes),
+            State::Counted(left) => {
+                let used = self.take_body(bytes, left)?;
+                self.state = if left == used as u64 { State::Done } else { State::Counted(left - used as u64) };
+                Ok(used)
+            }
+            State::UntilClose => self.take_body(bytes, u64::MAX),
+            State::ChunkSize => self.take_chunk_size(bytes),
+            State::ChunkData(left) => {
+                let used = self.take_body(bytes, left)?;
+                self.state = if left == used as u64 { State::ChunkEnd } else { State::ChunkData(left - used as u64) };
+                Ok(used)
+            }
+            State::ChunkEnd => {
+                let (used, line) = self.line(bytes, BadResponse::Chunk)?;
+                match line {
+                    Some(line) if line.is_empty() => self.state = State::ChunkSize,
+                    Some(_) => return Err(BadResponse::Chunk),
+                    None => {}
+                }
+                Ok(used)
+            }
+            State::Trailer => {
+                let (used, line) = self.line(bytes, BadResponse::Header)?;
+                if line.is_some_and(|line| line.is_empty()) {
+                    self.state = State::Done;
+                }
+                Ok(used)
+            }
+            State::Done => Ok(0),
+        }
+    }
+
+    fn take_body(&mut self, bytes: &[u8], left: u64) -> Result<usize, BadResponse> {
+        let used = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
+        self.body_bytes += used as u64;
+        if self.wanted.body {
+            if self.body.len() + used > KEPT_MAX {
+                return Err(BadResponse::LongBody);
+            }
+            self.body.extend_from_slice(&bytes[..used]);
+        }
+        Ok(used)
+    }
+
+    fn take_chunk_size(&mut self, bytes: &[u8]) -> Result<usize, BadResponse> {
+        let (used, line) = self.line(bytes, BadResponse::Chunk)?;
+        if let Some(line) = line {
+            let digits = line.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
+            let size = hexadecimal(digits).ok_or(BadResponse::Chunk)?;
+            self.state = if size == 0 { State::Trailer } else { State::ChunkData(size) };
+        }
+        Ok(used)
+    }
+
+    /// How many bytes were used, and the line without its end if it is complete.
+    fn line(&mut self, bytes: &[u8], too_long: BadResponse) -> Result<(usize, Option<Vec<u8>>), BadResponse> {
+        let end = memchr(b'\n', bytes);
+        let piece = &bytes[..end.unwrap_or(bytes.len())];
+        if self.partial.len() + piece.len() > CHUNK_LINE_MAX {
+            return Err(too_long);
+        }
+        self.partial.extend_from_slice(piece);
+        let Some(end) = end else { return Ok((bytes.len(), None)) };
+        let mut line = std::mem::take(&mut self.partial);
+        if line.last() == Some(&b'\r') {
+            line.pop();
+        }
+        Ok((end + 1, Some(line)))
+    }
+
+    fn take_head(&mut self, bytes: &[u8]) -> Result<usize, BadResponse> {
+        if self.partial.is_empty() {
+            return match head_end(bytes, 0) {
+                Some(end) => self.read_head(&bytes[..end]).map(|()| end),
+                None => self.keep_partial(bytes),
+            };
+        }
+        // The end may straddle the pieces: look again from the last line's start.
+        let before = self.partial.len();
+        let from = self.partial.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        let room = (HEAD_MAX + 1).saturating_sub(before).min(bytes.len());
+        self.partial.extend_from_slice(&bytes[..room]);
+        let Some(end) = head_end(&self.partial, from) else {
+            return if self.partial.len() > HEAD_MAX { Err(BadResponse::LongHead) } else { Ok(room) };
+        };
+        let mut head = std::mem::take(&mut self.partial);
+        head.truncate(end);
+        self.read_head(&head).map(|()| end - before)
+    }
+
+    fn keep_partial(&mut self, bytes: &[u8]) -> Result<usize, BadResponse> {
+        // What is no status line is noticed by its first bytes, not by its missing end.
+        let start = &bytes[..bytes.len().min(5)];
+        if !b"HTTP/".starts_with(start) {
+            return Err(BadResponse::StatusLine);
+        }
+        if bytes.len() > HEAD_MAX {
+            return Err(BadResponse::LongHead);
+        }
+        self.partial.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    /// Reads a whole head, its empty line included.
+    fn read_head(&mut self, head: &[u8]) -> Result<(), BadResponse> {
+        let first_end = memchr(b'\n', head).ok_or(BadResponse::StatusLine)?;
+        let (minor, status) = status_line(trim_line(&head[..first_end])).ok_or(BadResponse::StatusLine)?;
+        let framing = framing(&head[first_end + 1..])?;
+        self.status = status;
+        match status {
+            101 => return Err(BadResponse::Upgrade),
+            // Interim: the response proper follows.
+            100..=199 => return Ok(()),
+            _ => {}
+        }
+        self.keep_alive = !framing.close && (minor > 0 || framing.keep_alive);
+        let wanted = self.wanted;
+        if wanted.head || wanted.cookies && framing.cookies || wanted.redirects && (300..400).contains(&status) {
+            self.head.extend_from_slice(&head[first_end + 1..]);
+        }
+        self.state = match framing {
+            _ if wanted.no_body || status == 204 || status == 304 => State::Done,
+            Framing { chunked: true, .. } => State::ChunkSize,
+            Framing { coded: false, length: Some(0), .. } => State::Done,
+            Framing { coded: false, length: Some(length), .. } => State::Counted(length),
+            Framing { .. } => self.until_close(),
+        };
+        Ok(())
+    }
+
+    fn until_close(&mut self) -> State {
+        self.keep_alive = false;
+        State::UntilClose
+    }
+}
+
+/// Where the head ends, its empty line included; `from` is the start of a line.
+fn head_end(bytes: &[u8], from: usize) -> Option<usize> {
+    let mut start = from;
+    while let Some(length) = memchr(b'\n', &bytes[start..]) {
+        if length == 0 || (length == 1 && bytes[start] == b'\r') {
+            return Some(start + length + 1);
+        }
+        start += length + 1;
+    }
+    None
+}
+
+fn trim_line(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+/// Minor version and status of `HTTP/1.x NNN reason`.
+fn status_line(line: &[u8]) -> Option<(u8, u16)> {
+    let [b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor @ (b'0' | b'1'), b' ', a, b, c, rest @ ..] = line else { return None };
+    let digits = [a, b, c];
+    if !digits.iter().all(|digit| digit.is_ascii_digit()) || rest.first().is_some_and(|&byte| byte != b' ') {
+        return None;
+    }
+    let status = digits.iter().fold(0, |status, &&digit| status * 10 + u16::from(digit - b'0'));
+    (status >= 100).then_some((minor - b'0', status))
+}
+
+/// The headers of a head without its status line. Lines that go on from the one before are not told.
+fn headers(head: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    head.split(|&byte| byte == b'\n').map(trim_line).filter_map(|line| {
+        let colon = memchr(b':', line)?;
+        (!line.starts_with(b" ") && !line.starts_with(b"\t")).then(|| (&line[..colon], line[colon + 1..].trim_ascii()))
+    })
+}
+
+fn framing(head: &[u8]) -> Result<Framing, BadResponse> {
+    let mut framing = Framing::default();
+    let mut rest = head;
+    while let Some(end) = memchr(b'\n', rest) {
+        let line = trim_line(&rest[..end]);
+        rest = &rest[end + 1..];
+        if line.is_empty() || line[0] == b' ' || line[0] == b'\t' {
+            continue;
+        }
+        let colon = memchr(b':', line).filter(|&colon| colon > 0).ok_or(BadResponse::Header)?;
+        let (name, value) = (&line[..colon], &line[colon + 1..]);
+        if name.ends_with(b" ") {
+            return Err(BadResponse::Header);
+        }
+        // Few names concern framing, and their lengths tell most others apart.
+        match colon {
+            14 if name.eq_ignore_ascii_case(b"content-length") => framing.add_length(value)?,
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => framing.add_coding(value),
+            10 if name.eq_ignore_ascii_case(b"connection") => framing.add_options(value),
+            10 if name.eq_ignore_ascii_case(b"set-cookie") => framing.cookies = true,
+            _ => {}
+        }
+    }
+    Ok(framing)
+}
+
+impl Framing {
+    fn add_length(&mut self, value: &[u8]) -> Result<(), BadResponse> {
+        for part in value.split(|&byte| byte == b',') {
+            let length = decimal(part.trim_ascii()).ok_or(BadResponse::Length)?;
+            if self.length.is_some_and(|before| before != length) {
+                return Err(BadResponse::Length);
+            }
+            self.length = Some(length);
+        }
+        Ok(())
+    }
+
+    fn add_coding(&mut self, value: &[u8]) {
+        let last = value.rsplit(|&byte| byte == b',').next().unwrap_or_default().trim_ascii();
+        self.coded = true;
+        self.chunked = last.eq_ignore_ascii_case(b"chunked");
+    }
+
+    fn add_options(&mut self, value: &[u8]) {
+        for option in value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii) {
+            self.close |= option.eq_ignore_ascii_case(b"close");
+            self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+        }
+    }
+}
+
+fn decimal(digits: &[u8]) -> Option<u64> {
+    number(digits, 10)
+}
+
+fn hexadecimal(digits: &[u8]) -> Option<u64> {
+    number(digits, 16)
+}
+
+fn number(digits: &[u8], base: u32) -> Option<u64> {
+    let add = |number: u64, &digit: &u8| {
+        let value = char::from(digit).to_digit(base)?;
+        number.checked_mul(u64::from(base))?.checked_add(u64::from(value))
+    };
+    (!digits.is_empty()).then(|| digits.iter().try_fold(0, add))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ALL: Wanted = Wanted { no_body: false, head: true, cookies: true, redirects: true, body: true };
+
+    /// Reads `stream` in pieces of `size`, then its end if it is still open.
+    fn read(stream: &[u8], wanted: Wanted, size: usize) -> Result<(Response, usize, Option<AtEnd>), BadResponse> {
+        let mut response = Response::default();
+        response.begin(wanted);
+        let mut at = 0;
+        for piece in stream.chunks(size) {
+            match response.take(piece)? {
+                Progress::More => at += piece.len(),
+                Progress::Complete(used) => return Ok((response, at + used, None)),
+            }
+        }
+        let end = response.at_end();
+        Ok((response, at, Some(end)))
+    }
+
+    fn whole(stream: &str) -> Result<(Response, usize, Option<AtEnd>), BadResponse> {
+        read(stream.as_bytes(), ALL, usize::MAX)
+    }
+
+    #[test]
+    fn a_counted_body_ends_where_its_length_says() {
+        let stream = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhelloHTTP/1.1";
+        let (response, used, end) = whole(stream).unwrap();
+        assert_eq!((response.status(), response.body(), end, response.keeps_alive()), (200, b"hello".as_slice(), None, true));
+        assert_eq!(&stream[used..], "HTTP/1.1");
+        assert_eq!(response.header("content-type").collect::<Vec<_>>(), [b"text/plain"]);
+    }
+
+    #[test]
+    fn chunks_extensions_and_trailers_are_read() {
+        let (response, _, end) =
+            whole("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, Chunked\r\n\r\n5;x=y\r\nhello\r\n6 \r\n world\r\n0\r\nA: b\r\n\r\n")
+                .unwrap();
+        assert_eq!((response.body(), response.body_bytes(), end), (b"hello world".as_slice(), 11, None));
+    }
+
+    #[test]
+    fn a_body_without_length_ends_with_the_stream() {
+        let (response, _, end) = whole("HTTP/1.0 200 OK\r\n\r\nall there is").unwrap();
+        assert_eq!((response.body(), end, response.keeps_alive()), (b"all there is".as_slice(), Some(AtEnd::Complete), false));
+    }
+
+    #[test]
+    fn responses_without_a_body_end_with_their_head() {
+        for status in ["204 No Content", "304 Not Modified", "200 OK\r\nContent-Length: 0"] {
+            assert_eq!(whole(&format!("HTTP/1.1 {status}\r\n\r\n")).unwrap().2, None, "{status}");
+        }
+        let head = Wanted { no_body: true, ..ALL };
+        assert_eq!(read(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n", head, 7).unwrap().2, None);
+    }
+
+    #[test]
+    fn interim_responses_are_passed_over() {
+        let (response, _, _) = whole(
+            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\nHTTP/1.1 201 Created\r\nContent-Length: 1\r\n\r\nx",
+        )
+        .unwrap();
+        assert_eq!((response.status(), response.body(), response.header("link").count()), (201, b"x".as_slice(), 0));
+    }
+
+    #[test]
+    fn a_stream_that_ends_early_is_told_from_one_that_never_began() {
+        assert_eq!(whole("").unwrap().2, Some(AtEnd::Nothing));
+        for cut in ["HTT", "HTTP/1.1 200 OK\r\nA", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell", "HTTP/1.1 100 Continue\r\n\r\n"] {
+            assert_eq!(whole(cut).unwrap().2, Some(AtEnd::Truncated), "{cut}");
+        }
+        assert_eq!(whole("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n").unwrap().2, Some(AtEnd::Truncated));
+    }
+
+    #[test]
+    fn what_is_no_response_is_refused_by_name() {
+        for (stream, why) in [
+            ("SSH-2.0-x\r\n", BadResponse::StatusLine),
+            ("HTTP/2 200\r\n\r\n", BadResponse::StatusLine),
+            ("HTTP/1.1 20\r\n\r\n", BadResponse::StatusLine),
+            ("HTTP/1.1 2000 OK\r\n\r\n", BadResponse::StatusLine),
+            ("HTTP/1.1 200 OK\r\nno colon\r\n\r\n", BadResponse::Header),
+            ("HTTP/1.1 200 OK\r\nName : x\r\n\r\n", BadResponse::Header),
+            ("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", BadResponse::Length),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\n", BadResponse::Length),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", BadResponse::Length),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n", BadResponse::Chunk),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n", BadResponse::Chunk),
+            ("HTTP/1.1 101 Switching Protocols\r\n\r\n", BadResponse::Upgrade),
+        ] {
+            assert_eq!(whole(stream).err(), Some(why), "{stream}");
+        }
+        let long = format!("HTTP/1.1 200 OK\r\nA: {}", "x".repeat(HEAD_MAX));
+        assert_eq!(whole(&long).err(), Some(BadResponse::LongHead));
+        assert_eq!(read(long.as_bytes(), ALL, 1000).err(), Some(BadResponse::LongHead));
+    }
+
+    #[test]
+    fn connections_are_kept_as_version_and_options_say() {
+        for (head, kept) in [
+            ("HTTP/1.1 200 OK", true),
+            ("HTTP/1.1 200 OK\r\nConnection: Close", false),
+            ("HTTP/1.1 200 OK\r\nconnection: upgrade, close", false),
+            ("HTTP/1.0 200 OK", false),
+            ("HTTP/1.0 200 OK\r\nConnection: keep-alive", true),
+        ] {
+            assert_eq!(whole(&format!("{head}\r\nContent-Length: 0\r\n\r\n")).unwrap().0.keeps_alive(), kept, "{head}");
+        }
+    }
+
+    fn any_response() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
+        let body = proptest::collection::vec(any::<u8>(), 0..300);
+        (body, proptest::option::of(1..40_usize), "[a-zA-Z0-9-]{1,10}", "[ -~]{0,30}").prop_map(|(body, chunk, name, value)| {
+            let framing = if chunk.is_some() { "Transfer-Encoding: chunked".into() } else { format!("Content-Length: {}", body.len()) };
+            let mut stream = format!("HTTP/1.1 200 OK\r\nX-{name}: {value}\r\n{framing}\r\n\r\n").into_bytes();
+            match chunk {
+                None => stream.extend_from_slice(&body),
+                Some(size) => {
+                    for piece in body.chunks(size) {
+                        stream.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
+                        stream.extend_from_slice(piece);
+                        stream.extend_from_slice(b"\r\n");
+                    }
+                    stream.extend_from_slice(b"0\r\n\r\n");
+                }
+            }
+            (stream, body)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_response_is_the_same_in_pieces_of_any_size((stream, body) in any_response(), size in 1..200_usize, after in "[ -~]{0,9}") {
+            let mut longer = stream.clone();
+            longer.extend_from_slice(after.as_bytes());
+            let (response, used, end) = read(&longer, ALL, size).unwrap();
+            prop_assert_eq!((response.body(), used, end), (body.as_slice(), stream.len(), None));
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..600), size in 1..64_usize) {
+            let _ = read(&bytes, ALL, size);
+        }
+
+        #[test]
+        fn broken_responses_are_read_or_refused((mut stream, _) in any_response(), at: prop::sample::Index, byte: u8, cut: prop::sample::Index) {
+            let place = at.index(stream.len());
+            stream[place] = byte;
+            stream.truncate(cut.index(stream.len()) + 1);
+            for size in [1, 7, 1000] {
+                let _ = read(&stream, ALL, size);
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+#![forbid(unsafe_code)]
+//! Virtual users: a load generator that measures itself too. A [`Load`] is prepared from a program, which finds all that is wrong with
+//! it and reaches its servers, then begins with its first switch, and leaves one record a second and thread. Latency counts from when a
+//! request was meant to be sent. Deliberately not here: what people write (the controller compiles it), what host counters say (the
+//! monitor), and whether a second is to be trusted (the controller judges).
+
+mod address;
+mod compress;
+mod controls;
+mod cookie;
+mod engine;
+mod extract;
+mod feeder;
+mod health;
+mod http1;
+mod link;
+mod pacing;
+mod prepare;
+mod program;
+mod record;
+mod schedule;
+mod template;
+mod tls;
+mod user;
+
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use partywall_clock::Nanos;
+use partywall_record::{Recorder, Tape};
+use partywall_wire::load::{LoadProgram, LoadSecond, LoadStarted};
+
+use crate::compress::Pool;
+use crate::controls::{Controls, Switch};
+use crate::engine::{Shared, Worker};
+use crate::pacing::Pacer;
+use crate::record::{SecondRecorder, Seconds};
+use crate::user::User;
+
+pub use crate::program::ProgramError;
+
+/// What is told to a load besides its program.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Worker threads, which share the users.
+    pub threads: u32,
+    /// Length of slices, if the program asks for them.
+    pub slice_ns: Nanos,
+    /// Folder for files to compress.
+    pub work_dir: PathBuf,
+    /// Seed of all chance.
+    pub seed: u64,
+}
+
+/// Why a switch cannot be followed.
+#[derive(Debug, thiserror::Error)]
+#[error("a switch at {at_ns} ns to {intensity}: {why}")]
+pub struct SwitchError {
+    at_ns: Nanos,
+    intensity: f64,
+    why: &'static str,
+}
+
+/// Why a load cannot be prepared; every line names one thing, its value and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The program cannot be used.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// Servers cannot be reached.
+    #[error("{}", .0.join("\n"))]
+    Unreachable(Vec<String>),
+    /// The host does not allow as much, or the authorities to trust cannot be used.
+    #[error("{0}")]
+    Room(String),
+    /// The files to compress cannot be made.
+    #[error("files to compress in {}: {source}; give a folder with room", folder.display())]
+    Files {
+        /// The folder.
+        folder: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The system refused what every load needs.
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+}
+
+/// A load; dropping it ends it.
+pub struct Load {
+    shared: Arc<Shared>,
+    seconds: Seconds,
+    slices: Tape,
+    threads: Vec<JoinHandle<()>>,
+    failure: Arc<Mutex<Option<String>>>,
+    last_switch_ns: Mutex<Nanos>,
+}
+
+impl Load {
+    /// Reads the program, reaches its servers and starts its workers, which wait for the first switch.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn prepare(program: LoadProgram, options: &Options) -> Result<(Self, LoadStarted), LoadError> {
+        let program = program::compile(program)?;
+        let (files_needed, files_limit) = prepare::room_for_files(&program).map_err(LoadError::Room)?;
+        let trust = prepare::trust(&program).map_err(LoadError::Room)?;
+        let (addresses, origins) = prepare::reach(&program, trust.as_ref()).map_err(LoadError::Unreachable)?;
+        prepare::room_for_ports(&program, &addresses).map_err(LoadError::Room)?;
+        let threads = options.threads.clamp(1, 1024);
+        let controls = Arc::new(Controls::new(threads)?);
+        let pool = (!program.compressions.is_empty())
+            .then(|| Pool::start(&program.compressions, &options.work_dir, threads, &controls))
+            .transpose()
+            .map_err(|source| LoadError::Files { folder: options.work_dir.clone(), source })?;
+        let started = LoadStarted {
+            labels: program.labels.clone(),
+            origins,
+            files_needed,
+            files_limit,
+            user_bytes: (size_of::<User>() + size_of::<Option<link::Link>>()) as u64,
+            stages_ns: Pacer::new(&program.pacing, 0, 1, 0).end_ns(),
+        };
+        let shared = Arc::new(Shared { program, addresses, trust, controls, pool, seed: options.seed, threads });
+        let load = Self {
+            shared,
+            seconds: Seconds::default(),
+            slices: Tape::default(),
+            threads: Vec::new(),
+            failure: Arc::default(),
+            last_switch_ns: Mutex::new(0),
+        };
+        Ok((load.with_workers(options)?, started))
+    }
+
+    fn with_workers(mut self, options: &Options) -> std::io::Result<Self> {
+        for number in 0..self.shared.threads {
+            let (shared, seconds, failure) = (self.shared.clone(), self.seconds.clone(), self.failure.clone());
+            let (tape, slice_ns) = (self.slices.clone(), options.slice_ns);
+            let body = move || {
+                let source = &shared.program.source;
+                // Sleeps end when asked, not when it suits the kernel to end several together.
+                let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+                let slices = source.slices.then(|| Recorder::new(tape, number, slice_ns));
+                let recorder = SecondRecorder::new(seconds, slices, number, shared.program.labels.len(), source.late_after_ns);
+                let outcome = Worker::new(&shared, number, recorder).and_then(|mut worker| worker.run());
+                if let Err(error) = outcome {
+                    *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("worker thread {number}: {error}"));
+                }
+            };
+            self.threads.push(thread::Builder::new().name(format!("load-{number}")).spawn(body)?);
+        }
+        Ok(self)
+    }
+
+    /// From `at_ns` on the load has this intensity, 0 to 1; it begins with its first switch above 0.
+    ///
+    /// # Errors
+    /// If the intensity is out of range or the time is before an earlier switch's.
+    pub fn switch(&self, at_ns: Nanos, intensity: f64) -> Result<(), SwitchError> {
+        let mut last_ns = self.last_switch_ns.lock().unwrap_or_else(PoisonError::into_inner);
+        let why = match intensity {
+            0.0..=1.0 if at_ns >= *last_ns => {
+                *last_ns = at_ns;
+                self.shared.controls.switch(Switch { at_ns, intensity });
+                return Ok(());
+            }
+            0.0..=1.0 => "an earlier switch is later than this one; give them in order of time",
+            _ => "intensities are 0 to 1",
+        };
+        Err(SwitchError { at_ns, intensity, why })
+    }
+
+    /// Seconds that ended since the last time.
+    #[must_use]
+    pub fn take(&self) -> Vec<LoadSecond> {
+        self.seconds.take()
+    }
+
+    /// Slices, if the program asks for them.
+    #[must_use]
+    pub fn slices(&self) -> &Tape {
+        &self.slices
+    }
+
+    /// Why it ended, once it has.
+    #[must_use]
+    pub fn ended(&self) -> Option<String> {
+        if !self.threads.iter().all(JoinHandle::is_finished) {
+            return None;
+        }
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Some(failure.unwrap_or_else(|| "all stages are over".into()))
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.shared.controls.end();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}

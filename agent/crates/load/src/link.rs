@@ -1,0 +1,205 @@
+//! One connection of one user: a socket that never blocks, and what has not been sent yet. Deliberately not here: what is said over it.
+
+use std::io::Read;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use partywall_clock::Nanos;
+use partywall_wire::load::LoadErrorKind;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{self, sockopt, AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustls::ClientConnection;
+
+use crate::http1::Response;
+use crate::tls;
+
+/// Where a connection goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Address {
+    Ip(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Ip(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Connecting,
+    /// Agreeing on keys.
+    Handshaking,
+    /// Nobody waits for anything.
+    Idle,
+    /// A response is awaited.
+    Busy,
+    /// The last response was read; the server closes, so that its port and not ours waits out the time that TCP asks for.
+    Draining,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    socket: OwnedFd,
+    /// Tells this connection from an earlier one in the same place.
+    pub generation: u32,
+    pub user: u32,
+    pub place: u16,
+    pub phase: Phase,
+    pub started_ns: Nanos,
+    pub response: Response,
+    tls: Option<Box<ClientConnection>>,
+    unsent: Vec<u8>,
+    unsent_from: usize,
+}
+
+impl Link {
+    /// Begins to connect.
+    pub(crate) fn open(address: &Address, local: Option<IpAddr>, user: u32, place: u16, now_ns: Nanos) -> Result<Self, Errno> {
+        let family = match address {
+            Address::Ip(SocketAddr::V4(_)) => AddressFamily::INET,
+            Address::Ip(SocketAddr::V6(_)) => AddressFamily::INET6,
+            Address::Unix(_) => AddressFamily::UNIX,
+        };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
+        let connected = match address {
+            Address::Ip(address) => {
+                // Requests are written whole; waiting to fill packets would only add to their time.
+                sockopt::set_tcp_nodelay(&socket, true)?;
+                if let Some(local) = local {
+                    net::bind(&socket, &SocketAddr::new(local, 0))?;
+                }
+                net::connect(&socket, address)
+            }
+            Address::Unix(path) => net::connect(&socket, &SocketAddrUnix::new(path)?),
+        };
+        match connected {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(error),
+        }
+        let response = Response::default();
+        let phase = Phase::Connecting;
+        Ok(Self { socket, generation: 0, user, place, phase, started_ns: now_ns, response, tls: None, unsent: Vec::new(), unsent_from: 0 })
+    }
+
+    /// Asks for events once, for all that will ever come.
+    pub(crate) fn watch(&self, poll: &OwnedFd, key: u64) -> Result<(), Errno> {
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        epoll::add(poll, &self.socket, EventData::new_u64(key), flags)
+    }
+
+    /// Whether connecting has come to an end, and to which.
+    pub(crate) fn connected(&self) -> Result<(), Errno> {
+        sockopt::socket_error(&self.socket)?
+    }
+
+    /// Begins the TLS handshake.
+    pub(crate) fn secure(&mut self, mut connection: Box<ClientConnection>) -> Result<(), Errno> {
+        let hello = tls::seal(&mut connection, &[]);
+        self.tls = Some(connection);
+        self.phase = Phase::Handshaking;
+        self.send_plain(&hello).map(drop)
+    }
+
+    pub(crate) fn is_secured(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Takes encrypted bytes, answers what the protocol asks for, and appends what they say; returns whether keys are agreed on.
+    pub(crate) fn unseal(&mut self, mut sealed: &[u8], into: &mut Vec<u8>) -> Result<bool, String> {
+        let Some(connection) = &mut self.tls else { return Ok(true) };
+        while !sealed.is_empty() {
+            connection.read_tls(&mut sealed).map_err(|error| error.to_string())?;
+            let state = connection.process_new_packets();
+            let state = state.map_err(|error| error.to_string())?;
+            let start = into.len();
+            into.resize(start + state.plaintext_bytes_to_read(), 0);
+            connection.reader().read_exact(&mut into[start..]).map_err(|error| error.to_string())?;
+        }
+        let agreed = !connection.is_handshaking();
+        let answer = tls::seal(connection, &[]);
+        if !answer.is_empty() {
+            self.send_plain(&answer).map_err(|error| error.to_string())?;
+        }
+        Ok(agreed)
+    }
+
+    /// Sends `bytes`, encrypted if the connection is, or keeps what the socket does not take; returns whether it took all.
+    #[inline]
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<bool, Errno> {
+        match &mut self.tls {
+            None => self.send_plain(bytes),
+            Some(connection) => {
+                let sealed = tls::seal(connection, bytes);
+                self.send_plain(&sealed)
+            }
+        }
+    }
+
+    #[inline]
+    fn send_plain(&mut self, bytes: &[u8]) -> Result<bool, Errno> {
+        if self.unsent_from < self.unsent.len() {
+            self.unsent.extend_from_slice(bytes);
+            return Ok(false);
+        }
+        let sent = match net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
+            Ok(sent) => sent,
+            Err(Errno::AGAIN | Errno::INTR) => 0,
+            Err(error) => return Err(error),
+        };
+        if sent < bytes.len() {
+            self.unsent.clear();
+            self.unsent.extend_from_slice(&bytes[sent..]);
+            self.unsent_from = 0;
+        }
+        Ok(sent == bytes.len())
+    }
+
+    /// Goes on sending what the socket did not take.
+    pub(crate) fn flush(&mut self) -> Result<(), Errno> {
+        while self.unsent_from < self.unsent.len() {
+            match net::send(&self.socket, &self.unsent[self.unsent_from..], SendFlags::NOSIGNAL) {
+                Ok(sent) => self.unsent_from += sent,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.unsent = Vec::new();
+        self.unsent_from = 0;
+        Ok(())
+    }
+
+    /// Whether all was sent.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.unsent_from >= self.unsent.len()
+    }
+
+    /// Reads what there is, up to the length of `into`; 0 at the end of the stream.
+    #[inline]
+    pub(crate) fn receive(&self, into: &mut [u8]) -> Result<usize, Errno> {
+        net::recv(&self.socket, into, RecvFlags::empty()).map(|(taken, _)| taken)
+    }
+}
+
+/// What an error of the system means for a request.
+pub(crate) fn kind_of(error: Errno) -> LoadErrorKind {
+    match error {
+        Errno::CONNREFUSED | Errno::NOENT => LoadErrorKind::ConnectionRefused,
+        Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::HOSTDOWN | Errno::NETDOWN => LoadErrorKind::Unreachable,
+        Errno::TIMEDOUT => LoadErrorKind::ConnectTimeout,
+        Errno::ADDRNOTAVAIL | Errno::ADDRINUSE => LoadErrorKind::NoPorts,
+        Errno::MFILE | Errno::NFILE => LoadErrorKind::NoFiles,
+        Errno::CONNRESET | Errno::CONNABORTED | Errno::PIPE => LoadErrorKind::Reset,
+        _ => LoadErrorKind::System,
+    }
+}

@@ -1,0 +1,213 @@
+//! What is done before a load starts, so that it fails before and not in its midst: names are resolved, every server is reached once,
+//! and the host is asked for as many open files as will be needed. Deliberately not here: the program's own mistakes; see `program`.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use partywall_clock as clock;
+use partywall_wire::load::{Origin, Pacing, Stage};
+use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+
+use crate::address::Place;
+use crate::link::Address;
+use crate::program::Program;
+use crate::tls::{self, Trust};
+
+/// Files that the agent has open besides its connections.
+const FILES_BESIDES: u64 = 64;
+
+/// The addresses of each of the program's places, and what was found there.
+pub(crate) type Reached = (Vec<Vec<Address>>, Vec<Origin>);
+
+/// Finds and reaches every server of the program; all that cannot be reached are told at once.
+pub(crate) fn reach(program: &Program, trust: Option<&Trust>) -> Result<Reached, Vec<String>> {
+    let (mut addresses, mut origins, mut problems) = (Vec::new(), Vec::new(), Vec::new());
+    for place in &program.places {
+        match reach_one(program, place, trust) {
+            Ok((found, origin)) => {
+                addresses.push(found);
+                origins.push(origin);
+            }
+            Err(why) => problems.push(why),
+        }
+    }
+    if problems.is_empty() {
+        Ok((addresses, origins))
+    } else {
+        Err(problems)
+    }
+}
+
+/// How servers are trusted, if any is asked over TLS.
+pub(crate) fn trust(program: &Program) -> Result<Option<Trust>, String> {
+    program.places.iter().any(|place| place.tls).then(|| Trust::new(&program.source.tls)).transpose()
+}
+
+fn reach_one(program: &Program, place: &Place, trust: Option<&Trust>) -> Result<(Vec<Address>, Origin), String> {
+    let (found, resolve_ns) = find(program, place)?;
+    let patience = Duration::from_nanos(program.source.connections.connect_timeout_ns.max(1));
+    let mut origin = Origin {
+        name: place.to_string(),
+        addresses: found.iter().map(ToString::to_string).collect(),
+        resolve_ns,
+        connect_ns: 0,
+        tls_ns: None,
+        protocol: "HTTP/1.1".into(),
+    };
+    for address in &found {
+        let began_ns = clock::now();
+        let mut stream = connect(address, patience).map_err(|error| unreachable(place, address, &error))?;
+        let connected_ns = clock::now();
+        origin.connect_ns = connected_ns - began_ns;
+        if let Some(trust) = trust.filter(|_| place.tls) {
+            let version = shake_hands(trust, place, &mut *stream).map_err(|why| format!("{place} at {address}: {why}"))?;
+            origin.tls_ns = Some(clock::now() - connected_ns);
+            origin.protocol = format!("{version}, HTTP/1.1");
+        }
+    }
+    Ok((found, origin))
+}
+
+trait Stream: Read + Write {}
+impl Stream for TcpStream {}
+impl Stream for UnixStream {}
+
+fn connect(address: &Address, patience: Duration) -> io::Result<Box<dyn Stream>> {
+    Ok(match address {
+        Address::Ip(ip) => {
+            let stream = TcpStream::connect_timeout(ip, patience)?;
+            stream.set_read_timeout(Some(patience))?;
+            stream.set_write_timeout(Some(patience))?;
+            Box::new(stream)
+        }
+        Address::Unix(path) => {
+            let stream = UnixStream::connect(path)?;
+            stream.set_read_timeout(Some(patience))?;
+            Box::new(stream)
+        }
+    })
+}
+
+/// One TLS handshake; returns the version agreed on, or why there was none and what would help.
+fn shake_hands(trust: &Trust, place: &Place, mut stream: &mut dyn Stream) -> Result<&'static str, String> {
+    let mut connection = tls::connection(trust.of_user(), place)?;
+    while connection.is_handshaking() {
+        connection.complete_io(&mut stream).map_err(|error| match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            Some(rustls::Error::InvalidCertificate(why)) => {
+                format!("its certificate is not trusted: {why:?}; name the authority that signed it, or do without verification")
+            }
+            _ => format!("the TLS handshake failed: {error}; does the server speak TLS on this port?"),
+        })?;
+    }
+    Ok(tls::version(&connection))
+}
+
+fn unreachable(place: &Place, address: &Address, error: &io::Error) -> String {
+    let remedy = match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => "nobody listens there; is the server running, and is the port right?",
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+            "it did not answer in time; is a firewall in between, or is the server overloaded?"
+        }
+        _ => "check the address and the network",
+    };
+    format!("{place} cannot be reached at {address}: {error}; {remedy}")
+}
+
+/// The place's addresses, and how long asking took.
+fn find(program: &Program, place: &Place) -> Result<(Vec<Address>, Option<u64>), String> {
+    let key = place.host_and_port();
+    if let Some(given) = program.source.addresses.get(&key) {
+        let parsed =
+            given.iter().map(|text| parse(text).ok_or_else(|| format!("addresses.{key}: {text:?} is neither ADDRESS:PORT nor unix:PATH")));
+        let parsed = parsed.collect::<Result<Vec<_>, _>>()?;
+        return if parsed.is_empty() { Err(format!("addresses.{key}: there is none")) } else { Ok((parsed, None)) };
+    }
+    if let Ok(ip) = place.host.parse() {
+        return Ok((vec![Address::Ip(SocketAddr::new(ip, place.port))], None));
+    }
+    let began_ns = clock::now();
+    let asked = (place.host.as_str(), place.port).to_socket_addrs();
+    let found = asked.map_err(|error| {
+        format!("{place}: the name {:?} cannot be resolved: {error}; check its spelling, or give addresses", place.host)
+    })?;
+    // One family only: a name that has both mostly leads to the same server twice.
+    let mut found: Vec<SocketAddr> = found.collect();
+    let v4 = found.iter().any(SocketAddr::is_ipv4);
+    found.retain(|address| address.is_ipv4() == v4);
+    found.dedup();
+    if found.is_empty() {
+        return Err(format!("{place}: the name {:?} has no address", place.host));
+    }
+    Ok((found.into_iter().map(Address::Ip).collect(), Some(clock::now() - began_ns)))
+}
+
+fn parse(text: &str) -> Option<Address> {
+    match text.strip_prefix("unix:") {
+        Some(path) => Some(Address::Unix(path.into())),
+        None => text.parse().ok().map(Address::Ip),
+    }
+}
+
+/// Users there may be at the same time.
+pub(crate) fn users_most(program: &Program) -> u64 {
+    match &program.pacing {
+        Pacing::Open { users_max, .. } => u64::from(*users_max),
+        Pacing::Closed { stages, .. } => stages.iter().map(|Stage { to, .. }| to.ceil() as u64).max().unwrap_or(0),
+    }
+}
+
+/// Files and sockets needed, and the limit after it has been raised as far as need be and allowed.
+pub(crate) fn room_for_files(program: &Program) -> Result<(u64, u64), String> {
+    let users = users_most(program);
+    let needed = users * program.places.len() as u64 + FILES_BESIDES;
+    let limit = raise(needed);
+    if limit < needed {
+        return Err(format!(
+            "{users} users need {needed} open files and this process may have {limit}; \
+             raise the limit (ulimit -Hn, or LimitNOFILE of the service) or have fewer users"
+        ));
+    }
+    Ok((needed, limit))
+}
+
+fn raise(needed: u64) -> u64 {
+    let now = getrlimit(Resource::Nofile);
+    let (current, maximum) = (now.current.unwrap_or(u64::MAX), now.maximum.unwrap_or(u64::MAX));
+    if current >= needed {
+        return current;
+    }
+    // Only the privileged may go beyond the maximum.
+    for wanted in [maximum.max(needed), maximum] {
+        let limit = Rlimit { current: Some(wanted), maximum: Some(wanted.max(maximum)) };
+        if setrlimit(Resource::Nofile, limit).is_ok() {
+            return wanted;
+        }
+    }
+    current
+}
+
+/// Whether there are ports enough to connect from, as far as that can be known before.
+pub(crate) fn room_for_ports(program: &Program, addresses: &[Vec<Address>]) -> Result<(), String> {
+    let Some(ports) = ports_of_a_host() else { return Ok(()) };
+    let users = users_most(program);
+    let locals = program.source.connections.local_addresses.len().max(1) as u64;
+    for (place, found) in program.places.iter().zip(addresses) {
+        let room = ports * locals * found.len() as u64;
+        if users > room && found.iter().all(|address| matches!(address, Address::Ip(_))) {
+            return Err(format!(
+                "{users} users need as many ports to connect to {place} from and there are {room}; \
+                 widen net.ipv4.ip_local_port_range, or give more connections.local_addresses"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn ports_of_a_host() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
+    let mut parts = text.split_ascii_whitespace().map(str::parse::<u64>);
+    let (low, high) = (parts.next()?.ok()?, parts.next()?.ok()?);
+    high.checked_sub(low).map(|between| between + 1)
+}

@@ -1,0 +1,275 @@
+//! When users come and when requests do: levels over time, and the arrivals of the open model. All times are nanoseconds since the
+//! load began. Deliberately not here: any clock, and who carries the schedule out.
+
+use partywall_wire::load::{Arrivals, Stage};
+
+const NANOS: f64 = 1e9;
+/// By so much a level may be off without a user coming or leaving for it, so that rounding makes nobody come and leave for ever.
+const TOLERANCE: f64 = 1e-6;
+
+/// A level over time: straight lines from stage to stage, starting from 0, and 0 again after the last.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Levels(Vec<Line>);
+
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    start_ns: u64,
+    end_ns: u64,
+    from: f64,
+    to: f64,
+}
+
+impl Line {
+    fn at(&self, time_ns: u64) -> f64 {
+        if self.end_ns == self.start_ns {
+            return self.to;
+        }
+        let share = (time_ns - self.start_ns) as f64 / (self.end_ns - self.start_ns) as f64;
+        self.from + (self.to - self.from) * share
+    }
+
+    fn per_ns(&self) -> f64 {
+        (self.to - self.from) / (self.end_ns - self.start_ns) as f64
+    }
+
+    /// When the line reaches `level`, which lies between its ends.
+    fn reaches(&self, level: f64) -> u64 {
+        let at_ns = self.start_ns as f64 + (level - self.from) / self.per_ns();
+        (at_ns.ceil() as u64).clamp(self.start_ns, self.end_ns)
+    }
+
+    /// The first time from `after_ns` on, within the line, at which user `number` is to be there, who is not.
+    fn comes(&self, after_ns: u64, number: f64) -> Option<u64> {
+        let start_ns = after_ns.max(self.start_ns);
+        let rises = self.to > self.from;
+        if !rises {
+            return (self.at(start_ns) > number + TOLERANCE).then_some(start_ns);
+        }
+        (self.to > number).then(|| if self.at(start_ns) >= number { start_ns } else { self.reaches(number).max(start_ns) })
+    }
+
+    /// The first time from `after_ns` on, within the line, at which user `number`, who is there, is not to be.
+    fn leaves(&self, after_ns: u64, number: f64) -> Option<u64> {
+        let start_ns = after_ns.max(self.start_ns);
+        if self.to > self.from {
+            return (self.at(start_ns) < number - TOLERANCE).then_some(start_ns);
+        }
+        if self.at(start_ns) <= number + TOLERANCE {
+            return Some(start_ns);
+        }
+        (self.to <= number).then(|| self.reaches(number).max(start_ns))
+    }
+}
+
+impl Levels {
+    pub(crate) fn new(stages: &[Stage]) -> Self {
+        let (mut start_ns, mut from) = (0, 0.0);
+        let line = |stage: &Stage| {
+            let line = Line { start_ns, end_ns: start_ns.saturating_add(stage.for_ns), from, to: stage.to };
+            (start_ns, from) = (line.end_ns, stage.to);
+            line
+        };
+        Self(stages.iter().map(line).filter(|line| line.end_ns > line.start_ns).collect())
+    }
+
+    /// When the last stage ends.
+    pub(crate) fn end_ns(&self) -> u64 {
+        self.0.last().map_or(0, |line| line.end_ns)
+    }
+
+    /// The level at a time.
+    pub(crate) fn at(&self, time_ns: u64) -> f64 {
+        self.0.iter().find(|line| time_ns < line.end_ns).map_or(0.0, |line| line.at(time_ns.max(line.start_ns)))
+    }
+
+    /// The first time from `after_ns` on at which user `number` is to come, who is not there: users are numbered from 0, and are there
+    /// while the level is above their number.
+    pub(crate) fn comes(&self, after_ns: u64, number: f64) -> Option<u64> {
+        self.0.iter().filter(|line| line.end_ns > after_ns).find_map(|line| line.comes(after_ns, number))
+    }
+
+    /// The first time from `after_ns` on at which user `number`, who is there, is to leave; at the latest after the last stage.
+    pub(crate) fn leaves(&self, after_ns: u64, number: f64) -> u64 {
+        let found = self.0.iter().filter(|line| line.end_ns > after_ns).find_map(|line| line.leaves(after_ns, number));
+        found.unwrap_or_else(|| after_ns.max(self.end_ns()))
+    }
+
+    /// The time at which the level, added up over time since `after_ns`, reaches `count` (level times seconds).
+    pub(crate) fn time_of_count(&self, after_ns: u64, mut count: f64) -> Option<u64> {
+        for line in self.0.iter().filter(|line| line.end_ns > after_ns) {
+            let start_ns = after_ns.max(line.start_ns);
+            let (level, seconds) = (line.at(start_ns), (line.end_ns - start_ns) as f64 / NANOS);
+            let area = f64::midpoint(level, line.to) * seconds;
+            if count <= area {
+                return Some(start_ns + (seconds_until(count, level, line.per_ns() * NANOS) * NANOS).round() as u64);
+            }
+            count -= area;
+        }
+        None
+    }
+}
+
+/// How long a level that starts at `level` and changes by `slope` a second takes to add up to `count`.
+fn seconds_until(count: f64, level: f64, slope: f64) -> f64 {
+    // The usual root of slope/2 t² + level t = count, in the form that does not cancel for small slopes.
+    let root = (level * level + 2.0 * slope * count).max(0.0).sqrt();
+    if level + root > 0.0 {
+        2.0 * count / (level + root)
+    } else {
+        0.0
+    }
+}
+
+/// The arrivals that fall to one of several worker threads.
+#[derive(Clone, Debug)]
+pub(crate) struct ArrivalTimes {
+    levels: Levels,
+    spacing: Arrivals,
+    threads: f64,
+    intensity: f64,
+    chance: fastrand::Rng,
+    next_ns: Option<u64>,
+}
+
+impl ArrivalTimes {
+    pub(crate) fn new(levels: Levels, spacing: Arrivals, thread: u32, threads: u32, seed: u64) -> Self {
+        let chance = fastrand::Rng::with_seed(seed ^ (u64::from(thread) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut times = Self { levels, spacing, threads: f64::from(threads), intensity: 1.0, chance, next_ns: None };
+        // Threads take evenly spaced arrivals in turn.
+        let first = match spacing {
+            Arrivals::Constant => f64::from(thread),
+            Arrivals::Poisson => times.step(),
+        };
+        times.next_ns = times.levels.time_of_count(0, first);
+        times
+    }
+
+    /// When the next arrival is due; None after the last.
+    pub(crate) fn next(&self) -> Option<u64> {
+        self.next_ns
+    }
+
+    /// Goes on to the arrival after.
+    pub(crate) fn advance(&mut self) {
+        if let Some(last_ns) = self.next_ns {
+            self.next_ns = self.after(last_ns, 1.0);
+        }
+    }
+
+    /// From `now_ns` on arrivals come at `intensity` times the schedule's rate.
+    pub(crate) fn switch(&mut self, now_ns: u64, intensity: f64) {
+        self.intensity = intensity;
+        let share = if self.spacing == Arrivals::Constant { self.chance.f64() } else { 1.0 };
+        self.next_ns = self.after(now_ns, share);
+    }
+
+    fn after(&mut self, last_ns: u64, share: f64) -> Option<u64> {
+        if self.intensity <= 0.0 {
+            return None;
+        }
+        let count = self.step() * share / self.intensity;
+        self.levels.time_of_count(last_ns, count)
+    }
+
+    fn step(&mut self) -> f64 {
+        match self.spacing {
+            Arrivals::Constant => self.threads,
+            Arrivals::Poisson => self.threads * exponential(&mut self.chance),
+        }
+    }
+}
+
+/// Exponentially distributed with mean 1.
+pub(crate) fn exponential(chance: &mut fastrand::Rng) -> f64 {
+    -(1.0 - chance.f64()).ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn levels(stages: &[(f64, u64)]) -> Levels {
+        Levels::new(&stages.iter().map(|&(to, for_ns)| Stage { to, for_ns }).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn users_come_one_by_one_in_a_ramp_and_leave_in_reverse() {
+        let levels = levels(&[(4.0, 4 * SECOND), (4.0, SECOND), (0.0, 4 * SECOND)]);
+        let starts: Vec<_> = (0..5).map(|user| levels.comes(0, f64::from(user)).map(|t| t / SECOND)).collect();
+        assert_eq!(starts, [Some(0), Some(1), Some(2), Some(3), None]);
+        let leaves: Vec<_> = (0..4).map(|user| levels.leaves(4 * SECOND, f64::from(user)) / SECOND).collect();
+        assert_eq!(leaves, [9, 8, 7, 6]);
+    }
+
+    #[test]
+    fn a_jump_brings_all_users_at_once() {
+        let levels = levels(&[(3.0, 0), (3.0, SECOND)]);
+        assert_eq!((0..4).map(|user| levels.comes(0, f64::from(user))).collect::<Vec<_>>(), [Some(0), Some(0), Some(0), None]);
+        assert_eq!(levels.leaves(0, 2.0), SECOND);
+    }
+
+    #[test]
+    fn constant_arrivals_are_evenly_spaced_and_shared_among_threads() {
+        let all = |thread, threads| {
+            let mut times = ArrivalTimes::new(levels(&[(10.0, 0), (10.0, SECOND)]), Arrivals::Constant, thread, threads, 1);
+            std::iter::from_fn(move || times.next().inspect(|_| times.advance())).collect::<Vec<_>>()
+        };
+        assert_eq!(all(0, 1), (0..=10).map(|n| n * SECOND / 10).collect::<Vec<_>>());
+        assert_eq!(all(1, 2), (0..5).map(|n| (2 * n + 1) * SECOND / 10).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn poisson_arrivals_are_as_many_as_asked_and_as_irregular_as_chance_makes_them() {
+        let mut times = ArrivalTimes::new(levels(&[(1000.0, 0), (1000.0, 100 * SECOND)]), Arrivals::Poisson, 0, 1, 7);
+        let mut gaps = Vec::new();
+        let mut last = 0;
+        while let Some(at) = times.next() {
+            gaps.push((at - last) as f64 / 1e6);
+            last = at;
+            times.advance();
+        }
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        assert!((gaps.len() as f64 - 100_000.0).abs() < 2_000.0, "{} arrivals", gaps.len());
+        assert!((variance / (mean * mean) - 1.0).abs() < 0.05, "variance {variance}, mean {mean}");
+    }
+
+    #[test]
+    fn no_arrival_comes_while_switched_off() {
+        let mut times = ArrivalTimes::new(levels(&[(10.0, 0), (10.0, 10 * SECOND)]), Arrivals::Constant, 0, 1, 1);
+        times.switch(SECOND, 0.0);
+        assert_eq!(times.next(), None);
+        times.switch(2 * SECOND, 0.5);
+        assert!(times.next().is_some_and(|at| (2 * SECOND..=2 * SECOND + SECOND / 5).contains(&at)));
+    }
+
+    fn any_stages() -> impl Strategy<Value = Levels> {
+        proptest::collection::vec((0.0..200.0_f64, prop_oneof![Just(0), 1..20 * SECOND]), 1..6).prop_map(|stages| levels(&stages))
+    }
+
+    proptest! {
+        #[test]
+        fn users_are_there_while_the_level_is_above_their_number(levels in any_stages(), number in 0..150_u32, look in 0..60 * SECOND) {
+            let (number, mut at, mut there, mut changes) = (f64::from(number), 0, false, 0);
+            while let Some(next) = if there { Some(levels.leaves(at, number)) } else { levels.comes(at, number) } {
+                if next > look {
+                    break;
+                }
+                (at, there, changes) = (next, !there, changes + 1);
+                prop_assert!(changes < 20, "comes and leaves for ever at {at}");
+            }
+            let level = levels.at(look);
+            prop_assert!(there == (level > number) || (level - number).abs() < 1e-4, "level {level} at {look}");
+        }
+
+        #[test]
+        fn counts_add_up(levels in any_stages(), first in 0.0..500.0_f64, second in 0.0..500.0_f64) {
+            let (Some(half), Some(whole)) = (levels.time_of_count(0, first), levels.time_of_count(0, first + second)) else { return Ok(()) };
+            let again = levels.time_of_count(half, second);
+            prop_assert!(again.is_some_and(|t| t.abs_diff(whole) < 10_000_000), "{again:?} {whole}");
+        }
+    }
+}

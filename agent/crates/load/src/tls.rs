@@ -1,0 +1,140 @@
+//! How servers are trusted: verified by default, against the host's authorities, or Mozilla's where the host has none (a container
+//! whose root holds nothing else), and those that the program names. Deliberately not here: sockets.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use partywall_wire::load::Tls;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::Resumption;
+use rustls::crypto::{ring, verify_tls12_signature, verify_tls13_signature, CryptoProvider};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme};
+
+use crate::address::Place;
+
+/// Sessions that one user keeps, to take them up again.
+const SESSIONS: usize = 4;
+
+/// What all users share of TLS.
+#[derive(Debug)]
+pub(crate) struct Trust {
+    config: Arc<ClientConfig>,
+    resume: bool,
+}
+
+impl Trust {
+    pub(crate) fn new(tls: &Tls) -> Result<Self, String> {
+        let provider = Arc::new(ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
+        let builder = builder.map_err(|error| error.to_string())?;
+        let mut config = if tls.verify {
+            builder.with_root_certificates(authorities(tls.authorities_pem.as_deref())?).with_no_client_auth()
+        } else {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(Anyone(provider))).with_no_client_auth()
+        };
+        config.resumption = Resumption::disabled();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self { config: Arc::new(config), resume: tls.resume })
+    }
+
+    /// What one user connects with: sessions are its own, as a browser's are.
+    pub(crate) fn of_user(&self) -> Arc<ClientConfig> {
+        if !self.resume {
+            return self.config.clone();
+        }
+        let mut own = (*self.config).clone();
+        own.resumption = Resumption::in_memory_sessions(SESSIONS);
+        Arc::new(own)
+    }
+}
+
+/// The client's end of a connection to `place`, before the first byte.
+pub(crate) fn connection(config: Arc<ClientConfig>, place: &Place) -> Result<Box<ClientConnection>, String> {
+    let name = ServerName::try_from(place.host.clone()).map_err(|_| format!("{:?} is no name a certificate could have", place.host))?;
+    let mut connection = ClientConnection::new(config, name).map_err(|error| error.to_string())?;
+    // Requests are sent whole; what the socket does not take waits in the link.
+    connection.set_buffer_limit(None);
+    Ok(Box::new(connection))
+}
+
+/// Encrypts `bytes` and takes what is to be sent.
+pub(crate) fn seal(connection: &mut ClientConnection, bytes: &[u8]) -> Vec<u8> {
+    let mut sealed = Vec::new();
+    // Writing to memory without a limit does not fail.
+    let _ = connection.writer().write_all(bytes);
+    while connection.wants_write() {
+        if connection.write_tls(&mut sealed).is_err() {
+            break;
+        }
+    }
+    sealed
+}
+
+/// For example `TLS 1.3`.
+pub(crate) fn version(connection: &ClientConnection) -> &'static str {
+    match connection.protocol_version() {
+        Some(rustls::ProtocolVersion::TLSv1_3) => "TLS 1.3",
+        Some(rustls::ProtocolVersion::TLSv1_2) => "TLS 1.2",
+        _ => "TLS",
+    }
+}
+
+fn authorities(pem: Option<&str>) -> Result<RootCertStore, String> {
+    let mut store = RootCertStore::empty();
+    store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if store.is_empty() {
+        store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+    }
+    let Some(pem) = pem else { return Ok(store) };
+    let mut found = 0;
+    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        let certificate = certificate.map_err(|error| format!("tls.authorities_pem: {error}"))?;
+        store.add(certificate).map_err(|error| format!("tls.authorities_pem: {error}"))?;
+        found += 1;
+    }
+    if found == 0 {
+        return Err("tls.authorities_pem: there is no certificate in it; give certificates in PEM".into());
+    }
+    Ok(store)
+}
+
+/// Trusts whoever answers; only when the user asked for that. Signatures are still checked, for nothing is gained by not doing so.
+#[derive(Debug)]
+struct Anyone(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,306 @@
+//! Whole loads against servers of a few lines whose answers are scripted.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use partywall_clock as clock;
+use partywall_load::{Load, Options};
+use partywall_wire::load::{LoadErrorKind, LoadProgram, LoadSecond, LoadStarted};
+use serde_json::{json, Value};
+
+const MS: u64 = 1_000_000;
+
+/// What a scripted server does with a request: bytes to send, and whether it closes then.
+type Script = fn(&str, &str) -> (String, bool);
+
+/// Serves on a port of its own for as long as the test lasts; keeps the requests' first lines, cookies and bodies.
+struct Server {
+    port: u16,
+    heard: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    fn start(script: Script) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (port, heard) = (listener.local_addr().unwrap().port(), Arc::<Mutex<Vec<String>>>::default());
+        let kept = heard.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let kept = kept.clone();
+                thread::spawn(move || drop(serve(&stream, script, &kept)));
+            }
+        });
+        Self { port, heard }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    fn heard(&self) -> Vec<String> {
+        self.heard.lock().unwrap().clone()
+    }
+}
+
+fn serve(mut stream: &TcpStream, script: Script, log: &Mutex<Vec<String>>) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let (mut head, mut length) = (String::new(), 0);
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            if line == "\r\n" {
+                break;
+            }
+            if let Some(digits) = line.strip_prefix("Content-Length: ") {
+                length = digits.trim().parse().unwrap();
+            }
+            head += &line;
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body)?;
+        let body = String::from_utf8_lossy(&body).into_owned();
+        let first = head.lines().next().unwrap_or_default().to_string();
+        let cookie = head.lines().find(|line| line.starts_with("Cookie:")).unwrap_or_default();
+        log.lock().unwrap().push(format!("{first}|{cookie}|{body}"));
+        let (answer, closes) = script(first.split(' ').nth(1).unwrap_or_default(), &body);
+        stream.write_all(answer.as_bytes())?;
+        if closes {
+            return stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+fn ok(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+fn get(name: &str, url: &str) -> Value {
+    json!({"http": {"name": name, "method": "GET", "url": url}})
+}
+
+/// One user that goes through `actions` for a while.
+fn program(actions: &Value) -> Value {
+    json!({
+        "kinds": [{"name": "user", "actions": actions}],
+        "pacing": {"closed": {"stages": [{"to": 1, "for_ns": 0}, {"to": 1, "for_ns": 150 * MS}], "every_ns": 20 * MS}},
+        "grace_ns": 1000 * MS,
+    })
+}
+
+fn options() -> Options {
+    Options { threads: 1, slice_ns: 10 * MS, work_dir: std::env::temp_dir(), seed: 1 }
+}
+
+/// Carries out a program to its end.
+fn run(program: Value) -> (Vec<LoadSecond>, LoadStarted) {
+    let program: LoadProgram = serde_json::from_value(program).unwrap();
+    let (load, started) = Load::prepare(program, &options()).unwrap();
+    load.switch(clock::now(), 1.0).unwrap();
+    let deadline = clock::now() + 20_000 * MS;
+    while load.ended().is_none() {
+        assert!(clock::now() < deadline, "the load never ended");
+        clock::sleep_until(clock::now() + MS);
+    }
+    (load.take(), started)
+}
+
+fn errors(seconds: &[LoadSecond]) -> BTreeMap<(LoadErrorKind, String), u64> {
+    let mut found = BTreeMap::new();
+    for error in seconds.iter().flat_map(|second| &second.errors) {
+        *found.entry((error.kind, error.detail.clone())).or_default() += error.count;
+    }
+    found
+}
+
+fn done(seconds: &[LoadSecond], label: u32) -> (u64, u64) {
+    let timings = seconds.iter().flat_map(|second| &second.timings).filter(|timing| timing.label == label);
+    timings.fold((0, 0), |(done, failed), timing| (done + timing.done, failed + timing.failed))
+}
+
+#[test]
+fn every_request_of_a_good_load_is_counted_once_with_its_times() {
+    let server = Server::start(|_, _| (ok("hello"), false));
+    let (seconds, started) = run(program(&json!([get("home", &server.url("/"))])));
+    let (good, failed) = done(&seconds, 0);
+    assert_eq!((good, failed, errors(&seconds).len()), (server.heard().len() as u64, 0, 0));
+    assert!(good > 1);
+    for second in &seconds {
+        for timing in &second.timings {
+            let counts = [&timing.corrected, &timing.raw, &timing.first_byte, &timing.body].map(partywall_record::Histogram::count);
+            assert_eq!(counts, [timing.done; 4]);
+        }
+    }
+    assert_eq!(seconds.iter().map(|second| second.requests).sum::<u64>(), good);
+    assert_eq!(seconds.iter().map(|second| second.connections_opened).sum::<u64>(), 1);
+    assert_eq!(seconds.iter().map(|second| second.connect.count()).sum::<u64>(), 1);
+    assert_eq!((started.labels[0].name.as_str(), started.origins[0].protocol.as_str()), ("home", "HTTP/1.1"));
+    assert_eq!(seconds.last().unwrap().users, 0);
+}
+
+#[test]
+fn what_goes_wrong_is_counted_by_its_kind() {
+    use LoadErrorKind as Kind;
+    let server = Server::start(|path, _| match path {
+        "/short" => ("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nshort".into(), true),
+        "/long" => ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok and more".into(), false),
+        "/garbage" => ("220 mail ESMTP\r\n".into(), true),
+        "/closed" => (String::new(), true),
+        "/missing" => ("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".into(), false),
+        "/silent" => (String::new(), false),
+        _ => (ok("hello"), false),
+    });
+    for (path, kind, detail) in [
+        ("/short", Kind::Truncated, ""),
+        ("/long", Kind::ExcessBytes, ""),
+        ("/garbage", Kind::BadResponse, "it does not begin with an HTTP/1 status line"),
+        ("/closed", Kind::Closed, ""),
+        ("/missing", Kind::Status, "404"),
+        ("/silent", Kind::Timeout, ""),
+    ] {
+        let step = json!({"http": {"name": "one", "method": "GET", "url": server.url(path), "timeout_ns": 50 * MS}});
+        let (seconds, _) = run(program(&json!([step])));
+        let (good, failed) = done(&seconds, 0);
+        let found = errors(&seconds);
+        assert_eq!(found.keys().cloned().collect::<Vec<_>>(), [(kind, detail.to_string())], "{path}");
+        assert!(good == 0 && failed > 1 && found.values().sum::<u64>() == failed, "{path}: {good} good, {failed} failed");
+    }
+}
+
+#[test]
+fn a_script_with_all_its_kinds_of_steps_does_what_it_says() {
+    let server = Server::start(|path, body| match path {
+        "/login" => ("HTTP/1.1 200 OK\r\nSet-Cookie: session=s1; Path=/\r\nContent-Length: 21\r\n\r\n<input value='tok&1'>".into(), false),
+        "/old" => ("HTTP/1.1 302 Found\r\nLocation: /new?x=1\r\nContent-Length: 0\r\n\r\n".into(), false),
+        "/chunks" => {
+            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n".into(), false)
+        }
+        _ => (ok(&format!("got {body}")), false),
+    });
+    let login = json!({"http": {"name": "login", "method": "GET", "url": server.url("/login"),
+        "extract": [{"into": "token", "from": {"css": {"selector": "input", "attribute": "value"}}}]}});
+    let buy = json!({"http": {"name": "buy", "method": "POST", "url": server.url("/buy/${item}?u=${user}"),
+        "body": {"form": [{"name": "t", "value": "${token}"}]}, "checks": [{"contains": "got t=tok%261"}, {"status": {"from": 200, "to": 200}}]}});
+    let old = json!({"http": {"name": "old", "method": "POST", "url": server.url("/old"), "body": {"text": "x"}, "redirects": 3}});
+    let actions = json!([
+        {"feed": {"feeder": "items"}},
+        {"transaction": {"name": "shop", "steps": [{"repeat": {"times": 2, "steps": [buy]}}, {"think": {"constant_ns": 2 * MS}}, old]}},
+        {"choose": [{"weight": 1, "steps": [get("chunks", &server.url("/chunks"))]}, {"weight": 0, "steps": [get("never", &server.url("/never"))]}]},
+    ]);
+    let mut whole = program(&actions);
+    whole["kinds"][0]["init"] = json!([login]);
+    whole["kinds"][0]["end"] = json!([get("bye", &server.url("/bye"))]);
+    whole["feeders"] = json!({"items": {"rows": {"inline": {"columns": ["item"], "rows": [["a b"], ["c"]]}}}});
+    let (seconds, started) = run(whole);
+    assert_eq!(errors(&seconds), BTreeMap::new());
+    let heard = server.heard();
+    let expected = [
+        "GET /login HTTP/1.1||",
+        "POST /buy/a%20b?u=0 HTTP/1.1|Cookie: session=s1|t=tok%261",
+        "POST /buy/a%20b?u=0 HTTP/1.1|Cookie: session=s1|t=tok%261",
+        "POST /old HTTP/1.1|Cookie: session=s1|x",
+        "GET /new?x=1 HTTP/1.1|Cookie: session=s1|",
+        "GET /chunks HTTP/1.1|Cookie: session=s1|",
+        "POST /buy/c?u=0 HTTP/1.1|Cookie: session=s1|t=tok%261",
+    ];
+    assert_eq!(heard[..expected.len()], expected);
+    assert_eq!(heard.last().map(String::as_str), Some("GET /bye HTTP/1.1|Cookie: session=s1|"));
+    let number = |name: &str| started.labels.iter().position(|label| label.name == name).unwrap() as u32;
+    assert!(done(&seconds, number("shop")).0 >= 2);
+    assert_eq!((done(&seconds, number("login")), done(&seconds, number("never"))), ((1, 0), (0, 0)));
+}
+
+#[test]
+fn checks_that_do_not_hold_and_values_that_are_missing_are_named() {
+    let server = Server::start(|_, _| (ok("hello"), false));
+    let step = json!({"http": {"name": "one", "method": "GET", "url": server.url("/"), "checks": [{"contains": "welcome"}],
+        "extract": [{"into": "id", "from": {"regex": "id=(.)"}}]}});
+    let (seconds, _) = run(program(&json!([step, get("after", &server.url("/after"))])));
+    let kinds: Vec<_> = errors(&seconds).into_keys().collect();
+    assert_eq!(kinds, [(LoadErrorKind::Check, "body contains \"welcome\"".into()), (LoadErrorKind::Extract, "id".into())]);
+    assert!(server.heard().iter().all(|line| line.starts_with("GET / ")), "the rest of an iteration without its value was done");
+}
+
+#[test]
+fn arrivals_that_find_no_user_wait_and_count_from_when_they_were_due() {
+    let server = Server::start(|_, _| {
+        clock::sleep_until(clock::now() + 40 * MS);
+        (ok(""), false)
+    });
+    let mut whole = program(&json!([get("one", &server.url("/"))]));
+    whole["pacing"] =
+        json!({"open": {"arrivals": "constant", "stages": [{"to": 50, "for_ns": 0}, {"to": 50, "for_ns": 400 * MS}], "users_max": 1}});
+    let (seconds, _) = run(whole);
+    let longest = |pick: fn(&partywall_wire::load::Timing) -> &partywall_record::Histogram| {
+        let buckets = seconds.iter().flat_map(|second| &second.timings).filter_map(|timing| pick(timing).0.last());
+        partywall_record::bucket_bounds(buckets.map(|pair| pair.0).max().unwrap()).0
+    };
+    let (corrected, raw) = (longest(|timing| &timing.corrected), longest(|timing| &timing.raw));
+    assert!(corrected > 2 * raw && raw >= 40 * MS * 63 / 64, "corrected {corrected}, raw {raw}");
+    assert!(errors(&seconds).contains_key(&(LoadErrorKind::NotServed, String::new())));
+}
+
+#[test]
+fn connections_that_are_not_kept_are_made_anew_for_every_request() {
+    let server = Server::start(|_, _| ("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nuntil the end".into(), true));
+    let mut whole = program(&json!([get("one", &server.url("/"))]));
+    whole["connections"] = json!({"keep_alive": false});
+    let (seconds, _) = run(whole);
+    let opened: u64 = seconds.iter().map(|second| second.connections_opened).sum();
+    assert_eq!((opened, errors(&seconds).len()), (done(&seconds, 0).0, 0));
+    assert!(opened > 2);
+}
+
+#[test]
+fn a_load_rests_while_it_is_switched_off() {
+    let server = Server::start(|_, _| (ok(""), false));
+    let mut whole = program(&json!([get("one", &server.url("/")), {"think": {"constant_ns": MS}}]));
+    whole["pacing"] = json!({"closed": {"stages": [{"to": 4, "for_ns": 0}, {"to": 4, "for_ns": 10_000 * MS}]}});
+    let (load, _) = Load::prepare(serde_json::from_value(whole).unwrap(), &options()).unwrap();
+    let now = clock::now();
+    load.switch(now, 1.0).unwrap();
+    load.switch(now + 50 * MS, 0.0).unwrap();
+    assert!(load.switch(now, 1.0).is_err() && load.switch(now + 60 * MS, 2.0).is_err());
+    let (mut before, deadline) = (server.heard().len(), now + 5_000 * MS);
+    loop {
+        clock::sleep_until(clock::now() + 50 * MS);
+        let heard = server.heard().len();
+        if clock::now() > now + 100 * MS && heard == before {
+            break;
+        }
+        assert!(clock::now() < deadline, "it went on though it was switched off");
+        before = heard;
+    }
+    assert!(before > 4);
+    load.switch(clock::now(), 0.5).unwrap();
+    let deadline = clock::now() + 5_000 * MS;
+    while server.heard().len() < before + 10 {
+        assert!(clock::now() < deadline, "it did not go on");
+        clock::sleep_until(clock::now() + MS);
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_before_the_start_and_all_of_it_at_once() {
+    let refused = |program: Value| Load::prepare(serde_json::from_value(program).unwrap(), &options()).err().unwrap().to_string();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let why = refused(program(&json!([get("one", &format!("http://127.0.0.1:{free}/"))])));
+    assert!(why.contains("cannot be reached") && why.contains("nobody listens there"), "{why}");
+    let why = refused(program(&json!([
+        get("one", "ftp://a/"),
+        {"http": {"name": "two", "method": "G ET", "url": "http://a/${missing}"}},
+        {"feed": {"feeder": "none"}},
+        {"choose": []},
+    ])));
+    assert_eq!(why.lines().count(), 5, "{why}");
+    assert!(why.contains("kinds[0].actions[0].http.url: \"ftp://a/\""), "{why}");
+    let mut many = program(&json!([get("one", "http://127.0.0.1:1/")]));
+    many["pacing"] = json!({"closed": {"stages": [{"to": 9e6, "for_ns": 1}]}});
+    let why = refused(many);
+    assert!(why.contains("open files") || why.contains("cannot be reached"), "{why}");
+}

@@ -1,0 +1,120 @@
+"""What benchmarks of virtual users share: nginx on a core of its own, and a generator driven without a screen."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from partywall.load.health import Health, judge
+from partywall.load.second import Second
+from partywall.load.session import Session, Setup
+from partywall.load.summary import Summary, summarise
+
+SERVER_CPU, GENERATOR_CPU = 0, 1
+
+NGINX = """
+worker_processes 1; worker_cpu_affinity {mask:b};
+daemon off; master_process on; pid {folder}/pid; error_log {folder}/error.log crit;
+worker_rlimit_nofile 65536;
+events {{ worker_connections 32768; multi_accept on; }}
+http {{
+  access_log off; keepalive_requests 1000000000; keepalive_timeout 3600s; default_type text/html;
+  server {{
+    listen 127.0.0.1:{port} reuseport backlog=16384;
+    location / {{ return 200 "hello, load\\n"; }}
+    location /first {{ return 200 "<form><input name='token' value='t0k3n'></form>\\n"; }}
+    location /second {{ return 200 "welcome\\n"; }}
+  }}
+}}
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def nginx(cpu: int = SERVER_CPU) -> Iterator[str]:
+    """A server with one worker on `cpu`; gives its URL."""
+    program = shutil.which("nginx") or "/usr/sbin/nginx"
+    port = free_port()
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        config = Path(folder) / "nginx.conf"
+        config.write_text(NGINX.format(mask=1 << cpu, folder=folder, port=port))
+        server = subprocess.Popen(
+            [program, "-c", str(config), "-p", folder], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            wait_for_port(port)
+            yield f"http://127.0.0.1:{port}/"
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def wait_for_port(port: int) -> None:
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+        else:
+            return
+
+
+def cpu_ns(pid: int) -> int:
+    """CPU time of all threads of a process, user and system."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            total += int((task / "schedstat").read_text().split()[0])
+    return total
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a load found. cpu_ns: CPU time of the generator's process, sending records included."""
+
+    summary: Summary
+    seconds: Sequence[Second]
+    healths: Sequence[Health]
+    cpu_ns: int
+    started: Mapping[str, Any]
+    begin_ns: int
+
+    @property
+    def cpu_us_per_request(self) -> float:
+        return self.cpu_ns / 1e3 / self.summary.responses
+
+
+def load(program: Mapping[str, Any], setup: Setup | None = None) -> Found:
+    """Carries out a program on the generator's core."""
+    setup = setup or Setup(name="bench", cpus=(GENERATOR_CPU,))
+    seconds = []
+    with Session(program, setup) as session:
+        pid = session.generator_pid
+        before = cpu_ns(pid) if pid else 0
+        used = before
+        for second in session.run():
+            if second is not None:
+                seconds.append(second)
+            with contextlib.suppress(OSError):
+                used = max(used, cpu_ns(pid) if pid else 0)
+        healths = [
+            judge(second, session.monitor.host(second.start_ns // 1_000_000_000, setup.cpus)) for second in seconds
+        ]
+        summary = summarise(seconds, healths, session.begin_ns, session.stages_ns)
+        return Found(summary, seconds, healths, used - before, session.started, session.begin_ns)

@@ -1,0 +1,45 @@
+"""How punctually requests of the open model leave.
+
+First the capacity of this host's nginx and generator is measured, closed, with 50 users. Then requests arrive at random
+(Poisson) times at half of it, and how late each left after its intended start is counted.
+
+Bar: 99 % leave within 50 µs, and every one that did not is counted as late.
+"""
+
+from __future__ import annotations
+
+from common import arguments, conclude
+from generators import load, nginx
+from partywall.load.quick import Quick, program
+from partywall.load.second import histogram
+from partywall.model.observation import bucket_bounds
+from partywall.report.latency import quantiles
+from partywall.sandbox import reap
+
+SECOND = 1_000_000_000
+LATE_NS = 50_000
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    seconds = 20 if options.quick else 60
+    reap()
+    with nginx() as url:
+        capacity = load(program(Quick(url=url, for_ns=3 * SECOND, users=50))).summary.rate
+        asked = Quick(url=url, for_ns=seconds * SECOND, rate=capacity / 2, poisson=True, users=500)
+        found = load(program(asked))
+    summary = found.summary
+    lateness = histogram(summary.lateness)
+    within = sum(count for bucket, count in summary.lateness.items() if bucket_bounds(bucket)[1] <= LATE_NS)
+    beyond = sum(count for bucket, count in summary.lateness.items() if bucket_bounds(bucket)[0] > LATE_NS)
+    print(f"capacity {capacity:.0f}/s; asked {capacity / 2:.0f}/s, answered {summary.rate:.0f}/s")
+    for share, at in zip((0.5, 0.9, 0.99, 0.999), quantiles(lateness, (0.5, 0.9, 0.99, 0.999)), strict=True):
+        print(f"{share:.1%} leave within {at / 1e3:.1f} µs")
+    share = within / summary.timed
+    counted = beyond <= summary.late <= summary.timed - within
+    print(f"late: {summary.late} of {summary.timed}; doubtful seconds: {summary.seconds - summary.good}")
+    conclude("load-punctuality", f"{share:.2%} of requests leave within 50 µs", met=share >= 0.99 and counted)
+
+
+if __name__ == "__main__":
+    main()

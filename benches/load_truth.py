@@ -1,0 +1,155 @@
+"""Whether a generator tells the truth: against a server whose behaviour is known and that keeps a log of its own.
+
+Delays (50 ms; 50 ms and every tenth 250 ms; a body in five pieces 10 ms apart): p50, p90 and p99 against the server's
+log. A freeze of two seconds, met by few users at a rate: it must show in the times from the intended start and not in
+the raw ones. Resets, responses shorter and longer than they say, what is no HTTP, and a server that never answers:
+errors counted by kind, as many as the server made.
+
+Bar: percentiles within 1 % of the log's, the freeze as said, every error counted under its kind, nothing hangs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import subprocess
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from common import arguments, conclude
+from generators import SERVER_CPU, Found, load
+from partywall.load.quick import Quick, program
+from partywall.load.second import Timing, histogram
+from partywall.report.latency import quantiles
+from partywall.sandbox import reap
+
+AGENT = Path(__file__).parents[1] / "agent"
+SECOND = 1_000_000_000
+SHARES = (0.5, 0.9, 0.99)
+
+
+class Server:
+    """The server as a process; its log once it has ended."""
+
+    def __init__(self, program_: str) -> None:
+        argv = ["taskset", "-c", str(SERVER_CPU), program_]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True)
+        assert self._process.stdout is not None
+        self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
+
+    def log(self) -> dict[str, list[tuple[int, str]]]:
+        """Service times in ns and what was done, by path."""
+        said, _ = self._process.communicate(timeout=30)
+        found: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
+        for line in said.splitlines():
+            path, read_ns, written_ns, what = line.split()
+            found[path].append((int(written_ns) - int(read_ns), what))
+        return dict(found)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def server() -> Iterator[Server]:
+    built = ["cargo", "build", "--quiet", "--release", "-p", "partywall-load", "--example", "truth_server"]
+    said = subprocess.run([*built, "--message-format=json"], cwd=AGENT, capture_output=True, text=True, check=True)
+    paths = [
+        line.split('"executable":"')[1].split('"')[0] for line in said.stdout.splitlines() if '"executable":"' in line
+    ]
+    found = Server(next(path for path in paths if path.endswith("truth_server")))
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def timing(found: Found) -> Timing:
+    total = Timing()
+    for one in found.summary.timings.values():
+        total.merge(one)
+    return total
+
+
+def ask(url: str, seconds: float, users: int, rate: float | None = None, timeout_ns: int = 5 * SECOND) -> Found:
+    asked = Quick(url=url, for_ns=int(seconds * SECOND), users=users, rate=rate, timeout_ns=timeout_ns)
+    return load(program(asked))
+
+
+def kinds(found: Found) -> Counter[str]:
+    counted: Counter[str] = Counter()
+    for error, count in found.summary.errors.items():
+        counted[error.kind] += count
+    return counted
+
+
+def delays(found: dict[str, Found], log: dict[str, list[tuple[int, str]]]) -> float:
+    """The largest difference of a percentile, as a share of the log's."""
+    worst = 0.0
+    for path in ("/fixed", "/bimodal", "/slow"):
+        served = sorted(took for took, _ in log[path])
+        cuts = statistics.quantiles(served, n=100, method="inclusive")
+        told = quantiles(histogram(timing(found[path]).raw), SHARES)
+        for share, ours in zip(SHARES, told, strict=True):
+            true = cuts[round(share * 100) - 1]
+            worst = max(worst, abs(ours / true - 1))
+            off = ours / true - 1
+            print(f"{path:9} p{share * 100:.0f}: {ours / 1e6:8.3f} ms, the log {true / 1e6:8.3f} ms ({off:+.2%})")
+    return worst
+
+
+def freeze(found: Found) -> bool:
+    corrected, raw = (quantiles(histogram(counts), (0.5, 0.9, 0.999)) for counts in _both(timing(found)))
+    for name, tops in (("intended start", corrected), ("raw", raw)):
+        print(
+            f"/freeze from {name}: p50 {tops[0] / 1e6:.2f} ms, p90 {tops[1] / 1e6:.1f} ms, p99.9 {tops[2] / 1e6:.1f} ms"
+        )
+    return corrected[1] > 0.5 * SECOND and corrected[2] > 1.5 * SECOND and raw[2] < 0.5 * SECOND
+
+
+def _both(total: Timing) -> tuple[dict[int, int], dict[int, int]]:
+    return total.corrected, total.raw
+
+
+def errors(found: dict[str, Found], log: dict[str, list[tuple[int, str]]]) -> bool:
+    """Whether errors are of the right kind, and as many as the server made."""
+    right = True
+    wanted = {"/reset": "reset", "/short": "truncated", "/long": "excess_bytes", "/garbage": "bad_response"}
+    for path, kind in wanted.items():
+        made = sum(what == path.removeprefix("/") for _, what in log[path])
+        told = kinds(found[path])
+        fine = set(told) == {kind} and told[kind] == made
+        print(f"{path:9} made {made}, told {dict(told)}{'' if fine else '  WRONG'}")
+        right &= fine
+    silent = kinds(found["/silent"])
+    print(f"/silent   told {dict(silent)}")
+    return right and set(silent) == {"timeout"}
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    scale = 1 if options.quick else 4
+    reap()
+    found: dict[str, Found] = {}
+    with server() as there:
+        # First, for the freeze is counted from the first request.
+        found["/freeze"] = ask(f"{there.url}/freeze", 8, users=5, rate=1000)
+        for path in ("/fixed", "/bimodal", "/slow"):
+            found[path] = ask(there.url + path, 4 * scale, users=20)
+        for path in ("/reset", "/short", "/long", "/garbage"):
+            found[path] = ask(there.url + path, 2 * scale, users=2)
+        found["/silent"] = ask(f"{there.url}/silent", 1, users=5, timeout_ns=SECOND // 5)
+        log = there.log()
+    worst, frozen, right = delays(found, log), freeze(found["/freeze"]), errors(found, log)
+    figure = (
+        f"percentiles within {worst:.2%} of the server's log; the freeze {'shows' if frozen else 'FAILS'}; "
+        f"errors counted {'by kind' if right else 'WRONGLY'}"
+    )
+    conclude("load-truth", figure, met=worst <= 0.01 and frozen and right)
+
+
+if __name__ == "__main__":
+    main()

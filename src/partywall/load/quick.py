@@ -1,0 +1,130 @@
+"""From a command line's few words to a load program: one URL, asked by so many users or so often a second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from partywall.errors import Problem, UsageError
+
+USERS_OPEN = 1000
+REDIRECTS = 5
+
+
+@dataclass(frozen=True)
+class Quick:
+    """What was asked. rate: arrivals a second for the open model, None for the closed one; durations in ns."""
+
+    url: str
+    for_ns: int
+    users: int | None = None
+    rate: float | None = None
+    poisson: bool = False
+    ramp_ns: int = 0
+    think_ns: int = 0
+    method: str = "GET"
+    headers: Sequence[str] = ()
+    data: str | None = None
+    data_file: Path | None = None
+    timeout_ns: int = 30_000_000_000
+    keep_alive: bool = True
+    verify: bool = True
+    authorities: Path | None = None
+    connect_to: str | None = None
+    redirects: int = REDIRECTS
+    addresses: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def program(asked: Quick) -> dict[str, Any]:
+    """The load program; UsageError for all that cannot be used, at once."""
+    problems = [*_number_problems(asked), *_header_problems(asked.headers)]
+    if asked.data is not None and asked.data_file is not None:
+        problems.append(Problem("a body is given twice", "give --data or --data-file", key="--data"))
+    if problems:
+        raise UsageError(*problems)
+    steps = [{"http": _request(asked)}]
+    if asked.think_ns:
+        steps.append({"think": {"constant_ns": asked.think_ns}})
+    return {
+        "kinds": [{"name": "user", "actions": steps}],
+        "pacing": _pacing(asked),
+        "connections": {"keep_alive": asked.keep_alive},
+        "tls": {"verify": asked.verify, "authorities_pem": _authorities(asked.authorities)},
+        "addresses": {key: list(found) for key, found in asked.addresses.items()} | _connect_to(asked),
+        # No longer than a request may take, for there is nothing else to end.
+        "grace_ns": min(asked.timeout_ns, 5_000_000_000),
+    }
+
+
+def _number_problems(asked: Quick) -> list[Problem]:
+    found = []
+    if asked.rate is not None and asked.rate <= 0:
+        found.append(Problem(f"{asked.rate:g} requests a second is no load", "give more than 0", key="--rate"))
+    if asked.for_ns < 1_000_000_000:
+        found.append(Problem("under a second is too short to see anything", "give at least 1s", key="--for"))
+    if asked.timeout_ns <= 0:
+        found.append(Problem("no time at all", "give for example 10s", key="--timeout"))
+    if asked.rate is not None and asked.think_ns:
+        remedy = "leave out --think, or give --users without --rate"
+        found.append(Problem("requests that come at a rate do not wait for users to think", remedy, key="--think"))
+    return found
+
+
+def _header_problems(headers: Sequence[str]) -> list[Problem]:
+    remedy = 'write for example "Accept: text/html"'
+    return [Problem(f"{header!r} is no header", remedy, key="--header") for header in headers if ":" not in header]
+
+
+def _request(asked: Quick) -> dict[str, Any]:
+    pairs = [header.split(":", 1) for header in asked.headers]
+    body: dict[str, Any] | None = None
+    if asked.data is not None:
+        body = {"text": _literal(asked.data)}
+    elif asked.data_file is not None:
+        body = {"file": str(asked.data_file.resolve())}
+    return {
+        "name": f"{asked.method} {asked.url}",
+        "method": asked.method,
+        "url": asked.url,
+        "headers": [{"name": name.strip(), "value": _literal(value.strip())} for name, value in pairs],
+        "body": body,
+        "timeout_ns": asked.timeout_ns,
+        "redirects": asked.redirects,
+    }
+
+
+def _literal(text: str) -> str:
+    """A text in which a dollar sign is one."""
+    return text.replace("$", "$$")
+
+
+def _pacing(asked: Quick) -> dict[str, Any]:
+    level = asked.rate if asked.rate is not None else asked.users or 1
+    stages = [{"to": level, "for_ns": asked.ramp_ns}, {"to": level, "for_ns": asked.for_ns}]
+    if asked.rate is None:
+        return {"closed": {"stages": stages}}
+    arrivals = "poisson" if asked.poisson else "constant"
+    return {"open": {"arrivals": arrivals, "stages": stages, "users_max": asked.users or USERS_OPEN}}
+
+
+def _authorities(file: Path | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        return file.read_text(encoding="ascii")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise UsageError(Problem(f"{file}: {reason}", "give certificates in PEM", key="--ca-file")) from None
+
+
+def _connect_to(asked: Quick) -> dict[str, list[str]]:
+    if asked.connect_to is None:
+        return {}
+    scheme, _, rest = asked.url.partition("://")
+    authority = rest.partition("/")[0].partition("?")[0]
+    host, colon, port = authority.rpartition(":")
+    if not colon or port.endswith("]"):
+        host, port = authority, "443" if scheme.lower() == "https" else "80"
+    return {f"{host.lower()}:{port}": [asked.connect_to]}

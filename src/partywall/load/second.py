@@ -1,0 +1,182 @@
+"""Seconds of a load: what each worker thread of each generator says, merged without loss into one record a second."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from partywall.model.observation import Histogram, bucket_bounds
+
+SECOND_NS = 1_000_000_000
+HISTOGRAMS = ("corrected", "raw", "first_byte", "body", "failures")
+
+
+@dataclass(frozen=True)
+class Error:
+    """How often something went wrong. label: None if no request was concerned."""
+
+    label: int | None
+    kind: str
+    detail: str
+
+
+@dataclass
+class Timing:
+    """Times of one label. sum_ns and sum_squares_s2 are of corrected times, for an exact mean and deviation."""
+
+    done: int = 0
+    failed: int = 0
+    sum_ns: int = 0
+    sum_squares_s2: float = 0.0
+    corrected: dict[int, int] = field(default_factory=dict)
+    raw: dict[int, int] = field(default_factory=dict)
+    first_byte: dict[int, int] = field(default_factory=dict)
+    body: dict[int, int] = field(default_factory=dict)
+    failures: dict[int, int] = field(default_factory=dict)
+
+    def add(self, sent: Mapping[str, Any]) -> None:
+        self.done += sent["done"]
+        self.failed += sent["failed"]
+        self.sum_ns += sent["sum_ns"]
+        self.sum_squares_s2 += sent["sum_squares_s2"]
+        for name in HISTOGRAMS:
+            add_pairs(getattr(self, name), sent[name])
+
+    def merge(self, other: Timing) -> None:
+        self.done += other.done
+        self.failed += other.failed
+        self.sum_ns += other.sum_ns
+        self.sum_squares_s2 += other.sum_squares_s2
+        for name in HISTOGRAMS:
+            add_pairs(getattr(self, name), getattr(other, name).items())
+
+    @property
+    def count(self) -> int:
+        """Responses that came whole."""
+        return sum(self.corrected.values())
+
+    @property
+    def mean_ns(self) -> float | None:
+        return self.sum_ns / self.count if self.count else None
+
+    @property
+    def deviation_ns(self) -> float | None:
+        """Standard deviation; None with fewer than two."""
+        if self.count < 2:
+            return None
+        mean_s = self.sum_ns / self.count / 1e9
+        variance = (self.sum_squares_s2 - self.count * mean_s * mean_s) / (self.count - 1)
+        return math.sqrt(max(variance, 0.0)) * 1e9
+
+
+@dataclass
+class Second:
+    """All generators and threads in one second of monotonic time."""
+
+    start_ns: int
+    end_ns: int
+    users: int = 0
+    in_flight: int = 0
+    waiting: int = 0
+    iterations: int = 0
+    requests: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    connections_opened: int = 0
+    connections_open: int = 0
+    connect: dict[int, int] = field(default_factory=dict)
+    tls: dict[int, int] = field(default_factory=dict)
+    timings: defaultdict[int, Timing] = field(default_factory=lambda: defaultdict(Timing))
+    statuses: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+    errors: defaultdict[Error, int] = field(default_factory=lambda: defaultdict(int))
+    threads: list[Mapping[str, Any]] = field(default_factory=list)
+
+    @property
+    def length_s(self) -> float:
+        return (self.end_ns - self.start_ns) / 1e9
+
+    @property
+    def lateness(self) -> dict[int, int]:
+        """How late timed requests left, of all threads."""
+        total: dict[int, int] = {}
+        for thread in self.threads:
+            add_pairs(total, thread["lateness"])
+        return total
+
+    def add(self, sent: Mapping[str, Any]) -> None:
+        """Adds what one thread says of this second."""
+        self.end_ns = max(self.end_ns, sent["end_ns"])
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + sent[name])
+        add_pairs(self.connect, sent["connect"])
+        add_pairs(self.tls, sent["tls"])
+        for timing in sent["timings"]:
+            self.timings[timing["label"]].add(timing)
+        for status, count in sent["statuses"]:
+            self.statuses[status] += count
+        for error in sent["errors"]:
+            self.errors[Error(error["label"], error["kind"], error["detail"])] += error["count"]
+        self.threads.append({**sent["health"], "length_ns": sent["end_ns"] - sent["start_ns"]})
+
+
+_SUMS = (
+    "users",
+    "in_flight",
+    "waiting",
+    "iterations",
+    "requests",
+    "sent_bytes",
+    "received_bytes",
+    "connections_opened",
+    "connections_open",
+)
+
+
+def add_pairs(into: dict[int, int], pairs: Iterable[tuple[int, int]]) -> None:
+    """Adds (bucket, count) pairs to a histogram."""
+    for bucket, count in pairs:
+        into[bucket] = into.get(bucket, 0) + count
+
+
+class Seconds:
+    """Puts threads' records together; a second is given out once every thread has said all it will of it."""
+
+    def __init__(self, threads: Sequence[object]) -> None:
+        self._until_ns: dict[object, int] = dict.fromkeys(threads, 0)
+        self._open: dict[int, Second] = {}
+
+    def add(self, thread: object, sent: Mapping[str, Any]) -> None:
+        """A record of one thread, which is named as in the constructor."""
+        number = sent["start_ns"] // SECOND_NS
+        second = self._open.setdefault(number, Second(sent["start_ns"], sent["end_ns"]))
+        second.start_ns = min(second.start_ns, sent["start_ns"])
+        second.add(sent)
+        self._until_ns[thread] = max(self._until_ns[thread], sent["end_ns"])
+
+    def complete(self, *, all_: bool = False) -> Iterator[Second]:
+        """Seconds of which nothing more will come, in order. all_: the load has ended, so that is true of every one."""
+        until = min(self._until_ns.values()) // SECOND_NS
+        for number in sorted(self._open):
+            if all_ or number < until:
+                yield self._open.pop(number)
+
+
+def merged(seconds: Iterable[Second]) -> dict[int, Timing]:
+    """Times by label over many seconds."""
+    total: defaultdict[int, Timing] = defaultdict(Timing)
+    for second in seconds:
+        for label, timing in second.timings.items():
+            total[label].merge(timing)
+    return dict(total)
+
+
+def longest_ns(counts: Mapping[int, int]) -> int | None:
+    """Upper bound of the highest bucket; None if there is nothing in it."""
+    return bucket_bounds(max(counts))[1] if counts else None
+
+
+def histogram(counts: Mapping[int, int]) -> Histogram:
+    return Histogram(dict(counts))

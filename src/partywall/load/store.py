@@ -1,0 +1,183 @@
+"""A load's directory: the program, what the generator found, one line a second as it comes, and Parquet at the end.
+
+A kill loses at most the second in flight: lines are appended at once, and Parquet is written from them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from partywall.errors import UsageError
+from partywall.load.health import Health
+from partywall.load.second import HISTOGRAMS, Second
+
+_HISTOGRAM = pa.list_(pa.struct([("bucket", pa.int32()), ("count", pa.int64())]))
+SECONDS = pa.schema(
+    [
+        *[(name, pa.int64()) for name in ("start_ns", "end_ns", "users", "in_flight", "waiting", "iterations")],
+        *[(name, pa.int64()) for name in ("requests", "sent_bytes", "received_bytes")],
+        *[(name, pa.int64()) for name in ("connections_opened", "connections_open")],
+        ("connect", _HISTOGRAM),
+        ("tls", _HISTOGRAM),
+        ("lateness", _HISTOGRAM),
+        ("timed", pa.int64()),
+        ("late", pa.int64()),
+        ("busy_ns", pa.int64()),
+        ("cpu_ns", pa.int64()),
+        ("run_delay_ns", pa.int64()),
+        ("stall_ns_max", pa.int64()),
+        ("back_pressure", pa.int64()),
+        ("good", pa.bool_()),
+        ("doubts", pa.list_(pa.string())),
+    ]
+)
+TIMINGS = pa.schema(
+    [
+        ("start_ns", pa.int64()),
+        ("label", pa.string()),
+        ("sort", pa.string()),
+        ("done", pa.int64()),
+        ("failed", pa.int64()),
+        ("sum_ns", pa.int64()),
+        ("sum_squares_s2", pa.float64()),
+        *[(name, _HISTOGRAM) for name in HISTOGRAMS],
+    ]
+)
+ERRORS = pa.schema(
+    [
+        ("start_ns", pa.int64()),
+        ("label", pa.string()),
+        ("kind", pa.string()),
+        ("detail", pa.string()),
+        ("count", pa.int64()),
+    ]
+)
+STATUSES = pa.schema([("start_ns", pa.int64()), ("status", pa.int32()), ("count", pa.int64())])
+SAMPLES = pa.schema(
+    [("at_ns", pa.int64()), ("counter", pa.string()), ("subject", pa.string()), ("value", pa.float64())]
+)
+
+
+class LoadDirectory:
+    """Where a load is kept."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, about: Mapping[str, Any]) -> LoadDirectory:
+        """A new one with what is known before the start; UsageError if something is at `path` already."""
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            raise UsageError(f"{path} exists already; give another --out") from None
+        except OSError as error:
+            raise UsageError(f"{path} cannot be made: {error.strerror}; give another --out") from None
+        (path / "load.json").write_text(json.dumps(about, indent=1))
+        return cls(path)
+
+    def append(self, second: Second, health: Health) -> None:
+        """Writes a second down at once."""
+        record = _plain(second) | {"doubts": {str(doubt): figure for doubt, figure in health.doubts.items()}}
+        with (self.path / "pending.jsonl").open("a") as stream:
+            stream.write(json.dumps(record) + "\n")
+
+    def finish(
+        self,
+        labels: Sequence[Mapping[str, Any]],
+        counters: Sequence[Mapping[str, Any]],
+        readings: Mapping[int, Sequence[float | None]],
+    ) -> None:
+        """Turns what was written into Parquet, one file a table."""
+        pending = self.path / "pending.jsonl"
+        lines = pending.read_text().splitlines() if pending.exists() else []
+        records = [json.loads(line) for line in lines]
+        tables = {
+            "seconds": (SECONDS, [_second_row(record) for record in records]),
+            "timings": (TIMINGS, [row for record in records for row in _timing_rows(record, labels)]),
+            "errors": (ERRORS, [row for record in records for row in _error_rows(record, labels)]),
+            "statuses": (STATUSES, [row for record in records for row in _status_rows(record)]),
+            "samples": (SAMPLES, _sample_rows(counters, readings)),
+        }
+        for name, (schema, rows) in tables.items():
+            table = pa.Table.from_pylist(rows, schema=schema)
+            pq.write_table(table, self.path / f"{name}.parquet", compression="zstd")
+        pending.unlink(missing_ok=True)
+
+
+Rows = list[dict[str, Any]]
+
+
+def _plain(second: Second) -> dict[str, Any]:
+    """A second as JSON has it: keys are texts, and errors are a list."""
+    plain = {name: getattr(second, name) for name in SECONDS.names if hasattr(second, name)}
+    return plain | {
+        "timings": {label: dataclasses.asdict(timing) for label, timing in second.timings.items()},
+        "statuses": dict(second.statuses),
+        "errors": [dataclasses.asdict(error) | {"count": count} for error, count in second.errors.items()],
+        "threads": second.threads,
+    }
+
+
+def _pairs(counts: Mapping[str, int]) -> list[dict[str, int]]:
+    return [
+        {"bucket": int(bucket), "count": count} for bucket, count in sorted(counts.items(), key=lambda p: int(p[0]))
+    ]
+
+
+def _second_row(record: Mapping[str, Any]) -> dict[str, Any]:
+    threads = record["threads"]
+    delays = [thread["run_delay_ns"] for thread in threads]
+    sums = {name: sum(t[name] for t in threads) for name in ("timed", "late", "busy_ns", "cpu_ns", "back_pressure")}
+    return (
+        {name: record[name] for name in SECONDS.names if name in record}
+        | {name: _pairs(record[name]) for name in ("connect", "tls", "lateness")}
+        | sums
+        | {
+            "run_delay_ns": None if None in delays else sum(delays),
+            "stall_ns_max": max((thread["stall_ns_max"] for thread in threads), default=None),
+            "good": not record["doubts"],
+            "doubts": list(record["doubts"]),
+        }
+    )
+
+
+def _timing_rows(record: Mapping[str, Any], labels: Sequence[Mapping[str, Any]]) -> Rows:
+    return [
+        {
+            "start_ns": record["start_ns"],
+            "label": labels[int(number)]["name"],
+            "sort": labels[int(number)]["sort"],
+            **timing,
+            **{name: _pairs(timing[name]) for name in HISTOGRAMS},
+        }
+        for number, timing in record["timings"].items()
+    ]
+
+
+def _error_rows(record: Mapping[str, Any], labels: Sequence[Mapping[str, Any]]) -> Rows:
+    def name(label: int | None) -> str | None:
+        return None if label is None else str(labels[label]["name"])
+
+    return [{"start_ns": record["start_ns"], **error, "label": name(error["label"])} for error in record["errors"]]
+
+
+def _status_rows(record: Mapping[str, Any]) -> Rows:
+    start_ns = record["start_ns"]
+    return [{"start_ns": start_ns, "status": int(s), "count": count} for s, count in record["statuses"].items()]
+
+
+def _sample_rows(counters: Sequence[Mapping[str, Any]], readings: Mapping[int, Sequence[float | None]]) -> Rows:
+    return [
+        {"at_ns": number * 1_000_000_000, "counter": info["name"], "subject": info["subject"], "value": value}
+        for number, values in sorted(readings.items())
+        for info, value in zip(counters, values, strict=True)
+        if value is not None
+    ]

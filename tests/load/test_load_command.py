@@ -1,0 +1,97 @@
+"""`partywall load` from the command line to its files, against a server of a few lines."""
+
+import json
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pyarrow.parquet as pq
+import pytest
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        status = 404 if self.path == "/missing" else 200
+        self.send_response(status)
+        self.send_header("Content-Length", "5")
+        self.end_headers()
+        self.wfile.write(b"hello")
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def url():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/"
+    server.shutdown()
+
+
+def partywall(*arguments):
+    argv = [sys.executable, "-m", "partywall", "load", *map(str, arguments)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_load_is_shown_judged_and_kept(url, tmp_path):
+    out = tmp_path / "kept"
+    said = partywall(url, "--users", 3, "--think", "20ms", "--for", "1s", "--out", out)
+    # Whether this host's seconds are good is not for a test to say.
+    assert said.returncode in (0, 3), said.stderr
+    assert "responses in 1 s" in said.stdout
+    assert "errors: none" in said.stdout
+    assert "generator:" in said.stdout
+    about = json.loads((out / "load.json").read_text())
+    assert about["started"]["labels"][0]["sort"] == "http"
+    timings = pq.read_table(out / "timings.parquet").to_pylist()
+    done = sum(row["done"] for row in timings)
+    assert done > 3
+    assert sum(pair["count"] for row in timings for pair in row["corrected"]) == done
+    assert sum(row["count"] for row in pq.read_table(out / "statuses.parquet").to_pylist()) == done
+    assert pq.read_table(out / "seconds.parquet").num_rows >= 1
+    assert not (out / "pending.jsonl").exists()
+
+
+def test_an_open_load_tells_how_late_its_requests_left(url, tmp_path):
+    out = tmp_path / "kept"
+    said = partywall(url, "--rate", 50, "--poisson", "--users", 20, "--for", "1s", "--out", out)
+    assert said.returncode in (0, 3), said.stderr
+    assert "lateness" in said.stdout
+    assert sum(row["timed"] for row in pq.read_table(out / "seconds.parquet").to_pylist()) > 10
+
+
+def test_errors_are_told_by_kind(url, tmp_path):
+    said = partywall(url + "missing", "--users", 1, "--think", "50ms", "--for", "1s", "--out", tmp_path / "kept")
+    assert "status 404" in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["http://127.0.0.1:1/"], "nobody listens there"),
+        (["ftp://a/"], "is no URL"),
+        (["http://name.invalid/"], "cannot be resolved"),
+        (["http://127.0.0.1:1/", "--for", "soon"], "--for: 'soon' is not a duration"),
+        (["http://127.0.0.1:1/", "--rate", "0"], "--rate: 0 requests a second is no load"),
+        (["http://127.0.0.1:1/", "--header", "bad"], "'bad' is no header"),
+        (["http://127.0.0.1:1/", "--method", "get"], "write GET"),
+        (["http://127.0.0.1:1/", "--connect-to", "nowhere"], "neither ADDRESS:PORT nor unix:PATH"),
+        (["http://127.0.0.1:1/", "--cpus", "x"], "--cpus: 'x' is not a list of CPUs"),
+        (["http://127.0.0.1:1/", "--data-file", "/nothing/there"], "No such file"),
+    ],
+)
+def test_what_cannot_be_begun_is_one_clear_error(arguments, expected, tmp_path):
+    said = partywall(*arguments, "--out", tmp_path / "kept")
+    assert said.returncode == 2
+    assert expected in said.stderr
+    assert "Traceback" not in said.stderr
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_folder_that_is_there_already_is_not_written_to(url, tmp_path):
+    said = partywall(url, "--out", tmp_path)
+    assert (said.returncode, "exists already" in said.stderr) == (2, True)

@@ -1,0 +1,73 @@
+"""Threads' records become seconds without losing anything, and seconds a summary."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partywall.load.health import judge
+from partywall.load.second import Error, Second, Seconds, Timing, add_pairs
+from partywall.load.summary import summarise
+
+SECOND = 1_000_000_000
+
+
+def test_a_second_is_given_out_once_every_thread_has_told_of_it(a_record):
+    seconds = Seconds([0, 1])
+    seconds.add(0, a_record(thread=0))
+    seconds.add(0, a_record(thread=0, start_ns=11 * SECOND, end_ns=12 * SECOND))
+    assert list(seconds.complete()) == []
+    seconds.add(1, a_record(thread=1))
+    (found,) = seconds.complete()
+    assert (found.start_ns, found.requests, found.users, found.timings[0].done) == (10 * SECOND, 8, 4, 8)
+    assert found.connect == {500: 4}
+    (rest,) = seconds.complete(all_=True)
+    assert rest.requests == 4
+
+
+def test_a_thread_that_stood_still_holds_up_no_more_than_it_must(a_record):
+    seconds = Seconds([0])
+    seconds.add(0, a_record(start_ns=10 * SECOND, end_ns=12 * SECOND + 5))
+    seconds.add(0, a_record(start_ns=12 * SECOND + 5, end_ns=13 * SECOND))
+    assert [second.start_ns for second in seconds.complete()] == [10 * SECOND, 12 * SECOND + 5]
+
+
+def test_mean_and_deviation_are_exact(a_record):
+    second = Second(0, SECOND)
+    second.add(a_record())
+    timing = second.timings[0]
+    assert timing.mean_ns == 2500
+    assert timing.deviation_ns == pytest.approx(1291, abs=1)
+    assert Timing().mean_ns is None
+    assert Timing().deviation_ns is None
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 2000), st.integers(1, 9)), max_size=9), max_size=5))
+def test_merged_histograms_hold_what_their_parts_held(parts):
+    total = {}
+    for part in parts:
+        add_pairs(total, part)
+    assert sum(total.values()) == sum(count for part in parts for _, count in part)
+
+
+def test_errors_of_the_same_kind_and_place_are_counted_together(a_record):
+    error = {"label": 0, "kind": "reset", "detail": "", "count": 2}
+    second = Second(0, SECOND)
+    second.add(a_record(errors=[error]))
+    second.add(a_record(thread=1, errors=[error, {"label": None, "kind": "not_served", "detail": "", "count": 1}]))
+    assert dict(second.errors) == {Error(0, "reset", ""): 4, Error(None, "not_served", ""): 1}
+
+
+def test_the_rate_is_over_the_stages_and_its_spread_over_full_seconds(a_record):
+    records = [(10.4, 11), (11, 12), (12, 13), (13, 13.4), (13.4, 14)]
+    seconds = []
+    for first, last in records:
+        second = Second(int(first * SECOND), int(last * SECOND))
+        second.add(a_record(start_ns=int(first * SECOND), end_ns=int(last * SECOND)))
+        seconds.append(second)
+    summary = summarise(seconds, [judge(s) for s in seconds], int(10.4 * SECOND), 3 * SECOND)
+    assert summary.rate == pytest.approx(16 / 3)
+    assert summary.rate_deviation == 0
+    assert (summary.responses, summary.good, summary.seconds) == (20, 5, 5)
+    assert math.isclose(summary.length_s, 3)

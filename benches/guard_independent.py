@@ -1,0 +1,78 @@
+"""Do promises hold for senders that are not ours? iperf3 over TCP and UDP; a TCP flow's goodput within 5 %."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from common import arguments, conclude
+from network import Lab, lab, policy, sender
+from partywall import guard
+from partywall.model.policy import Policy
+
+PROMISED = {"vm1": 150e6, "vm2": 700e6, "vm3": 150e6}
+# Of a full frame; timestamps are on.
+PAYLOAD = 1448 / 1514
+
+
+@contextlib.contextmanager
+def servers(made: Lab) -> Iterator[None]:
+    started = [
+        subprocess.Popen(
+            ["ip", "netns", "exec", made.namespace(f"{name}-sink"), "iperf3", "-s"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for name in made.names
+    ]
+    time.sleep(0.5)
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def iperf(made: Lab, name: str, seconds: float, *options: str) -> subprocess.Popen[str]:
+    to = made.address(name, counted=False)
+    command = ["iperf3", "-c", to, "-t", f"{seconds:g}", "-O", "1", "-J", *options]
+    inside = ["ip", "netns", "exec", made.namespace(name), *command]
+    return subprocess.Popen(inside, stdout=subprocess.PIPE, text=True)
+
+
+def received(process: subprocess.Popen[str]) -> float:
+    out, _ = process.communicate(timeout=120)
+    found: dict[str, Any] = json.loads(out)["end"]
+    return float(found.get("sum_received", found.get("sum", {}))["bits_per_second"])
+
+
+def main() -> None:
+    seconds = 8.0 if arguments(__doc__ or "").quick else 60.0
+    vifs = {
+        name: {"service_class": "gold" if name == "vm2" else "silver", "send": {"guarantee": f"{bps:.0f}bit/s"}}
+        for name, bps in PROMISED.items()
+    }
+    with lab(list(vifs)) as made, servers(made):
+        asked = Policy.model_validate(policy(made, vifs))
+        with guard.keep(guard.flatten(asked, guard.resolve(asked))):
+            tcp = {name: received(process) for name, process in {n: iperf(made, n, seconds) for n in vifs}.items()}
+            with sender(made, "vm1", 1514, 40_000), sender(made, "vm3", 1514, 40_000):
+                beside_udp = received(iperf(made, "vm2", seconds))
+            rate = ["-u", "-b", "900M", "-l", "1472"]
+            udp = received(iperf(made, "vm2", seconds, *rate))
+    for name, bps in tcp.items():
+        print(f"TCP {name}: goodput {bps / 1e6:.1f} Mb/s, promised {PROMISED[name] / 1e6:.0f} on the link")
+    print(f"TCP vm2 beside datagrams at three times their promise: {beside_udp / 1e6:.1f} Mb/s")
+    print(f"UDP vm2 alone, 900 Mb/s offered: {udp / 1e6:.1f} Mb/s")
+    worst = min(*(bps / PROMISED[name] for name, bps in tcp.items()), beside_udp / PROMISED["vm2"])
+    figure = f"TCP goodput at least {worst:.1%} of the guaranteed rate (bar 95 %; headers alone take {1 - PAYLOAD:.1%})"
+    conclude("guard-independent", figure, met=worst >= 0.95 and udp >= 0.98 * 900e6)
+
+
+if __name__ == "__main__":
+    main()

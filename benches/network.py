@@ -1,0 +1,202 @@
+"""Several tenants behind one network card, on one machine: namespaces joined by veth, and what benchmarks read there.
+
+Each tenant is a namespace whose eth0 leads to a bridge; the bridge's `nic`, a veth with tbf at the link's rate, leads
+to a second bridge, and from there each tenant's traffic to a sink of its own, so that what was delivered of whom is
+told by counters that are nobody's but the kernel's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from partywall.agent import binary
+from partywall.agent.client import AgentClient, start_agent
+
+HEADERS = 14 + 20 + 8  # Ethernet, IPv4, UDP
+
+
+def ip(*arguments: str, check: bool = True) -> str:
+    ran = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    if check and ran.returncode:
+        raise RuntimeError(f"ip {' '.join(arguments)}: {ran.stderr.strip()}")
+    return ran.stdout
+
+
+def tc(namespace: str, *arguments: str) -> str:
+    command = ["tc", "-n", namespace, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a sink was sent."""
+
+    at_ns: int
+    packets: dict[str, int]
+    bytes: dict[str, int]
+
+    def rates(self, later: Counted) -> dict[str, tuple[float, float]]:
+        """(bit/s, packets/s) of each tenant between two readings."""
+        seconds = (later.at_ns - self.at_ns) / 1e9
+        return {
+            name: (
+                (later.bytes[name] - self.bytes[name]) * 8 / seconds,
+                (later.packets[name] - self.packets[name]) / seconds,
+            )
+            for name in self.packets
+        }
+
+
+class Lab:
+    """The tenants by name, and their sinks."""
+
+    def __init__(self, names: list[str], rate: str | None) -> None:
+        self.names = names
+        self.prefix = f"pw{os.getpid() % 10000}"
+        self.holder: subprocess.Popen[bytes] | None = None
+        self.rate = rate
+
+    def namespace(self, name: str) -> str:
+        return f"{self.prefix}-{name}"
+
+    def build(self) -> None:
+        switch, far = self.namespace("switch"), self.namespace("far")
+        for name in ("switch", "far"):
+            ip("netns", "add", self.namespace(name))
+            ip("-n", self.namespace(name), "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
+            ip("-n", self.namespace(name), "link", "set", "br0", "up")
+        self._pair(switch, "nic", far, "uplink")
+        for number, name in enumerate(self.names, start=1):
+            self._tenant(number, name)
+        if self.rate:
+            tc(
+                switch,
+                "qdisc",
+                "add",
+                "dev",
+                "nic",
+                "root",
+                "tbf",
+                "rate",
+                self.rate,
+                "burst",
+                "256k",
+                "latency",
+                "20ms",
+            )
+        self.holder = subprocess.Popen(["ip", "netns", "exec", far, "sleep", "3600"])
+        deadline = time.monotonic() + 5
+        while not self._counters() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _pair(self, left: str, left_port: str, right: str, right_port: str) -> None:
+        ip("link", "add", left_port, "netns", left, "type", "veth", "peer", "name", right_port, "netns", right)
+        for namespace, port in ((left, left_port), (right, right_port)):
+            ip("-n", namespace, "link", "set", port, "up")
+            if namespace in (self.namespace("switch"), self.namespace("far")):
+                ip("-n", namespace, "link", "set", port, "master", "br0")
+
+    def _tenant(self, number: int, name: str) -> None:
+        tenant, sink = self.namespace(name), self.namespace(f"{name}-sink")
+        mac_tenant, mac_sink = f"02:00:00:00:01:{number:02x}", f"02:00:00:00:02:{number:02x}"
+        for namespace, mac, switch, address, other, other_mac in (
+            (tenant, mac_tenant, "switch", f"10.9.1.{number}", f"10.9.2.{number}", mac_sink),
+            (sink, mac_sink, "far", f"10.9.2.{number}", f"10.9.1.{number}", mac_tenant),
+        ):
+            ip("netns", "add", namespace)
+            port = f"p{number}"
+            self._pair(namespace, "eth0", self.namespace(switch), port)
+            ip("-n", namespace, "link", "set", "eth0", "address", mac)
+            ip("-n", namespace, "addr", "add", f"{address}/16", "dev", "eth0")
+            ip("-n", namespace, "neigh", "add", other, "lladdr", other_mac, "dev", "eth0")
+            ip("-n", namespace, "link", "set", "lo", "up")
+            self._known(switch, mac, port)
+        # Nobody has this address: what is sent there is counted at the sink's port and dropped at no cost.
+        ip("-n", tenant, "neigh", "add", f"10.9.3.{number}", "lladdr", mac_sink, "dev", "eth0")
+        self._known("switch", mac_sink, "nic")
+        self._known("far", mac_tenant, "uplink")
+
+    def _known(self, switch: str, mac: str, port: str) -> None:
+        command = ["bridge", "-n", self.namespace(switch), "fdb", "replace", mac, "dev", port, "master", "static"]
+        subprocess.run(command, check=True, capture_output=True)
+
+    def remove(self) -> None:
+        if self.holder:
+            self.holder.kill()
+            self.holder.wait()
+        for name in ["switch", "far", *self.names, *(f"{name}-sink" for name in self.names)]:
+            ip("netns", "del", self.namespace(name), check=False)
+
+    def address(self, name: str, *, counted: bool = True) -> str:
+        """Where a tenant sends: an address that only counts, or its sink's own."""
+        return f"10.9.{3 if counted else 2}.{self.names.index(name) + 1}"
+
+    def _counters(self) -> dict[str, tuple[int, int]]:
+        assert self.holder
+        found = {}
+        for line in Path(f"/proc/{self.holder.pid}/net/dev").read_text().splitlines()[2:]:
+            port, _, rest = line.partition(":")
+            fields = rest.split()
+            found[port.strip()] = (int(fields[8]), int(fields[9]))
+        return found if "p1" in found else {}
+
+    def read(self) -> Counted:
+        """What every sink's port was given so far."""
+        found = self._counters()
+        at_ns = time.monotonic_ns()
+        ports = {name: found[f"p{number}"] for number, name in enumerate(self.names, start=1)}
+        return Counted(at_ns, {n: p for n, (_, p) in ports.items()}, {n: b for n, (b, _) in ports.items()})
+
+
+@contextlib.contextmanager
+def lab(names: list[str], rate: str | None = "1gbit") -> Iterator[Lab]:
+    made = Lab(names, rate)
+    try:
+        made.build()
+        yield made
+    finally:
+        made.remove()
+
+
+@contextlib.contextmanager
+def sender(made: Lab, name: str, packet_bytes: int, rate_pps: float | None, batch: int = 16) -> Iterator[AgentClient]:
+    """Datagrams of `packet_bytes` on the link (with all headers), at a rate or flat out."""
+    command = ["ip", "netns", "exec", made.namespace(name), str(binary.find()), "serve", "--die-with-parent"]
+    client = AgentClient(name, start_agent(command), lambda _method, _params: None)
+    params: dict[str, Any] = {
+        "datagram_bytes": packet_bytes - HEADERS,
+        "to": f"{made.address(name)}:9",
+        "batch": batch,
+    }
+    if rate_pps is not None:
+        params["rate_pps"] = rate_pps
+    try:
+        client.greet()
+        work = {"kernel": {"name": "udp-send", "params": params}}
+        client.call("workload.start", id="send", work=work, pace="flat_out", work_dir="/var/tmp")
+        yield client
+    finally:
+        client.close()
+
+
+def policy(made: Lab, vifs: Mapping[str, Mapping[str, Any]], capacity: str = "1Gbit/s", **more: Any) -> dict[str, Any]:
+    """A policy for the lab's tenants; each entry is a vif without its place."""
+    placed = {
+        name: {"interface": "eth0", "namespace": made.namespace(name), "service_class": "silver", **vif}
+        for name, vif in vifs.items()
+    }
+    return {
+        "partywall_guard": 1,
+        "name": f"bench-{made.prefix}",
+        "link": {"interface": "nic", "capacity": capacity},
+        "service_classes": {"gold": 2, "silver": 1},
+        "vifs": placed,
+        **more,
+    }

@@ -1,7 +1,8 @@
 """What does the guard cost? CPU time a packet beside HTB in the same set-up, and a round of the loop for 10,000 vifs.
 
 One sender flat out on one core, nothing limited; the same core does all the work as far as the sink's port. What
-nothing costs is measured in turn with the guard and with HTB, and taken away.
+nothing costs is measured in turn with the guard and with HTB, and taken away. Both ways of treating excess are
+judged, holding (the default) and dropping.
 """
 
 from __future__ import annotations
@@ -98,13 +99,15 @@ def main() -> None:
     small, large = packets(64, rounds), packets(1514, rounds)
     longest = round_ns()
     print(f"{VIFS} vifs: longest round {longest / 1e6:.2f} ms")
-    ours = "guard, dropping"
-    figure = (
-        f"{small[ours]:.0f} ns at 64 bytes (HTB {small['htb']:.0f}), "
-        f"{large[ours]:.0f} ns at 1500 (HTB {large['htb']:.0f}); "
-        f"{VIFS} vifs in {longest / 1e6:.2f} ms (bar 5)"
+    ways = ("guard, holding", "guard, dropping")
+    figure = "; ".join(
+        f"{way} {small[way]:.0f} ns at 64 bytes (HTB {small['htb']:.0f}), "
+        f"{large[way]:.0f} ns at 1500 (HTB {large['htb']:.0f})"
+        for way in ways
     )
-    met = small[ours] < small["htb"] and large[ours] < large["htb"] and 0 < longest < ROUND_BAR_NS
+    figure += f"; {VIFS} vifs in {longest / 1e6:.2f} ms (bar 5)"
+    cheaper = all(cost[way] < cost["htb"] for cost in (small, large) for way in ways)
+    met = cheaper and 0 < longest < ROUND_BAR_NS
     conclude("guard-cost", figure, met=met)
 
 

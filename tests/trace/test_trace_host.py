@@ -149,17 +149,19 @@ def test_a_tracer_that_is_killed_leaves_hooks_that_the_next_start_takes_off(path
     assert filters() == ""
 
 
-def test_when_the_controller_is_killed_its_agent_takes_the_hooks_off(path, tmp_path):
-    out = tmp_path / "run"
-    argv = [sys.executable, "-m", "partywall", "trace", *path, "--out", str(out)]
-    environment = os.environ | {"PARTYWALL_STATE": str(tmp_path / "state")}
-    with subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+def test_when_the_controller_is_killed_its_agent_takes_the_hooks_off(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    argv = [sys.executable, "-m", "partywall", "trace", *path, "--out", str(tmp_path / "run")]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         wait(lambda: "partywall_" in filters() or process.poll() is not None)
         if process.poll() is not None:
             pytest.skip(process.stderr.read().decode())
         process.kill()
     wait(lambda: not filters())
     assert filters() == ""
+    (reaped,) = reap()
+    assert reaped.run.startswith("trace-")
+    assert not list(Path("/var/tmp").glob(f"partywall-{reaped.run}"))
 
 
 def wait(until, seconds=20):

@@ -21,7 +21,7 @@ from partywall.load.summary import Summary, summarise
 SERVER_CPU, GENERATOR_CPU = 0, 1
 
 NGINX = """
-worker_processes 1; worker_cpu_affinity {mask:b};
+worker_processes {workers}; worker_cpu_affinity {mask};
 daemon off; master_process on; pid {folder}/pid; error_log {folder}/error.log crit;
 worker_rlimit_nofile 65536;
 events {{ worker_connections 32768; multi_accept on; }}
@@ -44,13 +44,15 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def nginx(cpu: int = SERVER_CPU) -> Iterator[str]:
-    """A server with one worker on `cpu`; gives its URL."""
+def nginx(cpu: int = SERVER_CPU, workers: int = 1) -> Iterator[str]:
+    """A server with its workers on `cpu`; gives its URL."""
     program = shutil.which("nginx") or "/usr/sbin/nginx"
     port = free_port()
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         config = Path(folder) / "nginx.conf"
-        config.write_text(NGINX.format(mask=1 << cpu, folder=folder, port=port))
+        config.write_text(
+            NGINX.format(workers=workers, mask=" ".join([f"{1 << cpu:b}"] * workers), folder=folder, port=port)
+        )
         server = subprocess.Popen(
             [program, "-c", str(config), "-p", folder], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

@@ -1,9 +1,10 @@
 """Whether a generator knows when it is starved, and stays silent when it is not.
 
 Healthy: 500 requests a second at random times against nginx on another core. Starved: the same with a busy program on
-the generator's core. Limited: the same in a container that may use 5 % of a CPU (if this host runs containers).
+the generator's core. A generator under a CPU limit is not tried here: a container has a network of its own, in which
+the server is not to be found.
 
-Bar: every full second of the starved and the limited run is doubtful, and at least 99 % of the healthy run's are good.
+Bar: every full second of the starved run is doubtful, and at least 99 % of the healthy run's are good.
 """
 
 from __future__ import annotations
@@ -14,14 +15,11 @@ from collections.abc import Iterator
 
 from common import arguments, conclude
 from generators import GENERATOR_CPU, Found, load, nginx
-from partywall.errors import CapabilityError
 from partywall.load.health import Doubt
 from partywall.load.quick import Quick, program
-from partywall.load.session import Setup
 from partywall.sandbox import reap
 
 SECOND = 1_000_000_000
-LIMIT = 0.05
 
 
 @contextlib.contextmanager
@@ -64,15 +62,8 @@ def main() -> None:
         healthy = show("healthy", load(program(asked(healthy_s))))
         with busy():
             starved = show("starved", load(program(asked(starved_s))))
-        setup = Setup(name="limited", cpus=(GENERATOR_CPU,), backend="container", cpu_limit=LIMIT)
-        try:
-            # Flat out, so that the limit is met.
-            limited = show("limited", load(program(Quick(url=url, for_ns=starved_s * SECOND, users=20)), setup))
-        except CapabilityError as error:
-            print(f"limited: not tried: {error}")
-            limited = []
     silent = sum(healthy) / len(healthy)
-    told = sum(not good for good in starved + limited) / len(starved + limited)
+    told = sum(not good for good in starved) / len(starved)
     figure = f"{told:.1%} of starved seconds are told, {silent:.1%} of healthy seconds are silent"
     conclude("load-health", figure, met=told == 1 and silent >= 0.99)
 

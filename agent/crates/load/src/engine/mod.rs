@@ -16,6 +16,7 @@ use std::sync::Arc;
 use partywall_clock::{self as clock, Nanos};
 use partywall_wire::load::LoadErrorKind;
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{poll, PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
@@ -198,7 +199,13 @@ impl<'s> Worker<'s> {
         let (fine_ns, coarse_ns) = (self.next_fine(), self.next_coarse());
         let until_ns = coarse_ns.min(fine_ns.saturating_sub(self.wake_ahead.ns()));
         let left_ns = until_ns.saturating_sub(before_ns);
-        let timeout = Timespec { tv_sec: (left_ns / SECOND_NS).cast_signed(), tv_nsec: (left_ns % SECOND_NS).cast_signed() };
+        let mut timeout = Timespec { tv_sec: (left_ns / SECOND_NS).cast_signed(), tv_nsec: (left_ns % SECOND_NS).cast_signed() };
+        if left_ns > 0 && until_ns < coarse_ns {
+            // Epoll's own wait counts in milliseconds, rounded up.
+            let mut polled = [PollFd::new(&self.poll, PollFlags::IN)];
+            let _ = poll(&mut polled, Some(&timeout));
+            timeout = Timespec { tv_sec: 0, tv_nsec: 0 };
+        }
         events.clear();
         match epoll::wait(&self.poll, rustix::buffer::spare_capacity(events), Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}

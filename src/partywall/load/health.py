@@ -13,7 +13,7 @@ from enum import StrEnum
 from partywall.load.second import Second, Timing
 from partywall.model.observation import bucket_bounds
 
-LATE_SHARE = 0.01
+LATE_SHARE = 0.05
 LATE_OF_RESPONSE = 0.05
 BUSY_SHARE = 0.95
 STARVED_SHARE = 0.05

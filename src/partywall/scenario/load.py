@@ -20,6 +20,7 @@ from partywall import units
 from partywall.agent.catalogue import Catalogue, shipped
 from partywall.errors import Problem, UsageError
 from partywall.model.scenario import Scenario
+from partywall.scenario import papers
 from partywall.scenario.check import check, check_parts
 from partywall.scenario.decode import BYTES_MAX, Document, Path, decode, key_text, one_line
 from partywall.scenario.explain import Mistake, did_you_mean, explain, holds, meant
@@ -63,7 +64,8 @@ def names() -> tuple[str, ...]:
     folder = resources.files("partywall").joinpath("scenarios")
     found = [entry.name for entry in folder.iterdir()]
     found += [f"papers/{entry.name}" for entry in folder.joinpath("papers").iterdir()]
-    return tuple(sorted(name.removesuffix(".yaml") for name in found if name.endswith(".yaml")))
+    own = [name for name in found if name.endswith(".yaml") and not name.endswith(papers.SUFFIX)]
+    return tuple(sorted(name.removesuffix(".yaml") for name in own))
 
 
 def find(name_or_path: str) -> FilePath:

@@ -1,0 +1,278 @@
+"""A published study's numbers beside ours: what a paper's table or figure says, what was measured here, how they agree.
+
+Papers and this host differ in everything but the question, so values are not held against each other: what is compared
+is which of two places (a series at an x) is larger, and whether here it is the same one. Where a figure's numbers
+cannot be read, its text's claims take their place. Nothing is judged by hand: the verdict follows from the points.
+
+Deliberately not here: reading the data files (`partywall.scenario.papers`) and drawing (`partywall.report.paper`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import BeforeValidator, Field
+
+from partywall.model.scenario import Frozen
+from partywall.units import counted
+
+STEADY = 0.05
+"""Published values closer than this share of each other are alike."""
+
+ALIKE = 0.1
+"""Measured values are alike if the whole interval of their ratio is within this share of 1."""
+
+
+def _as_x(value: object) -> object:
+    """Keys of a mapping are texts, also where they are numbers."""
+    try:
+        return float(value) if isinstance(value, str | int) else value
+    except ValueError:
+        return value
+
+
+X = Annotated[float | str, BeforeValidator(_as_x)]
+
+
+class Place(NamedTuple):
+    """One point's place: of which series, at which x."""
+
+    series: str
+    x: X
+
+    def __str__(self) -> str:
+        return f"{self.series} at {self.x:g}" if isinstance(self.x, float) else f"{self.series}, {self.x}"
+
+
+class Axis(Frozen):
+    title: str
+    unit: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.title}, {self.unit}" if self.unit else self.title
+
+
+class Claim(Frozen):
+    """What the text says of two places. by: the difference it names, relative to `than`; None if it names none."""
+
+    left: Place
+    is_: Literal["larger", "smaller", "alike"] = Field(alias="is")
+    than: Place
+    by: float | None = Field(None, gt=0)
+
+    @property
+    def direction(self) -> int:
+        return {"larger": 1, "smaller": -1, "alike": 0}[self.is_]
+
+
+class Exhibit(Frozen):
+    """A table or figure. published: numbers that the paper prints, by series and x; claims: what else it says."""
+
+    id: str = Field(description="as the paper calls it, e.g. fig 8")
+    title: str
+    where: str = Field(description="the section that speaks of it")
+    x: Axis
+    y: Axis
+    published: dict[str, dict[X, float]] = Field(default_factory=dict)
+    claims: tuple[Claim, ...] = ()
+    says: str = Field("", description="what the paper reads from it, in our words")
+
+    @property
+    def values(self) -> Mapping[Place, float]:
+        return {Place(name, x): value for name, points in self.published.items() for x, value in points.items()}
+
+
+class Paper(Frozen):
+    """A cited paper with the exhibits that are measured again."""
+
+    paper: Literal[1] = Field(1, description="version of this format")
+    authors: str
+    title: str
+    venue: str
+    year: int
+    testbed: str = Field("", description="what it was measured on")
+    exhibits: tuple[Exhibit, ...] = Field(min_length=1)
+
+    @property
+    def cite(self) -> str:
+        return f"{self.authors}: {self.title}. {self.venue}, {self.year}"
+
+    def exhibit(self, id_: str) -> Exhibit:
+        return next(exhibit for exhibit in self.exhibits if exhibit.id == id_)
+
+
+class Measured(Frozen):
+    """A point measured here, with the ends of its interval. emulated: not by the hardware it stands for."""
+
+    series: str
+    x: X
+    value: float
+    low: float
+    high: float
+    emulated: bool = False
+
+    @property
+    def place(self) -> Place:
+        return Place(self.series, self.x)
+
+
+class Beside(Frozen):
+    """An exhibit with our points beside it. differs: what is otherwise here than in the paper, for people."""
+
+    paper: Paper
+    exhibit: Exhibit
+    measured: tuple[Measured, ...] = ()
+    differs: tuple[str, ...] = ()
+
+    @property
+    def points(self) -> Mapping[Place, Measured]:
+        return {point.place: point for point in self.measured}
+
+
+class Agreement(StrEnum):
+    """Whether two places stand to each other here as in the paper."""
+
+    AGREES = "as in the paper"
+    CONTRADICTS = "not as in the paper"
+    UNTOLD = "not told apart"
+
+
+class Pair(NamedTuple):
+    """Two places. published: the ratio left/right, None where only words are known. measured: our ratio with its ends.
+
+    main: it is a claim, or tells a whole series' trend, or two series at the far end, and not a step on the way.
+    """
+
+    left: Place
+    right: Place
+    direction: int
+    published: float | None
+    measured: tuple[float, float, float]
+    main: bool
+
+    @property
+    def agreement(self) -> Agreement:
+        value, low, high = self.measured
+        if self.direction == 0:
+            if low >= 1 - ALIKE and high <= 1 + ALIKE:
+                return Agreement.AGREES
+            apart = max(low - 1, 1 - high) > 0 and abs(value - 1) > ALIKE
+            return Agreement.CONTRADICTS if apart else Agreement.UNTOLD
+        if low > 1 or high < 1:
+            return Agreement.AGREES if (low > 1) == (self.direction > 0) else Agreement.CONTRADICTS
+        return Agreement.UNTOLD
+
+
+class Likeness(StrEnum):
+    """How an exhibit measured here resembles the published one."""
+
+    SAME_ORDER = "same order"
+    SAME_DIRECTION = "same direction"
+    DIFFERS = "differs"
+    UNTOLD = "not told apart"
+    MISSING = "not measured"
+
+
+class Verdict(NamedTuple):
+    """pairs: all that were compared. scale: (smallest, largest) of ours over the paper's; None where it prints none."""
+
+    likeness: Likeness
+    reason: str
+    pairs: tuple[Pair, ...]
+    scale: tuple[float, float] | None
+
+
+def judge(beside: Beside) -> Verdict:
+    """How our points resemble the paper's.
+
+    same order: of all pairs that can be compared each stands as in the paper. same direction: not all, but all that
+    matter do: claims, trends over a whole series, and series against each other at its end. differs: one of these
+    stands the other way round. not told apart: our intervals are too wide to say.
+    """
+    pairs = tuple(_pairs(beside))
+    count = {agreement: [p for p in pairs if p.agreement is agreement] for agreement in Agreement}
+    likeness = _likeness(pairs, count)
+    return Verdict(likeness, _reason(pairs, count), pairs, _scale(beside))
+
+
+def _likeness(pairs: Sequence[Pair], count: Mapping[Agreement, Sequence[Pair]]) -> Likeness:
+    if not pairs:
+        return Likeness.MISSING
+    if len(count[Agreement.AGREES]) == len(pairs):
+        return Likeness.SAME_ORDER
+    main = [pair for pair in pairs if pair.main]
+    if main and all(pair.agreement is Agreement.AGREES for pair in main):
+        return Likeness.SAME_DIRECTION
+    if any(pair.agreement is Agreement.CONTRADICTS for pair in main):
+        return Likeness.DIFFERS
+    return Likeness.UNTOLD
+
+
+def _reason(pairs: Sequence[Pair], count: Mapping[Agreement, Sequence[Pair]]) -> str:
+    if not pairs:
+        return "nothing of it was measured in two places that the paper compares"
+    text = f"{len(count[Agreement.AGREES])} of {counted(len(pairs), 'comparison')} as in the paper"
+    if untold := count[Agreement.UNTOLD]:
+        text += f", {len(untold)} not told apart here"
+    if against := sorted(count[Agreement.CONTRADICTS], key=lambda pair: not pair.main):
+        text += f", {len(against)} otherwise: {sentence(against[0])}"
+        text += "; …" if len(against) > 1 else ""
+    return text
+
+
+def sentence(pair: Pair) -> str:
+    """'VM at 150 over VM at 25: 4.7 in the paper, 1.2 (1.1 to 1.3) here'."""
+    told = {1: "larger", -1: "smaller", 0: "alike"}[pair.direction]
+    published = told if pair.published is None else f"{pair.published:.3g}"
+    value, low, high = pair.measured
+    return f"{pair.left} over {pair.right}: {published} in the paper, {value:.3g} ({low:.3g} to {high:.3g}) here"
+
+
+def _pairs(beside: Beside) -> Iterator[Pair]:
+    """What the paper compares and we measured: its claims, and its printed numbers along x and between series."""
+    ours = beside.points
+    for claim in beside.exhibit.claims:
+        if (ratio := _ratio(ours, claim.left, claim.than)) is not None:
+            published = None if claim.by is None else 1 + claim.direction * claim.by
+            yield Pair(claim.left, claim.than, claim.direction, published, ratio, main=True)
+    values = beside.exhibit.values
+    for left, right, main in _places(beside.exhibit):
+        ratio = _ratio(ours, left, right)
+        if ratio is not None and values[right] > 0:
+            published = values[left] / values[right]
+            yield Pair(left, right, _direction(published), published, ratio, main)
+
+
+def _places(exhibit: Exhibit) -> Iterator[tuple[Place, Place, bool]]:
+    """(later, earlier, main) along each series, and (other, first, main) at each x."""
+    for name, points in exhibit.published.items():
+        xs = list(points)
+        for (i, early), (j, late) in itertools.combinations(enumerate(xs), 2):
+            yield Place(name, late), Place(name, early), (i, j) == (0, len(xs) - 1)
+    for first, second in itertools.combinations(exhibit.published.items(), 2):
+        both = [x for x in first[1] if x in second[1]]
+        for x in both:
+            yield Place(second[0], x), Place(first[0], x), x == both[-1]
+
+
+def _direction(ratio: float) -> int:
+    return 0 if abs(ratio - 1) <= STEADY else int(math.copysign(1, ratio - 1))
+
+
+def _ratio(ours: Mapping[Place, Measured], left: Place, right: Place) -> tuple[float, float, float] | None:
+    """left/right with ends that hold whatever the two have in common: intervals as wide as they can be."""
+    over, under = ours.get(left), ours.get(right)
+    if over is None or under is None or under.value <= 0:
+        return None
+    high = over.high / under.low if under.low > 0 else math.inf
+    return over.value / under.value, max(over.low, 0.0) / under.high, high
+
+
+def _scale(beside: Beside) -> tuple[float, float] | None:
+    values = beside.exhibit.values
+    found = [point.value / values[place] for place, point in beside.points.items() if values.get(place)]
+    return (min(found), max(found)) if found else None

@@ -1,0 +1,260 @@
+"""A paper's tables and figures beside ours: a table for a terminal, a section for any page, and one chart an exhibit.
+
+Published values are hollow marks, ours filled ones with their intervals. Deliberately not here: which points were
+measured, and what counts as alike (`model.paper.judge`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import altair as alt
+from markupsafe import Markup
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from partywall.model.paper import Beside, Claim, Likeness, Measured, Pair, Place, Verdict, judge, sentence
+from partywall.report import figures, html, page
+from partywall.report.charts import HEIGHT, WIDTH, AnyChart
+
+STYLES = {
+    Likeness.SAME_ORDER: "bold green",
+    Likeness.SAME_DIRECTION: "green",
+    Likeness.DIFFERS: "bold red",
+    Likeness.UNTOLD: "magenta",
+    Likeness.MISSING: "dim",
+}
+BADGES = {
+    Likeness.SAME_ORDER: ("✓", "holds"),
+    Likeness.SAME_DIRECTION: ("✓", "holds"),
+    Likeness.DIFFERS: ("✗", "violated"),
+    Likeness.UNTOLD: ("?", "inconclusive"),
+    Likeness.MISSING: ("–", "none"),
+}
+LOGARITHMIC_FROM = 20.0
+"""Values that lie further apart than this get a logarithmic axis: what was published may be another order of size."""
+
+NOT_PRINTED = "not printed"
+NOT_MEASURED = "not measured"
+
+
+# What stands in a table
+
+
+def rows(beside: Beside) -> list[tuple[str, str, str, str]]:
+    """(series, x, published, here) of every place that the paper or we have a value for."""
+    values, ours = beside.exhibit.values, beside.points
+    return [
+        (
+            place.series,
+            _x(place),
+            NOT_PRINTED if place not in values else f"{values[place]:g}",
+            NOT_MEASURED if place not in ours else measured_text(ours[place]),
+        )
+        for place in _places(beside)
+    ]
+
+
+def measured_text(point: Measured) -> str:
+    """'41.2 ± 0.8', with E where emulated."""
+    return figures.interval(point.value, point.low, point.high) + (" E" if point.emulated else "")
+
+
+def _places(beside: Beside) -> list[Place]:
+    """The paper's, those that only its text speaks of, and ours, each series together."""
+    claimed = [place for claim in beside.exhibit.claims for place in (claim.than, claim.left)]
+    every = dict.fromkeys([*beside.exhibit.values, *claimed, *beside.points])
+    series = list(dict.fromkeys(place.series for place in every))
+    return sorted(every, key=lambda place: (series.index(place.series), _sortable(place)))
+
+
+def _sortable(place: Place) -> tuple[int, float, str]:
+    return (0, place.x, "") if isinstance(place.x, float) else (1, 0.0, place.x)
+
+
+def _x(place: Place) -> str:
+    return f"{place.x:g}" if isinstance(place.x, float) else place.x
+
+
+def claim_text(claim: Claim) -> str:
+    by = f", by some {figures.bare_percent(claim.by)}" if claim.by else ""
+    return f"{claim.left} is {claim.is_} than {claim.than}{by}".replace("alike than", "like")
+
+
+def scale_text(verdict: Verdict) -> str:
+    """How far our values are from the paper's; empty where it prints none."""
+    if verdict.scale is None:
+        return ""
+    low, high = (f"{end:.2g}" for end in verdict.scale)
+    return f"our values are {low} of the paper's" if low == high else f"our values are {low} to {high} of the paper's"
+
+
+def title(beside: Beside) -> str:
+    name = beside.exhibit.id
+    return f"{name[0].upper()}{name[1:]}: {beside.exhibit.title}"
+
+
+def verdict_text(verdict: Verdict) -> str:
+    return "; ".join(part for part in (verdict.reason, scale_text(verdict)) if part)
+
+
+# Terminal
+
+
+def show(besides: Sequence[Beside], console: Console) -> None:
+    """Every exhibit in order, after what the papers are."""
+    for part in parts(besides):
+        console.print(part)
+
+
+def parts(besides: Sequence[Beside]) -> Iterator[RenderableType]:
+    for cite in dict.fromkeys(beside.paper.cite for beside in besides):
+        yield Text(f"\nBeside {cite}", style="bold")
+    yield from (_exhibit(beside) for beside in besides)
+
+
+def _exhibit(beside: Beside) -> Group:
+    verdict = judge(beside)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for heading in ("", str(beside.exhibit.x), f"paper ({beside.exhibit.y})", "here"):
+        table.add_column(heading)
+    for row in rows(beside):
+        table.add_row(*row)
+    notes = [Text(f"differs here: {text}", style="dim") for text in beside.differs]
+    judged = Text.assemble((verdict.likeness, STYLES[verdict.likeness]), f" – {verdict_text(verdict)}")
+    about = Text(f"the paper: {beside.exhibit.says}" if beside.exhibit.says else "", style="dim")
+    inside = Padding(Group(table, judged, about, *notes), (0, 0, 0, 2))
+    return Group(Text(f"\n{title(beside)}", style="bold"), inside)
+
+
+# Chart
+
+
+def chart(beside: Beside) -> AnyChart:
+    """Hollow: published, joined by dashes. Filled, with intervals: measured here, joined by lines."""
+    known = list(_drawn(beside))
+    names = list(dict.fromkeys(row["series"] for row in known))
+    y = alt.Y("value:Q", title=str(beside.exhibit.y), scale=_scale(known))
+    x = _axis(beside, known)
+    colour = alt.Color("series:N", title=None, sort=names, scale=alt.Scale(domain=names))
+    base = alt.Chart(alt.InlineData(values=known)).encode(x=x, y=y, color=colour, tooltip=_tooltips(beside))
+    paper = base.transform_filter("datum.from === 'paper'")
+    here = base.transform_filter("datum.from === 'here'")
+    shape = alt.Shape(
+        "from:N",
+        title="hollow: published, filled: measured here",
+        legend=None,
+        scale=alt.Scale(domain=["paper", "here"], range=["circle", "circle"]),
+    )
+    layers = [
+        here.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", title=str(beside.exhibit.y)), y2=alt.Y2("high:Q")),
+        here.mark_point(filled=True, size=70, opacity=1).encode(shape=shape),
+        paper.mark_point(filled=False, size=80, strokeWidth=2, opacity=1).encode(shape=shape),
+    ]
+    if _numeric(known):
+        layers[:0] = [paper.mark_line(strokeDash=[4, 4], strokeWidth=1.2), here.mark_line(strokeWidth=1.6)]
+    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+
+
+def _drawn(beside: Beside) -> Iterator[dict[str, Any]]:
+    values, ours = beside.exhibit.values, beside.points
+    for place in _places(beside):
+        if place in values:
+            value = values[place]
+            yield _row(place, "paper", value, value, value, f"{value:g}, printed in the paper")
+        if place in ours:
+            point = ours[place]
+            yield _row(place, "here", point.value, point.low, point.high, f"{measured_text(point)}, measured here")
+
+
+def _row(place: Place, origin: str, value: float, low: float, high: float, text: str) -> dict[str, Any]:
+    return {
+        "series": place.series,
+        "x": place.x,
+        "from": origin,
+        "value": value,
+        "low": low,
+        "high": high,
+        "text": text,
+    }
+
+
+def _numeric(known: Sequence[Mapping[str, Any]]) -> bool:
+    return all(isinstance(row["x"], float) for row in known)
+
+
+def _axis(beside: Beside, known: Sequence[Mapping[str, Any]]) -> alt.X:
+    if not _numeric(known):
+        order = list(dict.fromkeys(str(row["x"]) for row in known))
+        return alt.X("x:N", title=str(beside.exhibit.x), sort=order, axis=alt.Axis(labelAngle=0))
+    ticks = sorted({row["x"] for row in known})
+    padded = alt.Scale(nice=False, zero=False, padding=24)
+    return alt.X(
+        "x:Q",
+        title=str(beside.exhibit.x),
+        scale=padded,
+        axis=alt.Axis(values=ticks, labelExpr="datum.value", grid=False),
+    )
+
+
+def _scale(known: Sequence[Mapping[str, Any]]) -> alt.Scale:
+    values = [row["value"] for row in known]
+    lows = [row["low"] for row in known]
+    if values and min(lows) > 0 and max(values) > LOGARITHMIC_FROM * min(values):
+        return alt.Scale(type="log", padding=8)
+    return alt.Scale(zero=True, nice=True)
+
+
+def _tooltips(beside: Beside) -> list[alt.Tooltip]:
+    return [
+        alt.Tooltip("series:N"),
+        alt.Tooltip("x:N", title=beside.exhibit.x.title),
+        alt.Tooltip("text:N", title=beside.exhibit.y.title),
+    ]
+
+
+# Page
+
+
+def section(besides: Sequence[Beside], specs: dict[str, Any]) -> Markup:
+    """A section for a page, id `paper`; its charts are added to `specs`, which the page packs with its own."""
+    shown = []
+    for number, beside in enumerate(besides, start=1):
+        identity = None
+        if any(True for _ in _drawn(beside)):
+            identity = f"paper-{number}-{slug(beside)}"
+            specs[identity] = page.fluid(chart(beside))
+        verdict = judge(beside)
+        shown.append((beside, verdict, BADGES[verdict.likeness], identity))
+    template = html.environment().get_template("paper.html.j2")
+    text = template.render(
+        shown=shown,
+        papers={beside.paper.cite: beside.paper for beside in besides}.values(),
+        differs=list(dict.fromkeys(text for beside in besides for text in beside.differs)),
+        title=title,
+        rows=rows,
+        claim=claim_text,
+        verdict_text=verdict_text,
+        pair=lambda pair: (sentence(pair), pair.agreement),
+        claims=lambda beside, verdict: [
+            (claim_text(claim), _found(claim, verdict.pairs)) for claim in beside.exhibit.claims
+        ],
+    )
+    return Markup(text)  # noqa: S704 - made by a template that escapes
+
+
+def _found(claim: Claim, pairs: Sequence[Pair]) -> str:
+    """What became of a claim here."""
+    pair = next((p for p in pairs if (p.left, p.right, p.direction) == (claim.left, claim.than, claim.direction)), None)
+    if pair is None:
+        return NOT_MEASURED
+    value, low, high = pair.measured
+    return f"here {figures.interval(value, low, high)} times: {pair.agreement}"
+
+
+def slug(beside: Beside) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", beside.exhibit.id).strip("-").lower()

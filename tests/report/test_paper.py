@@ -1,0 +1,133 @@
+import json
+
+import altair as alt
+import pytest
+import vl_convert
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from partywall.errors import UsageError
+from partywall.model.paper import Agreement, Beside, Likeness, Measured, Paper, judge
+from partywall.report import charts, paper
+from partywall.scenario import papers
+
+PAPER = Paper.model_validate(
+    {
+        "authors": "A. Author",
+        "title": "A study",
+        "venue": "Venue",
+        "year": 2011,
+        "exhibits": [
+            {
+                "id": "table I",
+                "title": "Queue",
+                "where": "section 4",
+                "x": {"title": "users"},
+                "y": {"title": "queue", "unit": "requests"},
+                "published": {"VM": {"25": 40.0, "50": 80.0}, "physical": {"25": 10.0, "50": 10.1}},
+            },
+            {
+                "id": "fig 1",
+                "title": "Time",
+                "where": "section 4",
+                "x": {"title": "users"},
+                "y": {"title": "time", "unit": "s"},
+                "claims": [{"left": ["VM", 50], "is": "larger", "than": ["VM", 25], "by": 0.1}],
+            },
+        ],
+    }
+)
+
+
+def beside(values: dict[tuple[str, object], float], spread: float = 0.01, exhibit: str = "table I") -> Beside:
+    points = tuple(
+        Measured(series=series, x=x, value=v, low=v * (1 - spread), high=v * (1 + spread))
+        for (series, x), v in values.items()
+    )
+    return Beside(paper=PAPER, exhibit=PAPER.exhibit(exhibit), measured=points, differs=("loopback, no NIC",))
+
+
+AS_PUBLISHED = {("VM", 25): 4.0, ("VM", 50): 8.0, ("physical", 25): 1.0, ("physical", 50): 1.0}
+
+
+def test_values_of_another_size_that_stand_alike_are_the_same_order():
+    verdict = judge(beside(AS_PUBLISHED))
+    assert verdict.likeness is Likeness.SAME_ORDER
+    assert verdict.scale == pytest.approx((1 / 10.1, 0.1))
+
+
+def test_a_trend_the_other_way_round_differs():
+    assert judge(beside(AS_PUBLISHED | {("VM", 50): 2.0})).likeness is Likeness.DIFFERS
+
+
+def test_a_step_on_the_way_that_stands_otherwise_leaves_the_direction_the_same():
+    verdict = judge(beside(AS_PUBLISHED | {("physical", 25): 5.0, ("VM", 25): 4.0, ("physical", 50): 5.0}))
+    assert verdict.likeness is Likeness.SAME_DIRECTION
+    assert "1 otherwise: physical at 25 over VM at 25" in verdict.reason
+
+
+def test_intervals_that_overlap_tell_nothing():
+    verdict = judge(beside(AS_PUBLISHED, spread=0.9))
+    assert verdict.likeness is Likeness.UNTOLD
+    assert {pair.agreement for pair in verdict.pairs} == {Agreement.UNTOLD}
+
+
+def test_what_was_not_measured_is_said_and_never_counts_as_alike():
+    assert judge(beside({})).likeness is Likeness.MISSING
+    assert judge(beside({("VM", 25): 1.0})).likeness is Likeness.MISSING
+    assert ("VM", "50", "80", paper.NOT_MEASURED) in paper.rows(beside({("VM", 25): 1.0}))
+
+
+def test_claims_of_the_text_are_judged_where_no_number_is_printed():
+    right = beside({("VM", 25): 1.0, ("VM", 50): 2.0}, exhibit="fig 1")
+    wrong = beside({("VM", 25): 2.0, ("VM", 50): 1.0}, exhibit="fig 1")
+    assert judge(right).likeness is Likeness.SAME_ORDER
+    assert judge(wrong).likeness is Likeness.DIFFERS
+    assert ("VM", "25", paper.NOT_PRINTED, "1.00 ± 0.01") in paper.rows(right)
+
+
+@given(st.floats(1e-6, 1e6))
+def test_a_verdict_does_not_depend_on_the_unit(factor: float):
+    scaled = {place: value * factor for place, value in AS_PUBLISHED.items()}
+    assert judge(beside(scaled)).likeness is Likeness.SAME_ORDER
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.dictionaries(st.sampled_from(list(AS_PUBLISHED)), st.just(0.0) | st.floats(1e-9, 1e9), max_size=4),
+    st.floats(0, 0.99),
+)
+def test_any_values_get_a_verdict_a_table_and_a_chart(values: dict[tuple[str, object], float], spread: float):
+    shown = beside(values, spread)
+    Console(quiet=True).print(*paper.parts([shown]))
+    assert paper.chart(shown).to_dict(validate=True)["$schema"] == alt.SCHEMA_URL
+    assert judge(shown).reason
+
+
+def test_the_section_tells_verdict_values_and_differences_and_holds_a_chart():
+    specs: dict[str, object] = {}
+    text = paper.section([beside(AS_PUBLISHED), beside({}, exhibit="fig 1")], specs)
+    assert list(specs) == ["paper-1-table-i"]
+    for part in ("Table I: Queue", "same order", "not measured", "loopback, no NIC", "A. Author", "4.00 ± 0.04"):
+        assert part in text
+
+
+def test_the_chart_draws_hollow_and_filled_marks():
+    svg = vl_convert.vegalite_to_svg(json.dumps(charts.titled(paper.chart(beside(AS_PUBLISHED)), "Table I")))
+    assert "NaN" not in svg
+    assert svg.count('aria-roledescription="point"') == 8
+
+
+@pytest.mark.parametrize("name", papers.names())
+def test_shipped_numbers_can_be_read_and_each_exhibit_has_something_to_compare(name: str):
+    found = papers.load(name)
+    assert all(exhibit.published or exhibit.claims for exhibit in found.exhibits)
+    assert len({exhibit.id for exhibit in found.exhibits}) == len(found.exhibits)
+
+
+def test_an_unknown_study_and_a_wrong_file_are_users_mistakes():
+    with pytest.raises(UsageError, match="there are no published numbers"):
+        papers.load("nobody")
+    with pytest.raises(UsageError, match=r"f.yaml:2: exhibits\[0\].*required"):
+        papers.loads("paper: 1\nexhibits: [{id: fig 1}]", "f.yaml")

@@ -52,6 +52,7 @@ generate: setup ## write anew what is generated from the code and checked in; te
 	$(AGENT) counters > src/partywall/agent/counters.json
 	$(AGENT) schema > schema/agent.schema.json
 	$(VENV)/bin/partywall scenario schema > schema/scenario.schema.json
+	$(VENV)/bin/partywall load schema > schema/load-plan.schema.json
 
 fmt: setup ## format both halves
 	cd agent && cargo fmt

@@ -15,10 +15,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         status = 404 if self.path == "/missing" else 200
+        body = b"hello token=abc123" if self.path.startswith("/login") else b"hello"
         self.send_response(status)
-        self.send_header("Content-Length", "5")
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(b"hello")
+        self.wfile.write(body)
+
+    def do_POST(self):
+        self.do_GET()
 
     def log_message(self, *_):
         pass
@@ -95,3 +99,68 @@ def test_what_cannot_be_begun_is_one_clear_error(arguments, expected, tmp_path):
 def test_a_folder_that_is_there_already_is_not_written_to(url, tmp_path):
     said = partywall(url, "--out", tmp_path)
     assert (said.returncode, "exists already" in said.stderr) == (2, True)
+
+
+MARKS = ("✓ holds", "✗ violated")
+PLAN = """
+partywall_load: 1
+name: shop
+base: URL
+users:
+  buyer:
+    init:
+      - feed: people
+      - http: {url: "/login?${account}", method: POST, extract: {token: {regex: "token=([a-z0-9]+)"}}}
+    actions:
+      - transaction: {name: buy, steps: [{http: {url: "/item/${token}", checks: [{contains: hello}]}}, {think: 20ms}]}
+closed: {users: 3, hold: 1s}
+feeders: {people: {csv: people.csv}}
+good_seconds: 1%
+thresholds: [{errors: 0%}, {of: buy, rate: RATE}]
+"""
+
+
+def plan_file(folder, url, rate="1", **changed):
+    (folder / "people.csv").write_text("account\nada\nalan\n")
+    text = PLAN.replace("URL", url).replace("RATE", rate)
+    for before, after in changed.items():
+        text = text.replace(before, after)
+    (folder / "plan.yaml").write_text(text)
+    return folder / "plan.yaml"
+
+
+@pytest.mark.parametrize(("rate", "code"), [("1", 0), ("1000000", 1)])
+def test_a_plan_is_carried_out_and_its_thresholds_decide(url, tmp_path, rate, code):
+    said = partywall(plan_file(tmp_path, url, rate), "--out", tmp_path / "kept")
+    # On a host that is busy otherwise no second may be good, which is inconclusive.
+    assert said.returncode in (code, 3), said.stderr
+    assert "errors: none" in said.stdout
+    assert "transaction buy" in said.stdout
+    assert f"{MARKS[code]}  buy: rate at least" in said.stdout
+    labels = {row["label"] for row in pq.read_table(tmp_path / "kept" / "timings.parquet").to_pylist()}
+    assert labels == {"POST /login?${account}", "GET /item/${token}", "buy"}
+
+
+def test_what_only_the_agent_can_judge_is_told_by_the_plans_line(url, tmp_path):
+    file = plan_file(tmp_path, url, **{"token=([a-z0-9]+)": "token=(["})
+    said = partywall(file, "--out", tmp_path / "kept")
+    assert said.returncode == 2
+    assert f"{file}:9: users.buyer.init[1].http.extract.token" in said.stderr
+
+
+def test_options_that_a_plan_decides_are_refused_by_name(url, tmp_path):
+    said = partywall(plan_file(tmp_path, url), "--users", "5", "--rate", "3")
+    assert said.returncode == 2
+    assert "--users: this is the plan's to say" in said.stderr
+    assert "--rate: this is the plan's to say" in said.stderr
+
+
+def test_a_plan_is_checked_without_sending_anything(tmp_path):
+    file = plan_file(tmp_path, "http://127.0.0.1:1/")
+    said = partywall("check", file)
+    assert said.returncode == 0, said.stderr
+    assert "no mistakes" in said.stdout
+    file.write_text(file.read_text().replace("feed: people", "feed: peeple"))
+    said = partywall("check", file)
+    assert said.returncode == 2
+    assert "no feeder is called 'peeple' — did you mean people?" in said.stderr

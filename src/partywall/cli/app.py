@@ -12,9 +12,9 @@ from rich.console import Console
 
 from partywall import __version__, pipeline, units
 from partywall.cli import guard, show
+from partywall.cli import load as load_group
 from partywall.cli.kernel import PARAMETERS, KernelCommand, WorkDir, known, probe, stress
 from partywall.cli.live import Live, Steps
-from partywall.cli.load import load as load_command
 from partywall.cli.trace import report as report_trace
 from partywall.cli.trace import trace
 from partywall.cli.vm import vm
@@ -38,10 +38,10 @@ scenarios = typer.Typer(help="Check, list and describe scenarios.", no_args_is_h
 app.add_typer(scenarios, name="scenario")
 app.add_typer(vm, name="vm")
 app.add_typer(guard.app, name="guard")
+app.add_typer(load_group.app, name="load")
 app.command(cls=KernelCommand, context_settings=PARAMETERS)(probe)
 app.command(cls=KernelCommand, context_settings=PARAMETERS)(stress)
 app.command()(trace)
-app.command("load")(load_command)
 
 EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INCONCLUSIVE: Exit.INCONCLUSIVE}
 

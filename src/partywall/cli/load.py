@@ -1,39 +1,92 @@
-"""`partywall load`: virtual users against one URL, with a live view, a summary, and everything kept."""
+"""`partywall load`: virtual users against one URL or as a plan says, and checks of plans."""
 
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import secrets
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
+from typer.core import TyperGroup
 
 from partywall import __version__, pipeline, units
 from partywall.cli.kernel import Cpus, WorkDir
+from partywall.cli.load_view import View, conclude
 from partywall.errors import Exit, Problem, TrialError, UsageError
-from partywall.load.health import ADVICE, Doubt, Health, judge
+from partywall.load import plan as plans
+from partywall.load.compiling import program as compiled_plan
+from partywall.load.health import Health, judge
 from partywall.load.quick import USERS_OPEN, Quick, program
-from partywall.load.second import SECOND_NS, Second, Timing, histogram, longest_ns, merged
+from partywall.load.schema import json_schema
+from partywall.load.second import SECOND_NS, Second
 from partywall.load.session import Session, Setup
 from partywall.load.store import LoadDirectory
-from partywall.load.summary import SHARES, Summary, summarise
-from partywall.report.latency import quantiles
+from partywall.load.summary import Summary, summarise
+from partywall.load.thresholds import judge as judge_thresholds
+from partywall.load.thresholds import overall
+from partywall.model.finding import Outcome
+from partywall.model.load_plan import LoadPlan
 
-PRINT_EVERY_S = 5.0
-ERRORS_SHOWN = 8
-NAMES = {0.5: "p50", 0.9: "p90", 0.99: "p99", 0.999: "p99.9"}
+EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INCONCLUSIVE: Exit.INCONCLUSIVE}
+WITH_PLAN = ("target", "threads", "cpus", "seed", "out", "work_dir")
 
 
-def load(
-    url: Annotated[str, typer.Argument(help="What to ask, e.g. http://127.0.0.1:8080/")],
+class _Group(TyperGroup):
+    """`partywall load X` is `partywall load run X`, unless X is another command of the group."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Group,
+    help="Put a service under load with virtual users.\n\n"
+    "partywall load URL --users 100 --for 30s     the same request by many users ('run' may be left out)\n\n"
+    "partywall load plan.yaml                     users as a plan says, with thresholds\n\n"
+    "All options: partywall load run --help. Plans: docs/load-plan.md",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+PlanPath = Annotated[Path, typer.Argument(help="A plan file.", metavar="PLAN")]
+
+
+@app.command()
+def check(plan: PlanPath) -> int:
+    """Check a plan: all mistakes at once, with line, key and remedy. Sends nothing."""
+    console = Console()
+    loaded = plans.load(plan)
+    compiled = compiled_plan(loaded)
+    _say(console, f"{plan}: no mistakes")
+    for name, user in loaded.plan.users.items():
+        counts = f"{len(user.init)} steps of init, {len(user.actions)} of actions, {len(user.end)} of end"
+        _say(console, f"  {name} (weight {user.weight:g}): {counts}")
+    _say(console, f"  {_pacing_text(compiled['pacing'])}")
+    _say(console, f"  named: {', '.join(plans.labels_of(loaded.plan))}")
+    return Exit.HOLDS
+
+
+@app.command()
+def schema() -> int:
+    """Print the JSON Schema of plans, for editors."""
+    typer.echo(json.dumps(json_schema(), indent=2))
+    return Exit.HOLDS
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    target: Annotated[
+        str, typer.Argument(help="A URL to ask, e.g. http://127.0.0.1:8080/, or a plan (YAML).", metavar="URL|PLAN")
+    ],
     users: Annotated[
         int | None,
         typer.Option(
@@ -62,7 +115,9 @@ def load(
     connect_to: Annotated[
         str | None, typer.Option(help="Connect to ADDRESS:PORT or unix:PATH instead of the URL's host.")
     ] = None,
-    threads: Annotated[int, typer.Option(help="Threads of the generator.", min=1, max=256)] = 1,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of the generator; default 1, or the plan's.", min=1, max=256)
+    ] = None,
     cpus: Cpus = None,
     seed: Annotated[int, typer.Option(help="Seed of all chance.")] = 1,
     out: Annotated[
@@ -72,6 +127,9 @@ def load(
 ) -> int:
     """Put a service under load, and say whether the numbers are the service's or the generator's own.
 
+    With a plan (docs/load-plan.md) users do what it says, and its thresholds decide the exit code; of the options only
+    --threads, --cpus, --seed, --out and --work-dir go with it.
+
     Without --rate each of --users asks, waits for the answer, and asks again (closed model). With --rate requests are
     sent at their times whether or not earlier ones were answered (open model), and latency counts from when a request
     was meant to leave, so that a stalled service cannot hide behind a stalled generator; the raw one stands beside it.
@@ -80,42 +138,90 @@ def load(
     first byte, from when the request was handed over; body, from the first to the last byte; lateness, how late
     requests left that had a time to leave at.
 
-    Exit code: 0 measured, 3 measured but more than half of the seconds are doubtful, 5 nothing was answered.
+    Exit code: 0 measured and all thresholds hold, 1 one is violated, 3 more than half of the seconds are doubtful, 5
+    nothing was answered.
     """
-    if method != method.upper():
-        raise UsageError(Problem(f"{method!r} is no method", f"write {method.upper()}", key="--method"))
-    asked = Quick(
-        url=url,
-        for_ns=_duration("--for", for_),
-        users=users,
-        rate=rate,
-        poisson=poisson,
-        ramp_ns=_duration("--ramp", ramp),
-        think_ns=_duration("--think", think),
-        method=method,
-        headers=tuple(header or ()),
-        data=data,
-        data_file=data_file,
-        timeout_ns=_duration("--timeout", timeout),
-        keep_alive=not no_keep_alive,
-        verify=not insecure,
-        authorities=ca_file,
-        connect_to=connect_to,
-        redirects=redirects,
-    )
-    compiled = program(asked)
+    chosen = plans.load(Path(target)) if _is_plan(target) else None
+    if chosen is None:
+        if method != method.upper():
+            raise UsageError(Problem(f"{method!r} is no method", f"write {method.upper()}", key="--method"))
+        asked = Quick(
+            url=target,
+            for_ns=_duration("--for", for_),
+            users=users,
+            rate=rate,
+            poisson=poisson,
+            ramp_ns=_duration("--ramp", ramp),
+            think_ns=_duration("--think", think),
+            method=method,
+            headers=tuple(header or ()),
+            data=data,
+            data_file=data_file,
+            timeout_ns=_duration("--timeout", timeout),
+            keep_alive=not no_keep_alive,
+            verify=not insecure,
+            authorities=ca_file,
+            connect_to=connect_to,
+            redirects=redirects,
+        )
+        job = Job(target, program(asked))
+    else:
+        _no_others(context)
+        job = Job(f"{chosen.plan.name} ({target})", compiled_plan(chosen), chosen)
     pipeline.check_folder(work_dir)
-    name = f"load-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    setup = Setup(name=name, cpus=_cpus(cpus), threads=threads, seed=seed, work_root=work_dir)
-    return carry_out(Console(), compiled, setup, out or Path("runs") / name, title=url)
+    name = f"{job.name}-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    setup = Setup(name=name, cpus=_cpus(cpus), threads=threads or job.threads, seed=seed, work_root=work_dir)
+    return carry_out(Console(), job, setup, out or Path("runs") / name)
 
 
-def carry_out(console: Console, compiled: Mapping[str, Any], setup: Setup, out: Path, title: str) -> int:
+def _is_plan(target: str) -> bool:
+    """A file that is there, or a name that only a file can have."""
+    return "://" not in target and (target.endswith((".yaml", ".yml")) or Path(target).exists())
+
+
+def _no_others(context: typer.Context) -> None:
+    """UsageError for options that say what a plan says itself."""
+    given = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in WITH_PLAN
+        and parameter.name in context.params
+        and (source := context.get_parameter_source(parameter.name)) is not None
+        and source.name == "COMMANDLINE"
+    ]
+    if given:
+        raise UsageError(*(Problem("this is the plan's to say", "write it there", key=option) for option in given))
+
+
+@dataclass(frozen=True)
+class Job:
+    """A load to be carried out. title: what it is called on a terminal; plan: where the program came from, if any."""
+
+    title: str
+    program: Mapping[str, Any]
+    plan: plans.Loaded | None = None
+
+    @property
+    def name(self) -> str:
+        return "load" if self.plan is None else f"load-{self.plan.plan.name}"
+
+    @property
+    def threads(self) -> int:
+        return (self.plan.plan.threads if self.plan else None) or 1
+
+    @property
+    def asked(self) -> LoadPlan | None:
+        return self.plan.plan if self.plan else None
+
+
+def carry_out(console: Console, job: Job, setup: Setup, out: Path) -> int:
     """Runs a program, shows it live, keeps it, and shows what it found."""
-    with pipeline.terminated_as_interrupt(), Session(compiled, setup) as session:
+    with pipeline.terminated_as_interrupt(), _session(job, setup) as session:
         about = {
             "partywall": __version__,
-            "program": compiled,
+            "title": job.title,
+            "plan": job.asked.model_dump(mode="json", by_alias=True, exclude_defaults=True) if job.asked else None,
+            "program": job.program,
             "started": session.started,
             "counters": session.monitor.counters,
             "cpus": setup.cpus,
@@ -126,15 +232,32 @@ def carry_out(console: Console, compiled: Mapping[str, Any], setup: Setup, out: 
         seconds: list[Second] = []
         healths: list[Health] = []
         try:
-            _follow(console, session, directory, seconds, healths, title)
+            _follow(console, session, directory, seconds, healths, job.title)
         finally:
             directory.finish(session.started["labels"], session.monitor.counters, session.monitor.readings)
         summary = summarise(seconds, healths, session.begin_ns, session.stages_ns)
-        _conclude(console, summary, session.started, title)
-    console.print(f"kept in {out}", highlight=False, markup=False, soft_wrap=True)
+        outcome = _judge(console, job, summary, session.started)
+    _say(console, f"kept in {out}")
     if not summary.responses:
-        raise TrialError(f"{title}: no request was answered; the errors above say why")
-    return Exit.HOLDS if summary.good * 2 >= summary.seconds else Exit.INCONCLUSIVE
+        raise TrialError(f"{job.title}: no request was answered; the errors above say why")
+    return EXITS[outcome]
+
+
+def _session(job: Job, setup: Setup) -> Session:
+    """A prepared load; what the agent finds wrong with a plan is told by the plan's lines."""
+    try:
+        return Session(job.program, setup)
+    except UsageError as error:
+        if job.plan is None:
+            raise
+        raise UsageError(*(plans.locate(job.plan, str(problem)) for problem in error.problems)) from None
+
+
+def _judge(console: Console, job: Job, summary: Summary, started: Mapping[str, Any]) -> Outcome:
+    asked = job.asked
+    kept = judge_thresholds(asked.thresholds if asked else (), summary, started["labels"])
+    conclude(console, summary, started, job.title, kept)
+    return overall(kept, summary, asked.good_seconds if asked else 0.5)
 
 
 def _follow(
@@ -145,7 +268,7 @@ def _follow(
     healths: list[Health],
     title: str,
 ) -> None:
-    view = _View(console, session, title)
+    view = View(console, session, title)
     with view:
         for second in session.run():
             if second is not None:
@@ -157,154 +280,16 @@ def _follow(
             view.show(seconds, healths)
 
 
-class _View:
-    """The last seconds of a load, on a terminal four times a second; elsewhere a line now and then."""
-
-    def __init__(self, console: Console, session: Session, title: str) -> None:
-        self._console = console
-        self._session = session
-        self._title = title
-        self._printed = 0.0
-        self._live = Live(console=console, refresh_per_second=4, transient=True, auto_refresh=False)
-
-    def __enter__(self) -> None:
-        self._printed = time.monotonic()
-        if self._console.is_terminal:
-            self._live.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-
-    def show(self, seconds: Sequence[Second], healths: Sequence[Health]) -> None:
-        now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        left_ns = max(0, self._session.begin_ns + self._session.stages_ns - now_ns)
-        left = f"{units.format_duration(round(left_ns / 1e9) * 1e9)} left" if left_ns > 5e8 else "ending"
-        if self._console.is_terminal:
-            self._live.update(self._table(seconds, healths, left), refresh=True)
-        elif seconds and time.monotonic() - self._printed >= PRINT_EVERY_S:
-            self._printed = time.monotonic()
-            self._console.print(
-                f"{_line(seconds[-1], healths[-1])} · {left}", highlight=False, markup=False, soft_wrap=True
-            )
-
-    def _table(self, seconds: Sequence[Second], healths: Sequence[Health], left: str) -> Group:
-        table = Table("", "users", "requests/s", "p50", "p90", "p99", "raw p99", "errors", "generator", box=None)
-        for number in range(max(0, len(seconds) - 8), len(seconds)):
-            table.add_row(*_row(number, seconds[number], healths[number]))
-        return Group(Text(f"{self._title} · {left}", style="bold"), table)
-
-
-def _row(number: int, second: Second, health: Health) -> tuple[str, ...]:
-    timing = _total(second)
-    raw = quantiles(histogram(timing.raw), (0.99,))
-    tops = [units.format_duration(at) for at in quantiles(histogram(timing.corrected), (0.5, 0.9, 0.99))]
-    errors = sum(second.errors.values())
-    return (
-        f"{number + 1}",
-        str(second.users),
-        units.format_number(sum(second.statuses.values()) / second.length_s),
-        *(tops or ["-"] * 3),
-        units.format_duration(raw[0]) if raw else "-",
-        str(errors) if errors else "",
-        _verdict(health),
+def _pacing_text(pacing: Mapping[str, Any]) -> str:
+    model, said = next(iter(pacing.items()))
+    stages = ", ".join(
+        f"{stage['to']:g} in {units.format_duration(stage['for_ns'])}" for stage in said["stages"] if stage["for_ns"]
     )
+    return f"{model}, {'users' if model == 'closed' else 'arrivals a second'}: {stages}"
 
 
-def _line(second: Second, health: Health) -> str:
-    timing = _total(second)
-    tops = quantiles(histogram(timing.corrected), (0.5, 0.99))
-    shown = f"p50 {units.format_duration(tops[0])} p99 {units.format_duration(tops[1])}" if tops else "no answer"
-    rate = units.format_number(sum(second.statuses.values()) / second.length_s)
-    errors = sum(second.errors.values())
-    return f"{second.users} users · {rate}/s · {shown} · {errors} errors · {_verdict(health)}"
-
-
-def _verdict(health: Health) -> str:
-    if health.good:
-        return "good"
-    return "doubtful: " + ", ".join(f"{ADVICE[doubt][0]} ({figure})" for doubt, figure in health.doubts.items())
-
-
-def _total(second: Second) -> Timing:
-    total = Timing()
-    for timing in merged([second]).values():
-        total.merge(timing)
-    return total
-
-
-def _conclude(console: Console, summary: Summary, started: Mapping[str, Any], title: str) -> None:
-    spread = (
-        ""
-        if summary.rate_deviation is None
-        else f" (seconds vary by ±{units.format_number(summary.rate_deviation, 2)})"
-    )
-    lines = [
-        f"{title}: {summary.responses} responses in {units.format_duration(summary.length_s * 1e9)}: "
-        f"{units.format_number(summary.rate)}/s{spread}; "
-        f"{units.format_bytes(summary.received_bytes)} received, {units.format_bytes(summary.sent_bytes)} sent",
-        *(
-            f"{origin['name']}: {origin['protocol']} at {', '.join(origin['addresses'])}"
-            for origin in started["origins"]
-        ),
-    ]
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(_latencies(summary, started["labels"]))
-    _print_errors(console, summary, started["labels"])
-    _print_health(console, summary)
-
-
-def _latencies(summary: Summary, labels: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table("", "mean", "sd", *(NAMES[share] for share in SHARES), "longest", box=None)
-    for column in table.columns:
-        column.no_wrap = True
-    for label, timing in sorted(summary.timings.items()):
-        name = labels[label]["name"] if len(summary.timings) > 1 else "response"
-        table.add_row(name, _shown(timing.mean_ns), _shown(timing.deviation_ns), *_tops(timing.corrected))
-        for what, counts in (("raw", timing.raw), ("first byte", timing.first_byte), ("body", timing.body)):
-            if counts:
-                table.add_row(f"  {what}", "", "", *_tops(counts))
-    for what, found in (("connecting", summary.connect), ("TLS", summary.tls), ("lateness", summary.lateness)):
-        if found:
-            table.add_row(what, "", "", *_tops(found))
-    return table
-
-
-def _tops(counts: Mapping[int, int]) -> list[str]:
-    found: list[float | None] = list(quantiles(histogram(counts), SHARES))
-    return [_shown(value) for value in [*(found or [None] * len(SHARES)), longest_ns(counts)]]
-
-
-def _shown(value: float | None) -> str:
-    return "-" if value is None else units.format_duration(value)
-
-
-def _print_errors(console: Console, summary: Summary, labels: Sequence[Mapping[str, Any]]) -> None:
-    if not summary.errors:
-        console.print("errors: none")
-        return
-    ordered = sorted(summary.errors.items(), key=lambda pair: -pair[1])
-    for error, count in ordered[:ERRORS_SHOWN]:
-        where = f" of {labels[error.label]['name']}" if error.label is not None else ""
-        detail = f" {error.detail}" if error.detail else ""
-        text = f"error: {count} × {error.kind.replace('_', ' ')}{detail}{where}"
-        console.print(text, style="red", highlight=False, markup=False, soft_wrap=True)
-    if len(ordered) > ERRORS_SHOWN:
-        console.print(f"… and {len(ordered) - ERRORS_SHOWN} other kinds", highlight=False)
-
-
-def _print_health(console: Console, summary: Summary) -> None:
-    doubtful = summary.seconds - summary.good
-    if not doubtful:
-        text = f"generator: good in all {summary.seconds} seconds; these are the service's numbers"
-        console.print(text, highlight=False, soft_wrap=True)
-        return
-    whose = "the generator's own" if doubtful * 2 > summary.seconds else "the service's, but for those seconds"
-    text = f"generator: doubtful in {doubtful} of {summary.seconds} seconds; these numbers are {whose}"
-    console.print(text, style="yellow", highlight=False, soft_wrap=True)
-    for doubt, count in sorted(summary.doubtful.items(), key=lambda pair: -pair[1]):
-        what, remedy = ADVICE[Doubt(doubt)]
-        console.print(f"  {count} s: {what}; {remedy}", highlight=False, markup=False, soft_wrap=True)
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _duration(option: str, text: str) -> int:

@@ -73,9 +73,12 @@ class Document:
         return next((self.lines[path[:end]] for end in range(len(path), -1, -1) if path[:end] in self.lines), None)
 
 
-def decode(raw: bytes, file: str) -> Document:
-    """Bytes of a file to a Document. Raises UsageError when nothing can be made of them."""
-    text = _text(raw, file)
+def decode(raw: bytes, file: str, *, larger: int = 1) -> Document:
+    """Bytes of a file to a Document. Raises UsageError when nothing can be made of them.
+
+    larger: how many times a scenario's bounds on bytes and values the file may have.
+    """
+    text = _text(raw, file, larger * BYTES_MAX)
     yaml = YAML(typ="safe", pure=True)
     yaml.Composer = _Composer
     try:
@@ -88,7 +91,7 @@ def decode(raw: bytes, file: str) -> Document:
         ) from None
     if root is None:
         raise UsageError(Problem("the file is empty", "see docs/scenario.md for a scenario to start from", file))
-    walk = _Walk(file, yaml)
+    walk = _Walk(file, yaml, larger * VALUES_MAX)
     return Document(walk.value(root, ()), walk.lines, tuple(walk.problems), frozenset(walk.spoiled))
 
 
@@ -106,10 +109,10 @@ def one_line(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
-def _text(raw: bytes, file: str) -> str:
-    if len(raw) > BYTES_MAX:
+def _text(raw: bytes, file: str, bytes_max: int) -> str:
+    if len(raw) > bytes_max:
         raise UsageError(
-            Problem(f"{len(raw)} bytes are too long for a scenario", f"keep it under {BYTES_MAX} bytes", file)
+            Problem(f"{len(raw)} bytes are too long for such a file", f"keep it under {bytes_max} bytes", file)
         )
     try:
         text = raw.decode("utf-8-sig")
@@ -163,6 +166,7 @@ class _Walk:
 
     file: str
     yaml: Any
+    values_max: int = VALUES_MAX
     lines: dict[Path, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     spoiled: set[Path] = field(default_factory=set)
@@ -171,8 +175,8 @@ class _Walk:
     def value(self, node: Node, path: Path) -> Any:
         self.lines.setdefault(path, node.start_mark.line + 1)
         self.count += 1
-        if len(path) > DEPTH_MAX or self.count > VALUES_MAX:
-            message = f"more than {VALUES_MAX} values or {DEPTH_MAX} levels once aliases are followed"
+        if len(path) > DEPTH_MAX or self.count > self.values_max:
+            message = f"more than {self.values_max} values or {DEPTH_MAX} levels once aliases are followed"
             remedy = "repeat less: an alias (*name) copies all that its anchor (&name) holds"
             raise UsageError(Problem(message, remedy, self.file, node.start_mark.line + 1))
         if isinstance(node, MappingNode):

@@ -8,8 +8,9 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
+import types
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -79,12 +80,15 @@ class Mistake(NamedTuple):
     remedy: str = ""
 
 
-def explain(error: ValidationError, data: Any, base: Path = ()) -> list[Mistake]:
-    """One mistake a place. data: what was validated; base: where in the file that stands."""
+Form = type[BaseModel]
+
+
+def explain(error: ValidationError, data: Any, base: Path = (), form: Form = Scenario) -> list[Mistake]:
+    """One mistake a place. data: what was validated; base: where in the file that stands; form: the file's format."""
     places: dict[Path, list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):
         places.setdefault(_place(details, data), []).append(details)
-    mistakes = [_translate((*base, *path), path, _first(found), data) for path, found in places.items()]
+    mistakes = [_translate((*base, *path), path, _first(found), data, form) for path, found in places.items()]
     misspelt = {meant(mistake) for mistake in mistakes}
     return [mistake for mistake in mistakes if mistake.path not in misspelt]  # not missing, only misspelt
 
@@ -116,11 +120,12 @@ def shown(value: Any) -> str:
     return text if text is not None and len(text) <= 60 else f"{str(text)[:57]}…"
 
 
-def model_at(path: Path) -> type[BaseModel] | None:
+def model_at(path: Path, form: Form = Scenario) -> type[BaseModel] | None:
     """The part of the format that holds the keys at a place."""
-    annotation: Any = Scenario
+    annotation: Any = form
     for part in path:
         model = model_in(annotation)
+        annotation = _bare(annotation)
         if model is not None:
             found = field_of(model, str(part))
             if found is None:
@@ -133,6 +138,14 @@ def model_at(path: Path) -> type[BaseModel] | None:
         else:
             return None
     return model_in(annotation)
+
+
+def _bare(annotation: Any) -> Any:
+    """`tuple[X, ...]` of `tuple[X, ...] | None`."""
+    if get_origin(annotation) not in (Union, types.UnionType, Annotated):
+        return annotation
+    bare = [_bare(arg) for arg in get_args(annotation)]
+    return next((arg for arg in bare if get_origin(arg) in (dict, tuple)), annotation)
 
 
 def _place(details: ErrorDetails, data: Any) -> Path:
@@ -169,16 +182,16 @@ def _first(found: list[ErrorDetails]) -> ErrorDetails:
     return typed[0] if len(found) > 1 and typed else found[0]
 
 
-def _translate(path: Path, inner: Path, details: ErrorDetails, data: Any) -> Mistake:  # noqa: PLR0911  one for each kind
+def _translate(path: Path, inner: Path, details: ErrorDetails, data: Any, form: Form) -> Mistake:  # noqa: PLR0911  one for each kind
     kind, context = details["type"], details.get("ctx", {})
     value = (
         details["input"] if kind in ("missing", "extra_forbidden") or "[key]" in details["loc"] else _at(data, inner)
     )
     name = next((part for part in reversed(path) if isinstance(part, str)), "the file")
     if kind == "missing":
-        return Mistake(path, f"the key {name!r} is missing", _purpose(path, name))
+        return Mistake(path, f"the key {name!r} is missing", _purpose(path, name, form))
     if kind == "extra_forbidden":
-        return _unknown_key(path, name)
+        return _unknown_key(path, name, form)
     if "[key]" in details["loc"] or kind == "string_pattern_mismatch":
         return Mistake(path, f"{shown(value)} cannot be a name", NAME_RULE)
     if kind == "string_too_long":
@@ -222,8 +235,8 @@ def _bound(path: Path, bound: Any) -> str:
     return f"{bound // 10**6}ms" if is_duration else str(bound)
 
 
-def _purpose(path: Path, name: str) -> str:
-    model = model_at(path[:-1])
+def _purpose(path: Path, name: str, form: Form) -> str:
+    model = model_at(path[:-1], form)
     found = field_of(model, name) if model else None
     if path == ("partywall",):
         return "add partywall: 1, the version of the format"
@@ -231,14 +244,14 @@ def _purpose(path: Path, name: str) -> str:
     return f"add {name}: …" + (f" ({said})" if said else "")
 
 
-def _unknown_key(path: Path, name: str) -> Mistake:
+def _unknown_key(path: Path, name: str, form: Form) -> Mistake:
     message = f"the key {shown(name)} is not known here"
-    model = model_at(path[:-1])
+    model = model_at(path[:-1], form)
     known = [info.alias or field for field, info in model.model_fields.items()] if model else []
     close = difflib.get_close_matches(name.lower().replace("-", "_"), known, 1)
     if close:
         return Mistake(path, message, f"did you mean {close[0]}?")
-    if elsewhere := _elsewhere(path, name):
+    if elsewhere := _elsewhere(path, name, form):
         return Mistake(path, message, f"it belongs to {elsewhere}")
     other = OTHER_WORDS.get(name.lower())
     if other and (other in known or " " in other):
@@ -246,11 +259,11 @@ def _unknown_key(path: Path, name: str) -> Mistake:
     return Mistake(path, message, f"known keys are {', '.join(known)}")
 
 
-def _elsewhere(path: Path, name: str) -> str:
+def _elsewhere(path: Path, name: str, form: Form) -> str:
     """Where the key would be right: a group of keys below, beside or above the place it was found at."""
     holders = [path[:end] for end in range(len(path) - 1, -1, -1)]
     for holder in holders:
-        model = model_at(holder)
+        model = model_at(holder, form)
         for key, info in (model.model_fields if model else {}).items():
             below = model_in(info.annotation)
             if below and field_of(below, name):

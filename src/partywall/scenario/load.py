@@ -14,18 +14,15 @@ from importlib import resources
 from pathlib import Path as FilePath
 from typing import Any
 
-from pydantic import ValidationError
-
 from partywall import units
 from partywall.agent.catalogue import Catalogue, shipped
 from partywall.errors import Problem, UsageError
 from partywall.model.scenario import Scenario
 from partywall.scenario import papers
 from partywall.scenario.check import check, check_parts
-from partywall.scenario.decode import BYTES_MAX, Document, Path, decode, key_text, one_line
-from partywall.scenario.explain import Mistake, did_you_mean, explain, holds, meant
-
-_REMOVALS_MAX = 50
+from partywall.scenario.decode import BYTES_MAX, Document, Path, decode, key_text
+from partywall.scenario.explain import Mistake, did_you_mean
+from partywall.scenario.form import follows, problem, validate
 
 # Put in place of required keys that are wrong, so that the rest can be checked; a wrong scenario is never given out.
 _STAND_INS: dict[str, Any] = {"partywall": 1, "name": "unnamed"}
@@ -33,13 +30,13 @@ _STAND_INS: dict[str, Any] = {"partywall": 1, "name": "unnamed"}
 
 def load(path: str | FilePath, catalogue: Catalogue | None = None) -> Scenario:
     """Reads and checks a scenario file. Raises UsageError with all of its problems."""
-    return _loads(_read(FilePath(path)), str(path), catalogue)
+    return _loads(read(FilePath(path)), str(path), catalogue)
 
 
 def text(path: FilePath) -> str:
     """A scenario file's text as it stands, whatever it says. Raises UsageError if it is no text."""
     try:
-        return _read(path).decode("utf-8-sig")
+        return read(path).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UsageError(Problem("this is no UTF-8 text", "give the path of a scenario file", str(path))) from None
 
@@ -85,22 +82,21 @@ def _exists(path: FilePath) -> bool:
         return False
 
 
-def _read(path: FilePath) -> bytes:
+def read(path: FilePath, what: str = "scenario", *, larger: int = 1) -> bytes:
     """At most a byte more than is allowed is read; a FIFO or device could otherwise be read for ever."""
+    remedy = f"give the path of a {what} file"
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            what = "a directory" if path.is_dir() else "not a regular file"
-            raise UsageError(Problem(f"this is {what}", "give the path of a scenario file", str(path)))
+            found = "a directory" if path.is_dir() else "not a regular file"
+            raise UsageError(Problem(f"this is {found}", remedy, str(path)))
         with path.open("rb") as file:
-            return file.read(BYTES_MAX + 1)
+            return file.read(larger * BYTES_MAX + 1)
     except OSError as error:
         raise UsageError(
             Problem(f"cannot be read: {error.strerror or error}", "check the path and its permissions", str(path))
         ) from None
     except ValueError as error:
-        raise UsageError(
-            Problem(f"cannot be read: {error}", "give the path of a scenario file", repr(str(path))[:200])
-        ) from None
+        raise UsageError(Problem(f"cannot be read: {error}", remedy, repr(str(path))[:200])) from None
 
 
 def _loads(raw: bytes, file: str, catalogue: Catalogue | None) -> Scenario:
@@ -112,31 +108,26 @@ def _loads(raw: bytes, file: str, catalogue: Catalogue | None) -> Scenario:
             Problem(f"a scenario is keys with values, not {what}", "begin with partywall: 1", file, document.line(())),
         )
     mistakes, scenario = _build(document, catalogue or shipped())
-    problems = [*document.problems, *(_problem(mistake, document, file) for mistake in mistakes)]
+    problems = [*document.problems, *(problem(mistake, document, file) for mistake in mistakes)]
     if problems or scenario is None:
-        raise UsageError(*sorted(problems, key=lambda problem: problem.line or 0))
+        raise UsageError(*sorted(problems, key=lambda found: found.line or 0))
     return scenario
-
-
-def _problem(mistake: Mistake, document: Document, file: str) -> Problem:
-    return Problem(
-        one_line(mistake.message), one_line(mistake.remedy), file, document.line(mistake.path), key_text(mistake.path)
-    )
 
 
 def _build(document: Document, catalogue: Catalogue) -> tuple[list[Mistake], Scenario | None]:
     """The scenario, and what is wrong with it. Where the form is wrong, the rest is checked as far as it can be."""
     data = copy.deepcopy(document.data)
     mistakes = _spell_out(data)
-    scenario, malformed = _validate(data, document, {mistake.path for mistake in mistakes})
+    told = {mistake.path for mistake in mistakes}
+    scenario, malformed = validate(Scenario, data, document, told, _STAND_INS, _spell_out)
     mistakes += malformed
     if scenario is None:
         return mistakes, None
     if not mistakes and not document.problems:
         return check(scenario, catalogue), scenario
-    told = document.spoiled | {mistake.path for mistake in mistakes}
+    known = document.spoiled | {mistake.path for mistake in mistakes}
     return mistakes + [
-        found for found in check_parts(scenario, catalogue) if _is_news(found.path, told, document.lines)
+        found for found in check_parts(scenario, catalogue) if _is_news(found.path, known, document.lines)
     ], scenario
 
 
@@ -146,77 +137,12 @@ def _is_news(path: Path, told: AbstractSet[Path], present: Container[Path]) -> b
     What touches the place of another follows from it; so does what is missed in a part that has another mistake (the
     key may be there, misspelt), and a goal's name that is not found where a whole part was told to be wrong.
     """
-    if _follows(path, told):
+    if follows(path, told):
         return False
     if path[0] == "goals" and any(len(other) <= 2 for other in told):
         return False
     missed = len(path) <= 2 or path not in present
     return not (missed and any(other[:2] == path[:2] for other in told))
-
-
-def _validate(
-    data: dict[str, Any], document: Document, told: AbstractSet[Path]
-) -> tuple[Scenario | None, list[Mistake]]:
-    """Validates; where that fails takes away what is wrong and goes on, so that one mistake does not hide another."""
-    known = set(document.spoiled | told)
-    found: list[Mistake] = []
-    for _ in range(_REMOVALS_MAX):
-        try:
-            return Scenario.model_validate(data), found
-        except ValidationError as error:
-            mistakes = _innermost(explain(error, data))
-        found += [mistake for mistake in mistakes if not _follows(mistake.path, known)]
-        known |= {mistake.path for mistake in mistakes}
-        repaired = [_rename(data, document, mistake) or _remove(data, mistake.path) for mistake in reversed(mistakes)]
-        if not all(repaired):
-            break
-        found += [mistake for mistake in _spell_out(data) if not _follows(mistake.path, known)]
-    return None, found
-
-
-def _rename(data: Any, document: Document, mistake: Mistake) -> bool:
-    """Takes a misspelt key for the one that was meant, so that what it holds is checked too."""
-    right = meant(mistake)
-    if right is None:
-        return False
-    holder = data
-    for part in right[:-1]:
-        holder = holder[part]
-    if right[-1] in holder:
-        return False
-    holder[right[-1]] = holder.pop(mistake.path[-1])
-    size = len(right)
-    document.lines.update(
-        {right + path[size:]: line for path, line in document.lines.items() if path[:size] == mistake.path}
-    )
-    return True
-
-
-def _innermost(mistakes: list[Mistake]) -> list[Mistake]:
-    """A list whose only item is wrong is also called too short; the item says it all."""
-    paths = [mistake.path for mistake in mistakes]
-    return [m for m in mistakes if not any(len(p) > len(m.path) and p[: len(m.path)] == m.path for p in paths)]
-
-
-def _follows(path: Path, known: AbstractSet[Path]) -> bool:
-    """Whether a mistake is the consequence of one already told, at its place, above or below it."""
-    return any(path[: len(other)] == other or other[: len(path)] == path for other in known if other and path)
-
-
-def _remove(data: Any, path: Path) -> bool:
-    """Takes the key at `path` away, or if it is one that is missing, what should have held it."""
-    if len(path) == 1 and path[0] in _STAND_INS:
-        data[path[0]] = _STAND_INS[str(path[0])]
-        return True
-    holder = data
-    for depth, part in enumerate(path):
-        if not holds(holder, part):
-            return _remove(data, path[: min(depth, len(path) - 1)]) if depth and len(path) > 1 else False
-        if depth == len(path) - 1:
-            del holder[part]
-            return True
-        holder = holder[part]
-    return False
 
 
 def _spell_out(data: dict[str, Any]) -> list[Mistake]:

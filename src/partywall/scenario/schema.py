@@ -38,7 +38,7 @@ WRITTEN: dict[Any, dict[str, str]] = {
 def json_schema(catalogue: Catalogue | None = None) -> dict[str, Any]:
     """The schema as a value; `schema/scenario.schema.json` is this, checked in."""
     kernels = catalogue or shipped()
-    schema = Scenario.model_json_schema(by_alias=True, schema_generator=_Generator)
+    schema = Scenario.model_json_schema(by_alias=True, schema_generator=AsWritten)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "Partywall scenario"
     _add_kernels(schema["$defs"]["Victim"], "probe", kernels)
@@ -46,7 +46,7 @@ def json_schema(catalogue: Catalogue | None = None) -> dict[str, Any]:
     return schema
 
 
-class _Generator(GenerateJsonSchema):
+class AsWritten(GenerateJsonSchema):
     """Shows durations, sizes and shares as people write them, not as the numbers they become."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:

@@ -1,0 +1,215 @@
+"""From a checked plan to the load program that the agent carries out: pure but for the files that the plan names.
+
+The program's keys follow the plan's, so that what the agent finds wrong can be told by line (`plan.locate`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
+
+from partywall.load.plan import Loaded, label_of, think_times
+from partywall.model.load_plan import (
+    Body,
+    Check,
+    Closed,
+    Compress,
+    Extract,
+    Feeder,
+    Http,
+    LoadPlan,
+    Open,
+    Part,
+    Step,
+    Think,
+    User,
+)
+
+Json = dict[str, Any]
+HIGHEST = 2**63 - 1
+
+
+def program(loaded: Loaded) -> Json:
+    """The load program; its files are named by their whole paths."""
+    plan, folder = loaded.plan, loaded.folder
+    return {
+        "kinds": [_kind(name, user, plan, folder) for name, user in plan.users.items()],
+        "pacing": _pacing(plan),
+        "feeders": {name: _feeder(feeder, folder) for name, feeder in plan.feeders.items()},
+        "connections": {
+            "keep_alive": plan.connections.keep_alive,
+            "across_iterations": plan.connections.across_iterations,
+            "connect_timeout_ns": plan.connections.connect_timeout,
+            "protocol": plan.connections.protocol,
+            "local_addresses": list(plan.connections.from_addresses),
+        },
+        "addresses": {place.lower(): list(to) for place, to in plan.connections.to.items()},
+        "tls": {
+            "verify": plan.tls.verify,
+            "resume": plan.tls.resume,
+            "authorities_pem": None
+            if plan.tls.authorities is None
+            else (folder / plan.tls.authorities).read_text(encoding="ascii", errors="replace"),
+        },
+        "grace_ns": plan.grace,
+    }
+
+
+def _pacing(plan: LoadPlan) -> Json:
+    if plan.closed is not None:
+        closed: Json = {"stages": _stages(plan.closed, plan.closed.users)}
+        return {"closed": closed if plan.closed.every is None else closed | {"every_ns": plan.closed.every}}
+    if plan.open is None:
+        raise ValueError("a plan that was checked has a pacing")
+    stages = _stages(plan.open, plan.open.rate)
+    return {"open": {"arrivals": plan.open.arrivals, "stages": stages, "users_max": plan.open.users_max}}
+
+
+def _stages(pacing: Closed | Open, level: float | None) -> list[Json]:
+    if pacing.stages:
+        return [{"to": stage.to, "for_ns": stage.for_} for stage in pacing.stages]
+    top = float(level or 0)
+    ends = ((top, pacing.ramp_up), (top, pacing.hold), (0.0, pacing.ramp_down))
+    # The first stage stands even if it takes no time: it is the jump from none.
+    return [{"to": to, "for_ns": ns} for number, (to, ns) in enumerate(ends) if ns or number == 0]
+
+
+def _kind(name: str, user: User, plan: LoadPlan, folder: Path) -> Json:
+    def steps(found: Sequence[Step]) -> list[Json]:
+        return [_step(step, plan, folder) for step in found]
+
+    return {
+        "name": name,
+        "weight": user.weight,
+        "variables": dict(user.variables),
+        "cookies": user.cookies,
+        "init": steps(user.init),
+        "actions": steps(user.actions),
+        "end": steps(user.end),
+    }
+
+
+def _step(step: Step, plan: LoadPlan, folder: Path) -> Json:  # noqa: PLR0911 - one for each kind
+    def steps(found: Sequence[Step]) -> list[Json]:
+        return [_step(below, plan, folder) for below in found]
+
+    if step.http:
+        return {"http": _http(step.http, plan, folder)}
+    if step.think:
+        return {"think": _think(step.think, folder)}
+    if step.compress:
+        return {"compress": _compress(step.compress)}
+    if step.repeat:
+        return {"repeat": {"times": step.repeat.times, "steps": steps(step.repeat.steps)}}
+    if step.transaction:
+        return {"transaction": {"name": step.transaction.name, "steps": steps(step.transaction.steps)}}
+    if step.choose:
+        return {"choose": [{"weight": branch.weight, "steps": steps(branch.steps)} for branch in step.choose]}
+    return {"feed": {"feeder": step.feed}}
+
+
+def _compress(compress: Compress) -> Json:
+    return {"name": compress.name, "file_bytes": compress.size, "level": compress.level}
+
+
+def _think(think: Think, folder: Path) -> Json:
+    if think.uniform:
+        return {"uniform": {"from_ns": think.uniform[0], "to_ns": think.uniform[1]}}
+    if think.exponential is not None:
+        return {"exponential": {"mean_ns": think.exponential}}
+    if think.log_normal:
+        return {"log_normal": {"median_ns": think.log_normal.median, "sigma": think.log_normal.sigma}}
+    if think.file is not None:
+        return {"any_of_ns": think_times(folder / think.file)}
+    return {"constant_ns": think.constant}
+
+
+def _http(http: Http, plan: LoadPlan, folder: Path) -> Json:
+    content, content_type = _body(http.body, folder)
+    given = {name.lower() for name in http.headers}
+    own = {} if content_type is None or "content-type" in given else {"Content-Type": content_type}
+    return {
+        "name": label_of(http),
+        "method": http.method,
+        "url": whole_url(http.url, plan.base),
+        "headers": [{"name": name, "value": value} for name, value in (http.headers | own).items()],
+        "body": content,
+        "timeout_ns": http.timeout,
+        "redirects": http.redirects,
+        "extract": [_extract(name, extract) for name, extract in http.extract.items()],
+        "checks": [_check(check) for check in http.checks],
+    }
+
+
+def whole_url(url: str, base: str | None) -> str:
+    """A URL as it is sent: what begins with / is below the base's host, as a browser has it."""
+    return urljoin(base, url) if base is not None and url.startswith("/") else url
+
+
+def _body(body: Body | None, folder: Path) -> tuple[Json | None, str | None]:  # noqa: PLR0911 - one for each kind
+    """(what is sent, the content type that goes with it if nobody gives one)."""
+    if body is None:
+        return None, None
+    if body.json_ is not None:
+        return {"text": json.dumps(body.json_, ensure_ascii=False)}, "application/json"
+    if body.base64 is not None:
+        return {"base64": body.base64}, None
+    if body.file is not None:
+        return {"file": str(folder / body.file)}, None
+    if body.form is not None:
+        return {"form": [{"name": name, "value": value} for name, value in body.form.items()]}, None
+    if body.multipart is not None:
+        return {"multipart": [_part(name, part, folder) for name, part in body.multipart.items()]}, None
+    return {"text": body.text}, None
+
+
+def _part(name: str, part: Part, folder: Path) -> Json:
+    content = {"text": part.text} if part.file is None else {"file": str(folder / part.file)}
+    return {"name": name, "content": content, "content_type": part.content_type}
+
+
+def _extract(name: str, extract: Extract) -> Json:
+    source: Json
+    if extract.regex is not None:
+        source = {"regex": extract.regex}
+    elif extract.json_ is not None:
+        source = {"json_path": extract.json_}
+    elif extract.css is not None:
+        source = {"css": {"selector": extract.css, "attribute": extract.attribute}}
+    else:
+        source = {"header": extract.header}
+    return {"into": name, "from": source, "pick": extract.pick, "default": extract.default}
+
+
+def _check(check: Check) -> Json:
+    makers: Mapping[str, Callable[[Any], Any]] = {
+        "status": lambda found: dict(
+            zip(("from", "to"), found if isinstance(found, tuple) else (found,) * 2, strict=True)
+        ),
+        "contains": str,
+        "lacks": str,
+        "matches": str,
+        "header": lambda found: {"name": found.name, "contains": found.contains},
+        "json_": lambda found: {"path": found.path, "equals": found.equals},
+        "size": lambda found: {"from": found.least, "to": HIGHEST if found.most is None else found.most},
+        "within": int,
+    }
+    names = {"json_": "json_path", "size": "body_bytes", "within": "within_ns"}
+    key = next(key for key in makers if getattr(check, key) is not None)
+    return {names.get(key, key): makers[key](getattr(check, key))}
+
+
+def _feeder(feeder: Feeder, folder: Path) -> Json:
+    rows: Json
+    if feeder.csv is not None:
+        rows = {"csv": str(folder / feeder.csv)}
+    elif feeder.json_lines is not None:
+        rows = {"json_lines": str(folder / feeder.json_lines)}
+    else:
+        found = feeder.rows or ({},)
+        columns = list(found[0])
+        rows = {"inline": {"columns": columns, "rows": [[row[column] for column in columns] for row in found]}}
+    return {"rows": rows, "order": feeder.order, "shared": feeder.shared, "when_spent": feeder.when_spent}

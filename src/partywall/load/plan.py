@@ -1,0 +1,431 @@
+"""A plan file to a LoadPlan, or to a UsageError that holds every mistake with its file, line, key and remedy.
+
+Pure but for reading the plan and the files that it names, which are found relative to it. Regular expressions,
+selectors and paths are judged by the agent, which carries them out; `locate` finds the line for what it says.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import csv
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel
+
+from partywall import units
+from partywall.errors import Problem, UsageError
+from partywall.model.load_plan import (
+    Body,
+    Branch,
+    Closed,
+    Feeder,
+    Http,
+    LoadPlan,
+    Open,
+    Part,
+    Step,
+    Think,
+    Threshold,
+    User,
+)
+from partywall.scenario.decode import Document, decode
+from partywall.scenario.decode import Path as At
+from partywall.scenario.explain import Mistake, did_you_mean
+from partywall.scenario.form import follows, problem, validate
+from partywall.scenario.load import read
+
+# A plan may hold a browser's whole session.
+LARGER = 64
+ALWAYS = ("user", "iteration")
+_DOLLAR = re.compile(r"\$(?:\$|\{([^}]*)\}|)")
+_STAND_INS: dict[str, Any] = {"partywall_load": 1, "name": "unnamed"}
+_STEPS = ("http", "think", "compress", "repeat", "choose", "transaction", "feed")
+_THINKS = ("constant", "uniform", "exponential", "log_normal", "file")
+_BODIES = ("text", "json", "base64", "file", "form", "multipart")
+_SOURCES = ("regex", "json", "css", "header")
+_CHECKS = ("status", "contains", "lacks", "matches", "header", "json", "size", "within")
+BOUNDS = ("mean", "p50", "p90", "p95", "p99", "p999", "errors", "rate")
+_FEEDERS = ("csv", "json_lines", "rows")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A plan that has been checked, where its files are, and its lines."""
+
+    plan: LoadPlan
+    folder: Path
+    file: str
+    document: Document
+
+
+def load(path: Path) -> Loaded:
+    """Reads and checks a plan. Raises UsageError with all of its problems."""
+    return loads(read(path, "load plan", larger=LARGER), str(path), path.resolve().parent)
+
+
+def loads(raw: bytes, file: str, folder: Path) -> Loaded:
+    """Like `load`, of bytes at hand; `file` is what messages call it."""
+    document = decode(raw, file, larger=LARGER)
+    if not isinstance(document.data, dict):
+        remedy = "begin with partywall_load: 1; see docs/load-plan.md"
+        raise UsageError(*document.problems, Problem("a plan is keys with values", remedy, file, document.line(())))
+    plan, mistakes = validate(LoadPlan, copy.deepcopy(document.data), document, stand_ins=_STAND_INS)
+    if plan is not None:
+        told = {*document.spoiled, *(mistake.path for mistake in mistakes)}
+        for found in check(plan, folder):
+            if not follows(found.path, told):
+                mistakes.append(found)
+                told.add(found.path)
+    problems = [*document.problems, *(problem(mistake, document, file) for mistake in mistakes)]
+    if problems or plan is None:
+        raise UsageError(*sorted(problems, key=lambda found: found.line or 0))
+    return Loaded(plan, folder, file, document)
+
+
+def locate(loaded: Loaded, said: str) -> Problem:
+    """What the agent said of the program made of a plan, 'KEY: text', as a problem of the plan."""
+    key, colon, text = said.partition(": ")
+    at = _plan_path(loaded.plan, key) if colon else None
+    return problem(Mistake(at, text), loaded.document, loaded.file) if at else Problem(said, file=loaded.file)
+
+
+def _plan_path(plan: LoadPlan, key: str) -> At | None:
+    """'kinds[0].actions[2].http.extract[1]' → ('users', NAME, 'actions', 2, 'http', 'extract', VARIABLE)."""
+    parts: list[str | int] = [int(part) if part.isdecimal() else part for part in re.findall(r"[^.\[\]]+", key)]
+    kinds = list(plan.users)
+    if parts[:1] == ["kinds"] and len(parts) > 1 and isinstance(parts[1], int) and parts[1] < len(kinds):
+        return _named(plan, ("users", kinds[parts[1]], *parts[2:]))
+    if parts[:1] == ["pacing"]:
+        return tuple(parts[1:])
+    return tuple(parts) if parts and parts[0] in LoadPlan.model_fields else None
+
+
+def _named(plan: LoadPlan, path: At) -> At:
+    """The program lists what a plan names: extracted variables."""
+    value: Any = plan
+    for depth, part in enumerate(path):
+        if isinstance(value, Http) and path[depth : depth + 1] == ("extract",) and len(path) > depth + 1:
+            names, number = list(value.extract), path[depth + 1]
+            if isinstance(number, int) and number < len(names):
+                return (*path[: depth + 1], names[number], *path[depth + 2 :])
+        value = _below(value, part)
+    return path
+
+
+def _below(value: Any, part: str | int) -> Any:
+    if isinstance(value, BaseModel):
+        return getattr(value, str(part), None)
+    if isinstance(value, Mapping):
+        return value.get(part)
+    return value[part] if isinstance(value, Sequence) and isinstance(part, int) and part < len(value) else None
+
+
+# What spans keys
+
+
+def check(plan: LoadPlan, folder: Path) -> Iterator[Mistake]:
+    """Everything that is wrong with a plan that has the right form."""
+    yield from _pacing(plan)
+    columns: dict[str, tuple[str, ...]] = {}
+    for name, feeder in plan.feeders.items():
+        yield from _feeder(("feeders", name), feeder, folder, columns)
+    if plan.base is not None:
+        yield from _absolute(("base",), plan.base)
+    for name, user in plan.users.items():
+        yield from _User(plan, folder, user, columns).check(("users", name))
+    labels = set(labels_of(plan))
+    for number, threshold in enumerate(plan.thresholds):
+        yield from _threshold(("thresholds", number), threshold, labels)
+    if plan.tls.authorities is not None:
+        yield from _file(("tls", "authorities"), plan.tls.authorities, folder)
+    for place in plan.connections.to:
+        if not re.fullmatch(r".+:\d+", place):
+            yield Mistake(
+                ("connections", "to", place), f"{place!r} is not HOST:PORT", "write for example shop.test:443"
+            )
+
+
+def _one(path: At, value: BaseModel, choices: Sequence[str], what: str, example: str) -> Iterator[Mistake]:
+    """Of these keys exactly one must be given."""
+    names = {info.alias or name: name for name, info in type(value).model_fields.items()}
+    given = [key for key in choices if names[key] in value.model_fields_set and getattr(value, names[key]) is not None]
+    if not given:
+        yield Mistake(path, f"{what} is one of {', '.join(choices)}, and there is none", f"write for example {example}")
+    elif len(given) > 1:
+        yield Mistake((*path, given[1]), f"{' and '.join(given)} stand in one {what.split()[-1]}", "keep one of them")
+
+
+def _pacing(plan: LoadPlan) -> Iterator[Mistake]:
+    if (plan.closed is None) == (plan.open is None):
+        said = "both closed and open are given" if plan.closed else "neither closed nor open is given"
+        remedy = "give one: closed: {users: 50, hold: 1min} or open: {rate: 100, hold: 1min}"
+        yield Mistake(("open",) if plan.closed else (), said, remedy)
+    for key, pacing, level in (("closed", plan.closed, "users"), ("open", plan.open, "rate")):
+        if pacing is not None:
+            yield from _stages((key,), pacing, level)
+
+
+def _stages(path: At, pacing: Closed | Open, level: str) -> Iterator[Mistake]:
+    given = [key for key in (level, "ramp_up", "hold", "ramp_down") if key in pacing.model_fields_set]
+    if pacing.stages and given:
+        yield Mistake((*path, given[0]), f"{given[0]} is given beside stages", "stages say it all; leave it out")
+    elif pacing.stages:
+        if not any(stage.for_ for stage in pacing.stages):
+            yield Mistake((*path, "stages"), "all stages together take no time", "give one a length: for: 1min")
+        if not any(stage.to for stage in pacing.stages):
+            yield Mistake((*path, "stages"), f"no stage has any {level}", "give one more than 0: to: 10")
+    elif getattr(pacing, level) is None:
+        yield Mistake(path, f"neither {level} nor stages are given", f"write for example {level}: 50")
+    elif pacing.ramp_up + pacing.hold + pacing.ramp_down == 0:
+        yield Mistake(path, "it takes no time", "say how long it holds, for example hold: 1min")
+
+
+def _feeder(path: At, feeder: Feeder, folder: Path, columns: dict[str, tuple[str, ...]]) -> Iterator[Mistake]:
+    """columns: gets the feeder's own under its name."""
+    if found := list(_one(path, feeder, _FEEDERS, "a feeder", "csv: users.csv")):
+        yield from found
+        return
+    try:
+        names = _columns(feeder, folder)
+    except (OSError, ValueError, csv.Error) as error:
+        key = "csv" if feeder.csv is not None else "json_lines"
+        yield Mistake((*path, key), _unreadable(error, folder), "check the path, relative to the plan, and its content")
+        return
+    columns[str(path[-1])] = names
+    if twice := [name for name in names if names.count(name) > 1]:
+        yield Mistake(path, f"two columns are called {twice[0]!r}", "name each once")
+    if feeder.rows and any(set(row) != set(feeder.rows[0]) for row in feeder.rows):
+        yield Mistake((*path, "rows"), "rows have different columns", "give every row the columns of the first")
+
+
+def _columns(feeder: Feeder, folder: Path) -> tuple[str, ...]:
+    if feeder.csv is not None:
+        with (folder / feeder.csv).open(newline="", encoding="utf-8") as stream:
+            lines = csv.reader(stream)
+            head = tuple(next(lines, ()))
+            if not head or next(lines, None) is None:
+                raise ValueError(f"{feeder.csv} has no head line with rows below it")
+            return head
+    if feeder.json_lines is not None:
+        for line in (folder / feeder.json_lines).read_text(encoding="utf-8").splitlines():
+            if line.strip():
+                first = json.loads(line)
+                if not isinstance(first, dict):
+                    raise ValueError(f"the first line of {feeder.json_lines} is no JSON object")
+                return tuple(first)
+        raise ValueError(f"{feeder.json_lines} holds no line")
+    return tuple(feeder.rows[0]) if feeder.rows else ()
+
+
+def _file(path: At, name: str, folder: Path) -> Iterator[Mistake]:
+    try:
+        with (folder / name).open("rb") as stream:
+            stream.read(1)
+    except (OSError, ValueError) as error:
+        yield Mistake(path, _unreadable(error, folder), "files are found relative to the plan")
+
+
+def _unreadable(error: Exception, folder: Path) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename or folder}: {error.strerror or error}"
+    return f"{type(error).__name__}: {error}" if isinstance(error, UnicodeDecodeError) else str(error)
+
+
+def _absolute(path: At, url: str) -> Iterator[Mistake]:
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        yield Mistake(path, f"{url!r} is no URL: {error}", "write for example http://127.0.0.1:8080/")
+        return
+    if parts.scheme not in ("http", "https") or not host:
+        yield Mistake(path, f"{url!r} is no URL of http or https", "write for example http://127.0.0.1:8080/")
+    elif "$" in parts.netloc:
+        yield Mistake(path, f"{url!r} has a variable in its host", "variables may stand after the host")
+
+
+def _threshold(path: At, threshold: Threshold, labels: set[str]) -> Iterator[Mistake]:
+    yield from _one(path, threshold, BOUNDS, "a threshold", "p99: 200ms")
+    if threshold.of is not None and threshold.of not in labels:
+        remedy = did_you_mean(threshold.of, sorted(labels))
+        yield Mistake((*path, "of"), f"no request or transaction is called {threshold.of!r}", remedy)
+
+
+def label_of(http: Http) -> str:
+    """What a request is called in records."""
+    return http.name or f"{http.method} {http.url}"
+
+
+def labels_of(plan: LoadPlan) -> list[str]:
+    """Names of all requests, transactions and compressions, each once, in their order."""
+    found: dict[str, None] = {}
+    for user in plan.users.values():
+        for step in _all_steps((*user.init, *user.actions, *user.end)):
+            if step.http:
+                found.setdefault(label_of(step.http))
+            elif step.transaction:
+                found.setdefault(step.transaction.name)
+            elif step.compress:
+                found.setdefault(step.compress.name)
+    return list(found)
+
+
+def _all_steps(steps: Sequence[Step]) -> Iterator[Step]:
+    for step in steps:
+        yield step
+        for below in (step.repeat, step.transaction, *(step.choose or ())):
+            if below is not None:
+                yield from _all_steps(below.steps)
+
+
+@dataclass
+class _User:
+    """Checks one kind of user. columns: of each feeder that could be read."""
+
+    plan: LoadPlan
+    folder: Path
+    user: User
+    columns: Mapping[str, tuple[str, ...]]
+
+    def check(self, path: At) -> Iterator[Mistake]:
+        for key in ("init", "actions", "end"):
+            yield from self._steps((*path, key), getattr(self.user, key))
+        if not any(step.http or step.think or step.compress for step in _all_steps(self.user.actions)):
+            yield Mistake((*path, "actions"), "they take no time at all", "give a request, a pause or a compression")
+
+    @property
+    def variables(self) -> set[str]:
+        """All that a step of this kind may use."""
+        steps = list(_all_steps((*self.user.init, *self.user.actions, *self.user.end)))
+        extracted = {name for step in steps if step.http for name in step.http.extract}
+        fed = {column for step in steps if step.feed for column in self.columns.get(step.feed, ())}
+        return {*ALWAYS, *self.user.variables, *extracted, *fed}
+
+    def _steps(self, path: At, steps: Sequence[Step]) -> Iterator[Mistake]:
+        for number, step in enumerate(steps):
+            yield from self._step((*path, number), step)
+
+    def _step(self, path: At, step: Step) -> Iterator[Mistake]:
+        yield from _one(path, step, _STEPS, "a step", "http: /")
+        if step.http:
+            yield from self._http((*path, "http"), step.http)
+        if step.think:
+            yield from self._think((*path, "think"), step.think)
+        for key in ("repeat", "transaction"):
+            if below := getattr(step, key):
+                yield from self._steps((*path, key, "steps"), below.steps)
+        if step.choose:
+            yield from self._choose((*path, "choose"), step.choose)
+        if step.feed is not None and step.feed not in self.plan.feeders:
+            remedy = did_you_mean(step.feed, self.plan.feeders, "add it under feeders")
+            yield Mistake((*path, "feed"), f"no feeder is called {step.feed!r}", remedy)
+
+    def _choose(self, path: At, branches: Sequence[Branch]) -> Iterator[Mistake]:
+        if not any(branch.weight for branch in branches):
+            yield Mistake(path, "no branch has a weight over 0, so none can be taken", "give one a weight")
+        for number, branch in enumerate(branches):
+            yield from self._steps((*path, number, "steps"), branch.steps)
+
+    def _think(self, path: At, think: Think) -> Iterator[Mistake]:
+        yield from _one(path, think, _THINKS, "a think", "think: 2s")
+        if think.uniform and think.uniform[0] > think.uniform[1]:
+            yield Mistake((*path, "uniform"), "the shortest is longer than the longest", "write the shorter one first")
+        if think.file is not None:
+            try:
+                think_times(self.folder / think.file)
+            except (OSError, ValueError) as error:
+                yield Mistake((*path, "file"), _unreadable(error, self.folder), "write one duration a line, e.g. 1.5s")
+
+    def _http(self, path: At, http: Http) -> Iterator[Mistake]:
+        yield from self._url((*path, "url"), http.url)
+        for name, value in http.headers.items():
+            yield from self._template((*path, "headers", name), value)
+            if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+                yield Mistake((*path, "headers", name), f"{name!r} cannot name a header", "write for example Accept")
+        if http.body:
+            yield from self._body((*path, "body"), http.body)
+        for name, extract in http.extract.items():
+            here = (*path, "extract", name)
+            yield from _one(here, extract, _SOURCES, "an extraction", 'regex: "id=([0-9]+)"')
+            if extract.attribute is not None and extract.css is None:
+                yield Mistake((*here, "attribute"), "an attribute is of an element", "give css: a selector")
+        for number, found in enumerate(http.checks):
+            here = (*path, "checks", number)
+            yield from _one(here, found, _CHECKS, "a check", "status: 200")
+            if isinstance(found.status, tuple) and found.status[0] > found.status[1]:
+                yield Mistake((*here, "status"), "the range runs backwards", "write the lower one first")
+            if found.size and found.size.most is not None and found.size.least > found.size.most:
+                yield Mistake((*here, "size"), "the least is more than the most", "swap them")
+
+    def _url(self, path: At, url: str) -> Iterator[Mistake]:
+        if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", url):
+            yield from _absolute(path, url)
+        elif not url.startswith("/"):
+            yield Mistake(path, f"{url[:60]!r} is no URL", "write http://… or, with base, a path that begins with /")
+        elif self.plan.base is None:
+            yield Mistake(path, f"{url[:60]!r} has no host", "add base: http://… at the top, or write the whole URL")
+        yield from self._template(path, url)
+
+    def _body(self, path: At, body: Body) -> Iterator[Mistake]:
+        yield from _one(path, body, _BODIES, "a body", "text: hello")
+        if body.text is not None:
+            yield from self._template((*path, "text"), body.text)
+        if body.json_ is not None:
+            yield from self._template((*path, "json"), json.dumps(body.json_, ensure_ascii=False))
+        if body.file is not None:
+            yield from _file((*path, "file"), body.file, self.folder)
+        if body.base64 is not None:
+            yield from _base64((*path, "base64"), body.base64)
+        for name, value in (body.form or {}).items():
+            yield from self._template((*path, "form", name), value)
+        for name, part in (body.multipart or {}).items():
+            yield from self._part((*path, "multipart", name), part)
+
+    def _part(self, path: At, part: Part) -> Iterator[Mistake]:
+        yield from _one(path, part, ("text", "file"), "a part", "file: photo.jpg")
+        if part.text is not None:
+            yield from self._template((*path, "text"), part.text)
+        if part.file is not None:
+            yield from _file((*path, "file"), part.file, self.folder)
+
+    def _template(self, path: At, text: str) -> Iterator[Mistake]:
+        """Every dollar sign is doubled, or begins a variable that something gives a value."""
+        for found in _DOLLAR.finditer(text):
+            name = found[1]
+            if found[0] == "$":
+                yield Mistake(path, "a dollar sign that begins no variable", "write $$ for a dollar sign")
+            elif name is not None and name not in self.variables:
+                known = sorted(self.variables)
+                remedy = did_you_mean(
+                    name, known, f"extract it, feed it, or give it in variables; there are {', '.join(known)}"
+                )
+                yield Mistake(path, f"nothing gives the variable {name!r} a value", remedy)
+
+
+def _base64(path: At, text: str) -> Iterator[Mistake]:
+    try:
+        base64.b64decode(text, validate=True)
+    except ValueError as error:
+        yield Mistake(path, f"it is no base 64: {error}", "encode the bytes with: base64 FILE")
+
+
+def think_times(path: Path) -> list[int]:
+    """Durations of a file in ns, one a line; ValueError with the line that is none."""
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            found.append(units.parse_duration_ns(line.strip()))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
+    if not found:
+        raise ValueError(f"{path} holds no duration")
+    return found

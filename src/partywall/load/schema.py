@@ -1,0 +1,42 @@
+"""JSON Schema of load plans, for editors: from the model. An editor's help, not the judge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import core_schema
+
+from partywall.model.load_plan import LoadPlan, as_text
+from partywall.scenario.schema import AsWritten
+
+# What a bare value stands for, where keys are expected.
+_BARE = {
+    "Http": {"type": "string", "description": "the URL to get"},
+    "Think": {"type": "string", "description": "a constant pause, e.g. 2s"},
+    "Compress": {"type": ["string", "integer"], "description": "the file's size, e.g. 5MB"},
+    "Body": {"type": "string", "description": "text"},
+    "Part": {"type": "string", "description": "text"},
+    "HeaderCheck": {"type": "string", "description": "a header that must be there"},
+}
+
+
+class _AsWritten(AsWritten):
+    """Numbers and truth values may stand where text is sent."""
+
+    def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
+        if schema["function"]["function"] is as_text:
+            return {"type": ["string", "number", "boolean"]}
+        return super().function_before_schema(schema)
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema as a value; `schema/load-plan.schema.json` is this, checked in."""
+    schema = LoadPlan.model_json_schema(by_alias=True, schema_generator=_AsWritten)
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "Partywall load plan"
+    for name, bare in _BARE.items():
+        schema["$defs"][name] = {"anyOf": [bare, schema["$defs"][name]]}
+    schema["$defs"]["Step"] |= {"minProperties": 1, "maxProperties": 1}
+    schema["oneOf"] = [{"required": ["closed"]}, {"required": ["open"]}]
+    return schema

@@ -1,0 +1,81 @@
+"""Whether a load kept its plan's thresholds: pure, from a summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from partywall import units
+from partywall.load.plan import BOUNDS
+from partywall.load.second import Timing, histogram
+from partywall.load.summary import Summary
+from partywall.model.finding import Outcome
+from partywall.model.load_plan import Threshold
+from partywall.report.figures import bare_percent
+from partywall.report.latency import quantiles
+
+SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One threshold: what was asked, what was found, and whether that holds; inconclusive without anything to judge."""
+
+    asked: str
+    found: str
+    outcome: Outcome
+
+
+def judge(thresholds: Sequence[Threshold], summary: Summary, labels: Sequence[dict[str, str]]) -> list[Kept]:
+    return [_judge(threshold, summary, labels) for threshold in thresholds]
+
+
+def overall(kept: Sequence[Kept], summary: Summary, good_seconds: float) -> Outcome:
+    """Of a whole load: what cannot be believed is neither kept nor violated."""
+    if summary.good < good_seconds * summary.seconds:
+        return Outcome.INCONCLUSIVE
+    found = {one.outcome for one in kept}
+    return next((o for o in (Outcome.VIOLATED, Outcome.INCONCLUSIVE) if o in found), Outcome.HOLDS)
+
+
+def _judge(threshold: Threshold, summary: Summary, labels: Sequence[dict[str, str]]) -> Kept:
+    timing = _timing(threshold, summary, labels)
+    key = next(key for key in BOUNDS if getattr(threshold, key) is not None)
+    bound = getattr(threshold, key)
+    found = _found(key, timing, summary)
+    about = f"{threshold.of}: " if threshold.of is not None else ""
+    direction = "at least" if key == "rate" else "at most"
+    asked = f"{about}{key} {direction} {_shown(key, bound)}"
+    if found is None:
+        return Kept(asked, "nothing was measured", Outcome.INCONCLUSIVE)
+    holds = found >= bound if key == "rate" else found <= bound
+    return Kept(asked, _shown(key, found), Outcome.HOLDS if holds else Outcome.VIOLATED)
+
+
+def _timing(threshold: Threshold, summary: Summary, labels: Sequence[dict[str, str]]) -> Timing:
+    """The times of what a threshold speaks of: one name, or all requests."""
+    total = Timing()
+    for number, timing in summary.timings.items():
+        label = labels[number]
+        if label["name"] == threshold.of or (threshold.of is None and label["sort"] == "http"):
+            total.merge(timing)
+    return total
+
+
+def _found(key: str, timing: Timing, summary: Summary) -> float | None:
+    every = timing.done + timing.failed
+    match key:
+        case "mean":
+            return timing.mean_ns
+        case "errors":
+            return timing.failed / every if every else None
+        case "rate":
+            return timing.done / summary.length_s if every else None
+        case _:
+            return next(iter(quantiles(histogram(timing.corrected), (SHARES[key],))), None)
+
+
+def _shown(key: str, value: float) -> str:
+    if key == "errors":
+        return bare_percent(value, 2)
+    return f"{units.format_number(value)}/s" if key == "rate" else units.format_duration(value)

@@ -1,0 +1,106 @@
+"""Values of a file to a frozen model of its format, with every mistake in its place: what all formats share.
+
+What keys mean, and checks that span several of them, are each format's own (`load`, `check`; `partywall.load.plan`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from partywall.errors import Problem
+from partywall.scenario.decode import Document, Path, key_text, one_line
+from partywall.scenario.explain import Mistake, explain, holds, meant
+
+_REMOVALS_MAX = 50
+
+Model = TypeVar("Model", bound=BaseModel)
+SpellOut = Callable[[dict[str, Any]], list[Mistake]]
+
+
+def problem(mistake: Mistake, document: Document, file: str) -> Problem:
+    """A mistake with its file and line."""
+    return Problem(
+        one_line(mistake.message), one_line(mistake.remedy), file, document.line(mistake.path), key_text(mistake.path)
+    )
+
+
+def validate(
+    form: type[Model],
+    data: dict[str, Any],
+    document: Document,
+    told: AbstractSet[Path] = frozenset(),
+    stand_ins: Mapping[str, Any] = MappingProxyType({}),
+    spell_out: SpellOut = lambda _data: [],
+) -> tuple[Model | None, list[Mistake]]:
+    """Validates; where that fails takes away what is wrong and goes on, so that one mistake does not hide another.
+
+    told: places whose mistakes are known already. stand_ins: put in place of required keys that are wrong, so that the
+    rest can be checked. spell_out: changes the data as people wrote it to what the format wants, and says what it could
+    not. The value is one to check further, and not one to use, if there are mistakes.
+    """
+    known = set(document.spoiled | told)
+    found: list[Mistake] = []
+    for _ in range(_REMOVALS_MAX):
+        try:
+            return form.model_validate(data), found
+        except ValidationError as error:
+            mistakes = _innermost(explain(error, data, form=form))
+        found += [mistake for mistake in mistakes if not follows(mistake.path, known)]
+        known |= {mistake.path for mistake in mistakes}
+        repaired = [
+            _rename(data, document, mistake) or _remove(data, mistake.path, stand_ins) for mistake in reversed(mistakes)
+        ]
+        if not all(repaired):
+            break
+        found += [mistake for mistake in spell_out(data) if not follows(mistake.path, known)]
+    return None, found
+
+
+def _rename(data: Any, document: Document, mistake: Mistake) -> bool:
+    """Takes a misspelt key for the one that was meant, so that what it holds is checked too."""
+    right = meant(mistake)
+    if right is None:
+        return False
+    holder = data
+    for part in right[:-1]:
+        holder = holder[part]
+    if right[-1] in holder:
+        return False
+    holder[right[-1]] = holder.pop(mistake.path[-1])
+    size = len(right)
+    document.lines.update(
+        {right + path[size:]: line for path, line in document.lines.items() if path[:size] == mistake.path}
+    )
+    return True
+
+
+def _innermost(mistakes: list[Mistake]) -> list[Mistake]:
+    """A list whose only item is wrong is also called too short; the item says it all."""
+    paths = [mistake.path for mistake in mistakes]
+    return [m for m in mistakes if not any(len(p) > len(m.path) and p[: len(m.path)] == m.path for p in paths)]
+
+
+def follows(path: Path, known: AbstractSet[Path]) -> bool:
+    """Whether a mistake is the consequence of one already told, at its place, above or below it."""
+    return any(path[: len(other)] == other or other[: len(path)] == path for other in known if other and path)
+
+
+def _remove(data: Any, path: Path, stand_ins: Mapping[str, Any]) -> bool:
+    """Takes the key at `path` away, or if it is one that is missing, what should have held it."""
+    if len(path) == 1 and path[0] in stand_ins:
+        data[path[0]] = stand_ins[str(path[0])]
+        return True
+    holder = data
+    for depth, part in enumerate(path):
+        if not holds(holder, part):
+            return _remove(data, path[: min(depth, len(path) - 1)], stand_ins) if depth and len(path) > 1 else False
+        if depth == len(path) - 1:
+            del holder[part]
+            return True
+        holder = holder[part]
+    return False

@@ -21,6 +21,7 @@ from partywall.cli.load_view import View, conclude
 from partywall.errors import Exit, Problem, TrialError, UsageError
 from partywall.load import plan as plans
 from partywall.load.compiling import program as compiled_plan
+from partywall.load.har import plan_of
 from partywall.load.health import Health, judge
 from partywall.load.quick import USERS_OPEN, Quick, program
 from partywall.load.schema import json_schema
@@ -78,6 +79,40 @@ def check(plan: PlanPath) -> int:
 def schema() -> int:
     """Print the JSON Schema of plans, for editors."""
     typer.echo(json.dumps(json_schema(), indent=2))
+    return Exit.HOLDS
+
+
+@app.command("import")
+def import_har(
+    recording: Annotated[Path, typer.Argument(help="A HAR file, as browsers' network panels save it.", metavar="HAR")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The plan to write.")],
+    leave_out: Annotated[
+        list[str] | None, typer.Option("--leave-out", help="A host not to ask, e.g. '*.ads.test'; may be repeated.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a plan that is there.")] = False,
+) -> int:
+    """Make a plan of a browser's recording, thinking times included.
+
+    Cookies are left to each user's jar and redirects to the generator. Values that came in an earlier response, and so
+    will be others next time, are marked by comments that begin with 'dynamic'.
+    """
+    if out.exists() and not force:
+        raise UsageError(Problem(f"{out} exists already", "give another -o, or --force", key="--out"))
+    try:
+        content = recording.read_text(encoding="utf-8", errors="replace")
+        imported = plan_of(content, str(recording), leave_out or ())
+        plans.loads(imported.text.encode(), str(out), out.resolve().parent)
+        out.write_text(imported.text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            Problem(f"{error.strerror}", "check the path and its permissions", str(error.filename))
+        ) from None
+    console = Console()
+    for host, count in imported.hosts.items():
+        _say(console, f"{host}: {units.counted(count, 'request')}")
+    for note in imported.notes:
+        _say(console, f"note: {note}")
+    _say(console, f"written to {out}; look at its comments, set the number of users, then: partywall load check {out}")
     return Exit.HOLDS
 
 

@@ -1,0 +1,385 @@
+"""A browser's recording (HAR 1.2) made into a load plan, with its thinking times: pure, from text to text.
+
+The recording is what one user did once; what the plan cannot know it says in comments: values that came from an earlier
+response, and so must be extracted from it, since the next session gets others. Cookies are left to the user's jar, and
+redirects to the generator, which follows them. Deliberately not here: files.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import io
+import itertools
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import PurePath
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
+from partywall.errors import Problem, UsageError
+
+THINK_LEAST_S = 0.1
+"""Shorter gaps are the browser's own, not its user's."""
+
+_OWN = re.compile(  # headers that generator, jar and cache see to; a browser's hints about itself
+    r"host|cookie|connection|content-length|transfer-encoding|accept-encoding|upgrade.*|if-.*|cache-control|pragma|te"
+    r"|sec-.*|dnt|priority|proxy-.*|:.*|keep-alive",
+    re.IGNORECASE,
+)
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_DYNAMIC_LEAST = 8
+_VALUE = re.compile(r"[A-Za-z0-9._~+/=-]{8,}")
+REDIRECTS = range(300, 400)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One exchange. start_s: seconds since the first; end_s: when its response was complete."""
+
+    start_s: float
+    end_s: float
+    method: str
+    url: str
+    headers: tuple[tuple[str, str], ...]
+    body: dict[str, Any] | None
+    status: int
+    redirect: str
+    page: str
+    received: str
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).hostname or ""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """The plan's text, and what was left out or needs a look, for people. hosts: requests to each host, kept ones."""
+
+    text: str
+    notes: tuple[str, ...]
+    hosts: dict[str, int]
+
+
+def plan_of(content: str, file: str, leave_out: Sequence[str] = ()) -> Imported:
+    """The plan; UsageError with one clear message for what is no HAR, or holds nothing to send.
+
+    leave_out: hosts, which may hold `*`.
+    """
+    reader = _Reader(file)
+    found = reader.entries(content)
+    unwanted = [entry for entry in found if any(fnmatch(entry.host, pattern) for pattern in leave_out)]
+    entries = [entry for entry in found if entry not in unwanted]
+    kept = list(_without_redirected(entries))
+    if not kept:
+        seen = ", ".join(sorted({entry.host for entry in found})) or "none"
+        remedy = "record again with the network panel open, or leave out fewer hosts"
+        raise UsageError(Problem(f"there is no request to send; hosts in it: {seen}", remedy, file))
+    notes = [f"{number} × {why}" for why, number in reader.skipped.items()]
+    if unwanted:
+        notes.append(f"{len(unwanted)} × to hosts left out")
+    if len(entries) > len(kept):
+        notes.append(f"{len(entries) - len(kept)} × what redirects led to, which the generator follows itself")
+    writer = _Writer(kept, reader.titles)
+    text = writer.text(file)
+    if writer.candidates:
+        notes.append(f"{writer.candidates} × a value that came in an earlier response; extract it there, see comments")
+    return Imported(text, tuple(notes), dict(Counter(entry.host for entry in kept)))
+
+
+def _without_redirected(entries: Sequence[Entry]) -> Iterator[Entry]:
+    """All but those that follow a redirect of the one before."""
+    expected = ""
+    for entry in entries:
+        if not (expected and entry.url == expected and entry.method == "GET"):
+            yield entry
+        expected = entry.redirect if _followed(entry) else ""
+
+
+def _followed(entry: Entry) -> bool:
+    """Whether the generator follows it: it knows the servers that the plan's own requests go to."""
+    return entry.status in REDIRECTS and _origin(entry.redirect) == _origin(entry.url)
+
+
+@dataclass
+class _Reader:
+    """Reads entries; skipped: how many could not be used, by reason. titles: of pages, by their id."""
+
+    file: str
+    skipped: Counter[str] = field(default_factory=Counter)
+    titles: dict[str, str] = field(default_factory=dict)
+
+    def entries(self, content: str) -> list[Entry]:
+        log = self._log(content)
+        for page in _list(log.get("pages")):
+            self.titles[_text(page.get("id"))] = _text(page.get("title"))
+        found = [entry for raw in _list(log.get("entries")) if (entry := self._entry(raw))]
+        found.sort(key=lambda entry: entry.start_s)
+        return found
+
+    def _log(self, content: str) -> dict[str, Any]:
+        remedy = "save it from the browser's network panel: 'Save all as HAR'"
+        try:
+            whole = json.loads(content.removeprefix("\ufeff"))
+        except (json.JSONDecodeError, RecursionError) as error:
+            line = getattr(error, "lineno", None)
+            said = getattr(error, "msg", "nested too deeply")
+            raise UsageError(Problem(f"this is no JSON: {said}", remedy, self.file, line)) from None
+        log = whole.get("log") if isinstance(whole, dict) else None
+        if not isinstance(log, dict) or not isinstance(log.get("entries"), list):
+            raise UsageError(Problem("this is no HAR: it has no log.entries", remedy, self.file, key="log.entries"))
+        return log
+
+    def _entry(self, raw: dict[str, Any]) -> Entry | None:
+        request, response = _dict(raw.get("request")), _dict(raw.get("response"))
+        url, method = _text(request.get("url")), _text(request.get("method")).upper()
+        start_s, status = _moment(raw.get("startedDateTime")), _number(response.get("status"))
+        if why := self._unusable(url, method, start_s, status):
+            self.skipped[why] += 1
+            return None
+        content = _dict(response.get("content"))
+        return Entry(
+            start_s=start_s or 0.0,
+            end_s=(start_s or 0.0) + max(_number(raw.get("time")), 0.0) / 1e3,
+            method=method,
+            url=_clean(url),
+            headers=tuple(self._headers(request)),
+            body=_body(_dict(request.get("postData"))),
+            status=int(status),
+            redirect=_text(response.get("redirectURL")),
+            page=_text(raw.get("pageref")),
+            received=_received(response, content),
+        )
+
+    @staticmethod
+    def _unusable(url: str, method: str, start_s: float | None, status: float) -> str:
+        try:
+            parts = urlsplit(url)
+            whole = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) > 0
+        except ValueError:
+            whole = False
+        if not whole or "$" in urlsplit(url).netloc or not urlsplit(url).netloc.isprintable():
+            return "not of http or https"
+        if not re.fullmatch(r"[A-Z]+", method):
+            return "without a method that can be sent"
+        if start_s is None:
+            return "without a time"
+        return "an upgrade to another protocol" if status == 101 else ""
+
+    def _headers(self, request: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        seen = set()
+        for header in _list(request.get("headers")):
+            name, value = _text(header.get("name")), _text(header.get("value"))
+            if _OWN.fullmatch(name) or name.lower() in seen:
+                continue
+            if not _HEADER.fullmatch(name) or not value.isprintable():
+                self.skipped["a header that cannot be sent"] += 1
+                continue
+            seen.add(name.lower())
+            yield name, value
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: Any) -> float:
+    """A finite number that a time or status may be; 0 for anything else, as HAR has it for what is not known."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0.0
+    return float(value) if abs(value) < 1e12 and math.isfinite(value) else 0.0
+
+
+def _moment(value: Any) -> float | None:
+    try:
+        return datetime.datetime.fromisoformat(_text(value)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _clean(url: str) -> str:
+    """Characters that a URL may not hold as browsers send them, and no fragment, which they do not."""
+    return quote(url.partition("#")[0], safe="%/:?#[]@!$&'()*+,;=-._~")
+
+
+def _body(data: dict[str, Any]) -> dict[str, Any] | None:
+    text, mime = _text(data.get("text")), _text(data.get("mimeType")).partition(";")[0].strip().lower()
+    params = [(_text(p.get("name")), _text(p.get("value"))) for p in _list(data.get("params"))]
+    plain = all(_plain(name) and _plain(value) for name, value in params)
+    if mime == "application/x-www-form-urlencoded" and params and plain and len(dict(params)) == len(params):
+        # Browsers differ in whether values here are encoded; a text tells.
+        form = {unquote(n.replace("+", " ")): unquote(v.replace("+", " ")) for n, v in params} if text else dict(params)
+        if all(_plain(part) for pair in form.items() for part in pair):
+            return {"form": {name: _literal(value) for name, value in form.items()}}
+    if not text:
+        return None
+    return {"text": _literal(text)} if _plain(text) else {"base64": _base64(text)}
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode("utf-8", "replace")).decode()
+
+
+def _plain(text: str) -> bool:
+    """Whether it can stand in a plan as text."""
+    return all(char.isprintable() or char == "\n" for char in text)
+
+
+def _literal(text: str) -> str:
+    return text.replace("$", "$$")
+
+
+def _received(response: dict[str, Any], content: dict[str, Any]) -> str:
+    """All that a later request may have taken a value from."""
+    headers = "\n".join(_text(h.get("value")) for h in _list(response.get("headers")))
+    body = _text(content.get("text")) if content.get("encoding") != "base64" else ""
+    return f"{body}\n{headers}"
+
+
+@dataclass
+class _Writer:
+    """Writes the plan. candidates: values marked for extraction."""
+
+    entries: Sequence[Entry]
+    titles: dict[str, str]
+    candidates: int = 0
+
+    def text(self, file: str) -> str:
+        origin = Counter(_origin(entry.url) for entry in self.entries).most_common(1)[0][0]
+        plan = CommentedMap(
+            partywall_load=1,
+            name="recorded",
+            description=f"recorded in {_shown(PurePath(file).name)}",
+            base=origin,
+            users={"visitor": {"actions": self._actions(origin)}},
+            closed={"users": 1, "hold": "1min"},
+        )
+        plan.yaml_set_start_comment(
+            "Made by 'partywall load import' from one recorded session. Say how many users there are under closed,\n"
+            "look at every comment that begins with 'dynamic', and check it: partywall load check PLAN"
+        )
+        out = io.StringIO()
+        yaml = YAML()
+        yaml.width = 10_000
+        yaml.allow_unicode = True
+        yaml.dump(plan, out)
+        return out.getvalue()
+
+    def _actions(self, origin: str) -> CommentedSeq:
+        actions = CommentedSeq()
+        names: Counter[str] = Counter()
+        until_s = self.entries[0].start_s
+        for page, group in itertools.groupby(enumerate(self.entries), key=lambda pair: pair[1].page):
+            members = list(group)
+            if think := _think(members[0][1].start_s - until_s):
+                actions.append(think)
+            steps, until_s = self._steps(members, origin, until_s)
+            if not page:
+                for step in range(len(steps)):
+                    self._move(steps, step, actions)
+                continue
+            name = _slug(self.titles.get(page) or page)
+            names[name] += 1
+            name = name if names[name] == 1 else f"{name}-{names[name]}"
+            actions.append({"transaction": {"name": name, "steps": steps}})
+        return actions
+
+    @staticmethod
+    def _move(steps: CommentedSeq, number: int, into: CommentedSeq) -> None:
+        into.append(steps[number])
+        if comment := steps.ca.items.get(number):
+            into.ca.items[len(into) - 1] = comment
+
+    def _steps(self, members: Sequence[tuple[int, Entry]], origin: str, until_s: float) -> tuple[CommentedSeq, float]:
+        """The steps of one page, with the thinking between them, and when its last response was complete."""
+        steps = CommentedSeq()
+        for place, (number, entry) in enumerate(members):
+            if place and (think := _think(entry.start_s - until_s)):
+                steps.append(think)
+            steps.append({"http": _request(entry, origin)})
+            for value, source in self._dynamic(number, entry):
+                self.candidates += 1
+                remark = f"dynamic: {value[:60]!r} came in the response to {source}; {_hint(value)}"
+                steps.yaml_set_comment_before_after_key(len(steps) - 1, before=remark, indent=6)
+            until_s = max(until_s, entry.end_s)
+        return steps, until_s
+
+    def _dynamic(self, number: int, entry: Entry) -> Iterator[tuple[str, str]]:
+        """Values of a request that look made up by a server and came in an earlier response: (value, which)."""
+        parts = urlsplit(entry.url)
+        sent = " ".join([parts.path, parts.query, *(v for _, v in entry.headers), json.dumps(entry.body or "")])
+        for value in dict.fromkeys(
+            v for v in _VALUE.findall(unquote(sent)) for v in re.split(r"[/=]", v) if _made_up(v)
+        ):
+            earlier = next((e for e in self.entries[:number] if value in e.received), None)
+            if earlier is not None:
+                yield value, f"{earlier.method} {_shown(urlsplit(earlier.url).path or '/')}"
+
+
+def _made_up(value: str) -> bool:
+    """Long, with digits among letters, or all digits: an identifier or token rather than a word."""
+    return len(value) >= _DYNAMIC_LEAST and any(char.isdigit() for char in value)
+
+
+def _hint(value: str) -> str:
+    kind = "[0-9]+" if value.isdigit() else "[0-9a-f]+" if re.fullmatch("[0-9a-f]+", value) else "[A-Za-z0-9._-]+"
+    return f"there extract: {{token: {{regex: 'BEFORE({kind})AFTER'}}}}, here write ${{token}}"
+
+
+def _origin(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _request(entry: Entry, origin: str) -> dict[str, Any]:
+    """Keys of an http step, those that say something."""
+    own = _origin(entry.url) == origin
+    rest = entry.url.removeprefix(origin) if own else entry.url
+    url = _literal(rest if not own or rest.startswith("/") else f"/{rest}")
+    found: dict[str, Any] = {"url": url}
+    if "?" in url or len(url) > 80:
+        found["name"] = f"{entry.method} {_shown(urlsplit(entry.url).path or '/')}"[:120]
+    if entry.method != "GET":
+        found["method"] = entry.method
+    if entry.redirect and entry.status in REDIRECTS and not _followed(entry):
+        found["redirects"] = 0
+    if entry.headers:
+        found["headers"] = {name: _literal(value) for name, value in entry.headers}
+    if entry.body:
+        found["body"] = entry.body
+    # A redirect is followed, and not modified is a cache's answer, which virtual users do not have.
+    if 200 <= entry.status <= 599 and entry.status not in REDIRECTS:
+        found["checks"] = [{"status": entry.status}]
+    return found
+
+
+def _think(seconds: float) -> dict[str, str] | None:
+    return {"think": f"{round(seconds * 1e3)}ms"} if seconds >= THINK_LEAST_S else None
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:48] or "page"
+
+
+def _shown(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text)

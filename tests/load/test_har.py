@@ -1,0 +1,184 @@
+"""A browser's recording becomes a plan that can be carried out, or one clear message."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partywall.errors import UsageError
+from partywall.load import plan
+from partywall.load.compiling import program
+from partywall.load.har import plan_of
+
+
+def entry(at: str, url: str, status: int = 200, *, method: str = "GET", time_ms: float = 100, **more):
+    request = {"method": method, "url": url, "headers": more.pop("headers", []), "postData": more.pop("data", {})}
+    response = {"status": status, "headers": [], "content": {"text": more.pop("received", "")}}
+    response["redirectURL"] = more.pop("redirect", "")
+    started = f"2026-11-21T10:00:{at}+00:00"
+    return {"startedDateTime": started, "time": time_ms, "request": request, "response": response} | more
+
+
+def har(*entries, pages=()) -> str:
+    return json.dumps({"log": {"version": "1.2", "pages": list(pages), "entries": list(entries)}})
+
+
+def imported(text: str, leave_out=()):
+    found = plan_of(text, "s.har", leave_out)
+    return found, plan.loads(found.text.encode(), "plan.yaml", Path(__file__).parent)
+
+
+SESSION = har(
+    entry("00.000", "http://shop.test/", pageref="p1"),
+    entry("00.050", "http://cdn.ads.test/x.js", pageref="p1"),
+    entry("00.120", "http://shop.test/style.css", 304, pageref="p1"),
+    entry(
+        "03.000",
+        "http://shop.test/login?next=%2F",
+        302,
+        method="POST",
+        pageref="p2",
+        redirect="http://shop.test/home",
+        headers=[
+            {"name": "Cookie", "value": "session=1"},
+            {"name": ":authority", "value": "shop.test"},
+            {"name": "X-Cost", "value": "$5"},
+        ],
+        data={"mimeType": "application/x-www-form-urlencoded", "params": [{"name": "user", "value": "ada"}]},
+        received="<input name=csrf value='f3a9c2d41b'>",
+    ),
+    entry("03.120", "http://shop.test/home", pageref="p2"),
+    entry("05.000", "http://shop.test/buy?csrf=f3a9c2d41b", pageref="p2"),
+    {"startedDateTime": "2026-11-21T10:00:06Z", "request": {"method": "GET", "url": "data:image/png;base64,x"}},
+    pages=[{"id": "p1", "title": "Shop – Home"}, {"id": "p2", "title": "Log in"}],
+)
+
+
+def test_a_session_becomes_transactions_with_the_users_thinking_between_and_within_them():
+    _, loaded = imported(SESSION, ["*.ads.test"])
+    first, think, second = loaded.plan.users["visitor"].actions
+    assert (first.transaction.name, second.transaction.name) == ("Shop-Home", "Log-in")
+    assert think.think.constant == 2_780_000_000
+    assert [bool(step.think) for step in second.transaction.steps] == [False, True, False]
+    assert [step.http.url for step in first.transaction.steps] == ["/", "/style.css"]
+
+
+def test_cookies_redirects_caches_and_hosts_left_out_are_not_in_the_plan():
+    found, loaded = imported(SESSION, ["*.ads.test"])
+    login = loaded.plan.users["visitor"].actions[2].transaction.steps[0].http
+    assert login.headers == {"X-Cost": "$$5"}
+    assert login.body.form == {"user": "ada"}
+    assert not login.checks
+    assert "/home" not in found.text
+    assert "ads.test" not in found.text
+    assert found.hosts == {"shop.test": 4}
+    assert set(found.notes) == {
+        "1 × not of http or https",
+        "1 × to hosts left out",
+        "1 × what redirects led to, which the generator follows itself",
+        "1 × a value that came in an earlier response; extract it there, see comments",
+    }
+    program(loaded)
+
+
+def test_values_from_earlier_responses_are_marked_where_they_are_used():
+    found, _ = imported(SESSION)
+    lines = found.text.splitlines()
+    marked = next(number for number, line in enumerate(lines) if "dynamic: 'f3a9c2d41b'" in line)
+    assert "came in the response to POST /login" in lines[marked]
+    assert any("/buy?csrf=" in line for line in lines[marked : marked + 4])
+
+
+def test_redirects_to_another_server_are_kept_as_requests_of_their_own():
+    _, loaded = imported(har(entry("00.0", "http://a/", 302, redirect="http://b/"), entry("00.1", "http://b/")))
+    steps = loaded.plan.users["visitor"].actions
+    assert [step.http.url for step in steps if step.http] == ["/", "http://b/"]
+    assert steps[0].http.redirects == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", "this is no JSON"),
+        ('{"log":\n}', "s.har:2: this is no JSON"),
+        ("[" * 100_000, "this is no JSON"),
+        ("[]", "this is no HAR"),
+        ('{"log": {}}', "this is no HAR"),
+        (har(), "there is no request to send; hosts in it: none"),
+        (har(entry("00.0", "ws://a/")), "there is no request to send"),
+        ('{"log": {"entries": [1, null, {"request": 5}]}}', "there is no request to send"),
+    ],
+)
+def test_what_is_no_recording_is_one_clear_message(content, expected):
+    with pytest.raises(UsageError) as caught:
+        plan_of(content, "s.har")
+    assert len(caught.value.problems) == 1
+    assert expected in str(caught.value)
+    assert re.search("save it|record again", str(caught.value))
+
+
+def test_leaving_out_every_host_says_which_there_are():
+    with pytest.raises(UsageError, match=r"hosts in it: cdn\.ads\.test, shop\.test"):
+        plan_of(SESSION, "s.har", ["*"])
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=8), below, max_size=3),
+    max_leaves=10,
+)
+PAIRS = st.lists(
+    st.fixed_dictionaries({"name": st.text(max_size=12) | ANY, "value": st.text(max_size=30) | ANY}), max_size=3
+)
+URLS = st.sampled_from(["http://a.test", "https://b:8/x?y=1", "http://[::1]:9/", "http://[bad", "http://a:99999/"])
+WILD = st.fixed_dictionaries(
+    {
+        "startedDateTime": st.sampled_from(["2026-11-21T10:00:00Z", "2026-11-21T10:00:09.5+01:00"]) | ANY,
+        "time": st.floats() | ANY,
+        "pageref": st.sampled_from(["p1", "p2", ""]) | ANY,
+        "request": st.fixed_dictionaries(
+            {
+                "method": st.sampled_from(["GET", "POST", "get"]) | st.text(max_size=5),
+                "url": st.tuples(URLS, st.text(max_size=20)).map("".join) | ANY,
+                "headers": PAIRS | ANY,
+                "postData": st.fixed_dictionaries(
+                    {
+                        "mimeType": st.sampled_from(["application/x-www-form-urlencoded", "text/plain"]),
+                        "text": st.text(max_size=30),
+                        "params": PAIRS,
+                    }
+                )
+                | ANY,
+            }
+        ),
+        "response": st.fixed_dictionaries(
+            {
+                "status": st.integers(-1, 700) | ANY,
+                "redirectURL": URLS | ANY,
+                "content": st.fixed_dictionaries({"text": st.text(max_size=30)}) | ANY,
+            }
+        )
+        | ANY,
+    }
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(WILD | ANY, max_size=4), st.lists(ANY, max_size=2))
+def test_any_recording_is_a_plan_that_compiles_or_a_users_mistake(entries: list, pages: list):
+    content = json.dumps({"log": {"entries": entries, "pages": pages}})
+    try:
+        found = plan_of(content, "s.har")
+    except UsageError:
+        return
+    program(plan.loads(found.text.encode(), "plan.yaml", Path(__file__).parent))
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text(max_size=200) | ANY.map(json.dumps))
+def test_any_text_is_a_users_mistake(content: str):
+    with pytest.raises(UsageError):
+        plan_of(content, "s.har")

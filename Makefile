@@ -70,15 +70,17 @@ long-test: bench-setup ## run the slow tests and the benchmarks in their long fo
 	@failed=0; for file in $(BENCHES); do echo "== $$file"; $(PY) $$file || failed=1; done; exit $$failed
 
 # libFuzzer needs a nightly compiler; without one the decoder is tried with as many random lines by proptest instead.
-fuzz: setup ## fuzz the wire decoder and the scenario decoder (FUZZ_SECONDS=60 of the first, FUZZ_EXAMPLES=2000 a test of the second)
+fuzz: setup ## fuzz the wire decoder, the readers of servers' responses (FUZZ_SECONDS=60 each) and the scenario decoder (FUZZ_EXAMPLES=2000 a test)
 	@if cargo +nightly --version >/dev/null 2>&1; then \
 	  command -v g++ >/dev/null || $(SUDO) apt-get install -y --no-install-recommends g++; \
 	  cargo fuzz --version >/dev/null 2>&1 || cargo install --quiet --locked cargo-fuzz; \
 	  mkdir -p agent/fuzz/corpus/wire && cd agent && \
-	  cargo +nightly fuzz run wire fuzz/corpus/wire ../schema/golden -- -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=1; \
+	  cargo +nightly fuzz run wire fuzz/corpus/wire ../schema/golden -- -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=1 && \
+	  mkdir -p fuzz/corpus/response && \
+	  cargo +nightly fuzz run response fuzz/corpus/response fuzz/seeds/response -- -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=1; \
 	else \
 	  echo "no nightly compiler (rustup toolchain install nightly): proptest takes the place of libFuzzer"; \
-	  cd agent && PROPTEST_CASES=1000000 cargo test --release -p partywall-wire; \
+	  cd agent && PROPTEST_CASES=1000000 cargo test --release -p partywall-wire && PROPTEST_CASES=1000000 cargo test --release -p partywall-load --lib http; \
 	fi
 	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(PY) -m pytest tests/scenario/test_fuzz.py --timeout=3600
 

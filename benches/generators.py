@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,11 +102,15 @@ class Found:
         return self.cpu_ns / 1e3 / self.summary.responses
 
 
-def load(program: Mapping[str, Any], setup: Setup | None = None) -> Found:
-    """Carries out a program on the generator's core."""
+def load(
+    program: Mapping[str, Any],
+    setup: Setup | None = None,
+    around: Callable[[Session], contextlib.AbstractContextManager[None]] = lambda _: contextlib.nullcontext(),
+) -> Found:
+    """Carries out a program on the generator's core. around: entered when the generator is there, before it begins."""
     setup = setup or Setup(name="bench", cpus=(GENERATOR_CPU,))
     seconds = []
-    with Session(program, setup) as session:
+    with Session(program, setup) as session, around(session):
         pid = session.generator_pid
         before = cpu_ns(pid) if pid else 0
         used = before

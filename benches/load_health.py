@@ -1,10 +1,12 @@
 """Whether a generator knows when it is starved, and stays silent when it is not.
 
-Healthy: 500 requests a second at random times against nginx on another core. Starved: the same with a busy program on
-the generator's core. A generator under a CPU limit is not tried here: a container has a network of its own, in which
-the server is not to be found.
+Healthy: 500 requests a second at random times against nginx on another core. Starved by neighbours: the same with three
+busy programs on the generator's core. Starved by a limit: as many users as one core carries, who ask without pause, in
+a cgroup that gives half of a core (needs root; cgroups of version 1 or 2).
 
-Bar: every full second of the starved run is doubtful, and at least 99 % of the healthy run's are good.
+What makes a second doubtful was decided before these runs, from what it would do to percentiles (docs/load.md).
+
+Bar: every full second of both starved runs is doubtful, and at least 99 % of the healthy run's are good.
 """
 
 from __future__ import annotations
@@ -12,12 +14,14 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 from common import arguments, conclude
 from generators import GENERATOR_CPU, Found, load, nginx
 from partywall.load.health import Doubt
 from partywall.load.quick import Quick, program
-from partywall.sandbox import reap
+from partywall.load.session import Session
+from partywall.sandbox import cgroups, reap
 
 SECOND = 1_000_000_000
 
@@ -36,6 +40,31 @@ def busy() -> Iterator[None]:
             loop.wait()
 
 
+PERIOD_US = 100_000
+
+
+@contextlib.contextmanager
+def limited(session: Session) -> Iterator[None]:
+    """Half of a core for the session's generator, in a cgroup that goes with the session, or with its reaper."""
+    pid = session.generator_pid
+    environment = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    run = next(line.partition("=")[2] for line in environment if line.startswith("PARTYWALL_RUN="))
+    found = cgroups.read()
+    root = found.v1.get("cpu") or found.unified
+    assert root is not None, "there is no cgroup to limit CPU time with"
+    folder = root / "partywall" / run
+    folder.mkdir(parents=True)
+    if "cpu" in found.v1:
+        (folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+        (folder / "cpu.cfs_quota_us").write_text(str(PERIOD_US // 2))
+    else:
+        for above in (root, root / "partywall"):
+            (above / "cgroup.subtree_control").write_text("+cpu")
+        (folder / "cpu.max").write_text(f"{PERIOD_US // 2} {PERIOD_US}")
+    (folder / "cgroup.procs").write_text(str(pid))
+    yield
+
+
 def full(found: Found) -> list[bool]:
     """Whether each whole second of the stages is good."""
     end_ns = found.begin_ns + found.summary.length_s * 1e9
@@ -52,20 +81,24 @@ def show(name: str, found: Found) -> list[bool]:
 
 def main() -> None:
     options = arguments(__doc__ or "")
-    healthy_s, starved_s = (25, 7) if options.quick else (120, 30)
+    healthy_s, starved_s = (32, 7) if options.quick else (420, 30)
     reap()
     with nginx() as url:
 
-        def asked(seconds: int) -> Quick:
+        def rate(seconds: int) -> Quick:
             return Quick(url=url, for_ns=seconds * SECOND, rate=500, poisson=True, users=100)
 
-        healthy = show("healthy", load(program(asked(healthy_s))))
+        healthy = show("healthy", load(program(rate(healthy_s))))
         with busy():
-            starved = show("starved", load(program(asked(starved_s))))
-    silent = sum(healthy) / len(healthy)
-    told = sum(not good for good in starved) / len(starved)
-    figure = f"{told:.1%} of starved seconds are told, {silent:.1%} of healthy seconds are silent"
-    conclude("load-health", figure, met=told == 1 and silent >= 0.99)
+            starved = show("busy neighbours", load(program(rate(starved_s))))
+        full_speed = Quick(url=url, for_ns=starved_s * SECOND, users=50)
+        starved += show("CPU limit", load(program(full_speed), around=limited))
+    silent, told = sum(healthy), sum(not good for good in starved)
+    figure = (
+        f"{told} of {len(starved)} starved seconds are told, {silent} of {len(healthy)} healthy seconds are silent "
+        f"({silent / len(healthy):.1%})"
+    )
+    conclude("load-health", figure, met=told == len(starved) and silent >= 0.99 * len(healthy))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ def record(thread=0, start_ns=10_000_000_000, end_ns=11_000_000_000, **changed):
     timing = {"label": 0, "done": 4, "failed": 0, "sum_ns": 10_000, "sum_squares_s2": 3e-11}
     timing |= {"corrected": pairs, "raw": pairs, "first_byte": pairs, "body": [[0, 4]], "failures": []}
     health = {"timed": 0, "late": 0, "lateness": [], "busy_ns": 10**8, "cpu_ns": 10**8, "run_delay_ns": 1000}
-    health |= {"stall_ns_max": 100_000, "back_pressure": 0}
+    health |= {"stall_ns_max": 100_000, "back_pressure": 0, "undelayed": pairs}
+    health |= {"throttled_ns": 0, "ports_waiting": 10, "ports_most": 28_232}
     counts = {"users": 2, "in_flight": 1, "waiting": 0, "iterations": 4, "requests": 4, "sent_bytes": 400}
     counts |= {"received_bytes": 4000, "connections_opened": 2, "connections_open": 2}
     whole = {"thread": thread, "start_ns": start_ns, "end_ns": end_ns, "connect": [[500, 2]], "tls": []}
@@ -31,6 +32,11 @@ def bucket_of(ns):
 @pytest.fixture
 def a_record():
     return record
+
+
+@pytest.fixture(name="bucket_of")
+def _bucket_of():
+    return bucket_of
 
 
 @pytest.fixture

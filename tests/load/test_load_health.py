@@ -2,7 +2,7 @@
 
 import pytest
 
-from partywall.load.health import ADVICE, Doubt, HostSecond, judge
+from partywall.load.health import ADVICE, Doubt, HostSecond, judge, lateness
 from partywall.load.second import Second
 
 SECOND = 1_000_000_000
@@ -25,9 +25,10 @@ def test_a_healthy_second_is_good(a_record):
     ("changed", "doubt"),
     [
         ({"busy_ns": 960_000_000}, Doubt.BUSY),
-        ({"run_delay_ns": 60_000_000}, Doubt.STARVED),
-        ({"stall_ns_max": 60_000_000}, Doubt.STALLED),
-        ({"timed": 4, "late": 1, "lateness": [[1000, 4]]}, Doubt.LATE),
+        ({"run_delay_ns": 12_000_000}, Doubt.STARVED),
+        ({"stall_ns_max": 12_000_000}, Doubt.STALLED),
+        ({"throttled_ns": 1_000_000}, Doubt.THROTTLED),
+        ({"ports_waiting": 26_000}, Doubt.FEW_PORTS),
         ({"back_pressure": 1}, Doubt.BACK_PRESSURE),
         ({"errors": [{"label": 0, "kind": "no_ports", "detail": "", "count": 1}]}, Doubt.NO_PORTS),
         ({"errors": [{"label": 0, "kind": "no_files", "detail": "", "count": 1}]}, Doubt.NO_FILES),
@@ -51,9 +52,40 @@ def test_what_its_host_says_is_doubted_by_name(a_record, changed, doubt):
     assert list(judge(second(a_record), host).doubts) == [doubt]
 
 
-def test_lateness_that_does_not_show_in_response_times_is_no_doubt(a_record):
-    slow = a_record()["timings"][0] | {"sum_ns": 4 * 10**9}
-    assert judge(second(a_record, timed=4, late=1, lateness=[[1000, 4]], timings=[slow]), QUIET).good
+def answered(a_record, bucket_of, told_ns, undelayed_ns):
+    """A second of as many responses as there are times, as told and as they would be without lateness."""
+    told, undelayed = ([[bucket_of(ns), 1] for ns in times] for times in (told_ns, undelayed_ns))
+    timing = a_record()["timings"][0] | {"done": len(told), "corrected": told, "first_byte": told}
+    return second(a_record, timings=[timing], undelayed=undelayed, timed=len(told), late=len(told))
+
+
+def test_lateness_is_doubted_where_it_moves_a_percentile_by_more_than_5_percent_and_50_us(a_record, bucket_of):
+    fast, slow = [200_000] * 1000, [10_000_000] * 1000
+    late = 100_000
+    assert list(judge(answered(a_record, bucket_of, [ns + late for ns in fast], fast)).doubts) == [Doubt.LATE]
+    assert judge(answered(a_record, bucket_of, [ns + late for ns in slow], slow)).good
+    assert judge(answered(a_record, bucket_of, [ns + 20_000 for ns in fast], fast)).good
+
+
+@pytest.mark.parametrize(("late", "good"), [(5, True), (20, False), (200, False)])
+def test_few_late_requests_are_doubted_once_they_reach_p99(a_record, bucket_of, late, good):
+    fast = [200_000] * 1000
+    assert (
+        judge(answered(a_record, bucket_of, [ns + 10**6 * (n < late) for n, ns in enumerate(fast)], fast)).good is good
+    )
+
+
+def test_percentiles_beyond_which_hardly_anything_lies_are_not_judged(a_record, bucket_of):
+    fast = [200_000] * 100
+    found = answered(a_record, bucket_of, [ns + 10**6 * (n < 5) for n, ns in enumerate(fast)], fast)
+    assert [one.share for one in lateness([found])] == [0.5, 0.9]
+    assert judge(found).good
+
+
+def test_lateness_of_several_seconds_is_judged_together(a_record, bucket_of):
+    fast = [200_000] * 100
+    found = answered(a_record, bucket_of, [ns + 10**6 * (n < 5) for n, ns in enumerate(fast)], fast)
+    assert [one.matters for one in lateness([found] * 20)] == [False, False, True]
 
 
 def test_every_doubt_has_its_advice():

@@ -145,6 +145,10 @@ def run(
     timeout: Annotated[str, typer.Option(help="A response that takes longer is an error.")] = "30s",
     redirects: Annotated[int, typer.Option(help="Redirects followed.", min=0, max=50)] = 5,
     no_keep_alive: Annotated[bool, typer.Option("--no-keep-alive", help="A new connection for every request.")] = False,
+    http2: Annotated[
+        bool,
+        typer.Option("--http2", help="HTTP/2: agreed on over TLS, presumed without; a user asks one thing at a time."),
+    ] = False,
     insecure: Annotated[bool, typer.Option("--insecure", help="Do not verify certificates.")] = False,
     ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust besides the host's, in PEM.")] = None,
     connect_to: Annotated[
@@ -194,6 +198,7 @@ def run(
             data_file=data_file,
             timeout_ns=_duration("--timeout", timeout),
             keep_alive=not no_keep_alive,
+            http2=http2,
             verify=not insecure,
             authorities=ca_file,
             connect_to=connect_to,

@@ -30,6 +30,7 @@ class Quick:
     data_file: Path | None = None
     timeout_ns: int = 30_000_000_000
     keep_alive: bool = True
+    http2: bool = False
     verify: bool = True
     authorities: Path | None = None
     connect_to: str | None = None
@@ -50,7 +51,7 @@ def program(asked: Quick) -> dict[str, Any]:
     return {
         "kinds": [{"name": "user", "actions": steps}],
         "pacing": _pacing(asked),
-        "connections": {"keep_alive": asked.keep_alive},
+        "connections": {"keep_alive": asked.keep_alive, "protocol": "http2" if asked.http2 else "http1"},
         "tls": {"verify": asked.verify, "authorities_pem": _authorities(asked.authorities)},
         "addresses": {key: list(found) for key, found in asked.addresses.items()} | _connect_to(asked),
         # No longer than a request may take, for there is nothing else to end.

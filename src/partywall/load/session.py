@@ -105,6 +105,15 @@ class Session:
         header = watcher.call("monitor.start", id=MONITOR, cpus=sorted(os.sched_getaffinity(0)), **targets)
         self.monitor = Monitor(header["counters"])
         self.started: dict[str, Any] = self._ask_to_start(program)["load"]
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Keeps this process off the generator's CPUs, which it would make wait; not where there are no others."""
+        allowed = os.sched_getaffinity(0)
+        others = allowed - set(self.setup.cpus)
+        if others:
+            os.sched_setaffinity(0, others)
+            self._stack.callback(os.sched_setaffinity, 0, allowed)
 
     def _start(self, settings: Settings, label: Label) -> Sandbox:
         sandbox = make(settings, label)

@@ -1,116 +1,215 @@
-//! A server whose behaviour is known, with a log of its own: what a load generator says is compared with it. A thread a connection,
-//! nothing clever. It prints its port, serves until its input ends, and then prints its log: one line a request, with the path, when
-//! its head had been read, when its last byte was written, and what was done.
+//! A server whose behaviour is known, with a log of its own: what a load generator says is compared with it. It prints its port, serves
+//! until its input ends, and then prints its log: one line a request, with the path, when its first bytes were there to be read, when
+//! its last byte was written, and what was done.
+//!
+//! One thread that does one small thing at a time and looks at all sockets in between: a request that waits for its turn is on the log
+//! from when it came. (With a thread a connection, what a request waits for its thread to run is on no log, and is the larger part of
+//! what a client sees beyond the delay.)
 //!
 //! `/ok` at once; `/fixed` after 50 ms; `/bimodal` after 50 ms, every tenth after 250 ms; `/freeze` at once, but not in the third and
 //! fourth second after the first request; `/reset` resets every hundredth connection; `/slow` has a body in five pieces 10 ms apart;
 //! `/short` ends before its length; `/long` goes on after its length; `/garbage` is no HTTP; `/silent` never answers.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use partywall_clock as clock;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::time::Timespec;
 
 const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000_000_000;
+const INPUT: u64 = 0;
+const LISTENER: u64 = 1;
+const FIRST_CONNECTION: u64 = 2;
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+/// What follows the last piece of an answer.
+#[derive(Clone, Copy, PartialEq)]
+enum After {
+    NextRequest,
+    Close,
+    Reset,
+}
+
+struct Answer {
+    what: &'static str,
+    /// When to write what.
+    pieces: VecDeque<(u64, &'static [u8])>,
+    after: After,
+}
+
+struct Connection {
+    stream: TcpStream,
+    heard: Vec<u8>,
+    arrived_ns: u64,
+    /// Of the request being answered.
+    path: String,
+    answer: Option<Answer>,
+}
 
 #[derive(Default)]
-struct Log {
-    lines: Mutex<Vec<(String, u64, u64, &'static str)>>,
-    requests: AtomicU64,
-    first_ns: AtomicU64,
+struct Server {
+    connections: HashMap<u64, Connection>,
+    /// Which connections have bytes to read, in the order in which they came.
+    arrived: VecDeque<u64>,
+    /// Which connections have a piece to write, by time.
+    due: BTreeSet<(u64, u64)>,
+    log: Vec<(String, u64, u64, &'static str)>,
+    requests: u64,
+    first_ns: Option<u64>,
+    next: u64,
 }
 
 fn main() -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
+    listener.set_nonblocking(true)?;
     writeln!(io::stdout(), "{}", listener.local_addr()?.port())?;
-    let log = Arc::new(Log::default());
-    thread::spawn({
-        let log = log.clone();
-        move || {
-            for stream in listener.incoming().flatten() {
-                let log = log.clone();
-                thread::spawn(move || serve(&stream, &log));
-            }
-        }
-    });
-    io::stdin().read_to_end(&mut Vec::new())?;
-    let mut out = io::BufWriter::new(io::stdout());
-    for (path, read_ns, written_ns, what) in log.lines.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-        writeln!(out, "{path} {read_ns} {written_ns} {what}")?;
-    }
-    out.flush()
-}
-
-fn serve(stream: &TcpStream, log: &Log) {
-    // A client that goes away ends its thread, and nothing else.
-    let _ = stream.set_nodelay(true).and_then(|()| serve_until_closed(stream, log));
-}
-
-fn serve_until_closed(mut stream: &TcpStream, log: &Log) -> io::Result<()> {
-    let mut reader = BufReader::new(stream);
+    let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(&poll, io::stdin(), EventData::new_u64(INPUT), EventFlags::IN)?;
+    epoll::add(&poll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+    let mut server = Server { next: FIRST_CONNECTION, ..Server::default() };
+    let mut events = Vec::with_capacity(64);
     loop {
-        let mut first = String::new();
-        if reader.read_line(&mut first)? == 0 {
-            return Ok(());
+        events.clear();
+        let timeout = server.patience();
+        epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout))?;
+        let now_ns = clock::now();
+        for event in &events {
+            match event.data.u64() {
+                INPUT => return server.print(),
+                LISTENER => server.accept(&listener, &poll)?,
+                connection => server.note(connection, now_ns),
+            }
         }
-        let mut line = String::new();
-        while reader.read_line(&mut line)? > 2 {
-            line.clear();
-        }
-        let read_ns = clock::now();
-        let path = first.split(' ').nth(1).unwrap_or("/").to_string();
-        let number = log.requests.fetch_add(1, Ordering::Relaxed);
-        let _ = log.first_ns.compare_exchange(0, read_ns, Ordering::Relaxed, Ordering::Relaxed);
-        let (what, goes_on) = answer(&mut stream, &path, read_ns, number, log.first_ns.load(Ordering::Relaxed))?;
-        let written_ns = clock::now();
-        log.lines.lock().unwrap_or_else(PoisonError::into_inner).push((path, read_ns, written_ns, what));
-        if !goes_on {
-            return Ok(());
-        }
+        server.do_one_thing();
     }
 }
 
-/// Answers one request; returns what was done, and whether the connection goes on.
-fn answer(stream: &mut &TcpStream, path: &str, read_ns: u64, number: u64, first_ns: u64) -> io::Result<(&'static str, bool)> {
-    let freeze = first_ns + 2000 * MS..first_ns + 4000 * MS;
-    match path {
-        "/fixed" => clock::sleep_until(read_ns + 50 * MS),
-        "/bimodal" => clock::sleep_until(read_ns + if number % 10 == 9 { 250 } else { 50 } * MS),
-        "/freeze" if freeze.contains(&read_ns) => clock::sleep_until(freeze.end),
-        "/reset" if number % 100 == 99 => {
-            rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO))?;
-            return Ok(("reset", false));
-        }
-        "/slow" => {
-            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")?;
-            for piece in 1..=5 {
-                clock::sleep_until(read_ns + piece * 10 * MS);
-                stream.write_all(b"x")?;
-            }
-            return Ok(("ok", true));
-        }
-        "/short" => {
-            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nnot as much")?;
-            return Ok(("short", false));
-        }
-        "/long" => {
-            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok and more")?;
-            return Ok(("long", true));
-        }
-        "/garbage" => {
-            stream.write_all(b"220 mail.example ESMTP\r\n")?;
-            return Ok(("garbage", false));
-        }
-        "/silent" => {
-            let _ = stream.read(&mut [0; 1]);
-            return Ok(("silent", false));
-        }
-        _ => {}
+impl Server {
+    fn patience(&self) -> Timespec {
+        let left_ns = match self.due.first() {
+            _ if !self.arrived.is_empty() => 0,
+            Some((at_ns, _)) => at_ns.saturating_sub(clock::now()),
+            None => SECOND,
+        };
+        Timespec { tv_sec: (left_ns / SECOND).cast_signed(), tv_nsec: (left_ns % SECOND).cast_signed() }
     }
-    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")?;
-    Ok(("ok", true))
+
+    fn accept(&mut self, listener: &TcpListener, poll: &OwnedFd) -> io::Result<()> {
+        while let Ok((stream, _)) = listener.accept() {
+            stream.set_nodelay(true)?;
+            stream.set_nonblocking(true)?;
+            epoll::add(poll, &stream, EventData::new_u64(self.next), EventFlags::IN | EventFlags::ET)?;
+            let connection = Connection { stream, heard: Vec::new(), arrived_ns: 0, path: String::new(), answer: None };
+            self.connections.insert(self.next, connection);
+            self.next += 1;
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, number: u64, now_ns: u64) {
+        if let Some(connection) = self.connections.get_mut(&number).filter(|_| !self.arrived.contains(&number)) {
+            connection.arrived_ns = now_ns;
+            self.arrived.push_back(number);
+        }
+    }
+
+    /// Writes what is due, or else reads what has come.
+    fn do_one_thing(&mut self) {
+        let due = self.due.first().copied().filter(|(at_ns, _)| *at_ns <= clock::now());
+        let (number, goes_on) = if let Some((at_ns, number)) = due {
+            self.due.remove(&(at_ns, number));
+            (number, self.write(number))
+        } else if let Some(number) = self.arrived.pop_front() {
+            (number, self.read(number))
+        } else {
+            return;
+        };
+        if !goes_on {
+            self.connections.remove(&number);
+            self.due.retain(|(_, whose)| *whose != number);
+        }
+    }
+
+    /// Returns whether the connection goes on.
+    fn read(&mut self, number: u64) -> bool {
+        let Some(connection) = self.connections.get_mut(&number) else { return true };
+        let mut buffer = [0; 4096];
+        loop {
+            match connection.stream.read(&mut buffer) {
+                Ok(0) => return false,
+                Ok(taken) => connection.heard.extend_from_slice(&buffer[..taken]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => return false,
+            }
+        }
+        if connection.answer.is_none() && connection.heard.ends_with(b"\r\n\r\n") {
+            let heard = std::mem::take(&mut connection.heard);
+            connection.path = String::from_utf8_lossy(&heard).split(' ').nth(1).unwrap_or("/").into();
+            let arrived_ns = connection.arrived_ns;
+            let first_ns = *self.first_ns.get_or_insert(arrived_ns);
+            let answer = answer(&connection.path, arrived_ns, self.requests, first_ns);
+            self.requests += 1;
+            if let Some((at_ns, _)) = answer.pieces.front() {
+                self.due.insert((*at_ns, number));
+            }
+            connection.answer = Some(answer);
+        }
+        true
+    }
+
+    /// Returns whether the connection goes on.
+    fn write(&mut self, number: u64) -> bool {
+        let Some(connection) = self.connections.get_mut(&number) else { return true };
+        let Some(answer) = &mut connection.answer else { return true };
+        let Some((_, piece)) = answer.pieces.pop_front() else { return true };
+        if answer.after == After::Reset {
+            let _ = rustix::net::sockopt::set_socket_linger(&connection.stream, Some(Duration::ZERO));
+        } else if connection.stream.write_all(piece).is_err() {
+            return false;
+        }
+        if let Some((at_ns, _)) = answer.pieces.front() {
+            self.due.insert((*at_ns, number));
+            return true;
+        }
+        let (what, after) = (answer.what, answer.after);
+        self.log.push((connection.path.clone(), connection.arrived_ns, clock::now(), what));
+        connection.answer = None;
+        after == After::NextRequest
+    }
+
+    fn print(&self) -> io::Result<()> {
+        let mut out = io::BufWriter::new(io::stdout());
+        for (path, arrived_ns, written_ns, what) in &self.log {
+            writeln!(out, "{path} {arrived_ns} {written_ns} {what}")?;
+        }
+        out.flush()
+    }
+}
+
+fn answer(path: &str, arrived_ns: u64, number: u64, first_ns: u64) -> Answer {
+    let at = |delay_ns: u64, piece: &'static [u8]| (arrived_ns + delay_ns, piece);
+    let one = |delay_ns: u64| Answer { what: "ok", pieces: [at(delay_ns, OK)].into(), after: After::NextRequest };
+    let odd = |what, piece, after| Answer { what, pieces: [at(0, piece)].into(), after };
+    let freeze = first_ns + 2 * SECOND..first_ns + 4 * SECOND;
+    match path {
+        "/fixed" => one(50 * MS),
+        "/bimodal" => one(if number % 10 == 9 { 250 } else { 50 } * MS),
+        "/freeze" if freeze.contains(&arrived_ns) => one(freeze.end - arrived_ns),
+        "/reset" if number % 100 == 99 => odd("reset", b"", After::Reset),
+        "/slow" => {
+            let head = at(0, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n");
+            let body = (1..=5).map(|piece| at(piece * 10 * MS, b"x"));
+            Answer { what: "ok", pieces: [head].into_iter().chain(body).collect(), after: After::NextRequest }
+        }
+        "/short" => odd("short", b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nnot as much", After::Close),
+        "/long" => odd("long", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok and more", After::NextRequest),
+        "/garbage" => odd("garbage", b"220 mail.example ESMTP\r\n", After::Close),
+        "/silent" => Answer { what: "silent", pieces: VecDeque::new(), after: After::NextRequest },
+        _ => one(0),
+    }
 }

@@ -76,6 +76,8 @@ enum State {
     /// So many bytes of body are left.
     Counted(u64),
     UntilClose,
+    /// Its end is told another way than in its own bytes.
+    UntilTold,
     ChunkSize,
     ChunkData(u64),
     ChunkEnd,
@@ -179,6 +181,25 @@ impl Response {
         Ok(Progress::Complete(at))
     }
 
+    /// The head of a response that came another way than as HTTP/1.
+    pub(crate) fn head_came<'h>(&mut self, status: u16, headers: impl Iterator<Item = (&'h str, &'h [u8])>) {
+        // If the connection ends now, the response is not whole.
+        (self.status, self.keep_alive, self.state) = (status, true, State::UntilTold);
+        let wanted = self.wanted;
+        if wanted.head || wanted.cookies || wanted.redirects && (300..400).contains(&status) {
+            for (name, value) in headers {
+                for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+                    self.head.extend_from_slice(part);
+                }
+            }
+        }
+    }
+
+    /// The next bytes of the body of such a response.
+    pub(crate) fn body_came(&mut self, bytes: &[u8]) -> Result<(), BadResponse> {
+        self.take_body(bytes, u64::MAX).map(drop)
+    }
+
     /// What it means that the stream ends here.
     pub(crate) fn at_end(&self) -> AtEnd {
         match self.state {
@@ -220,7 +241,7 @@ impl Response {
                 }
                 Ok(used)
             }
-            State::Done => Ok(0),
+            State::UntilTold | State::Done => Ok(0),
         }
     }
 
@@ -271,6 +292,7 @@ impl Response {
         }
         // The end may straddle the pieces: look again from the last line's start.
         let before = self.partial.len();
+        is_beginning(&self.partial, bytes)?;
         let from = self.partial.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
         let room = (HEAD_MAX + 1).saturating_sub(before).min(bytes.len());
         self.partial.extend_from_slice(&bytes[..room]);
@@ -283,11 +305,7 @@ impl Response {
     }
 
     fn keep_partial(&mut self, bytes: &[u8]) -> Result<usize, BadResponse> {
-        // What is no status line is noticed by its first bytes, not by its missing end.
-        let start = &bytes[..bytes.len().min(5)];
-        if !b"HTTP/".starts_with(start) {
-            return Err(BadResponse::StatusLine);
-        }
+        is_beginning(&[], bytes)?;
         if bytes.len() > HEAD_MAX {
             return Err(BadResponse::LongHead);
         }
@@ -325,6 +343,17 @@ impl Response {
     fn until_close(&mut self) -> State {
         self.keep_alive = false;
         State::UntilClose
+    }
+}
+
+/// What is no status line is noticed by its first bytes, not by its missing end.
+fn is_beginning(before: &[u8], bytes: &[u8]) -> Result<(), BadResponse> {
+    let mut first = before.iter().chain(bytes);
+    let same = b"HTTP/".iter().all(|wanted| first.next().is_none_or(|byte| byte == wanted));
+    if same {
+        Ok(())
+    } else {
+        Err(BadResponse::StatusLine)
     }
 }
 
@@ -431,6 +460,48 @@ fn number(digits: &[u8], base: u32) -> Option<u64> {
     (!digits.is_empty()).then(|| digits.iter().try_fold(0, add))?
 }
 
+/// For fuzzing: reads `bytes` as a response, whole and in pieces of `size`.
+///
+/// # Panics
+/// If it makes a difference in which pieces a response comes, or if more is taken than there is.
+#[doc(hidden)]
+pub fn check_response(bytes: &[u8], size: usize, to_head: bool) {
+    let wanted = Wanted { no_body: to_head, head: true, cookies: true, redirects: true, body: true };
+    let whole = read(bytes, wanted, usize::MAX);
+    let pieces = read(bytes, wanted, size.max(1));
+    match (whole, pieces) {
+        (Ok((one, used, end)), Ok((other, used_too, end_too))) => {
+            assert!(used <= bytes.len());
+            assert_eq!((used, end, one.status, one.keep_alive), (used_too, end_too, other.status, other.keep_alive));
+            assert_eq!((&one.head, &one.body, one.body_bytes), (&other.head, &other.body, other.body_bytes));
+            // What is not compressed as it says is kept as it is.
+            let _ = (one.decoded_body(), one.header("set-cookie").count());
+        }
+        // A head that comes at once is found whatever its length; one that comes in pieces is given up on.
+        (_, Err(BadResponse::LongHead)) => {}
+        (Err(why), Err(why_too)) => assert_eq!(why, why_too),
+        (one, other) => panic!("whole it is {one:?}, and in pieces of {size} {other:?}"),
+    }
+}
+
+/// What was read of a stream, how many bytes that took, and what its end means if the response was open then.
+type Outcome = Result<(Response, usize, Option<AtEnd>), BadResponse>;
+
+/// Reads `stream` in pieces of `size`, then its end if the response is still open.
+fn read(stream: &[u8], wanted: Wanted, size: usize) -> Outcome {
+    let mut response = Response::default();
+    response.begin(wanted);
+    let mut at = 0;
+    for piece in stream.chunks(size) {
+        match response.take(piece)? {
+            Progress::More => at += piece.len(),
+            Progress::Complete(used) => return Ok((response, at + used, None)),
+        }
+    }
+    let end = response.at_end();
+    Ok((response, at, Some(end)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -438,22 +509,7 @@ mod tests {
 
     const ALL: Wanted = Wanted { no_body: false, head: true, cookies: true, redirects: true, body: true };
 
-    /// Reads `stream` in pieces of `size`, then its end if it is still open.
-    fn read(stream: &[u8], wanted: Wanted, size: usize) -> Result<(Response, usize, Option<AtEnd>), BadResponse> {
-        let mut response = Response::default();
-        response.begin(wanted);
-        let mut at = 0;
-        for piece in stream.chunks(size) {
-            match response.take(piece)? {
-                Progress::More => at += piece.len(),
-                Progress::Complete(used) => return Ok((response, at + used, None)),
-            }
-        }
-        let end = response.at_end();
-        Ok((response, at, Some(end)))
-    }
-
-    fn whole(stream: &str) -> Result<(Response, usize, Option<AtEnd>), BadResponse> {
+    fn whole(stream: &str) -> Outcome {
         read(stream.as_bytes(), ALL, usize::MAX)
     }
 
@@ -573,8 +629,8 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..600), size in 1..64_usize) {
-            let _ = read(&bytes, ALL, size);
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..600), size in 1..64_usize, to_head: bool) {
+            check_response(&bytes, size, to_head);
         }
 
         #[test]
@@ -583,7 +639,7 @@ mod tests {
             stream[place] = byte;
             stream.truncate(cut.index(stream.len()) + 1);
             for size in [1, 7, 1000] {
-                let _ = read(&stream, ALL, size);
+                check_response(&stream, size, false);
             }
         }
     }

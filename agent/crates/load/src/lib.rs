@@ -13,6 +13,7 @@ mod extract;
 mod feeder;
 mod health;
 mod http1;
+mod http2;
 mod link;
 mod pacing;
 mod prepare;
@@ -35,11 +36,19 @@ use partywall_wire::load::{LoadProgram, LoadSecond, LoadStarted};
 use crate::compress::Pool;
 use crate::controls::{Controls, Switch};
 use crate::engine::{Shared, Worker};
+use crate::health::Surroundings;
 use crate::pacing::Pacer;
 use crate::record::{SecondRecorder, Seconds};
 use crate::user::User;
 
 pub use crate::program::ProgramError;
+
+/// What reads servers' bytes, for fuzzing.
+#[doc(hidden)]
+pub mod testing {
+    pub use crate::http1::check_response;
+    pub use crate::http2::check_http2;
+}
 
 /// What is told to a load besides its program.
 #[derive(Clone, Debug)]
@@ -108,7 +117,7 @@ impl Load {
         let (files_needed, files_limit) = prepare::room_for_files(&program).map_err(LoadError::Room)?;
         let trust = prepare::trust(&program).map_err(LoadError::Room)?;
         let (addresses, origins) = prepare::reach(&program, trust.as_ref()).map_err(LoadError::Unreachable)?;
-        prepare::room_for_ports(&program, &addresses).map_err(LoadError::Room)?;
+        let ports_most = prepare::room_for_ports(&program, &addresses).map_err(LoadError::Room)?;
         let threads = options.threads.clamp(1, 1024);
         let controls = Arc::new(Controls::new(threads)?);
         let pool = (!program.compressions.is_empty())
@@ -123,7 +132,7 @@ impl Load {
             user_bytes: (size_of::<User>() + size_of::<Option<link::Link>>()) as u64,
             stages_ns: Pacer::new(&program.pacing, 0, 1, 0).end_ns(),
         };
-        let shared = Arc::new(Shared { program, addresses, trust, controls, pool, seed: options.seed, threads });
+        let shared = Arc::new(Shared { program, addresses, trust, controls, pool, seed: options.seed, threads, ports_most });
         let load = Self {
             shared,
             seconds: Seconds::default(),
@@ -144,7 +153,9 @@ impl Load {
                 // Sleeps end when asked, not when it suits the kernel to end several together.
                 let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
                 let slices = source.slices.then(|| Recorder::new(tape, number, slice_ns));
-                let recorder = SecondRecorder::new(seconds, slices, number, shared.program.labels.len(), source.late_after_ns);
+                let surroundings = (number == 0).then(|| Surroundings::new(shared.ports_most));
+                let labels = shared.program.labels.len();
+                let recorder = SecondRecorder::new(seconds, slices, number, labels, source.late_after_ns, surroundings);
                 let outcome = Worker::new(&shared, number, recorder).and_then(|mut worker| worker.run());
                 if let Err(error) = outcome {
                     *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("worker thread {number}: {error}"));

@@ -13,6 +13,7 @@ use rustix::net::{self, sockopt, AddressFamily, RecvFlags, SendFlags, SocketAddr
 use rustls::ClientConnection;
 
 use crate::http1::Response;
+use crate::http2::Http2;
 use crate::tls;
 
 /// Where a connection goes.
@@ -57,6 +58,8 @@ pub(crate) struct Link {
     pub started_ns: Nanos,
     pub response: Response,
     tls: Option<Box<ClientConnection>>,
+    /// Spoken instead of HTTP/1.1.
+    pub http2: Option<Box<Http2>>,
     unsent: Vec<u8>,
     unsent_from: usize,
 }
@@ -88,7 +91,8 @@ impl Link {
         }
         let response = Response::default();
         let phase = Phase::Connecting;
-        Ok(Self { socket, generation: 0, user, place, phase, started_ns: now_ns, response, tls: None, unsent: Vec::new(), unsent_from: 0 })
+        let (tls, http2, unsent) = (None, None, Vec::new());
+        Ok(Self { socket, generation: 0, user, place, phase, started_ns: now_ns, response, tls, http2, unsent, unsent_from: 0 })
     }
 
     /// Asks for events once, for all that will ever come.
@@ -108,6 +112,19 @@ impl Link {
         self.tls = Some(connection);
         self.phase = Phase::Handshaking;
         self.send_plain(&hello).map(drop)
+    }
+
+    /// Whether TLS agreed on HTTP/2; None without TLS.
+    pub(crate) fn agreed_on_http2(&self) -> Option<bool> {
+        self.tls.as_ref().map(|connection| tls::agreed_on_http2(connection))
+    }
+
+    /// Sends what HTTP/2 has to say, to the user's request or of itself; returns whether the socket took all.
+    pub(crate) fn flush_http2(&mut self) -> Result<bool, Errno> {
+        match self.http2.as_mut().map(|http2| http2.take_unsent()) {
+            Some(said) if !said.is_empty() => self.send(&said),
+            _ => Ok(true),
+        }
     }
 
     pub(crate) fn is_secured(&self) -> bool {

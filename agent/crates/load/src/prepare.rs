@@ -7,14 +7,17 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use partywall_clock as clock;
-use partywall_wire::load::{Origin, Pacing, Stage};
+use partywall_wire::load::{Origin, Pacing, Protocol, Stage};
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
 use crate::address::Place;
+use crate::http2;
 use crate::link::Address;
 use crate::program::Program;
 use crate::tls::{self, Trust};
 
+const HTTP1: &str = "HTTP/1.1";
+const HTTP2: &str = "HTTP/2";
 /// Files that the agent has open besides its connections.
 const FILES_BESIDES: u64 = 64;
 
@@ -42,7 +45,7 @@ pub(crate) fn reach(program: &Program, trust: Option<&Trust>) -> Result<Reached,
 
 /// How servers are trusted, if any is asked over TLS.
 pub(crate) fn trust(program: &Program) -> Result<Option<Trust>, String> {
-    program.places.iter().any(|place| place.tls).then(|| Trust::new(&program.source.tls)).transpose()
+    program.places.iter().any(|place| place.tls).then(|| Trust::new(&program.source.tls, program.source.connections.protocol)).transpose()
 }
 
 fn reach_one(program: &Program, place: &Place, trust: Option<&Trust>) -> Result<(Vec<Address>, Origin), String> {
@@ -54,20 +57,34 @@ fn reach_one(program: &Program, place: &Place, trust: Option<&Trust>) -> Result<
         resolve_ns,
         connect_ns: 0,
         tls_ns: None,
-        protocol: "HTTP/1.1".into(),
+        protocol: HTTP1.into(),
     };
     for address in &found {
         let began_ns = clock::now();
         let mut stream = connect(address, patience).map_err(|error| unreachable(place, address, &error))?;
         let connected_ns = clock::now();
         origin.connect_ns = connected_ns - began_ns;
+        let protocol = program.source.connections.protocol;
         if let Some(trust) = trust.filter(|_| place.tls) {
-            let version = shake_hands(trust, place, &mut *stream).map_err(|why| format!("{place} at {address}: {why}"))?;
+            origin.protocol = secured(trust, place, protocol, &mut *stream).map_err(|why| format!("{place} at {address}: {why}"))?;
             origin.tls_ns = Some(clock::now() - connected_ns);
-            origin.protocol = format!("{version}, HTTP/1.1");
+        } else if protocol == Protocol::Http2 {
+            http2::greet(&mut *stream)
+                .map_err(|why| format!("{place} at {address} does not speak HTTP/2 without TLS: {why}; ask for HTTP/1.1, or over https"))?;
+            origin.protocol = HTTP2.into();
         }
     }
     Ok((found, origin))
+}
+
+/// Agrees on keys and on what is spoken; returns both in words.
+fn secured(trust: &Trust, place: &Place, protocol: Protocol, stream: &mut dyn Stream) -> Result<String, String> {
+    let (version, agreed_on_http2) = shake_hands(trust, place, stream)?;
+    match (agreed_on_http2, protocol) {
+        (true, _) => Ok(format!("{version}, {HTTP2}")),
+        (false, Protocol::Http2) => Err("it does not offer HTTP/2; ask for HTTP/1.1, or for whichever the server prefers".into()),
+        (false, _) => Ok(format!("{version}, {HTTP1}")),
+    }
 }
 
 trait Stream: Read + Write {}
@@ -90,18 +107,19 @@ fn connect(address: &Address, patience: Duration) -> io::Result<Box<dyn Stream>>
     })
 }
 
-/// One TLS handshake; returns the version agreed on, or why there was none and what would help.
-fn shake_hands(trust: &Trust, place: &Place, mut stream: &mut dyn Stream) -> Result<&'static str, String> {
+/// One TLS handshake; returns the version and whether HTTP/2 was agreed on, or why there was none and what would help.
+fn shake_hands(trust: &Trust, place: &Place, mut stream: &mut dyn Stream) -> Result<(&'static str, bool), String> {
     let mut connection = tls::connection(trust.of_user(), place)?;
     while connection.is_handshaking() {
         connection.complete_io(&mut stream).map_err(|error| match error.get_ref().and_then(|inner| inner.downcast_ref()) {
-            Some(rustls::Error::InvalidCertificate(why)) => {
-                format!("its certificate is not trusted: {why:?}; name the authority that signed it, or do without verification")
+            Some(rustls::Error::InvalidCertificate(why)) => tls::not_trusted(why, place),
+            Some(rustls::Error::AlertReceived(rustls::AlertDescription::NoApplicationProtocol)) => {
+                "it speaks none of the protocols asked for; ask for HTTP/1.1, or for whichever the server prefers".into()
             }
             _ => format!("the TLS handshake failed: {error}; does the server speak TLS on this port?"),
         })?;
     }
-    Ok(tls::version(&connection))
+    Ok((tls::version(&connection), tls::agreed_on_http2(&connection)))
 }
 
 fn unreachable(place: &Place, address: &Address, error: &io::Error) -> String {
@@ -188,21 +206,27 @@ fn raise(needed: u64) -> u64 {
     current
 }
 
-/// Whether there are ports enough to connect from, as far as that can be known before.
-pub(crate) fn room_for_ports(program: &Program, addresses: &[Vec<Address>]) -> Result<(), String> {
-    let Some(ports) = ports_of_a_host() else { return Ok(()) };
+/// Ports there are to connect from to all servers, None if none are needed or the kernel does not tell; a refusal if users would not
+/// find as many as they need.
+pub(crate) fn room_for_ports(program: &Program, addresses: &[Vec<Address>]) -> Result<Option<u64>, String> {
+    let Some(ports) = ports_of_a_host() else { return Ok(None) };
     let users = users_most(program);
     let locals = program.source.connections.local_addresses.len().max(1) as u64;
+    let mut most = None;
     for (place, found) in program.places.iter().zip(addresses) {
+        if found.iter().any(|address| matches!(address, Address::Unix(_))) {
+            continue;
+        }
         let room = ports * locals * found.len() as u64;
-        if users > room && found.iter().all(|address| matches!(address, Address::Ip(_))) {
+        if users > room {
             return Err(format!(
                 "{users} users need as many ports to connect to {place} from and there are {room}; \
                  widen net.ipv4.ip_local_port_range, or give more connections.local_addresses"
             ));
         }
+        most = Some(most.unwrap_or(0) + room);
     }
-    Ok(())
+    Ok(most)
 }
 
 fn ports_of_a_host() -> Option<u64> {

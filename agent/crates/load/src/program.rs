@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use partywall_wire::load::{
-    Body, Branch, Check, Compress, FormPart, Http, Label, LabelSort, LoadProgram, Pacing, PartContent, Protocol, Stage, Step, Think,
-    UserKind,
+    Body, Branch, Check, Compress, FormPart, Http, Label, LabelSort, LoadProgram, Pacing, PartContent, Stage, Step, Think, UserKind,
 };
 
 use crate::address::{self, Place};
@@ -225,9 +224,6 @@ impl Compiler {
             if address.parse::<std::net::IpAddr>().is_err() {
                 self.problem("connections.local_addresses", format!("{address:?} is no IP address"));
             }
-        }
-        if source.connections.protocol != Protocol::Http1 {
-            self.problem("connections.protocol", "HTTP/2 is not in this version of the agent; leave it out for HTTP/1.1");
         }
     }
 
@@ -581,8 +577,7 @@ impl Request {
             template.render(value, into);
             into.extend_from_slice(b"\r\n");
         }
-        // Methods that usually carry a body say that there is none.
-        if !parts.body.is_empty() || matches!(method, "POST" | "PUT" | "PATCH") {
+        if !parts.body.is_empty() || says_that_it_has_no_body(method) {
             header("Content-Length", parts.body.len().to_string().as_bytes(), into);
         }
         if !parts.cookies.is_empty() {
@@ -590,6 +585,38 @@ impl Request {
         }
         into.extend_from_slice(b"\r\n");
         into.extend_from_slice(parts.body);
+    }
+
+    /// The request for HTTP/2, without its body.
+    pub(crate) fn as_http2<'v>(
+        &self,
+        place: &Place,
+        parts: &Parts<'_>,
+        value: impl Fn(u16) -> &'v str + Copy,
+    ) -> Result<http::Request<()>, http::Error> {
+        let mut authority = Vec::new();
+        match self.headers.iter().find(|(own, _)| own.eq_ignore_ascii_case("host")) {
+            Some((_, host)) => host.render(value, &mut authority),
+            None => authority.extend_from_slice(place.authority().as_bytes()),
+        }
+        let uri = [place.scheme().as_bytes(), b"://", &*authority, parts.target].concat();
+        let method = if parts.plain_get { "GET" } else { &*self.method };
+        let mut request = http::Request::builder().version(http::Version::HTTP_2).method(method).uri(uri);
+        for (name, usual) in self.usual_headers(place).filter(|(name, _)| !of_a_connection(name)) {
+            request = request.header(name, usual);
+        }
+        for (name, template) in self.headers.iter().filter(|(name, _)| !of_a_connection(name)) {
+            let mut rendered = Vec::new();
+            template.render(value, &mut rendered);
+            request = request.header(&**name, rendered);
+        }
+        if !parts.body.is_empty() || says_that_it_has_no_body(method) {
+            request = request.header("content-length", parts.body.len());
+        }
+        if !parts.cookies.is_empty() {
+            request = request.header("cookie", parts.cookies);
+        }
+        request.body(())
     }
 
     /// Headers that every request has unless it gives its own.
@@ -619,6 +646,17 @@ impl Request {
             }),
         }
     }
+}
+
+/// Methods that usually carry a body.
+fn says_that_it_has_no_body(method: &str) -> bool {
+    matches!(method, "POST" | "PUT" | "PATCH")
+}
+
+/// Headers that HTTP/2 has other means for or forbids (RFC 9113, sections 8.2.2 and 8.3.1).
+fn of_a_connection(name: &str) -> bool {
+    const NAMES: [&str; 6] = ["host", "connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
+    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
 fn header(name: &str, value: &[u8], into: &mut Vec<u8>) {

@@ -6,7 +6,7 @@ use partywall_clock::{self as clock, Nanos};
 use partywall_record::{DenseHistogram, Recorder};
 use partywall_wire::load::{GeneratorHealth, LoadError, LoadErrorKind, LoadSecond, Timing};
 
-use crate::health::ThreadClock;
+use crate::health::{Surroundings, ThreadClock};
 
 const SECOND_NS: Nanos = 1_000_000_000;
 
@@ -36,6 +36,8 @@ pub(crate) struct Moments {
     pub written_ns: Nanos,
     /// When the first byte of its response was read.
     pub first_ns: Nanos,
+    /// How long its user was free to send it and it had not left.
+    pub late_ns: Nanos,
 }
 
 #[derive(Default)]
@@ -57,13 +59,23 @@ pub(crate) struct SecondRecorder {
     connect: DenseHistogram,
     tls: DenseHistogram,
     lateness: DenseHistogram,
+    undelayed: DenseHistogram,
     late_after_ns: Nanos,
     thread_clock: ThreadClock,
+    surroundings: Option<Surroundings>,
     pub ends_ns: Nanos,
 }
 
 impl SecondRecorder {
-    pub(crate) fn new(seconds: Seconds, slices: Option<Recorder>, thread: u32, labels: usize, late_after_ns: Nanos) -> Self {
+    /// `surroundings`: of the one thread that tells of them.
+    pub(crate) fn new(
+        seconds: Seconds,
+        slices: Option<Recorder>,
+        thread: u32,
+        labels: usize,
+        late_after_ns: Nanos,
+        surroundings: Option<Surroundings>,
+    ) -> Self {
         let start_ns = clock::now();
         Self {
             open: LoadSecond { thread, start_ns, ..LoadSecond::default() },
@@ -73,8 +85,10 @@ impl SecondRecorder {
             connect: DenseHistogram::default(),
             tls: DenseHistogram::default(),
             lateness: DenseHistogram::default(),
+            undelayed: DenseHistogram::default(),
             late_after_ns,
             thread_clock: ThreadClock::new(),
+            surroundings,
             ends_ns: (start_ns / SECOND_NS + 1) * SECOND_NS,
         }
     }
@@ -97,6 +111,7 @@ impl SecondRecorder {
         if moments.first_ns > 0 {
             counts.first_byte.record(moments.first_ns.saturating_sub(moments.written_ns));
             counts.body.record(end_ns.saturating_sub(moments.first_ns));
+            self.undelayed.record(corrected_ns.saturating_sub(moments.late_ns));
             if let Some(slices) = &mut self.slices {
                 slices.latency(corrected_ns);
                 slices.work(1.0, end_ns);
@@ -163,6 +178,12 @@ impl SecondRecorder {
         self.open.connect = self.connect.take();
         self.open.tls = self.tls.take();
         self.open.health.lateness = self.lateness.take();
+        self.open.health.undelayed = self.undelayed.take();
+        if let Some(surroundings) = &mut self.surroundings {
+            self.open.health.throttled_ns = surroundings.throttled_ns();
+            self.open.health.ports_waiting = surroundings.ports_waiting();
+            self.open.health.ports_most = surroundings.ports_most;
+        }
         let (cpu_ns, run_delay_ns) = self.thread_clock.step();
         self.open.health.cpu_ns = cpu_ns;
         self.open.health.run_delay_ns = run_delay_ns;

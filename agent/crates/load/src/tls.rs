@@ -4,13 +4,13 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use partywall_wire::load::Tls;
+use partywall_wire::load::{Protocol, Tls};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::Resumption;
 use rustls::crypto::{ring, verify_tls12_signature, verify_tls13_signature, CryptoProvider};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
 use crate::address::Place;
 
@@ -25,7 +25,7 @@ pub(crate) struct Trust {
 }
 
 impl Trust {
-    pub(crate) fn new(tls: &Tls) -> Result<Self, String> {
+    pub(crate) fn new(tls: &Tls, protocol: Protocol) -> Result<Self, String> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
         let builder = builder.map_err(|error| error.to_string())?;
@@ -35,7 +35,12 @@ impl Trust {
             builder.dangerous().with_custom_certificate_verifier(Arc::new(Anyone(provider))).with_no_client_auth()
         };
         config.resumption = Resumption::disabled();
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let offered: &[&[u8]] = match protocol {
+            Protocol::Http1 => &[b"http/1.1"],
+            Protocol::Http2 => &[b"h2"],
+            Protocol::Negotiated => &[b"h2", b"http/1.1"],
+        };
+        config.alpn_protocols = offered.iter().map(|name| name.to_vec()).collect();
         Ok(Self { config: Arc::new(config), resume: tls.resume })
     }
 
@@ -70,6 +75,27 @@ pub(crate) fn seal(connection: &mut ClientConnection, bytes: &[u8]) -> Vec<u8> {
         }
     }
     sealed
+}
+
+/// Why a certificate is not trusted, and what would help.
+pub(crate) fn not_trusted(why: &CertificateError, place: &Place) -> String {
+    use CertificateError as Why;
+    let (what, remedy) = match why {
+        Why::UnknownIssuer => ("it was signed by an authority that is not trusted here".into(), "give that authority's certificate"),
+        Why::Expired | Why::ExpiredContext { .. } => (format!("it has expired: {why}"), "renew it"),
+        Why::NotValidYet | Why::NotValidYetContext { .. } => (format!("it is not valid yet: {why}"), "check both clocks"),
+        Why::NotValidForName | Why::NotValidForNameContext { .. } => {
+            (format!("it is for another name than {:?}: {why}", place.host), "ask by a name that is in it")
+        }
+        Why::Revoked => ("it was revoked".into(), "renew it"),
+        why => (why.to_string(), "look at it with openssl s_client"),
+    };
+    format!("its certificate cannot be trusted, for {what}; {remedy}, or do without verification")
+}
+
+/// Whether both sides agreed on HTTP/2 during the handshake.
+pub(crate) fn agreed_on_http2(connection: &ClientConnection) -> bool {
+    connection.alpn_protocol() == Some(b"h2")
 }
 
 /// For example `TLS 1.3`.

@@ -694,6 +694,20 @@ pub struct GeneratorHealth {
     pub stall_ns_max: u64,
     /// Sends that the socket did not take whole at once.
     pub back_pressure: u64,
+    /// Response times of requests as they would be had each left when its user was free to send it. Beside `corrected` it tells how much
+    /// the generator's lateness adds to percentiles.
+    #[serde(default)]
+    pub undelayed: Histogram,
+    /// Time for which a CPU limit kept the generator from running, all limits above it included. Told by the first thread; null from
+    /// others, and where no cgroup tells.
+    #[serde(default)]
+    pub throttled_ns: Option<u64>,
+    /// Ports that wait out the time TCP asks for, in the generator's network namespace. Told by the first thread; null from others.
+    #[serde(default)]
+    pub ports_waiting: Option<u64>,
+    /// Ports there are to connect from, to all servers. Told by the first thread; null from others, and where no ports are needed.
+    #[serde(default)]
+    pub ports_most: Option<u64>,
 }
 
 mod defaults {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use partywall_clock as clock;
-use partywall_wire::load::LoadErrorKind;
+use partywall_wire::load::{LoadErrorKind, Protocol};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustls::ClientConfig;
@@ -13,6 +13,7 @@ use super::{Worker, SECOND_NS};
 use crate::address;
 use crate::extract::{header_values, View};
 use crate::http1::{AtEnd, Progress, Response, Wanted};
+use crate::http2::{Failed, Http2, Progress as Progress2};
 use crate::link::{kind_of, Link, Phase};
 use crate::program::{Parts, Request};
 use crate::tls;
@@ -29,10 +30,12 @@ impl Worker<'_> {
     pub(super) fn request(&mut self, user: u32, number: u32) {
         let request = &self.program.requests[number as usize];
         let one = &mut self.users[user as usize];
+        one.moments.late_ns = 0;
         if one.timed {
             self.now_ns = clock::now();
             let free_ns = one.moments.intended_ns.max(one.free_ns);
-            self.recorder.left(self.now_ns.saturating_sub(free_ns));
+            one.moments.late_ns = self.now_ns.saturating_sub(free_ns);
+            self.recorder.left(one.moments.late_ns);
         }
         one.doing = Doing::Asking;
         one.moments.sent_ns = self.now_ns;
@@ -134,12 +137,17 @@ impl Worker<'_> {
             body: request.wants_body,
         });
         let has_cookies = kind.cookies && one.personal.as_ref().is_some_and(|personal| !personal.jar.is_empty());
+        if link.http2.is_some() {
+            self.transmit_http2(key, user);
+            return;
+        }
         let (sent, bytes) = match &request.fixed {
             Some(bytes) if !has_cookies && one.asked.detour.is_none() => (link.send(bytes), bytes.len()),
             _ => {
                 self.request_buffer.clear();
                 let place = &self.program.places[usize::from(link.place)];
-                render(request, place, one, kind.cookies, &mut self.request_buffer);
+                let rendered = Rendered::new(request, place, one, kind.cookies);
+                request.render(place, &rendered.parts(), |variable| one.value(variable), &mut self.request_buffer);
                 (link.send(&self.request_buffer), self.request_buffer.len())
             }
         };
@@ -149,6 +157,26 @@ impl Worker<'_> {
             Ok(true) => {}
             Ok(false) => self.recorder.open.health.back_pressure += 1,
             Err(error) => self.broken(key, error),
+        }
+    }
+
+    /// As `transmit`, over HTTP/2.
+    fn transmit_http2(&mut self, key: u64, user: u32) {
+        let one = &self.users[user as usize];
+        let request = &self.program.requests[one.asked.request as usize];
+        let Some(link) = self.links[key as u32 as usize].as_mut() else { return };
+        let place = &self.program.places[usize::from(link.place)];
+        let Some(http2) = &mut link.http2 else { return };
+        let rendered = Rendered::new(request, place, one, self.program.kinds[usize::from(one.kind)].cookies);
+        let asked = request.as_http2(place, &rendered.parts(), |variable| one.value(variable));
+        self.recorder.open.requests += 1;
+        self.recorder.open.sent_bytes += (rendered.target.len() + rendered.body.len()) as u64;
+        let asked = asked.map_err(|error| Failed { kind: LoadErrorKind::System, why: format!("HTTP/2 cannot carry it: {error}") });
+        match asked.and_then(|asked| http2.ask(asked, rendered.body)).map(|()| link.flush_http2()) {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => self.recorder.open.health.back_pressure += 1,
+            Ok(Err(error)) => self.broken(key, error),
+            Err(Failed { kind, why }) => self.lose(key, user, kind, &why),
         }
     }
 
@@ -217,7 +245,25 @@ impl Worker<'_> {
         let one = &mut self.users[user as usize];
         let timeout_ns = self.program.requests[one.asked.request as usize].timeout_ns;
         one.asked.deadline_ns = one.moments.sent_ns.saturating_add(timeout_ns);
-        self.transmit(key, user);
+        match self.choose_protocol(key) {
+            Ok(()) => self.transmit(key, user),
+            Err(Failed { kind, why }) => self.lose(key, user, kind, &why),
+        }
+    }
+
+    /// HTTP/2 if TLS agreed on it, or without TLS if the program says so.
+    fn choose_protocol(&mut self, key: u64) -> Result<(), Failed> {
+        let wanted = self.program.source.connections.protocol;
+        if wanted == Protocol::Http1 {
+            return Ok(());
+        }
+        let Some(link) = self.link(key) else { return Ok(()) };
+        if link.agreed_on_http2().unwrap_or(wanted == Protocol::Http2) {
+            link.http2 = Some(Http2::new()?);
+        } else if wanted == Protocol::Http2 {
+            return Err(Failed { kind: LoadErrorKind::Tls, why: "the server did not agree on HTTP/2".into() });
+        }
+        Ok(())
     }
 
     /// Encrypted bytes came.
@@ -274,6 +320,10 @@ impl Worker<'_> {
         let now_ns = self.now_ns;
         let Some(link) = self.link(key) else { return };
         let (user, phase) = (link.user, link.phase);
+        if link.http2.is_some() {
+            self.hear_http2(key, bytes);
+            return;
+        }
         match phase {
             Phase::Busy => {}
             // What comes while a connection ends concerns nobody.
@@ -302,6 +352,35 @@ impl Worker<'_> {
                 self.close_link(key);
                 self.fail(user, LoadErrorKind::BadResponse, &bad.to_string());
             }
+        }
+    }
+
+    /// As `hear`, over HTTP/2, in which a server may speak at any time.
+    fn hear_http2(&mut self, key: u64, bytes: &[u8]) {
+        let now_ns = self.now_ns;
+        let Some(link) = self.links[key as u32 as usize].as_mut() else { return };
+        let (user, phase) = (link.user, link.phase);
+        let Some(http2) = &mut link.http2 else { return };
+        let progress = http2.take(bytes, &mut link.response);
+        let over = http2.is_over();
+        if let (Err(error), Ok(Progress2::More)) = (link.flush_http2(), &progress) {
+            self.broken(key, error);
+            return;
+        }
+        if phase != Phase::Busy {
+            if over || progress.is_err() {
+                self.close_link(key);
+            }
+            return;
+        }
+        let moments = &mut self.users[user as usize].moments;
+        if moments.first_ns == 0 && link.response.status() > 0 {
+            moments.first_ns = now_ns;
+        }
+        match progress {
+            Ok(Progress2::More) => {}
+            Ok(Progress2::Complete) => self.complete(key, !over, true),
+            Err(Failed { kind, why }) => self.lose(key, user, kind, &why),
         }
     }
 
@@ -396,6 +475,11 @@ impl Worker<'_> {
         let until_ns = self.now_ns + DRAIN_NS;
         if let Some(link) = self.link(key) {
             link.phase = Phase::Draining;
+            if let Some(http2) = &mut link.http2 {
+                http2.say_goodbye();
+                // A connection that is broken by now is closed when that is noticed.
+                let _ = link.flush_http2();
+            }
             self.users[user as usize].links.retain(|(_, known)| *known != key);
             self.draining.push_back((until_ns, key));
         }
@@ -538,22 +622,36 @@ fn take_cookies(one: &mut User, request: &Request, places: &[address::Place], wa
     response.header("set-cookie").for_each(|header| jar.take(header, &places[usize::from(place)], &target));
 }
 
-/// Writes the request as this user sends it now.
-fn render(request: &Request, place: &address::Place, one: &User, with_cookies: bool, into: &mut Vec<u8>) {
-    let value = |variable: u16| one.value(variable);
-    let (mut target, mut body, mut cookies) = (Vec::new(), Vec::new(), Vec::new());
-    match &one.asked.detour {
-        Some(detour) => target.extend_from_slice(detour.target.as_bytes()),
-        None => request.target.render_encoded(value, address::url_encode, &mut target),
+/// What changes from one sending of a request to the next.
+struct Rendered {
+    plain_get: bool,
+    target: Vec<u8>,
+    body: Vec<u8>,
+    cookies: Vec<u8>,
+}
+
+impl Rendered {
+    /// The request as this user sends it now.
+    fn new(request: &Request, place: &address::Place, one: &User, with_cookies: bool) -> Self {
+        let value = |variable: u16| one.value(variable);
+        let (mut target, mut body, mut cookies) = (Vec::new(), Vec::new(), Vec::new());
+        match &one.asked.detour {
+            Some(detour) => target.extend_from_slice(detour.target.as_bytes()),
+            None => request.target.render_encoded(value, address::url_encode, &mut target),
+        }
+        let plain_get = one.asked.detour.as_ref().is_some_and(|detour| detour.plain_get);
+        if !plain_get {
+            request.render_body(value, &mut body);
+        }
+        if let Some(personal) = one.personal.as_ref().filter(|_| with_cookies) {
+            personal.jar.render(place, &target, &mut cookies);
+        }
+        Self { plain_get, target, body, cookies }
     }
-    let plain_get = one.asked.detour.as_ref().is_some_and(|detour| detour.plain_get);
-    if !plain_get {
-        request.render_body(value, &mut body);
+
+    fn parts(&self) -> Parts<'_> {
+        Parts { plain_get: self.plain_get, target: &self.target, body: &self.body, cookies: &self.cookies }
     }
-    if let Some(personal) = one.personal.as_ref().filter(|_| with_cookies) {
-        personal.jar.render(place, &target, &mut cookies);
-    }
-    request.render(place, &Parts { plain_get, target: &target, body: &body, cookies: &cookies }, value, into);
 }
 
 /// The detail that a count of errors is kept by, where the kind alone does not say it.

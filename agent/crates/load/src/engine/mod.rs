@@ -47,6 +47,8 @@ pub(crate) struct Shared {
     pub pool: Option<Pool>,
     pub seed: u64,
     pub threads: u32,
+    /// Ports there are to connect from, to all servers; None if none are needed.
+    pub ports_most: Option<u64>,
 }
 
 /// One worker.

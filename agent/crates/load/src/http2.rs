@@ -1,0 +1,275 @@
+//! HTTP/2 (RFC 9113) over a connection that somebody else reads and writes: the `h2` crate on a pair of buffers, polled by hand, for
+//! the engine has no runtime. One request at a time, as a user's script has it. Deliberately not here: sockets, TLS, what a response is
+//! wanted for, and speed beyond what `h2` has.
+
+use std::future::Future;
+use std::io::{self, Read, Write};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use bytes::Bytes;
+use h2::client::{self, Connection, ResponseFuture, SendRequest};
+use h2::RecvStream;
+use partywall_wire::load::LoadErrorKind;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::http1::Response;
+
+/// How much a server may send before it hears that there is room: as browsers have it, so that no download waits for us.
+const STREAM_WINDOW: u32 = 6 << 20;
+const CONNECTION_WINDOW: u32 = 15 << 20;
+/// What a connection begins with (RFC 9113, section 3.4), and an empty SETTINGS frame.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+/// A frame's length, type, flags and stream.
+const FRAME_HEAD: usize = 9;
+const SETTINGS: u8 = 4;
+
+/// What lies between the protocol and the socket.
+#[derive(Debug, Default)]
+struct Buffers {
+    heard: Vec<u8>,
+    read: usize,
+    unsent: Vec<u8>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Pipe(Arc<Mutex<Buffers>>);
+
+impl Pipe {
+    fn buffers(&self) -> MutexGuard<'_, Buffers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsyncRead for Pipe {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut buffers = self.buffers();
+        let left = &buffers.heard[buffers.read..];
+        if left.is_empty() {
+            return Poll::Pending;
+        }
+        let taken = left.len().min(into.remaining());
+        into.put_slice(&left[..taken]);
+        buffers.read += taken;
+        if buffers.read == buffers.heard.len() {
+            buffers.heard.clear();
+            buffers.read = 0;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Pipe {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        self.buffers().unsent.extend_from_slice(from);
+        Poll::Ready(Ok(from.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Whether the protocol asked to be polled again.
+#[derive(Debug, Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// How far a response has come.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    More,
+    Complete,
+}
+
+/// Why there will be no response.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub(crate) struct Failed {
+    pub kind: LoadErrorKind,
+    pub why: String,
+}
+
+impl From<h2::Error> for Failed {
+    fn from(error: h2::Error) -> Self {
+        let kind = match &error {
+            error if error.is_reset() && error.is_remote() => LoadErrorKind::Reset,
+            error if error.is_go_away() && error.is_remote() => LoadErrorKind::Closed,
+            _ => LoadErrorKind::BadResponse,
+        };
+        Self { kind, why: format!("HTTP/2: {error}") }
+    }
+}
+
+/// One connection's protocol.
+pub(crate) struct Http2 {
+    pipe: Pipe,
+    woken: Arc<Woken>,
+    connection: Pin<Box<Connection<Pipe, Bytes>>>,
+    /// None once we said goodbye.
+    sender: Option<SendRequest<Bytes>>,
+    answer: Option<ResponseFuture>,
+    body: Option<RecvStream>,
+    over: bool,
+}
+
+impl std::fmt::Debug for Http2 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Http2").field("over", &self.over).finish_non_exhaustive()
+    }
+}
+
+impl Http2 {
+    /// Begins: the preface waits to be sent.
+    pub(crate) fn new() -> Result<Box<Self>, Failed> {
+        let pipe = Pipe::default();
+        let mut builder = client::Builder::new();
+        builder.enable_push(false).initial_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
+        let mut handshake = Box::pin(builder.handshake(pipe.clone()));
+        let Poll::Ready(begun) = handshake.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+            return Err(Failed { kind: LoadErrorKind::System, why: "HTTP/2: a buffer in memory was not ready".into() });
+        };
+        let (sender, connection) = begun?;
+        let connection = Box::pin(connection);
+        let mut new = Self { pipe, woken: Arc::default(), connection, sender: Some(sender), answer: None, body: None, over: false };
+        new.drive()?;
+        Ok(Box::new(new))
+    }
+
+    /// Asks; what that takes waits to be sent.
+    pub(crate) fn ask(&mut self, request: http::Request<()>, body: Vec<u8>) -> Result<(), Failed> {
+        let gone = || Failed { kind: LoadErrorKind::Closed, why: "HTTP/2: the connection is over".into() };
+        let sender = self.sender.as_mut().ok_or_else(gone)?;
+        let (answer, mut stream) = sender.send_request(request, body.is_empty())?;
+        if !body.is_empty() {
+            stream.send_data(body.into(), true)?;
+        }
+        self.answer = Some(answer);
+        self.body = None;
+        self.drive()
+    }
+
+    /// Says that nothing more will be asked.
+    pub(crate) fn say_goodbye(&mut self) {
+        (self.sender, self.answer, self.body) = (None, None, None);
+        // What fails now concerns nobody.
+        let _ = self.drive();
+    }
+
+    /// Whether nothing more can be asked: the server said so, or we did.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Takes what waits to be sent.
+    pub(crate) fn take_unsent(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.pipe.buffers().unsent)
+    }
+
+    /// Takes the next bytes of the stream; what they say of the response goes into `response`.
+    pub(crate) fn take(&mut self, bytes: &[u8], response: &mut Response) -> Result<Progress, Failed> {
+        self.pipe.buffers().heard.extend_from_slice(bytes);
+        let driven = self.drive();
+        // A response that came before the connection failed is one.
+        let progress = self.hear(response)?;
+        if progress == Progress::More {
+            driven?;
+        }
+        // Reading made room, which the server is told of.
+        match self.drive() {
+            Err(failed) if progress == Progress::More => Err(failed),
+            _ => Ok(progress),
+        }
+    }
+
+    fn hear(&mut self, response: &mut Response) -> Result<Progress, Failed> {
+        let waker = self.waker();
+        let mut context = Context::from_waker(&waker);
+        if let Some(answer) = &mut self.answer {
+            let Poll::Ready(head) = Pin::new(answer).poll(&mut context) else { return Ok(Progress::More) };
+            let (parts, body) = head?.into_parts();
+            response.head_came(parts.status.as_u16(), parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())));
+            self.answer = None;
+            self.body = Some(body);
+        }
+        let Some(body) = &mut self.body else { return Ok(Progress::More) };
+        loop {
+            match body.poll_data(&mut context) {
+                Poll::Pending => return Ok(Progress::More),
+                Poll::Ready(None) => break,
+                Poll::Ready(Some(piece)) => {
+                    let piece = piece?;
+                    let too_much = |bad: crate::http1::BadResponse| Failed { kind: LoadErrorKind::BadResponse, why: bad.to_string() };
+                    response.body_came(&piece).map_err(too_much)?;
+                    body.flow_control().release_capacity(piece.len())?;
+                }
+            }
+        }
+        self.body = None;
+        Ok(Progress::Complete)
+    }
+
+    /// Lets the protocol do all it can with what was heard and asked.
+    fn drive(&mut self) -> Result<(), Failed> {
+        if self.over {
+            return Ok(());
+        }
+        let waker = self.waker();
+        loop {
+            self.woken.0.store(false, Ordering::Relaxed);
+            match self.connection.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(outcome) => {
+                    self.over = true;
+                    return Ok(outcome?);
+                }
+                Poll::Pending if self.woken.0.load(Ordering::Relaxed) => {}
+                Poll::Pending => return Ok(()),
+            }
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        Waker::from(self.woken.clone())
+    }
+}
+
+/// For fuzzing: hears `bytes` in pieces of `size` as what a server says to one request.
+#[doc(hidden)]
+pub fn check_http2(bytes: &[u8], size: usize) {
+    let request = http::Request::builder().uri("http://h.test/").body(());
+    let (Ok(mut http2), Ok(request)) = (Http2::new(), request) else { return };
+    let mut response = Response::default();
+    response.begin(crate::http1::Wanted { head: true, body: true, ..Default::default() });
+    if http2.ask(request, Vec::new()).is_err() {
+        return;
+    }
+    for piece in bytes.chunks(size.max(1)) {
+        let progress = http2.take(piece, &mut response);
+        let _ = http2.take_unsent();
+        if progress != Ok(Progress::More) {
+            return;
+        }
+    }
+}
+
+/// Whether who listens speaks HTTP/2 without being asked whether it would; why not, if it does not.
+pub(crate) fn greet(stream: &mut (impl Read + Write + ?Sized)) -> Result<(), String> {
+    let mut head = [0; FRAME_HEAD];
+    let greeted = stream.write_all(PREFACE).and_then(|()| stream.read_exact(&mut head));
+    match greeted {
+        Ok(()) if head[3] == SETTINGS && head[5..] == [0; 4] => Ok(()),
+        Ok(()) => Err(format!("its first bytes are {:?}", String::from_utf8_lossy(&head))),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -9,6 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pyarrow.parquet as pq
 import pytest
 
+from partywall.agent.binary import find as find_agent
+
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -58,6 +60,8 @@ def test_a_load_is_shown_judged_and_kept(url, tmp_path):
     assert sum(row["count"] for row in pq.read_table(out / "statuses.parquet").to_pylist()) == done
     assert pq.read_table(out / "seconds.parquet").num_rows >= 1
     assert not (out / "pending.jsonl").exists()
+    assert "Can it be believed?" in (out / "report.html").read_text()
+    assert json.loads((out / "findings.json").read_text())["responses"] == done
 
 
 def test_an_open_load_tells_how_late_its_requests_left(url, tmp_path):
@@ -164,3 +168,25 @@ def test_a_plan_is_checked_without_sending_anything(tmp_path):
     said = partywall("check", file)
     assert said.returncode == 2
     assert "no feeder is called 'peeple' — did you mean people?" in said.stderr
+
+
+def test_a_second_agent_tells_of_the_servers_host_and_partywall_report_opens_the_run(url, tmp_path):
+    out = tmp_path / "kept"
+    agent = f"server={find_agent()} serve"
+    said = partywall(url, "--users", 2, "--think", "20ms", "--for", "3s", "--out", out, "--watch", agent)
+    assert said.returncode in (0, 3), said.stderr
+    hosts = {row["host"] for row in pq.read_table(out / "samples.parquet").to_pylist()}
+    assert hosts == {"generator's host", "server"}
+    (out / "report.html").unlink()
+    argv = [sys.executable, "-m", "partywall", "report", out, "-f", "html", "-f", "csv", "-f", "parquet"]
+    again = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert again.returncode == said.returncode, again.stderr
+    assert "server: CPU, programs (cores)" in (out / "seconds.csv").read_text().splitlines()[0]
+    assert pq.read_table(out / "load.parquet").num_rows >= 3
+    assert (out / "report.html").exists()
+
+
+@pytest.mark.parametrize("wrong", ["server", "=agent", "server="])
+def test_an_agent_to_watch_needs_a_name_and_a_command(url, tmp_path, wrong):
+    said = partywall(url, "--watch", wrong, "--out", tmp_path / "kept")
+    assert (said.returncode, "is not NAME=COMMAND" in said.stderr) == (2, True)

@@ -19,6 +19,7 @@ from partywall.cli.trace import report as report_trace
 from partywall.cli.trace import trace
 from partywall.cli.vm import vm
 from partywall.errors import Exit, PartywallError, Problem, UsageError
+from partywall.load.store import LoadDirectory
 from partywall.model.finding import Outcome
 from partywall.scenario import changed, find, json_schema, load, names, text
 from partywall.stats import compare_runs
@@ -205,6 +206,8 @@ def report(
     """
     if TraceDirectory.is_one(directory):
         return report_trace(TraceDirectory(directory), Console(), formats)
+    if LoadDirectory.is_one(directory):
+        return load_group.report(LoadDirectory(directory), Console(), formats)
     from partywall.report.export import FORMATS  # noqa: PLC0415 - what draws is slow to import
 
     chosen = tuple(formats or ["html", "json"])

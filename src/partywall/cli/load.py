@@ -6,7 +6,8 @@ import datetime
 import json
 import os
 import secrets
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,17 +18,19 @@ from typer.core import TyperGroup
 
 from partywall import __version__, pipeline, units
 from partywall.cli.kernel import Cpus, WorkDir
+from partywall.cli.live import Steps
 from partywall.cli.load_view import View, conclude
 from partywall.errors import Exit, Problem, TrialError, UsageError
 from partywall.load import plan as plans
 from partywall.load.compiling import program as compiled_plan
+from partywall.load.evidence import load_run
 from partywall.load.har import plan_of
 from partywall.load.health import Health, judge
 from partywall.load.quick import USERS_OPEN, Quick, program
 from partywall.load.schema import json_schema
 from partywall.load.second import SECOND_NS, Second
 from partywall.load.session import Session, Setup
-from partywall.load.store import LoadDirectory
+from partywall.load.store import LoadDirectory, Readings
 from partywall.load.summary import Summary, summarise
 from partywall.load.thresholds import judge as judge_thresholds
 from partywall.load.thresholds import overall
@@ -35,7 +38,7 @@ from partywall.model.finding import Outcome
 from partywall.model.load_plan import LoadPlan
 
 EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INCONCLUSIVE: Exit.INCONCLUSIVE}
-WITH_PLAN = ("target", "threads", "cpus", "seed", "out", "work_dir")
+WITH_PLAN = ("target", "threads", "cpus", "seed", "out", "work_dir", "watch")
 
 
 class _Group(TyperGroup):
@@ -162,12 +165,19 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Folder to keep the load in. Default: runs/load-TIME-CHANCE.")
     ] = None,
+    watch: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=COMMAND that starts an agent on another host, whose counters are read too, e.g. "
+            "'server=ssh shop partywall-agent serve'; may be repeated."
+        ),
+    ] = None,
     work_dir: WorkDir = pipeline.WORK_ROOT,
 ) -> int:
     """Put a service under load, and say whether the numbers are the service's or the generator's own.
 
     With a plan (docs/load-plan.md) users do what it says, and its thresholds decide the exit code; of the options only
-    --threads, --cpus, --seed, --out and --work-dir go with it.
+    --threads, --cpus, --seed, --watch, --out and --work-dir go with it.
 
     Without --rate each of --users asks, waits for the answer, and asks again (closed model). With --rate requests are
     sent at their times whether or not earlier ones were answered (open model), and latency counts from when a request
@@ -210,8 +220,28 @@ def run(
         job = Job(f"{chosen.plan.name} ({target})", compiled_plan(chosen), chosen)
     pipeline.check_folder(work_dir)
     name = f"{job.name}-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    setup = Setup(name=name, cpus=_cpus(cpus), threads=threads or job.threads, seed=seed, work_root=work_dir)
+    setup = Setup(
+        name=name,
+        cpus=_cpus(cpus),
+        threads=threads or job.threads,
+        seed=seed,
+        work_root=work_dir,
+        watch=dict(_watched(text) for text in watch or ()),
+    )
     return carry_out(Console(), job, setup, out or Path("runs") / name)
+
+
+def _watched(text: str) -> tuple[str, tuple[str, ...]]:
+    """'NAME=COMMAND' as (name, words)."""
+    name, _, command = text.partition("=")
+    try:
+        words = tuple(shlex.split(command))
+    except ValueError as error:
+        raise UsageError(Problem(f"{text!r}: {error}", "close the quotes", key="--watch")) from None
+    if not name or not words:
+        remedy = "write for example 'server=ssh shop partywall-agent serve'"
+        raise UsageError(Problem(f"{text!r} is not NAME=COMMAND", remedy, key="--watch"))
+    return name, words
 
 
 def _is_plan(target: str) -> bool:
@@ -263,8 +293,10 @@ def carry_out(console: Console, job: Job, setup: Setup, out: Path) -> int:
             "plan": job.asked.model_dump(mode="json", by_alias=True, exclude_defaults=True) if job.asked else None,
             "program": job.program,
             "started": session.started,
+            "started_at": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
             "counters": session.monitor.counters,
             "cpus": setup.cpus,
+            "generator": _generator_text(setup),
             "threads": setup.threads,
             "seed": setup.seed,
         }
@@ -274,13 +306,46 @@ def carry_out(console: Console, job: Job, setup: Setup, out: Path) -> int:
         try:
             _follow(console, session, directory, seconds, healths, job.title)
         finally:
-            directory.finish(session.started["labels"], session.monitor.counters, session.monitor.readings)
-        summary = summarise(seconds, healths, session.begin_ns, session.stages_ns)
+            readings = [Readings(host, m.counters, m.readings) for host, m in session.monitors.items()]
+            directory.finish(session.started["labels"], readings, session.begin_ns)
+        summary = summarise(seconds, healths, session.begin_ns or 0, session.stages_ns)
         outcome = _judge(console, job, summary, session.started)
-    _say(console, f"kept in {out}")
+    written = write_report(directory, console, DEFAULT_FORMATS)
+    _say(console, f"kept in {out}; the report: {written[0]}")
     if not summary.responses:
         raise TrialError(f"{job.title}: no request was answered; the errors above say why")
     return EXITS[outcome]
+
+
+DEFAULT_FORMATS = ("html", "json")
+
+
+def write_report(directory: LoadDirectory, console: Console, formats: Sequence[str]) -> list[Path]:
+    """Derives the report of a load and writes it into its folder."""
+    from partywall.report import load_page  # noqa: PLC0415 - what draws is slow to import
+
+    with Steps(console) as steps:
+        steps.show("writing the report", 0, 1)
+        return load_page.export(load_run(directory), directory.path, formats)
+
+
+def report(directory: LoadDirectory, console: Console, formats: Sequence[str] | None) -> int:
+    """`partywall report` of a load."""
+    from partywall.report import load_page  # noqa: PLC0415 - what draws is slow to import
+
+    run = load_run(directory)
+    _say(console, load_page.headline(run))
+    for path in load_page.export(run, directory.path, formats or DEFAULT_FORMATS):
+        _say(console, str(path))
+    return EXITS[run.outcome]
+
+
+def _generator_text(setup: Setup) -> str:
+    where = "a process" if setup.backend == "process" else f"a {setup.backend}"
+    count = f"{setup.sandboxes} of them sharing the users, each " if setup.sandboxes > 1 else ""
+    limit = f", at most {setup.cpu_limit:g} of a CPU" if setup.cpu_limit else ""
+    cpus = ", ".join(map(str, setup.cpus))
+    return f"{where}, {count}{units.counted(setup.threads, 'thread')} on CPU {cpus}{limit}"
 
 
 def _session(job: Job, setup: Setup) -> Session:

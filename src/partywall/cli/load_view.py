@@ -48,7 +48,7 @@ class View:
 
     def show(self, seconds: Sequence[Second], healths: Sequence[Health]) -> None:
         now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        left_ns = max(0, self._session.begin_ns + self._session.stages_ns - now_ns)
+        left_ns = max(0, (self._session.begin_ns or now_ns) + self._session.stages_ns - now_ns)
         left = f"{units.format_duration(round(left_ns / 1e9) * 1e9)} left" if left_ns > 5e8 else "ending"
         if self._console.is_terminal:
             self._live.update(self._table(seconds, healths, left), refresh=True)

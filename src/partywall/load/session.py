@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from partywall.agent.client import AgentClient
+from partywall.agent.client import AgentClient, start_agent
 from partywall.errors import AgentError, TrialError, UsageError
 from partywall.load.health import HostSecond
 from partywall.load.second import SECOND_NS, Second, Seconds
@@ -23,6 +23,8 @@ from partywall.sandbox import Label, Sandbox, Settings, make, reap, reaper
 
 ID = "load"
 MONITOR = "monitor"
+GENERATOR = "generator's host"
+CLOCK_ROUNDS = 16
 # Between preparing and beginning: enough for the switch to reach every generator.
 LEAD_NS = 100_000_000
 # A generator that says nothing for so long has hung.
@@ -40,7 +42,12 @@ COUNTERS = {
 
 @dataclass(frozen=True)
 class Setup:
-    """How a load is carried out. cpus: those of the generator; backend: of its sandbox."""
+    """How a load is carried out.
+
+    cpus: those of the generators; sandboxes: how many share the users, each of `backend` and with `cpu_limit`.
+    host_cpus: where the monitor and, of guests, the emulator run; the other CPUs by default. watch: commands that start
+    agents on other hosts, such as the server's, by name; their counters are read too.
+    """
 
     name: str
     cpus: tuple[int, ...]
@@ -49,17 +56,25 @@ class Setup:
     work_root: Path = Path("/var/tmp")  # noqa: S108 - a folder of the load's own is made in it
     backend: str = "process"
     cpu_limit: float | None = None
+    sandboxes: int = 1
+    host_cpus: tuple[int, ...] = ()
+    watch: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass
 class Monitor:
-    """Readings of the host's counters, one at every full second."""
+    """Readings of one host's counters, one at every full second of the generators' clock.
+
+    offset_ns: what to add to its times to get ours.
+    """
 
     counters: Sequence[Mapping[str, Any]]
+    host_name: str = GENERATOR
+    offset_ns: int = 0
     readings: dict[int, list[float | None]] = field(default_factory=dict)
 
     def add(self, sample: Mapping[str, Any]) -> None:
-        self.readings[round(sample["at_ns"] / SECOND_NS)] = sample["values"]
+        self.readings[round((sample["at_ns"] + self.offset_ns) / SECOND_NS)] = sample["values"]
 
     def host(self, number: int, cpus: Sequence[int]) -> HostSecond | None:
         """What health is judged by in the second that begins at `number`; None before it has been read."""
@@ -83,6 +98,8 @@ class Session:
         self.setup = setup
         self._messages: queue.SimpleQueue[tuple[str, str, dict[str, Any]]] = queue.SimpleQueue()
         self._stack = contextlib.ExitStack()
+        # None until it begins.
+        self.begin_ns: int | None = None
         try:
             self._prepare(program)
         except BaseException:
@@ -93,18 +110,34 @@ class Session:
         reap()
         label = Label.create(f"{self.setup.name}-{secrets.token_hex(4)}", self.setup.work_root)
         self._stack.callback(reaper.clean, label)
-        generator = Settings(name=ID, backend=self.setup.backend, cpus=self.setup.cpus, cpu_limit=self.setup.cpu_limit)
-        self._generator = self._start(generator, label)
         others = tuple(sorted(set(os.sched_getaffinity(0)) - set(self.setup.cpus))) or self.setup.cpus
-        watcher = _client(self._start(Settings(name=MONITOR, backend="process", cpus=others), label))
-        self._watcher = watcher
-        pid = self._generator.pid
-        targets: dict[str, Any] = {"pids": [pid] if pid is not None else []}
-        if pid is not None and self._generator.cgroup:
-            targets["cgroups_of"] = {ID: pid}
-        header = watcher.call("monitor.start", id=MONITOR, cpus=sorted(os.sched_getaffinity(0)), **targets)
+        beside = self.setup.host_cpus or others
+        self._generators = {
+            name: self._start(
+                Settings(
+                    name=name,
+                    backend=self.setup.backend,
+                    cpus=self.setup.cpus,
+                    cpu_limit=self.setup.cpu_limit,
+                    host_cpus=beside,
+                    network="host",
+                ),
+                label,
+            )
+            for name in generator_names(self.setup.sandboxes)
+        }
+        own = self._start(Settings(name=MONITOR, backend="process", cpus=beside), label)
+        self._watchers = {GENERATOR: _client(own)}
+        pids = [sandbox.pid for sandbox in self._generators.values() if sandbox.pid is not None]
+        targets: dict[str, Any] = {"pids": pids}
+        if caged := {name: s.pid for name, s in self._generators.items() if s.cgroup and s.pid is not None}:
+            targets["cgroups_of"] = caged
+        header = _client(own).call("monitor.start", id=MONITOR, cpus=sorted(os.sched_getaffinity(0)), **targets)
         self.monitor = Monitor(header["counters"])
-        self.started: dict[str, Any] = self._ask_to_start(program)["load"]
+        self.monitors = {GENERATOR: self.monitor}
+        for name, command in self.setup.watch.items():
+            self._watch(name, command)
+        self._ask_all(program)
         self._make_room()
 
     def _make_room(self) -> None:
@@ -115,27 +148,50 @@ class Session:
             os.sched_setaffinity(0, others)
             self._stack.callback(os.sched_setaffinity, 0, allowed)
 
+    def _watch(self, name: str, command: Sequence[str]) -> None:
+        """An agent on another host, whose clock is asked for; its counters are read at our full seconds."""
+        client = AgentClient(
+            name, start_agent(command), lambda method, params: self._messages.put((name, method, params))
+        )
+        self._stack.callback(client.close)
+        client.greet()
+        trips = []
+        for _ in range(CLOCK_ROUNDS):
+            left = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+            theirs = int(client.call("clock")["monotonic_ns"])
+            back = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+            trips.append((back - left, (left + back) // 2 - theirs))
+        header = client.call("monitor.start", id=MONITOR)
+        self.monitors[name] = Monitor(header["counters"], name, min(trips)[1])
+        self._watchers[name] = client
+
     def _start(self, settings: Settings, label: Label) -> Sandbox:
         sandbox = make(settings, label)
         self._stack.callback(sandbox.stop)
         sandbox.start(lambda method, params: self._messages.put((settings.name, method, params)))
         return sandbox
 
-    def _ask_to_start(self, program: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask_all(self, program: Mapping[str, Any]) -> None:
+        """All generators prepare; each has its share of the users, or of the arrivals."""
+        for number, sandbox in enumerate(self._generators.values()):
+            part = share_of(program, number, len(self._generators))
+            self.started: dict[str, Any] = self._ask_to_start(sandbox, part, self.setup.seed + number)["load"]
+
+    def _ask_to_start(self, sandbox: Sandbox, program: Mapping[str, Any], seed: int) -> dict[str, Any]:
         patience_s = 30 + program.get("connections", {}).get("connect_timeout_ns", 10_000_000_000) / 1e9 * 4
         try:
-            answer: dict[str, Any] = _client(self._generator).call(
+            answer: dict[str, Any] = _client(sandbox).call(
                 "workload.start",
                 timeout_s=patience_s,
                 id=ID,
                 work={"load": program},
                 pace="scheduled",
                 threads=self.setup.threads,
-                work_dir=self._generator.work_dir,
-                seed=self.setup.seed,
+                work_dir=sandbox.work_dir,
+                seed=seed,
             )
         except AgentError as error:
-            raise _as_users_mistake(error) from None
+            raise _as_users_mistake(error, sandbox.settings.name) from None
         return answer
 
     def __enter__(self) -> Self:
@@ -146,8 +202,8 @@ class Session:
 
     @property
     def generator_pid(self) -> int | None:
-        """The generator's process number on the host."""
-        return self._generator.pid
+        """The first generator's process number on the host."""
+        return next(iter(self._generators.values())).pid
 
     @property
     def stages_ns(self) -> int:
@@ -155,22 +211,29 @@ class Session:
 
     def run(self) -> Iterator[Second | None]:
         """Begins, and gives out each second when all threads have told of it; None now and then while there is none."""
-        self.begin_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + LEAD_NS
-        _client(self._generator).call("workload.schedule", id=ID, switches=[{"at_ns": self.begin_ns, "intensity": 1.0}])
-        last = self.begin_ns + self.stages_ns + 60 * SECOND_NS
-        moments = [at * SECOND_NS for at in range(self.begin_ns // SECOND_NS, last // SECOND_NS)]
-        self._watcher.call("monitor.schedule", id=MONITOR, at_ns=[at for at in moments if at > self.begin_ns - LEAD_NS])
-        seconds = Seconds(range(self.setup.threads))
-        heard = time.monotonic()
+        begin_ns = self.begin_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + LEAD_NS
+        for sandbox in self._generators.values():
+            _client(sandbox).call("workload.schedule", id=ID, switches=[{"at_ns": begin_ns, "intensity": 1.0}])
+        last = begin_ns + self.stages_ns + 60 * SECOND_NS
+        moments = [at * SECOND_NS for at in range(begin_ns // SECOND_NS, last // SECOND_NS)]
+        for name, client in self._watchers.items():
+            offset = self.monitors[name].offset_ns
+            due = [at - offset for at in moments if at > begin_ns - LEAD_NS]
+            client.call("monitor.schedule", id=MONITOR, at_ns=due)
+        seconds = Seconds([(name, thread) for name in self._generators for thread in range(self.setup.threads)])
+        heard = dict.fromkeys(self._generators, time.monotonic())
+        running = set(self._generators)
         while True:
-            ended = False
             for name, method, params in self._take():
-                ended |= self._hear(name, method, params, seconds)
-                heard = time.monotonic() if name == ID else heard
-            yield from (second for second in seconds.complete(all_=ended) if second.end_ns > self.begin_ns)
+                if self._hear(name, method, params, seconds):
+                    running.discard(name)
+                if name in heard:
+                    heard[name] = time.monotonic()
+            ended = not running
+            yield from (second for second in seconds.complete(all_=ended) if second.end_ns > begin_ns)
             if ended:
                 return
-            if time.monotonic() - heard > SILENCE_S:
+            if time.monotonic() - min(heard[name] for name in running) > SILENCE_S:
                 raise TrialError(f"the generator has said nothing for {SILENCE_S:g} s; is its host overloaded?")
             yield None
 
@@ -184,17 +247,39 @@ class Session:
         return found
 
     def _hear(self, name: str, method: str, params: dict[str, Any], seconds: Seconds) -> bool:
-        """Takes one message; returns whether the load has ended."""
+        """Takes one message; returns whether that generator has ended."""
         if method == "gone" or (method == "ended" and params["reason"] != "all stages are over"):
-            sandbox = self._generator if name == ID else None
+            sandbox = self._generators.get(name)
             reason = sandbox.reason_gone(params["reason"]) if sandbox else params["reason"]
-            raise TrialError(f"the {'generator' if sandbox else 'monitor'} ended: {reason}")
+            raise TrialError(f"the {'generator' if sandbox else f'monitor {name}'} ended: {reason}")
         if method == "load":
             for record in params["seconds"]:
-                seconds.add(record["thread"], record)
+                seconds.add((name, record["thread"]), record)
         elif method == "sample":
-            self.monitor.add(params)
+            self.monitors[GENERATOR if name == MONITOR else name].add(params)
         return method == "ended"
+
+
+def generator_names(count: int) -> list[str]:
+    return [ID] if count == 1 else [f"{ID}-{number}" for number in range(count)]
+
+
+def share_of(program: Mapping[str, Any], number: int, of: int) -> Mapping[str, Any]:
+    """A generator's part of a program: whole users, of which no two parts differ by more than one, or its arrivals.
+
+    The parts of each stage add up to the whole.
+    """
+    if of == 1:
+        return program
+    model, said = next(iter(program["pacing"].items()))
+
+    def level(to: float) -> float:
+        return float((round(to) + number) // of) if model == "closed" else to / of
+
+    pacing = said | {"stages": [stage | {"to": level(stage["to"])} for stage in said["stages"]]}
+    if model == "open":
+        pacing["users_max"] = max(1, (said["users_max"] + number) // of)
+    return {**program, "pacing": {model: pacing}}
 
 
 def _client(sandbox: Sandbox) -> AgentClient:
@@ -203,9 +288,9 @@ def _client(sandbox: Sandbox) -> AgentClient:
     return sandbox.client
 
 
-def _as_users_mistake(error: AgentError) -> UsageError | AgentError:
+def _as_users_mistake(error: AgentError, name: str) -> UsageError | AgentError:
     """The agent refuses programs and servers in words meant for users, each problem on a line."""
-    text = str(error).removeprefix(f"agent {ID}: ")
+    text = str(error).removeprefix(f"agent {name}: ")
     if text == str(error) or "was not answered" in text:
         return error
     return UsageError(*text.split("\n"))

@@ -8,13 +8,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from partywall.errors import UsageError
+from partywall.errors import TrialError, UsageError
 from partywall.load.health import Health
 from partywall.load.second import HISTOGRAMS, Second
 
@@ -36,6 +37,7 @@ SECONDS = pa.schema(
         ("back_pressure", pa.int64()),
         ("good", pa.bool_()),
         ("doubts", pa.list_(pa.string())),
+        ("doubt_figures", pa.list_(pa.string())),
     ]
 )
 TIMINGS = pa.schema(
@@ -61,7 +63,13 @@ ERRORS = pa.schema(
 )
 STATUSES = pa.schema([("start_ns", pa.int64()), ("status", pa.int32()), ("count", pa.int64())])
 SAMPLES = pa.schema(
-    [("at_ns", pa.int64()), ("counter", pa.string()), ("subject", pa.string()), ("value", pa.float64())]
+    [
+        ("at_ns", pa.int64()),
+        ("host", pa.string()),
+        ("counter", pa.string()),
+        ("subject", pa.string()),
+        ("value", pa.float64()),
+    ]
 )
 
 
@@ -92,10 +100,12 @@ class LoadDirectory:
     def finish(
         self,
         labels: Sequence[Mapping[str, Any]],
-        counters: Sequence[Mapping[str, Any]],
-        readings: Mapping[int, Sequence[float | None]],
+        monitors: Sequence[Readings],
+        begin_ns: int | None,
     ) -> None:
-        """Turns what was written into Parquet, one file a table."""
+        """Turns what was written into Parquet, one file a table. begin_ns: of the load; None if it never began."""
+        about = self.about() | {"begin_ns": begin_ns}
+        (self.path / "load.json").write_text(json.dumps(about, indent=1))
         pending = self.path / "pending.jsonl"
         lines = pending.read_text().splitlines() if pending.exists() else []
         records = [json.loads(line) for line in lines]
@@ -104,15 +114,41 @@ class LoadDirectory:
             "timings": (TIMINGS, [row for record in records for row in _timing_rows(record, labels)]),
             "errors": (ERRORS, [row for record in records for row in _error_rows(record, labels)]),
             "statuses": (STATUSES, [row for record in records for row in _status_rows(record)]),
-            "samples": (SAMPLES, _sample_rows(counters, readings)),
+            "samples": (SAMPLES, [row for one in monitors for row in _sample_rows(one)]),
         }
         for name, (schema, rows) in tables.items():
             table = pa.Table.from_pylist(rows, schema=schema)
             pq.write_table(table, self.path / f"{name}.parquet", compression="zstd")
         pending.unlink(missing_ok=True)
 
+    @classmethod
+    def is_one(cls, path: Path) -> bool:
+        return (path / "load.json").is_file()
+
+    def about(self) -> dict[str, Any]:
+        """What was known before the start, and when it began."""
+        found: dict[str, Any] = json.loads((self.path / "load.json").read_text())
+        return found
+
+    def table(self, name: str) -> Rows:
+        """All rows of a table; TrialError if the load ended before there were any."""
+        file = self.path / f"{name}.parquet"
+        if not file.exists():
+            raise TrialError(f"{self.path} holds no {file.name}: the load was killed, or never began")
+        found: Rows = pq.read_table(file).to_pylist()
+        return found
+
 
 Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Readings:
+    """A host's counters, and their values at full seconds of the generator's clock, in their order."""
+
+    host: str
+    counters: Sequence[Mapping[str, Any]]
+    values: Mapping[int, Sequence[float | None]]
 
 
 def _plain(second: Second) -> dict[str, Any]:
@@ -145,6 +181,7 @@ def _second_row(record: Mapping[str, Any]) -> dict[str, Any]:
             "stall_ns_max": max((thread["stall_ns_max"] for thread in threads), default=None),
             "good": not record["doubts"],
             "doubts": list(record["doubts"]),
+            "doubt_figures": list(record["doubts"].values()),
         }
     )
 
@@ -174,10 +211,11 @@ def _status_rows(record: Mapping[str, Any]) -> Rows:
     return [{"start_ns": start_ns, "status": int(s), "count": count} for s, count in record["statuses"].items()]
 
 
-def _sample_rows(counters: Sequence[Mapping[str, Any]], readings: Mapping[int, Sequence[float | None]]) -> Rows:
+def _sample_rows(monitor: Readings) -> Rows:
     return [
-        {"at_ns": number * 1_000_000_000, "counter": info["name"], "subject": info["subject"], "value": value}
-        for number, values in sorted(readings.items())
-        for info, value in zip(counters, values, strict=True)
+        {"at_ns": at * 1_000_000_000, "host": monitor.host}
+        | {"counter": info["name"], "subject": info["subject"], "value": value}
+        for at, values in sorted(monitor.values.items())
+        for info, value in zip(monitor.counters, values, strict=True)
         if value is not None
     ]

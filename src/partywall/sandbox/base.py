@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from partywall.agent.client import AgentClient, Sink
 from partywall.model.plan import Limits
@@ -16,9 +17,9 @@ from partywall.sandbox.label import Label
 class Settings:
     """A sandbox as planned: everything symbolic is resolved.
 
-    command: whether it must hold the host's programs. files: whether its workload keeps files on a disk. vcpus,
-    host_cpus and accel are of machines alone: how many virtual CPUs, where the emulator's own threads run, and what
-    carries them.
+    network: own, or the host's, for workloads that must reach what is on it. command: whether it must hold the host's
+    programs. files: whether its workload keeps files on a disk. vcpus, host_cpus and accel are of machines alone: how
+    many virtual CPUs, where the emulator's own threads run, and what carries them.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Settings:
     vcpus: int | None = None
     host_cpus: tuple[int, ...] = ()
     accel: str = "tcg"
+    network: Literal["own", "host"] = "own"
 
 
 class Sandbox(ABC):

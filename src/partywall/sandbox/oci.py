@@ -93,9 +93,14 @@ def config(
         "linux": {
             "cgroupsPath": cgroup,
             "resources": resources,
-            "namespaces": [{"type": kind} for kind in ("pid", "network", "ipc", "uts", "mount")],
+            "namespaces": [{"type": kind} for kind in _namespaces(settings)],
         },
     }
+
+
+def _namespaces(settings: Settings) -> tuple[str, ...]:
+    own = ("network",) if settings.network == "own" else ()
+    return ("pid", *own, "ipc", "uts", "mount")
 
 
 def _bind(source: Path, to: str, mode: str) -> dict[str, Any]:

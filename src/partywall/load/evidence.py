@@ -1,0 +1,164 @@
+"""A load's directory as what reports show: its Parquet files read back, summed, judged again by its plan's thresholds.
+
+Reads files only, so it can be done again at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from partywall import units
+from partywall.load import monitors
+from partywall.load.health import ADVICE, Doubt, Health
+from partywall.load.second import HISTOGRAMS, Error, Second, Timing, histogram
+from partywall.load.store import LoadDirectory
+from partywall.load.summary import Summary, summarise
+from partywall.load.thresholds import judge, overall
+from partywall.model.load_plan import LoadPlan
+from partywall.model.load_run import Bound, LabelRow, LoadRun, SecondPoint
+from partywall.report.latency import quantiles
+
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
+_COUNTS = ("users", "in_flight", "waiting", "iterations", "requests", "sent_bytes", "received_bytes")
+_THREAD = ("timed", "late", "busy_ns", "cpu_ns", "run_delay_ns", "stall_ns_max", "back_pressure")
+
+
+def load_run(directory: LoadDirectory) -> LoadRun:
+    """What a finished load found. TrialError if it has no tables."""
+    about = directory.about()
+    seconds, healths = _seconds(directory, about["started"]["labels"])
+    begin_ns = about.get("begin_ns") or (seconds[0].start_ns if seconds else 0)
+    summary = summarise(seconds, healths, begin_ns, about["started"]["stages_ns"])
+    plan = LoadPlan.model_validate(about["plan"]) if about.get("plan") else None
+    kept = judge(plan.thresholds if plan else (), summary, about["started"]["labels"])
+    labels = about["started"]["labels"]
+    return LoadRun(
+        run=directory.path.resolve().name,
+        title=about.get("title", ""),
+        started=about.get("started_at", ""),
+        length_s=summary.length_s,
+        responses=summary.responses,
+        requests=summary.requests,
+        rate=summary.rate,
+        rate_deviation=summary.rate_deviation,
+        received_bytes=summary.received_bytes,
+        sent_bytes=summary.sent_bytes,
+        seconds=tuple(_point(s, h, begin_ns, labels) for s, h in zip(seconds, healths, strict=True)),
+        labels=tuple(_label(labels[number], timing) for number, timing in sorted(summary.timings.items())),
+        connect=summary.connect,
+        tls=summary.tls,
+        lateness=summary.lateness,
+        timed=summary.timed,
+        late=summary.late,
+        errors=tuple(_errors(summary, labels)),
+        statuses=summary.statuses,
+        monitors=monitors.series(directory.table("samples"), begin_ns),
+        bounds=tuple(Bound(one.asked, one.found, one.outcome) for one in kept),
+        outcome=overall(kept, summary, plan.good_seconds if plan else 0.5),
+        good=summary.good,
+        doubtful=tuple((*ADVICE[doubt], n) for doubt, n in sorted(summary.doubtful.items(), key=lambda p: -p[1])),
+        facts=tuple(_facts(about)),
+        notes=tuple(about.get("notes", ())),
+        program=about["program"],
+    )
+
+
+def _seconds(directory: LoadDirectory, labels: list[dict[str, str]]) -> tuple[list[Second], list[Health]]:
+    found: dict[int, Second] = {}
+    healths: list[Health] = []
+    for row in directory.table("seconds"):
+        second = Second(row["start_ns"], row["end_ns"], **{name: row[name] for name in _COUNTS})
+        second.connections_opened, second.connections_open = row["connections_opened"], row["connections_open"]
+        second.connect, second.tls = _counts(row["connect"]), _counts(row["tls"])
+        thread = {name: row[name] for name in _THREAD} | {"lateness": _counts(row["lateness"]).items()}
+        second.threads = [thread | {"length_ns": row["end_ns"] - row["start_ns"]}]
+        found[row["start_ns"]] = second
+        figures = row.get("doubt_figures") or [""] * len(row["doubts"])
+        healths.append(Health({Doubt(name): text for name, text in zip(row["doubts"], figures, strict=True)}))
+    numbers = {(label["name"], label["sort"]): number for number, label in enumerate(labels)}
+    for row in directory.table("timings"):
+        second = found[row["start_ns"]]
+        timing = Timing(row["done"], row["failed"], row["sum_ns"], row["sum_squares_s2"])
+        for name in HISTOGRAMS:
+            setattr(timing, name, _counts(row[name]))
+        second.timings[numbers[row["label"], row["sort"]]].merge(timing)
+    by_name = {label["name"]: number for number, label in enumerate(labels)}
+    for row in directory.table("errors"):
+        error = Error(by_name.get(row["label"]), row["kind"], row["detail"])
+        found[row["start_ns"]].errors[error] += row["count"]
+    for row in directory.table("statuses"):
+        found[row["start_ns"]].statuses[row["status"]] += row["count"]
+    return list(found.values()), healths
+
+
+def _counts(pairs: Iterable[Mapping[str, int]]) -> dict[int, int]:
+    return {pair["bucket"]: pair["count"] for pair in pairs}
+
+
+def _point(second: Second, health: Health, begin_ns: int, labels: list[dict[str, str]]) -> SecondPoint:
+    total, transactions = Timing(), 0
+    for number, timing in second.timings.items():
+        if labels[number]["sort"] == "http":
+            total.merge(timing)
+        elif labels[number]["sort"] == "transaction":
+            transactions += timing.done
+    busy = [thread["busy_ns"] for thread in second.threads if thread["busy_ns"] is not None]
+    return SecondPoint(
+        at_s=(second.start_ns - begin_ns) / 1e9,
+        length_s=second.length_s,
+        users=second.users,
+        in_flight=second.in_flight,
+        waiting=second.waiting,
+        rate=sum(second.statuses.values()) / second.length_s,
+        transactions=transactions / second.length_s,
+        errors=sum(second.errors.values()),
+        received_bytes=second.received_bytes,
+        sent_bytes=second.sent_bytes,
+        quantiles_ns=_quantiles(total.corrected),
+        raw_ns=_quantiles(total.raw),
+        busy=sum(busy) / second.length_s / 1e9 if busy else None,
+        doubts={ADVICE[doubt][0]: figure for doubt, figure in health.doubts.items()},
+    )
+
+
+def _quantiles(counts: Mapping[int, int]) -> dict[str, float]:
+    found = quantiles(histogram(counts), QUANTILES.values())
+    return dict(zip(QUANTILES, found, strict=False))
+
+
+def _label(label: Mapping[str, str], timing: Timing) -> LabelRow:
+    return LabelRow(
+        name=label["name"],
+        sort=label["sort"],
+        done=timing.done,
+        failed=timing.failed,
+        mean_ns=timing.mean_ns,
+        deviation_ns=timing.deviation_ns,
+        corrected=timing.corrected,
+        raw=timing.raw,
+        first_byte=timing.first_byte,
+        body=timing.body,
+    )
+
+
+def _errors(summary: Summary, labels: list[dict[str, str]]) -> Iterable[tuple[str, str, int]]:
+    """(what, of which request, how often), the most frequent first."""
+    for error, count in sorted(summary.errors.items(), key=lambda pair: -pair[1]):
+        of = labels[error.label]["name"] if error.label is not None else ""
+        yield f"{error.kind.replace('_', ' ')} {error.detail}".strip(), of, count
+
+
+def _facts(about: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    model, said = next(iter(about["program"]["pacing"].items()))
+    level = "users" if model == "closed" else "arrivals/s"
+    stages = ", ".join(f"to {s['to']:g} {level} in {units.format_duration(s['for_ns'])}" for s in said["stages"])
+    yield "model", f"{model}: {stages}"
+    for origin in about["started"]["origins"]:
+        yield "server", f"{origin['name']}, {origin['protocol']}, at {', '.join(origin['addresses'])}"
+    yield (
+        "generator",
+        about.get("generator") or f"CPUs {', '.join(map(str, about['cpus']))}, {about['threads']} threads",
+    )
+    yield "seed", str(about["seed"])
+    yield "Partywall", str(about["partywall"])

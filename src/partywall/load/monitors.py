@@ -1,0 +1,115 @@
+"""Figures of hosts from their counters: what LoadRunner's Monitors showed and a tester asks for. Pure.
+
+Some thirty, by host and second. A counter that a host does not have is a figure that is not there.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from partywall.model.load_run import Series
+
+SECOND_NS = 1_000_000_000
+Values = Mapping[tuple[str, str], float]
+"""(counter, subject) → value at a moment; subject is empty for what is of the whole host."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """of: which counters' differences (totals) or values (gauges) are summed, over which subjects."""
+
+    group: str
+    name: str
+    unit: str
+    of: tuple[str, ...]
+    scale: float = 1.0
+    gauge: bool = False
+    over: str | None = None
+    """Divided by the difference of this counter: time per operation."""
+
+
+FIGURES = (
+    Figure("CPU", "programs", "cores", ("cpu_user_ns", "cpu_nice_ns"), 1e-9),
+    Figure("CPU", "kernel", "cores", ("cpu_system_ns", "cpu_irq_ns", "cpu_softirq_ns"), 1e-9),
+    Figure("CPU", "waiting for disks", "cores", ("cpu_iowait_ns",), 1e-9),
+    Figure("CPU", "taken by the hypervisor", "cores", ("cpu_steal_ns",), 1e-9),
+    Figure("CPU", "idle", "cores", ("cpu_idle_ns",), 1e-9),
+    Figure("Run queue", "runnable", "tasks", ("runnable_count",), gauge=True),
+    Figure("Run queue", "blocked on disks", "tasks", ("blocked_count",), gauge=True),
+    Figure("Run queue", "waited for a CPU", "tasks", ("cpu_run_queue_wait_ns",), 1e-9),
+    Figure("Switches", "context switches", "1/s", ("context_switches_count",)),
+    Figure("Switches", "interrupts", "1/s", ("interrupts_count",)),
+    Figure("Disk queue", "mean length", "requests", ("disk_queue_ns",), 1e-9),
+    Figure("Disk queue", "busy", "disks", ("disk_busy_ns",), 1e-9),
+    Figure("Disk time", "of a write", "ms", ("disk_write_wait_ns",), 1e-6, over="disk_writes_count"),
+    Figure("Disk time", "of a read", "ms", ("disk_read_wait_ns",), 1e-6, over="disk_reads_count"),
+    Figure("Disk bytes", "written", "MB/s", ("disk_written_bytes",), 1e-6),
+    Figure("Disk bytes", "read", "MB/s", ("disk_read_bytes",), 1e-6),
+    Figure("Disk operations", "writes", "1/s", ("disk_writes_count",)),
+    Figure("Disk operations", "reads", "1/s", ("disk_reads_count",)),
+    Figure("Network bytes", "received", "MB/s", ("network_received_bytes",), 1e-6),
+    Figure("Network bytes", "sent", "MB/s", ("network_sent_bytes",), 1e-6),
+    Figure("Network packets", "received", "1/s", ("network_received_packets_count",)),
+    Figure("Network packets", "sent", "1/s", ("network_sent_packets_count",)),
+    Figure("Network trouble", "segments sent again", "1/s", ("tcp_retransmitted_segments_count",)),
+    Figure("Network trouble", "connections dropped by listeners", "1/s", ("tcp_listen_drops_count",)),
+    Figure("Network trouble", "packets dropped", "1/s", ("network_receive_drops_count", "network_send_drops_count")),
+    Figure("Memory", "available", "GB", ("memory_available_bytes",), 1e-9, gauge=True),
+    Figure("Memory", "page cache", "GB", ("memory_cached_bytes",), 1e-9, gauge=True),
+    Figure("Memory", "not yet on the disk", "GB", ("memory_dirty_bytes", "memory_writeback_bytes"), 1e-9, gauge=True),
+    Figure("Memory faults", "all", "1/s", ("page_faults_count",)),
+    Figure("Memory faults", "from the disk", "1/s", ("major_faults_count",)),
+    Figure("Generator's process", "programs", "cores", ("process_user_ns",), 1e-9),
+    Figure("Generator's process", "kernel", "cores", ("process_system_ns",), 1e-9),
+)
+
+
+def series(rows: Iterable[Mapping[str, Any]], begin_ns: int) -> tuple[Series, ...]:
+    """Every figure there is something to show of, by host."""
+    moments: dict[str, dict[int, dict[tuple[str, str], float]]] = defaultdict(lambda: defaultdict(dict))
+    for row in rows:
+        moments[row["host"]][row["at_ns"]][row["counter"], row["subject"] or ""] = row["value"]
+    return tuple(made for host, values in moments.items() for made in _of_host(host, values, begin_ns))
+
+
+def _of_host(host: str, moments: Mapping[int, Values], begin_ns: int) -> Iterator[Series]:
+    order = sorted(moments)
+    for figure in FIGURES:
+        points = [
+            ((before - begin_ns) / 1e9, value)
+            for before, after in itertools.pairwise(order)
+            if (value := _value(figure, moments[before], moments[after], (after - before) / 1e9)) is not None
+        ]
+        if points:
+            yield Series(host, figure.group, figure.name, figure.unit, tuple(points))
+
+
+def _value(figure: Figure, before: Values, after: Values, length_s: float) -> float | None:
+    if figure.gauge:
+        found = [value for (name, subject), value in after.items() if name in figure.of and _counted(subject, name)]
+        return sum(found) * figure.scale if found else None
+    total = _difference(figure.of, before, after)
+    if total is None:
+        return None
+    if figure.over is None:
+        return total * figure.scale / length_s
+    count = _difference((figure.over,), before, after)
+    return total * figure.scale / count if count else None
+
+
+def _difference(names: tuple[str, ...], before: Values, after: Values) -> float | None:
+    found = [
+        value - before[key]
+        for key, value in after.items()
+        if key[0] in names and key in before and _counted(key[1], key[0])
+    ]
+    return sum(found) if found else None
+
+
+def _counted(subject: str, name: str) -> bool:
+    """The kernel tells of each CPU, and mostly of all together as `cpu` too: each counts once."""
+    return subject == "cpu" or not name.startswith("cpu_") or name == "cpu_run_queue_wait_ns"

@@ -1,0 +1,193 @@
+"""Charts of a load: one function each, from what it found to an Altair chart. Doubtful seconds are shaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from partywall.model.load_run import LoadRun, SecondPoint, Series
+from partywall.model.observation import Histogram
+from partywall.report.charts import HEIGHT, MUTED, WIDTH, AnyChart
+from partywall.report.latency import quantiles, tail_shares
+
+Rows = list[dict[str, Any]]
+POINTS_MAX = 1200
+"""Seconds a chart draws; longer loads are drawn by every nth."""
+WHOLE_S = 0.9
+
+
+def _chart(rows: Rows) -> alt.Chart:
+    return alt.Chart(alt.InlineData(values=rows))
+
+
+def _x() -> alt.X:
+    return alt.X("at_s:Q", title="seconds since the load began", scale=alt.Scale(nice=False))
+
+
+def _shade(run: LoadRun) -> list[alt.Chart]:
+    """The health band: seconds that cannot be believed, with the reason."""
+    rows = [
+        {
+            "at_s": _short(second.at_s),
+            "to_s": _short(second.at_s + second.length_s),
+            "why": "doubtful: " + ", ".join(f"{what} ({figure})" for what, figure in second.doubts.items()),
+        }
+        for second in run.seconds
+        if second.doubts
+    ]
+    if not rows:
+        return []
+    shade = _chart(rows).mark_rect(color=MUTED, opacity=0.25)
+    return [shade.encode(x=_x(), x2=alt.X2("to_s:Q"), tooltip=[alt.Tooltip("why:N")])]
+
+
+def _lines(
+    run: LoadRun, rows: Rows, y: alt.Y, names: Sequence[str], height: int = HEIGHT, columns: int = 0
+) -> AnyChart:
+    """One line a name, over the health band. columns: of the legend, 0 for all in one line."""
+    legend = alt.Legend(columns=columns, labelLimit=210)
+    colour = alt.Color("what:N", title=None, sort=list(names), scale=alt.Scale(domain=list(names)), legend=legend)
+    tooltip = [alt.Tooltip("what:N"), alt.Tooltip("value:Q", format=".4~g"), alt.Tooltip("at_s:Q", title="at s")]
+    lines = _chart(rows).mark_line(strokeWidth=1.8, point=alt.OverlayMarkDef(size=14))
+    return alt.layer(*_shade(run), lines.encode(x=_x(), y=y, color=colour, tooltip=tooltip)).properties(
+        width=WIDTH, height=height
+    )
+
+
+def _rows(points: Iterable[tuple[float, Mapping[str, float | None]]]) -> Rows:
+    return [
+        {"at_s": _short(at_s), "what": what, "value": _short(value)}
+        for at_s, values in points
+        for what, value in values.items()
+        if value is not None
+    ]
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def _thinned(run: LoadRun) -> list[SecondPoint]:
+    """Whole seconds: the first and the last are mostly only parts of one."""
+    whole = [second for second in run.seconds if second.length_s > WHOLE_S] or list(run.seconds)
+    every = -(-len(whole) // POINTS_MAX)
+    return [second for number, second in enumerate(whole) if number % every == 0]
+
+
+def percentiles_over_time(run: LoadRun) -> AnyChart:
+    """Response times, corrected and the raw 99th percentile, second by second."""
+    names = ["p50", "p90", "p99", "p99.9", "raw p99"]
+    points = [
+        (s.at_s, {n: v / 1e6 for n, v in (dict(s.quantiles_ns) | {"raw p99": s.raw_ns.get("p99", 0)}).items() if v > 0})
+        for s in _thinned(run)
+    ]
+    y = alt.Y("value:Q", title="ms", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(format="~g"))
+    return _lines(run, _rows(points), y, names)
+
+
+def rate_over_time(run: LoadRun) -> AnyChart:
+    """Responses, transactions and errors a second."""
+    transactions = any(second.transactions for second in run.seconds)
+    names = ["responses", *(["transactions"] if transactions else []), "errors"]
+    points = [
+        (
+            s.at_s,
+            {"responses": s.rate, "transactions": s.transactions if transactions else None}
+            | {"errors": s.errors / s.length_s},
+        )
+        for s in _thinned(run)
+    ]
+    return _lines(run, _rows(points), alt.Y("value:Q", title="per second"), names)
+
+
+def users_over_time(run: LoadRun) -> AnyChart:
+    """Users there were, those waiting for a response, and arrivals waiting for a user."""
+    names = [
+        "users",
+        "waiting for a response",
+        *(["arrivals without a user"] if any(s.waiting for s in run.seconds) else []),
+    ]
+    points = [
+        (s.at_s, dict(zip(names, (float(s.users), float(s.in_flight), float(s.waiting)), strict=False)))
+        for s in _thinned(run)
+    ]
+    return _lines(run, _rows(points), alt.Y("value:Q", title="at the end of the second"), names, HEIGHT - 60)
+
+
+def distribution(run: LoadRun) -> AnyChart:
+    """Response time by percentile, the tail spread out, one line a request or transaction; all dashed: the raw time."""
+    rows: Rows = []
+    shown = sorted(run.labels, key=lambda label: -label.done)[:6]
+    for label in shown:
+        for sort, counts in (("from intended start", label.corrected), ("raw", label.raw)):
+            found = Histogram(dict(counts))
+            shares = tail_shares(found)
+            rows += [
+                {"what": label.name, "time": sort, "slower": 1 - share, "value": _short(max(value, 1.0) / 1e6)}
+                for share, value in zip(shares, quantiles(found, shares), strict=False)
+            ]
+    names = "datum.value >= 1 ? '0 %' : datum.value > 0.49 ? '50 %' : format(100 - 100 * datum.value, '.6~f') + ' %'"
+    dashes = alt.Scale(domain=["from intended start", "raw"], range=[[1, 0], [5, 4]])
+    chart: alt.Chart = (
+        _chart(rows)
+        .mark_line(strokeWidth=1.8, interpolate="monotone")
+        .encode(
+            x=alt.X(
+                "slower:Q",
+                title="share that is at least this fast",
+                scale=alt.Scale(type="log", reverse=True, nice=False),
+                axis=alt.Axis(values=[1, 0.5, 0.1, 0.01, 0.001, 1e-4, 1e-5], labelExpr=names),
+            ),
+            y=alt.Y("value:Q", title="ms", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(format="~g")),
+            color=alt.Color("what:N", title=None, sort=[label.name for label in shown]),
+            strokeDash=alt.StrokeDash("time:N", title=None, scale=dashes),
+            tooltip=[alt.Tooltip("what:N"), alt.Tooltip("time:N"), alt.Tooltip("value:Q", title="ms", format=".4~g")],
+        )
+        .properties(width=WIDTH, height=HEIGHT)
+    )
+    return chart
+
+
+def generator_over_time(run: LoadRun) -> AnyChart:
+    """How busy the generator's threads were; near their number they have no time left."""
+    points = [(s.at_s, {"threads at work": s.busy}) for s in _thinned(run)]
+    return _lines(run, _rows(points), alt.Y("value:Q", title="threads"), ["threads at work"], HEIGHT - 60)
+
+
+def monitor(run: LoadRun, group: str) -> AnyChart:
+    """Figures of one group, of every host, on the load's own clock."""
+    members = [series for series in run.monitors if series.group == group]
+    hosts = {series.host for series in members}
+    named = [(_name(series, hosts), series) for series in members]
+    rows = [
+        {"at_s": _short(at_s), "what": name, "value": _short(value)}
+        for name, series in named
+        for at_s, value in series.points[:: -(-len(series.points) // POINTS_MAX)]
+    ]
+    y = alt.Y("value:Q", title=members[0].unit)
+    return _lines(run, rows, y, [name for name, _ in named], HEIGHT - 80, columns=2)
+
+
+def _name(series: Series, hosts: set[str]) -> str:
+    return series.name if len(hosts) == 1 else f"{series.host}: {series.name}"
+
+
+def all_charts(run: LoadRun) -> dict[str, tuple[str, AnyChart]]:
+    """Every chart there is something to draw for: identity → (what it shows, chart)."""
+    if not run.seconds:
+        return {}
+    found: dict[str, tuple[str, AnyChart]] = {}
+    if any(second.quantiles_ns for second in run.seconds):
+        found["percentiles"] = ("Response time over time", percentiles_over_time(run))
+    found["rate"] = ("Throughput and errors", rate_over_time(run))
+    found["users"] = ("Active users", users_over_time(run))
+    if any(label.corrected for label in run.labels):
+        found["distribution"] = ("Response time by percentile", distribution(run))
+    found["generator"] = ("The generator's own work", generator_over_time(run))
+    for group in dict.fromkeys(series.group for series in run.monitors):
+        if any(value for s in run.monitors if s.group == group for _, value in s.points):
+            slug = "".join(char if char.isalnum() else "-" for char in group.lower())
+            found[f"monitor-{slug}"] = (group, monitor(run, group))
+    return found

@@ -1,0 +1,188 @@
+"""The report of a load: one page, and the same as files for other programs."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import vl_convert
+from markupsafe import Markup
+
+from partywall import __version__, units
+from partywall.errors import Problem, UsageError
+from partywall.model.load_run import LabelRow, LoadRun
+from partywall.model.observation import Histogram, bucket_bounds
+from partywall.report import charts, html, load_charts, page
+from partywall.report.latency import quantiles
+
+SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
+CAPTIONS = {
+    "percentiles": "From the intended start to the last byte; raw: from when it was really sent. Logarithmic.",
+    "rate": "Responses whatever their status; errors are requests without a whole response, and failed checks.",
+    "users": "At the end of each second.",
+    "distribution": "Dashed: the raw time. Where the two part, requests waited in the generator or for the service.",
+    "generator": "Time its threads spent working, waiting and spinning left out.",
+}
+
+
+def render(run: LoadRun, extra: Markup | None = None, specs: Mapping[str, Any] | None = None) -> str:
+    """The whole page. extra: a further section, whose charts are in `specs`."""
+    drawn = load_charts.all_charts(run)
+    every = {identity: page.fluid(chart) for identity, (_, chart) in drawn.items()} | dict(specs or {})
+    figures = [(identity, title, CAPTIONS.get(identity, "")) for identity, (title, _) in drawn.items()]
+    return html.environment().get_template("load.html.j2").render(
+        run=run,
+        headline=headline(run),
+        badge=html.BADGES[run.outcome],
+        badges=html.BADGES,
+        figures=figures,
+        times=[row for label in run.labels for row in time_rows(label)] + other_rows(run),
+        means=[(s.host, s.group, s.name, s.mean, s.unit) for s in run.monitors],
+        number=units.format_number,
+        extra=extra or "",
+        version=__version__,
+        assets={name: page.asset(name) for name in ("report.css", "report.js")},
+        data=page.embedded(page.pack(every) | {"trials": {}}),
+        vega=page.vega(),
+    )  # fmt: skip
+
+
+def headline(run: LoadRun) -> str:
+    """What a reader wants first, in one sentence."""
+    total = _merged(label.corrected for label in run.labels if label.sort == "http")
+    found = quantiles(total, (0.5, 0.99))
+    times = (
+        f", half within {units.format_duration(found[0])}, 99 % within {units.format_duration(found[1])}"
+        if found
+        else ""
+    )
+    errors = sum(count for _, _, count in run.errors)
+    failed = f", {units.counted(errors, 'error')}" if errors else ", no errors"
+    return f"{units.format_number(run.rate)} responses/s{times}{failed}"
+
+
+def _merged(histograms: Iterable[Mapping[int, int]]) -> Histogram:
+    total: dict[int, int] = {}
+    for counts in histograms:
+        for bucket, count in counts.items():
+            total[bucket] = total.get(bucket, 0) + count
+    return Histogram(total)
+
+
+def time_rows(label: LabelRow) -> list[tuple[str, ...]]:
+    """(name, done, failed, mean, standard deviation, percentiles, longest) and a row for each of its parts."""
+    head = (f"{label.done}", f"{label.failed}", _shown(label.mean_ns), _shown(label.deviation_ns))
+    name = label.name if label.sort == "http" else f"{label.sort} {label.name}"
+    rows = [(name, *head, *_tops(label.corrected))]
+    parts = (("raw", label.raw), ("first byte", label.first_byte), ("body", label.body))
+    return rows + [(f"\u2003{what}", "", "", "", "", *_tops(counts)) for what, counts in parts if counts]
+
+
+def other_rows(run: LoadRun) -> list[tuple[str, ...]]:
+    others = (("connecting", run.connect), ("TLS", run.tls), ("lateness", run.lateness))
+    return [(what, "", "", "", "", *_tops(counts)) for what, counts in others if counts]
+
+
+def _tops(counts: Mapping[int, int]) -> list[str]:
+    found: list[float | None] = list(quantiles(Histogram(dict(counts)), SHARES.values()))
+    longest = bucket_bounds(max(counts))[1] if counts else None
+    return [*(_shown(value) for value in found or [None] * len(SHARES)), _shown(longest)]
+
+
+def _shown(value: float | None) -> str:
+    return "–" if value is None else units.format_duration(value)
+
+
+# Files
+
+
+def _html(run: LoadRun, folder: Path) -> list[Path]:
+    return [_written(folder / "report.html", render(run).encode())]
+
+
+def _json(run: LoadRun, folder: Path) -> list[Path]:
+    return [_written(folder / "findings.json", json.dumps(dataclasses.asdict(run), indent=1, default=dict).encode())]
+
+
+def second_rows(run: LoadRun) -> list[dict[str, Any]]:
+    """One flat row a second, with the hosts' figures of that second; what is not known is None."""
+    monitors: dict[float, dict[str, float]] = {}
+    for series in run.monitors:
+        for at_s, value in series.points:
+            monitors.setdefault(round(at_s), {})[f"{series.host}: {series.group}, {series.name} ({series.unit})"] = (
+                value
+            )
+    plain = ("at_s", "length_s", "users", "in_flight", "waiting", "rate", "transactions", "errors")
+    columns = [f"{series.host}: {series.group}, {series.name} ({series.unit})" for series in run.monitors]
+    return [
+        {name: getattr(second, name) for name in (*plain, "received_bytes", "sent_bytes", "busy")}
+        | {f"response_ns_{name}": second.quantiles_ns.get(name) for name in SHARES}
+        | {f"raw_ns_{name}": second.raw_ns.get(name) for name in SHARES}
+        | {"good": not second.doubts, "doubts": "; ".join(f"{w} ({f})" for w, f in second.doubts.items())}
+        | {column: monitors.get(round(second.at_s), {}).get(column) for column in columns}
+        for second in run.seconds
+    ]
+
+
+def _csv(run: LoadRun, folder: Path) -> list[Path]:
+    out = io.StringIO()
+    rows = second_rows(run)
+    writer = csv.DictWriter(out, list(rows[0]) if rows else [], restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return [_written(folder / "seconds.csv", out.getvalue().encode())]
+
+
+def _parquet(run: LoadRun, folder: Path) -> list[Path]:
+    """One flat table; the histograms and counters themselves are in the load's own tables beside it."""
+    path = folder / "load.parquet"
+    pq.write_table(pa.Table.from_pylist(second_rows(run)), path, compression="zstd")
+    return [path]
+
+
+def _image(kind: str, draw: Callable[[str], bytes]) -> Callable[[LoadRun, Path], list[Path]]:
+    def write(run: LoadRun, folder: Path) -> list[Path]:
+        return [
+            _written(folder / "charts" / f"{name}.{kind}", draw(json.dumps(charts.titled(chart, title, run.title))))
+            for name, (title, chart) in load_charts.all_charts(run).items()
+        ]
+
+    return write
+
+
+def _written(path: Path, data: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+WRITERS: Mapping[str, Callable[[LoadRun, Path], list[Path]]] = {
+    "html": _html,
+    "json": _json,
+    "csv": _csv,
+    "parquet": _parquet,
+    "png": _image("png", lambda spec: vl_convert.vegalite_to_png(spec, scale=2.0)),
+    "svg": _image("svg", lambda spec: vl_convert.vegalite_to_svg(spec).encode()),
+}
+"""Formats; adding one is one function and one entry."""
+
+DEFAULT_FORMATS = ("html", "json")
+
+
+def export(run: LoadRun, folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Writes the report in each of `formats`; UsageError for an unknown one, or a folder that cannot be written."""
+    wanted = list(dict.fromkeys(formats))
+    if unknown := [name for name in wanted if name not in WRITERS]:
+        raise UsageError(f"--format {unknown[0]}: of a load there are {', '.join(WRITERS)}")
+    try:
+        return [path for name in wanted for path in WRITERS[name](run, folder)]
+    except OSError as error:
+        place = str(error.filename or folder)
+        raise UsageError(Problem(f"cannot be written: {error.strerror}", "check its permissions", place)) from None

@@ -1,0 +1,116 @@
+"""From records to the page: nothing is lost on the way through the files, and doubts are shown where they stand."""
+
+import json
+
+import pytest
+import vl_convert
+
+from partywall.load.evidence import load_run
+from partywall.load.health import Doubt, Health
+from partywall.load.second import Second
+from partywall.load.session import share_of
+from partywall.load.store import LoadDirectory, Readings
+from partywall.model.finding import Outcome
+from partywall.report import charts, load_charts, load_page
+
+SECOND = 1_000_000_000
+LABELS = [{"name": "GET /", "sort": "http"}, {"name": "buy", "sort": "transaction"}]
+PLAN = {
+    "partywall_load": 1,
+    "name": "shop",
+    "users": {"one": {"actions": [{"http": "http://a/"}]}},
+    "closed": {"users": 2, "hold": "3s"},
+    "thresholds": [{"p99": "1s"}, {"of": "GET /", "rate": 100}],
+    "good_seconds": 0.1,
+}
+COUNTERS = [
+    {"name": "cpu_user_ns", "subject": "cpu"},
+    {"name": "cpu_user_ns", "subject": "cpu0"},
+    {"name": "disk_write_wait_ns", "subject": "vda"},
+    {"name": "disk_writes_count", "subject": "vda"},
+    {"name": "memory_available_bytes", "subject": None},
+]
+
+
+@pytest.fixture
+def kept(tmp_path, a_record):
+    started = {"labels": LABELS, "origins": [], "stages_ns": 3 * SECOND}
+    about = {
+        "started": started,
+        "plan": PLAN,
+        "title": "shop <b>",
+        "seed": 1,
+        "cpus": [0],
+        "threads": 1,
+        "partywall": "0",
+    }
+    about["program"] = {"pacing": {"closed": {"stages": [{"to": 2, "for_ns": 3 * SECOND}]}}}
+    directory = LoadDirectory.create(tmp_path / "run", about)
+    for number in range(3):
+        second = Second(number * SECOND, (number + 1) * SECOND)
+        second.add(a_record(start_ns=number * SECOND, end_ns=(number + 1) * SECOND))
+        doubts = {Doubt.STEAL: "30% of its CPUs"} if number == 1 else {}
+        directory.append(second, Health(doubts))
+    values = {at: [at * 1.5e9, at * 1.5e9, at * 6e6, at * 3.0, 2e9] for at in range(4)}
+    directory.finish(LABELS, [Readings("generator's host", COUNTERS, values)], 0)
+    return directory
+
+
+def test_what_was_recorded_is_what_is_reported(kept):
+    run = load_run(kept)
+    assert (run.responses, len(run.seconds), run.good) == (12, 3, 2)
+    assert set(run.labels[0].corrected.values()) == {3}
+    assert run.labels[0].mean_ns == 2500
+    assert run.seconds[1].doubts == {"the hypervisor took CPU time away": "30% of its CPUs"}
+
+
+def test_counters_become_figures_and_each_cpu_counts_once(kept):
+    means = {(s.group, s.name): s.mean for s in load_run(kept).monitors}
+    assert means["CPU", "programs"] == pytest.approx(1.5)
+    assert means["Disk time", "of a write"] == pytest.approx(2.0)
+    assert means["Memory", "available"] == pytest.approx(2.0)
+    assert ("Network bytes", "received") not in means
+
+
+def test_thresholds_are_judged_again_from_the_files(kept):
+    run = load_run(kept)
+    assert [bound.outcome for bound in run.bounds] == [Outcome.HOLDS, Outcome.VIOLATED]
+    assert run.outcome is Outcome.VIOLATED
+
+
+def test_the_page_stands_alone_and_shades_doubtful_seconds(kept):
+    run = load_run(kept)
+    text = load_page.render(run)
+    assert "shop &lt;b&gt;" in text
+    assert "shop <b>" not in text
+    assert "doubtful: the hypervisor took CPU time away (30% of its CPUs)" in text
+    assert "1 of 3 seconds doubtful" in text
+    assert "https://" not in text.partition("<script")[0]
+
+
+def test_each_chart_of_a_load_draws_without_any_network(kept):
+    drawn = load_charts.all_charts(load_run(kept))
+    assert {"percentiles", "rate", "users", "distribution", "generator", "monitor-cpu"} <= set(drawn)
+    for title, chart in drawn.values():
+        chart.to_dict(validate=True)
+        svg = vl_convert.vegalite_to_svg(json.dumps(charts.titled(chart, title)), allowed_base_urls=[])
+        assert "NaN" not in svg
+
+
+def test_every_format_is_written_and_an_unknown_one_is_refused(kept, tmp_path):
+    files = load_page.export(load_run(kept), tmp_path / "out", ["html", "json", "csv", "parquet", "svg"])
+    assert {path.suffix for path in files} == {".html", ".json", ".csv", ".parquet", ".svg"}
+    with pytest.raises(Exception, match="--format docx"):
+        load_page.export(load_run(kept), tmp_path, ["docx"])
+
+
+@pytest.mark.parametrize("of", [1, 2, 4])
+def test_users_are_shared_whole_and_none_is_lost(of):
+    closed = {"pacing": {"closed": {"stages": [{"to": 50, "for_ns": 1}]}}}
+    parts = [share_of(closed, number, of)["pacing"]["closed"]["stages"][0]["to"] for number in range(of)]
+    assert sum(parts) == 50
+    assert max(parts) - min(parts) <= 1
+    opened = {"pacing": {"open": {"stages": [{"to": 50, "for_ns": 1}], "users_max": 10, "arrivals": "poisson"}}}
+    shares = [share_of(opened, number, of)["pacing"]["open"] for number in range(of)]
+    assert sum(share["stages"][0]["to"] for share in shares) == pytest.approx(50)
+    assert sum(share["users_max"] for share in shares) == 10

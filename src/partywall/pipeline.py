@@ -22,6 +22,7 @@ from partywall.agent import binary, memory
 from partywall.agent.catalogue import Catalogue, shipped
 from partywall.agent.client import AgentClient, start_agent
 from partywall.errors import AgentError, CapabilityError, PartywallError, Problem, TrialError, UsageError
+from partywall.load.lasting import lasting
 from partywall.model import factors
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
@@ -98,6 +99,29 @@ def plan(scenario: Scenario, facts: dict[str, Any], seed: int | None = None) -> 
     if problems := list(dict.fromkeys(p for trial in made.trials for p in _beyond_memory(trial, facts))):
         raise UsageError(*problems)
     return made.model_copy(update={"warnings": (*made.warnings, *notes)})
+
+
+def with_loads(scenario: Scenario, folder: Path) -> Scenario:
+    """The scenario with the programs of its virtual users, whose plans are found relative to `folder`.
+
+    Raises UsageError with all that is wrong in any of the plans.
+    """
+    changed: dict[str, dict[str, Any]] = {"victims": dict(scenario.victims), "aggressors": dict(scenario.aggressors)}
+    problems: list[Problem] = []
+    for key, workload in workloads(scenario).items():
+        kind, _, name = key.partition(".")
+        if workload.load is None:
+            continue
+        try:
+            program = lasting(workload.load, folder)
+        except UsageError as error:
+            problems += error.problems
+            continue
+        load = workload.load.model_copy(update={"program": program})
+        changed[kind][name] = workload.model_copy(update={"load": load})
+    if problems:
+        raise UsageError(*problems)
+    return scenario.model_copy(update=changed)
 
 
 def backends(scenario: Scenario) -> dict[str, set[str]]:

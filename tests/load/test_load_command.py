@@ -1,6 +1,8 @@
 """`partywall load` from the command line to its files, against a server of a few lines."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -190,3 +192,29 @@ def test_a_second_agent_tells_of_the_servers_host_and_partywall_report_opens_the
 def test_an_agent_to_watch_needs_a_name_and_a_command(url, tmp_path, wrong):
     said = partywall(url, "--watch", wrong, "--out", tmp_path / "kept")
     assert (said.returncode, "is not NAME=COMMAND" in said.stderr) == (2, True)
+
+
+@pytest.mark.host
+@pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
+@pytest.mark.skipif(not (shutil.which("crun") or shutil.which("runc")), reason="no OCI runtime is installed")
+def test_containers_share_the_users_and_none_is_lost(url, tmp_path):
+    out = tmp_path / "kept"
+    file = plan_file(tmp_path, url)
+    said = partywall(file, "--sandbox", "container", "--sandboxes", 2, "--cpu-limit", "90%", "--out", out)
+    assert said.returncode in (0, 3), said.stderr
+    assert "errors: none" in said.stdout
+    assert max(row["users"] for row in pq.read_table(out / "seconds.parquet").to_pylist()) == 3
+    assert "2 of them sharing the users" in json.loads((out / "load.json").read_text())["generator"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--sandbox", "vm"], "--sandbox: 'vm' is no sandbox for a load"),
+        (["--cpu-limit", "50%"], "--cpu-limit: a process has no CPU limit"),
+        (["--sandbox", "container", "--cpu-limit", "much"], "--cpu-limit: 'much'"),
+    ],
+)
+def test_sandboxes_that_cannot_be_are_refused(url, tmp_path, arguments, expected):
+    said = partywall(url, *arguments, "--out", tmp_path / "kept")
+    assert (said.returncode, expected in said.stderr) == (2, True), said.stderr

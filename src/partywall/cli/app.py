@@ -109,7 +109,7 @@ def run(
     if scenario is None:
         raise UsageError("no scenario is named; try: partywall run demo")
     path = find(scenario)
-    asked = changed(load(path), _overrides(budget, precision))
+    asked = pipeline.with_loads(changed(load(path), _overrides(budget, precision)), path.parent)
     facts = pipeline.host_facts()
     if pipeline.tries_kvm(asked):
         console.print("seeing whether KVM carries a guest here: some seconds, once", highlight=False)
@@ -328,7 +328,9 @@ def sql(
 @scenarios.command("check")
 def check(scenario: ScenarioName) -> int:
     """Check a scenario; all mistakes are reported at once, with line and key."""
-    asked = load(find(scenario))
+    path = find(scenario)
+    asked = load(path)
+    pipeline.with_loads(asked, path.parent)
     Console().print(
         f"{scenario}: good: {units.counted(len(asked.victims), 'victim')}, "
         f"{units.counted(len(asked.aggressors), 'aggressor')}",

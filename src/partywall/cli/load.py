@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import os
@@ -20,12 +21,14 @@ from partywall import __version__, pipeline, units
 from partywall.cli.kernel import Cpus, WorkDir
 from partywall.cli.live import Steps
 from partywall.cli.load_view import View, conclude
-from partywall.errors import Exit, Problem, TrialError, UsageError
+from partywall.errors import CapabilityError, Exit, Problem, TrialError, UsageError
 from partywall.load import plan as plans
+from partywall.load.compiling import inlined
 from partywall.load.compiling import program as compiled_plan
 from partywall.load.evidence import load_run
 from partywall.load.har import plan_of
 from partywall.load.health import Health, judge
+from partywall.load.lasting import addresses
 from partywall.load.quick import USERS_OPEN, Quick, program
 from partywall.load.schema import json_schema
 from partywall.load.second import SECOND_NS, Second
@@ -38,7 +41,7 @@ from partywall.model.finding import Outcome
 from partywall.model.load_plan import LoadPlan
 
 EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INCONCLUSIVE: Exit.INCONCLUSIVE}
-WITH_PLAN = ("target", "threads", "cpus", "seed", "out", "work_dir", "watch")
+WITH_PLAN = ("target", "threads", "cpus", "seed", "out", "work_dir", "watch", "sandbox", "sandboxes", "cpu_limit")
 
 
 class _Group(TyperGroup):
@@ -165,6 +168,13 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Folder to keep the load in. Default: runs/load-TIME-CHANCE.")
     ] = None,
+    sandbox: Annotated[
+        str, typer.Option(help="Where the generator runs: process, or container (needs root and crun or runc).")
+    ] = "process",
+    sandboxes: Annotated[int, typer.Option(help="Generators, which share the users.", min=1, max=64)] = 1,
+    cpu_limit: Annotated[
+        str | None, typer.Option(help="Of a container: share of its CPUs' time at most, e.g. 50%.")
+    ] = None,
     watch: Annotated[
         list[str] | None,
         typer.Option(
@@ -177,7 +187,7 @@ def run(
     """Put a service under load, and say whether the numbers are the service's or the generator's own.
 
     With a plan (docs/load-plan.md) users do what it says, and its thresholds decide the exit code; of the options only
-    --threads, --cpus, --seed, --watch, --out and --work-dir go with it.
+    --threads, --cpus, --sandbox, --sandboxes, --cpu-limit, --seed, --watch, --out and --work-dir go with it.
 
     Without --rate each of --users asks, waits for the answer, and asks again (closed model). With --rate requests are
     sent at their times whether or not earlier ones were answered (open model), and latency counts from when a request
@@ -227,8 +237,35 @@ def run(
         seed=seed,
         work_root=work_dir,
         watch=dict(_watched(text) for text in watch or ()),
+        backend=_backend(sandbox, cpu_limit),
+        sandboxes=sandboxes,
+        cpu_limit=None if cpu_limit is None else _share(cpu_limit),
     )
+    if sandbox == "container":
+        job = dataclasses.replace(job, program=inlined(job.program) | {"addresses": addresses(job.program)})
     return carry_out(Console(), job, setup, out or Path("runs") / name)
+
+
+def _backend(name: str, cpu_limit: str | None) -> str:
+    """UsageError for a sandbox that cannot be, CapabilityError for one that this user cannot have."""
+    if name not in ("process", "container"):
+        raise UsageError(Problem(f"{name!r} is no sandbox for a load", "give process or container", key="--sandbox"))
+    if name == "process" and cpu_limit is not None:
+        remedy = "add --sandbox container, or leave it out"
+        raise UsageError(Problem("a process has no CPU limit", remedy, key="--cpu-limit"))
+    if name == "container" and os.geteuid() != 0:
+        raise CapabilityError("--sandbox container needs root; run with sudo, or use --sandbox process")
+    return name
+
+
+def _share(text: str) -> float:
+    try:
+        share = units.parse_share(text)
+    except ValueError as error:
+        raise UsageError(Problem(str(error), key="--cpu-limit")) from None
+    if not 0 < share <= 1:
+        raise UsageError(Problem(f"{text} is out of range", "give more than 0 and at most 100%", key="--cpu-limit"))
+    return share
 
 
 def _watched(text: str) -> tuple[str, tuple[str, ...]]:

@@ -5,6 +5,8 @@ The program's keys follow the plan's, so that what the agent finds wrong can be 
 
 from __future__ import annotations
 
+import base64
+import csv
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -32,8 +34,13 @@ Json = dict[str, Any]
 HIGHEST = 2**63 - 1
 
 
-def program(loaded: Loaded) -> Json:
-    """The load program; its files are named by their whole paths."""
+def program(loaded: Loaded, *, inline: bool = False) -> Json:
+    """The load program; its files are named by their whole paths, or their content is put into it (`inline`)."""
+    found = _program(loaded)
+    return inlined(found) if inline else found
+
+
+def _program(loaded: Loaded) -> Json:
     plan, folder = loaded.plan, loaded.folder
     return {
         "kinds": [_kind(name, user, plan, folder) for name, user in plan.users.items()],
@@ -213,3 +220,39 @@ def _feeder(feeder: Feeder, folder: Path) -> Json:
         columns = list(found[0])
         rows = {"inline": {"columns": columns, "rows": [[row[column] for column in columns] for row in found]}}
     return {"rows": rows, "order": feeder.order, "shared": feeder.shared, "when_spent": feeder.when_spent}
+
+
+# For sandboxes that do not see the host's files
+
+
+def inlined(program: Mapping[str, Any]) -> Json:
+    """The program with the content of every file it names in their place."""
+    feeders = {name: feeder | {"rows": _rows(feeder["rows"])} for name, feeder in program.get("feeders", {}).items()}
+    return {**_with_contents(program), "feeders": feeders}
+
+
+def _rows(rows: Json) -> Json:
+    if "csv" in rows:
+        with Path(rows["csv"]).open(newline="", encoding="utf-8") as stream:
+            columns, *found = csv.reader(stream)
+        return {"inline": {"columns": columns, "rows": found}}
+    if "json_lines" in rows:
+        lines = [json.loads(line) for line in Path(rows["json_lines"]).read_text("utf-8").splitlines() if line.strip()]
+        columns = list(lines[0])
+        texts = [[v if isinstance(v := line.get(name), str) else json.dumps(v) for name in columns] for line in lines]
+        return {"inline": {"columns": columns, "rows": texts}}
+    return rows
+
+
+def _with_contents(part: Any) -> Any:
+    """A copy in which bodies that are files are their bytes."""
+    if isinstance(part, list):
+        return [_with_contents(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    return {
+        key: {"base64": base64.b64encode(Path(value["file"]).read_bytes()).decode()}
+        if key == "body" and isinstance(value, dict) and "file" in value
+        else _with_contents(value)
+        for key, value in part.items()
+    }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic.json_schema import SkipJsonSchema
 
 from partywall import units
 
@@ -98,12 +99,34 @@ class Metric(Frozen):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
+def url_or_plan(value: Any) -> Any:
+    """A bare text: `load: http://127.0.0.1:8080/` or `load: plan.yaml`."""
+    if not isinstance(value, str):
+        return value
+    return {"url": value} if "://" in value else {"plan": value}
+
+
+class Load(Frozen):
+    """Virtual users as a workload; a bare text is a URL, or a plan. Its work is responses."""
+
+    url: str | None = Field(None, description="what every user asks again and again")
+    plan: str | None = Field(None, description="a load plan (docs/load-plan.md), found relative to the scenario")
+    users: int = Field(10, ge=1, le=100_000, description="with url: how many users")
+    rate: float | None = Field(None, gt=0, description="with url: requests a second instead, come what may")
+    think: DurationNs = Field(0, description="with url: what each user waits before it asks again")
+    # Made when the run is planned, so that the run holds all it needs.
+    program: SkipJsonSchema[dict[str, Any] | None] = None
+
+
 class Workload(Frozen):
-    """A built-in kernel with its parameters, or a command of the user's."""
+    """A built-in kernel with its parameters, a command of the user's, or virtual users."""
 
     params: dict[str, Any] = Field(default_factory=dict, description="parameters of the kernel, see docs/kernels")
     threads: int = Field(1, ge=1, le=1024)
     command: tuple[str, ...] | None = Field(None, description="program and arguments; no shell. Needs --allow-commands")
+    load: Annotated[Load, BeforeValidator(url_or_plan)] | None = Field(
+        None, description="virtual users against a service: a URL, a plan, or keys; process and container sandboxes"
+    )
     env: dict[str, str] = Field(default_factory=dict)
     metric: Metric | None = None
     settle: DurationNs | None = Field(

@@ -33,6 +33,9 @@ LIMIT_GUARD_NS = 2 * LIMIT_PERIOD_NS
 # A command's own pace of reporting is not known beforehand; slots that prove too short for it are lengthened.
 COMMAND_SETTLE_NS = 50_000_000
 COMMAND_SLOT_NS = 100_000_000
+# Requests under way at a switch are answered in this time, of services that a host's neighbours can hurt.
+LOAD_SETTLE_NS = 10_000_000
+LOAD_SLOT_NS = 20_000_000
 # Neighbours on one CPU take turns of some milliseconds, and one that just woke goes first: a slot must hold many turns.
 TURNS_SLOT_NS = 60_000_000
 TURNS_GUARD_NS = 10_000_000
@@ -118,6 +121,8 @@ def _treatments(
     if any(workload.sandbox.backend == "qemu" for workload in (victim, *scenario.aggressors.values())):
         smooth = {"slot": max(timing.slot, GUEST_SLOT_NS), "guard": max(timing.guard, GUEST_GUARD_NS)}
         timing = timing.model_copy(update=smooth)
+    if victim.load is not None:
+        timing = timing.model_copy(update={"slot": max(timing.slot, LOAD_SLOT_NS)})
     base = _settle(victim, victim.probe, catalogue)
     guard_ns = max(timing.guard, base[0])
     yield Treatment(id=BASELINE, label="baseline", role="baseline", guard_ns=guard_ns, slot_ns=timing.slot)
@@ -186,5 +191,7 @@ def _settle(workload: Workload, kernel: str | None, catalogue: Catalogue) -> tup
     """How long its effect takes to come and go: the scenario's word, else the kernel's own."""
     if workload.settle is not None:
         return workload.settle, workload.settle
+    if workload.load is not None:
+        return LOAD_SETTLE_NS, LOAD_SETTLE_NS
     info = catalogue.kernel(kernel) if kernel else None
     return (info.settle.rise_ns, info.settle.release_ns) if info else (COMMAND_SETTLE_NS, COMMAND_SETTLE_NS)

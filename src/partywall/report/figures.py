@@ -51,6 +51,8 @@ class Scale:
 
 def scale_of(victim: Victim, kernels: Mapping[str, Mapping[str, Any]]) -> Scale:
     """The scale of a victim: its kernel's figure, or the unit its metric names."""
+    if victim.load is not None:
+        return Scale("responses/s")
     if victim.probe is None:
         return Scale(victim.metric.unit if victim.metric else "work/s")
     return scale_of_kernel(kernels.get(victim.probe, {}).get("figure", {}))
@@ -65,6 +67,8 @@ def scale_of_kernel(figure: Mapping[str, Any]) -> Scale:
 
 def latency_of(victim: Victim, kernels: Mapping[str, Mapping[str, Any]]) -> str:
     """What the latency histogram of a victim holds, as its kernel says it."""
+    if victim.load is not None:
+        return "response time from the intended start"
     latency = kernels.get(victim.probe or "", {}).get("latency", {})
     return str(latency.get("of", "one operation"))
 

@@ -157,6 +157,8 @@ def work_of(workload: Workload, kernel: str | None) -> dict[str, Any]:
     """A workload as the agent wants it."""
     if workload.command is not None:
         return {"command": {"argv": list(workload.command), "env": workload.env, "warm_up_ns": WARM_UP_NS}}
+    if workload.load is not None:
+        return {"load": workload.load.program}
     return {"kernel": {"name": kernel, "params": workload.params}}
 
 
@@ -184,6 +186,7 @@ def settings_of(trial: Trial, host_cpus: tuple[int, ...] = ()) -> list[Settings]
             vcpus=sandbox.vcpus,
             host_cpus=host_cpus if sandbox.host_cpus is None else units.parse_cpus(sandbox.host_cpus),
             accel=sandbox.accel or "tcg",
+            network="own" if workload.load is None else "host",
         )
         found.append(settings)
     like = next((s for s in found if s.name != VICTIM), found[0])
@@ -194,6 +197,8 @@ def settings_of(trial: Trial, host_cpus: tuple[int, ...] = ()) -> list[Settings]
 def keeps_files(workload: Workload) -> bool:
     """Whether it needs a disk to work on. A command may; of kernels only those that measure or press on disks do."""
     name = getattr(workload, "probe", None) or getattr(workload, "stressor", None)
+    if workload.load is not None:
+        return True
     info = shipped().kernel(name) if name else None
     return info is None or info.resource == "disk"
 

@@ -18,7 +18,7 @@ from partywall import units
 from partywall.agent.catalogue import Catalogue, Role
 from partywall.agent.metric import MetricError, reader
 from partywall.model import factors
-from partywall.model.scenario import Aggressor, Goal, Level, Sandbox, Scenario, Victim
+from partywall.model.scenario import Aggressor, Goal, Level, Load, Sandbox, Scenario, Victim
 from partywall.scenario.decode import Path
 from partywall.scenario.explain import Mistake, did_you_mean, explain
 
@@ -86,8 +86,9 @@ def _aggressor(name: str, aggressor: Aggressor, catalogue: Catalogue) -> Iterato
     twice = [value for value, count in Counter(aggressor.intensity).items() if count > 1]
     if twice:
         yield Mistake((*at, "intensity"), f"the intensity {twice[0]:g} is given twice", "give each once")
-    if aggressor.command is not None and aggressor.intensity != (1.0,):
-        message = "a command can only be switched on and off; it has no other intensity than 1"
+    if aggressor.stressor is None and aggressor.intensity != (1.0,):
+        what = "virtual users" if aggressor.load is not None else "a command"
+        message = f"{what} can only be switched on and off; there is no other intensity than 1"
         remedy = "leave intensity out, and vary the command's own options in aggressors of their own"
         yield Mistake((*at, "intensity"), message, remedy)
     yield from _sandbox((*at, "sandbox"), aggressor.sandbox)
@@ -96,14 +97,36 @@ def _aggressor(name: str, aggressor: Aggressor, catalogue: Catalogue) -> Iterato
 def _source(
     at: Path, work: Victim | Aggressor, kernel: str | None, role: Role, catalogue: Catalogue
 ) -> Iterator[Mistake]:
-    if (kernel is None) == (work.command is None):
-        said = f"both {role} and command are given" if kernel is not None else f"neither {role} nor command is given"
-        yield Mistake(at, said, f"give exactly one: {role}: a built-in kernel, or command: [program, arguments]")
-        return
-    if kernel is not None:
+    sources = {role: kernel, "command": work.command, "load": work.load}
+    given = [key for key, value in sources.items() if value is not None]
+    if len(given) != 1:
+        remedy = f"give exactly one: {role}: a built-in kernel, command: [program, arguments], or load: a URL or plan"
+        said = f"both {given[0]} and {given[1]} are given" if given else f"neither {role} nor command is given"
+        yield Mistake(at, said, remedy)
+    elif kernel is not None:
         yield from _kernel(at, work, kernel, role, catalogue)
+    elif work.load is not None:
+        yield from _load(at, work, work.load, role)
     else:
         yield from _command(at, work, role)
+
+
+def _load(at: Path, work: Victim | Aggressor, load: Load, role: Role) -> Iterator[Mistake]:
+    here = (*at, "load")
+    if (load.url is None) == (load.plan is None):
+        said = "both url and plan are given" if load.url is not None else "neither url nor plan is given"
+        yield Mistake(here, said, "give one: url: what all users ask, or plan: a file that says what they do")
+    if load.plan is not None and (given := [k for k in ("users", "rate", "think") if k in load.model_fields_set]):
+        yield Mistake((*here, given[0]), f"{given[0]} is the plan's to say", "write it there")
+    if load.program is not None:
+        yield Mistake((*here, "program"), "the program is made when the run is planned", "give url or plan")
+    if work.metric is not None:
+        yield Mistake((*at, "metric"), "virtual users count their own responses", "leave metric out")
+    if work.params:
+        yield Mistake((*at, "params"), "params are for built-in kernels", f"put them into the plan, or give {role}")
+    if work.sandbox.backend == "qemu":
+        message = "the qemu backend cannot run virtual users: its guests have no network"
+        yield Mistake((*at, "sandbox", "backend"), message, "use backend: container or process")
 
 
 def _kernel(at: Path, work: Victim | Aggressor, kernel: str, role: Role, catalogue: Catalogue) -> Iterator[Mistake]:

@@ -12,7 +12,7 @@ from pydantic_core import core_schema
 
 from partywall import units
 from partywall.agent.catalogue import Catalogue, Role, shipped
-from partywall.model.scenario import Scenario
+from partywall.model.scenario import Scenario, url_or_plan
 
 _DURATIONS = (("min", 60 * 10**9), ("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
 _NUMBER = r"^\s*[0-9.][0-9_.]*([eE][+-]?[0-9]+)?\s*"
@@ -52,6 +52,8 @@ class AsWritten(GenerateJsonSchema):
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         number = super().function_before_schema(schema)
         parse = schema["function"]["function"]
+        if parse is url_or_plan:
+            return {"anyOf": [number, {"type": "string", "description": "a URL, or a load plan"}]}
         if parse is units.parse_duration_ns:  # a bare number is refused
             return DURATION
         return {"anyOf": [number, WRITTEN[parse]]} if parse in WRITTEN else number
@@ -78,9 +80,9 @@ def _add_kernels(workload: dict[str, Any], role: Role, catalogue: Catalogue) -> 
     workload["properties"][role] = {
         "enum": names,
         "markdownDescription": "\n".join(f"* `{name}`: {summary}" for name, summary in said.items()),
-        "description": "kernel, or use command",
+        "description": "kernel, or use command or load",
     }
-    workload["oneOf"] = [{"required": [role]}, {"required": ["command"]}]
+    workload["oneOf"] = [{"required": [role]}, {"required": ["command"]}, {"required": ["load"]}]
     workload["allOf"] = [_when(role, name, catalogue) for name in names]
 
 

@@ -1,0 +1,86 @@
+"""Virtual users as a workload of a trial: as many as their plan has at most, for as long as the trial lasts.
+
+Their program holds all it needs, for a container sees none of the host's files, and asks no resolver.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from partywall.errors import Problem, UsageError
+from partywall.load import plan as plans
+from partywall.load.compiling import program as compiled
+from partywall.load.quick import Quick
+from partywall.load.quick import program as quick
+from partywall.model.scenario import Load
+
+# Longer than any run; a trial ends its workloads itself.
+FOR_EVER_NS = 30 * 24 * 3600 * 10**9
+RAMP_NS = 500_000_000
+
+
+def lasting(load: Load, folder: Path) -> dict[str, Any]:
+    """The program; UsageError with all that is wrong."""
+    if load.plan is not None:
+        found = compiled(plans.load(folder / load.plan), inline=True)
+    else:
+        users = None if load.rate is not None else load.users
+        found = quick(Quick(load.url or "", FOR_EVER_NS, users=users, rate=load.rate, think_ns=load.think))
+    return held(found) | {"slices": True, "addresses": addresses(found)}
+
+
+def held(program: Mapping[str, Any]) -> dict[str, Any]:
+    """The program with its highest level held for ever, after a short ramp."""
+    model, said = next(iter(program["pacing"].items()))
+    top = max(stage["to"] for stage in said["stages"])
+    stages = [{"to": top, "for_ns": RAMP_NS}, {"to": top, "for_ns": FOR_EVER_NS}]
+    return {**program, "pacing": {model: said | {"stages": stages}}}
+
+
+def addresses(program: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Where each server is, asked for here; UsageError for those that cannot be found."""
+    known: dict[str, list[str]] = {key: list(to) for key, to in program.get("addresses", {}).items()}
+    problems = []
+    for url in dict.fromkeys(_urls(program["kinds"])):
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        host = parts.hostname or ""
+        shown = f"[{host}]" if ":" in host else host
+        if f"{shown}:{port}" in known or _is_address(host):
+            continue
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            problems.append(Problem(f"{host} cannot be resolved: {error.strerror}", "check the name, or the resolver"))
+            continue
+        places = dict.fromkeys(str(place[4][0]) for place in found)
+        known[f"{shown}:{port}"] = [f"[{place}]:{port}" if ":" in place else f"{place}:{port}" for place in places]
+    if problems:
+        raise UsageError(*problems)
+    return known
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _urls(part: Any) -> Iterator[str]:
+    """Origins of all requests below a part of the program."""
+    if isinstance(part, list):
+        for item in part:
+            yield from _urls(item)
+    elif isinstance(part, dict):
+        if isinstance(part.get("http"), dict):
+            parts = urlsplit(part["http"]["url"].partition("$")[0])
+            yield f"{parts.scheme}://{parts.netloc}"
+        for value in part.values():
+            yield from _urls(value)

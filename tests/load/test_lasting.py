@@ -1,0 +1,61 @@
+"""Virtual users as a trial's workload: they last, hold all they need, and are counted by slices."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from partywall import pipeline
+from partywall.errors import UsageError
+from partywall.load.lasting import FOR_EVER_NS, addresses, lasting
+from partywall.model.scenario import Load
+from partywall.scenario import loads
+
+HERE = Path(__file__).parent
+START = json.loads((HERE.parents[1] / "schema" / "agent.schema.json").read_text())["methods"]["workload.start"][
+    "params"
+]
+
+
+def test_a_plan_is_held_at_its_highest_level_and_needs_no_file():
+    found = lasting(Load(plan="plans/good.yaml"), HERE)
+    jsonschema.validate({"id": "a", "work": {"load": found}, "pace": "scheduled", "work_dir": "/w"}, START)
+    stages = found["pacing"]["closed"]["stages"]
+    assert [stage["to"] for stage in stages] == [4, 4]
+    assert stages[-1]["for_ns"] == FOR_EVER_NS
+    assert found["slices"]
+    assert found["feeders"]["accounts"]["rows"]["inline"]["rows"][0] == ["ada", "1843"]
+    assert found["feeders"]["words"]["rows"]["inline"]["columns"] == ["word", "n"]
+    assert str(HERE) not in json.dumps([f["rows"] for f in found["feeders"].values()])
+
+
+@pytest.mark.parametrize(
+    ("load", "model"),
+    [(Load(url="http://127.0.0.1/", users=3), "closed"), (Load(url="http://127.0.0.1/", rate=5.0), "open")],
+)
+def test_a_url_is_asked_by_users_or_at_a_rate(load, model):
+    assert list(lasting(load, HERE)["pacing"]) == [model]
+
+
+def test_names_are_resolved_here_once_and_unknown_ones_are_told():
+    program = {
+        "kinds": [{"actions": [{"http": {"url": "http://localhost:81/x"}}, {"http": {"url": "http://127.0.0.1/"}}]}]
+    }
+    assert addresses(program)["localhost:81"]
+    program["kinds"][0]["actions"].append({"transaction": {"steps": [{"http": {"url": "http://no.invalid/"}}]}})
+    with pytest.raises(UsageError, match=r"no\.invalid cannot be resolved"):
+        addresses(program)
+
+
+def test_a_scenario_gets_the_programs_of_its_plans_and_their_mistakes(tmp_path):
+    text = "partywall: 1\nname: a\nvictims: {v: {load: p.yaml}}\naggressors: {w: {load: 'http://127.0.0.1:1/'}}\n"
+    scenario = loads(text)
+    with pytest.raises(UsageError, match=r"p\.yaml"):
+        pipeline.with_loads(scenario, tmp_path)
+    (tmp_path / "p.yaml").write_text((HERE / "plans" / "good.yaml").read_text())
+    for name in ("users.csv", "words.jsonl", "thinks.txt"):
+        (tmp_path / name).write_text((HERE / "plans" / name).read_text())
+    whole = pipeline.with_loads(scenario, tmp_path)
+    assert whole.victims["v"].load.program["kinds"][0]["name"] == "visitor"
+    assert whole.aggressors["w"].load.program["slices"]

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from partywall import __version__, pipeline, units
-from partywall.cli import guard, show
+from partywall.cli import guard, load_study, show
 from partywall.cli import load as load_group
 from partywall.cli.kernel import PARAMETERS, KernelCommand, WorkDir, known, probe, stress
 from partywall.cli.live import Live, Steps
@@ -20,6 +20,7 @@ from partywall.cli.trace import trace
 from partywall.cli.vm import vm
 from partywall.errors import Exit, PartywallError, Problem, UsageError
 from partywall.load.store import LoadDirectory
+from partywall.load.study import StudyDirectory
 from partywall.model.finding import Outcome
 from partywall.scenario import changed, find, json_schema, load, names, text
 from partywall.stats import compare_runs
@@ -206,6 +207,8 @@ def report(
     """
     if TraceDirectory.is_one(directory):
         return report_trace(TraceDirectory(directory), Console(), formats)
+    if StudyDirectory.is_one(directory):
+        return load_study.report(StudyDirectory(directory), Console(), formats)
     if LoadDirectory.is_one(directory):
         return load_group.report(LoadDirectory(directory), Console(), formats)
     from partywall.report.export import FORMATS  # noqa: PLC0415 - what draws is slow to import

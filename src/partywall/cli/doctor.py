@@ -14,6 +14,7 @@ from rich.text import Text
 
 from partywall import pipeline, units
 from partywall.errors import AgentError, CapabilityError, Exit
+from partywall.load import tomcat
 from partywall.sandbox import cgroups, qemu
 from partywall.sandbox.container import disk_of
 from partywall.sandbox.label import state_root
@@ -95,6 +96,14 @@ def _backends() -> Iterator[Check]:
         "backend container", text, ready, cost="no limits, reservations or weights can be measured", remedy=remedy
     )
     yield from _guests()
+    lacking = tomcat.missing()
+    yield Check(
+        "Tomcat",
+        "installed" if not lacking else "no Tomcat, or no Java",
+        there=not lacking,
+        cost="the study papers/load-generation-netto cannot run",
+        remedy="apt-get install tomcat10-common default-jre-headless",
+    )
     for tool, use in (("fio", "real-tools"), ("stress-ng", "real-tools")):
         there = shutil.which(tool) is not None
         yield Check(

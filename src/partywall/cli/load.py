@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 from partywall import __version__, pipeline, units
 from partywall.cli.kernel import Cpus, WorkDir
 from partywall.cli.live import Steps
+from partywall.cli.load_study import study
 from partywall.cli.load_view import View, conclude
 from partywall.errors import CapabilityError, Exit, Problem, TrialError, UsageError
 from partywall.load import plan as plans
@@ -120,6 +121,9 @@ def import_har(
         _say(console, f"note: {note}")
     _say(console, f"written to {out}; look at its comments, set the number of users, then: partywall load check {out}")
     return Exit.HOLDS
+
+
+app.command()(study)
 
 
 @app.command()

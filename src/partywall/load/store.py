@@ -114,7 +114,7 @@ class LoadDirectory:
             "timings": (TIMINGS, [row for record in records for row in _timing_rows(record, labels)]),
             "errors": (ERRORS, [row for record in records for row in _error_rows(record, labels)]),
             "statuses": (STATUSES, [row for record in records for row in _status_rows(record)]),
-            "samples": (SAMPLES, [row for one in monitors for row in _sample_rows(one)]),
+            "samples": (SAMPLES, [row for one in monitors for row in sample_rows(one)]),
         }
         for name, (schema, rows) in tables.items():
             table = pa.Table.from_pylist(rows, schema=schema)
@@ -211,7 +211,7 @@ def _status_rows(record: Mapping[str, Any]) -> Rows:
     return [{"start_ns": start_ns, "status": int(s), "count": count} for s, count in record["statuses"].items()]
 
 
-def _sample_rows(monitor: Readings) -> Rows:
+def sample_rows(monitor: Readings) -> Rows:
     return [
         {"at_ns": at * 1_000_000_000, "host": monitor.host}
         | {"counter": info["name"], "subject": info["subject"], "value": value}

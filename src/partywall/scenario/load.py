@@ -24,6 +24,9 @@ from partywall.scenario.decode import BYTES_MAX, Document, Path, decode, key_tex
 from partywall.scenario.explain import Mistake, did_you_mean
 from partywall.scenario.form import follows, problem, validate
 
+OTHERS = (papers.SUFFIX, ".study.yaml")
+"""What stands beside scenarios and is none: published numbers, and studies that are not carried out in slots."""
+
 # Put in place of required keys that are wrong, so that the rest can be checked; a wrong scenario is never given out.
 _STAND_INS: dict[str, Any] = {"partywall": 1, "name": "unnamed"}
 
@@ -61,7 +64,7 @@ def names() -> tuple[str, ...]:
     folder = resources.files("partywall").joinpath("scenarios")
     found = [entry.name for entry in folder.iterdir()]
     found += [f"papers/{entry.name}" for entry in folder.joinpath("papers").iterdir()]
-    own = [name for name in found if name.endswith(".yaml") and not name.endswith(papers.SUFFIX)]
+    own = [name for name in found if name.endswith(".yaml") and not name.endswith(OTHERS)]
     return tuple(sorted(name.removesuffix(".yaml") for name in own))
 
 

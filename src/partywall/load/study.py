@@ -1,0 +1,305 @@
+"""A study of load generation carried out: every cell once a round, in random order, each a load of some seconds.
+
+One cell in one round gives one observation a metric. Deliberately not here: what a load is (`load.session`) and what
+stands in a report (`report.study_page`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from partywall.errors import Problem, TrialError, UsageError
+from partywall.load import monitors, plan
+from partywall.load.compiling import program as compiled
+from partywall.load.health import Health, judge
+from partywall.load.second import SECOND_NS, Second, Timing, histogram
+from partywall.load.session import Session, Setup
+from partywall.load.store import Readings, sample_rows
+from partywall.model.load_study import METRICS, Cell, Form, Observed, Study
+from partywall.model.paper import Beside, Measured
+from partywall.report.latency import quantiles
+from partywall.scenario import papers
+from partywall.scenario.decode import decode, key_text
+from partywall.stats.rounds import student
+
+SUFFIX = ".study.yaml"
+RAMP_NS = 500_000_000
+OVERHEAD_S = 2.5
+"""What a cell takes besides its hold: sandboxes made and taken down."""
+
+
+# Reading
+
+
+def load(path: Path) -> Study:
+    """A study file. Raises UsageError with all that is wrong."""
+    try:
+        document = decode(path.read_bytes(), str(path))
+    except OSError as error:
+        raise UsageError(Problem(f"cannot be read: {error.strerror}", "check the path", str(path))) from None
+    try:
+        study = Study.model_validate(document.data)
+    except ValidationError as error:
+        found = [(details["loc"], details["msg"]) for details in error.errors(include_url=False)]
+        raise UsageError(
+            *document.problems,
+            *(Problem(said, "", str(path), document.line(loc), key_text(loc)) for loc, said in found),
+        ) from None
+    if document.problems:
+        raise UsageError(*document.problems)
+    return study
+
+
+def estimate_s(study: Study, form: Form) -> float:
+    return len(study.cells) * form.rounds * (form.hold / 1e9 + RAMP_NS / 1e9 + OVERHEAD_S)
+
+
+# Carrying out
+
+
+def order(study: Study, form: Form, seed: int) -> list[tuple[int, Cell]]:
+    """(round, cell) in the order in which they are measured: each round in an order of its own."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    return [(number, cell) for number in range(form.rounds) for cell in chance.sample(study.cells, len(study.cells))]
+
+
+def observe(
+    study: Study, form: Form, url: str, cell: Cell, round_: int, work_root: Path, backend: str = "container"
+) -> Observed:
+    """One cell once."""
+    setup = setup_of(cell, f"study-{study.name}", work_root, seed=round_ + 1, backend=backend)
+    with Session(program_of(study, form, url, cell), setup) as session:
+        seconds: list[Second] = []
+        healths: list[Health] = []
+        for second in session.run():
+            if second is not None:
+                seconds.append(second)
+                number = second.start_ns // SECOND_NS
+                healths.append(judge(second, session.monitor.host(number, setup.cpus)))
+        begin_ns = (session.begin_ns or 0) + RAMP_NS + form.settle
+        end_ns = (session.begin_ns or 0) + session.stages_ns
+        inside = [s.start_ns >= begin_ns and s.end_ns <= end_ns + SECOND_NS // 10 for s in seconds]
+        kept = [second for second, keep in zip(seconds, inside, strict=True) if keep]
+        doubts = [health for health, keep in zip(healths, inside, strict=True) if keep]
+        readings = Readings("host", session.monitor.counters, session.monitor.readings)
+        rows = [row for row in sample_rows(readings) if begin_ns - SECOND_NS <= row["at_ns"] <= end_ns]
+        return Observed(
+            cell=cell, round=round_, values=_values(kept, doubts, rows, begin_ns, session.started["labels"])
+        )
+
+
+def setup_of(cell: Cell, name: str, work_root: Path, *, seed: int, backend: str) -> Setup:
+    """The generator's CPUs: all but those kept for the host, and always one."""
+    cpus = tuple(sorted(os.sched_getaffinity(0)))
+    kept = min(round(len(cpus) * cell.kept / 100), len(cpus) - 1)
+    return Setup(
+        name=name,
+        cpus=cpus[kept:],
+        seed=seed,
+        work_root=work_root,
+        backend="process" if cell.generator == "physical" else backend,
+        sandboxes=cell.sandboxes,
+        host_cpus=cpus[:kept] or cpus,
+    )
+
+
+def program_of(study: Study, form: Form, url: str, cell: Cell) -> dict[str, Any]:
+    """What the cell's users do: the pages, and the compression if it has it, timed together; then thinking."""
+    steps: list[Any] = [step.model_dump(by_alias=True, exclude_defaults=True, mode="json") for step in study.actions]
+    if cell.compress:
+        steps.append({"compress": {"size": form.compress}})
+    think = study.think.model_dump(by_alias=True, exclude_defaults=True, mode="json")
+    text = json.dumps(
+        {
+            "partywall_load": 1,
+            "name": study.name,
+            "base": url,
+            "users": {"user": {"actions": [{"transaction": {"name": "iteration", "steps": steps}}, think]}},
+            "closed": {"users": cell.users, "ramp_up": f"{RAMP_NS}ns", "hold": f"{form.hold}ns"},
+            "grace": "5s",
+        }
+    )
+    return compiled(plan.loads(text.encode(), f"{study.name}: {cell.id}", Path()))
+
+
+def _values(
+    seconds: Sequence[Second],
+    healths: Sequence[Health],
+    rows: Sequence[Mapping[str, Any]],
+    begin_ns: int,
+    labels: Sequence[Mapping[str, str]],
+) -> dict[str, float | None]:
+    if not seconds:
+        raise TrialError("no whole second of the load was recorded; give it a longer hold")
+    iteration, pages = _timing(seconds, labels, "transaction"), _timing(seconds, labels, "http")
+    length_s = sum(second.length_s for second in seconds)
+    host = {(series.group, series.name): series.mean for series in monitors.series(rows, begin_ns)}
+    cores = len(os.sched_getaffinity(0))
+    own = [host.get(("Generator's process", what)) for what in ("programs", "kernel")]
+    write_ms = host.get(("Disk time", "of a write"))
+    tops = quantiles(histogram(iteration.corrected), (0.9,))
+    return {
+        "response_s": _seconds(iteration.mean_ns),
+        "response_p90_s": _seconds(tops[0] if tops else None),
+        "pages_s": _seconds(pages.mean_ns),
+        "throughput": iteration.done / length_s,
+        "cpu_percent": None if None in own else 100 * sum(filter(None, own)) / cores,
+        "disk_queue": host.get(("Disk queue", "mean length")),
+        "write_s": None if write_ms is None else write_ms / 1e3,
+        "received_kbps": sum(second.received_bytes for second in seconds) / length_s / 1e3,
+        "doubtful": statistics.fmean(not health.good for health in healths),
+    }
+
+
+def _seconds(ns: float | None) -> float | None:
+    return None if ns is None else ns / 1e9
+
+
+def _timing(seconds: Sequence[Second], labels: Sequence[Mapping[str, str]], sort: str) -> Timing:
+    total = Timing()
+    for second in seconds:
+        for number, timing in second.timings.items():
+            if labels[number]["sort"] == sort:
+                total.merge(timing)
+    return total
+
+
+# Keeping
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyDirectory:
+    """Where a study is kept: what was asked, and a line an observation, written at once."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path, study: Study, form: str, about: Mapping[str, Any]) -> StudyDirectory:
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            raise UsageError(f"{path} exists already; give another --out") from None
+        except OSError as error:
+            raise UsageError(f"{path} cannot be made: {error.strerror}; give another --out") from None
+        whole = {"study": study.model_dump(mode="json", by_alias=True, exclude_defaults=True), "form": form, **about}
+        (path / "study.json").write_text(json.dumps(whole, indent=1))
+        return cls(path)
+
+    @classmethod
+    def is_one(cls, path: Path) -> bool:
+        return (path / "study.json").is_file()
+
+    def about(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.path / "study.json").read_text())
+        return found
+
+    def append(self, observed: Observed) -> None:
+        with (self.path / "observations.jsonl").open("a") as stream:
+            stream.write(observed.model_dump_json() + "\n")
+
+    def observations(self) -> list[Observed]:
+        """Those that were written whole."""
+        file = self.path / "observations.jsonl"
+        lines = file.read_text().split("\n")[:-1] if file.exists() else []
+        return [Observed.model_validate_json(line) for line in lines]
+
+
+def carry_out(
+    study: Study,
+    form: Form,
+    url: str,
+    directory: StudyDirectory,
+    work_root: Path,
+    seed: int,
+    tell: Callable[[str, int, int], None],
+) -> None:
+    """Every cell in every round; tell: what is being measured, how many are done, and of how many."""
+    jobs = order(study, form, seed)
+    for done, (number, cell) in enumerate(jobs):
+        tell(f"round {number + 1}: {cell.id}", done, len(jobs))
+        directory.append(observe(study, form, url, cell, number, work_root))
+
+
+# What was found
+
+
+def estimates(observations: Sequence[Observed], metric: str) -> Iterator[tuple[Cell, Any]]:
+    """(cell, mean over rounds with its interval) of all cells with two rounds or more that have the metric."""
+    cells = {observed.cell.id: observed.cell for observed in observations}
+    for name, cell in cells.items():
+        values = [o.values[metric] for o in observations if o.cell.id == name and o.values.get(metric) is not None]
+        known = [value for value in values if value is not None]
+        if len(known) >= 2:
+            yield cell, student(known)
+
+
+def besides(study: Study, observations: Sequence[Observed], differs: Sequence[str] = ()) -> list[Beside]:
+    """The paper's exhibits with what was measured."""
+    paper = papers.load(study.paper)
+    shown = []
+    for exhibit in paper.exhibits:
+        metric, place = EXHIBITS[exhibit.id]
+        points = [
+            Measured(series=series, x=x, value=e.value, low=max(e.low, 0.0), high=e.high)
+            for cell, e in estimates(observations, metric)
+            if (found := place(cell)) is not None
+            for series, x in [found]
+        ]
+        shown.append(Beside(paper=paper, exhibit=exhibit, measured=tuple(points), differs=(*study.differs, *differs)))
+    return shown
+
+
+Place = tuple[str, float] | None
+
+
+def _by_users(cell: Cell) -> Place:
+    plain = cell.compress and not cell.kept and cell.sandboxes == 1
+    return (cell.generator, float(cell.users)) if plain else None
+
+
+def _by_kept(cell: Cell) -> Place:
+    plain = cell.generator == "sandbox" and cell.compress and cell.sandboxes == 1
+    return (f"{cell.users} users", float(cell.kept)) if plain and cell.users in (50, 150) else None
+
+
+def _by_sandboxes(cell: Cell) -> Place:
+    if not cell.compress or cell.kept or cell.users != 50:
+        return None
+    return ("50 users", 0.0 if cell.generator == "physical" else float(cell.sandboxes))
+
+
+def _by_compression(cell: Cell) -> Place:
+    if cell.kept or cell.sandboxes > 1:
+        return None
+    return (f"{cell.generator}, {'with' if cell.compress else 'without'}", float(cell.users))
+
+
+EXHIBITS: dict[str, tuple[str, Callable[[Cell], Place]]] = {
+    "fig 4a": ("response_s", _by_users),
+    "fig 4b": ("throughput", _by_users),
+    "table II": ("cpu_percent", _by_users),
+    "table III": ("disk_queue", _by_users),
+    "table IV": ("received_kbps", _by_users),
+    "fig 5": ("response_s", _by_kept),
+    "fig 6": ("throughput", _by_kept),
+    "table V": ("write_s", _by_kept),
+    "table VI": ("disk_queue", _by_kept),
+    "fig 7": ("response_s", _by_sandboxes),
+    "fig 8": ("throughput", _by_sandboxes),
+    "fig 9": ("response_p90_s", _by_sandboxes),
+    "table VII.1": ("cpu_percent", _by_sandboxes),
+    "table VII.2": ("disk_queue", _by_sandboxes),
+    "fig 10": ("pages_s", _by_compression),
+}
+"""Which metric, and at which place of the exhibit a cell stands."""
+
+UNITS = {metric: unit for metric, (_, unit) in METRICS.items()}

@@ -1,0 +1,116 @@
+"""Tomcat as a service under load: Debian's, started on a folder of its own, and taken away afterwards.
+
+Nothing of the system's own Tomcat is used but its programs; no service of the system is started or stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from partywall.errors import CapabilityError, TrialError
+from partywall.sandbox import Label
+
+HOME = Path("/usr/share/tomcat10")
+START_S = 60.0
+STOP_S = 10.0
+PAGES = {"index.html": 2_000, "list.html": 8_000, "item.html": 4_000}
+"""Pages by name, and how many bytes they have."""
+
+_SERVER = """<?xml version="1.0"?>
+<Server port="-1"><Service name="Catalina">
+<Connector port="{port}" address="127.0.0.1" protocol="HTTP/1.1" maxKeepAliveRequests="-1" maxThreads="200"/>
+<Engine name="Catalina" defaultHost="localhost"><Host name="localhost" appBase="webapps" autoDeploy="false"/></Engine>
+</Service></Server>
+"""
+_WEB = """<?xml version="1.0"?>
+<web-app xmlns="https://jakarta.ee/xml/ns/jakartaee" version="5.0">
+<servlet><servlet-name>default</servlet-name>
+<servlet-class>org.apache.catalina.servlets.DefaultServlet</servlet-class></servlet>
+<servlet-mapping><servlet-name>default</servlet-name><url-pattern>/</url-pattern></servlet-mapping>
+<welcome-file-list><welcome-file>index.html</welcome-file></welcome-file-list>
+</web-app>
+"""
+
+
+def missing() -> str:
+    """What keeps Tomcat from being started here; empty if nothing does."""
+    if not (HOME / "bin" / "catalina.sh").exists():
+        return "Tomcat 10 is not installed, so there is no service to put under load: apt-get install tomcat10-common"
+    return "" if shutil.which("java") else "Tomcat needs Java: apt-get install default-jre-headless"
+
+
+@contextlib.contextmanager
+def running(label: Label) -> Iterator[str]:
+    """Its URL while it runs. CapabilityError if it is not installed, TrialError if it does not come up."""
+    if said := missing():
+        raise CapabilityError(said)
+    base = label.work / "tomcat"
+    port = _free_port()
+    _lay_out(base, port)
+    environment = os.environ | label.environment | {"CATALINA_HOME": str(HOME), "CATALINA_BASE": str(base)}
+    log = (base / "logs" / "out.txt").open("wb")
+    command = [str(HOME / "bin" / "catalina.sh"), "run"]
+    process = subprocess.Popen(
+        command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, process_group=0
+    )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _wait_for(url, process, base)
+        yield url
+    finally:
+        _stop(process)
+        log.close()
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _lay_out(base: Path, port: int) -> None:
+    pages = base / "webapps" / "ROOT"
+    for folder in (base / "conf", base / "logs", base / "temp", base / "work", pages):
+        folder.mkdir(parents=True, exist_ok=True)
+    (base / "conf" / "server.xml").write_text(_SERVER.format(port=port))
+    (base / "conf" / "web.xml").write_text(_WEB)
+    for name, size in PAGES.items():
+        head = f"<!doctype html><title>{name}</title><p>"
+        (pages / name).write_text(head + "x" * (size - len(head)))
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes], base: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(url, timeout=1) as answer:  # noqa: S310 - our own URL
+                if answer.status == 200:
+                    return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    said = (base / "logs" / "out.txt").read_text(errors="replace").strip().splitlines()
+    raise TrialError(f"Tomcat did not come up in {START_S:g} s: {' | '.join(said[-3:]) or 'it said nothing'}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Its whole group, for the script that starts it may still be there."""
+    for number, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience_s)
+            return

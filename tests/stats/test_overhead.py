@@ -1,0 +1,62 @@
+"""The overhead model: exact on what it assumes, honest on noise, and its intervals cover what they say."""
+
+import random
+import statistics
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partywall.stats.overhead import Pair, coverage, demand, fit, held_out, mean_error, response
+from partywall.stats.rounds import student
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(1, 200), st.floats(0.01, 10), st.floats(1e-5, 1))
+def test_a_response_time_tells_the_demand_it_came_from(users, think_s, demand_s):
+    assert demand(users, think_s, response(users, think_s, demand_s)) == pytest.approx(demand_s, rel=1e-6)
+
+
+def test_the_queue_of_one_user_is_empty_and_of_many_is_full():
+    assert response(1, 1.0, 0.01) == pytest.approx(0.01)
+    assert response(1000, 1.0, 0.01) == pytest.approx(1000 * 0.01 - 1.0, rel=0.01)
+
+
+def simulated(chance, levels=(10, 25, 50, 100, 150), rounds=4, noise=0.05, b=-0.3):
+    """A sandbox that makes the demand larger the more it is used, and rounds that vary."""
+    pairs = []
+    for users in levels:
+        for _ in range(rounds):
+            own = 0.006 * chance.lognormvariate(0, noise)
+            used = min(1.0, users * own / 0.5)
+            boxed = own * 2.718281828 ** (0.1 - b * used) * chance.lognormvariate(0, noise)
+            bare_s = response(users, 0.5, own)
+            pairs.append(Pair(users, 0.5, response(users, 0.5, boxed), used, bare_s, users / (bare_s + 0.5)))
+    return pairs
+
+
+def test_without_noise_a_level_that_was_held_out_is_predicted_exactly():
+    assert mean_error(held_out(simulated(random.Random(1), noise=0.0))) < 0.02
+
+
+def test_ninety_percent_intervals_cover_about_ninety_percent_of_held_out_rounds():
+    found = [coverage(held_out(simulated(random.Random(seed)))) for seed in range(40)]
+    assert 0.8 <= statistics.fmean(found) <= 0.97
+
+
+def test_a_sandbox_without_overhead_gets_a_model_without_one():
+    pairs = [Pair(n, 0.5, response(n, 0.5, 0.004), n / 200, response(n, 0.5, 0.004), 1.0) for n in (10, 50, 100, 150)]
+    model = fit(pairs)
+    assert (model.a, model.b) == (pytest.approx(0, abs=1e-6), pytest.approx(0, abs=1e-6))
+
+
+def test_too_few_levels_are_refused_in_words():
+    with pytest.raises(ValueError, match="needs 3 numbers of users"):
+        fit(simulated(random.Random(1), levels=(10, 20)))
+
+
+def test_students_interval_is_that_of_the_textbook_and_needs_two_values():
+    estimate = student([1.0, 2.0, 3.0])
+    assert (estimate.value, estimate.high) == (2.0, pytest.approx(2 + 4.303 / 3**0.5, rel=1e-3))
+    with pytest.raises(ValueError, match="two values"):
+        student([1.0])

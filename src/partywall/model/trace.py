@@ -141,11 +141,12 @@ class Way(_Frozen):
 
 
 class Missed(_Frozen):
-    """What the tracer took down at a hop, and what it could not: the tracer's own loss."""
+    """What the tracer took down at a hop, and what it could not: its own loss. gone: the interface vanished."""
 
     recorded: int = 0
     missed: int = 0
     untraced: int = 0
+    gone: bool = False
 
 
 class Flow(_Frozen):
@@ -221,7 +222,10 @@ def merged(reports: Sequence[Report]) -> Report:
         start_ns=min(report.start_ns for report in reports),
         end_ns=max(report.end_ns for report in reports),
         ways=tuple(_way(ways) for ways in zip(*(report.ways for report in reports), strict=True)),
-        hops=tuple(_added(Missed, hops) for hops in zip(*(report.hops for report in reports), strict=True)),
+        hops=tuple(
+            _added(Missed, hops, gone=any(hop.gone for hop in hops))
+            for hops in zip(*(report.hops for report in reports), strict=True)
+        ),
         hooks=next((report.hooks for report in reversed(reports) if report.hooks), None),
         sampled=min(report.sampled for report in reports),
         cost=max(costs, default=None),
@@ -302,7 +306,10 @@ class WayFinding(_Frozen):
 
 
 class TraceFindings(_Frozen):
-    """What a trace found, in figures and in words. missed: the tracer's own losses, by hop as given."""
+    """What a trace found, in figures and in words.
+
+    missed: the tracer's own losses, by hop as given. gone: hops whose interface vanished.
+    """
 
     run: str
     headline: str
@@ -314,4 +321,5 @@ class TraceFindings(_Frozen):
     cost: float | None
     record_ns: int | None
     clocks: tuple[ClockBound, ...]
+    gone: tuple[str, ...]
     notes: tuple[str, ...]

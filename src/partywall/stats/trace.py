@@ -48,6 +48,7 @@ def findings(evidence: TraceEvidence) -> TraceFindings:
         cost=whole.cost,
         record_ns=evidence.record_ns,
         clocks=_clocks(evidence),
+        gone=tuple(hop.name for hop, seen in by_hop if seen.gone),
         notes=tuple(_notes(evidence, whole, ways)),
     )
 
@@ -190,6 +191,8 @@ def _notes(evidence: TraceEvidence, whole: Report, ways: Sequence[WayFinding]) -
                 "up to so many of the losses there are none, and delays lack them. Trace fewer flows "
                 "(--protocol, --port, --host)."
             )
+        if seen.gone:
+            yield _gone(evidence, evidence.start.asked.hops.index(hop))
     if whole.sampled < 1:
         yield (
             f"To stay within its budget the tracer came down to {100 * whole.sampled:.3g} % of the flows. What "
@@ -197,6 +200,18 @@ def _notes(evidence: TraceEvidence, whole: Report, ways: Sequence[WayFinding]) -
         )
     for way in ways:
         yield from _way_notes(way)
+
+
+def _gone(evidence: TraceEvidence, number: int) -> str:
+    """When an interface vanished, to the report, and what that does to the figures."""
+    start_ns = min(report.start_ns for report in evidence.reports)
+    noticed_ns = next(report.end_ns for report in evidence.reports if report.hops[number].gone)
+    name = evidence.start.asked.hops[number].name
+    return (
+        f"{name}: the interface was gone {units.format_duration(noticed_ns - start_ns)} into the trace. Nothing was "
+        "seen there from then on: packets that only passed the hops before count as lost, those seen later as passed "
+        "unseen."
+    )
 
 
 def _way_notes(way: WayFinding) -> Iterator[str]:

@@ -24,6 +24,7 @@ from partywall.sandbox import Label, hooks
 from partywall.trace.clock import Alignment
 
 ROUNDS_AT_START = 20
+# Each answer of a relay is followed by a question for its time; what came of it is told this often.
 CLOCK_EVERY_NS = 1_000_000_000
 # A relay speaks five times a second, if only to say that it saw nothing; what others saw is held back for it.
 SILENCE_MOST_NS = 10_000_000_000
@@ -46,7 +47,7 @@ class _Relay:
     alignment: Alignment
     counted: tuple[Missed, ...]
     reported: tuple[Missed, ...]
-    asked_ns: int
+    told_ns: int
     heard_ns: int
 
 
@@ -138,7 +139,7 @@ class Session:
             alignment.ask(ROUNDS_AT_START)
             none = (Missed(),) * len(mine)
             now_ns = self._clock.now_ns()
-            relay = _Relay(name, client, mine, alignment, none, none, asked_ns=now_ns, heard_ns=now_ns)
+            relay = _Relay(name, client, mine, alignment, none, none, told_ns=now_ns, heard_ns=now_ns)
             self._relays[name] = relay
             self._told(relay)
         # The host first, so that records find it ready; relays' hooks come a moment later.
@@ -234,9 +235,9 @@ class Session:
 
     def _feed(self, relay: _Relay, params: dict[str, Any]) -> None:
         relay.heard_ns = self._clock.now_ns()
-        if self._clock.now_ns() - relay.asked_ns > CLOCK_EVERY_NS:
-            relay.asked_ns = self._clock.now_ns()
-            relay.alignment.ask()
+        relay.alignment.ask()
+        if self._clock.now_ns() - relay.told_ns > CLOCK_EVERY_NS:
+            relay.told_ns = self._clock.now_ns()
             self._told(relay)
         relay.counted = tuple(Missed.model_validate(counted) for counted in params["hops"])
         self._flows += [Flow.model_validate(flow) for flow in params["flows"]]
@@ -263,4 +264,5 @@ def _since(now: tuple[Missed, ...], before: tuple[Missed, ...]) -> Iterator[Miss
             recorded=one.recorded - other.recorded,
             missed=one.missed - other.missed,
             untraced=one.untraced - other.untraced,
+            gone=one.gone,
         )

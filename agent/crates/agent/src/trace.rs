@@ -179,7 +179,8 @@ fn told_hook(hook: Hook) -> wire::TraceHook {
 }
 
 fn missed(loss: &HopLoss) -> wire::TraceMissed {
-    wire::TraceMissed { recorded: loss.recorded, missed: loss.missed, untraced: loss.untraced }
+    let HopLoss { recorded, missed, untraced, gone } = *loss;
+    wire::TraceMissed { recorded, missed, untraced, gone }
 }
 
 fn way(way: Way, places: usize) -> wire::TraceWay {

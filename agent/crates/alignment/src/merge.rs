@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use crate::Seen;
 
-/// Holds records back until every source has told what it saw up to then. A source whose clock is known only within a bound is
-/// placed that much later, so that a packet's record there comes after those of the hops before.
+/// Holds records back until every source has told what it saw up to then. A source can be placed
+/// later than it says, so that where clocks are uncertain a packet's record there comes after those of the hops before.
 #[derive(Debug)]
 pub struct Merge {
     sources: Vec<Source>,
@@ -32,7 +32,7 @@ impl Merge {
         Self { sources: (0..sources).map(|_| Source::default()).collect() }
     }
 
-    /// Sets the bound of a source's clock.
+    /// Places a source that much later from now on.
     pub fn set_behind(&mut self, source: usize, bound_ns: u64) {
         self.sources[source].behind_ns = bound_ns;
     }

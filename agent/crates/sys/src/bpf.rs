@@ -1,9 +1,12 @@
-//! Trying an eBPF program on a packet of ours, to learn what it costs here.
+//! What aya does not do with eBPF programs: trying one on a packet of ours, to learn what it costs here, and links to an
+//! interface by its number, which tell when it is gone.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const PROG_TEST_RUN: libc::c_int = 10;
+const LINK_CREATE: libc::c_int = 28;
+const OBJECT_INFO: libc::c_int = 15;
 
 /// The part of `union bpf_attr` that `BPF_PROG_TEST_RUN` reads, as of its first kernel (4.12).
 #[repr(C)]
@@ -38,4 +41,66 @@ pub fn test_run(program: BorrowedFd, packet: &[u8], repeat: u32) -> io::Result<u
         return Err(io::Error::last_os_error());
     }
     Ok(attributes.duration_ns)
+}
+
+/// The part of `union bpf_attr` that `BPF_LINK_CREATE` reads for an interface.
+#[repr(C)]
+struct LinkCreate {
+    program: u32,
+    interface: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
+/// The part of `union bpf_attr` that `BPF_OBJ_GET_INFO_BY_FD` reads.
+#[repr(C)]
+struct ObjectInfo {
+    object: u32,
+    length: u32,
+    into: u64,
+}
+
+/// The beginning of `struct bpf_link_info`, of a link to an interface.
+#[repr(C)]
+#[derive(Default)]
+struct LinkInfo {
+    kind: u32,
+    id: u32,
+    program: u32,
+    unused: u32,
+    interface: u32,
+    attach_type: u32,
+}
+
+/// Links `program` to interface number `interface` of this thread's network namespace; it is unlinked when the descriptor is
+/// closed, by whatever end of the process.
+///
+/// # Errors
+/// What the kernel says: `EINVAL` if it does not know this type of attachment, `ENODEV`, `EPERM`.
+pub fn link(program: BorrowedFd, interface: u32, attach_type: u32) -> io::Result<OwnedFd> {
+    let attributes = LinkCreate { program: program.as_raw_fd() as u32, interface, attach_type, flags: 0 };
+    // SAFETY: the kernel reads `attributes` within its size, and takes what lies beyond as zeros.
+    let made = unsafe { libc::syscall(libc::SYS_bpf, LINK_CREATE, &raw const attributes, size_of::<LinkCreate>()) };
+    if made < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor (with close-on-exec) for us; nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(made as i32) })
+}
+
+/// The number of the interface a link holds on to; None once that is gone.
+///
+/// # Errors
+/// What the kernel says.
+pub fn linked_interface(link: BorrowedFd) -> io::Result<Option<u32>> {
+    let mut info = LinkInfo::default();
+    let length = size_of::<LinkInfo>() as u32;
+    let attributes = ObjectInfo { object: link.as_raw_fd() as u32, length, into: (&raw mut info) as u64 };
+    // SAFETY: the kernel reads `attributes` within its size and writes at most `length` bytes to `info`, which is plain numbers
+    // and outlives the call.
+    let done = unsafe { libc::syscall(libc::SYS_bpf, OBJECT_INFO, &raw const attributes, size_of::<ObjectInfo>()) };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((info.interface != 0).then_some(info.interface))
 }

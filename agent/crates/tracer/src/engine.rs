@@ -1,12 +1,13 @@
 //! From records of all hops to reports: order, direction, alignment, and what the tracer itself could not see. Pure; times come
 //! in from outside.
 
-use partywall_alignment::{Aligner, Merge, Passage, Slowest, Tally};
+use partywall_alignment::{Aligner, Passage, Slowest, Tally};
 use partywall_bpf::tc::Direction;
 
 use crate::budget::ALL;
 use crate::hop::Settings;
 use crate::kept::Kept;
+use crate::order::Order;
 use crate::orientation::{bound, Bound, Orientation};
 use crate::record::Raw;
 
@@ -26,6 +27,8 @@ pub struct HopLoss {
     pub missed: u64,
     /// Packets of protocols that are not traced.
     pub untraced: u64,
+    /// Whether the interface is gone.
+    pub gone: bool,
 }
 
 /// What was found in one direction since the last report. Hops are in the order in which these packets pass them.
@@ -69,7 +72,7 @@ enum State {
 
 pub(crate) struct Engine {
     state: State,
-    merge: Merge,
+    order: Order,
     ways: [Aligner<Sinks>; 2],
     forced: [u64; 2],
     below: u64,
@@ -77,8 +80,8 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// For the path of `settings`, with records from so many sources; `spaces` tell the namespaces of hops apart.
-    pub(crate) fn new(settings: &Settings, sources: usize, spaces: &[u64]) -> Self {
+    /// For the path of `settings`, with records from so many CPUs; `spaces` tell the namespaces of hops apart.
+    pub(crate) fn new(settings: &Settings, cpus: usize, spaces: &[u64]) -> Self {
         let told = settings.hops.iter().map(|hop| hop.hook).collect();
         let of = || {
             let alignment =
@@ -87,7 +90,7 @@ impl Engine {
         };
         Self {
             state: State::Watching { orientation: Orientation::new(told, spaces), waiting: Vec::new(), until_ns: None },
-            merge: Merge::new(sources),
+            order: Order::new(settings.hops.iter().map(|hop| hop.remote).collect(), cpus),
             ways: [of(), of()],
             forced: [0; 2],
             below: ALL,
@@ -95,30 +98,35 @@ impl Engine {
         }
     }
 
-    /// Takes a record of a source, of which times never fall.
-    pub(crate) fn take(&mut self, source: usize, raw: Raw) {
+    /// Takes a record of a CPU, which means nothing for a remote hop. Times of a CPU, and of a remote hop, never fall.
+    pub(crate) fn take(&mut self, cpu: usize, raw: Raw) {
         // Elsewhere sampling follows a little later.
         if raw.flow() >> 32 >= self.below {
             return;
         }
         match &mut self.state {
-            State::Aligning { hooks } => push(&mut self.merge, hooks, self.one_way, source, &raw),
+            State::Aligning { hooks } => push(&mut self.order, hooks, self.one_way, cpu, &raw),
             State::Watching { orientation, waiting, until_ns } => {
                 orientation.watch(&raw);
                 until_ns.get_or_insert(raw.time_ns() + WATCH_NS);
-                waiting.push((source, raw));
+                waiting.push((cpu, raw));
             }
         }
     }
 
-    /// The clock of a source is known only within this bound.
-    pub(crate) fn set_behind(&mut self, source: usize, bound_ns: u64) {
-        self.merge.set_behind(source, bound_ns);
+    /// The clock of a remote hop is known only within this bound.
+    pub(crate) fn set_bound(&mut self, hop: usize, bound_ns: u64) {
+        self.order.set_bound(hop, bound_ns);
     }
 
-    /// A source has told all it saw before `time_ns`.
-    pub(crate) fn told(&mut self, source: usize, time_ns: u64) {
-        self.merge.told(source, time_ns);
+    /// A CPU has told all it saw before `time_ns`.
+    pub(crate) fn cpu_told(&mut self, cpu: usize, time_ns: u64) {
+        self.order.cpu_told(cpu, time_ns);
+    }
+
+    /// A remote hop has told all it saw before `time_ns`.
+    pub(crate) fn hop_told(&mut self, hop: usize, time_ns: u64) {
+        self.order.hop_told(hop, time_ns);
     }
 
     /// Aligns what is in order by now.
@@ -130,16 +138,17 @@ impl Engine {
             }
             self.decide();
         }
-        let ways = &mut self.ways;
-        let until_ns = self.merge.release(|seen| route(ways, seen));
-        self.ways.iter_mut().for_each(|aligner| aligner.advance(until_ns));
+        for (merge, aligner) in self.order.ways.iter_mut().zip(&mut self.ways) {
+            let until_ns = merge.release(|seen| aligner.push(seen));
+            aligner.advance(until_ns);
+        }
     }
 
     fn decide(&mut self) {
         let State::Watching { orientation, waiting, .. } = &mut self.state else { return };
         let (hooks, waiting) = (orientation.hooks(), std::mem::take(waiting));
-        for (source, raw) in &waiting {
-            push(&mut self.merge, &hooks, self.one_way, *source, raw);
+        for (cpu, raw) in &waiting {
+            push(&mut self.order, &hooks, self.one_way, *cpu, raw);
         }
         self.state = State::Aligning { hooks };
     }
@@ -160,12 +169,14 @@ impl Engine {
         self.ways.iter_mut().for_each(|aligner| aligner.close(at_ns));
     }
 
-    /// Finishes everything.
-    pub(crate) fn finish(&mut self) {
+    /// Finishes everything; all that was seen before `told_ns` is here.
+    pub(crate) fn finish(&mut self, told_ns: u64) {
         self.decide();
-        let ways = &mut self.ways;
-        self.merge.finish(|seen| route(ways, seen));
-        self.ways.iter_mut().for_each(Aligner::finish);
+        for (merge, aligner) in self.order.ways.iter_mut().zip(&mut self.ways) {
+            merge.finish(|seen| aligner.push(seen));
+            aligner.advance(told_ns);
+            aligner.finish();
+        }
     }
 
     /// What was found since the last time, without what only the kernel's side knows.
@@ -187,23 +198,14 @@ impl Engine {
     }
 }
 
-/// The top bit of the hop tells the merge's output which way it goes.
-const BACKWARD: u8 = 0x80;
-
-fn push(merge: &mut Merge, hooks: &[Direction], one_way: bool, source: usize, raw: &Raw) {
+fn push(order: &mut Order, hooks: &[Direction], one_way: bool, cpu: usize, raw: &Raw) {
     let hop = raw.hop();
     let Some(&forward) = hooks.get(hop) else { return };
-    let place = match bound(forward, raw.hook()) {
-        Bound::Forward => hop as u8,
-        Bound::Backward if one_way => return,
-        Bound::Backward => (hooks.len() - 1 - hop) as u8 | BACKWARD,
-    };
-    merge.push(source, raw.seen(place));
-}
-
-fn route(ways: &mut [Aligner<Sinks>; 2], seen: &partywall_alignment::Seen) {
-    let way = usize::from(seen.hop & BACKWARD != 0);
-    ways[way].push(&partywall_alignment::Seen { hop: seen.hop & !BACKWARD, ..*seen });
+    match bound(forward, raw.hook()) {
+        Bound::Forward => order.push(0, cpu, hop, raw.seen(hop as u8)),
+        Bound::Backward if one_way => {}
+        Bound::Backward => order.push(1, cpu, hop, raw.seen((hooks.len() - 1 - hop) as u8)),
+    }
 }
 
 #[cfg(test)]
@@ -252,7 +254,7 @@ mod tests {
     fn both_directions_are_aligned_apart_once_it_is_known_which_is_which() {
         let mut engine = Engine::new(&settings(&[None, None]), 2, &[1, 2]);
         there_and_back(&mut engine, 100);
-        engine.finish();
+        engine.finish(0);
         let report = engine.report();
         assert_eq!(report.hooks, Some(vec![Egress, Ingress]));
         let found: Vec<(u64, Option<u64>)> = report.ways.iter().map(|way| (way.tally.delivered, way.tally.total.max_ns)).collect();
@@ -266,9 +268,32 @@ mod tests {
         there_and_back(&mut engine, 3);
         engine.advance(1);
         assert_eq!(engine.report().hooks, None);
-        (0..2).for_each(|source| engine.told(source, 2 * WATCH_NS));
+        (0..2).for_each(|cpu| engine.cpu_told(cpu, 2 * WATCH_NS));
         engine.advance(2 * WATCH_NS);
         assert_eq!(engine.report().ways.map(|way| way.tally.delivered), [3, 3]);
+    }
+
+    #[test]
+    fn a_clock_that_is_late_within_its_bound_makes_negative_delays_and_no_losses() {
+        for remote in [0, 1] {
+            let mut settings = settings(&[Some(Egress), Some(Ingress)]);
+            settings.hops[remote].remote = true;
+            let mut engine = Engine::new(&settings, 1, &[1, 2]);
+            engine.set_bound(remote, 80);
+            let piece = |time_ns, start: u64, length: u64, hop, hook| {
+                Raw([time_ns, 1, start, length | 1 << 32 | u64::from(place(hop, hook)) << 40])
+            };
+            // Really from 100 to 110; the remote clock is off by 50, whichever way makes it worse.
+            let (from_ns, to_ns) = if remote == 0 { (150, 110) } else { (100, 60) };
+            engine.take(0, piece(from_ns, 1000, 200, 0, Egress));
+            engine.take(0, piece(to_ns, 1000, 100, 1, Ingress));
+            engine.take(0, piece(to_ns, 1100, 100, 1, Ingress));
+            engine.cpu_told(0, 10_000);
+            engine.hop_told(remote, 10_000);
+            engine.advance(10_000);
+            let tally = &engine.report().ways[0].tally;
+            assert_eq!((tally.delivered, tally.hops[1].lost, tally.hops[1].stray, tally.total.negative), (1, 0, 0, 1), "{remote}");
+        }
     }
 
     #[test]
@@ -278,11 +303,11 @@ mod tests {
         engine.take(0, raw(10, high, 1, 0, Egress));
         engine.take(1, raw(20, high, 1, 1, Ingress));
         engine.take(0, raw(30, high, 2, 0, Egress));
-        (0..2).for_each(|source| engine.told(source, 100));
+        (0..2).for_each(|cpu| engine.cpu_told(cpu, 100));
         engine.advance(100);
         engine.sample_below(ALL / 2);
         engine.take(1, raw(110, high, 2, 1, Ingress));
-        (0..2).for_each(|source| engine.told(source, 10_000));
+        (0..2).for_each(|cpu| engine.cpu_told(cpu, 10_000));
         engine.advance(10_000);
         let report = engine.report();
         let tally = &report.ways[0].tally;

@@ -2,23 +2,33 @@
 
 use std::io;
 use std::net::Ipv6Addr;
+use std::os::fd::{AsFd, OwnedFd};
 
 use aya::maps::{HashMap, MapData};
 use aya::programs::SchedClassifier;
 use aya::{Ebpf, EbpfLoader};
 use partywall_bpf::tc::{Direction, Hook, Network};
-use partywall_bpf::{object, NAME_PREFIX};
+use partywall_bpf::{object, Link, Namespace, NAME_PREFIX};
+use partywall_clock as clock;
 use partywall_sys::bpf::test_run;
 
+use crate::budget::ALL;
 use crate::error::TraceError;
 use crate::hop::{End, Hop, Settings};
 use crate::record::{place, Raw, Tuple, TupleWords};
 use crate::rings::{Rings, PLACES};
 
-/// After whatever limits or drops, so that a hop's record means the packet went on.
+/// Set, it makes hooks as kernels before 6.6 have them.
+const NO_LINKS: &str = "PARTYWALL_NO_TCX";
+/// After whatever else is there that a filter may do to a packet.
 const PRIORITY: u16 = 49_000;
 /// How often a packet of ours is run through the program to learn its cost.
-const TRIES: u32 = 20_000;
+const TRIES: u32 = RING_RECORDS_LEAST as u32;
+/// A try is over in less than this.
+const CLOCK_APART_NS: u64 = 10_000_000_000;
+/// A run in place takes so much more than one in a loop: the hook itself and cold caches. Measured as what a packet takes longer
+/// (`benches/trace_accounting.py`).
+const IN_PLACE: u32 = 3;
 const RING_RECORDS_LEAST: usize = 1 << 12;
 /// All rings together.
 const RINGS_BYTES_MAX: usize = 256 << 20;
@@ -28,64 +38,70 @@ const TRANSLATION_BYTES: usize = 48;
 const TRANSLATIONS: usize = 4;
 
 pub(crate) struct Hooks {
-    // The program stays as long as it is hooked, with or without this.
-    _loaded: Ebpf,
     pub(crate) rings: Rings,
     flows: HashMap<MapData, u64, TupleWords>,
     hooked: Vec<Hooked>,
-    /// What one run costs on this host, in nanoseconds.
+    /// What a record costs on this host in the kernel, in nanoseconds: an estimate from trying it.
     pub(crate) record_ns: Option<u32>,
+    /// CPUs that run; there are rings for more, which may be plugged in.
+    pub(crate) cpus_online: usize,
     /// Tells hops' namespaces apart.
     pub(crate) spaces: Vec<u64>,
 }
 
+/// One side of one hop.
 struct Hooked {
-    network: Network,
-    index: u32,
-    name: String,
+    hop: usize,
+    how: How,
+}
+
+enum How {
+    Linked(Link),
+    /// On kernels before 6.6.
+    Filtered {
+        network: Network,
+        index: u32,
+        name: String,
+    },
 }
 
 /// A local hop, found.
 struct Found {
     hop: usize,
-    network: Network,
+    namespace: Namespace,
     index: u32,
     link_header: bool,
     only: Option<Direction>,
 }
 
 impl Hooks {
-    /// Hooks the program, under `name`, to both sides of every interface that is here.
+    /// Hooks programs, under `name`, to both sides of every interface that is here.
     pub(crate) fn new(settings: &Settings, name: &str) -> Result<Self, TraceError> {
         let object = object("trace")?;
         let (found, spaces) = find(&settings.hops)?;
         let cpus = aya::util::nr_cpus().map_err(|(what, error)| TraceError::refused(what)(&error))?;
         let length = ring_records(settings.ring_bytes, cpus);
         let mut loaded = load(object, settings, &found, cpus, length)?;
-        let (program, record_ns) = program(&mut loaded)?;
+        // Programs before maps are taken, which they need to load.
+        let tried = program(&mut loaded, 0)?;
+        let programs = programs(&mut loaded, &found)?;
         let mut rings = Rings::open(&mut loaded, cpus, length).map_err(|error| TraceError::refused("mapping the rings")(&error))?;
-        rings.reset();
+        let record_ns = cost(&mut rings, &tried)?;
         let flows = loaded.take_map("flows").ok_or_else(|| TraceError::refused("flows")(&io::Error::from(io::ErrorKind::NotFound)))?;
         let flows = HashMap::try_from(flows).map_err(|error| TraceError::refused("opening the map of flows")(&error))?;
-        let mut hooks = Self { _loaded: loaded, rings, flows, hooked: Vec::new(), record_ns, spaces };
-        for one in found {
-            hooks.hook(&program, name, one)?;
+        let mut all = Vec::new();
+        for (one, direction, program) in &programs {
+            let how = hooked(name, one, *direction, program)
+                .map_err(|error| TraceError::refused(format!("hooking hop {}", one.hop + 1))(&error))?;
+            all.push(Hooked { hop: one.hop, how });
         }
-        Ok(hooks)
+        let cpus_online = aya::util::online_cpus().map_or(cpus, |online| online.len());
+        Ok(Self { rings, flows, hooked: all, record_ns, cpus_online, spaces })
     }
 
-    fn hook(&mut self, program: &impl std::os::fd::AsFd, name: &str, found: Found) -> Result<(), TraceError> {
-        let name = format!("{NAME_PREFIX}{name}_{}", found.hop);
-        self.hooked.push(Hooked { network: found.network, index: found.index, name: name.clone() });
-        let Hooked { network, index, .. } = &self.hooked[self.hooked.len() - 1];
-        for direction in Direction::ALL.into_iter().filter(|direction| found.only.is_none_or(|only| only == *direction)) {
-            let hook =
-                Hook { name: name.clone(), direction, priority: free(network, *index, direction)?, number: place(found.hop, direction) };
-            network
-                .hook(*index, &hook, program.as_fd())
-                .map_err(|error| TraceError::refused(format!("hooking hop {}", found.hop + 1))(&error))?;
-        }
-        Ok(())
+    /// Whether the interface of hop `hop` was here, and is gone.
+    pub(crate) fn is_gone(&self, hop: usize) -> bool {
+        self.hooked.iter().any(|hooked| hooked.hop == hop && hooked.how.is_gone())
     }
 
     /// The addresses behind a flow, if the kernel still remembers them.
@@ -94,22 +110,51 @@ impl Hooks {
     }
 }
 
+impl How {
+    fn is_gone(&self) -> bool {
+        match self {
+            Self::Linked(link) => link.is_gone(),
+            Self::Filtered { network, index, .. } => network.counters(*index).is_err(),
+        }
+    }
+}
+
+/// Linked, or where the kernel has no links to interfaces, filtered.
+fn hooked(name: &str, found: &Found, direction: Direction, program: &OwnedFd) -> io::Result<How> {
+    let filtered = || filter(&format!("{NAME_PREFIX}{name}_{}", found.hop), found, direction, program);
+    if std::env::var_os(NO_LINKS).is_some() {
+        return filtered();
+    }
+    match Link::new(&found.namespace, found.index, direction, program.as_fd()) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => filtered(),
+        made => made.map(How::Linked),
+    }
+}
+
+/// As kernels before 6.6 have it: what stays if this process is killed, until somebody finds it by its name.
+fn filter(name: &str, found: &Found, direction: Direction, program: &OwnedFd) -> io::Result<How> {
+    let network = Network::of(&found.namespace)?;
+    let priority = free(&network, found.index, direction)?;
+    let hook = Hook { name: name.into(), direction, priority, number: place(found.hop, direction) };
+    network.hook(found.index, &hook, program.as_fd())?;
+    Ok(How::Filtered { network, index: found.index, name: name.into() })
+}
+
 /// Another trace may be at the usual priority; a filter there would be replaced.
-fn free(network: &Network, index: u32, direction: Direction) -> Result<u16, TraceError> {
-    let filters = network.filters(index).map_err(|error| TraceError::refused("listing filters")(&error))?;
+fn free(network: &Network, index: u32, direction: Direction) -> io::Result<u16> {
+    let filters = network.filters(index)?;
     let taken: Vec<u16> = filters.iter().filter(|f| f.hook.direction == direction).map(|f| f.hook.priority).collect();
     Ok((PRIORITY..=u16::MAX).find(|priority| !taken.contains(priority)).unwrap_or(PRIORITY))
 }
 
-impl Drop for Hooks {
+impl Drop for How {
     fn drop(&mut self) {
-        for Hooked { network, index, name } in &self.hooked {
-            // An interface that has gone took its hooks along.
-            for filter in network.filters(*index).unwrap_or_default().iter().filter(|filter| filter.hook.name == *name) {
-                let _ = network.unhook(*index, filter);
-            }
-            let _ = network.tidy(*index);
+        let Self::Filtered { network, index, name } = self else { return };
+        // An interface that has gone took its hooks along.
+        for filter in network.filters(*index).unwrap_or_default().iter().filter(|filter| filter.hook.name == *name) {
+            let _ = network.unhook(*index, filter);
         }
+        let _ = network.tidy(*index);
     }
 }
 
@@ -157,16 +202,16 @@ fn look(number: usize, hop: &Hop) -> Result<(Found, u64), String> {
     let space = hop.namespace.as_deref();
     let here = space.map_or_else(|| "this network namespace".to_owned(), |space| format!("network namespace {space}"));
     let namespace = hop.open_namespace().map_err(|error| no_namespace(hop, &error))?;
-    let entered = Network::of(&namespace).and_then(|network| Ok((network.interfaces()?, network)));
-    let (interfaces, network) =
-        entered.map_err(|error| format!("hop {}: {here} cannot be entered: {error}; tracing needs root", hop.name))?;
+    let interfaces = Network::of(&namespace)
+        .and_then(|network| network.interfaces())
+        .map_err(|error| format!("hop {}: {here} cannot be entered: {error}; tracing needs root", hop.name))?;
     let Some(interface) = interfaces.iter().find(|interface| interface.name == hop.interface) else {
         let names: Vec<&str> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
         return Err(format!("hop {}: {here} has no interface {:?}; it has {}", hop.name, hop.interface, names.join(", ")));
     };
     let link_header = matches!(interface.link, ETHERNET | LOOPBACK);
     let identity = namespace.number().map_err(|error| error.to_string())?;
-    Ok((Found { hop: number, index: interface.index, network, link_header, only: hop.hook }, identity))
+    Ok((Found { hop: number, index: interface.index, namespace, link_header, only: hop.hook }, identity))
 }
 
 fn no_namespace(hop: &Hop, error: &io::Error) -> String {
@@ -199,9 +244,7 @@ fn load(object: &[u8], settings: &Settings, found: &[Found], cpus: usize, length
     let cpus = cpus as u32;
     EbpfLoader::new()
         .map_max_entries("rings", cpus * length)
-        .map_max_entries("written", cpus)
-        .map_max_entries("taken", cpus)
-        .map_max_entries("counts", cpus * PLACES as u32)
+        .map_max_entries("cpus", cpus)
         .override_global("ring_records", &length, true)
         .override_global("stores_in_order", &u8::from(cfg!(target_arch = "x86_64")), true)
         .override_global("link_header", &link_header, true)
@@ -241,16 +284,43 @@ fn end(end: End) -> [u8; 24] {
     bytes
 }
 
-/// Loads the program, and tries it on a marked datagram; its records go to rings that are emptied afterwards.
-fn program(loaded: &mut Ebpf) -> Result<(std::os::fd::OwnedFd, Option<u32>), TraceError> {
+/// Tries a program with records and all, and forgets what it recorded; None where that cannot be done.
+fn cost(rings: &mut Rings, program: &OwnedFd) -> Result<Option<u32>, TraceError> {
+    rings.sample_below(ALL);
+    let tried = test_run(program.as_fd(), &datagram(), TRIES);
+    let last_ns = rings.reset();
+    rings.sample_below(0);
+    match last_ns.map(|last_ns| clock::now().abs_diff(last_ns)) {
+        // Records tell the kernel's own time, whatever this process is made to see.
+        Some(apart_ns) if apart_ns > CLOCK_APART_NS => {
+            let wrong = "the agent's clock is not the kernel's: it runs in a time namespace; start it outside of that (nsenter -n alone)";
+            Err(TraceError::Asked(vec![wrong.into()]))
+        }
+        _ => Ok(tried.ok().map(|ns| ns * IN_PLACE)),
+    }
+}
+
+/// The program of each side of each hop that is to be hooked.
+fn programs<'a>(loaded: &mut Ebpf, found: &'a [Found]) -> Result<Vec<(&'a Found, Direction, OwnedFd)>, TraceError> {
+    let wanted = |one: &Found| {
+        let only = one.only;
+        Direction::ALL.into_iter().filter(move |direction| only.is_none_or(|only| only == *direction))
+    };
+    let sides = found.iter().flat_map(|one| wanted(one).map(move |direction| (one, direction)));
+    sides.map(|(one, direction)| Ok((one, direction, program(loaded, place(one.hop, direction))?))).collect()
+}
+
+/// The program of a place, loaded when first asked for.
+fn program(loaded: &mut Ebpf, place: u16) -> Result<OwnedFd, TraceError> {
     let refused = || TraceError::refused("loading the tracer into the kernel");
     let absent = || refused()(&io::Error::from(io::ErrorKind::NotFound));
-    let program: &mut SchedClassifier = loaded.program_mut("trace").ok_or_else(absent)?.try_into().map_err(|error| refused()(&error))?;
-    program.load().map_err(|error| refused()(&error))?;
+    let program: &mut SchedClassifier =
+        loaded.program_mut(&format!("trace_{place}")).ok_or_else(absent)?.try_into().map_err(|error| refused()(&error))?;
+    if program.fd().is_err() {
+        program.load().map_err(|error| refused()(&error))?;
+    }
     let fd = program.fd().map_err(|error| refused()(&error))?;
-    let owned = std::os::fd::AsFd::as_fd(fd).try_clone_to_owned().map_err(|error| refused()(&error))?;
-    let record_ns = test_run(std::os::fd::AsFd::as_fd(&owned), &datagram(), TRIES).ok();
-    Ok((owned, record_ns))
+    fd.as_fd().try_clone_to_owned().map_err(|error| refused()(&error))
 }
 
 /// Ethernet, IPv4 and UDP from 192.0.2.1 to 192.0.2.2, with 64 bytes of payload.

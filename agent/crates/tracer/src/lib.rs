@@ -11,6 +11,7 @@ mod error;
 mod hooks;
 mod hop;
 mod kept;
+mod order;
 mod orientation;
 mod record;
 mod relay;

@@ -56,7 +56,7 @@ impl Relay {
         records.sort_by_key(Raw::time_ns);
         let new: Vec<u64> = records.iter().map(Raw::flow).filter(|&flow| state.told.insert(flow)).collect();
         let flows = new.into_iter().filter_map(|flow| Some((flow, state.hooks.tuple(flow)?))).collect();
-        Batch { records, told_ns, hops: losses(&state.hooks.rings, state.hops), flows }
+        Batch { records, told_ns, hops: losses(&state.hooks, state.hops), flows }
     }
 
     /// From now on only flows whose hash's upper half is below are recorded.

@@ -11,17 +11,19 @@ use crate::record::Raw;
 
 /// Places in the kernel's count of each CPU; see `PLACES` in the program.
 pub(crate) const PLACES: usize = 16;
-/// Words from one CPU's cursor, or one place's count, to the next: a line of cache.
-const STRIDE: usize = 8;
+/// Where the words of a CPU lie in `struct cpu` of the program.
+const WRITTEN: usize = 0;
+const TAKEN: usize = 8;
+const SAMPLED_BELOW: usize = 9;
+const COUNTS: usize = 16;
+const COUNT_WORDS: usize = 4;
+const CPU_WORDS: usize = COUNTS + PLACES * COUNT_WORDS;
 /// Room is given back this often while a full ring is read.
 const BATCH: u64 = 1024;
 
 pub(crate) struct Rings {
     records: Shared,
-    written: Shared,
-    taken: Shared,
-    counts: Shared,
-    control: Shared,
+    shared: Shared,
     cpus: usize,
     length: u64,
     read: Vec<u64>,
@@ -48,10 +50,7 @@ impl Rings {
     pub(crate) fn open(loaded: &mut Ebpf, cpus: usize, length: u32) -> io::Result<Self> {
         Ok(Self {
             records: shared(loaded, "rings", cpus * length as usize * Raw::WORDS)?,
-            written: shared(loaded, "written", cpus * STRIDE)?,
-            taken: shared(loaded, "taken", cpus * STRIDE)?,
-            counts: shared(loaded, "counts", cpus * PLACES * STRIDE)?,
-            control: shared(loaded, "control", 1)?,
+            shared: shared(loaded, "cpus", cpus * CPU_WORDS)?,
             cpus,
             length: u64::from(length),
             read: vec![0; cpus],
@@ -64,7 +63,7 @@ impl Rings {
 
     /// Hands over what CPU `cpu` has written.
     pub(crate) fn drain(&mut self, cpu: usize, mut take: impl FnMut(Raw)) {
-        let end = self.written.acquire(cpu * STRIDE);
+        let end = self.shared.acquire(cpu * CPU_WORDS + WRITTEN);
         while self.read[cpu] != end {
             let until = end.min(self.read[cpu] + BATCH);
             for at in self.read[cpu]..until {
@@ -72,7 +71,7 @@ impl Rings {
                 take(Raw(std::array::from_fn(|word| self.records.read(start + word))));
             }
             self.read[cpu] = until;
-            self.taken.release(cpu * STRIDE, until);
+            self.shared.release(cpu * CPU_WORDS + TAKEN, until);
         }
     }
 
@@ -80,24 +79,26 @@ impl Rings {
     pub(crate) fn count(&self, place: usize) -> Count {
         let mut sum = Count::default();
         for cpu in 0..self.cpus {
-            let at = (cpu * PLACES + place) * STRIDE;
-            sum.recorded += self.counts.read(at);
-            sum.lost += self.counts.read(at + 1);
-            sum.untraced += self.counts.read(at + 2);
+            let at = cpu * CPU_WORDS + COUNTS + place * COUNT_WORDS;
+            sum.recorded += self.shared.read(at);
+            sum.lost += self.shared.read(at + 1);
+            sum.untraced += self.shared.read(at + 2);
         }
         sum
     }
 
     /// From now on only flows whose hash's upper half is below are recorded.
     pub(crate) fn sample_below(&self, below: u64) {
-        self.control.release(0, below);
+        (0..self.cpus).for_each(|cpu| self.shared.release(cpu * CPU_WORDS + SAMPLED_BELOW, below));
     }
 
-    /// Forgets all counts.
-    pub(crate) fn reset(&mut self) {
+    /// Forgets all records and counts; when the latest was made.
+    pub(crate) fn reset(&mut self) -> Option<u64> {
+        let mut last_ns = None;
         for cpu in 0..self.cpus {
-            self.drain(cpu, |_| ());
+            self.drain(cpu, |raw| last_ns = last_ns.max(Some(raw.time_ns())));
+            (COUNTS..CPU_WORDS).for_each(|word| self.shared.release(cpu * CPU_WORDS + word, 0));
         }
-        (0..self.cpus * PLACES * STRIDE).for_each(|word| self.counts.release(word, 0));
+        last_ns
     }
 }

@@ -14,15 +14,15 @@ use crate::error::TraceError;
 use crate::hooks::Hooks;
 use crate::hop::Settings;
 use crate::record::{place, Raw, Tuple};
-use crate::rings::Rings;
 use partywall_bpf::tc::Direction;
 
 /// How often rings are emptied.
 const POLL: Duration = Duration::from_millis(2);
 /// How often cost is held against the budget.
 const BUDGET_NS: u64 = 200_000_000;
-/// A record is in the ring this long after its time at most, as good as always; later ones only come out of order.
-pub(crate) const SLACK_NS: u64 = 100_000;
+/// A record is in the ring this long after its time, if the hypervisor took the CPU away in between; one that comes later still
+/// is out of order, which segments that were cut or joined do not bear.
+pub(crate) const SLACK_NS: u64 = 5_000_000;
 /// What a record is taken to cost where the program cannot be tried.
 const RECORD_NS_GUESSED: f64 = 150.0;
 /// Addresses of flows are told once, while there are not too many.
@@ -77,8 +77,7 @@ impl Tracer {
     pub fn start(settings: Settings, name: &str) -> Result<Self, TraceError> {
         let hooks = Hooks::new(&settings, name)?;
         let record_ns = hooks.record_ns;
-        let remotes = settings.hops.iter().filter(|hop| hop.remote).count();
-        let engine = Engine::new(&settings, hooks.rings.cpus() + remotes, &hooks.spaces);
+        let engine = Engine::new(&settings, hooks.rings.cpus(), &hooks.spaces);
         hooks.rings.sample_below(ALL);
         let now = clock::now();
         let state = State {
@@ -125,19 +124,15 @@ impl Tracer {
         if let Some(hop) = hops.iter().find(|&&hop| !state.settings.hops.get(hop).is_some_and(|hop| hop.remote)) {
             return Err(TraceError::Asked(vec![format!("hop {hop} is none whose records come from elsewhere")]));
         }
-        let cpus = state.hooks.rings.cpus();
-        for hop in hops {
-            let source = state.source(cpus, *hop);
-            state.engine.set_behind(source, bound_ns);
+        for &hop in hops {
+            state.engine.set_bound(hop, bound_ns);
         }
         for raw in records {
             let Some(&hop) = hops.get(raw.hop()) else { continue };
-            let source = state.source(cpus, hop);
-            state.engine.take(source, raw.moved(hop, offset_ns));
+            state.engine.take(0, raw.moved(hop, offset_ns));
         }
-        for hop in hops {
-            let source = state.source(cpus, *hop);
-            state.engine.told(source, told_ns.saturating_add_signed(offset_ns));
+        for &hop in hops {
+            state.engine.hop_told(hop, told_ns.saturating_add_signed(offset_ns));
         }
         Ok(())
     }
@@ -148,7 +143,7 @@ impl Tracer {
         let mut state = self.shared.state();
         let now = clock::now();
         state.engine.close(now);
-        now + state.settings.horizon_ns
+        now + state.settings.horizon_ns + SLACK_NS
     }
 
     /// Ends the trace, takes the hooks off, and tells the rest.
@@ -157,7 +152,7 @@ impl Tracer {
         self.end();
         let mut state = self.shared.state();
         state.poll();
-        state.engine.finish();
+        state.engine.finish(clock::now().saturating_sub(SLACK_NS));
         state.upshot()
     }
 
@@ -185,17 +180,12 @@ fn follow(shared: &Shared) {
 }
 
 impl State {
-    /// Remote hops come after the CPUs, in the order of the path.
-    fn source(&self, cpus: usize, hop: usize) -> usize {
-        cpus + self.settings.hops[..hop].iter().filter(|hop| hop.remote).count()
-    }
-
     fn poll(&mut self) {
         let now = clock::now();
         for cpu in 0..self.hooks.rings.cpus() {
             let engine = &mut self.engine;
             self.hooks.rings.drain(cpu, |raw| engine.take(cpu, raw));
-            self.engine.told(cpu, now.saturating_sub(SLACK_NS));
+            self.engine.cpu_told(cpu, now.saturating_sub(SLACK_NS));
         }
         self.engine.advance(now);
         if now >= self.checked_ns + BUDGET_NS {
@@ -204,11 +194,11 @@ impl State {
     }
 
     fn check_budget(&mut self, now: u64) {
-        let records: u64 = losses(&self.hooks.rings, self.settings.hops.len()).iter().map(|hop| hop.recorded).sum();
+        let records: u64 = losses(&self.hooks, self.settings.hops.len()).iter().map(|hop| hop.recorded).sum();
         let own_ns = clock::thread_cpu();
         let spent = Spent {
             elapsed_ns: now - self.checked_ns,
-            cpus: self.hooks.rings.cpus(),
+            cpus: self.hooks.cpus_online,
             records: records - self.checked_records,
             record_ns: self.hooks.record_ns.map_or(RECORD_NS_GUESSED, f64::from),
             own_ns: own_ns.saturating_sub(self.own_ns),
@@ -225,7 +215,7 @@ impl State {
     fn upshot(&mut self) -> Upshot {
         let end_ns = clock::now();
         let start_ns = std::mem::replace(&mut self.reported_ns, end_ns);
-        let counted = losses(&self.hooks.rings, self.settings.hops.len());
+        let counted = losses(&self.hooks, self.settings.hops.len());
         let hops = counted.iter().zip(&self.reported).map(|(now, before)| now.since(before)).collect();
         self.reported = counted;
         let report = Report { start_ns, end_ns, hops, cost: self.cost, ..self.engine.report() };
@@ -251,18 +241,20 @@ impl HopLoss {
             recorded: self.recorded.saturating_sub(before.recorded),
             missed: self.missed.saturating_sub(before.missed),
             untraced: self.untraced.saturating_sub(before.untraced),
+            gone: self.gone,
         }
     }
 }
 
-/// What the kernel's side counted at each hop since the start.
-pub(crate) fn losses(rings: &Rings, hops: usize) -> Vec<HopLoss> {
+/// What the kernel's side counted at each hop since the start, and whether the hop is still there.
+pub(crate) fn losses(hooks: &Hooks, hops: usize) -> Vec<HopLoss> {
     let count = |hop| {
-        let sides = [Direction::Ingress, Direction::Egress].map(|hook| rings.count(usize::from(place(hop, hook))));
+        let sides = [Direction::Ingress, Direction::Egress].map(|hook| hooks.rings.count(usize::from(place(hop, hook))));
         HopLoss {
             recorded: sides.iter().map(|side| side.recorded).sum(),
             missed: sides.iter().map(|side| side.lost).sum(),
             untraced: sides.iter().map(|side| side.untraced).sum(),
+            gone: hooks.is_gone(hop),
         }
     };
     (0..hops).map(count).collect()

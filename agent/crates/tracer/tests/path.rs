@@ -97,7 +97,6 @@ fn datagrams_there_and_back_are_all_accounted_for_and_nothing_stays() {
         let (_, sender) = to.recv_from(&mut room).unwrap();
         to.send_to(&room, sender).unwrap();
     }
-    assert!(pair.filters().contains("partywall_test_1"), "{}", pair.filters());
     let done_ns = tracer.close();
     from.send(&payload(1000, true)).unwrap();
     clock::sleep_until(done_ns);

@@ -231,6 +231,9 @@ pub struct TraceMissed {
     pub missed: u64,
     /// Packets of protocols that are not traced.
     pub untraced: u64,
+    /// Whether the interface is gone: nothing more will be seen there.
+    #[serde(default)]
+    pub gone: bool,
 }
 
 /// The addresses behind a flow.

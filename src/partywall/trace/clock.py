@@ -51,7 +51,8 @@ class Alignment:
             sent = self._clock.now_ns()
             theirs = int(self._client.call("clock")["monotonic_ns"])
             came = self._clock.now_ns()
-            self._trips.append(_Trip(came, (sent + came) // 2 - theirs, (came - sent) // 2 + 1))
+            # As old as when it left: they may have drifted during the trip itself.
+            self._trips.append(_Trip(sent, (sent + came) // 2 - theirs, (came - sent) // 2 + 1))
 
     @property
     def best(self) -> Offset:

@@ -15,7 +15,7 @@ PACKAGES := python3-venv gcc libc6-dev crun e2fsprogs
 VM_PACKAGES := qemu-system-x86
 # Without them: no guard and no trace; all else builds and works, and `partywall doctor` says so.
 BPF_PACKAGES := clang libbpf-dev linux-libc-dev iproute2
-BENCHES := $(filter-out benches/agents.py benches/common.py benches/network.py benches/generators.py benches/guests.py benches/honesty_simulation.py benches/lossy_hop.py,$(wildcard benches/*.py))
+BENCHES := $(filter-out benches/agents.py benches/common.py benches/generators.py benches/guests.py benches/honesty_simulation.py benches/lossy_hop.py,$(wildcard benches/*.py))
 PEERS := fio stress-ng mbw sysbench iperf3 strace nginx-light wrk apache2-utils tomcat10-common default-jre-headless
 FUZZ_SECONDS ?= 60
 FUZZ_EXAMPLES ?= 2000

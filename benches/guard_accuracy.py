@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from common import arguments, conclude
-from network import Lab, lab, policy, sender, tc
+from partywall.guard.lab import Lab, lab, policy, sender, tc
 from partywall import guard
 from partywall.model.policy import Policy
 

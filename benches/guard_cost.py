@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from common import arguments, conclude
-from network import Lab, lab, policy, sender, tc
+from partywall.guard.lab import Lab, lab, policy, sender, tc
 from partywall import guard
 from partywall.guard.flatten import Flat
 from partywall.guard.run import keep

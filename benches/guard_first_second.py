@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from common import arguments, conclude
-from network import Counted, lab, policy, sender
+from partywall.guard.lab import Counted, lab, policy, sender
 from partywall import guard
 from partywall.model.policy import Policy
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from common import arguments, conclude
-from network import Lab, lab, policy, sender
+from partywall.guard.lab import Lab, lab, policy, sender
 from partywall import guard
 from partywall.model.policy import Policy
 

@@ -10,7 +10,7 @@ import signal
 import time
 
 from common import arguments, conclude
-from network import Lab, lab, policy, sender, tc
+from partywall.guard.lab import Lab, lab, policy, sender, tc
 from partywall import guard
 from partywall.guard.run import keep
 from partywall.model.policy import Policy

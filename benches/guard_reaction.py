@@ -10,7 +10,7 @@ import statistics
 import time
 
 from common import arguments, conclude
-from network import Counted, Lab, lab, policy, sender
+from partywall.guard.lab import Counted, Lab, lab, policy, sender
 from partywall import guard
 from partywall.model.policy import Policy
 

@@ -7,6 +7,9 @@
 // compare-and-exchange, so CPUs never wait for each other. A packet may put a bucket into debt: a large one passes late, never
 // never.
 //
+// Where a queue stands behind the hook, packets may run ahead of the clock by what the queue may hold: they wait there, and
+// their sender with them, for its socket's buffer is full of what waits.
+//
 // Rates are written by the daemon into mapped memory. It also writes a heartbeat; when that is older than the policy allows,
 // each leaf falls back to its guarantee without anybody's help.
 //
@@ -42,19 +45,19 @@ struct rates {
 struct limits {
 	struct rates granted;
 	struct rates fallback;
-	__u64 hold; // how far ahead of the clock TCP may run, because a queue behind this hook holds it back
+	__u64 hold_tcp; // how far ahead of the clock packets may run, because a queue behind this hook holds them back
+	__u64 hold_others;
 	__u64 rules[RULES]; // leaf 16 | first port 16 | last port 16 | DSCP + 1, 0 is any, 8 | protocol, 0 is any, 8
-	__u64 spare;
 };
 
 struct state {
 	__u64 byte_due;
 	__u64 packet_due;
-	__u64 passed_bytes;
+	__u64 tcp_bytes; // of those that passed
+	__u64 other_bytes;
 	__u64 passed_packets;
 	__u64 dropped_bytes;
 	__u64 dropped_packets;
-	__u64 tcp_bytes; // of those passed
 	__u64 marked_packets;
 };
 
@@ -88,50 +91,43 @@ struct {
 } guard_control SEC(".maps");
 
 struct flow {
-	__u32 ip; // where the IP header begins, 0 if this is no IP
-	__u8 version;
+	__u32 transport; // where the ports are, 0 if there are none
+	__u8 version; // of IP, 0 if this is none
 	__u8 protocol;
 	__u8 traffic_class;
-	__u16 source, destination;
 };
+
+// The head of a packet: in place where it lies in one piece, as it nearly always does, else copied.
+#define HEAD(skb, offset, copy)                                                                                                   \
+	({                                                                                                                        \
+		void *place = (void *)(long)(skb)->data + (offset);                                                               \
+		place + sizeof(copy) <= (void *)(long)(skb)->data_end		   ? place :                                      \
+		bpf_skb_load_bytes(skb, offset, &(copy), sizeof(copy)) == 0 ? (void *)&(copy) :                                   \
+									     (void *)0;                                           \
+	})
 
 static __always_inline void parse(struct __sk_buff *skb, struct flow *flow)
 {
-	__u32 transport;
-
 	__builtin_memset(flow, 0, sizeof(*flow));
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
-		struct iphdr ip;
+		struct iphdr copy, *ip = HEAD(skb, ETH_HLEN, copy);
 
-		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
+		if (!ip)
 			return;
 		flow->version = 4;
-		flow->protocol = ip.protocol;
-		flow->traffic_class = ip.tos;
-		transport = ETH_HLEN + ip.ihl * 4;
+		flow->protocol = ip->protocol;
+		flow->traffic_class = ip->tos;
 		// Only the first fragment has ports.
-		if (ip.frag_off & bpf_htons(0x1fff))
-			transport = 0;
+		flow->transport = ip->frag_off & bpf_htons(0x1fff) ? 0 : ETH_HLEN + ip->ihl * 4;
 	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
-		struct ipv6hdr ip;
+		struct ipv6hdr copy, *ip = HEAD(skb, ETH_HLEN, copy);
 
-		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
+		if (!ip)
 			return;
 		flow->version = 6;
-		flow->protocol = ip.nexthdr;
-		flow->traffic_class = ip.priority << 4 | ip.flow_lbl[0] >> 4;
-		transport = ETH_HLEN + sizeof(ip);
-	} else {
-		return;
-	}
-	flow->ip = ETH_HLEN;
-	if (transport && (flow->protocol == IPPROTO_TCP || flow->protocol == IPPROTO_UDP)) {
-		__be16 ports[2];
-
-		if (!bpf_skb_load_bytes(skb, transport, ports, sizeof(ports))) {
-			flow->source = bpf_ntohs(ports[0]);
-			flow->destination = bpf_ntohs(ports[1]);
-		}
+		flow->protocol = ip->nexthdr;
+		flow->traffic_class = ip->priority << 4 | ip->flow_lbl[0] >> 4;
+		flow->transport = ETH_HLEN + sizeof(*ip);
 	}
 }
 
@@ -141,8 +137,14 @@ static __always_inline int within(__u16 port, __u16 first, __u16 last)
 }
 
 // The leaf of the first rule that fits; the vif's own where none does.
-static __always_inline __u32 classify(const struct limits *vif, const struct flow *flow, __u32 own)
+static __always_inline __u32 classify(struct __sk_buff *skb, const struct limits *vif, const struct flow *flow, __u32 own)
 {
+	__be16 ports[2] = {};
+
+	if (!vif->rules[0])
+		return own;
+	if (flow->transport && (flow->protocol == IPPROTO_TCP || flow->protocol == IPPROTO_UDP))
+		bpf_skb_load_bytes(skb, flow->transport, ports, sizeof(ports));
 #pragma unroll
 	for (int i = 0; i < RULES; i++) {
 		__u64 rule = vif->rules[i];
@@ -155,7 +157,7 @@ static __always_inline __u32 classify(const struct limits *vif, const struct flo
 			continue;
 		if (dscp && dscp - 1 != flow->traffic_class >> 2)
 			continue;
-		if (last && !within(flow->source, first, last) && !within(flow->destination, first, last))
+		if (last && !within(bpf_ntohs(ports[0]), first, last) && !within(bpf_ntohs(ports[1]), first, last))
 			continue;
 		return rule & 0xffff;
 	}
@@ -188,14 +190,23 @@ static __always_inline int mark(struct __sk_buff *skb, const struct flow *flow)
 {
 	__u8 ecn = flow->traffic_class & 3;
 
-	if (flow->version == 4 && ecn && ecn != 3) {
+	if (!flow->version || !ecn || ecn == 3)
+		return 0;
+	if (flow->version == 4) {
 		__u8 marked = flow->traffic_class | 3;
 
 		bpf_l3_csum_replace(skb, ETH_HLEN + 10, bpf_htons(flow->traffic_class), bpf_htons(marked), 2);
 		bpf_skb_store_bytes(skb, ETH_HLEN + 1, &marked, 1, 0);
-		return 1;
+	} else {
+		// The traffic class lies across two bytes, and no check sum covers it.
+		__u8 second;
+
+		if (bpf_skb_load_bytes(skb, ETH_HLEN + 1, &second, 1))
+			return 0;
+		second |= 0x30;
+		bpf_skb_store_bytes(skb, ETH_HLEN + 1, &second, 1, 0);
 	}
-	return 0;
+	return 1;
 }
 
 // Bytes on the link, without preamble and check sequence: each segment of a large packet carries the headers again.
@@ -203,7 +214,7 @@ static __always_inline __u64 wire_bytes(const struct __sk_buff *skb, const struc
 {
 	__u64 headers = ETH_HLEN + (flow->version == 6 ? 40 : 20) + (flow->protocol == IPPROTO_TCP ? 32 : 8);
 
-	return skb->len + (packets - 1) * headers;
+	return packets == 1 ? skb->len : skb->len + (packets - 1) * headers;
 }
 
 SEC("classifier")
@@ -216,11 +227,12 @@ int guard(struct __sk_buff *skb)
 	const struct rates *rates;
 	struct flow flow;
 	__u64 now_ns, now, bytes, packets, hold;
+	int tcp;
 
 	if (!control || !limits)
 		return TC_ACT_UNSPEC;
 	parse(skb, &flow);
-	leaf = classify(limits, &flow, own);
+	leaf = classify(skb, limits, &flow, own);
 	if (leaf != own) {
 		limits = bpf_map_lookup_elem(&guard_limits, &leaf);
 		if (!limits)
@@ -234,7 +246,8 @@ int guard(struct __sk_buff *skb)
 	now = now_ns << TIME_SHIFT;
 	packets = skb->gso_segs ? skb->gso_segs : 1;
 	bytes = wire_bytes(skb, &flow, packets);
-	hold = flow.protocol == IPPROTO_TCP ? limits->hold : 0;
+	tcp = flow.protocol == IPPROTO_TCP;
+	hold = tcp ? limits->hold_tcp : limits->hold_others;
 	rates = control->stale_after_ns && now_ns > control->heartbeat_ns + control->stale_after_ns ? &limits->fallback
 												    : &limits->granted;
 
@@ -246,12 +259,11 @@ int guard(struct __sk_buff *skb)
 				__sync_fetch_and_sub(&state->packet_due, packets * rates->packet_cost >> COST_SHIFT);
 			goto drop;
 		}
-		if (congested(&state->byte_due, now, rates->byte_tolerance) && mark(skb, &flow))
+		// A queue slows its sender down by itself.
+		if (!hold && congested(&state->byte_due, now, rates->byte_tolerance) && mark(skb, &flow))
 			__sync_fetch_and_add(&state->marked_packets, packets);
 	}
-	if (flow.protocol == IPPROTO_TCP)
-		__sync_fetch_and_add(&state->tcp_bytes, bytes);
-	__sync_fetch_and_add(&state->passed_bytes, bytes);
+	__sync_fetch_and_add(tcp ? &state->tcp_bytes : &state->other_bytes, bytes);
 	__sync_fetch_and_add(&state->passed_packets, packets);
 	return TC_ACT_UNSPEC;
 

@@ -63,7 +63,7 @@ def run(
     """
     kept_for = _duration("--for", for_) if for_ is not None else None
     asked = guard.load(policy)
-    flat = guard.flatten(asked, guard.resolve(asked), _duration("--every", every))
+    flat = guard.flatten(asked, guard.resolve(asked), _duration("--every", every), guard.resolve_link(asked))
     console = Console()
     if dry_run:
         _show_policy(console, asked)
@@ -153,14 +153,18 @@ def _table(policy: Policy, report: Report, begun: int, for_ns: int | None) -> Ta
     passed_ns = time.monotonic_ns() - begun
     left = f", {units.format_duration(max(0, for_ns - passed_ns))} left" if for_ns else ", Ctrl-C ends it"
     table = Table(title=f"{policy.name}: kept for {units.format_duration(passed_ns)}{left}", title_justify="left")
-    for heading in ("vif", "offered", "passed", "granted", "offered", "passed", "granted", "dropped", "marked"):
+    for heading in ("vif", "offered", "passed", "granted", "offered", "passed", "granted", "dropped", "marked", "waits"):
         table.add_column(heading, justify="left" if heading == "vif" else "right")
     for leaf, row in report.rows.items():
         bits = [units.format_bit_rate(row[key]) for key in ("offered_bps", "passed_bps", "granted_bps")]
         packets = [units.format_packet_rate(row[key]) for key in ("offered_pps", "passed_pps")]
         granted = units.format_packet_rate(row["granted_pps"]) if row["granted_pps"] is not None else "no limit"
         counts = [units.format_number(row[key]) for key in ("dropped_packets", "marked_packets")]
-        table.add_row(leaf, *bits, *packets, granted, *counts)
+        waits = units.format_duration(row["delay_ns"]) if row["delay_ns"] is not None else "no queue"
+        table.add_row(leaf, *bits, *packets, granted, *counts, waits)
+    if report.pools["send"]["divided_bps"] < policy.link.capacity:
+        divided = units.format_bit_rate(report.pools["send"]["divided_bps"])
+        table.caption = f"{divided} of {units.format_bit_rate(policy.link.capacity)} are divided, for a goal in delay"
     return table
 
 

@@ -39,22 +39,23 @@ class _Lists:
         return len(self.leaves) - 1
 
 
-def flatten(policy: Policy, found: Mapping[str, Found], report_ns: int = 1_000_000_000) -> Flat:
-    """The flat form. Pool 0 is what is sent, pool 1 what is received."""
+def flatten(policy: Policy, found: Mapping[str, Found], report_ns: int = 1_000_000_000, link: Found | None = None) -> Flat:
+    """The flat form. Pool 0 is what is sent, pool 1 what is received. link: where the link's own interface is."""
     lists = _Lists()
     tenants = {name: _total(lists, name, total.ceiling, total.packets) for name, total in policy.tenants.items()}
+    classes: dict[str, list[int]] = {}
     for name, vif in policy.vifs.items():
-        _send(policy, lists, name, vif, found[name], tenants.get(vif.tenant or ""))
-        if vif.receive is not None:
-            leaf = _leaf(policy, lists, f"{name} (receives)", vif.receive, vif.service_class, pool=1)
-            _hook(lists, found[name], leaf, [], sends=False, hold=vif.excess == "hold")
-    capacity = policy.link.capacity
+        tenant = [tenants[vif.tenant]] if vif.tenant else []
+        classes.setdefault(vif.service_class, []).extend(_way(policy, lists, name, vif, found[name], tenant))
+        if vif.receive is not None or any(flow.way == "receive" for flow in vif.flows.values()):
+            _way(policy, lists, name, vif, found[name], [], way="receive")
     start = {
         "id": policy.name,
-        "pools": [{"name": way, "capacity_bps": capacity} for way in ("send", "receive")],
+        "pools": [_pool(policy, "send", link), _pool(policy, "receive", None)],
         "totals": lists.totals,
         "leaves": lists.leaves,
         "hooks": lists.hooks,
+        "goals": _goals(policy, classes),
         "period_ns": policy.period,
         "report_ns": max(report_ns, policy.period),
         "check_ns": max(CHECK_NS, policy.period),
@@ -64,21 +65,51 @@ def flatten(policy: Policy, found: Mapping[str, Found], report_ns: int = 1_000_0
     return Flat(start, names, tuple(names[hook["leaf"]] for hook in lists.hooks))
 
 
+def _pool(policy: Policy, way: str, link: Found | None) -> dict[str, Any]:
+    place = {"namespace": link.namespace, "interface": link.interface} if link else None
+    return {"name": way, "capacity_bps": policy.link.capacity, "capacity_pps": policy.link.packets, "link": place}
+
+
+def _goals(policy: Policy, classes: Mapping[str, list[int]]) -> list[dict[str, Any]]:
+    """Of what is sent: nobody here makes what is received wait."""
+    return [
+        {"name": name, "pool": 0, "delay_ns": kind.delay, "jitter_ns": kind.jitter, "leaves": classes[name]}
+        for name, kind in policy.service_classes.items()
+        if (kind.delay or kind.jitter) and name in classes
+    ]
+
+
 def _fallback(policy: Policy) -> int | None:
     """A heartbeat comes once a period, so less than three of them would take a late one for a death."""
     return max(policy.fallback_after, 3 * policy.period) if policy.if_daemon_dies == "guarantees" else None
 
 
-def _send(policy: Policy, lists: _Lists, name: str, vif: Vif, found: Found, tenant: int | None) -> None:
-    kept = (vif.send.guarantee or 0) - sum(flow.guarantee or 0 for flow in vif.flows.values())
-    own = vif.send.model_copy(update={"guarantee": kept or None})
-    total = tenant
-    if vif.flows:
+def _way(
+    policy: Policy, lists: _Lists, name: str, vif: Vif, found: Found, totals: list[int], way: str = "send"
+) -> list[int]:
+    """One direction of a vif: its leaf and those of its flow classes, and the hook that tells them apart."""
+    sends = way == "send"
+    whole = vif.send if sends else vif.receive or Promise()
+    flows = {key: flow for key, flow in vif.flows.items() if flow.way == way}
+    called = name if sends else f"{name} (receives)"
+    if flows:
         # The vif's own limits bind its flow classes together.
-        total = _total(lists, name, vif.send.ceiling or policy.link.capacity, vif.send.packets)
-    leaf = _leaf(policy, lists, name, own, vif.service_class, total=total)
-    rules = [_rule(policy, lists, f"{name}:{key}", flow, vif, total) for key, flow in vif.flows.items()]
-    _hook(lists, found, leaf, rules, sends=True, hold=vif.excess == "hold")
+        totals = [_total(lists, called, whole.ceiling or policy.link.capacity, whole.packets), *totals]
+    pool = 0 if sends else 1
+    leaf = _leaf(policy, lists, called, _rest(whole, flows), vif.service_class, pool, totals)
+    rules = [
+        _rule(policy, lists, f"{called}:{key}", flow, whole, flow.service_class or vif.service_class, pool, totals)
+        for key, flow in flows.items()
+    ]
+    _hook(lists, found, leaf, rules, sends=sends, hold=vif.excess == "hold")
+    return [leaf, *(rule["leaf"] for rule in rules)]
+
+
+def _rest(whole: Promise, flows: Mapping[str, Flow]) -> Promise:
+    """What is left of a vif's guarantees when its flow classes have theirs."""
+    bits = (whole.guarantee or 0) - sum(flow.guarantee or 0 for flow in flows.values())
+    packets = (whole.packets_guarantee or 0) - sum(flow.packets_guarantee or 0 for flow in flows.values())
+    return whole.model_copy(update={"guarantee": bits or None, "packets_guarantee": packets or None})
 
 
 def _total(lists: _Lists, name: str, ceiling: int | None, packets: int | None) -> int:
@@ -87,31 +118,37 @@ def _total(lists: _Lists, name: str, ceiling: int | None, packets: int | None) -
 
 
 def _leaf(
-    policy: Policy,
-    lists: _Lists,
-    name: str,
-    promise: Promise,
-    service_class: str,
-    *,
-    pool: int = 0,
-    total: int | None = None,
+    policy: Policy, lists: _Lists, name: str, promise: Promise, service_class: str, pool: int, totals: list[int]
 ) -> int:
+    kind = policy.service_classes[service_class]
+    # What may wait longer than half of its goal would break it while it waits.
+    strict = min((goal for goal in (kind.delay, kind.jitter) if goal), default=None)
     return lists.leaf(
         name=name,
         pool=pool,
-        total=total,
-        priority=policy.service_classes[service_class],
+        totals=totals,
+        priority=kind.priority,
         guarantee_bps=promise.guarantee or 0,
         ceiling_bps=promise.ceiling or policy.link.capacity,
+        guarantee_pps=promise.packets_guarantee or 0,
         ceiling_pps=promise.packets,
         burst_ns=policy.burst,
+        hold_ns=min(policy.hold, strict // 2) if strict else policy.hold,
     )
 
 
-def _rule(policy: Policy, lists: _Lists, name: str, flow: Flow, vif: Vif, total: int | None) -> dict[str, Any]:
-    most = vif.send.ceiling or policy.link.capacity
-    bounded = flow.model_copy(update={"ceiling": flow.ceiling or most})
-    leaf = _leaf(policy, lists, name, bounded, flow.service_class or vif.service_class, total=total)
+def _rule(
+    policy: Policy,
+    lists: _Lists,
+    name: str,
+    flow: Flow,
+    whole: Promise,
+    service_class: str,
+    pool: int,
+    totals: list[int],
+) -> dict[str, Any]:
+    bounded = flow.model_copy(update={"ceiling": flow.ceiling or whole.ceiling})
+    leaf = _leaf(policy, lists, name, bounded, service_class, pool, totals)
     return {
         "leaf": leaf,
         "protocol": PROTOCOLS[flow.protocol] if flow.protocol else None,

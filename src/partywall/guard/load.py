@@ -6,7 +6,7 @@ Pure but for reading the file. What the host has is not asked here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Any, get_args
 
@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from partywall import units
 from partywall.errors import Problem, UsageError
-from partywall.model.policy import Policy, Promise, Vif
+from partywall.model.policy import Flow, Policy, Promise, Vif
 from partywall.scenario import text as read_text
 from partywall.scenario.decode import Document, Path, decode, key_text, one_line
 from partywall.scenario.explain import Mistake, did_you_mean, shown
@@ -115,20 +115,33 @@ def _problem(mistake: Mistake, document: Document, file: str) -> Problem:
 
 def check(policy: Policy) -> Iterator[Mistake]:
     """Everything that is wrong with a policy that has the right form."""
+    if policy.link.namespace is not None and (mistake := _namespace(("link", "namespace"), policy.link.namespace)):
+        yield mistake
+    yield from _goals(policy)
     for name, vif in policy.vifs.items():
         yield from _vif(policy, ("vifs", name), vif)
     yield from _twice(policy)
     yield from _tenants(policy)
-    yield from _sum(policy, "send", {name: vif.send for name, vif in policy.vifs.items()})
-    yield from _sum(policy, "receive", {name: vif.receive for name, vif in policy.vifs.items() if vif.receive})
+    yield from _sums(policy)
+
+
+def _goals(policy: Policy) -> Iterator[Mistake]:
+    """Delay is measured at the link's own queue, which has to be found."""
+    for name, kind in policy.service_classes.items():
+        if (kind.delay or kind.jitter) and not policy.link.interface:
+            said = "a goal in delay or jitter needs the link's interface, whose queue is watched"
+            yield Mistake(("service_classes", name), said, "add interface: to link")
 
 
 def _vif(policy: Policy, at: Path, vif: Vif) -> Iterator[Mistake]:
     if (vif.interface is None) == (vif.domain is None):
         said = "both interface and domain are given" if vif.interface else "neither interface nor domain is given"
         yield Mistake(at, said, "give one: interface: its name, or domain: a libvirt domain")
-    if vif.domain is not None and vif.namespace is not None:
-        yield Mistake((*at, "namespace"), "a libvirt domain's tap is found without a namespace", "leave namespace out")
+    for key in ("namespace", "sandbox"):
+        if vif.domain is not None and getattr(vif, key) is not None:
+            yield Mistake((*at, key), f"a libvirt domain's tap is found without a {key}", f"leave {key} out")
+    if vif.sandbox is not None and vif.namespace is not None:
+        yield Mistake((*at, "sandbox"), "both sandbox and namespace are given", "a sandbox has its own; give one")
     if vif.namespace is not None and (mistake := _namespace((*at, "namespace"), vif.namespace)):
         yield mistake
     yield from _known((*at, "service_class"), vif.service_class, policy.service_classes, "service class")
@@ -156,27 +169,50 @@ def _promise(policy: Policy, at: Path, promise: Promise, most: int | None = None
         limit = most or policy.link.capacity
         message = f"the ceiling {_rate(promise.ceiling)} is above what is there, {_rate(limit)}"
         yield Mistake((*at, "ceiling"), message, f"give at most {_rate(limit)}, or leave it out")
+    if promise.packets_guarantee is not None:
+        yield from _packets(policy, at, promise, promise.packets_guarantee)
+
+
+def _packets(policy: Policy, at: Path, promise: Promise, guarantee: int) -> Iterator[Mistake]:
+    here = (*at, "packets_guarantee")
+    if policy.link.packets is None:
+        said = "packets/s can be promised only of what the link is said to carry"
+        yield Mistake(here, said, "add packets: to link, what it or this host carries")
+    if promise.packets is not None and guarantee > promise.packets:
+        said = f"the guarantee {_packet_rate(guarantee)} is above its ceiling, {_packet_rate(promise.packets)}"
+        yield Mistake(here, said, "promise less, or raise packets")
 
 
 def _flows(policy: Policy, at: Path, vif: Vif) -> Iterator[Mistake]:
-    if len(vif.flows) > FLOWS_MAX:
-        yield Mistake((*at, "flows"), f"{len(vif.flows)} flow classes", f"one vif can have {FLOWS_MAX}; join some")
+    for way, whole in (("send", vif.send), ("receive", vif.receive or Promise())):
+        flows = {name: flow for name, flow in vif.flows.items() if flow.way == way}
+        yield from _flows_of(policy, at, flows, whole, way)
     for name, flow in vif.flows.items():
         here = (*at, "flows", name)
-        yield from _promise(policy, here, flow, vif.send.ceiling or policy.link.capacity)
         if flow.service_class is not None:
             yield from _known((*here, "service_class"), flow.service_class, policy.service_classes, "service class")
         if flow.protocol is None and flow.ports is None and flow.dscp is None:
             yield Mistake(here, "this flow class fits every packet", "give protocol, ports or dscp")
         if flow.ports is not None:
             yield from _ports((*here, "ports"), flow.ports, flow.protocol)
-    promised = sum(flow.guarantee or 0 for flow in vif.flows.values())
-    if promised > (vif.send.guarantee or 0):
-        parts = " + ".join(_rate(flow.guarantee or 0) for flow in vif.flows.values())
+
+
+def _flows_of(policy: Policy, at: Path, flows: Mapping[str, Flow], whole: Promise, way: str) -> Iterator[Mistake]:
+    """The flow classes of one direction, which share what their vif is promised in it."""
+    if len(flows) > FLOWS_MAX:
+        yield Mistake((*at, "flows"), f"{len(flows)} flow classes to {way}", f"one vif can have {FLOWS_MAX}; join some")
+    for name, flow in flows.items():
+        yield from _promise(policy, (*at, "flows", name), flow, whole.ceiling or policy.link.capacity)
+    promised = sum(flow.guarantee or 0 for flow in flows.values())
+    if promised > (whole.guarantee or 0):
+        parts = " + ".join(_rate(flow.guarantee or 0) for flow in flows.values())
         message = f"the guarantees {parts} of its flow classes are {_rate(promised)}, more than the vif's own"
-        yield Mistake((*at, "flows"), message, f"raise send.guarantee to {_rate(promised)}, or promise less")
-    if vif.flows and vif.tenant is not None:
-        yield Mistake((*at, "flows"), "a vif with flow classes cannot share a tenant's totals", "leave tenant out")
+        yield Mistake((*at, "flows"), message, f"raise {way}.guarantee to {_rate(promised)}, or promise less")
+    packets = sum(flow.packets_guarantee or 0 for flow in flows.values())
+    if packets > (whole.packets_guarantee or 0):
+        message = f"its flow classes are promised {_packet_rate(packets)}, more than the vif's own"
+        remedy = f"raise {way}.packets_guarantee to {_packet_rate(packets)}, or promise less"
+        yield Mistake((*at, "flows"), message, remedy)
 
 
 def _ports(at: Path, text: str, protocol: str | None) -> Iterator[Mistake]:
@@ -190,9 +226,9 @@ def _ports(at: Path, text: str, protocol: str | None) -> Iterator[Mistake]:
 
 
 def _twice(policy: Policy) -> Iterator[Mistake]:
-    seen: dict[tuple[str | None, str | None, str | None], str] = {}
+    seen: dict[tuple[str | None, ...], str] = {}
     for name, vif in policy.vifs.items():
-        place = (vif.namespace, vif.interface, vif.domain)
+        place = (vif.namespace, vif.sandbox, vif.interface, vif.domain)
         if place in seen:
             message = f"{vif.interface or vif.domain} is {seen[place]} already"
             yield Mistake(("vifs", name), message, "name each interface once; flows: makes classes inside one")
@@ -211,16 +247,24 @@ def _tenants(policy: Policy) -> Iterator[Mistake]:
             yield Mistake(("tenants", name), "no vif has this tenant", f"write tenant: {name} at its vifs")
 
 
-def _sum(policy: Policy, way: str, promises: Mapping[str, Promise | None]) -> Iterator[Mistake]:
+def _sums(policy: Policy) -> Iterator[Mistake]:
     """All guarantees of one direction at once must fit the link, or some would be empty words."""
-    given = {name: promise.guarantee for name, promise in promises.items() if promise and promise.guarantee}
+    for way in ("send", "receive"):
+        promises = {name: getattr(vif, way) or Promise() for name, vif in policy.vifs.items()}
+        bits = {name: promise.guarantee for name, promise in promises.items() if promise.guarantee}
+        yield from _sum(way, "capacity", bits, policy.link.capacity, _rate)
+        if policy.link.packets is not None:
+            packets = {n: promise.packets_guarantee for n, promise in promises.items() if promise.packets_guarantee}
+            yield from _sum(way, "packets", packets, policy.link.packets, _packet_rate)
+
+
+def _sum(way: str, key: str, given: Mapping[str, int], there: int, told: Callable[[int], str]) -> Iterator[Mistake]:
     total = sum(given.values())
-    if total > policy.link.capacity:
-        listed = " + ".join(f"{name} {_rate(guarantee)}" for name, guarantee in list(given.items())[:8])
+    if total > there:
+        listed = " + ".join(f"{name} {told(guarantee)}" for name, guarantee in list(given.items())[:8])
         more = f" + {len(given) - 8} more" if len(given) > 8 else ""
-        there = _rate(policy.link.capacity)
-        message = f"the guarantees to {way} cannot all be kept: {listed}{more} = {_rate(total)} on {there}"
-        yield Mistake(("link", "capacity"), message, f"promise {_rate(total - policy.link.capacity)} less")
+        message = f"the guarantees to {way} cannot all be kept: {listed}{more} = {told(total)} on {told(there)}"
+        yield Mistake(("link", key), message, f"promise {told(total - there)} less")
 
 
 def _known(at: Path, name: str, known: Iterable[str], what: str) -> Iterator[Mistake]:
@@ -230,3 +274,7 @@ def _known(at: Path, name: str, known: Iterable[str], what: str) -> Iterator[Mis
 
 def _rate(bps: int) -> str:
     return units.format_bit_rate(bps)
+
+
+def _packet_rate(pps: int) -> str:
+    return units.format_packet_rate(pps)

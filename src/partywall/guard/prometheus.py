@@ -15,6 +15,10 @@ GAUGES = {
     "granted_bps": ("granted_bits_per_second", "Bits a second granted now."),
     "granted_pps": ("granted_packets_per_second", "Packets a second granted now, where packets are limited."),
 }
+SECONDS = {
+    "delay_ns": ("delay_seconds", "Mean wait in queues since the last report, where one was looked at."),
+    "jitter_ns": ("jitter_seconds", "Mean difference from one wait to the next."),
+}
 COUNTERS = {
     "dropped_packets": ("dropped_packets_total", "Packets dropped since the guard began."),
     "marked_packets": ("marked_packets_total", "Packets marked with congestion experienced."),
@@ -44,6 +48,11 @@ def text(policy: str, report: Report, totals: Totals) -> str:
         values = {leaf: row[key] for leaf, row in report.rows.items() if row[key] is not None}
         lines += _family(
             f"partywall_guard_{name}", about, "gauge", [({"policy": policy, "vif": v}, values[v]) for v in values]
+        )
+    for key, (name, about) in SECONDS.items():
+        known = {leaf: row[key] for leaf, row in report.rows.items() if row[key] is not None}
+        lines += _family(
+            f"partywall_guard_{name}", about, "gauge", [({"policy": policy, "vif": v}, known[v] / 1e9) for v in known]
         )
     for key, (name, about) in COUNTERS.items():
         counted = [({"policy": policy, "vif": leaf}, count) for (k, leaf), count in totals.counts.items() if k == key]

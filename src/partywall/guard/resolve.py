@@ -10,6 +10,7 @@ from pathlib import Path
 
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.model.policy import Policy, Vif
+from partywall.sandbox.label import state_root
 
 NETNS = Path("/run/netns")
 
@@ -37,10 +38,20 @@ def resolve(policy: Policy, netns: Path = NETNS) -> Mapping[str, Found]:
     return found
 
 
+def resolve_link(policy: Policy, netns: Path = NETNS) -> Found | None:
+    """The link's own interface; None if the policy names none. UsageError if its namespace is not there."""
+    link = policy.link
+    if not link.interface:
+        return None
+    return Found(link.interface, _namespace(link.namespace, netns) if link.namespace else None, inside=False)
+
+
 def _find(vif: Vif, netns: Path) -> Found:
     if vif.domain is not None:
         return Found(_tap(vif.domain), None, inside=False)
     namespace = _namespace(vif.namespace, netns) if vif.namespace else None
+    if vif.sandbox is not None:
+        namespace = _sandbox(vif.sandbox)
     inside = vif.side == "inside" if vif.side else namespace is not None
     return Found(vif.interface or "", namespace, inside)
 
@@ -51,6 +62,19 @@ def _namespace(text: str, netns: Path) -> str:
         remedy = "is the process alive?" if text.startswith("pid:") else "'ip netns' lists those with names"
         raise UsageError(Problem(f"there is no network namespace {text!r} ({path})", remedy))
     return str(path)
+
+
+def _sandbox(name: str) -> str:
+    """The namespace of a container of a run that is going on, by the process number its runtime wrote down."""
+    run, _, own = name.rpartition("/")
+    files = sorted(state_root().glob(f"{run or '*'}/bundles/{own}/pid"))
+    alive = {file.parts[-4]: pid for file in files if (pid := file.read_text().strip()) and Path("/proc", pid).exists()}
+    if not alive:
+        remedy = "a sandbox lives while its run does, and must have backend: container; 'partywall guard run' comes after"
+        raise UsageError(Problem(f"no run has a container called {own!r} now", remedy))
+    if len(alive) > 1:
+        raise UsageError(Problem(f"several runs have a sandbox {own!r}: {', '.join(alive)}", f"write RUN/{own}"))
+    return f"/proc/{alive.popitem()[1]}/ns/net"
 
 
 def _tap(domain: str) -> str:

@@ -25,13 +25,16 @@ _REPORTS_MAX = 4096
 
 @dataclass(frozen=True)
 class Report:
-    """What happened since the last one. rows: as the agent sent them, by leaf; notes: (hook, kind, text)."""
+    """What happened since the last one. rows and pools: as the agent sent them, by leaf and direction; notes: (about
+    which leaf or service class, kind, text)."""
 
     from_ns: int
     at_ns: int
     rows: Mapping[str, Mapping[str, Any]]
+    pools: Mapping[str, Mapping[str, Any]]
     notes: tuple[tuple[str, str, str], ...]
     round_ns_max: int
+    decide_ns_max: int
 
 
 class Kept:
@@ -65,8 +68,10 @@ class Kept:
 
     def _report(self, params: Mapping[str, Any]) -> Report:
         rows = dict(zip(self.flat.leaves, params["rows"], strict=True))
-        notes = tuple((self.flat.hooks[note["hook"]], note["kind"], note["text"]) for note in params["notes"])
-        return Report(params["from_ns"], params["at_ns"], rows, notes, params["round_ns_max"])
+        pools = dict(zip((pool["name"] for pool in self.flat.start["pools"]), params["pools"], strict=True))
+        notes = tuple((note["about"], note["kind"], note["text"]) for note in params["notes"])
+        longest = (params["round_ns_max"], params["decide_ns_max"])
+        return Report(params["from_ns"], params["at_ns"], rows, pools, notes, *longest)
 
 
 @contextlib.contextmanager

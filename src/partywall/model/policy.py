@@ -24,10 +24,15 @@ class Promise(Frozen):
     guarantee: BitRate | None = Field(None, description="bit/s assured whenever they are wanted, e.g. 150Mbit/s")
     ceiling: BitRate | None = Field(None, description="bit/s never exceeded; default: the link's capacity")
     packets: PacketRate | None = Field(None, description="packets/s never exceeded, e.g. 20k/s")
+    packets_guarantee: PacketRate | None = Field(
+        None, description="packets/s assured whenever they are wanted; of link.packets, which it needs"
+    )
 
 
 class Flow(Promise):
-    """A flow class inside a vif: what it may send, taken from the vif's own promise."""
+    """A flow class inside a vif: what it may send or receive, taken from the vif's own promise."""
+
+    way: Literal["send", "receive"] = Field("send", description="send: of what the vif sends; receive: of what it gets")
 
     protocol: Protocol | None = None
     ports: Annotated[str, BeforeValidator(str)] | None = Field(
@@ -38,13 +43,17 @@ class Flow(Promise):
 
 
 class Vif(Frozen):
-    """A tenant's interface: found by name and namespace, or by libvirt domain."""
+    """A tenant's interface: found by name and namespace, by libvirt domain, or by sandbox."""
 
     interface: str | None = Field(None, description="its name, e.g. eth0 or vnet3", min_length=1, max_length=15)
     namespace: str | None = Field(
         None, description="network namespace it is in: a name of 'ip netns', a path, or pid:NUMBER"
     )
     domain: str | None = Field(None, description="libvirt domain, instead of interface: its first tap")
+    sandbox: str | None = Field(
+        None,
+        description="sandbox of a run that is going on, instead of a namespace: RUN/NAME, or NAME if there is only one",
+    )
     side: Literal["inside", "outside"] | None = Field(
         None,
         description="inside: packets sent leave by this interface (in the tenant's namespace); outside: they come in "
@@ -54,7 +63,7 @@ class Vif(Frozen):
     tenant: Name | None = Field(None, description="shares the totals of this tenant")
     send: Promise = Promise()
     receive: Promise | None = Field(None, description="not limited without it")
-    flows: dict[Name, Flow] = Field(default_factory=dict, description="flow classes of what it sends")
+    flows: dict[Name, Flow] = Field(default_factory=dict, description="flow classes inside the vif")
     excess: Literal["hold", "drop"] = Field(
         "hold",
         description="what may not pass; hold: waits in a queue that its sender's kernel sees fill, where there can be "
@@ -72,8 +81,27 @@ class Total(Frozen):
 class Link(Frozen):
     """The physical interface all of them share."""
 
-    interface: str = Field("", description="its name, for people", max_length=64)
+    interface: str = Field("", description="its name; its queue is looked at, for delays", max_length=15)
+    namespace: str | None = Field(None, description="where it is, if not where the guard runs; written as for a vif")
     capacity: BitRate = Field(description="what it carries each way, e.g. 1Gbit/s")
+    packets: PacketRate | None = Field(
+        None, description="packets/s that it, or this host, carries each way; not divided without it"
+    )
+
+
+class ServiceClass(Frozen):
+    """A group of vifs with a priority, and what delay they are to have."""
+
+    priority: int = Field(ge=0, le=1000, description="higher is served first")
+    delay: DurationNs | None = Field(
+        None, gt=0, description="longest mean wait in queues, e.g. 2ms: for its sake others are lent less"
+    )
+    jitter: DurationNs | None = Field(None, gt=0, description="largest mean difference from one wait to the next")
+
+
+def _service_class(value: object) -> object:
+    """A bare number is a priority."""
+    return {"priority": value} if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 class Policy(Frozen):
@@ -83,14 +111,20 @@ class Policy(Frozen):
     name: Name
     description: str = ""
     link: Link
-    service_classes: dict[Name, Annotated[int, Field(ge=0, le=1000)]] = Field(
-        min_length=1, description="priority of each; higher is served first"
+    service_classes: dict[Name, Annotated[ServiceClass, BeforeValidator(_service_class)]] = Field(
+        min_length=1, description="priority of each, or priority, delay and jitter; higher is served first"
     )
     tenants: dict[Name, Total] = Field(default_factory=dict)
     vifs: dict[Name, Vif] = Field(min_length=1)
     period: DurationNs = Field(50_000_000, ge=1_000_000, le=10_000_000_000, description="how often rates are set anew")
     burst: DurationNs = Field(
         10_000_000, ge=100_000, le=1_000_000_000, description="what may pass at once, as time at the granted rate"
+    )
+    hold: DurationNs = Field(
+        20_000_000,
+        ge=1_000_000,
+        le=1_000_000_000,
+        description="how long packets may wait in a vif's queue before they are dropped",
     )
     if_daemon_dies: Literal["guarantees", "keep"] = Field(
         "guarantees",

@@ -1,4 +1,4 @@
-"""Removes what runs whose controller died left on this host: processes, containers, cgroups and files.
+"""Removes what runs whose controller died left on this host: processes, containers, networks, cgroups and files.
 
 Nothing is guessed: a run is reaped only if its owner is dead, and only what carries the run's label is touched.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.errors import TrialError
-from partywall.sandbox import cgroups, hooks
+from partywall.sandbox import cgroups, hooks, networks
 from partywall.sandbox.label import VARIABLE, Label, start_ticks, state_root
 from partywall.sandbox.runtime import Runtime
 
@@ -42,6 +42,7 @@ def clean(label: Label) -> Reaped:
     """Removes all of one run from the host, whoever owns it."""
     removed = [f"process {pid}" for pid in _kill_processes(label.run)]
     removed += hooks.remove(label)
+    removed += networks.remove(label)
     removed += _delete_containers(label)
     removed += _remove_cgroups(label)
     left: list[str] = []

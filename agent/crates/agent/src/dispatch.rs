@@ -247,8 +247,10 @@ fn guard_events(id: &str, guard: &Guard) -> Vec<Event> {
         from_ns: report.from_ns,
         at_ns: report.at_ns,
         rows: report.rows,
+        pools: report.pools,
         notes: report.notes,
         round_ns_max: report.round_ns_max,
+        decide_ns_max: report.decide_ns_max,
     };
     guard.take_reports().into_iter().map(event).collect()
 }

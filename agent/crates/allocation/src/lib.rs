@@ -14,9 +14,11 @@
 //! A unit is whatever the caller counts in: bit/s or packets/s.
 
 mod share;
+mod throttle;
 mod want;
 
 pub use share::by_use;
+pub use throttle::Throttle;
 pub use want::{Seen, Want};
 
 /// What one leaf is promised, may have, and wants.
@@ -54,39 +56,51 @@ pub fn allocate(capacity: u64, claims: &[Claim]) -> Vec<u64> {
     grants
 }
 
+/// One that may still be raised: its place, what it has, and how far it may go.
+struct Thirsty {
+    at: usize,
+    has: u64,
+    target: u64,
+}
+
 /// Raises the grants of `class` towards their targets, the smallest first, by `left` at most; returns by how much in all.
 fn pour(left: u64, class: &[usize], target: impl Fn(usize) -> u64, grants: &mut [u64]) -> u64 {
-    let raised =
-        |level: u64, grants: &[u64]| -> u128 { class.iter().map(|&at| u128::from(level.min(target(at)).saturating_sub(grants[at]))).sum() };
-    if raised(u64::MAX, grants) <= u128::from(left) {
-        return lift(class, u64::MAX, &target, grants);
+    if left == 0 {
+        return 0;
     }
+    let all = class.iter().map(|&at| Thirsty { at, has: grants[at], target: target(at) });
+    let thirsty: Vec<Thirsty> = all.filter(|one| one.target > one.has).collect();
+    let raised =
+        |level: u64| -> u128 { thirsty.iter().map(|one| u128::from(level.min(one.target).saturating_sub(one.has))).sum() };
+    // Everybody reaches his target at the highest one.
+    let (mut afforded, mut too_high) = match thirsty.iter().map(|one| one.target).max() {
+        None => return 0,
+        Some(highest) if raised(highest) <= u128::from(left) => return lift(&thirsty, highest, grants),
+        Some(highest) => (thirsty.iter().map(|one| one.has).min().unwrap_or(0), highest),
+    };
     // The highest level that can be afforded; found by halving, for the total rises with the level.
-    let (mut afforded, mut too_high) = (0, u64::MAX);
     while too_high - afforded > 1 {
         let middle = afforded + (too_high - afforded) / 2;
-        if raised(middle, grants) <= u128::from(left) {
+        if raised(middle) <= u128::from(left) {
             afforded = middle;
         } else {
             too_high = middle;
         }
     }
-    let used = lift(class, afforded, &target, grants);
+    let used = lift(&thirsty, afforded, grants);
     // The next whole level would cost more than is left: its units go one each, in order.
-    let short = class.iter().copied().filter(|&at| grants[at] == afforded && target(at) > afforded);
-    let takers: Vec<usize> = short.take((left - used) as usize).collect();
-    for &at in &takers {
-        grants[at] += 1;
-    }
+    let short = thirsty.iter().filter(|one| one.has <= afforded && one.target > afforded);
+    let takers: Vec<&Thirsty> = short.take((left - used) as usize).collect();
+    takers.iter().for_each(|one| grants[one.at] += 1);
     used + takers.len() as u64
 }
 
-fn lift(class: &[usize], level: u64, target: impl Fn(usize) -> u64, grants: &mut [u64]) -> u64 {
+fn lift(thirsty: &[Thirsty], level: u64, grants: &mut [u64]) -> u64 {
     let mut used = 0;
-    for &at in class {
-        let to = level.min(target(at)).max(grants[at]);
-        used += to - grants[at];
-        grants[at] = to;
+    for one in thirsty {
+        let to = level.min(one.target).max(one.has);
+        used += to - one.has;
+        grants[one.at] = to;
     }
     used
 }

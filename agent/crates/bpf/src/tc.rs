@@ -21,6 +21,9 @@ const GET_LINK: u16 = 18;
 
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
+const TCA_STATS2: u16 = 7;
+const STATS_BASIC: u16 = 1;
+const STATS_QUEUE: u16 = 3;
 const BPF_CLASSID: u16 = 3;
 const BPF_FD: u16 = 6;
 const BPF_NAME: u16 = 7;
@@ -100,6 +103,19 @@ pub enum Root {
     Ours,
     /// Somebody else's, by its kind.
     Foreign(String),
+}
+
+/// What an interface's queue on the way out holds, and what it gave out so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Bytes that wait.
+    pub bytes: u64,
+    /// Packets that wait.
+    pub packets: u64,
+    /// Bytes given out since the queue is there.
+    pub passed_bytes: u64,
+    /// Packets dropped since the queue is there.
+    pub dropped_packets: u64,
 }
 
 /// A filter of Partywall's found on an interface.
@@ -263,6 +279,19 @@ impl Network {
         }))
     }
 
+    /// What waits at an interface; none if it has no queue.
+    ///
+    /// # Errors
+    /// What the kernel says: `ENODEV` if the interface is gone.
+    pub fn backlog(&self, index: u32) -> io::Result<Option<Backlog>> {
+        match self.0.ask(Message::new(GET_QDISC, ACK, &tcmsg(index, 0, ROOT, 0))) {
+            Ok(bodies) => Ok(bodies.first().and_then(|body| backlog(body))),
+            // `noqueue` is nothing that could be asked for.
+            Err(error) if [Some(2), Some(22)].contains(&error.raw_os_error()) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Removes a queue of ours; what it holds goes with it.
     ///
     /// # Errors
@@ -296,6 +325,16 @@ impl Network {
         }
         Ok(found)
     }
+}
+
+/// `gnet_stats_basic` begins with bytes; `gnet_stats_queue` is packets and bytes that wait, and drops.
+fn backlog(body: &[u8]) -> Option<Backlog> {
+    let outer = attributes(body.get(TCMSG..)?);
+    let stats = attributes(attribute(&outer, TCA_STATS2)?);
+    let queue = attribute(&stats, STATS_QUEUE)?;
+    let basic = attribute(&stats, STATS_BASIC).unwrap_or_default();
+    let number = |at| u64::from(u32_at(queue, at));
+    Some(Backlog { packets: number(0), bytes: number(4), dropped_packets: number(8), passed_bytes: u64_at(basic, 0) })
 }
 
 fn is_gone(error: &io::Error) -> bool {

@@ -4,16 +4,20 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use partywall_allocation::Throttle;
 use partywall_clock::{self as clock, Nanos};
-use partywall_wire::{GuardExcess, GuardFinding, GuardNote, GuardRemove, GuardRow, GuardStart};
+use partywall_wire::{GuardExcess, GuardFinding, GuardGoal, GuardNote, GuardPoolRow, GuardRemove, GuardRow, GuardStart};
 
 use crate::check::{judge, Allowed, Judgement, Reading};
+use crate::delay::{Wait, Waits};
 use crate::error::GuardError;
-use crate::place::{remove, Look, Networks, Place, HOLD_NS};
-use crate::plane::{Counters, Plane};
+use crate::place::{remove, Link, Look, Networks, Place};
+use crate::plane::{Counters, Hold, Plane};
 use crate::round::Rounds;
 
 const LEAVES_MAX: usize = 65_000;
+/// Queues of vifs looked at in one round; thousands take turns. Those with a goal are looked at in each.
+const LOOKED_AT: usize = 32;
 
 /// What happened since the last report.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,10 +28,14 @@ pub struct Report {
     pub at_ns: Nanos,
     /// One a leaf.
     pub rows: Vec<GuardRow>,
+    /// One a pool.
+    pub pools: Vec<GuardPoolRow>,
     /// What the independent check found.
     pub notes: Vec<GuardNote>,
     /// The longest that reading, deciding and writing took.
     pub round_ns_max: Nanos,
+    /// The longest that deciding alone took.
+    pub decide_ns_max: Nanos,
 }
 
 /// A running guard. Dropped it stops deciding, as if it had died: hooks and rates stay.
@@ -74,8 +82,9 @@ impl Guard {
         let mut places = start
             .hooks
             .iter()
-            .map(|hook| Place::find(&mut networks, hook, start.leaves[hook.leaf].burst_ns))
+            .map(|hook| Place::find(&mut networks, hook, &start.leaves[hook.leaf]))
             .collect::<Result<Vec<_>, _>>()?;
+        let links = links(start, &mut networks)?;
         let plane = Plane::load(start.leaves.len())?;
         let mut rounds = Rounds::new(start, clock::now());
         prepare(start, &plane, &mut rounds, &places)?;
@@ -85,7 +94,7 @@ impl Guard {
         }
         let excess = places.iter().map(|place| place.excess).collect();
         let shared = Arc::<Shared>::default();
-        let mut daemon = Daemon::new(start.clone(), plane, rounds, places);
+        let mut daemon = Daemon::new(start.clone(), plane, rounds, places, links);
         let followed = shared.clone();
         let body = move || daemon.run(&followed);
         let thread = thread::Builder::new().name("guard".into()).spawn(body).map_err(GuardError::kernel("a thread"))?;
@@ -121,15 +130,21 @@ fn checked(start: &GuardStart) -> Result<(), GuardError> {
         return Err(GuardError::new(format_args!("{} leaves; one guard keeps {LEAVES_MAX}", start.leaves.len())));
     }
     let pools = start.leaves.iter().all(|leaf| leaf.pool < start.pools.len());
-    let totals = start.leaves.iter().all(|leaf| leaf.total.is_none_or(|total| total < start.totals.len()));
+    let pools = pools && start.goals.iter().all(|goal| goal.pool < start.pools.len());
+    let totals = start.leaves.iter().all(|leaf| leaf.totals.iter().all(|&total| total < start.totals.len()));
     let used = start.hooks.iter().flat_map(|hook| hook.rules.iter().map(|rule| rule.leaf).chain([hook.leaf]));
-    let leaves = used.into_iter().all(|leaf| leaf < start.leaves.len());
+    let leaves = used.chain(start.goals.iter().flat_map(|goal| goal.leaves.iter().copied())).all(|leaf| leaf < start.leaves.len());
     let periods = start.period_ns >= 1_000_000 && start.report_ns >= start.period_ns && start.check_ns >= start.period_ns;
     match (pools && totals && leaves, periods) {
         (false, _) => Err(GuardError::new("a leaf, hook or rule names a pool, total or leaf that is not in the lists")),
         (_, false) => Err(GuardError::new("period_ns is below 1 ms, or report_ns or check_ns below period_ns")),
         _ => Ok(()),
     }
+}
+
+fn links(start: &GuardStart, networks: &mut Networks) -> Result<Vec<Option<Link>>, GuardError> {
+    let find = |pool: &partywall_wire::GuardPool| pool.link.as_ref().map(|link| Link::find(networks, link, pool.capacity_bps)).transpose();
+    start.pools.iter().map(find).collect()
 }
 
 /// Everything is in memory before the first packet is met.
@@ -141,9 +156,15 @@ fn prepare(start: &GuardStart, plane: &Plane, rounds: &mut Rounds, places: &[Pla
     for (at, place) in places.iter().enumerate() {
         plane.rules(start.hooks[at].leaf, &start.hooks[at].rules)?;
         if place.excess == GuardExcess::Held {
+            let alone = start.hooks[at].rules.is_empty();
             for leaf in leaves_of(start, at) {
-                plane.hold(leaf, HOLD_NS);
-                rounds.held(leaf);
+                let hold_ns = start.leaves[leaf].hold_ns;
+                // A queue shared by flow classes is emptied at the rate of all of them: it stops TCP, which watches what of it
+                // waits, but would let datagrams of one class pass by the rate of another.
+                plane.hold(leaf, Hold { tcp_ns: hold_ns, others_ns: if alone { hold_ns } else { 0 } });
+                if alone {
+                    rounds.held(leaf);
+                }
             }
         }
     }
@@ -165,10 +186,15 @@ fn put_all(start: &GuardStart, plane: &Plane, rounds: &Rounds, places: &mut [Pla
     Ok(())
 }
 
-/// The rate of the queue behind hook `at`: what its leaves are granted, and never less than they are promised, for a queue can't
-/// fall back by itself when nobody decides any more. Below the promise the hook alone decides.
+/// The rate of the queue behind hook `at`.
 fn paced(start: &GuardStart, rounds: &Rounds, at: usize) -> u64 {
-    leaves_of(start, at).map(|leaf| rounds.grants()[leaf].bps.max(rounds.fallback(leaf).bps)).sum()
+    leaves_of(start, at).map(|leaf| rounds.pace_bps(leaf)).sum()
+}
+
+/// Which places have a goal, whose queues are looked at in each round.
+fn strict(start: &GuardStart) -> Vec<usize> {
+    let has_goal = |leaf: usize| start.goals.iter().any(|goal| goal.leaves.contains(&leaf));
+    (0..start.hooks.len()).filter(|&at| leaves_of(start, at).any(has_goal)).collect()
 }
 
 struct Daemon {
@@ -176,22 +202,44 @@ struct Daemon {
     plane: Plane,
     rounds: Rounds,
     places: Vec<Place>,
+    links: Vec<Option<Link>>,
+    strict: Vec<usize>,
+    waits: Vec<Waits>,
+    link_waits: Vec<Waits>,
+    next_wait: usize,
+    unmet: Vec<bool>,
     readings: Vec<Option<Reading>>,
     lost: Vec<bool>,
     reported: Vec<Counters>,
     reported_ns: Nanos,
     notes: Vec<GuardNote>,
     round_ns_max: Nanos,
+    decide_ns_max: Nanos,
     looked: usize,
 }
 
 impl Daemon {
-    fn new(start: GuardStart, plane: Plane, rounds: Rounds, places: Vec<Place>) -> Self {
-        let readings = vec![None; places.len()];
-        let lost = vec![false; places.len()];
-        let reported = vec![Counters::default(); start.leaves.len()];
-        let now = clock::now();
-        Self { start, plane, rounds, places, readings, lost, reported, reported_ns: now, notes: vec![], round_ns_max: 0, looked: 0 }
+    fn new(start: GuardStart, plane: Plane, rounds: Rounds, places: Vec<Place>, links: Vec<Option<Link>>) -> Self {
+        Self {
+            strict: strict(&start),
+            waits: vec![Waits::default(); places.len()],
+            link_waits: vec![Waits::default(); links.len()],
+            next_wait: 0,
+            unmet: vec![false; start.goals.len()],
+            readings: vec![None; places.len()],
+            lost: vec![false; places.len()],
+            reported: vec![Counters::default(); start.leaves.len()],
+            reported_ns: clock::now(),
+            notes: vec![],
+            round_ns_max: 0,
+            decide_ns_max: 0,
+            looked: 0,
+            start,
+            plane,
+            rounds,
+            places,
+            links,
+        }
     }
 
     fn run(&mut self, shared: &Shared) {
@@ -213,14 +261,65 @@ impl Daemon {
 
     fn round(&mut self) {
         let now = clock::now();
-        self.rounds.run(&self.plane, now);
+        self.decide_ns_max = self.decide_ns_max.max(self.rounds.run(&self.plane, now));
         self.plane.beat(now);
         self.round_ns_max = self.round_ns_max.max(clock::now() - now);
+        self.measure_waits();
+        self.follow_goals();
         for at in 0..self.places.len() {
             let bps = paced(&self.start, &self.rounds, at);
             // A queue that can't be changed shows at the next look, with what is wrong.
             let _ = self.places[at].pace(bps);
         }
+    }
+
+    fn measure_waits(&mut self) {
+        let turns = (0..self.places.len().min(LOOKED_AT)).map(|step| (self.next_wait + step) % self.places.len());
+        let places: Vec<usize> = turns.filter(|at| !self.strict.contains(at)).chain(self.strict.iter().copied()).collect();
+        self.next_wait += LOOKED_AT;
+        for at in places {
+            if let Some(wait) = self.places[at].wait_ns() {
+                self.waits[at].add(wait);
+            }
+        }
+        for (link, waits) in self.links.iter_mut().zip(&mut self.link_waits) {
+            if let Some(wait) = link.as_mut().and_then(|link| link.wait_ns(clock::now())) {
+                waits.add(wait);
+            }
+        }
+    }
+
+    /// Takes from what is lent as long as a goal is missed, and tells when there is nothing left to take.
+    fn follow_goals(&mut self) {
+        for pool in 0..self.start.pools.len() {
+            let goals: Vec<usize> = (0..self.start.goals.len()).filter(|&at| self.start.goals[at].pool == pool).collect();
+            let strains: Vec<u64> = goals.iter().map(|&at| self.strain(&self.start.goals[at])).collect();
+            let Some(&worst) = strains.iter().max() else { continue };
+            let gave_up = self.rounds.strain(pool, worst);
+            for (&at, &strain) in goals.iter().zip(&strains) {
+                let unmet = gave_up && strain > Throttle::MET;
+                if unmet && !self.unmet[at] {
+                    self.notes.push(missed(&self.start.goals[at], self.wait_of(&self.start.goals[at])));
+                }
+                self.unmet[at] = unmet;
+            }
+        }
+    }
+
+    /// Measured over goal, in parts of [`Throttle::MET`], of whichever is missed most.
+    fn strain(&self, goal: &GuardGoal) -> u64 {
+        let wait = self.wait_of(goal);
+        let over = |measured: Nanos, goal: Option<Nanos>| goal.map_or(0, |goal| measured.saturating_mul(Throttle::MET) / goal.max(1));
+        over(wait.delay_ns, goal.delay_ns).max(over(wait.jitter_ns, goal.jitter_ns))
+    }
+
+    /// The longest wait of a goal's vifs, their own queue's and the link's.
+    fn wait_of(&self, goal: &GuardGoal) -> Wait {
+        let link = self.link_waits[goal.pool].running().unwrap_or_default();
+        let places = (0..self.places.len()).filter(|&at| leaves_of(&self.start, at).any(|leaf| goal.leaves.contains(&leaf)));
+        let own = places.filter_map(|at| self.waits[at].running());
+        let most = own.fold(Wait::default(), |a, b| Wait { delay_ns: a.delay_ns.max(b.delay_ns), jitter_ns: a.jitter_ns.max(b.jitter_ns) });
+        Wait { delay_ns: most.delay_ns + link.delay_ns, jitter_ns: most.jitter_ns + link.jitter_ns }
     }
 
     /// Each place once in `check_ns`, spread over its rounds, so that a thousand don't come at once.
@@ -241,7 +340,7 @@ impl Daemon {
         };
         let lost = matches!(found, Some((GuardFinding::Lost, _)));
         if let Some((kind, text)) = found.filter(|_| !(lost && self.lost[at])) {
-            self.notes.push(GuardNote { hook: at, kind, text });
+            self.note(at, kind, text);
             self.readings[at] = None;
         }
         self.lost[at] = lost;
@@ -262,8 +361,13 @@ impl Daemon {
                 Judgement::Bypassed(bytes) => (GuardFinding::Bypassed, format!("{bytes} bytes went round the hook")),
                 Judgement::Exceeded(bytes) => (GuardFinding::Exceeded, format!("{bytes} bytes above the ceiling")),
             };
-            self.notes.push(GuardNote { hook: at, kind, text });
+            self.note(at, kind, text);
         }
+    }
+
+    fn note(&mut self, at: usize, kind: GuardFinding, text: String) {
+        let about = self.start.leaves[self.start.hooks[at].leaf].name.clone();
+        self.notes.push(GuardNote { about, kind, text });
     }
 
     fn allowed(&self, at: usize) -> Allowed {
@@ -271,16 +375,29 @@ impl Daemon {
         let held = |ns: Nanos, bps: u64| (u128::from(bps) * u128::from(ns) / 8_000_000_000) as u64;
         Allowed {
             ceiling_bps: leaves().map(|leaf| leaf.ceiling_bps).sum(),
-            burst_bytes: leaves().map(|leaf| held(leaf.burst_ns + 2 * HOLD_NS, leaf.ceiling_bps)).sum(),
+            burst_bytes: leaves().map(|leaf| held(leaf.burst_ns + 2 * leaf.hold_ns, leaf.ceiling_bps)).sum(),
         }
     }
 
     fn report(&mut self) -> Report {
         let (from_ns, at_ns) = (self.reported_ns, clock::now());
-        let rows = (0..self.start.leaves.len()).map(|leaf| self.row(leaf, at_ns - from_ns)).collect();
+        let links: Vec<Option<Wait>> = self.link_waits.iter_mut().map(Waits::take).collect();
+        let own: Vec<Option<Wait>> = self.waits.iter_mut().map(Waits::take).collect();
+        let mut rows: Vec<GuardRow> = (0..self.start.leaves.len()).map(|leaf| self.row(leaf, at_ns - from_ns)).collect();
+        for (at, own) in own.into_iter().enumerate() {
+            let seen = together(own, links[self.start.leaves[self.start.hooks[at].leaf].pool]);
+            for leaf in leaves_of(&self.start, at) {
+                (rows[leaf].delay_ns, rows[leaf].jitter_ns) = (seen.map(|wait| wait.delay_ns), seen.map(|wait| wait.jitter_ns));
+            }
+        }
+        let pool = |(at, link): (usize, &Option<Wait>)| GuardPoolRow {
+            divided_bps: self.rounds.divided_bps(at),
+            delay_ns: link.map(|wait| wait.delay_ns),
+        };
+        let pools = links.iter().enumerate().map(pool).collect();
         self.reported_ns = at_ns;
-        let round_ns_max = std::mem::take(&mut self.round_ns_max);
-        Report { from_ns, at_ns, rows, notes: std::mem::take(&mut self.notes), round_ns_max }
+        let (round_ns_max, decide_ns_max) = (std::mem::take(&mut self.round_ns_max), std::mem::take(&mut self.decide_ns_max));
+        Report { from_ns, at_ns, rows, pools, notes: std::mem::take(&mut self.notes), round_ns_max, decide_ns_max }
     }
 
     fn row(&mut self, leaf: usize, elapsed: Nanos) -> GuardRow {
@@ -300,6 +417,24 @@ impl Daemon {
             marked_packets: now.marked_packets - before.marked_packets,
             granted_bps: granted.bps,
             granted_pps: granted.pps,
+            ..GuardRow::default()
         }
     }
+}
+
+/// Waits in two queues one after the other; one that was not looked at adds nothing that is known.
+fn together(own: Option<Wait>, link: Option<Wait>) -> Option<Wait> {
+    let (one, other) = (own.or(link)?, own.and(link).unwrap_or_default());
+    Some(Wait { delay_ns: one.delay_ns + other.delay_ns, jitter_ns: one.jitter_ns + other.jitter_ns })
+}
+
+fn missed(goal: &GuardGoal, wait: Wait) -> GuardNote {
+    let told = |what: &str, goal: Option<Nanos>, measured: Nanos| {
+        let ms = |ns: Nanos| ns as f64 / 1e6;
+        goal.map(|goal| format!("{what} is {:.2} ms, its goal {:.2} ms", ms(measured), ms(goal)))
+    };
+    let both = [told("delay", goal.delay_ns, wait.delay_ns), told("jitter", goal.jitter_ns, wait.jitter_ns)];
+    let said: Vec<String> = both.into_iter().flatten().collect();
+    let text = format!("{}, though nothing but guarantees is sent any more; lower these, or give a goal that can be had", said.join("; "));
+    GuardNote { about: goal.name.clone(), kind: GuardFinding::Unmet, text }
 }

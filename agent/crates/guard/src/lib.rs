@@ -7,6 +7,7 @@
 //! guarantees by themselves if the policy says so.
 
 mod check;
+mod delay;
 mod error;
 mod guard;
 mod place;
@@ -16,5 +17,5 @@ mod round;
 pub use error::GuardError;
 pub use guard::{Guard, Report};
 pub use place::remove;
-pub use plane::{Counters, Grant, Plane};
+pub use plane::{Counters, Grant, Hold, Plane};
 pub use round::Rounds;

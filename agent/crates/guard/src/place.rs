@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use partywall_bpf::tc::{Counters, Direction, Hook, Network, Queue, Root};
+use partywall_bpf::tc::{Backlog, Counters, Direction, Hook, Network, Queue, Root};
 use partywall_bpf::{Namespace, NAME_PREFIX};
 use partywall_clock::Nanos;
-use partywall_wire::{GuardDirection, GuardExcess, GuardHook, GuardRemove, GuardRemoved};
+use partywall_wire::{GuardDirection, GuardExcess, GuardHook, GuardLeaf, GuardLink, GuardRemove, GuardRemoved};
 
 use crate::error::GuardError;
 use crate::plane::{number, Plane};
@@ -16,10 +16,9 @@ use crate::plane::{number, Plane};
 const NAME: &str = "guard";
 /// After a trace's, which sees what was offered; before anybody's without a number.
 const PRIORITY: u16 = 20;
-/// How much a queue may hold.
-pub(crate) const HOLD_NS: Nanos = 20_000_000;
 /// Large enough for a frame of any common size.
 const BURST_LEAST: u64 = 16 << 10;
+/// Room for a large segmented packet and one more.
 const LIMIT_LEAST: u64 = 128 << 10;
 
 pub(crate) struct Place {
@@ -31,6 +30,7 @@ pub(crate) struct Place {
     pub excess: GuardExcess,
     queued: u64,
     burst_ns: Nanos,
+    hold_ns: Nanos,
 }
 
 /// What a look at a place found.
@@ -47,29 +47,71 @@ pub(crate) struct Networks(BTreeMap<Option<String>, Arc<Network>>);
 
 impl Networks {
     pub fn of(&mut self, hook: &GuardHook) -> Result<Arc<Network>, GuardError> {
-        if let Some(network) = self.0.get(&hook.namespace) {
+        self.at(hook.namespace.as_deref()).map_err(GuardError::kernel(shown(hook)))
+    }
+
+    fn at(&mut self, file: Option<&str>) -> std::io::Result<Arc<Network>> {
+        let file = file.map(str::to_owned);
+        if let Some(network) = self.0.get(&file) {
             return Ok(network.clone());
         }
-        let namespace = match &hook.namespace {
+        let namespace = match &file {
             Some(path) => Namespace::at(Path::new(path)),
             None => Namespace::current(),
         };
-        let network = namespace.and_then(|namespace| Network::of(&namespace)).map_err(GuardError::kernel(shown(hook)))?;
-        let network = Arc::new(network);
-        self.0.insert(hook.namespace.clone(), network.clone());
+        let network = Arc::new(namespace.and_then(|namespace| Network::of(&namespace))?);
+        self.0.insert(file, network.clone());
         Ok(network)
+    }
+}
+
+/// The interface that all of a pool leave by: nothing is hooked there, but its queue is looked at.
+pub(crate) struct Link {
+    network: Arc<Network>,
+    index: u32,
+    capacity_bps: u64,
+    before: Option<(Nanos, u64)>,
+}
+
+impl Link {
+    pub fn find(networks: &mut Networks, link: &GuardLink, capacity_bps: u64) -> Result<Self, GuardError> {
+        let shown = || format!("link {}", link.interface);
+        let network = networks.at(link.namespace.as_deref()).map_err(GuardError::kernel(shown()))?;
+        let index = network.index(&link.interface).map_err(GuardError::kernel(shown()))?;
+        Ok(Self { network, index, capacity_bps, before: None })
+    }
+
+    /// How long what comes now will wait at the interface, at the pace at which the queue was emptied since the last look; none
+    /// if it has no queue. What a card holds beyond the kernel's queue is not seen.
+    pub fn wait_ns(&mut self, now: Nanos) -> Option<Nanos> {
+        let Backlog { bytes, passed_bytes, .. } = self.network.backlog(self.index).ok()??;
+        let (at, passed) = self.before.replace((now, passed_bytes)).unwrap_or((now, passed_bytes));
+        let seen = u128::from(passed_bytes.saturating_sub(passed)) * 8_000_000_000 / u128::from((now - at).max(1));
+        let pace = if seen == 0 { u128::from(self.capacity_bps) } else { seen };
+        Some((u128::from(bytes) * 8_000_000_000 / pace.max(1)) as Nanos)
     }
 }
 
 impl Place {
     /// Finds the interface; changes nothing.
-    pub fn find(networks: &mut Networks, hook: &GuardHook, burst_ns: Nanos) -> Result<Self, GuardError> {
+    pub fn find(networks: &mut Networks, hook: &GuardHook, leaf: &GuardLeaf) -> Result<Self, GuardError> {
         let network = networks.of(hook)?;
         let index = network.index(&hook.interface).map_err(GuardError::kernel(shown(hook)))?;
         let excess = if holdable(&network, index, hook)? { GuardExcess::Held } else { GuardExcess::Dropped };
         let direction = direction(hook.direction);
         let hooked = Hook { name: format!("{NAME_PREFIX}{NAME}"), direction, priority: PRIORITY, number: number(hook.leaf) };
-        Ok(Self { network, index, hook: hooked, shown: shown(hook), interface: hook.interface.clone(), excess, queued: 0, burst_ns })
+        let (burst_ns, hold_ns) = (leaf.burst_ns, leaf.hold_ns);
+        Ok(Self {
+            network,
+            index,
+            hook: hooked,
+            shown: shown(hook),
+            interface: hook.interface.clone(),
+            excess,
+            queued: 0,
+            burst_ns,
+            hold_ns,
+        })
     }
 
     /// Puts the hook there; replaces one of an earlier guard without a gap.
@@ -79,10 +121,10 @@ impl Place {
 
     /// Gives the queue the rate of what passes the hook. Small changes are not worth a call.
     pub fn pace(&mut self, bps: u64) -> Result<(), GuardError> {
-        if self.excess != GuardExcess::Held || bps.abs_diff(self.queued) <= self.queued / 200 {
+        if self.excess != GuardExcess::Held || bps.abs_diff(self.queued) <= self.queued / 500 {
             return Ok(());
         }
-        self.network.queue(self.index, &queue(bps, self.burst_ns)).map_err(GuardError::kernel(&self.shown))?;
+        self.network.queue(self.index, &queue(bps, self.burst_ns, self.hold_ns)).map_err(GuardError::kernel(&self.shown))?;
         self.queued = bps;
         Ok(())
     }
@@ -110,6 +152,15 @@ impl Place {
             (false, true) => Look::Whole,
             (false, false) => Look::Repaired,
         })
+    }
+
+    /// How long what comes now will wait in the queue behind the hook; none without one.
+    pub fn wait_ns(&self) -> Option<Nanos> {
+        if self.excess != GuardExcess::Held || self.queued == 0 {
+            return None;
+        }
+        let Backlog { bytes, .. } = self.network.backlog(self.index).ok()??;
+        Some((u128::from(bytes) * 8_000_000_000 / u128::from(self.queued)) as Nanos)
     }
 
     /// Bytes the interface itself counted on the way of the hook.
@@ -164,15 +215,15 @@ fn holdable(network: &Network, index: u32, hook: &GuardHook) -> Result<bool, Gua
     Ok(!matches!(root, Root::Foreign(_)))
 }
 
-/// A little below what the hook lets pass, so that the queue and not the hook is what holds TCP back. The burst is the hook's:
-/// a sender that was kept from its CPU for a moment catches up.
-fn queue(bps: u64, burst_ns: Nanos) -> Queue {
-    let bytes_per_second = (bps / 8 - bps / 8 / 500).max(1000);
+/// A little below what the hook lets pass, so that the queue and not the hook is what holds a sender back. The burst is the
+/// hook's: a sender that was kept from its CPU for a moment catches up.
+fn queue(bps: u64, burst_ns: Nanos, hold_ns: Nanos) -> Queue {
+    let bytes_per_second = (bps / 8 - bps / 8 / 5000).max(1000);
     let during = |ns: Nanos| (u128::from(bytes_per_second) * u128::from(ns) / 1_000_000_000) as u64;
     Queue {
         bytes_per_second,
-        burst_bytes: during(burst_ns).max(BURST_LEAST) as u32,
-        limit_bytes: u32::try_from(during(2 * HOLD_NS + burst_ns).max(LIMIT_LEAST)).unwrap_or(u32::MAX),
+        burst_bytes: during(burst_ns).clamp(BURST_LEAST, 1 << 31) as u32,
+        limit_bytes: u32::try_from(during(hold_ns).max(LIMIT_LEAST)).unwrap_or(u32::MAX),
     }
 }
 

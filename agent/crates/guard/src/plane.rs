@@ -18,12 +18,12 @@ const CONTROL_WORDS: usize = 2;
 
 const FALLBACK: usize = 4;
 const HOLD: usize = 8;
-const RULES: usize = 9;
+const RULES: usize = 10;
 const RULES_MAX: usize = 6;
 
 const TIME_SHIFT: u32 = 6;
 const COST_SHIFT: u32 = 20;
-const UNITS_PER_SECOND: u128 = 1_000_000_000 << TIME_SHIFT;
+const UNITS_PER_SECOND: u64 = 1_000_000_000 << TIME_SHIFT;
 
 /// What a leaf may pass. No packets/s: they are not limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,15 +40,24 @@ impl Grant {
     /// Costs are rounded up, so that what passes is never more than granted.
     fn words(self) -> [u64; 4] {
         let tolerance = self.burst_ns << TIME_SHIFT;
-        [cost(u128::from(self.bps), 8), self.pps.map_or(0, |pps| cost(u128::from(pps), 1)), tolerance, tolerance]
+        [cost(self.bps, 8), self.pps.map_or(0, |pps| cost(pps, 1)), tolerance, tolerance]
     }
 }
 
 /// Time that one of what `rate` counts takes, `times` over; 0, which means unlimited, never comes of a rate.
-fn cost(rate: u128, times: u128) -> u64 {
+fn cost(rate: u64, times: u64) -> u64 {
     let exact = ((UNITS_PER_SECOND * times) << COST_SHIFT).div_ceil(rate.max(1));
     // At a rate of next to nothing the product with the largest packet must not wrap.
-    exact.clamp(1, 1 << 47) as u64
+    exact.clamp(1, 1 << 47)
+}
+
+/// How far packets may run ahead of their rate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hold {
+    /// Those of TCP, which watches how much of it waits.
+    pub tcp_ns: Nanos,
+    /// All others: their sender is stopped by what waits only if nothing else empties the queue.
+    pub others_ns: Nanos,
 }
 
 /// What passed and what did not, since the plane was loaded.
@@ -134,9 +143,9 @@ impl Plane {
         self.write(leaf, FALLBACK, &grant.words());
     }
 
-    /// Lets TCP run ahead of its rate by so much, because a queue behind the hook holds it back.
-    pub fn hold(&self, leaf: usize, hold_ns: Nanos) {
-        self.write(leaf, HOLD, &[hold_ns << TIME_SHIFT]);
+    /// Lets packets run ahead of their rate by so much, because a queue behind the hook holds them back.
+    pub fn hold(&self, leaf: usize, hold: Hold) {
+        self.write(leaf, HOLD, &[hold.tcp_ns << TIME_SHIFT, hold.others_ns << TIME_SHIFT]);
     }
 
     /// Says which leaf a packet of hook `leaf` belongs to.
@@ -167,12 +176,13 @@ impl Plane {
     #[must_use]
     pub fn counters(&self, leaf: usize) -> Counters {
         let at = |word| self.state.read((leaf + 1) * STATE_WORDS + word);
+        let tcp_bytes = at(2);
         Counters {
-            passed_bytes: at(2),
-            passed_packets: at(3),
-            dropped_bytes: at(4),
-            dropped_packets: at(5),
-            tcp_bytes: at(6),
+            passed_bytes: tcp_bytes + at(3),
+            passed_packets: at(4),
+            dropped_bytes: at(5),
+            dropped_packets: at(6),
+            tcp_bytes,
             marked_packets: at(7),
         }
     }
@@ -222,13 +232,13 @@ mod tests {
     #[test]
     fn no_rate_is_taken_for_unlimited() {
         assert_ne!(cost(0, 8), 0);
-        assert_ne!(cost(u128::from(u64::MAX), 1), 0);
+        assert_ne!(cost(u64::MAX, 1), 0);
     }
 
     proptest! {
         #[test]
         fn a_cost_gives_the_rate_it_came_of_and_never_more(bps in 10_000u64..400_000_000_000) {
-            let seconds = (u128::from(cost(u128::from(bps), 8)) << 44) as f64 / (UNITS_PER_SECOND << (COST_SHIFT + 44)) as f64;
+            let seconds = cost(bps, 8) as f64 / (UNITS_PER_SECOND << COST_SHIFT) as f64;
             let rate = 8.0 / seconds;
             prop_assert!(rate <= bps as f64 * (1.0 + 1e-9) && rate >= bps as f64 * 0.999);
         }

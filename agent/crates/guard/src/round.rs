@@ -1,16 +1,16 @@
 //! One round of the loop: counters in, grants out. Touches the data plane's memory and nothing else, so that it can be timed
 //! and tested without a network.
 
-use partywall_allocation::{allocate, by_use, Claim, Seen, Want};
-use partywall_clock::Nanos;
-use partywall_wire::{GuardLeaf, GuardStart};
+use partywall_allocation::{allocate, by_use, Claim, Seen, Throttle, Want};
+use partywall_clock::{self as clock, Nanos};
+use partywall_wire::{GuardLeaf, GuardPool, GuardStart, GuardTotal};
 
 use crate::plane::{Counters, Grant, Plane};
 
-const SECOND: u128 = 1_000_000_000;
 /// What an idle leaf keeps, so that its first packets pass and its demand is seen: a thousandth of its guarantee.
 const TRICKLE_PART: u64 = 1000;
 const TRICKLE_BPS: u64 = 64_000;
+const TRICKLE_PPS: u64 = 50;
 /// Taken for the size of packets while none was seen.
 const PACKET_BITS: u64 = 12_000;
 
@@ -20,18 +20,52 @@ struct Rates {
     offered_bps: u64,
     passed_bps: u64,
     offered_pps: u64,
+    passed_pps: u64,
     elastic: bool,
+}
+
+/// What a leaf is taken to want of either.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wants {
+    bps: Want,
+    pps: Want,
+}
+
+/// Demand of one leaf in numbers.
+#[derive(Clone, Copy, Debug)]
+struct Demand {
+    bps: u64,
+    pps: u64,
+}
+
+const EVERYTHING: Demand = Demand { bps: u64::MAX, pps: u64::MAX };
+
+struct Pool {
+    capacity_bps: u64,
+    capacity_pps: Option<u64>,
+    members: Vec<usize>,
+    throttle: Throttle,
+    /// Guarantees that were wanted in the last round.
+    floor_bps: u64,
+    divided_bps: u64,
+}
+
+struct Total {
+    ceiling_bps: Option<u64>,
+    ceiling_pps: Option<u64>,
+    members: Vec<usize>,
 }
 
 /// The state that rounds pass on: what was counted, what is wanted, what was granted.
 pub struct Rounds {
     leaves: Vec<GuardLeaf>,
-    pools: Vec<(u64, Vec<usize>)>,
-    totals: Vec<(Option<u64>, Option<u64>, Vec<usize>)>,
+    pools: Vec<Pool>,
+    totals: Vec<Total>,
     before: Vec<Counters>,
-    wants: Vec<Want>,
+    wants: Vec<Wants>,
     packet_bits: Vec<u64>,
     held: Vec<bool>,
+    fallbacks: Vec<Grant>,
     grants: Vec<Grant>,
     at_ns: Nanos,
 }
@@ -40,21 +74,21 @@ impl Rounds {
     /// Nothing is known of demand yet: everybody is taken to want all he may have.
     #[must_use]
     pub fn new(start: &GuardStart, now: Nanos) -> Self {
-        let of = |pick: &dyn Fn(&GuardLeaf) -> bool| (0..start.leaves.len()).filter(|&at| pick(&start.leaves[at])).collect::<Vec<_>>();
-        let members = |group: usize| of(&|leaf: &GuardLeaf| leaf.total == Some(group));
+        let count = start.leaves.len();
         let mut rounds = Self {
             leaves: start.leaves.clone(),
-            pools: start.pools.iter().enumerate().map(|(at, pool)| (pool.capacity_bps, of(&|leaf| leaf.pool == at))).collect(),
-            totals: start.totals.iter().enumerate().map(|(at, total)| (total.ceiling_bps, total.ceiling_pps, members(at))).collect(),
-            before: vec![Counters::default(); start.leaves.len()],
-            wants: vec![Want::default(); start.leaves.len()],
-            packet_bits: vec![PACKET_BITS; start.leaves.len()],
-            held: vec![false; start.leaves.len()],
+            pools: pools(&start.pools, &start.leaves),
+            totals: totals(&start.totals, &start.leaves),
+            before: vec![Counters::default(); count],
+            wants: vec![Wants::default(); count],
+            packet_bits: vec![PACKET_BITS; count],
+            held: vec![false; count],
+            fallbacks: Vec::new(),
             grants: Vec::new(),
             at_ns: now,
         };
-        let unknown = vec![Rates::default(); start.leaves.len()];
-        rounds.grants = rounds.decide(&unknown, &vec![u64::MAX; start.leaves.len()]);
+        rounds.fallbacks = rounds.fall_back();
+        rounds.grants = rounds.decide(&vec![Rates::default(); count], &vec![EVERYTHING; count]);
         rounds
     }
 
@@ -69,78 +103,153 @@ impl Rounds {
         self.held[leaf] = true;
     }
 
-    /// What a leaf is granted when nobody decides any more.
+    /// What a leaf is granted when nobody decides any more: its guarantee, and of packets its part of every limit it shares.
     #[must_use]
     pub fn fallback(&self, leaf: usize) -> Grant {
-        let promised = &self.leaves[leaf];
-        Grant { bps: promised.guarantee_bps.max(TRICKLE_BPS), pps: promised.ceiling_pps, burst_ns: promised.burst_ns }
+        self.fallbacks[leaf]
     }
 
-    /// Reads what was counted, decides and writes the grants that changed.
-    pub fn run(&mut self, plane: &Plane, now: Nanos) {
+    fn fall_back(&self) -> Vec<Grant> {
+        let one = |leaf: &GuardLeaf| {
+            let part = |total: &Total| Some(total.ceiling_pps? / total.members.len() as u64);
+            let pps = leaf.ceiling_pps.into_iter().chain(leaf.totals.iter().filter_map(|&at| part(&self.totals[at]))).min();
+            Grant { bps: leaf.guarantee_bps.max(TRICKLE_BPS), pps, burst_ns: leaf.burst_ns }
+        };
+        let mut grants: Vec<Grant> = self.leaves.iter().map(one).collect();
+        for pool in &self.pools {
+            let Some(capacity) = pool.capacity_pps else { continue };
+            // What is promised to nobody goes to all alike.
+            let promised: u64 = pool.members.iter().map(|&at| self.leaves[at].guarantee_pps).sum();
+            let spare = capacity.saturating_sub(promised) / pool.members.len().max(1) as u64;
+            for &at in &pool.members {
+                let part = (self.leaves[at].guarantee_pps + spare).max(TRICKLE_PPS);
+                grants[at].pps = Some(grants[at].pps.map_or(part, |own| own.min(part)));
+            }
+        }
+        grants
+    }
+
+    /// The rate of a queue that holds back what a leaf may not pass: never below what it falls back to, for a queue can't fall
+    /// back by itself when nobody decides any more. A limit of packets is made one of bits by the size they have now.
+    #[must_use]
+    pub fn pace_bps(&self, leaf: usize) -> u64 {
+        let (granted, fallback) = (self.grants[leaf], self.fallback(leaf));
+        let packets = granted.pps.map_or(u64::MAX, |pps| pps.saturating_mul(self.packet_bits[leaf]));
+        granted.bps.max(fallback.bps).min(packets)
+    }
+
+    /// What is divided of a pool now.
+    #[must_use]
+    pub fn divided_bps(&self, pool: usize) -> u64 {
+        self.pools[pool].divided_bps
+    }
+
+    /// How much the goals of a pool's service classes are strained, in parts of [`Throttle::MET`]: what is divided follows.
+    /// True if nothing more can be done for them.
+    pub fn strain(&mut self, pool: usize, strain: u64) -> bool {
+        let pool = &mut self.pools[pool];
+        pool.throttle.update(strain, pool.capacity_bps, pool.floor_bps);
+        pool.throttle.gave_up()
+    }
+
+    /// Reads what was counted, decides and writes the grants that changed; returns how long deciding alone took.
+    pub fn run(&mut self, plane: &Plane, now: Nanos) -> Nanos {
         let rates = self.read(plane, now.saturating_sub(self.at_ns).max(1));
         self.at_ns = now;
-        let wants: Vec<u64> = (0..self.leaves.len()).map(|at| self.want(at, rates[at])).collect();
+        let begun = clock::now();
+        let wants: Vec<Demand> = (0..self.leaves.len()).map(|at| self.want(at, rates[at])).collect();
         let grants = self.decide(&rates, &wants);
+        let decided = clock::now();
         for (at, (new, old)) in grants.iter().zip(&self.grants).enumerate() {
             if new != old {
                 plane.grant(at, *new);
             }
         }
         self.grants = grants;
+        decided - begun
     }
 
     fn read(&mut self, plane: &Plane, elapsed: Nanos) -> Vec<Rates> {
-        let per_second = |count: u64| (u128::from(count) * SECOND / u128::from(elapsed)) as u64;
+        // Exact enough, and much faster than whole numbers of twice the width.
+        let a_second = 1e9 / elapsed as f64;
+        let per_second = |count: u64| (count as f64 * a_second) as u64;
         let one = |(at, (before, &held)): (usize, (&mut Counters, &bool))| {
             let now = plane.counters(at);
             let passed = now.passed_bytes - before.passed_bytes;
             let offered = passed + now.dropped_bytes - before.dropped_bytes;
-            let packets = now.passed_packets + now.dropped_packets - before.passed_packets - before.dropped_packets;
+            let passed_packets = now.passed_packets - before.passed_packets;
+            let packets = passed_packets + now.dropped_packets - before.dropped_packets;
             let elastic = held || now.tcp_bytes - before.tcp_bytes > passed / 2;
             *before = now;
-            Rates { offered_bps: per_second(offered * 8), passed_bps: per_second(passed * 8), offered_pps: per_second(packets), elastic }
+            Rates {
+                offered_bps: per_second(offered * 8),
+                passed_bps: per_second(passed * 8),
+                offered_pps: per_second(packets),
+                passed_pps: per_second(passed_packets),
+                elastic,
+            }
         };
         self.before.iter_mut().zip(&self.held).enumerate().map(one).collect()
     }
 
-    fn want(&mut self, at: usize, rates: Rates) -> u64 {
+    fn want(&mut self, at: usize, rates: Rates) -> Demand {
         if let Some(bits) = rates.offered_bps.checked_div(rates.offered_pps) {
             self.packet_bits[at] = bits.max(1);
         }
-        let granted = self.grants[at].bps;
-        self.wants[at].update(Seen { offered: rates.offered_bps, passed: rates.passed_bps, granted, elastic: rates.elastic })
+        let Rates { offered_bps, passed_bps, offered_pps, passed_pps, elastic } = rates;
+        let granted = self.grants[at];
+        let bps = self.wants[at].bps.update(Seen { offered: offered_bps, passed: passed_bps, granted: granted.bps, elastic });
+        let pps = granted.pps.map_or(offered_pps, |granted| {
+            self.wants[at].pps.update(Seen { offered: offered_pps, passed: passed_pps, granted, elastic })
+        });
+        Demand { bps, pps }
     }
 
     /// Packets first, for who may send few packets can use few bits: what he can't use is for others.
-    fn decide(&self, rates: &[Rates], wants: &[u64]) -> Vec<Grant> {
-        let packets = self.packets(rates);
-        let mut claims: Vec<Claim> = (0..self.leaves.len()).map(|at| self.claim(at, wants[at], packets[at])).collect();
-        for (ceiling, _, members) in &self.totals {
-            if let Some(ceiling) = ceiling {
-                cap(*ceiling, members, &mut claims);
+    fn decide(&mut self, rates: &[Rates], wants: &[Demand]) -> Vec<Grant> {
+        let packets = self.packets(rates, wants);
+        let mut claims: Vec<Claim> = (0..self.leaves.len()).map(|at| self.claim(at, wants[at].bps, packets[at])).collect();
+        for total in &self.totals {
+            if let Some(ceiling) = total.ceiling_bps {
+                cap(ceiling, &total.members, &mut claims);
             }
         }
-        let mut bits = vec![0; self.leaves.len()];
-        for (capacity, members) in &self.pools {
-            let of_pool: Vec<Claim> = members.iter().map(|&at| claims[at]).collect();
-            members.iter().zip(allocate(*capacity, &of_pool)).for_each(|(&at, grant)| bits[at] = grant);
+        let mut grants: Vec<Grant> =
+            self.leaves.iter().zip(packets).map(|(leaf, pps)| Grant { bps: 0, pps, burst_ns: leaf.burst_ns }).collect();
+        for pool in &mut self.pools {
+            let of_pool: Vec<Claim> = pool.members.iter().map(|&at| claims[at]).collect();
+            pool.floor_bps = of_pool.iter().map(|claim| claim.demand.min(claim.guarantee).min(claim.ceiling)).sum();
+            pool.divided_bps = pool.throttle.divided(pool.capacity_bps, pool.floor_bps);
+            let granted = allocate(pool.divided_bps, &of_pool);
+            pool.members.iter().zip(granted).for_each(|(&at, bps)| grants[at].bps = bps);
         }
-        let grant = |at: usize| Grant { bps: bits[at], pps: packets[at], burst_ns: self.leaves[at].burst_ns };
-        (0..self.leaves.len()).map(grant).collect()
+        grants
     }
 
-    /// The paper's second step: a tenant's packets/s go to its leaves by the share each has of its bandwidth.
-    fn packets(&self, rates: &[Rates]) -> Vec<Option<u64>> {
+    /// What each leaf may send of packets. A tenant's go to its leaves by the share each has of its bandwidth, which is the
+    /// paper's second step; a pool's are divided as its bits are.
+    fn packets(&self, rates: &[Rates], wants: &[Demand]) -> Vec<Option<u64>> {
         let mut packets: Vec<Option<u64>> = self.leaves.iter().map(|leaf| leaf.ceiling_pps).collect();
-        for (_, ceiling, members) in &self.totals {
-            let Some(ceiling) = ceiling else { continue };
-            let used: Vec<u64> = members.iter().map(|&at| rates[at].offered_bps).collect();
-            for (&at, part) in members.iter().zip(by_use(*ceiling, &used)) {
+        for total in &self.totals {
+            let Some(ceiling) = total.ceiling_pps else { continue };
+            let used: Vec<u64> = total.members.iter().map(|&at| rates[at].offered_bps).collect();
+            for (&at, part) in total.members.iter().zip(by_use(ceiling, &used)) {
                 packets[at] = Some(packets[at].map_or(part, |own| own.min(part)));
             }
         }
+        for pool in &self.pools {
+            let Some(capacity) = pool.capacity_pps else { continue };
+            let claim = |&at: &usize| self.packet_claim(at, wants[at].pps, packets[at].unwrap_or(capacity));
+            let claims: Vec<Claim> = pool.members.iter().map(claim).collect();
+            pool.members.iter().zip(allocate(capacity, &claims)).for_each(|(&at, pps)| packets[at] = Some(pps));
+        }
         packets
+    }
+
+    fn packet_claim(&self, at: usize, want: u64, ceiling: u64) -> Claim {
+        let leaf = &self.leaves[at];
+        let trickle = (leaf.guarantee_pps / TRICKLE_PART).max(TRICKLE_PPS);
+        Claim { priority: leaf.priority, guarantee: leaf.guarantee_pps, ceiling, demand: want.max(trickle) }
     }
 
     fn claim(&self, at: usize, want: u64, packets: Option<u64>) -> Claim {
@@ -152,7 +261,30 @@ impl Rounds {
     }
 }
 
-/// Lowers the ceilings of a tenant's leaves so that together they stay below its own.
+fn pools(pools: &[GuardPool], leaves: &[GuardLeaf]) -> Vec<Pool> {
+    let one = |(at, pool): (usize, &GuardPool)| Pool {
+        capacity_bps: pool.capacity_bps,
+        capacity_pps: pool.capacity_pps,
+        members: (0..leaves.len()).filter(|&leaf| leaves[leaf].pool == at).collect(),
+        throttle: Throttle::default(),
+        floor_bps: 0,
+        divided_bps: pool.capacity_bps,
+    };
+    pools.iter().enumerate().map(one).collect()
+}
+
+fn totals(totals: &[GuardTotal], leaves: &[GuardLeaf]) -> Vec<Total> {
+    let mut found: Vec<Total> = totals
+        .iter()
+        .map(|total| Total { ceiling_bps: total.ceiling_bps, ceiling_pps: total.ceiling_pps, members: Vec::new() })
+        .collect();
+    for (leaf, of) in leaves.iter().enumerate() {
+        of.totals.iter().for_each(|&at| found[at].members.push(leaf));
+    }
+    found
+}
+
+/// Lowers the ceilings of a total's leaves so that together they stay below its own.
 fn cap(ceiling: u64, members: &[usize], claims: &mut [Claim]) {
     let own: Vec<Claim> = members.iter().map(|&at| claims[at]).collect();
     for (&at, part) in members.iter().zip(allocate(ceiling, &own)) {
@@ -163,28 +295,34 @@ fn cap(ceiling: u64, members: &[usize], claims: &mut [Claim]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partywall_wire::{GuardPool, GuardTotal};
 
-    fn leaf(name: &str, priority: u32, guarantee: u64, pps: Option<u64>, total: Option<usize>) -> GuardLeaf {
+    fn leaf(name: &str, priority: u32, guarantee: u64, pps: Option<u64>, totals: &[usize]) -> GuardLeaf {
         GuardLeaf {
             name: name.into(),
             pool: 0,
-            total,
+            totals: totals.to_vec(),
             priority,
             guarantee_bps: guarantee,
             ceiling_bps: 1_000_000_000,
+            guarantee_pps: 0,
             ceiling_pps: pps,
             burst_ns: 1,
+            hold_ns: 1,
         }
+    }
+
+    fn total(name: &str, bps: u64, pps: u64) -> GuardTotal {
+        GuardTotal { name: name.into(), ceiling_bps: Some(bps), ceiling_pps: Some(pps) }
     }
 
     fn start(leaves: Vec<GuardLeaf>, totals: Vec<GuardTotal>) -> GuardStart {
         GuardStart {
             id: "g".into(),
-            pools: vec![GuardPool { name: "nic".into(), capacity_bps: 1_000_000_000 }],
+            pools: vec![GuardPool { name: "nic".into(), capacity_bps: 1_000_000_000, capacity_pps: None, link: None }],
             totals,
             leaves,
             hooks: vec![],
+            goals: vec![],
             period_ns: 50_000_000,
             report_ns: 1_000_000_000,
             check_ns: 1_000_000_000,
@@ -193,25 +331,29 @@ mod tests {
     }
 
     fn offered(bps: u64, packet_bits: u64) -> Rates {
-        Rates { offered_bps: bps, passed_bps: bps, offered_pps: bps / packet_bits, elastic: false }
+        Rates { offered_bps: bps, passed_bps: bps, offered_pps: bps / packet_bits, passed_pps: bps / packet_bits, elastic: false }
+    }
+
+    fn granted(rounds: &mut Rounds, rates: &[Rates]) -> Vec<Grant> {
+        let wants: Vec<Demand> = rates.iter().enumerate().map(|(at, &rate)| rounds.want(at, rate)).collect();
+        rounds.decide(rates, &wants)
     }
 
     fn decided(rounds: &mut Rounds, rates: &[Rates]) -> Vec<u64> {
-        let wants: Vec<u64> = rates.iter().enumerate().map(|(at, &rate)| rounds.want(at, rate)).collect();
-        rounds.decide(rates, &wants).iter().map(|grant| grant.bps).collect()
+        granted(rounds, rates).iter().map(|grant| grant.bps).collect()
     }
 
     #[test]
     fn before_anything_is_known_everybody_has_his_guarantee() {
         let leaves =
-            vec![leaf("a", 1, 150_000_000, None, None), leaf("b", 2, 700_000_000, None, None), leaf("c", 1, 150_000_000, None, None)];
+            vec![leaf("a", 1, 150_000_000, None, &[]), leaf("b", 2, 700_000_000, None, &[]), leaf("c", 1, 150_000_000, None, &[])];
         let rounds = Rounds::new(&start(leaves, vec![]), 0);
         assert_eq!(rounds.grants().iter().map(|grant| grant.bps).collect::<Vec<_>>(), [150_000_000, 700_000_000, 150_000_000]);
     }
 
     #[test]
     fn bits_that_a_limit_of_packets_makes_useless_are_lent() {
-        let leaves = vec![leaf("small", 1, 150_000_000, Some(20_000), None), leaf("large", 2, 700_000_000, None, None)];
+        let leaves = vec![leaf("small", 1, 150_000_000, Some(20_000), &[]), leaf("large", 2, 700_000_000, None, &[])];
         let mut rounds = Rounds::new(&start(leaves, vec![]), 0);
         let grants = decided(&mut rounds, &[offered(50_000_000, 500), offered(980_000_000, 12_000)]);
         assert_eq!(grants[0] + grants[1], 1_000_000_000);
@@ -220,22 +362,73 @@ mod tests {
 
     #[test]
     fn a_tenants_totals_bind_all_of_its_vifs_together() {
-        let total = GuardTotal { name: "vm".into(), ceiling_bps: Some(300_000_000), ceiling_pps: Some(30_000) };
-        let mine = |name: &str| leaf(name, 1, 0, None, Some(0));
-        let mut rounds = Rounds::new(&start(vec![mine("eth0"), mine("eth1"), leaf("other", 1, 0, None, None)], vec![total]), 0);
+        let mine = |name: &str| leaf(name, 1, 0, None, &[0]);
+        let leaves = vec![mine("eth0"), mine("eth1"), leaf("other", 1, 0, None, &[])];
+        let mut rounds = Rounds::new(&start(leaves, vec![total("vm", 300_000_000, 30_000)]), 0);
         let rates = [offered(400_000_000, 12_000), offered(100_000_000, 12_000), offered(1_000_000_000, 12_000)];
         let grants = decided(&mut rounds, &rates);
         assert_eq!(grants[0] + grants[1], 300_000_000);
         assert_eq!(grants[2], 700_000_000);
-        let packets = rounds.packets(&rates);
+        let packets = rounds.packets(&rates, &[EVERYTHING; 3]);
         assert!(packets[0].unwrap() > packets[1].unwrap() && packets[0].unwrap() + packets[1].unwrap() <= 30_000);
         assert_eq!(packets[2], None);
     }
 
     #[test]
     fn an_idle_promise_is_lent_but_for_a_trickle() {
-        let mut rounds = Rounds::new(&start(vec![leaf("idle", 2, 700_000_000, None, None), leaf("busy", 1, 0, None, None)], vec![]), 0);
+        let mut rounds = Rounds::new(&start(vec![leaf("idle", 2, 700_000_000, None, &[]), leaf("busy", 1, 0, None, &[])], vec![]), 0);
         let grants = decided(&mut rounds, &[offered(0, 1), offered(2_000_000_000, 12_000)]);
         assert_eq!(grants, [700_000, 999_300_000]);
+    }
+
+    #[test]
+    fn a_flow_class_is_bound_by_its_vif_and_by_its_tenant() {
+        // Two vifs of one tenant; the first has two flow classes.
+        let leaves = vec![leaf("a:voice", 2, 0, None, &[1, 0]), leaf("a", 1, 0, None, &[1, 0]), leaf("b", 1, 0, None, &[0])];
+        let totals = vec![total("tenant", 500_000_000, 50_000), total("a", 200_000_000, 40_000)];
+        let mut rounds = Rounds::new(&start(leaves, totals), 0);
+        let rates = [offered(50_000_000, 12_000), offered(900_000_000, 12_000), offered(900_000_000, 12_000)];
+        let grants = granted(&mut rounds, &rates);
+        assert!(grants[0].bps + grants[1].bps <= 200_000_000 && grants[0].bps >= 50_000_000, "{grants:?}");
+        assert_eq!(grants.iter().map(|grant| grant.bps).sum::<u64>(), 500_000_000);
+        let pps: Vec<u64> = grants.iter().map(|grant| grant.pps.unwrap()).collect();
+        assert!(pps[0] + pps[1] <= 40_000 && pps.iter().sum::<u64>() <= 50_000, "{pps:?}");
+    }
+
+    #[test]
+    fn promised_packets_are_kept_when_all_want_more_than_the_host_carries() {
+        let mut promised = leaf("promised", 1, 0, None, &[]);
+        promised.guarantee_pps = 60_000;
+        let mut start = start(vec![promised, leaf("greedy", 5, 0, None, &[])], vec![]);
+        start.pools[0].capacity_pps = Some(100_000);
+        let mut rounds = Rounds::new(&start, 0);
+        let of = |pps: u64| offered(pps * 512, 512);
+        let both = granted(&mut rounds, &[of(80_000), of(200_000)]);
+        assert_eq!(both.iter().map(|grant| grant.pps.unwrap()).collect::<Vec<_>>(), [60_000, 40_000]);
+        let lent = granted(&mut rounds, &[of(1000), of(200_000)]);
+        assert!(lent[1].pps.unwrap() > 98_000, "{lent:?}");
+        assert_eq!((rounds.fallback(0).pps, rounds.fallback(1).pps), (Some(80_000), Some(20_000)));
+    }
+
+    #[test]
+    fn a_strained_goal_leaves_guarantees_and_takes_from_what_is_lent() {
+        let mut rounds = Rounds::new(&start(vec![leaf("a", 1, 300_000_000, None, &[]), leaf("b", 1, 0, None, &[])], vec![]), 0);
+        let rates = [offered(280_000_000, 12_000), offered(900_000_000, 12_000)];
+        decided(&mut rounds, &rates);
+        assert!((0..200).any(|_| {
+            decided(&mut rounds, &rates);
+            rounds.strain(0, 3 * Throttle::MET)
+        }));
+        let grants = decided(&mut rounds, &rates);
+        assert!(grants[0] >= 280_000_000 && grants[1] < 1_000_000, "{grants:?}");
+        assert!(!rounds.strain(0, 0));
+    }
+
+    #[test]
+    fn a_queue_is_paced_by_the_limit_that_binds_and_never_below_the_fall_back() {
+        let leaves = vec![leaf("small", 1, 150_000_000, Some(20_000), &[]), leaf("idle", 1, 500_000_000, None, &[])];
+        let mut rounds = Rounds::new(&start(leaves, vec![]), 0);
+        rounds.grants = granted(&mut rounds, &[offered(10_240_000, 512), offered(0, 1)]);
+        assert_eq!((rounds.pace_bps(0), rounds.pace_bps(1)), (20_000 * 512, 500_000_000));
     }
 }

@@ -18,6 +18,9 @@ pub struct GuardStart {
     pub leaves: Vec<GuardLeaf>,
     /// Where packets are met.
     pub hooks: Vec<GuardHook>,
+    /// What delay and jitter service classes are to have.
+    #[serde(default)]
+    pub goals: Vec<GuardGoal>,
     /// How often rates are set anew.
     pub period_ns: u64,
     /// How often `guard` events are sent.
@@ -37,6 +40,42 @@ pub struct GuardPool {
     pub name: String,
     /// What it carries.
     pub capacity_bps: u64,
+    /// Packets/s that it, or the host, carries; not divided without it.
+    #[serde(default)]
+    pub capacity_pps: Option<u64>,
+    /// The interface itself, whose queue is looked at.
+    #[serde(default)]
+    pub link: Option<GuardLink>,
+}
+
+/// An interface that all leaves of a pool leave by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GuardLink {
+    /// File that stands for its network namespace; the agent's own without it.
+    #[serde(default)]
+    pub namespace: Option<String>,
+    /// Its name there.
+    pub interface: String,
+}
+
+/// The delay and jitter that a service class is to have, in queues that the guard can see. For the sake of it others are
+/// granted less, down to their guarantees.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GuardGoal {
+    /// The service class, for people.
+    pub name: String,
+    /// Place in `pools`.
+    pub pool: usize,
+    /// Longest mean delay.
+    #[serde(default)]
+    pub delay_ns: Option<u64>,
+    /// Largest mean difference between delays measured one after the other.
+    #[serde(default)]
+    pub jitter_ns: Option<u64>,
+    /// Places in `leaves`.
+    pub leaves: Vec<usize>,
 }
 
 /// A ceiling over all leaves that name it.
@@ -61,20 +100,25 @@ pub struct GuardLeaf {
     pub name: String,
     /// Place in `pools`.
     pub pool: usize,
-    /// Place in `totals`.
+    /// Places in `totals`, the narrower first.
     #[serde(default)]
-    pub total: Option<usize>,
+    pub totals: Vec<usize>,
     /// Of its service class; higher is served first.
     pub priority: u32,
     /// Assured bit/s.
     pub guarantee_bps: u64,
     /// Never exceeded, bit/s.
     pub ceiling_bps: u64,
+    /// Assured packets/s, of the pool's.
+    #[serde(default)]
+    pub guarantee_pps: u64,
     /// Never exceeded, packets/s.
     #[serde(default)]
     pub ceiling_pps: Option<u64>,
     /// What may pass at once, as time at the granted rate.
     pub burst_ns: u64,
+    /// How long packets may wait in a queue, where there can be one.
+    pub hold_ns: u64,
 }
 
 /// Which way packets pass a hook, seen from the interface.
@@ -176,13 +220,29 @@ pub struct GuardRow {
     pub granted_bps: u64,
     /// What it is granted now; none if packets are not limited.
     pub granted_pps: Option<u64>,
+    /// Mean wait in the queues the guard can see: the vif's own and the link's; none if no queue was looked at.
+    #[serde(default)]
+    pub delay_ns: Option<u64>,
+    /// Mean difference between waits measured one after the other.
+    #[serde(default)]
+    pub jitter_ns: Option<u64>,
+}
+
+/// One pool over the time since the last report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GuardPoolRow {
+    /// What is divided now: less than the capacity while a goal in delay asks for it.
+    pub divided_bps: u64,
+    /// Mean wait in the link's queue; none if it was not looked at.
+    #[serde(default)]
+    pub delay_ns: Option<u64>,
 }
 
 /// Something found wrong by looking at the interfaces themselves, or put right.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GuardNote {
-    /// Place in `hooks`.
-    pub hook: usize,
+    /// The leaf whose hook it is, or the service class.
+    pub about: String,
     /// What it is.
     pub kind: GuardFinding,
     /// In words.
@@ -203,4 +263,6 @@ pub enum GuardFinding {
     Bypassed,
     /// More bytes passed the interface than the ceiling and a burst allow.
     Exceeded,
+    /// A goal in delay or jitter does not hold, though all above the guarantees was taken away.
+    Unmet,
 }

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::guard::{GuardNote, GuardRow};
+use crate::guard::{GuardNote, GuardPoolRow, GuardRow};
 use crate::trace::{Trace, TraceRecords};
 
 use crate::load::{LoadProgram, LoadSecond, LoadStarted};
@@ -348,10 +348,16 @@ pub enum Event {
         at_ns: u64,
         /// One a leaf, in their order.
         rows: Vec<GuardRow>,
+        /// One a pool, in their order.
+        #[serde(default)]
+        pools: Vec<GuardPoolRow>,
         /// What the independent check found.
         notes: Vec<GuardNote>,
         /// The longest that reading counters, deciding and writing rates took.
         round_ns_max: u64,
+        /// The longest that deciding alone took.
+        #[serde(default)]
+        decide_ns_max: u64,
     },
     /// A workload ended by itself.
     Ended(Ended),

@@ -1,15 +1,18 @@
-"""Several tenants behind one network card, on one machine: namespaces joined by veth, and what benchmarks read there.
+"""Several tenants behind one network card, on one machine: namespaces joined by veth, and what is read there.
 
 Each tenant is a namespace whose eth0 leads to a bridge; the bridge's `nic`, a veth with tbf at the link's rate, leads
 to a second bridge, and from there each tenant's traffic to a sink of its own, so that what was delivered of whom is
-told by counters that are nobody's but the kernel's.
+told by counters that are nobody's but the kernel's. Benchmarks and studies stand on it. Needs root and iproute2;
+whatever happens, the namespaces are removed, by the next start if need be.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,20 +21,31 @@ from typing import Any
 
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
+from partywall.errors import CapabilityError, TrialError
+from partywall.guard.resolve import Found
+from partywall.sandbox import networks
+from partywall.sandbox.label import Label
+from partywall.sandbox.reaper import clean
 
 HEADERS = 14 + 20 + 8  # Ethernet, IPv4, UDP
+LINK_BURST, LINK_LATENCY = "256k", "20ms"
 
 
-def ip(*arguments: str, check: bool = True) -> str:
-    ran = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
-    if check and ran.returncode:
-        raise RuntimeError(f"ip {' '.join(arguments)}: {ran.stderr.strip()}")
-    return ran.stdout
+def ip(*arguments: str) -> str:
+    """Runs ip; TrialError with what it said."""
+    return _tool("ip", *arguments)
 
 
 def tc(namespace: str, *arguments: str) -> str:
-    command = ["tc", "-n", namespace, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    """Runs tc in a namespace; TrialError with what it said."""
+    return _tool("tc", "-n", namespace, *arguments)
+
+
+def _tool(*command: str) -> str:
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise TrialError(f"{' '.join(command)}: {ran.stderr.strip()}")
+    return ran.stdout
 
 
 @dataclass(frozen=True)
@@ -55,46 +69,47 @@ class Counted:
 
 
 class Lab:
-    """The tenants by name, and their sinks."""
+    """The tenants by name, and their sinks. rate: of the link, as tc writes it; None for none."""
 
-    def __init__(self, names: list[str], rate: str | None) -> None:
+    def __init__(self, names: list[str], rate: str | None, label: Label) -> None:
         self.names = names
-        self.prefix = f"pw{os.getpid() % 10000}"
+        self.label = label
         self.holder: subprocess.Popen[bytes] | None = None
         self.rate = rate
 
     def namespace(self, name: str) -> str:
-        return f"{self.prefix}-{name}"
+        """What a tenant's namespace, or 'switch' and 'far' of the two bridges, is called."""
+        return f"{self.label.run}-{name}"
+
+    @property
+    def nic(self) -> Found:
+        """The interface all share."""
+        return Found("nic", str(networks.NETNS / self.namespace("switch")), inside=False)
 
     def build(self) -> None:
+        """Makes it; TrialError if the host refuses."""
         switch, far = self.namespace("switch"), self.namespace("far")
-        for name in ("switch", "far"):
-            ip("netns", "add", self.namespace(name))
-            ip("-n", self.namespace(name), "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
-            ip("-n", self.namespace(name), "link", "set", "br0", "up")
+        every = ["switch", "far", *self.names, *(f"{name}-sink" for name in self.names)]
+        networks.note(self.label, [self.namespace(name) for name in every])
+        for name in (switch, far):
+            ip("netns", "add", name)
+            ip("-n", name, "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
+            ip("-n", name, "link", "set", "br0", "up")
         self._pair(switch, "nic", far, "uplink")
         for number, name in enumerate(self.names, start=1):
             self._tenant(number, name)
         if self.rate:
-            tc(
-                switch,
-                "qdisc",
-                "add",
-                "dev",
-                "nic",
-                "root",
-                "tbf",
-                "rate",
-                self.rate,
-                "burst",
-                "256k",
-                "latency",
-                "20ms",
-            )
-        self.holder = subprocess.Popen(["ip", "netns", "exec", far, "sleep", "3600"])
+            self.link("tbf", "rate", self.rate, "burst", LINK_BURST, "latency", LINK_LATENCY)
+        self.holder = subprocess.Popen(
+            ["ip", "netns", "exec", far, "sleep", "infinity"], env=os.environ | self.label.environment
+        )
         deadline = time.monotonic() + 5
         while not self._counters() and time.monotonic() < deadline:
             time.sleep(0.01)
+
+    def link(self, *qdisc: str) -> None:
+        """Replaces what gives packets out at the link."""
+        tc(self.namespace("switch"), "qdisc", "replace", "dev", "nic", "root", *qdisc)
 
     def _pair(self, left: str, left_port: str, right: str, right_port: str) -> None:
         ip("link", "add", left_port, "netns", left, "type", "veth", "peer", "name", right_port, "netns", right)
@@ -124,15 +139,14 @@ class Lab:
         self._known("far", mac_tenant, "uplink")
 
     def _known(self, switch: str, mac: str, port: str) -> None:
-        command = ["bridge", "-n", self.namespace(switch), "fdb", "replace", mac, "dev", port, "master", "static"]
-        subprocess.run(command, check=True, capture_output=True)
+        _tool("bridge", "-n", self.namespace(switch), "fdb", "replace", mac, "dev", port, "master", "static")
 
     def remove(self) -> None:
+        """Takes all of it away."""
         if self.holder:
             self.holder.kill()
             self.holder.wait()
-        for name in ["switch", "far", *self.names, *(f"{name}-sink" for name in self.names)]:
-            ip("netns", "del", self.namespace(name), check=False)
+        clean(self.label)
 
     def address(self, name: str, *, counted: bool = True) -> str:
         """Where a tenant sends: an address that only counts, or its sink's own."""
@@ -157,7 +171,13 @@ class Lab:
 
 @contextlib.contextmanager
 def lab(names: list[str], rate: str | None = "1gbit") -> Iterator[Lab]:
-    made = Lab(names, rate)
+    """A lab while the block runs. CapabilityError where it cannot be made."""
+    lacking = [tool for tool in ("ip", "tc", "bridge") if shutil.which(tool) is None]
+    if os.geteuid() != 0 or lacking:
+        why = f"{', '.join(lacking)} (package iproute2)" if lacking else "root"
+        raise CapabilityError(f"tenants in network namespaces need {why}")
+    label = Label.create(f"pw{os.getpid()}", Path(tempfile.gettempdir()))
+    made = Lab(names, rate, label)
     try:
         made.build()
         yield made
@@ -169,7 +189,8 @@ def lab(names: list[str], rate: str | None = "1gbit") -> Iterator[Lab]:
 def sender(made: Lab, name: str, packet_bytes: int, rate_pps: float | None, batch: int = 16) -> Iterator[AgentClient]:
     """Datagrams of `packet_bytes` on the link (with all headers), at a rate or flat out."""
     command = ["ip", "netns", "exec", made.namespace(name), str(binary.find()), "serve", "--die-with-parent"]
-    client = AgentClient(name, start_agent(command), lambda _method, _params: None)
+    process = start_agent(command, env=os.environ | made.label.environment)
+    client = AgentClient(name, process, lambda _method, _params: None)
     params: dict[str, Any] = {
         "datagram_bytes": packet_bytes - HEADERS,
         "to": f"{made.address(name)}:9",
@@ -180,7 +201,7 @@ def sender(made: Lab, name: str, packet_bytes: int, rate_pps: float | None, batc
     try:
         client.greet()
         work = {"kernel": {"name": "udp-send", "params": params}}
-        client.call("workload.start", id="send", work=work, pace="flat_out", work_dir="/var/tmp")
+        client.call("workload.start", id="send", work=work, pace="flat_out", work_dir=tempfile.gettempdir())
         yield client
     finally:
         client.close()
@@ -194,8 +215,8 @@ def policy(made: Lab, vifs: Mapping[str, Mapping[str, Any]], capacity: str = "1G
     }
     return {
         "partywall_guard": 1,
-        "name": f"bench-{made.prefix}",
-        "link": {"interface": "nic", "capacity": capacity},
+        "name": f"lab-{made.label.run}",
+        "link": {"interface": "nic", "namespace": made.namespace("switch"), "capacity": capacity},
         "service_classes": {"gold": 2, "silver": 1},
         "vifs": placed,
         **more,

@@ -1,0 +1,77 @@
+//! Waits measured one after the other: their mean and how much they differ. Pure; where a wait is measured is `place`'s.
+
+use partywall_clock::Nanos;
+
+/// How slowly the running mean follows: an eighth of what is new.
+const FOLLOWS: u64 = 8;
+
+/// The waits of one queue since the last report, and a running mean that the loop acts on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Waits {
+    count: u64,
+    sum: Nanos,
+    steps: u64,
+    differences: Nanos,
+    last: Option<Nanos>,
+    smooth: Option<(Nanos, Nanos)>,
+}
+
+/// Mean wait, and mean difference from one to the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wait {
+    pub delay_ns: Nanos,
+    pub jitter_ns: Nanos,
+}
+
+impl Waits {
+    pub fn add(&mut self, wait: Nanos) {
+        let difference = self.last.map(|last| last.abs_diff(wait));
+        self.count += 1;
+        self.sum += wait;
+        if let Some(difference) = difference {
+            self.steps += 1;
+            self.differences += difference;
+        }
+        let (delay, jitter) = self.smooth.unwrap_or((wait, 0));
+        let follow = |mean: Nanos, new: Nanos| mean - mean / FOLLOWS + new / FOLLOWS;
+        self.smooth = Some((follow(delay, wait), follow(jitter, difference.unwrap_or(0))));
+        self.last = Some(wait);
+    }
+
+    /// What it is by now, without the noise of single looks.
+    pub fn running(&self) -> Option<Wait> {
+        self.smooth.map(|(delay_ns, jitter_ns)| Wait { delay_ns, jitter_ns })
+    }
+
+    /// The means since the last call; none if nothing was looked at.
+    pub fn take(&mut self) -> Option<Wait> {
+        let mean = Wait { delay_ns: self.sum.checked_div(self.count)?, jitter_ns: self.differences.checked_div(self.steps).unwrap_or(0) };
+        (self.count, self.sum, self.steps, self.differences) = (0, 0, 0, 0);
+        Some(mean)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_are_of_what_came_since_they_were_last_taken() {
+        let mut waits = Waits::default();
+        [10, 30, 20].into_iter().for_each(|wait| waits.add(wait));
+        assert_eq!(waits.take(), Some(Wait { delay_ns: 20, jitter_ns: 15 }));
+        assert_eq!(waits.take(), None);
+        waits.add(60);
+        // The difference reaches back to before.
+        assert_eq!(waits.take(), Some(Wait { delay_ns: 60, jitter_ns: 40 }));
+    }
+
+    #[test]
+    fn the_running_mean_follows_within_some_tens_of_looks() {
+        let mut waits = Waits::default();
+        assert_eq!(waits.running(), None);
+        waits.add(8000);
+        (0..40).for_each(|_| waits.add(1000));
+        assert!((900..1200).contains(&waits.running().unwrap().delay_ns), "{waits:?}");
+    }
+}

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from common import arguments, conclude
-from partywall.guard.lab import Lab, lab, policy, sender, tc
 from partywall import guard
+from partywall.guard.lab import LINK_BURST, LINK_LATENCY, Lab, lab, policy, sender, tc
 from partywall.model.policy import Policy
 
 LARGE, SMALL = 1514, 64
@@ -42,7 +42,7 @@ def three(size: int, limits: tuple[str, str, str] | None) -> dict[str, Tenant]:
         must_bps = None if limits else float(promise.removesuffix("Mbit/s")) * 1e6
         must_pps = float(limits[at].removesuffix("k/s")) * 1e3 if limits else None
         vif = {"service_class": "gold" if name == "vm2" else "silver", "send": send}
-        tenants[name] = Tenant(bytes_, 1e9 / 8 / LARGE if bytes_ == LARGE else 110e3, vif, must_bps, must_pps)
+        tenants[name] = Tenant(bytes_, 1e9 / 8 / bytes_, vif, must_bps, must_pps)
     return tenants
 
 
@@ -96,7 +96,7 @@ def native(made: Lab, _tenants: Mapping[str, Tenant], seconds: float) -> dict[st
 def htb(made: Lab, tenants: Mapping[str, Tenant], seconds: float) -> dict[str, tuple[float, float]]:
     """HTB at the card, one class a tenant by its address, as an operator would set it up with tc."""
     switch = made.namespace("switch")
-    tc(switch, *["qdisc", "replace", "dev", "nic", "root", "handle", "1:", "htb"])
+    made.link("handle", "1:", "htb")
     whole = ["classid", "1:1", "htb", "rate", "1gbit", "ceil", "1gbit"]
     tc(switch, "class", "add", "dev", "nic", "parent", "1:", *whole)
     for number, tenant in enumerate(tenants.values(), start=1):
@@ -108,8 +108,7 @@ def htb(made: Lab, tenants: Mapping[str, Tenant], seconds: float) -> dict[str, t
     try:
         return delivered(made, seconds)
     finally:
-        tc(switch, "qdisc", "del", "dev", "nic", "root")
-        tc(switch, *["qdisc", "add", "dev", "nic", "root", "tbf", "rate", "1gbit", "burst", "256k", "latency", "20ms"])
+        made.link("tbf", "rate", "1gbit", "burst", LINK_BURST, "latency", LINK_LATENCY)
 
 
 def guarded(

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 
 from common import arguments, conclude
-from partywall.guard.lab import Counted, lab, policy, sender
 from partywall import guard
+from partywall.guard.lab import Counted, lab, policy, sender
 from partywall.model.policy import Policy
 
 CEILING_BPS, BURST_NS, PACKET_BYTES = 50e6, 10_000_000, 1514

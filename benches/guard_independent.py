@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from common import arguments, conclude
-from partywall.guard.lab import Lab, lab, policy, sender
 from partywall import guard
+from partywall.guard.lab import Lab, lab, policy, sender
 from partywall.model.policy import Policy
 
 PROMISED = {"vm1": 150e6, "vm2": 700e6, "vm3": 150e6}

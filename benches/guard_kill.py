@@ -10,8 +10,8 @@ import signal
 import time
 
 from common import arguments, conclude
-from partywall.guard.lab import Lab, lab, policy, sender, tc
 from partywall import guard
+from partywall.guard.lab import Lab, lab, policy, sender, tc
 from partywall.guard.run import keep
 from partywall.model.policy import Policy
 

@@ -10,8 +10,8 @@ import statistics
 import time
 
 from common import arguments, conclude
-from partywall.guard.lab import Counted, Lab, lab, policy, sender
 from partywall import guard
+from partywall.guard.lab import Counted, Lab, lab, policy, sender
 from partywall.model.policy import Policy
 
 MUST = {"patient": 60e6, "eager": 140e6}

@@ -6,6 +6,9 @@ from pathlib import Path
 
 GOOD = (Path(__file__).parent / "good.yaml").read_text()
 
+# What some policies also have, so that the mistake is the only one.
+ALSO = {"more packets promised than there are": ("packets: 20k/s", "packets: 20k/s, packets_guarantee: 5k/s")}
+
 # (what is replaced, by what, line or None, key, words)
 BAD: dict[str, tuple[str, str, int | None, str, str]] = {
     "a sum that cannot be kept": (
@@ -59,7 +62,7 @@ BAD: dict[str, tuple[str, str, int | None, str, str]] = {
     "a missing capacity": (", capacity: 1Gbit/s", "", 3, "link.capacity", "is missing"),
     "no vifs": (GOOD[GOOD.index("vifs:") :], "vifs: {}\n", 7, "vifs", "at least 1"),
     "no service classes": ("{gold: 2, silver: 1}", "{}", 4, "service_classes", "at least 1"),
-    "a priority that is no number": ("gold: 2", "gold: high", 4, "service_classes.gold", "integer"),
+    "a priority that is no number": ("gold: 2", "gold: high", 4, "service_classes.gold.priority", "integer"),
     "another version": ("partywall_guard: 1", "partywall_guard: 2", 1, "partywall_guard", "does not fit"),
     "ports without a protocol": ("protocol: udp, ", "", 20, "vifs.vm2.flows.voice.ports", "any protocol"),
     "ports backwards": ("5000-5100", "5100-5000", 20, "vifs.vm2.flows.voice.ports", "no range of ports"),
@@ -96,4 +99,83 @@ BAD: dict[str, tuple[str, str, int | None, str, str]] = {
         "if_daemon_dies",
         "'guarantees' or 'keep'",
     ),
+    "a goal in delay without a link to watch": (
+        "link: {interface: eth0, capacity: 1Gbit/s}\nservice_classes: {gold: 2, silver: 1}",
+        "link: {capacity: 1Gbit/s}\nservice_classes: {gold: {priority: 2, delay: 2ms}, silver: 1}",
+        4,
+        "service_classes.gold",
+        "needs the link's interface",
+    ),
+    "a goal without a unit": (
+        "{gold: 2, silver: 1}",
+        "{gold: {priority: 2, delay: 2}, silver: 1}",
+        4,
+        "service_classes.gold.delay",
+        "is not a duration",
+    ),
+    "a service class without a priority": (
+        "{gold: 2, silver: 1}",
+        "{gold: {delay: 2ms}, silver: 1}",
+        4,
+        "service_classes.gold.priority",
+        "is missing",
+    ),
+    "a misspelt goal": (
+        "{gold: 2, silver: 1}",
+        "{gold: {priority: 2, dely: 2ms}, silver: 1}",
+        4,
+        "service_classes.gold.dely",
+        "did you mean delay?",
+    ),
+    "packets promised of nobody knows how many": (
+        "packets: 20k/s",
+        "packets_guarantee: 5k/s",
+        12,
+        "vifs.vm1.send.packets_guarantee",
+        "only of what the link is said to carry",
+    ),
+    "packets promised above their ceiling": (
+        "packets: 20k/s",
+        "packets: 20k/s, packets_guarantee: 30k/s",
+        12,
+        "vifs.vm1.send.packets_guarantee",
+        "the guarantee 30 kp/s is above its ceiling, 20 kp/s",
+    ),
+    "more packets promised than there are": (
+        "capacity: 1Gbit/s}",
+        "capacity: 1Gbit/s, packets: 4k/s}",
+        3,
+        "link.packets",
+        "vm1 5 kp/s = 5 kp/s on 4 kp/s",
+    ),
+    "a sandbox in a namespace": (
+        "namespace: blue",
+        "namespace: blue\n    sandbox: web",
+        16,
+        "vifs.vm2.sandbox",
+        "both sandbox and namespace",
+    ),
+    "a domain in a sandbox": (
+        "    interface: vnet1\n",
+        "    domain: web\n    sandbox: web\n",
+        24,
+        "vifs.vm3.sandbox",
+        "found without a sandbox",
+    ),
+    "a flow class received with a guarantee nobody gave": (
+        "bulk: {dscp: 8,",
+        "bulk: {way: receive, guarantee: 5Mbit/s, dscp: 8,",
+        19,
+        "vifs.vm2.flows",
+        "more than the vif's own",
+    ),
+    "a way that is none": ("bulk: {dscp: 8,", "bulk: {way: out, dscp: 8,", 21, "vifs.vm2.flows.bulk.way", "receive"),
+    "an interface name no kernel takes": (
+        "interface: eth0, capacity",
+        "interface: an-interface-of-mine, capacity",
+        3,
+        "link.interface",
+        "at most 15",
+    ),
+    "a hold longer than a second": ("name: edge", "name: edge\nhold: 5s", 3, "hold", "less than or equal to"),
 }

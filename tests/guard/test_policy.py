@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from policy_corpus import BAD, GOOD
+from policy_corpus import ALSO, BAD, GOOD
 
 from partywall import guard, units
 from partywall.errors import UsageError
@@ -23,9 +24,10 @@ PLACES = {
 @pytest.mark.parametrize("name", BAD)
 def test_a_wrong_policy_is_told_with_line_key_and_remedy(name: str) -> None:
     old, new, line, key, words = BAD[name]
-    assert old in GOOD
+    good = GOOD.replace(*ALSO[name]) if name in ALSO else GOOD
+    assert old in good
     with pytest.raises(UsageError) as raised:
-        guard.loads(GOOD.replace(old, new), "p.yaml")
+        guard.loads(good.replace(old, new), "p.yaml")
     found = [p for p in raised.value.problems if p.key == key and words in str(p)]
     assert found, str(raised.value)
     assert line is None or found[0].line == line
@@ -59,8 +61,64 @@ def test_the_flat_form_names_everything_by_number() -> None:
     assert guarantees == [150_000_000, 690_000_000, 10_000_000, 0, 0, 150_000_000]
     totals = [(total["name"], total["ceiling_bps"], total["ceiling_pps"]) for total in start["totals"]]
     assert totals == [("acme", 400_000_000, 80_000), ("vm2", 900_000_000, None)]
-    assert [leaf["total"] for leaf in start["leaves"]] == [0, 1, 1, 1, None, 0]
+    assert [leaf["totals"] for leaf in start["leaves"]] == [[0], [1], [1], [1], [], [0]]
     assert start["fallback_after_ns"] == 1_000_000_000
+
+
+def test_flow_classes_share_their_vifs_limits_and_their_tenants() -> None:
+    mine = GOOD.replace("service_class: gold\n", "service_class: gold\n    tenant: acme\n")
+    policy = guard.loads(mine.replace("ceiling: 400Mbit/s", "ceiling: 1Gbit/s"))
+    start = flatten(policy, PLACES).start
+    assert [total["name"] for total in start["totals"]] == ["acme", "vm2"]
+    assert [leaf["totals"] for leaf in start["leaves"]] == [[0], [1, 0], [1, 0], [1, 0], [], [0]]
+
+
+def test_flow_classes_of_what_is_received_are_hooked_on_the_way_in() -> None:
+    policy = guard.loads(GOOD.replace("bulk: {dscp: 8,", "bulk: {way: receive, dscp: 8,"))
+    start = flatten(policy, PLACES).start
+    names = [leaf["name"] for leaf in start["leaves"]]
+    assert names == ["vm1", "vm2", "vm2:voice", "vm2 (receives)", "vm2 (receives):bulk", "vm3"]
+    inward = start["hooks"][2]
+    assert (inward["direction"], inward["leaf"], inward["rules"][0]["leaf"]) == ("ingress", 3, 4)
+    assert [leaf["pool"] for leaf in start["leaves"]] == [0, 0, 0, 1, 1, 0]
+    assert start["totals"][-1]["ceiling_bps"] == 500_000_000
+
+
+def test_a_goal_in_delay_is_of_all_that_its_service_class_sends_and_bounds_what_may_wait() -> None:
+    policy = guard.loads(GOOD.replace("{gold: 2,", "{gold: {priority: 2, delay: 2ms},"))
+    start = flatten(policy, PLACES, link=Found("eth1", None, False)).start
+    assert start["pools"][0]["link"] == {"namespace": None, "interface": "eth1"}
+    assert start["goals"] == [
+        {"name": "gold", "pool": 0, "delay_ns": 2_000_000, "jitter_ns": None, "leaves": [1, 2, 3]}
+    ]
+    assert [leaf["hold_ns"] for leaf in start["leaves"]][:3] == [20_000_000, 1_000_000, 1_000_000]
+
+
+def test_promised_packets_are_divided_among_a_vif_and_its_flow_classes() -> None:
+    more = GOOD.replace("capacity: 1Gbit/s", "capacity: 1Gbit/s, packets: 100k/s")
+    more = more.replace("guarantee: 700Mbit/s,", "guarantee: 700Mbit/s, packets_guarantee: 50k/s,")
+    start = flatten(guard.loads(more.replace("guarantee: 10Mbit/s", "packets_guarantee: 10k/s")), PLACES).start
+    assert [leaf["guarantee_pps"] for leaf in start["leaves"]] == [0, 40_000, 10_000, 0, 0, 0]
+    assert start["pools"][0]["capacity_pps"] == 100_000
+
+
+def test_a_vif_is_found_by_the_sandbox_of_a_run_that_is_going_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path))
+    policy = guard.loads(GOOD.replace("namespace: blue", "sandbox: web"))
+    with pytest.raises(UsageError, match=r"vifs\.vm2: no run has a container called 'web' now"):
+        guard.resolve(policy)
+    for run in ("run-a", "run-b"):
+        bundle = tmp_path / run / "bundles" / "web"
+        bundle.mkdir(parents=True)
+        (bundle / "pid").write_text(f"{os.getpid()}\n")
+        if run == "run-a":
+            assert guard.resolve(policy)["vm2"] == Found("eth0", f"/proc/{os.getpid()}/ns/net", True)
+    with pytest.raises(UsageError, match="several runs have a sandbox 'web': run-a, run-b"):
+        guard.resolve(policy)
+    named = guard.loads(GOOD.replace("namespace: blue", "sandbox: run-b/web"))
+    assert guard.resolve(named)["vm2"].inside
 
 
 def test_a_policy_that_keeps_the_last_rates_never_falls_back() -> None:

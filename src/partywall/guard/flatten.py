@@ -39,7 +39,9 @@ class _Lists:
         return len(self.leaves) - 1
 
 
-def flatten(policy: Policy, found: Mapping[str, Found], report_ns: int = 1_000_000_000, link: Found | None = None) -> Flat:
+def flatten(
+    policy: Policy, found: Mapping[str, Found], report_ns: int = 1_000_000_000, link: Found | None = None
+) -> Flat:
     """The flat form. Pool 0 is what is sent, pool 1 what is received. link: where the link's own interface is."""
     lists = _Lists()
     tenants = {name: _total(lists, name, total.ceiling, total.packets) for name, total in policy.tenants.items()}

@@ -153,7 +153,8 @@ class Lab:
         return f"10.9.{3 if counted else 2}.{self.names.index(name) + 1}"
 
     def _counters(self) -> dict[str, tuple[int, int]]:
-        assert self.holder
+        if self.holder is None:
+            return {}
         found = {}
         for line in Path(f"/proc/{self.holder.pid}/net/dev").read_text().splitlines()[2:]:
             port, _, rest = line.partition(":")

@@ -70,7 +70,9 @@ def _sandbox(name: str) -> str:
     files = sorted(state_root().glob(f"{run or '*'}/bundles/{own}/pid"))
     alive = {file.parts[-4]: pid for file in files if (pid := file.read_text().strip()) and Path("/proc", pid).exists()}
     if not alive:
-        remedy = "a sandbox lives while its run does, and must have backend: container; 'partywall guard run' comes after"
+        remedy = (
+            "a sandbox lives while its run does, and must have backend: container; 'partywall guard run' comes after"
+        )
         raise UsageError(Problem(f"no run has a container called {own!r} now", remedy))
     if len(alive) > 1:
         raise UsageError(Problem(f"several runs have a sandbox {own!r}: {', '.join(alive)}", f"write RUN/{own}"))

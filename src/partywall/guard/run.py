@@ -25,8 +25,10 @@ _REPORTS_MAX = 4096
 
 @dataclass(frozen=True)
 class Report:
-    """What happened since the last one. rows and pools: as the agent sent them, by leaf and direction; notes: (about
-    which leaf or service class, kind, text)."""
+    """What happened since the last one.
+
+    rows and pools: as the agent sent them, by leaf and direction; notes: (which leaf or service class, kind, text).
+    """
 
     from_ns: int
     at_ns: int

@@ -92,7 +92,7 @@ class Link(Frozen):
 class ServiceClass(Frozen):
     """A group of vifs with a priority, and what delay they are to have."""
 
-    priority: int = Field(ge=0, le=1000, description="higher is served first")
+    priority: int = Field(strict=True, ge=0, le=1000, description="higher is served first")
     delay: DurationNs | None = Field(
         None, gt=0, description="longest mean wait in queues, e.g. 2ms: for its sake others are lent less"
     )
@@ -100,8 +100,8 @@ class ServiceClass(Frozen):
 
 
 def _service_class(value: object) -> object:
-    """A bare number is a priority."""
-    return {"priority": value} if isinstance(value, int) and not isinstance(value, bool) else value
+    """A bare value is a priority."""
+    return value if isinstance(value, dict | ServiceClass) else {"priority": value}
 
 
 class Policy(Frozen):

@@ -24,7 +24,7 @@ from partywall.scenario.decode import BYTES_MAX, Document, Path, decode, key_tex
 from partywall.scenario.explain import Mistake, did_you_mean
 from partywall.scenario.form import follows, problem, validate
 
-OTHERS = (papers.SUFFIX, ".study.yaml")
+OTHERS = (papers.SUFFIX, ".study.yaml", "papers/dba-vm.yaml")
 """What stands beside scenarios and is none: published numbers, and studies that are not carried out in slots."""
 
 # Put in place of required keys that are wrong, so that the rest can be checked; a wrong scenario is never given out.
@@ -66,6 +66,11 @@ def names() -> tuple[str, ...]:
     found += [f"papers/{entry.name}" for entry in folder.joinpath("papers").iterdir()]
     own = [name for name in found if name.endswith(".yaml") and not name.endswith(OTHERS)]
     return tuple(sorted(name.removesuffix(".yaml") for name in own))
+
+
+def find_study(name: str) -> FilePath:
+    """The file of a study that ships beside the scenarios and is none: of the guard's."""
+    return FilePath(str(resources.files("partywall").joinpath("scenarios", "papers", f"{name}.yaml")))
 
 
 def find(name_or_path: str) -> FilePath:

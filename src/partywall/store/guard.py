@@ -1,6 +1,7 @@
 """What a guard saw, as a time series on disk: one JSON line a report while it runs, Parquet when it ends.
 
-A kill loses at most the report in flight; the lines can be read as they are.
+A study of bandwidth promises is kept in the same way, a line a slot. A kill loses at most the report in
+flight; the lines can be read as they are.
 """
 
 from __future__ import annotations
@@ -17,35 +18,84 @@ from partywall.errors import Problem, UsageError
 
 LINES = "guard.jsonl"
 SERIES = "guard.parquet"
+POLICY = "policy.yaml"
+STUDY, SLOTS = "study.yaml", "slots.jsonl"
 
 
 class GuardLog:
     """A folder being written."""
 
     def __init__(self, folder: Path, policy: str) -> None:
-        try:
-            folder.mkdir(parents=True)
-        except OSError as error:
-            why = "is there already" if isinstance(error, FileExistsError) else str(error.strerror)
-            raise UsageError(Problem(f"{folder}: {why}", "give a folder that is not there yet", key="--out")) from None
-        (folder / "policy.yaml").write_text(policy)
+        _make(folder)
+        (folder / POLICY).write_text(policy)
         self.folder = folder
         self._lines: IO[str] = (folder / LINES).open("a")
 
-    def add(self, from_ns: int, at_ns: int, rows: Mapping[str, Mapping[str, Any]], notes: object) -> None:
+    def add(self, from_ns: int, at_ns: int, rows: Rows, pools: Rows, notes: object) -> None:
         """Writes one report, and sees that it is on its way to the disk."""
-        self._lines.write(json.dumps({"from_ns": from_ns, "at_ns": at_ns, "rows": rows, "notes": notes}) + "\n")
+        content = {"from_ns": from_ns, "at_ns": at_ns, "rows": rows, "pools": pools, "notes": notes}
+        self._lines.write(json.dumps(content) + "\n")
         self._lines.flush()
 
     def close(self) -> None:
         """Writes the Parquet file: one row a vif and report."""
         self._lines.close()
-        found = [json.loads(line) for line in (self.folder / LINES).read_text().splitlines()]
-        times = ("from_ns", "at_ns")
         rows = [
-            {**{key: report[key] for key in times}, "vif": vif, **row}
-            for report in found
+            {"from_ns": report["from_ns"], "at_ns": report["at_ns"], "vif": vif, **row}
+            for report in reports(self.folder)
             for vif, row in report["rows"].items()
         ]
         if rows:
             pq.write_table(pa.Table.from_pylist(rows), self.folder / SERIES)
+
+
+def reports(folder: Path) -> list[dict[str, Any]]:
+    """The reports in a folder, in order; one that was being written when the guard was killed is left out."""
+    return _lines(folder / LINES)
+
+
+def holds_series(folder: Path) -> bool:
+    """Whether a folder is a guard's time series."""
+    return (folder / LINES).is_file()
+
+
+class StudyLog:
+    """A study being measured: its file as it stands, and one line a slot."""
+
+    def __init__(self, folder: Path, study: str) -> None:
+        _make(folder)
+        (folder / STUDY).write_text(study)
+        self.folder = folder
+
+    def add(self, slot: str) -> None:
+        """Writes one slot, given as JSON."""
+        with (self.folder / SLOTS).open("a") as file:
+            file.write(slot + "\n")
+
+
+def study(folder: Path) -> tuple[str, list[dict[str, Any]]]:
+    """The study's file and its slots."""
+    return (folder / STUDY).read_text(), _lines(folder / SLOTS)
+
+
+def holds_study(folder: Path) -> bool:
+    """Whether a folder is a study's."""
+    return (folder / STUDY).is_file()
+
+
+Rows = Mapping[str, Mapping[str, Any]]
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        why = "is there already" if isinstance(error, FileExistsError) else str(error.strerror)
+        raise UsageError(Problem(f"{folder}: {why}", "give a folder that is not there yet", key="--out")) from None
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    """JSON lines; a last one that was cut off is left out."""
+    text = file.read_text() if file.is_file() else ""
+    whole = text[: text.rfind("\n") + 1]
+    return [json.loads(line) for line in whole.splitlines()]

@@ -70,8 +70,7 @@ fn pour(left: u64, class: &[usize], target: impl Fn(usize) -> u64, grants: &mut 
     }
     let all = class.iter().map(|&at| Thirsty { at, has: grants[at], target: target(at) });
     let thirsty: Vec<Thirsty> = all.filter(|one| one.target > one.has).collect();
-    let raised =
-        |level: u64| -> u128 { thirsty.iter().map(|one| u128::from(level.min(one.target).saturating_sub(one.has))).sum() };
+    let raised = |level: u64| -> u128 { thirsty.iter().map(|one| u128::from(level.min(one.target).saturating_sub(one.has))).sum() };
     // Everybody reaches his target at the highest one.
     let (mut afforded, mut too_high) = match thirsty.iter().map(|one| one.target).max() {
         None => return 0,
@@ -91,7 +90,9 @@ fn pour(left: u64, class: &[usize], target: impl Fn(usize) -> u64, grants: &mut 
     // The next whole level would cost more than is left: its units go one each, in order.
     let short = thirsty.iter().filter(|one| one.has <= afforded && one.target > afforded);
     let takers: Vec<&Thirsty> = short.take((left - used) as usize).collect();
-    takers.iter().for_each(|one| grants[one.at] += 1);
+    for one in &takers {
+        grants[one.at] += 1;
+    }
     used + takers.len() as u64
 }
 

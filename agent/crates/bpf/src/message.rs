@@ -10,6 +10,8 @@ use rustix::net::{bind, recv, send, socket_with, AddressFamily, RecvFlags, SendF
 
 pub(crate) const REQUEST: u16 = 0x1;
 pub(crate) const ACK: u16 = 0x4;
+/// Answer who asked, and not only who listens.
+pub(crate) const ECHO: u16 = 0x8;
 pub(crate) const REPLACE: u16 = 0x100;
 pub(crate) const EXCLUSIVE: u16 = 0x200;
 pub(crate) const CREATE: u16 = 0x400;

@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::message::{attribute, attributes, text, u16_at, u32_at, u64_at, Message, Socket, ACK, CREATE, DUMP, EXCLUSIVE, REPLACE};
+use crate::message::{attribute, attributes, text, u16_at, u32_at, u64_at, Message, Socket, ACK, CREATE, DUMP, ECHO, EXCLUSIVE, REPLACE};
 use crate::{Namespace, NAME_PREFIX};
 
 const NEW_QDISC: u16 = 36;
@@ -284,7 +284,7 @@ impl Network {
     /// # Errors
     /// What the kernel says: `ENODEV` if the interface is gone.
     pub fn backlog(&self, index: u32) -> io::Result<Option<Backlog>> {
-        match self.0.ask(Message::new(GET_QDISC, ACK, &tcmsg(index, 0, ROOT, 0))) {
+        match self.0.ask(Message::new(GET_QDISC, ACK | ECHO, &tcmsg(index, 0, ROOT, 0))) {
             Ok(bodies) => Ok(bodies.first().and_then(|body| backlog(body))),
             // `noqueue` is nothing that could be asked for.
             Err(error) if [Some(2), Some(22)].contains(&error.raw_os_error()) => Ok(None),

@@ -58,7 +58,9 @@ mod tests {
     #[test]
     fn means_are_of_what_came_since_they_were_last_taken() {
         let mut waits = Waits::default();
-        [10, 30, 20].into_iter().for_each(|wait| waits.add(wait));
+        for wait in [10, 30, 20] {
+            waits.add(wait);
+        }
         assert_eq!(waits.take(), Some(Wait { delay_ns: 20, jitter_ns: 15 }));
         assert_eq!(waits.take(), None);
         waits.add(60);
@@ -71,7 +73,9 @@ mod tests {
         let mut waits = Waits::default();
         assert_eq!(waits.running(), None);
         waits.add(8000);
-        (0..40).for_each(|_| waits.add(1000));
+        for _ in 0..40 {
+            waits.add(1000);
+        }
         assert!((900..1200).contains(&waits.running().unwrap().delay_ns), "{waits:?}");
     }
 }

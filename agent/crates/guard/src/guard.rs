@@ -11,13 +11,17 @@ use partywall_wire::{GuardExcess, GuardFinding, GuardGoal, GuardNote, GuardPoolR
 use crate::check::{judge, Allowed, Judgement, Reading};
 use crate::delay::{Wait, Waits};
 use crate::error::GuardError;
-use crate::place::{remove, Link, Look, Networks, Place};
+use crate::place::{remove, Link, Look, Networks, Pace, Place};
 use crate::plane::{Counters, Hold, Plane};
 use crate::round::Rounds;
 
 const LEAVES_MAX: usize = 65_000;
 /// Queues of vifs looked at in one round; thousands take turns. Those with a goal are looked at in each.
 const LOOKED_AT: usize = 32;
+/// Queues put in one round, for each takes the kernel a moment.
+const PUT_AT_ONCE: usize = 16;
+/// How long nothing must come before a queue is taken away.
+const IDLE_NS: Nanos = 10_000_000_000;
 
 /// What happened since the last report.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,11 +83,8 @@ impl Guard {
     pub fn start(start: &GuardStart) -> Result<Self, GuardError> {
         checked(start)?;
         let mut networks = Networks::default();
-        let mut places = start
-            .hooks
-            .iter()
-            .map(|hook| Place::find(&mut networks, hook, &start.leaves[hook.leaf]))
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut places =
+            start.hooks.iter().map(|hook| Place::find(&mut networks, hook, &start.leaves[hook.leaf])).collect::<Result<Vec<_>, _>>()?;
         let links = links(start, &mut networks)?;
         let plane = Plane::load(start.leaves.len())?;
         let mut rounds = Rounds::new(start, clock::now());
@@ -155,17 +156,8 @@ fn prepare(start: &GuardStart, plane: &Plane, rounds: &mut Rounds, places: &[Pla
     }
     for (at, place) in places.iter().enumerate() {
         plane.rules(start.hooks[at].leaf, &start.hooks[at].rules)?;
-        if place.excess == GuardExcess::Held {
-            let alone = start.hooks[at].rules.is_empty();
-            for leaf in leaves_of(start, at) {
-                let hold_ns = start.leaves[leaf].hold_ns;
-                // A queue shared by flow classes is emptied at the rate of all of them: it stops TCP, which watches what of it
-                // waits, but would let datagrams of one class pass by the rate of another.
-                plane.hold(leaf, Hold { tcp_ns: hold_ns, others_ns: if alone { hold_ns } else { 0 } });
-                if alone {
-                    rounds.held(leaf);
-                }
-            }
+        if place.has_queue() {
+            hold(start, plane, rounds, at, true);
         }
     }
     plane.beat(clock::now());
@@ -180,15 +172,31 @@ fn leaves_of(start: &GuardStart, hook: usize) -> impl Iterator<Item = usize> + '
 
 fn put_all(start: &GuardStart, plane: &Plane, rounds: &Rounds, places: &mut [Place]) -> Result<(), GuardError> {
     for (at, place) in places.iter_mut().enumerate() {
-        place.pace(paced(start, rounds, at))?;
+        if place.has_queue() {
+            place.pace(paced(start, rounds, at))?;
+        }
         place.put(plane)?;
     }
     Ok(())
 }
 
-/// The rate of the queue behind hook `at`.
-fn paced(start: &GuardStart, rounds: &Rounds, at: usize) -> u64 {
-    leaves_of(start, at).map(|leaf| rounds.pace_bps(leaf)).sum()
+/// Lets packets of hook `at` run ahead of their rates if there is a queue behind it.
+fn hold(start: &GuardStart, plane: &Plane, rounds: &mut Rounds, at: usize, queue: bool) {
+    // A queue shared by flow classes is emptied at the rate of all of them: it stops TCP, which watches what of it waits, but
+    // would let datagrams of one class pass by the rate of another.
+    let alone = start.hooks[at].rules.is_empty();
+    for leaf in leaves_of(start, at) {
+        rounds.queued(leaf, queue && alone);
+        let hold_ns = start.leaves[leaf].hold_ns;
+        let ahead = |may: bool| if may { hold_ns } else { 0 };
+        plane.hold(leaf, Hold { tcp_ns: ahead(queue), others_ns: ahead(rounds.waits(leaf)) });
+    }
+}
+
+/// What the queue behind hook `at` lets pass.
+fn paced(start: &GuardStart, rounds: &Rounds, at: usize) -> Pace {
+    let sum = |of: &dyn Fn(usize) -> u64| leaves_of(start, at).map(of).sum();
+    Pace { bps: sum(&|leaf| rounds.pace_bps(leaf)), strict: leaves_of(start, at).any(|leaf| rounds.holds_back(leaf)) }
 }
 
 /// Which places have a goal, whose queues are looked at in each round.
@@ -266,10 +274,28 @@ impl Daemon {
         self.round_ns_max = self.round_ns_max.max(clock::now() - now);
         self.measure_waits();
         self.follow_goals();
+        self.tend_queues();
+    }
+
+    /// A queue costs every packet something, so it is there only where packets wait: it is put there when a vif comes to its
+    /// limits, and goes when nothing was sent for a while.
+    fn tend_queues(&mut self) {
+        let patience = u32::try_from(IDLE_NS / self.start.period_ns).unwrap_or(u32::MAX).max(1);
+        let mut put = 0;
         for at in 0..self.places.len() {
-            let bps = paced(&self.start, &self.rounds, at);
-            // A queue that can't be changed shows at the next look, with what is wrong.
-            let _ = self.places[at].pace(bps);
+            if self.places[at].excess != GuardExcess::Held {
+                continue;
+            }
+            let had = self.places[at].has_queue();
+            let wanted = had || leaves_of(&self.start, at).any(|leaf| self.rounds.wants_queue(leaf));
+            if wanted && (had || put < PUT_AT_ONCE) {
+                put += usize::from(!had);
+                // A queue that can't be changed shows at the next look, with what is wrong.
+                let _ = self.places[at].pace(paced(&self.start, &self.rounds, at));
+                let idle = leaves_of(&self.start, at).all(|leaf| self.rounds.is_idle(leaf));
+                self.places[at].unqueue_if_idle(idle, patience);
+                hold(&self.start, &self.plane, &mut self.rounds, at, self.places[at].has_queue());
+            }
         }
     }
 
@@ -280,6 +306,11 @@ impl Daemon {
         for at in places {
             if let Some(wait) = self.places[at].wait_ns() {
                 self.waits[at].add(wait);
+                let hook = &self.start.hooks[at];
+                // What waits in a queue of several flow classes says nothing of one of them.
+                if hook.rules.is_empty() {
+                    self.plane.settle(hook.leaf, clock::now() + wait, self.start.leaves[hook.leaf].hold_ns);
+                }
             }
         }
         for (link, waits) in self.links.iter_mut().zip(&mut self.link_waits) {

@@ -18,6 +18,7 @@ const NAME: &str = "guard";
 const PRIORITY: u16 = 20;
 /// Large enough for a frame of any common size.
 const BURST_LEAST: u64 = 16 << 10;
+const STRICT_BURST_NS: Nanos = 2_000_000;
 /// Room for a large segmented packet and one more.
 const LIMIT_LEAST: u64 = 128 << 10;
 
@@ -28,9 +29,24 @@ pub(crate) struct Place {
     shown: String,
     interface: String,
     pub excess: GuardExcess,
-    queued: u64,
+    queued: Option<Pace>,
     burst_ns: Nanos,
     hold_ns: Nanos,
+    idle_rounds: u32,
+}
+
+/// What a queue lets pass. strict: it is to hold back its senders, else only to be in nobody's way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pace {
+    pub bps: u64,
+    pub strict: bool,
+}
+
+impl Pace {
+    /// Small changes are not worth a call, and a queue that is changed lets a burst pass.
+    fn is_near(self, other: Self) -> bool {
+        self.strict == other.strict && self.bps.abs_diff(other.bps) <= other.bps / 500
+    }
 }
 
 /// What a look at a place found.
@@ -97,7 +113,12 @@ impl Place {
     pub fn find(networks: &mut Networks, hook: &GuardHook, leaf: &GuardLeaf) -> Result<Self, GuardError> {
         let network = networks.of(hook)?;
         let index = network.index(&hook.interface).map_err(GuardError::kernel(shown(hook)))?;
-        let excess = if holdable(&network, index, hook)? { GuardExcess::Held } else { GuardExcess::Dropped };
+        let root = network.root(index).map_err(GuardError::kernel(shown(hook)))?;
+        // A queue is for the way out, and never in somebody else's place.
+        let holdable = hook.hold && hook.direction == GuardDirection::Egress && !matches!(root, Root::Foreign(_));
+        let excess = if holdable { GuardExcess::Held } else { GuardExcess::Dropped };
+        // An earlier guard's: it goes on without a gap.
+        let queued = (holdable && root == Root::Ours).then_some(Pace { bps: 0, strict: true });
         let direction = direction(hook.direction);
         let hooked = Hook { name: format!("{NAME_PREFIX}{NAME}"), direction, priority: PRIORITY, number: number(hook.leaf) };
         let (burst_ns, hold_ns) = (leaf.burst_ns, leaf.hold_ns);
@@ -108,9 +129,10 @@ impl Place {
             shown: shown(hook),
             interface: hook.interface.clone(),
             excess,
-            queued: 0,
+            queued,
             burst_ns,
             hold_ns,
+            idle_rounds: 0,
         })
     }
 
@@ -119,14 +141,26 @@ impl Place {
         self.network.hook(self.index, &self.hook, plane.program()).map_err(GuardError::kernel(&self.shown))
     }
 
-    /// Gives the queue the rate of what passes the hook. Small changes are not worth a call.
-    pub fn pace(&mut self, bps: u64) -> Result<(), GuardError> {
-        if self.excess != GuardExcess::Held || bps.abs_diff(self.queued) <= self.queued / 500 {
-            return Ok(());
+    /// Whether a queue of ours stands behind the hook.
+    pub fn has_queue(&self) -> bool {
+        self.queued.is_some()
+    }
+
+    /// Puts a queue there, or gives the one that is there another rate.
+    pub fn pace(&mut self, pace: Pace) -> Result<(), GuardError> {
+        if self.excess == GuardExcess::Held && !self.queued.is_some_and(|queued| pace.is_near(queued)) {
+            self.network.queue(self.index, &queue(pace, self.burst_ns, self.hold_ns)).map_err(GuardError::kernel(&self.shown))?;
+            self.queued = Some(pace);
         }
-        self.network.queue(self.index, &queue(bps, self.burst_ns, self.hold_ns)).map_err(GuardError::kernel(&self.shown))?;
-        self.queued = bps;
         Ok(())
+    }
+
+    /// Takes the queue away if nothing came for so many rounds: what it holds would go with it.
+    pub fn unqueue_if_idle(&mut self, idle: bool, rounds: u32) {
+        self.idle_rounds = if idle { self.idle_rounds.saturating_add(1) } else { 0 };
+        if self.has_queue() && self.idle_rounds >= rounds && self.network.unqueue(self.index).is_ok() {
+            self.queued = None;
+        }
     }
 
     /// Looks whether all is there, and puts back what is not.
@@ -137,15 +171,12 @@ impl Place {
         self.index = index;
         let filters = self.network.filters(index).map_err(GuardError::kernel(&self.shown))?;
         let hooked = filters.iter().any(|filter| filter.hook == self.hook && filter.program == plane.id());
-        let queued = self.excess != GuardExcess::Held
-            || self.queued == 0
-            || self.network.root(index).map_err(GuardError::kernel(&self.shown))? == Root::Ours;
+        let queued = !self.has_queue() || self.network.root(index).map_err(GuardError::kernel(&self.shown))? == Root::Ours;
         if !hooked {
             self.put(plane)?;
         }
-        if !queued || moved {
-            let bps = std::mem::take(&mut self.queued);
-            self.pace(bps)?;
+        if let Some(pace) = self.queued.take_if(|_| !queued || moved) {
+            self.pace(pace)?;
         }
         Ok(match (moved, hooked && queued) {
             (true, _) => Look::Moved,
@@ -156,11 +187,9 @@ impl Place {
 
     /// How long what comes now will wait in the queue behind the hook; none without one.
     pub fn wait_ns(&self) -> Option<Nanos> {
-        if self.excess != GuardExcess::Held || self.queued == 0 {
-            return None;
-        }
+        let Pace { bps, .. } = self.queued?;
         let Backlog { bytes, .. } = self.network.backlog(self.index).ok()??;
-        Some((u128::from(bytes) * 8_000_000_000 / u128::from(self.queued)) as Nanos)
+        Some((u128::from(bytes) * 8_000_000_000 / u128::from(bps.max(1))) as Nanos)
     }
 
     /// Bytes the interface itself counted on the way of the hook.
@@ -206,20 +235,12 @@ fn take_away(network: &Network, index: u32, hook: &GuardHook, removed: &mut Vec<
     network.tidy(index)
 }
 
-/// A queue is for the way out, and never in somebody else's place.
-fn holdable(network: &Network, index: u32, hook: &GuardHook) -> Result<bool, GuardError> {
-    if !hook.hold || hook.direction != GuardDirection::Egress {
-        return Ok(false);
-    }
-    let root = network.root(index).map_err(GuardError::kernel(shown(hook)))?;
-    Ok(!matches!(root, Root::Foreign(_)))
-}
-
-/// A little below what the hook lets pass, so that the queue and not the hook is what holds a sender back. The burst is the
-/// hook's: a sender that was kept from its CPU for a moment catches up.
-fn queue(bps: u64, burst_ns: Nanos, hold_ns: Nanos) -> Queue {
-    let bytes_per_second = (bps / 8 - bps / 8 / 5000).max(1000);
+/// The burst of a queue that only is in nobody's way is the hook's. One that holds senders back has little: what waits in it
+/// bridges the moments in which they have no CPU, and each change of rate lets a burst pass.
+fn queue(pace: Pace, burst_ns: Nanos, hold_ns: Nanos) -> Queue {
+    let bytes_per_second = (pace.bps / 8).max(1000);
     let during = |ns: Nanos| (u128::from(bytes_per_second) * u128::from(ns) / 1_000_000_000) as u64;
+    let burst_ns = if pace.strict { burst_ns.min(STRICT_BURST_NS) } else { burst_ns };
     Queue {
         bytes_per_second,
         burst_bytes: during(burst_ns).clamp(BURST_LEAST, 1 << 31) as u32,

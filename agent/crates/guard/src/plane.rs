@@ -148,6 +148,17 @@ impl Plane {
         self.write(leaf, HOLD, &[hold.tcp_ns << TIME_SHIFT, hold.others_ns << TIME_SHIFT]);
     }
 
+    /// A queue let more pass than the hook had counted on, as it does when its rate is changed: what came then counts as gone, so
+    /// that packets wait where there is room and are not dropped for it. `free_at` is when the queue will be empty. Only of
+    /// bytes: these the queue limits itself.
+    pub fn settle(&self, leaf: usize, free_at: Nanos, hold_ns: Nanos) {
+        let byte_due = (leaf + 1) * STATE_WORDS;
+        // A packet in between is counted on the old word or on the new one: at worst one passes uncounted.
+        if self.state.read(byte_due) > (free_at + hold_ns / 4) << TIME_SHIFT {
+            self.state.release(byte_due, free_at << TIME_SHIFT);
+        }
+    }
+
     /// Says which leaf a packet of hook `leaf` belongs to.
     ///
     /// # Errors

@@ -11,6 +11,10 @@ use crate::plane::{Counters, Grant, Plane};
 const TRICKLE_PART: u64 = 1000;
 const TRICKLE_BPS: u64 = 64_000;
 const TRICKLE_PPS: u64 = 50;
+/// Datagrams wait while a vif may send no more than so many packets a second: a queue wakes up for each packet it lets go,
+/// which beyond costs more than dropping does. Between the two it stays as it is.
+const WAITS_UP_TO_PPS: u64 = 25_000;
+const DROPS_FROM_PPS: u64 = 30_000;
 /// Taken for the size of packets while none was seen.
 const PACKET_BITS: u64 = 12_000;
 
@@ -21,7 +25,27 @@ struct Rates {
     passed_bps: u64,
     offered_pps: u64,
     passed_pps: u64,
+    /// Most of what passed.
+    tcp: bool,
+    /// Its sender slows down when it is held back.
     elastic: bool,
+}
+
+/// What is known of the queue behind a leaf's hook.
+#[derive(Clone, Copy, Debug, Default)]
+struct Queued {
+    there: bool,
+    /// Datagrams wait in it.
+    waits: bool,
+    tcp: bool,
+}
+
+impl Rates {
+    /// Whether more came than may pass, or nearly so.
+    fn limited(self, granted: Grant) -> bool {
+        let near = |offered: u64, granted: u64| offered > granted - granted / 16;
+        near(self.offered_bps, granted.bps) || granted.pps.is_some_and(|pps| near(self.offered_pps, pps))
+    }
 }
 
 /// What a leaf is taken to want of either.
@@ -61,10 +85,14 @@ pub struct Rounds {
     leaves: Vec<GuardLeaf>,
     pools: Vec<Pool>,
     totals: Vec<Total>,
+    /// What a vif can't use of its tenant's total is left to others only if the vif's own total is known by then.
+    narrow_first: Vec<usize>,
     before: Vec<Counters>,
     wants: Vec<Wants>,
     packet_bits: Vec<u64>,
-    held: Vec<bool>,
+    queued: Vec<Queued>,
+    limited: Vec<bool>,
+    idle: Vec<bool>,
     fallbacks: Vec<Grant>,
     grants: Vec<Grant>,
     at_ns: Nanos,
@@ -79,14 +107,19 @@ impl Rounds {
             leaves: start.leaves.clone(),
             pools: pools(&start.pools, &start.leaves),
             totals: totals(&start.totals, &start.leaves),
+            narrow_first: Vec::new(),
             before: vec![Counters::default(); count],
             wants: vec![Wants::default(); count],
             packet_bits: vec![PACKET_BITS; count],
-            held: vec![false; count],
+            queued: vec![Queued::default(); count],
+            limited: vec![false; count],
+            idle: vec![true; count],
             fallbacks: Vec::new(),
             grants: Vec::new(),
             at_ns: now,
         };
+        rounds.narrow_first = (0..rounds.totals.len()).collect();
+        rounds.narrow_first.sort_by_key(|&at| rounds.totals[at].members.len());
         rounds.fallbacks = rounds.fall_back();
         rounds.grants = rounds.decide(&vec![Rates::default(); count], &vec![EVERYTHING; count]);
         rounds
@@ -98,9 +131,41 @@ impl Rounds {
         &self.grants
     }
 
-    /// Says that a queue holds back what a leaf may not pass, so that its senders wait and offer no more than passes.
-    pub fn held(&mut self, leaf: usize) {
-        self.held[leaf] = true;
+    /// Says whether a queue stands behind a leaf's hook.
+    pub fn queued(&mut self, leaf: usize, there: bool) {
+        self.queued[leaf].there = there;
+        self.queued[leaf].waits = self.few_packets(leaf);
+    }
+
+    /// Whether a leaf is at its limits with packets that had better wait than be dropped: TCP's, which is about to be held
+    /// back, and datagrams that are few.
+    #[must_use]
+    pub fn wants_queue(&self, leaf: usize) -> bool {
+        self.queued[leaf].tcp || self.limited[leaf] && self.pass_bps(leaf) / self.packet_bits[leaf] <= WAITS_UP_TO_PPS
+    }
+
+    /// Whether nothing came in the last round.
+    #[must_use]
+    pub fn is_idle(&self, leaf: usize) -> bool {
+        self.idle[leaf]
+    }
+
+    /// Whether datagrams of a leaf wait in its queue now, or are dropped.
+    #[must_use]
+    pub fn waits(&self, leaf: usize) -> bool {
+        self.queued[leaf].waits
+    }
+
+    /// Whether the queue behind a leaf's hook is to hold back its senders.
+    #[must_use]
+    pub fn holds_back(&self, leaf: usize) -> bool {
+        self.queued[leaf].waits || self.queued[leaf].tcp
+    }
+
+    fn few_packets(&self, leaf: usize) -> bool {
+        let Queued { there, waits, .. } = self.queued[leaf];
+        let pps = self.pass_bps(leaf) / self.packet_bits[leaf];
+        there && pps <= if waits { DROPS_FROM_PPS } else { WAITS_UP_TO_PPS }
     }
 
     /// What a leaf is granted when nobody decides any more: its guarantee, and of packets its part of every limit it shares.
@@ -131,8 +196,20 @@ impl Rounds {
 
     /// The rate of a queue that holds back what a leaf may not pass: never below what it falls back to, for a queue can't fall
     /// back by itself when nobody decides any more. A limit of packets is made one of bits by the size they have now.
+    ///
+    /// A little below what the hook lets pass where the queue is to hold back its sender, else above it: a queue that holds
+    /// nothing wakes up for nothing.
     #[must_use]
     pub fn pace_bps(&self, leaf: usize) -> u64 {
+        let bps = self.pass_bps(leaf);
+        if self.holds_back(leaf) {
+            bps - bps / 5000
+        } else {
+            bps + bps / 64
+        }
+    }
+
+    fn pass_bps(&self, leaf: usize) -> u64 {
         let (granted, fallback) = (self.grants[leaf], self.fallback(leaf));
         let packets = granted.pps.map_or(u64::MAX, |pps| pps.saturating_mul(self.packet_bits[leaf]));
         granted.bps.max(fallback.bps).min(packets)
@@ -166,6 +243,15 @@ impl Rounds {
             }
         }
         self.grants = grants;
+        for (at, rates) in rates.iter().enumerate() {
+            let Queued { there, .. } = self.queued[at];
+            let limited = rates.limited(self.grants[at]);
+            // A queue is not worth its cost for the odd packet of TCP.
+            let tcp = rates.tcp && (there || rates.passed_bps > self.grants[at].bps / 4);
+            self.queued[at] = Queued { there, waits: self.few_packets(at), tcp };
+            self.limited[at] = limited;
+            self.idle[at] = rates.offered_pps == 0;
+        }
         decided - begun
     }
 
@@ -173,35 +259,36 @@ impl Rounds {
         // Exact enough, and much faster than whole numbers of twice the width.
         let a_second = 1e9 / elapsed as f64;
         let per_second = |count: u64| (count as f64 * a_second) as u64;
-        let one = |(at, (before, &held)): (usize, (&mut Counters, &bool))| {
+        let one = |(at, (before, queued)): (usize, (&mut Counters, &Queued))| {
             let now = plane.counters(at);
             let passed = now.passed_bytes - before.passed_bytes;
             let offered = passed + now.dropped_bytes - before.dropped_bytes;
             let passed_packets = now.passed_packets - before.passed_packets;
             let packets = passed_packets + now.dropped_packets - before.dropped_packets;
-            let elastic = held || now.tcp_bytes - before.tcp_bytes > passed / 2;
+            let tcp = now.tcp_bytes - before.tcp_bytes > passed / 2;
             *before = now;
             Rates {
                 offered_bps: per_second(offered * 8),
                 passed_bps: per_second(passed * 8),
                 offered_pps: per_second(packets),
                 passed_pps: per_second(passed_packets),
-                elastic,
+                tcp,
+                elastic: tcp || queued.waits,
             }
         };
-        self.before.iter_mut().zip(&self.held).enumerate().map(one).collect()
+        self.before.iter_mut().zip(&self.queued).enumerate().map(one).collect()
     }
 
     fn want(&mut self, at: usize, rates: Rates) -> Demand {
         if let Some(bits) = rates.offered_bps.checked_div(rates.offered_pps) {
             self.packet_bits[at] = bits.max(1);
         }
-        let Rates { offered_bps, passed_bps, offered_pps, passed_pps, elastic } = rates;
+        let Rates { offered_bps, passed_bps, offered_pps, passed_pps, elastic, .. } = rates;
         let granted = self.grants[at];
         let bps = self.wants[at].bps.update(Seen { offered: offered_bps, passed: passed_bps, granted: granted.bps, elastic });
-        let pps = granted.pps.map_or(offered_pps, |granted| {
-            self.wants[at].pps.update(Seen { offered: offered_pps, passed: passed_pps, granted, elastic })
-        });
+        let pps = granted
+            .pps
+            .map_or(offered_pps, |granted| self.wants[at].pps.update(Seen { offered: offered_pps, passed: passed_pps, granted, elastic }));
         Demand { bps, pps }
     }
 
@@ -209,9 +296,9 @@ impl Rounds {
     fn decide(&mut self, rates: &[Rates], wants: &[Demand]) -> Vec<Grant> {
         let packets = self.packets(rates, wants);
         let mut claims: Vec<Claim> = (0..self.leaves.len()).map(|at| self.claim(at, wants[at].bps, packets[at])).collect();
-        for total in &self.totals {
-            if let Some(ceiling) = total.ceiling_bps {
-                cap(ceiling, &total.members, &mut claims);
+        for &at in &self.narrow_first {
+            if let Some(ceiling) = self.totals[at].ceiling_bps {
+                cap(ceiling, &self.totals[at].members, &mut claims);
             }
         }
         let mut grants: Vec<Grant> =
@@ -274,10 +361,8 @@ fn pools(pools: &[GuardPool], leaves: &[GuardLeaf]) -> Vec<Pool> {
 }
 
 fn totals(totals: &[GuardTotal], leaves: &[GuardLeaf]) -> Vec<Total> {
-    let mut found: Vec<Total> = totals
-        .iter()
-        .map(|total| Total { ceiling_bps: total.ceiling_bps, ceiling_pps: total.ceiling_pps, members: Vec::new() })
-        .collect();
+    let mut found: Vec<Total> =
+        totals.iter().map(|total| Total { ceiling_bps: total.ceiling_bps, ceiling_pps: total.ceiling_pps, members: Vec::new() }).collect();
     for (leaf, of) in leaves.iter().enumerate() {
         of.totals.iter().for_each(|&at| found[at].members.push(leaf));
     }
@@ -331,7 +416,7 @@ mod tests {
     }
 
     fn offered(bps: u64, packet_bits: u64) -> Rates {
-        Rates { offered_bps: bps, passed_bps: bps, offered_pps: bps / packet_bits, passed_pps: bps / packet_bits, elastic: false }
+        Rates { offered_bps: bps, passed_bps: bps, offered_pps: bps / packet_bits, passed_pps: bps / packet_bits, ..Rates::default() }
     }
 
     fn granted(rounds: &mut Rounds, rates: &[Rates]) -> Vec<Grant> {
@@ -345,8 +430,7 @@ mod tests {
 
     #[test]
     fn before_anything_is_known_everybody_has_his_guarantee() {
-        let leaves =
-            vec![leaf("a", 1, 150_000_000, None, &[]), leaf("b", 2, 700_000_000, None, &[]), leaf("c", 1, 150_000_000, None, &[])];
+        let leaves = vec![leaf("a", 1, 150_000_000, None, &[]), leaf("b", 2, 700_000_000, None, &[]), leaf("c", 1, 150_000_000, None, &[])];
         let rounds = Rounds::new(&start(leaves, vec![]), 0);
         assert_eq!(rounds.grants().iter().map(|grant| grant.bps).collect::<Vec<_>>(), [150_000_000, 700_000_000, 150_000_000]);
     }
@@ -385,14 +469,14 @@ mod tests {
     fn a_flow_class_is_bound_by_its_vif_and_by_its_tenant() {
         // Two vifs of one tenant; the first has two flow classes.
         let leaves = vec![leaf("a:voice", 2, 0, None, &[1, 0]), leaf("a", 1, 0, None, &[1, 0]), leaf("b", 1, 0, None, &[0])];
-        let totals = vec![total("tenant", 500_000_000, 50_000), total("a", 200_000_000, 40_000)];
+        let totals = vec![total("tenant", 500_000_000, 500_000), total("a", 200_000_000, 400_000)];
         let mut rounds = Rounds::new(&start(leaves, totals), 0);
         let rates = [offered(50_000_000, 12_000), offered(900_000_000, 12_000), offered(900_000_000, 12_000)];
         let grants = granted(&mut rounds, &rates);
         assert!(grants[0].bps + grants[1].bps <= 200_000_000 && grants[0].bps >= 50_000_000, "{grants:?}");
         assert_eq!(grants.iter().map(|grant| grant.bps).sum::<u64>(), 500_000_000);
         let pps: Vec<u64> = grants.iter().map(|grant| grant.pps.unwrap()).collect();
-        assert!(pps[0] + pps[1] <= 40_000 && pps.iter().sum::<u64>() <= 50_000, "{pps:?}");
+        assert!(pps[0] + pps[1] <= 400_000 && pps.iter().sum::<u64>() <= 500_000, "{pps:?}");
     }
 
     #[test]
@@ -429,6 +513,15 @@ mod tests {
         let leaves = vec![leaf("small", 1, 150_000_000, Some(20_000), &[]), leaf("idle", 1, 500_000_000, None, &[])];
         let mut rounds = Rounds::new(&start(leaves, vec![]), 0);
         rounds.grants = granted(&mut rounds, &[offered(10_240_000, 512), offered(0, 1)]);
-        assert_eq!((rounds.pace_bps(0), rounds.pace_bps(1)), (20_000 * 512, 500_000_000));
+        assert_eq!((rounds.pass_bps(0), rounds.pass_bps(1)), (20_000 * 512, 500_000_000));
+        for leaf in 0..2 {
+            rounds.queued(leaf, true);
+        }
+        rounds.queued[1].tcp = true;
+        // 20,000 packets/s wait for their turn, 41,666 do not.
+        assert_eq!((rounds.waits(0), rounds.waits(1)), (true, false));
+        assert!(rounds.pace_bps(0) < 20_000 * 512);
+        rounds.queued[1].tcp = false;
+        assert!(rounds.pace_bps(1) > 500_000_000);
     }
 }

@@ -1,0 +1,73 @@
+"""Does a goal in delay hold? A link that carries a tenth less than its policy says, and two tenants that fill it.
+
+Delay is measured by probes that share neither a counter nor a clock of the guard's: stamped when they are sent, and by
+the kernel when they arrive. The same policy without the goal, and no guard at all, stand beside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from typing import Any
+
+from common import arguments, conclude
+from partywall import guard
+from partywall.guard import delay
+from partywall.guard.lab import Lab, lab, policy, sender
+from partywall.model.policy import Policy
+from partywall.sandbox.networks import NETNS
+
+GOAL_MS = 3.0
+VIFS = {
+    "gold": {"service_class": "gold", "send": {"guarantee": "60Mbit/s", "ceiling": "60Mbit/s"}},
+    "bulk": {"send": {"guarantee": "50Mbit/s"}},
+}
+
+
+def flat(made: Lab, goal: str | None) -> guard.Flat:
+    classes: dict[str, Any] = {"gold": {"priority": 2} | ({"delay": goal} if goal else {}), "silver": 1}
+    asked = Policy.model_validate(policy(made, VIFS, "200Mbit/s") | {"service_classes": classes})
+    return guard.flatten(asked, guard.resolve(asked), link=guard.resolve_link(asked))
+
+
+def waits(
+    made: Lab, probe: delay.Probe, goal: str | None, *, guarded: bool, seconds: float
+) -> tuple[float, float, float]:
+    """(median delay in ms, jitter in ms, Mb/s delivered of both)."""
+    with guard.keep(flat(made, goal)) if guarded else contextlib.nullcontext():
+        delay.run([probe], 4.0)
+        probe.take()
+        before = made.read()
+        delay.run([probe], seconds)
+        rates = before.rates(made.read())
+    median, jitter = probe.take()
+    lost = float("nan")
+    told = [value / 1e6 if value is not None else lost for value in (median, jitter)]
+    return told[0], told[1], sum(bps for bps, _ in rates.values()) / 1e6
+
+
+def main() -> None:
+    seconds, rounds = (3.0, 2) if arguments(__doc__ or "").quick else (20.0, 5)
+    ways = {"no guard": (None, False), "no goal": (None, True), "a goal of 3 ms": ("3ms", True)}
+    found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
+    with lab(list(VIFS), "180mbit") as made, sender(made, "gold", 1514, 4800), sender(made, "bulk", 1514, 20_000):
+        sink = NETNS / made.namespace("gold-sink")
+        probe = delay.Probe(NETNS / made.namespace("gold"), sink, made.address("gold", counted=False))
+        for _ in range(rounds):
+            for way, (goal, guarded) in ways.items():
+                found[way].append(waits(made, probe, goal, guarded=guarded, seconds=seconds))
+        probe.close()
+    for way, rows in found.items():
+        delays, jitters, rates = (statistics.median(column) for column in zip(*rows, strict=True))
+        print(f"{way}: waits {delays:.2f} ms, jitter {jitters:.2f} ms, {rates:.0f} of 180 Mb/s used")
+    goal_ms, _, used = (statistics.median(column) for column in zip(*found["a goal of 3 ms"], strict=True))
+    without = statistics.median(row[0] for row in found["no goal"])
+    figure = (
+        f"waits {goal_ms:.2f} ms with a goal of {GOAL_MS:g}, {without:.2f} without; {used / 180:.0%} of the link used"
+    )
+    # Nothing would be shown if there had been nothing to wait for, or if the link were left idle.
+    conclude("guard-delay", figure, met=goal_ms <= GOAL_MS < without and used >= 0.85 * 180)
+
+
+if __name__ == "__main__":
+    main()

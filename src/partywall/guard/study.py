@@ -1,0 +1,225 @@
+"""Carries out a study of bandwidth promises in a lab.
+
+In each block every way of keeping them gets one slot, in random order, while the tenants send all the time. What
+was delivered is read at the sinks' ports, what was lost from the senders' own kernels, delay from probes beside the
+tenants' packets, CPU time from the whole host's: all of them nobody's but the kernel's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from partywall.agent.client import AgentClient
+from partywall.errors import Problem, UsageError
+from partywall.guard import delay
+from partywall.guard.flatten import flatten
+from partywall.guard.lab import LINK_BURST, LINK_LATENCY, Lab, lab, policy, sender, tc
+from partywall.guard.resolve import resolve
+from partywall.guard.run import keep
+from partywall.model.guard_study import Cell, Extent, Study, TenantCell
+from partywall.model.policy import Policy
+from partywall.sandbox.networks import NETNS
+from partywall.scenario.decode import decode, key_text
+
+SETTLE_S = 0.3
+START_S = 0.4
+"""What a change of ways takes, to tell the time left."""
+
+
+def load(content: str, file: str) -> Study:
+    """A study file. UsageError with all that is wrong with it."""
+    document = decode(content.encode(), file)
+    try:
+        study = Study.model_validate(document.data)
+    except ValidationError as error:
+        found = [(details["loc"], details["msg"]) for details in error.errors(include_url=False)]
+        problems = [
+            Problem(msg, "see scenarios/papers/dba-vm.yaml", file, document.line(at), key_text(at)) for at, msg in found
+        ]
+        raise UsageError(*document.problems, *problems) from None
+    if document.problems:
+        raise UsageError(*document.problems)
+    return study
+
+
+class Bench:
+    """A lab with tenants that send as a scenario says."""
+
+    def __init__(self, study: Study, scenario: str, made: Lab, senders: Mapping[str, AgentClient]) -> None:
+        self.study, self.scenario, self.made = study, scenario, made
+        self.sending = study.scenarios[scenario]
+        self._senders = senders
+        self.probes = {
+            name: delay.Probe(
+                NETNS / made.namespace(name), NETNS / made.namespace(f"{name}-sink"), made.address(name, counted=False)
+            )
+            for name in study.tenants
+        }
+
+    def sent(self) -> dict[str, int]:
+        """Datagrams each tenant's kernel was handed, those it dropped itself among them."""
+        return {name: _sent(client.process.pid) for name, client in self._senders.items()}
+
+    def close(self) -> None:
+        for probe in self.probes.values():
+            probe.close()
+
+    def slot(self, way: str, block: int, seconds: float, period_ns: int | None = None) -> Cell:
+        """One way, for so long."""
+        with _way(self, way, period_ns or None):
+            delay.run(list(self.probes.values()), SETTLE_S + (2 * (period_ns or 0)) / 1e9)
+            for probe in self.probes.values():
+                probe.take()
+            before, sent, busy = self.made.read(), self.sent(), _busy_ns()
+            delay.run(list(self.probes.values()), seconds)
+            after, sent_after, busy_after = self.made.read(), self.sent(), _busy_ns()
+        rates = before.rates(after)
+        packets = {name: after.packets[name] - before.packets[name] for name in rates}
+        tenants = {}
+        for name, (bps, pps) in rates.items():
+            handed = sent_after[name] - sent[name]
+            lost = max(0.0, 1 - packets[name] / handed) if handed else None
+            wait, jitter = self.probes[name].take()
+            tenants[name] = TenantCell(bps=bps, pps=pps, lost=lost, delay_ns=wait, jitter_ns=jitter)
+        cpu = (busy_after - busy) / max(1, sum(packets.values()))
+        return Cell(scenario=self.scenario, way=way, block=block, period_ns=period_ns, cpu_ns=cpu, tenants=tenants)
+
+
+@contextlib.contextmanager
+def bench(study: Study, scenario: str) -> Iterator[Bench]:
+    """A bench of one scenario while the block runs."""
+    with lab(list(study.tenants), f"{study.link}bit") as made, contextlib.ExitStack() as stack:
+        senders = {
+            name: stack.enter_context(sender(made, name, size, study.offered / 8 / size))
+            for name, size in study.scenarios[scenario].frame_bytes.items()
+        }
+        ready = Bench(study, scenario, made, senders)
+        stack.callback(ready.close)
+        yield ready
+
+
+def carry_out(
+    study: Study, extent: Extent, seed: int, take: Callable[[Cell], None], tell: Callable[[str, float], None]
+) -> None:
+    """Measures all of it. take: is given each slot; tell: what is measured now and how many seconds are left."""
+    left = duration_s(study, extent)
+    chance = random.Random(seed)  # noqa: S311 - an order, not a secret
+    for scenario, slots in _plan(study, extent, chance):
+        with bench(study, scenario) as ready:
+            for way, block, period_ns in slots:
+                period = f", period {period_ns / 1e9:g} s" if period_ns else ""
+                tell(f"scenario {scenario}, {way}{period}, block {block + 1} of {extent.blocks}", left)
+                take(ready.slot(way, block, _slot_s(extent, period_ns), period_ns))
+                left -= _spent_s(extent, period_ns)
+
+
+def duration_s(study: Study, extent: Extent) -> float:
+    """How long it takes."""
+    slots = [slot for _, slots in _plan(study, extent, random.Random(0)) for slot in slots]  # noqa: S311
+    return sum(_spent_s(extent, period_ns) for _, _, period_ns in slots)
+
+
+Slot = tuple[str, int, int | None]
+
+
+def _plan(study: Study, extent: Extent, chance: random.Random) -> Iterator[tuple[str, list[Slot]]]:
+    """(scenario, slots) in order; each block holds every way once."""
+    for scenario in study.scenarios:
+        yield scenario, _shuffled([(way, None) for way in study.ways], extent.blocks, chance)
+    periods: list[tuple[str, int | None]] = [("guard", period) for period in study.periods.every]
+    # Native stands in every block for all periods alike.
+    yield study.periods.scenario, _shuffled([("native", 0), *periods], extent.blocks, chance)
+
+
+def _shuffled(ways: Sequence[tuple[str, int | None]], blocks: int, chance: random.Random) -> list[Slot]:
+    return [(way, block, period) for block in range(blocks) for way, period in chance.sample(ways, len(ways))]
+
+
+def _slot_s(extent: Extent, period_ns: int | None) -> float:
+    """At least two rounds of the loop."""
+    return max(extent.slot, 2 * (period_ns or 0)) / 1e9
+
+
+def _spent_s(extent: Extent, period_ns: int | None) -> float:
+    return SETTLE_S + START_S + 2 * (period_ns or 0) / 1e9 + _slot_s(extent, period_ns)
+
+
+def _sent(pid: int) -> int:
+    """OutDatagrams counts what went out; what a queue refused is counted as an error of the socket's buffer."""
+    lines = [line.split() for line in Path(f"/proc/{pid}/net/snmp").read_text().splitlines() if line.startswith("Udp:")]
+    counts = dict(zip(lines[0][1:], map(int, lines[1][1:]), strict=True))
+    return counts["OutDatagrams"] + counts["SndbufErrors"]
+
+
+def _busy_ns() -> float:
+    """CPU time of this host since it was started, without idling."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    user, nice, system, _idle, _iowait, irq, softirq = fields[:7]
+    return (user + nice + system + irq + softirq) * 1e9 / 100
+
+
+# The ways
+
+
+@contextlib.contextmanager
+def _way(ready: Bench, way: str, period_ns: int | None) -> Iterator[None]:
+    with {"native": _native, "htb": _htb, "tbf": _tbf, "guard": _guard}[way](ready, period_ns):
+        yield
+
+
+@contextlib.contextmanager
+def _native(_ready: Bench, _period_ns: int | None) -> Iterator[None]:
+    yield
+
+
+@contextlib.contextmanager
+def _htb(ready: Bench, _period_ns: int | None) -> Iterator[None]:
+    """At the card, one class a tenant by its address, as an operator would set it up with tc; the paper's tc."""
+    switch, link = ready.made.namespace("switch"), f"{ready.study.link}bit"
+    try:
+        ready.made.link("handle", "1:", "htb")
+        tc(switch, *f"class add dev nic parent 1: classid 1:1 htb rate {link} ceil {link}".split())
+        for number, promised in enumerate(ready.study.tenants.values(), start=1):
+            rate = f"rate {promised.guarantee}bit ceil {link}"
+            tc(switch, *f"class add dev nic parent 1:1 classid 1:{number + 10} htb {rate}".split())
+            match = f"u32 match ip src 10.9.1.{number}/32 flowid 1:{number + 10}"
+            tc(switch, *f"filter add dev nic parent 1: protocol ip {match}".split())
+        yield
+    finally:
+        ready.made.link("tbf", "rate", link, "burst", LINK_BURST, "latency", LINK_LATENCY)
+
+
+@contextlib.contextmanager
+def _tbf(ready: Bench, _period_ns: int | None) -> Iterator[None]:
+    """A fixed ceiling at each tenant's own interface: nothing is lent."""
+    placed = [(ready.made.namespace(name), promised.guarantee) for name, promised in ready.study.tenants.items()]
+    try:
+        for inside, rate in placed:
+            tc(inside, *f"qdisc replace dev eth0 root tbf rate {rate}bit burst 256k latency 20ms".split())
+        yield
+    finally:
+        for inside, _ in placed:
+            tc(inside, "qdisc", "del", "dev", "eth0", "root")
+
+
+@contextlib.contextmanager
+def _guard(ready: Bench, period_ns: int | None) -> Iterator[None]:
+    packets = ready.sending.packets
+    vifs = {
+        name: {
+            "service_class": promised.service_class,
+            "send": {"guarantee": f"{promised.guarantee}bit/s"}
+            | ({"packets": packets[name]} if name in packets else {}),
+        }
+        for name, promised in ready.study.tenants.items()
+    }
+    more = {"period": f"{period_ns}ns"} if period_ns else {}
+    content = policy(ready.made, vifs, f"{ready.study.link}bit/s", **more)
+    asked = Policy.model_validate(content | {"service_classes": ready.study.service_classes})
+    with keep(flatten(asked, resolve(asked))):
+        yield

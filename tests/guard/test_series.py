@@ -1,0 +1,124 @@
+"""A guard's time series and a study: stored, read back, and drawn."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from partywall.guard import study as guard_study
+from partywall.model.guard_study import Cell, TenantCell
+from partywall.report import guard_view
+from partywall.scenario import find_study, papers
+from partywall.stats import guard as stats
+from partywall.store.guard import GuardLog, StudyLog, holds_series, holds_study, reports
+from partywall.store.guard import study as stored_study
+
+SECOND = 1_000_000_000
+
+
+def row(passed: int, **other: Any) -> dict[str, Any]:
+    return {
+        "offered_bps": 2 * passed,
+        "passed_bps": passed,
+        "granted_bps": passed,
+        "offered_pps": passed // 6000,
+        "passed_pps": passed // 12000,
+        "granted_pps": None,
+        "dropped_packets": 7,
+        "marked_packets": 0,
+        "delay_ns": None,
+        "jitter_ns": None,
+    } | other
+
+
+def logged(folder: Path) -> GuardLog:
+    log = GuardLog(folder, "name: edge\n")
+    for at in range(5):
+        rows = {"vm<1>": row(10_000_000 * at, delay_ns=1_500_000), "idle": row(0)}
+        notes = [["vm<1>", "repaired", "it is there again"]] if at == 3 else []
+        log.add(at * SECOND, (at + 1) * SECOND, rows, {"send": {"divided_bps": 10**9, "delay_ns": None}}, notes)
+    return log
+
+
+def test_a_series_is_read_back_as_it_was_written_and_put_into_parquet(tmp_path: Path) -> None:
+    log = logged(tmp_path / "series")
+    log.close()
+    assert holds_series(log.folder)
+    assert not holds_study(log.folder)
+    assert [report["at_ns"] for report in reports(log.folder)] == [(at + 1) * SECOND for at in range(5)]
+    table = pq.read_table(log.folder / "guard.parquet")
+    assert (table.num_rows, table.column("passed_bps").to_pylist()[8]) == (10, 40_000_000)
+
+
+def test_a_line_that_a_kill_cut_off_is_left_out(tmp_path: Path) -> None:
+    log = logged(tmp_path / "series")
+    with (log.folder / "guard.jsonl").open("a") as file:
+        file.write('{"from_ns": 5')
+    log.close()
+    assert len(reports(log.folder)) == 5
+
+
+def test_the_page_of_a_series_shows_every_vif_with_charts_of_those_that_sent(tmp_path: Path) -> None:
+    log = logged(tmp_path / "series")
+    content = guard_view.series_page("series", reports(log.folder))
+    assert "Kept for 5 s: nothing wrong was found" in content
+    assert "vm&lt;1&gt;: repaired: it is there again" in content
+    assert "vm<1>" not in re.sub(r"<script.*?</script>", "", content, flags=re.DOTALL)
+    assert content.count('data-chart="vif-0-') == 3
+    assert "20 Mbit/s" in content
+    assert "1 more vifs, idle" in content
+
+
+def cell(scenario: str, way: str, block: int, period_ns: int | None, chance: random.Random) -> Cell:
+    scale = 2.0 if way == "guard" else 1.0
+    tenants = {
+        name: TenantCell(
+            bps=scale * at * 1e7 * chance.uniform(0.99, 1.01), pps=scale * 1e4, lost=0.1, delay_ns=None, jitter_ns=1e6
+        )
+        for at, name in enumerate(("VM1", "VM2", "VM3"), start=1)
+    }
+    return Cell(scenario=scenario, way=way, block=block, period_ns=period_ns, cpu_ns=5000 / scale, tenants=tenants)
+
+
+def test_a_study_comes_beside_the_papers_figures_and_says_what_was_not_measured(tmp_path: Path) -> None:
+    file = find_study("dba-vm")
+    asked = guard_study.load(file.read_text(), str(file))
+    log = StudyLog(tmp_path / "study", file.read_text())
+    chance = random.Random(4)
+    for scenario in asked.scenarios:
+        for block in range(4):
+            for way in asked.ways:
+                log.add(cell(scenario, way, block, None, chance).model_dump_json())
+    text, slots = stored_study(log.folder)
+    assert text == file.read_text()
+    besides = stats.besides(asked, [Cell.model_validate(slot) for slot in slots], papers.load("dba-vm"))
+    points = {beside.exhibit.id: beside.points for beside in besides}
+    native = points["fig 2 (scenario 1)"]["native", "VM2"]
+    assert native.low < native.value < native.high
+    assert native.value == pytest.approx(20, rel=0.02)
+    assert points["fig 6 (loss)"]["tbf", "VM3"].value == pytest.approx(10)
+    assert [name for name, found in points.items() if not found] == ["fig 4", "fig 6 (delay)", "fig 7", "fig 8"]
+    memory = next(beside for beside in besides if beside.exhibit.id == "fig 8")
+    assert stats.NO_COUNTERS in memory.differs
+    content = guard_view.study_page("study", besides, [("slots", "32")])
+    assert "Beside the paper" in content
+    assert "8 of 12 exhibits" in content
+
+
+def test_every_block_of_a_study_holds_every_way_once_and_the_time_is_told_beforehand() -> None:
+    file = find_study("dba-vm")
+    asked = guard_study.load(file.read_text(), str(file))
+    plan = list(guard_study._plan(asked, asked.short, random.Random(3)))
+    assert [scenario for scenario, _ in plan] == ["1", "2", "2"]
+    for _, slots in plan:
+        for block in range(asked.short.blocks):
+            of_block = [(way, period) for way, at, period in slots if at == block]
+            assert len(set(of_block)) == len(of_block) in (4, 6)
+    assert 60 < guard_study.duration_s(asked, asked.short) < 180
+    assert json.loads(cell("1", "tbf", 0, None, random.Random(1)).model_dump_json())["way"] == "tbf"

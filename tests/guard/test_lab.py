@@ -67,7 +67,7 @@ def test_a_sender_of_datagrams_waits_for_its_turn_instead_of_being_dropped() -> 
         assert "tbf" in tc(made.namespace("vm"), "qdisc", "show", "dev", "eth0")
 
 
-def test_a_limit_of_packets_holds_small_ones_back_too() -> None:
+def test_a_limit_of_packets_holds_whatever_their_size() -> None:
     vm = {"send": {"guarantee": "100Mbit/s", "packets": "10k/s"}}
     with lab(["vm"]) as made, sender(made, "vm", 64, None), guard.keep(flat(made, {"vm": vm}, "1Gbit/s")) as kept:
         seen = until(kept, lambda report: abs(report.rows["vm"]["passed_pps"] / 10e3 - 1) < 0.03)

@@ -287,9 +287,12 @@ impl Daemon {
                 continue;
             }
             let had = self.places[at].has_queue();
-            let wanted = had || leaves_of(&self.start, at).any(|leaf| self.rounds.wants_queue(leaf));
+            let alone = self.start.hooks[at].rules.is_empty();
+            let wanted = had || leaves_of(&self.start, at).any(|leaf| self.rounds.wants_queue(leaf, alone));
             if wanted && (had || put < PUT_AT_ONCE) {
                 put += usize::from(!had);
+                // Its rate is that of a queue which holds back, before the hook counts on it.
+                self.rounds.queued(self.start.hooks[at].leaf, alone);
                 // A queue that can't be changed shows at the next look, with what is wrong.
                 let _ = self.places[at].pace(paced(&self.start, &self.rounds, at));
                 let idle = leaves_of(&self.start, at).all(|leaf| self.rounds.is_idle(leaf));

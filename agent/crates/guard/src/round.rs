@@ -138,10 +138,10 @@ impl Rounds {
     }
 
     /// Whether a leaf is at its limits with packets that had better wait than be dropped: TCP's, which is about to be held
-    /// back, and datagrams that are few.
+    /// back, and datagrams that are few, if the queue would be their leaf's own.
     #[must_use]
-    pub fn wants_queue(&self, leaf: usize) -> bool {
-        self.queued[leaf].tcp || self.limited[leaf] && self.pass_bps(leaf) / self.packet_bits[leaf] <= WAITS_UP_TO_PPS
+    pub fn wants_queue(&self, leaf: usize, own: bool) -> bool {
+        self.queued[leaf].tcp || own && self.limited[leaf] && self.sends_few(leaf, WAITS_UP_TO_PPS)
     }
 
     /// Whether nothing came in the last round.
@@ -164,8 +164,15 @@ impl Rounds {
 
     fn few_packets(&self, leaf: usize) -> bool {
         let Queued { there, waits, .. } = self.queued[leaf];
-        let pps = self.pass_bps(leaf) / self.packet_bits[leaf];
-        there && pps <= if waits { DROPS_FROM_PPS } else { WAITS_UP_TO_PPS }
+        there && self.sends_few(leaf, if waits { DROPS_FROM_PPS } else { WAITS_UP_TO_PPS })
+    }
+
+    /// Whether a leaf may send so few packets/s, because of their bits: a queue limits nothing else, and the hook's account of
+    /// packets can't be settled by it.
+    fn sends_few(&self, leaf: usize, pps: u64) -> bool {
+        let granted = self.grants[leaf];
+        let by_bits = granted.bps.max(self.fallback(leaf).bps) / self.packet_bits[leaf];
+        by_bits <= pps && granted.pps.is_none_or(|limit| by_bits < limit)
     }
 
     /// What a leaf is granted when nobody decides any more: its guarantee, and of packets its part of every limit it shares.
@@ -514,14 +521,25 @@ mod tests {
         let mut rounds = Rounds::new(&start(leaves, vec![]), 0);
         rounds.grants = granted(&mut rounds, &[offered(10_240_000, 512), offered(0, 1)]);
         assert_eq!((rounds.pass_bps(0), rounds.pass_bps(1)), (20_000 * 512, 500_000_000));
-        for leaf in 0..2 {
-            rounds.queued(leaf, true);
-        }
         rounds.queued[1].tcp = true;
-        // 20,000 packets/s wait for their turn, 41,666 do not.
-        assert_eq!((rounds.waits(0), rounds.waits(1)), (true, false));
-        assert!(rounds.pace_bps(0) < 20_000 * 512);
+        assert!(rounds.pace_bps(1) < 500_000_000);
         rounds.queued[1].tcp = false;
         assert!(rounds.pace_bps(1) > 500_000_000);
+    }
+
+    #[test]
+    fn datagrams_wait_where_they_are_few_and_their_bits_are_what_binds() {
+        let leaves = vec![
+            leaf("packets bind", 1, 150_000_000, Some(10_000), &[]),
+            leaf("few", 1, 150_000_000, Some(60_000), &[]),
+            leaf("many", 1, 700_000_000, None, &[]),
+        ];
+        let mut rounds = Rounds::new(&start(leaves, vec![]), 0);
+        rounds.grants = granted(&mut rounds, &[400_000_000, 200_000_000, 900_000_000].map(|bps| offered(bps, 12_000)));
+        for leaf in 0..3 {
+            assert!(!rounds.waits(leaf), "without a queue nothing waits");
+            rounds.queued(leaf, true);
+        }
+        assert_eq!([0, 1, 2].map(|leaf| rounds.waits(leaf)), [false, true, false]);
     }
 }

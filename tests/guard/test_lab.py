@@ -87,7 +87,7 @@ GOLD = {"service_classes": {"gold": {"priority": 2, "delay": "4ms"}, "silver": 1
 def test_a_goal_in_delay_takes_from_what_is_lent_until_it_holds(crowded: Lab) -> None:
     vifs = {"a": {"service_class": "gold", "send": {"guarantee": "10Mbit/s"}}, "b": {"send": {"guarantee": "10Mbit/s"}}}
     with guard.keep(flat(crowded, vifs, "60Mbit/s", **GOLD)) as kept:
-        until(kept, lambda report: report.pools["send"]["delay_ns"] > 4_000_000)
+        until(kept, lambda report: (report.pools["send"]["delay_ns"] or 0) > 4_000_000)
         seen = until(kept, lambda report: report.pools["send"]["delay_ns"] < 2_000_000)
         assert seen.pools["send"]["divided_bps"] < 60e6
         assert not seen.notes

@@ -38,9 +38,10 @@ impl Waits {
         self.last = Some(wait);
     }
 
-    /// What it is by now, without the noise of single looks.
+    /// What it is by now, without the noise of single looks; a queue that was found empty is empty, whatever it was.
     pub fn running(&self) -> Option<Wait> {
-        self.smooth.map(|(delay_ns, jitter_ns)| Wait { delay_ns, jitter_ns })
+        let (delay_ns, jitter_ns) = self.smooth?;
+        Some(Wait { delay_ns: delay_ns.min(self.last?), jitter_ns })
     }
 
     /// The means since the last call; none if nothing was looked at.
@@ -76,6 +77,8 @@ mod tests {
         for _ in 0..40 {
             waits.add(1000);
         }
-        assert!((900..1200).contains(&waits.running().unwrap().delay_ns), "{waits:?}");
+        assert_eq!(waits.running().unwrap().delay_ns, 1000);
+        waits.add(9000);
+        assert!((1000..3000).contains(&waits.running().unwrap().delay_ns), "{waits:?}");
     }
 }

@@ -312,7 +312,7 @@ impl Daemon {
                 let hook = &self.start.hooks[at];
                 // What waits in a queue of several flow classes says nothing of one of them.
                 if hook.rules.is_empty() {
-                    self.plane.settle(hook.leaf, clock::now() + wait, self.start.leaves[hook.leaf].hold_ns);
+                    self.plane.settle(hook.leaf, clock::now(), wait, self.start.leaves[hook.leaf].hold_ns);
                 }
             }
         }

@@ -148,14 +148,16 @@ impl Plane {
         self.write(leaf, HOLD, &[hold.tcp_ns << TIME_SHIFT, hold.others_ns << TIME_SHIFT]);
     }
 
-    /// A queue let more pass than the hook had counted on, as it does when its rate is changed: what came then counts as gone, so
-    /// that packets wait where there is room and are not dropped for it. `free_at` is when the queue will be empty. Only of
-    /// bytes: these the queue limits itself.
-    pub fn settle(&self, leaf: usize, free_at: Nanos, hold_ns: Nanos) {
+    /// Brings the hook's account of what waits to what was found waiting. A queue lets a burst pass whenever its rate is changed,
+    /// so that the account would run ahead and packets be dropped though there is room; and it is a trifle slower than the hook,
+    /// so that in the long run more would wait than may. Only of bytes: these the queue limits itself.
+    pub fn settle(&self, leaf: usize, now: Nanos, wait_ns: Nanos, hold_ns: Nanos) {
         let byte_due = (leaf + 1) * STATE_WORDS;
+        let (account, found, slack) = (self.state.read(byte_due), (now + wait_ns) << TIME_SHIFT, (hold_ns / 4) << TIME_SHIFT);
+        let behind = wait_ns > hold_ns / 4 && account + slack < found;
         // A packet in between is counted on the old word or on the new one: at worst one passes uncounted.
-        if self.state.read(byte_due) > (free_at + hold_ns / 4) << TIME_SHIFT {
-            self.state.release(byte_due, free_at << TIME_SHIFT);
+        if account > found + slack || behind {
+            self.state.release(byte_due, found);
         }
     }
 

@@ -25,10 +25,10 @@ from rich.table import Table
 
 from agents import now_ns, sleep_until
 from common import Ratio, arguments, conclude
-from network import Lab, lab
 from partywall import pipeline, units
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
+from partywall.guard.lab import Lab, lab
 from partywall.model.paper import Beside, Measured
 from partywall.model.trace import Report, merged
 from partywall.report import paper as beside_paper

@@ -110,7 +110,7 @@ impl<S: Sink> Aligner<S> {
         }
     }
 
-    /// From `at_ns` on no new packet is begun; those on their way may still arrive.
+    /// Packets begun from `at_ns` on are not told; those on their way may still arrive.
     pub fn close(&mut self, at_ns: u64) {
         self.closed_ns = Some(at_ns);
     }
@@ -134,20 +134,21 @@ impl<S: Sink> Aligner<S> {
 
     fn whole(&mut self, seen: &Seen, flow: u32) {
         let hash = whole_hash(seen.flow, seen.tag);
-        let (units, base, hop) = (&self.units, self.base, usize::from(seen.hop));
+        let (units, base, hop, closed_ns) = (&self.units, self.base, usize::from(seen.hop), self.closed_ns);
         let mut known = false;
         let awaited = |slot| {
             let unit: &Unit = &units[(slot - base) as usize];
             let same = unit.tag == seen.tag && unit.flow == flow;
-            known |= same;
+            known |= same && !unit.is_late(closed_ns);
             same && !unit.was_at(hop)
         };
         if let Some(slot) = self.whole.find(hash, base, awaited) {
             self.arrive(slot, hop, seen.time_ns);
         } else if known && hop > 0 {
             self.sink.duplicate(hop);
-        // Sent again, with the same tag: another packet.
-        } else if let Some(slot) = self.begin(seen, flow, seen.tag, 0) {
+        } else {
+            // Perhaps sent again, with the same tag: another packet.
+            let slot = self.begin(seen, flow, seen.tag, 0);
             self.whole.insert(hash, slot);
         }
     }
@@ -174,10 +175,9 @@ impl<S: Sink> Aligner<S> {
     }
 
     fn begin_range(&mut self, seen: &Seen, flow: u32, start: u64, epoch: u32) {
-        if let Some(slot) = self.begin(seen, flow, start, epoch) {
-            if let Some(ranges) = &mut self.flows.get_mut(flow).ranges {
-                ranges.insert(start, seen.length, slot);
-            }
+        let slot = self.begin(seen, flow, start, epoch);
+        if let Some(ranges) = &mut self.flows.get_mut(flow).ranges {
+            ranges.insert(start, seen.length, slot);
         }
     }
 
@@ -185,9 +185,12 @@ impl<S: Sink> Aligner<S> {
     /// again within an epoch, for the range that lies wholly within what came, else for the earliest that awaits it.
     fn cover(&mut self, found: &mut Vec<(u64, u64, u64)>, hop: usize, start: u64, end: u64, time_ns: u64) {
         let (units, base) = (&self.units, self.base);
+        let told = found.iter().any(|&(slot, ..)| !units[(slot - base) as usize].is_late(self.closed_ns));
         found.retain(|&(slot, ..)| !units[(slot - base) as usize].was_at(hop));
         if found.is_empty() {
-            self.sink.duplicate(hop);
+            if told {
+                self.sink.duplicate(hop);
+            }
             return;
         }
         found.sort_by_key(|&(slot, from, until)| (from < start || until > end, slot));
@@ -225,11 +228,8 @@ impl<S: Sink> Aligner<S> {
         complete
     }
 
-    /// A packet not known so far; None if tracing is closed.
-    fn begin(&mut self, seen: &Seen, flow: u32, tag: u64, epoch: u32) -> Option<u64> {
-        if self.closed_ns.is_some_and(|closed_ns| seen.time_ns >= closed_ns) {
-            return None;
-        }
+    /// A packet not known so far.
+    fn begin(&mut self, seen: &Seen, flow: u32, tag: u64, epoch: u32) -> u64 {
         if self.units.len() >= self.settings.units_max {
             self.forced += 1;
             self.finish_first(false);
@@ -238,17 +238,19 @@ impl<S: Sink> Aligner<S> {
         self.units.push_back(Unit::new(tag, seen.length, seen.kind, flow, epoch, seen.time_ns));
         self.flows.get_mut(flow).live += 1;
         self.arrive(slot, usize::from(seen.hop), seen.time_ns);
-        Some(slot)
+        slot
     }
 
     fn arrive(&mut self, slot: u64, hop: usize, time_ns: u64) {
+        let closed_ns = self.closed_ns;
         let unit = self.unit(slot);
         unit.arrive(hop, time_ns);
-        let (number, before_ns) = (unit.flow, hop.checked_sub(1).and_then(|before| unit.time_at(before)));
+        let (number, late) = (unit.flow, unit.is_late(closed_ns));
+        let before_ns = hop.checked_sub(1).and_then(|before| unit.time_at(before));
         let flow = self.flows.get_mut(number);
         flow.reached |= 1 << hop;
         if let Some(before_ns) = before_ns {
-            if before_ns < flow.ahead_ns[hop] {
+            if before_ns < flow.ahead_ns[hop] && !late {
                 self.sink.reordered(hop);
             }
             flow.ahead_ns[hop] = flow.ahead_ns[hop].max(before_ns);
@@ -274,7 +276,9 @@ impl<S: Sink> Aligner<S> {
         (0..self.settings.hops).filter(|hop| unit.partly & (1 << hop) != 0).for_each(|hop| {
             self.pieces.remove(&(slot, hop));
         });
-        self.sink.finished(&unit.passage(id, self.settings.hops, fate));
+        if !unit.is_late(self.closed_ns) {
+            self.sink.finished(&unit.passage(id, self.settings.hops, fate));
+        }
     }
 
     fn fate(&self, unit: &Unit, ending: bool) -> Fate {

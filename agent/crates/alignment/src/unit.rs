@@ -33,6 +33,12 @@ impl Unit {
         self.was_at(hop).then(|| self.first_ns + u64::from(self.offsets[hop]))
     }
 
+    /// Whether it began after tracing was closed: known, so that its later sightings are not taken for another packet's, but not
+    /// told.
+    pub(crate) fn is_late(&self, closed_ns: Option<u64>) -> bool {
+        closed_ns.is_some_and(|closed_ns| self.first_ns >= closed_ns)
+    }
+
     /// Notes an arrival. Times may come slightly out of order; the offsets then move.
     pub(crate) fn arrive(&mut self, hop: usize, time_ns: u64) {
         if time_ns < self.first_ns {

@@ -288,6 +288,25 @@ fn closing_lets_those_on_their_way_arrive_and_nobody_begin() {
 }
 
 #[test]
+fn what_is_sent_again_after_closing_is_no_double_of_what_was_sent_before() {
+    let mut aligner = Aligner::new(settings(), Tally::default());
+    let both = |aligner: &mut Aligner<Tally>, start: u64| {
+        for hop in 0..3 {
+            let at = seen(start + u64::from(hop), 1, hop);
+            aligner.push(&at);
+            aligner.push(&Seen { kind: Kind::Range, tag: 100, ..at });
+        }
+    };
+    both(&mut aligner, 10);
+    aligner.close(20);
+    both(&mut aligner, 20);
+    aligner.finish();
+    let tally = aligner.sink();
+    assert_eq!((tally.delivered, tally.hops[0].packets), (2, 2));
+    assert!(tally.hops.iter().all(|hop| hop.duplicates == 0), "{tally:?}");
+}
+
+#[test]
 fn flows_no_longer_sampled_are_not_lost() {
     let mut aligner = Aligner::new(settings(), (Tally::default(), Finished::default()));
     let other = |time_ns, hop| Seen { flow: 2, ..seen(time_ns, 9, hop) };

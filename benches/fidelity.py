@@ -142,34 +142,40 @@ class Bench:
 
     # Network
 
-    def tcp(self) -> Item:
-        resident = self.stack.enter_context(
-            Resident(self.label, Kernel("tcp-stream", {"message_bytes": 128 << 10}), [CPU, OTHER])
-        )
-        resident.pin("stream reader", OTHER)
-        resident.pin("stress-0", CPU)
+    @contextmanager
+    def talking(self, kernel: Kernel, receiver: str) -> Iterator[Resident]:
+        """A kernel that sends from one CPU to the other, started for this measurement as iperf3's ends are."""
+        self.number += 1
+        with Resident(self.label, kernel, [CPU, OTHER], seed=self.number) as resident:
+            resident.pin(receiver, OTHER)
+            resident.pin("stress-0", CPU)
+            yield resident
 
+    def sent(self, kernel: Kernel, receiver: str) -> float:
+        with self.talking(kernel, receiver) as resident:
+            return resident.stretch(self.seconds, settle_s=SETTLE_S)
+
+    def tcp(self) -> Item:
         def peer() -> float:
             sent = self.iperf("-l", "128K")["sum_sent"]
             return sent["bytes"] / sent["seconds"]
 
-        return Item(
-            "TCP stream on loopback, 128 KiB (iperf3)", lambda: resident.stretch(self.seconds, settle_s=SETTLE_S), peer
-        )
+        ours = Kernel("tcp-stream", {"message_bytes": 128 << 10})
+        return Item("TCP stream on loopback, 128 KiB (iperf3)", lambda: self.sent(ours, "stream reader"), peer)
 
     def udp(self, size: int) -> Item:
-        params = {"datagram_bytes": size, "batch": 1}
-        resident = self.stack.enter_context(Resident(self.label, Kernel("udp-send", params), [CPU, OTHER]))
-        resident.pin("udp receiver", OTHER)
-        resident.pin("stress-0", CPU)
+        ours = Kernel("udp-send", {"datagram_bytes": size, "batch": 1})
 
         def peer() -> float:
             total = self.iperf("-u", "-b", "0", "-l", str(size))["sum"]
             return float(total["packets"] / total["seconds"])
 
+        def why() -> str | None:
+            with self.talking(ours, "udp receiver") as resident:
+                return self.why_udp(resident, size)
+
         name = f"UDP datagrams on loopback, {size} B (iperf3)"
-        ours = lambda: resident.stretch(self.seconds, settle_s=SETTLE_S)  # noqa: E731
-        return Item(name, ours, peer, lambda: self.why_udp(resident, size))
+        return Item(name, lambda: self.sent(ours, "udp receiver"), peer, why)
 
     def why_udp(self, resident: Resident, size: int) -> str | None:
         """Counts the system calls of both senders: one send a datagram on both sides, and what comes on top."""

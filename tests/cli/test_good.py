@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import corpus
@@ -100,10 +101,10 @@ def test_an_interrupted_run_leaves_nothing_and_is_resumed_with_all_its_slices(fo
     with subprocess.Popen(argv, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         while process.poll() is None and not (events.exists() and b"block_done" in events.read_bytes()):
-            pass
+            time.sleep(0.005)
         process.send_signal(signal.SIGINT)
         output = process.stdout.read()
-    assert process.returncode == 130
+    assert process.returncode == 130, output
     assert "partywall run --resume run" in " ".join(output.split())
     assert corpus.left(folder, witness) == ()
     interrupted = events.read_bytes().count(b'"kind": "block_done"')

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -31,10 +30,11 @@ LEAD_MIN_NS = 60_000_000
 PILOT_BLOCKS = (20, 60, 180)
 # Schedules are sent for at least this much time at once, so that short blocks cost the controller little.
 BATCH_NS = 250_000_000
-# Blocks before the first look at how often the victim reports, and the most of a window that may lie in slices which
-# reach beyond their slot.
-COARSE_BLOCKS = 3
+# Blocks before the look at how often the victim reports, and the most of a window that may lie in slices which reach
+# beyond their slot. Of the calmest slots: a host that is busy for a second makes slices late too.
+COARSE_BLOCKS = 8
 STRADDLE_MAX = 0.1
+STRADDLE_CALMEST = 0.2
 ATTEMPTS = 2
 # A guard up to this share of the window after it is short.
 GUARD_SHARE = 0.25
@@ -277,7 +277,8 @@ class Visitor:
             return ""
         if tally.blocks >= COARSE_BLOCKS and tally.stretch not in tally.coarse_tested:
             tally.coarse_tested.add(tally.stretch)
-            if statistics.median(o.straddle for o in tally.observations if not o.long) > STRADDLE_MAX:
+            straddles = sorted(o.straddle for o in tally.observations if not o.long)
+            if straddles[int(STRADDLE_CALMEST * len(straddles))] > STRADDLE_MAX:
                 return "the victim reports too seldom for such short slots"
         reached = [(tally.stretch, blocks) for blocks in PILOT_BLOCKS if tally.blocks >= blocks]
         if reached and reached[-1] not in tally.pilot_tested:

@@ -18,6 +18,7 @@ from partywall.stats.compare import compare, compare_runs
 from partywall.stats.curves import curves_of
 from partywall.stats.effects import DISTURBED_SHARE, bands_of, cells_of
 from partywall.stats.headline import headline
+from partywall.stats.interval import PROMISED
 from partywall.stats.sameness import hosts_differ
 from partywall.stats.series import Measured, Series, baseline_of, compared, pairs_of
 from partywall.stats.verdicts import verdicts_of
@@ -30,7 +31,8 @@ GROWTH = 1.25
 
 FEWEST_WORTH = 20.0
 """Blocks, by what they are worth given how they correlate, before which a narrow interval is not believed: an interval
-that is narrow because persistence has not shown yet would stop a trial just when it is wrong."""
+that is narrow because persistence has not shown yet would stop a trial just when it is wrong. Nor is one of fewer than
+PROMISED blocks."""
 
 
 def analyse(evidence: Evidence) -> Findings:
@@ -115,7 +117,8 @@ def _enough(series: Series, treatments: Sequence[Treatment], precision: float, m
         return Precision(reached=False, half_width=None, treatment=stuck, blocks=last, next_blocks=following)
     widest = max(factors, key=lambda name: factors[name].half_width)
     half = factors[widest].half_width
-    believed = all(f.n_effective is None or f.n_effective >= FEWEST_WORTH for f in factors.values())
+    worth = all(f.n_effective is None or f.n_effective >= FEWEST_WORTH for f in factors.values())
+    believed = worth and last >= PROMISED
     reached = believed and half <= precision
     return Precision(reached=reached, half_width=half, treatment=widest, blocks=last, next_blocks=following)
 
@@ -167,6 +170,11 @@ def _warnings(
         said.append(
             f"{disturbed} of {len(watched)} slots {where}were disturbed by others ({names}); "
             "they are kept, and the intervals are wider for it"
+        )
+    if rough := sum(cell.isolation.n < PROMISED for cell in cells):
+        said.append(
+            f"{rough} of {len(cells)} cells rest on fewer than {PROMISED} blocks: such intervals are rougher "
+            "(docs/statistics.md says how much); a longer budget gives more blocks"
         )
     return said
 

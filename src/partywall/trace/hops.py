@@ -119,7 +119,8 @@ def _within(key: str, text: str, parse: Any, least: float, most: float, reader: 
 def _protocol(text: str | None, reader: _Reader) -> int | None:
     if text is None or text.lower() in PROTOCOLS:
         return PROTOCOLS[text.lower()] if text else None
-    if text.isdigit() and 0 < int(text) < 256:
+    # Not isdigit: a superscript is a digit too, but no number.
+    if text.isdecimal() and 0 < int(text) < 256:
         return int(text)
     reader.wrong("--protocol", f"{text!r} is not known", f"there are {', '.join(PROTOCOLS)} and numbers from 1 to 255")
     return None

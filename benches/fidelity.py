@@ -4,6 +4,10 @@ Peers: mbw (memory copy), a pointer chase in C that is compiled here, as Debian 
 memory latency), fio (disk; on the very same file), iperf3 (TCP and UDP on loopback; each end on the same CPU as ours).
 Memory is allocated anew for each measurement on both sides, since where pages lie decides about caches.
 
+Disks and networks change their pace within a second, so there both sides stay resident for a while and take turns of a
+tenth of a second, stopped and continued in random order; what each got done in its turns is read from the operating
+system's own counters (a process's bytes of disk, the loopback interface's packets and bytes), not from either side.
+
 Each item's figure is the median over pairs of our speed over the peer's, with its interval. Bar: within 0.97 to 1.03,
 or faster for a reason that is printed and was checked on this host in the same minute.
 """
@@ -11,19 +15,22 @@ or faster for a reason that is printed and was checked on this host in the same 
 from __future__ import annotations
 
 import json
+import math
 import os
+import random
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agents import Kernel, Resident, now_ns
+from agents import Kernel, Resident, now_ns, sleep_until
 from common import Ratio, arguments, conclude, interleaved
 from partywall import pipeline
 from partywall.sandbox import Label, reap, reaper
@@ -34,16 +41,26 @@ CPU, OTHER = 0, max(os.sched_getaffinity(0))
 PORT = 5219
 NEEDED = ("mbw", "fio", "iperf3", "gcc", "taskset", "strace")
 SETTLE_S = 0.1
+# A turn, what of it is left out at its start and its end, and how long resident programmes come up.
+TURN_NS, GUARD_NS, END_NS = 130_000_000, 25_000_000, 3_000_000
+LEAD_NS = 100_000_000
+WARM_UP_S = 0.7
+
+
+Why = Callable[[], str | None]
+
+
+def no_reason() -> None:
+    """Nothing is known that would make ours faster."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One comparison. ours, peer: speed, more is better. why: checks and tells why ours is faster, or None."""
+    """One comparison. ratio: our speed over the peer's. why: checks and tells why ours is faster, or None."""
 
     name: str
-    ours: Callable[[], float]
-    peer: Callable[[], float]
-    why: Callable[[], str | None] = lambda: None
+    ratio: Callable[[], Ratio]
+    why: Why = no_reason
 
 
 @dataclass(frozen=True)
@@ -70,12 +87,96 @@ def output(*argv: str, cpu: int | None = None) -> str:
     return done.stdout
 
 
-class Bench:
-    """Makes the items. seconds: how long one measurement takes."""
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured. pairs of seconds each; or starts of both sides, with turns in pairs for each start."""
 
-    def __init__(self, label: Label, folder: Path, seconds: float, stack: ExitStack) -> None:
-        self.label, self.folder, self.seconds, self.stack = label, folder, seconds, stack
+    pairs: int
+    seconds: float
+    starts: int
+    turns: int
+
+
+QUICK = Effort(pairs=5, seconds=0.3, starts=2, turns=12)
+LONG = Effort(pairs=21, seconds=0.4, starts=6, turns=20)
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Both resident; ours is switched by schedule, the peer is stopped and continued. done: work so far, for each."""
+
+    ours: Resident
+    peer: subprocess.Popen[bytes]
+    done_by_ours: Callable[[], float]
+    done_by_peer: Callable[[], float]
+
+    def take_turns(self, pairs: int, seed: int) -> list[float]:
+        """Our rate over the peer's, pair by pair."""
+        chance = random.Random(seed)
+        order = [mine for _ in range(pairs) for mine in chance.sample([True, False], 2)]
+        first = now_ns() + LEAD_NS
+        starts = [first + number * TURN_NS for number in range(len(order))]
+        mine = [start for start, is_mine in zip(starts, order, strict=True) if is_mine]
+        self.ours.schedule([switch for start in mine for switch in ((start, 1.0), (start + TURN_NS, 0.0))])
+        rates = [self.turn(start, is_mine) for start, is_mine in zip(starts, order, strict=True)]
+        self.ours.alive()
+        self.ours.forget()
+        by_pair = zip(rates[::2], rates[1::2], order[::2], strict=True)
+        sides = [(a, b) if ours_first else (b, a) for a, b, ours_first in by_pair]
+        return [ours / peer if peer else math.inf for ours, peer in sides]
+
+    def turn(self, start: int, mine: bool) -> float:
+        done = self.done_by_ours if mine else self.done_by_peer
+        sleep_until(start)
+        if not mine:
+            self.peer.send_signal(signal.SIGCONT)
+        sleep_until(start + GUARD_NS)
+        began, before = now_ns(), done()
+        sleep_until(start + TURN_NS - END_NS)
+        ended, after = now_ns(), done()
+        sleep_until(start + TURN_NS)
+        if not mine:
+            self.peer.send_signal(signal.SIGSTOP)
+        return (after - before) * 1e9 / (ended - began)
+
+
+@contextmanager
+def running(*argv: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A programme that has come up, stopped."""
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            time.sleep(WARM_UP_S)
+            if process.poll() is not None:
+                raise RuntimeError(f"{' '.join(argv)} ended with {process.returncode}")
+            process.send_signal(signal.SIGSTOP)
+            yield process
+        finally:
+            process.kill()
+
+
+class Bench:
+    """Makes the items."""
+
+    def __init__(self, label: Label, folder: Path, effort: Effort) -> None:
+        self.label, self.folder, self.effort, self.seconds = label, folder, effort, effort.seconds
         self.number = 0
+
+    def by_program(self, name: str, ours: Callable[[], float], peer: Callable[[], float]) -> Item:
+        """Each measurement runs a programme from its start to its end."""
+        return Item(name, lambda: interleaved(ours, peer, self.effort.pairs))
+
+    def by_turns(self, name: str, start: Callable[[], AbstractContextManager[Sides]], why: Why = no_reason) -> Item:
+        """Both sides stay resident, and take turns."""
+
+        def ratio() -> Ratio:
+            pairs: list[float] = []
+            for _ in range(self.effort.starts):
+                self.number += 1
+                with start() as sides:
+                    pairs += sides.take_turns(self.effort.turns, self.number)
+            return Ratio(pairs)
+
+        return Item(name, ratio, why)
 
     def fresh(self, kernel: Kernel) -> float:
         """The rate of a kernel that is started for this measurement, as the peers are."""
@@ -101,7 +202,7 @@ class Bench:
             return size * len(kept) / sum(kept)
 
         ours = Kernel("memory-copy", {"block_bytes": size, "chunk_bytes": size})
-        return Item("memory copy, 64 MiB in one call (mbw)", lambda: self.fresh(ours), peer)
+        return self.by_program("memory copy, 64 MiB in one call (mbw)", lambda: self.fresh(ours), peer)
 
     def chase(self, name: str, kernel: str, size: int, order: str, *, huge: bool) -> Item:
         program = self.folder / "chase"
@@ -116,66 +217,74 @@ class Bench:
 
         ours = Kernel(kernel, {"bytes": size, "order": order, "huge_pages": huge})
         pages = "2 MiB" if huge else "4 KiB"
-        return Item(f"{name} {order}, {size // 1024} KiB, {pages} pages (chase)", lambda: self.fresh(ours), peer)
+        title = f"{name} {order}, {size // 1024} KiB, {pages} pages (chase)"
+        return self.by_program(title, lambda: self.fresh(ours), peer)
 
     # Disk
 
     def disk(self, direction: str, request: int, order: str = "sequential", depth: int = 1) -> Item:
         """On one and the same file: that of our kernel has no name, but fio reaches it through /proc."""
         params = {"request_bytes": request, "file_bytes": 64 * MIB, "order": order, "queue_depth": depth}
-        resident = self.stack.enter_context(Resident(self.label, Kernel(f"disk-direct-{direction}", params), [CPU]))
         rw = ("rand" if order == "random" else "") + direction
         engine = "psync" if depth == 1 else "io_uring"
-        assert resident.facts[0]["engine"] in ("pread", "pwrite", "io_uring"), resident.facts
+        # Without scrambling fio writes the same bytes again, as our kernel does.
+        argv = ["fio", "--name=peer", "--allow_file_create=0", "--thread", f"--rw={rw}", f"--bs={request}"]
+        argv += [f"--size={64 * MIB}", "--direct=1", "--scramble_buffers=0", f"--ioengine={engine}"]
+        argv += [f"--iodepth={depth}", f"--cpus_allowed={CPU}", "--time_based", "--runtime=1h"]
 
-        def peer() -> float:
-            # Without scrambling fio writes the same bytes again, as our kernel does.
-            argv = ["fio", "--name=peer", f"--filename={nameless(resident.pid)}", "--allow_file_create=0", "--thread"]
-            argv += [f"--rw={rw}", f"--bs={request}", f"--size={64 * MIB}", "--direct=1", "--scramble_buffers=0"]
-            argv += [f"--ioengine={engine}", f"--iodepth={depth}", f"--cpus_allowed={CPU}", "--output-format=json"]
-            argv += ["--time_based", f"--runtime={self.seconds * 1e3:.0f}ms", f"--ramp_time={SETTLE_S * 1e3:.0f}ms"]
-            job = json.loads(output(*argv))["jobs"][0][direction]
-            return job["io_bytes"] * 1e3 / job["runtime"]
+        def moved(pid: int) -> float:
+            return float(words(Path(f"/proc/{pid}/io"))[f"{direction}_bytes:"][0])
 
-        name = f"direct {order} {direction}, {request // 1024} KiB, depth {depth} (fio {engine})"
-        return Item(name, lambda: resident.stretch(self.seconds, settle_s=SETTLE_S), peer)
+        @contextmanager
+        def start() -> Iterator[Sides]:
+            with Resident(self.label, Kernel(f"disk-direct-{direction}", params), [CPU], seed=self.number) as resident:
+                assert resident.facts[0]["engine"] in ("pread", "pwrite", "io_uring"), resident.facts
+                with running(*argv, f"--filename={nameless(resident.pid)}") as peer:
+                    yield Sides(resident, peer, lambda: moved(resident.pid), lambda: moved(peer.pid))
+
+        return self.by_turns(
+            f"direct {order} {direction}, {request // 1024} KiB, depth {depth} (fio {engine})",
+            start,
+        )
 
     # Network
 
     @contextmanager
     def talking(self, kernel: Kernel, receiver: str) -> Iterator[Resident]:
-        """A kernel that sends from one CPU to the other, started for this measurement as iperf3's ends are."""
-        self.number += 1
+        """A kernel that sends from one CPU to the other."""
         with Resident(self.label, kernel, [CPU, OTHER], seed=self.number) as resident:
             resident.pin(receiver, OTHER)
             resident.pin("stress-0", CPU)
             yield resident
 
-    def sent(self, kernel: Kernel, receiver: str) -> float:
-        with self.talking(kernel, receiver) as resident:
-            return resident.stretch(self.seconds, settle_s=SETTLE_S)
+    def sent(self, name: str, kernel: Kernel, receiver: str, options: Sequence[str], why: Why = no_reason) -> Item:
+        """What arrives at the loopback interface: packets, which are as long for one side as for the other."""
+
+        def arrived() -> float:
+            # Columns of /proc/net/dev: bytes received, packets received.
+            return float(words(Path("/proc/net/dev"))["lo:"][0 if kernel.name == "tcp-stream" else 1])
+
+        @contextmanager
+        def start() -> Iterator[Sides]:
+            argv = ["iperf3", "-c", "127.0.0.1", "-p", str(PORT), "-t", "3600", "-A", f"{CPU},{OTHER}", *options]
+            with self.talking(kernel, receiver) as resident, iperf_server(), running(*argv) as peer:
+                yield Sides(resident, peer, arrived, arrived)
+
+        return self.by_turns(name, start, why)
 
     def tcp(self) -> Item:
-        def peer() -> float:
-            sent = self.iperf("-l", "128K")["sum_sent"]
-            return sent["bytes"] / sent["seconds"]
-
-        ours = Kernel("tcp-stream", {"message_bytes": 128 << 10})
-        return Item("TCP stream on loopback, 128 KiB (iperf3)", lambda: self.sent(ours, "stream reader"), peer)
+        kernel = Kernel("tcp-stream", {"message_bytes": 128 << 10})
+        return self.sent("TCP stream on loopback, 128 KiB (iperf3)", kernel, "stream reader", ["-l", "128K"])
 
     def udp(self, size: int) -> Item:
-        ours = Kernel("udp-send", {"datagram_bytes": size, "batch": 1})
-
-        def peer() -> float:
-            total = self.iperf("-u", "-b", "0", "-l", str(size))["sum"]
-            return float(total["packets"] / total["seconds"])
+        kernel = Kernel("udp-send", {"datagram_bytes": size, "batch": 1})
 
         def why() -> str | None:
-            with self.talking(ours, "udp receiver") as resident:
+            with self.talking(kernel, "udp receiver") as resident, iperf_server():
                 return self.why_udp(resident, size)
 
         name = f"UDP datagrams on loopback, {size} B (iperf3)"
-        return Item(name, lambda: self.sent(ours, "udp receiver"), peer, why)
+        return self.sent(name, kernel, "udp receiver", ["-u", "-b", "0", "-l", str(size)], why)
 
     def why_udp(self, resident: Resident, size: int) -> str | None:
         """Counts the system calls of both senders: one send a datagram on both sides, and what comes on top."""
@@ -224,7 +333,7 @@ class Bench:
         raise RuntimeError(f"iperf3: {answer['error']}")
 
     def items(self, *, quick: bool) -> Iterator[Item]:
-        """Made one after the other, as the disk's and the network's stay resident."""
+        """All comparisons, those of the short form first."""
         yield self.copy()
         yield self.chase("L2 latency", "cache", 512 << 10, "random", huge=True)
         yield self.disk("read", 8 << 10)
@@ -251,6 +360,11 @@ def calls(report: str) -> dict[str, int]:
     return {row[-1]: int(row[3]) for row in rows if len(row) >= 5 and row[3].isdigit() and row[-1] != "total"}
 
 
+def words(path: Path) -> dict[str, list[str]]:
+    """Lines by their first word."""
+    return {first: rest for first, *rest in (line.split() for line in path.read_text().splitlines() if line)}
+
+
 def nameless(pid: int) -> str:
     """The path to the one file without a name that the agent has open."""
     folder = Path(f"/proc/{pid}/fd")
@@ -260,7 +374,9 @@ def nameless(pid: int) -> str:
 
 @contextmanager
 def iperf_server() -> Iterator[None]:
-    with subprocess.Popen(["iperf3", "-s", "-p", str(PORT)], stdout=subprocess.DEVNULL) as server:
+    with subprocess.Popen(
+        ["iperf3", "-s", "-p", str(PORT)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as server:
         try:
             time.sleep(0.3)
             yield
@@ -273,14 +389,14 @@ def main() -> None:
     missing = [name for name in NEEDED if shutil.which(name) is None]
     if missing:
         conclude("fidelity", f"cannot compare without {', '.join(missing)}; run make bench-setup", met=False)
-    pairs, seconds = (5, 0.3) if options.quick else (21, 0.6)
     reap()
     label = Label.create("fidelity", pipeline.WORK_ROOT)
     outcomes: list[Outcome] = []
     try:
-        with tempfile.TemporaryDirectory() as folder, iperf_server(), ExitStack() as stack:
-            for item in Bench(label, Path(folder), seconds, stack).items(quick=options.quick):
-                ratio = interleaved(item.ours, item.peer, pairs)
+        with tempfile.TemporaryDirectory() as folder:
+            bench = Bench(label, Path(folder), QUICK if options.quick else LONG)
+            for item in bench.items(quick=options.quick):
+                ratio = item.ratio()
                 reason = item.why() if ratio.median > HIGH else None
                 outcomes.append(Outcome(item.name, ratio, reason))
                 print(outcomes[-1], flush=True)

@@ -567,7 +567,7 @@ def test_lost_lines_and_useless_readings_are_told_of_the_command_they_concern():
     found = witnessed(
         ONE, dropped={"memory-copy": 7}, readings={"victim": Readings(80, 0, 20), "memory-copy": Readings(99, 1, 0)}
     )
-    lost, bunched = found.warnings
+    _, lost, bunched = found.warnings
     assert "7 lines of memory-copy's output" in lost
     assert "metric of copy: 20 of 100 readings came together" in bunched
 

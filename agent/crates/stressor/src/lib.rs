@@ -71,7 +71,8 @@ impl Stressor {
         self.schedule.append(at_ns, intensity)
     }
 
-    /// Runs flat out for `for_ns`, and returns what each worker thread reached, which is from now on what intensity 1 means.
+    /// Runs flat out for `for_ns`, and returns what each worker thread reached once it was warm, which is from now on what
+    /// intensity 1 means.
     ///
     /// # Errors
     /// When switches are still due.
@@ -131,6 +132,7 @@ impl Worker {
         self.recorder.switch(hold.intensity, start_ns);
         let mut pacer = hold.pacer(self.recorder.thread(), start_ns);
         let (mut now, mut total) = (start_ns, 0.0);
+        let (warm_ns, mut warm) = (start_ns + hold.warm_up_ns(start_ns), (start_ns, 0.0));
         while now < hold.until_ns && !self.schedule.has_changed(hold) {
             let work = self.kernel.step(&mut self.recorder)?;
             let before = std::mem::replace(&mut now, clock::now());
@@ -139,14 +141,17 @@ impl Worker {
             }
             self.recorder.work(work, now);
             total += work;
+            if now <= warm_ns {
+                warm = (now, total);
+            }
             if let Some(due_ns) = pacer.as_mut().and_then(|pacer| pacer.pause_until(work, now)) {
                 clock::sleep_until(due_ns.min(hold.until_ns));
                 now = clock::now();
             }
         }
         self.recorder.switch(0.0, now);
-        if pacer.is_none() && now > start_ns {
-            self.last_full_rate.set(total * 1e9 / (now - start_ns) as f64);
+        if pacer.is_none() && now > warm.0 {
+            self.last_full_rate.set((total - warm.1) * 1e9 / (now - warm.0) as f64);
         }
         self.kernel.pause();
         Ok(())

@@ -54,6 +54,14 @@ pub struct Hold {
 }
 
 impl Hold {
+    /// How long a rate at full intensity is not yet what it will be: a processor that was idle comes up to speed, and caches
+    /// fill, within some tens of milliseconds; of a short hold it is the first quarter.
+    #[must_use]
+    pub fn warm_up_ns(&self, start_ns: Nanos) -> Nanos {
+        const MOST_NS: Nanos = 50_000_000;
+        (self.until_ns.saturating_sub(start_ns) / 4).min(MOST_NS)
+    }
+
     /// The closed loop that holds a partial intensity; none is needed at full intensity.
     #[must_use]
     pub fn pacer(&self, thread: u32, start_ns: Nanos) -> Option<Pacer> {

@@ -115,7 +115,7 @@ FAMILIES = (
             "--cache 1 --cache-no-affinity",
         ],
     ),
-    # Not beside its like: two that only fault pages on cores of their own do not meet (losses within ±2 % on both sides).
+    # Not beside its like: two that fault pages on cores of their own do not meet (losses within ±2 % on both sides).
     Family(
         "memory space",
         Kernel("cache", {"bytes": 8 * MIB, "order": "random"}),

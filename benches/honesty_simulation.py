@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import signal
 
-from partywall.stats import FEWEST_WORTH, checkpoints
+from partywall.stats import FEWEST_WORTH, FIRST_LOOK, checkpoints
 from partywall.stats.interval import PROMISED, blocks_worth, error_of_mean, linearised_ratio
 
 Array = NDArray[np.float64]
@@ -168,7 +168,7 @@ def _sequential(noise: Noise, replications: int, random: np.random.Generator) ->
     going = np.ones(replications, dtype=bool)
     covered = np.zeros(replications, dtype=bool)
     width = np.zeros(replications)
-    for n in checkpoints(PROMISED):
+    for n in (at for at in checkpoints(20) if at >= FIRST_LOOK):
         last = n > SEQUENTIAL_MOST
         upto = min(n, SEQUENTIAL_MOST)
         values = noise.values(drawn[..., going, :upto])

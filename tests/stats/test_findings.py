@@ -342,9 +342,9 @@ def test_precision_looks_only_at_checkpoints():
 
 
 def test_precision_is_reached_with_enough_blocks_and_not_before():
-    assert not asked(160, 0.0005).reached
-    assert not asked(150, 0.01).reached  # the last look was at 124 blocks
-    assert asked(160, 0.01).reached
+    assert not asked(310, 0.0005).reached
+    assert not asked(300, 0.01).reached  # the last look was at 243 blocks
+    assert asked(310, 0.01).reached
 
 
 def test_the_baseline_is_required_to_be_there():
@@ -573,12 +573,12 @@ def test_lost_lines_and_useless_readings_are_told_of_the_command_they_concern():
 
 
 def test_a_slow_treatment_is_judged_in_long_blocks_by_a_band_of_their_own():
-    short = [o for o in Host(1).measure(ONE, 180, {}) if o.treatment != "memory-copy"]
-    long = [replace(o, long=True, block=o.block + 1000) for o in Host(2).measure(ONE, 160, {"memory-copy": 0.8})]
+    short = [o for o in Host(1).measure(ONE, 310, {}) if o.treatment != "memory-copy"]
+    long = [replace(o, long=True, block=o.block + 1000) for o in Host(2).measure(ONE, 305, {"memory-copy": 0.8})]
     found = findings([*short, *long])
     slow = cell(found, "memory-copy")
-    assert (slow.long, slow.isolation.n) == (True, 160)
-    assert {(band.long, band.null.n) for band in found.bands} == {(False, 180), (True, 160)}
+    assert (slow.long, slow.isolation.n) == (True, 305)
+    assert {(band.long, band.null.n) for band in found.bands} == {(False, 310), (True, 305)}
     assert enough([*short, *long], ONE.treatments, 0.5).reached
     assert not enough([*short, *long[: 3 * len(ONE.treatments)]], ONE.treatments, 0.5).reached
 

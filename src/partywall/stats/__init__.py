@@ -23,7 +23,17 @@ from partywall.stats.sameness import hosts_differ
 from partywall.stats.series import Measured, Series, baseline_of, compared, pairs_of
 from partywall.stats.verdicts import verdicts_of
 
-__all__ = ["FEWEST_WORTH", "analyse", "carry_over", "checkpoints", "compare", "compare_runs", "enough", "hosts_differ"]
+__all__ = [
+    "FEWEST_WORTH",
+    "FIRST_LOOK",
+    "analyse",
+    "carry_over",
+    "checkpoints",
+    "compare",
+    "compare_runs",
+    "enough",
+    "hosts_differ",
+]
 
 GROWTH = 1.25
 """Blocks grow by at least this factor between two looks at the precision, so that looking does not spoil it."""
@@ -31,8 +41,10 @@ GROWTH = 1.25
 
 FEWEST_WORTH = 20.0
 """Blocks, by what they are worth given how they correlate, before which a narrow interval is not believed: an interval
-that is narrow because persistence has not shown yet would stop a trial just when it is wrong. Nor is one of fewer than
-PROMISED blocks."""
+that is narrow because persistence has not shown yet would stop a trial just when it is wrong."""
+
+FIRST_LOOK = 250
+"""Blocks before which no trial stops for being precise, for the same reason."""
 
 
 def analyse(evidence: Evidence) -> Findings:
@@ -118,7 +130,7 @@ def _enough(series: Series, treatments: Sequence[Treatment], precision: float, m
     widest = max(factors, key=lambda name: factors[name].half_width)
     half = factors[widest].half_width
     worth = all(f.n_effective is None or f.n_effective >= FEWEST_WORTH for f in factors.values())
-    believed = worth and last >= PROMISED
+    believed = worth and last >= FIRST_LOOK
     reached = believed and half <= precision
     return Precision(reached=reached, half_width=half, treatment=widest, blocks=last, next_blocks=following)
 

@@ -38,7 +38,7 @@ PROMISED = 150
 # Finer where the mean's error grows fast with it.
 _PERSISTENCE = np.concatenate([np.linspace(-0.4, 0.9, 16), [0.93, 0.95, 0.97]])
 _WHITE_SHARE = np.array([0.0, 0.3, 0.6, 0.8])
-_PRIOR_POWER = 0.35
+_PRIOR_POWER = 0.2
 _BISECTIONS = 24
 
 

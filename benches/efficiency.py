@@ -232,7 +232,7 @@ def measured(pair: str, count: int, total_ns: int) -> list[Repeat]:
 
 def main() -> None:
     options = arguments(__doc__ or "")
-    count, total_ns = (10, 2_100_000_000) if options.quick else (20, 6_000_000_000)
+    count, total_ns = (10, 2_100_000_000) if options.quick else (20, 12_000_000_000)
     pairs = list(PAIRS)[:1] if options.quick else list(PAIRS)
     allowed = 0.15 if options.quick else 0.08
     reap()

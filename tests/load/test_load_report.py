@@ -64,6 +64,18 @@ def test_what_was_recorded_is_what_is_reported(kept):
     assert run.seconds[1].doubts == {"the hypervisor took CPU time away": "30% of its CPUs"}
 
 
+def test_a_load_that_was_killed_is_reported_from_what_it_had_written(kept, tmp_path, a_record):
+    about = kept.about()
+    killed = LoadDirectory.create(tmp_path / "killed", about)
+    second = Second(0, SECOND)
+    second.add(a_record(start_ns=0, end_ns=SECOND))
+    killed.append(second, Health({}))
+    killed.recover()
+    assert load_run(killed).responses == 4
+    killed.recover()
+    assert load_run(killed).responses == 4
+
+
 def test_counters_become_figures_and_each_cpu_counts_once(kept):
     means = {(s.group, s.name): s.mean for s in load_run(kept).monitors}
     assert means["CPU", "programs"] == pytest.approx(1.5)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from typer.testing import CliRunner
 
 from partywall.cli import load_study
+from partywall.cli.app import app
 from partywall.errors import UsageError
 from partywall.load import study as studies
 from partywall.load import tomcat
@@ -17,6 +19,7 @@ from partywall.model.paper import Likeness, judge
 from partywall.report import study_page
 from partywall.sandbox import Label, reaper
 from partywall.scenario import papers
+from partywall.stats.overhead import response
 
 NAME = "papers/load-generation-netto"
 SCHEMA = json.loads((Path(__file__).parents[2] / "schema" / "agent.schema.json").read_text())
@@ -125,3 +128,23 @@ def test_a_cell_is_measured_against_a_real_tomcat_and_nothing_is_left(study, tmp
     assert observed.values["throughput"] > 1
     assert observed.values["response_s"] > observed.values["pages_s"] > 0
     assert not (tmp_path / f"partywall-{label.run}").exists()
+
+
+def test_rounds_measured_both_ways_make_a_model_that_foretells_levels_it_has_not_seen(study, tmp_path):
+    about = {"partywall": "0", "seed": 1, "rounds": 3, "host": {}}
+    directory = studies.StudyDirectory.create(tmp_path / "run", study, "short", about)
+    for number in range(3):
+        for cell in study.cells:
+            own = 0.004 if cell.generator == "physical" else 0.005
+            time_s = response(cell.users, 0.5, own)
+            values = dict.fromkeys(METRICS, 0.0) | {"response_s": time_s, "throughput": cell.users / (time_s + 0.5)}
+            directory.append(Observed(cell=cell, round=number, values=values | {"cpu_percent": cell.users / 2.0}))
+    made = load_study.read(directory)
+    assert made.model is not None
+    assert made.model.mean_error < 1e-6
+    assert "What the bare host would have measured" in study_page.render(made)
+    assert CliRunner().invoke(app, ["load", "model", str(directory.path)]).exit_code == 0
+    asked = ["load", "model", str(directory.path), "--users", "75", "--response", "50ms", "--used", "40%"]
+    assert "75 users:" in CliRunner().invoke(app, asked).output
+    with pytest.raises(UsageError, match="--response and --used: missing"):
+        CliRunner().invoke(app, [*asked[:5]], catch_exceptions=False)

@@ -1,3 +1,4 @@
+import itertools
 import json
 
 import altair as alt
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from partywall.errors import UsageError
-from partywall.model.paper import Agreement, Beside, Likeness, Measured, Paper, judge
+from partywall.model.paper import Agreement, Beside, Likeness, Measured, Paired, Paper, judge
 from partywall.report import charts, paper
 from partywall.scenario import papers
 
@@ -71,6 +72,17 @@ def test_intervals_that_overlap_tell_nothing():
     verdict = judge(beside(AS_PUBLISHED, spread=0.9))
     assert verdict.likeness is Likeness.UNTOLD
     assert {pair.agreement for pair in verdict.pairs} == {Agreement.UNTOLD}
+
+
+def test_ratios_of_the_same_rounds_tell_apart_what_wide_intervals_cannot():
+    wide = beside(AS_PUBLISHED, spread=0.9)
+    places = list(wide.exhibit.values)
+    ratios = [
+        Paired(left=a, right=b, value=v, low=v * 0.98, high=v * 1.02)
+        for a, b in itertools.combinations(places, 2)
+        for v in [wide.points[a].value / wide.points[b].value]
+    ]
+    assert judge(wide.model_copy(update={"paired": tuple(ratios)})).likeness is Likeness.SAME_ORDER
 
 
 def test_what_was_not_measured_is_said_and_never_counts_as_alike():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partywall.stats.overhead import Pair, coverage, demand, fit, held_out, mean_error, response
-from partywall.stats.rounds import student
+from partywall.stats.rounds import ratio, student
 
 
 @settings(deadline=None, max_examples=50)
@@ -53,6 +53,14 @@ def test_a_sandbox_without_overhead_gets_a_model_without_one():
 def test_too_few_levels_are_refused_in_words():
     with pytest.raises(ValueError, match="needs 3 numbers of users"):
         fit(simulated(random.Random(1), levels=(10, 20)))
+
+
+def test_a_ratio_of_the_same_rounds_forgets_what_both_share():
+    estimate = ratio([2.0, 20.0, 200.0], [1.0, 10.1, 99.0])
+    assert estimate.value == pytest.approx(2.0, rel=0.01)
+    assert estimate.low > 1.9
+    with pytest.raises(ValueError, match="over 0"):
+        ratio([0.0, 1.0], [1.0, 1.0])
 
 
 def test_students_interval_is_that_of_the_textbook_and_needs_two_values():

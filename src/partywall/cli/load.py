@@ -20,7 +20,7 @@ from typer.core import TyperGroup
 from partywall import __version__, pipeline, units
 from partywall.cli.kernel import Cpus, WorkDir
 from partywall.cli.live import Steps
-from partywall.cli.load_study import study
+from partywall.cli.load_study import model, study
 from partywall.cli.load_view import View, conclude
 from partywall.errors import CapabilityError, Exit, Problem, TrialError, UsageError
 from partywall.load import plan as plans
@@ -124,6 +124,7 @@ def import_har(
 
 
 app.command()(study)
+app.command()(model)
 
 
 @app.command()
@@ -374,6 +375,7 @@ def report(directory: LoadDirectory, console: Console, formats: Sequence[str] | 
     """`partywall report` of a load."""
     from partywall.report import load_page  # noqa: PLC0415 - what draws is slow to import
 
+    directory.recover()
     run = load_run(directory)
     _say(console, load_page.headline(run))
     for path in load_page.export(run, directory.path, formats or DEFAULT_FORMATS):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from partywall import __version__, pipeline, units
 from partywall.cli.kernel import WorkDir
@@ -22,9 +24,11 @@ from partywall.load.study import StudyDirectory
 from partywall.model.load_study import METRICS, Form, Study
 from partywall.model.scenario import Scenario
 from partywall.sandbox import Label, reap, reaper
+from partywall.stats import overhead
+from partywall.stats.overhead import Pair
 
 if TYPE_CHECKING:
-    from partywall.report.study_page import StudyReport
+    from partywall.report.study_page import ModelReport, StudyReport
 
 FOLDER = resources.files("partywall").joinpath("scenarios", "papers")
 
@@ -136,7 +140,123 @@ def read(directory: StudyDirectory) -> StudyReport:
             ("Partywall", str(about["partywall"])),
         ),
         host=about["host"],
+        model=_model(studies.pairs(asked, observations)),
     )
+
+
+def _model(pairs: Sequence[Pair]) -> ModelReport | None:
+    """The overhead model of a study's rounds, each level held out in turn; None with too few levels."""
+    from partywall.report.study_page import LevelReport, ModelReport  # noqa: PLC0415 - what draws is slow to import
+
+    if len({pair.users for pair in pairs}) <= overhead.LEVELS_LEAST:
+        return None
+    judged = overhead.held_out(pairs)
+    levels = []
+    for level in judged:
+        rest = overhead.fit([pair for pair in pairs if pair.users != level.users])
+        own = [pair for pair in pairs if pair.users == level.users]
+        forecast = rest.forecast(overhead.mean_pair(own))
+        levels.append(
+            LevelReport(
+                users=level.users,
+                sandbox_s=overhead.mean_pair(own).sandbox_s,
+                forecast_s=forecast.response_s,
+                physical_s=level.physical_s,
+                forecast_rate=forecast.rate,
+                physical_rate=level.physical_rate,
+            )
+        )
+    whole = overhead.fit(pairs)
+    factor = f"exp({whole.a:.3g} {whole.b:+.3g} · (u − {whole.used_middle:.2g}))"
+    formula = (
+        f"Service demand there is that in the sandbox times {factor}, u: the share of its CPUs that the sandbox used"
+    )
+    return ModelReport(
+        tuple(levels),
+        overhead.mean_error(judged),
+        sum(level.covered for level in judged),
+        sum(level.rounds for level in judged),
+        formula,
+    )
+
+
+def model(
+    run: Annotated[Path, typer.Argument(help="A study's directory: what models are made of.", metavar="STUDY_RUN")],
+    users: Annotated[
+        int | None, typer.Option(help="Users of a load from the sandbox alone to be foretold.", min=1)
+    ] = None,
+    response: Annotated[str | None, typer.Option(help="Its mean response time there, e.g. 45ms.")] = None,
+    used: Annotated[str | None, typer.Option(help="Share of its CPUs that the sandbox used, e.g. 40%.")] = None,
+) -> int:
+    """Foretell what the bare host would have measured from what a sandboxed generator measured.
+
+    Shows how well the model of a study does on numbers of users it has not seen. With --users, --response and --used it
+    foretells a load of the same users' script that was measured in the sandbox alone.
+    """
+    from partywall.report import study_page  # noqa: PLC0415 - what draws is slow to import
+
+    if not StudyDirectory.is_one(run):
+        raise UsageError(Problem(f"{run} is no study", "make one: partywall load study papers/load-generation-netto"))
+    directory = StudyDirectory(run)
+    asked = Study.model_validate(directory.about()["study"])
+    pairs = studies.pairs(asked, directory.observations())
+    made = _model(pairs)
+    if made is None:
+        remedy = f"measure at more than {overhead.LEVELS_LEAST} numbers of users, from a process and from a sandbox"
+        raise UsageError(
+            Problem(f"{run} has too few numbers of users measured both ways, or a pause without a plain mean", remedy)
+        )
+    console = Console()
+    table = Table(
+        "users", "in the sandbox", "foretold (90 %)", "measured", "per s foretold (90 %)", "measured", box=None
+    )
+    for row in study_page.model_rows(made):
+        table.add_row(*row)
+    console.print(table)
+    _say(console, study_page.model_summary(made))
+    given = {"--users": users, "--response": response, "--used": used}
+    if missing := [option for option, value in given.items() if value is None]:
+        if len(missing) < len(given):
+            raise UsageError(Problem(f"{' and '.join(missing)}: missing", "give all three, or none"))
+        return Exit.HOLDS
+    pair = _asked_pair(users or 1, response or "", used or "", pairs[0].think_s)
+    forecast = overhead.fit(pairs).forecast(pair)
+    one = LevelText(pair, forecast)
+    _say(console, f"{users} users: {one.response} on the bare host, {one.rate} iterations/s")
+    return Exit.HOLDS
+
+
+@dataclass(frozen=True)
+class LevelText:
+    """A forecast in words."""
+
+    pair: Pair
+    forecast: overhead.Forecast
+
+    @property
+    def response(self) -> str:
+        value, low, high = (units.format_duration(part * 1e9) for part in self.forecast.response_s)
+        return f"{value} ({low} to {high})"
+
+    @property
+    def rate(self) -> str:
+        value, low, high = (units.format_number(part) for part in self.forecast.rate)
+        return f"{value} ({low} to {high})"
+
+
+def _asked_pair(users: int, response: str, used: str, think_s: float) -> Pair:
+    problems = []
+    values: dict[str, float] = {}
+    for option, text, parse in (("--response", response, units.parse_duration_ns), ("--used", used, units.parse_share)):
+        try:
+            values[option] = float(parse(text))
+        except ValueError as error:
+            problems.append(Problem(str(error), key=option))
+    if not problems and values["--response"] <= 0:
+        problems.append(Problem("a response takes some time", "give for example 45ms", key="--response"))
+    if problems:
+        raise UsageError(*problems)
+    return Pair(users, think_s, values["--response"] / 1e9, values["--used"])
 
 
 def find(name: str) -> Path:

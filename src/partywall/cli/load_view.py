@@ -17,9 +17,7 @@ from partywall.load.second import Second, Timing, histogram, longest_ns
 from partywall.load.session import Session
 from partywall.load.summary import SHARES, Summary
 from partywall.load.thresholds import Kept
-from partywall.report.html import BADGES
 from partywall.report.latency import quantiles
-from partywall.report.terminal import OUTCOMES
 
 PRINT_EVERY_S = 5.0
 ERRORS_SHOWN = 8
@@ -131,6 +129,13 @@ def conclude(
     console.print(_latencies(summary, started["labels"]))
     _print_errors(console, summary, started["labels"])
     _print_health(console, summary)
+    _print_thresholds(console, kept)
+
+
+def _print_thresholds(console: Console, kept: Sequence[Kept]) -> None:
+    from partywall.report.html import BADGES  # noqa: PLC0415 - what draws is slow to import
+    from partywall.report.terminal import OUTCOMES  # noqa: PLC0415
+
     for one in kept:
         text = Text.assemble((BADGES[one.outcome], OUTCOMES[one.outcome]), f"  {one.asked}: {one.found}")
         console.print(text, soft_wrap=True)

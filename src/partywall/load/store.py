@@ -130,6 +130,11 @@ class LoadDirectory:
         found: dict[str, Any] = json.loads((self.path / "load.json").read_text())
         return found
 
+    def recover(self) -> None:
+        """Makes tables of what a load that was killed had written; the counters of its hosts went with it."""
+        if (self.path / "pending.jsonl").exists():
+            self.finish(self.about()["started"]["labels"], [], self.about().get("begin_ns"))
+
     def table(self, name: str) -> Rows:
         """All rows of a table; TrialError if the load ended before there were any."""
         file = self.path / f"{name}.parquet"

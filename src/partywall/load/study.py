@@ -7,6 +7,7 @@ stands in a report (`report.study_page`).
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import random
@@ -25,11 +26,12 @@ from partywall.load.second import SECOND_NS, Second, Timing, histogram
 from partywall.load.session import Session, Setup
 from partywall.load.store import Readings, sample_rows
 from partywall.model.load_study import METRICS, Cell, Form, Observed, Study
-from partywall.model.paper import Beside, Measured
+from partywall.model.paper import Beside, Measured, Paired
 from partywall.report.latency import quantiles
 from partywall.scenario import papers
 from partywall.scenario.decode import decode, key_text
-from partywall.stats.rounds import student
+from partywall.stats.overhead import Pair
+from partywall.stats.rounds import ratio, student
 
 SUFFIX = ".study.yaml"
 RAMP_NS = 500_000_000
@@ -254,8 +256,30 @@ def besides(study: Study, observations: Sequence[Observed], differs: Sequence[st
             if (found := place(cell)) is not None
             for series, x in [found]
         ]
-        shown.append(Beside(paper=paper, exhibit=exhibit, measured=tuple(points), differs=(*study.differs, *differs)))
+        shown.append(
+            Beside(
+                paper=paper,
+                exhibit=exhibit,
+                measured=tuple(points),
+                differs=(*study.differs, *differs),
+                paired=tuple(_paired(observations, metric, place)),
+            )
+        )
     return shown
+
+
+def _paired(observations: Sequence[Observed], metric: str, place: Callable[[Cell], Place]) -> Iterator[Paired]:
+    """Every two places of an exhibit, compared round by round: a host that is slow for a while is so for both."""
+    rounds: dict[tuple[str, float], dict[int, float]] = {}
+    for observed in observations:
+        value, at = observed.values.get(metric), place(observed.cell)
+        if value is not None and at is not None:
+            rounds.setdefault(at, {})[observed.round] = value
+    for (left, over), (right, under) in itertools.combinations(rounds.items(), 2):
+        both = sorted(set(over) & set(under))
+        if len(both) >= 2 and min(*(over[n] for n in both), *(under[n] for n in both)) > 0:
+            found = ratio([over[n] for n in both], [under[n] for n in both])
+            yield Paired(left=left, right=right, value=found.value, low=found.low, high=found.high)
 
 
 Place = tuple[str, float] | None
@@ -303,3 +327,35 @@ EXHIBITS: dict[str, tuple[str, Callable[[Cell], Place]]] = {
 """Which metric, and at which place of the exhibit a cell stands."""
 
 UNITS = {metric: unit for metric, (_, unit) in METRICS.items()}
+
+
+# The overhead model
+
+
+def think_s(study: Study) -> float | None:
+    """The mean of the pause between iterations; None for a pause whose mean the study does not tell."""
+    think = study.think.think
+    if think is None or think.file is not None or think.log_normal is not None:
+        return None
+    if think.uniform is not None:
+        return sum(think.uniform) / 2e9
+    return (think.exponential if think.exponential is not None else think.constant or 0) / 1e9
+
+
+def pairs(study: Study, observations: Sequence[Observed], *, compress: bool = True) -> list[Pair]:
+    """Rounds in which the same users were measured both ways, one sandbox and all CPUs; what is missing is left out."""
+    mean_s = think_s(study)
+    if mean_s is None:
+        return []
+    found: dict[tuple[str, int, int], dict[str, float | None]] = {
+        (o.cell.generator, o.cell.users, o.round): o.values
+        for o in observations
+        if o.cell.compress == compress and not o.cell.kept and o.cell.sandboxes == 1
+    }
+    made = []
+    for (generator, users, number), values in sorted(found.items()):
+        bare = found.get(("physical", users, number))
+        response, used = values["response_s"], values["cpu_percent"]
+        if generator == "sandbox" and bare is not None and response and used is not None and bare["response_s"]:
+            made.append(Pair(users, mean_s, response, used / 100, bare["response_s"], bare["throughput"]))
+    return made

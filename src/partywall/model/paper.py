@@ -120,13 +120,27 @@ class Measured(Frozen):
         return Place(self.series, self.x)
 
 
+class Paired(Frozen):
+    """left over right as measured in the same rounds, which knows more than two intervals that share their noise."""
+
+    left: Place
+    right: Place
+    value: float
+    low: float
+    high: float
+
+
 class Beside(Frozen):
-    """An exhibit with our points beside it. differs: what is otherwise here than in the paper, for people."""
+    """An exhibit with our points beside it. differs: what is otherwise here than in the paper, for people.
+
+    paired: ratios of places measured round by round; where there is none, the points' own intervals decide.
+    """
 
     paper: Paper
     exhibit: Exhibit
     measured: tuple[Measured, ...] = ()
     differs: tuple[str, ...] = ()
+    paired: tuple[Paired, ...] = ()
 
     @property
     def points(self) -> Mapping[Place, Measured]:
@@ -234,14 +248,13 @@ def sentence(pair: Pair) -> str:
 
 def _pairs(beside: Beside) -> Iterator[Pair]:
     """What the paper compares and we measured: its claims, and its printed numbers along x and between series."""
-    ours = beside.points
     for claim in beside.exhibit.claims:
-        if (ratio := _ratio(ours, claim.left, claim.than)) is not None:
+        if (ratio := _ratio(beside, claim.left, claim.than)) is not None:
             published = None if claim.by is None else 1 + claim.direction * claim.by
             yield Pair(claim.left, claim.than, claim.direction, published, ratio, main=True)
     values = beside.exhibit.values
     for left, right, main in _places(beside.exhibit):
-        ratio = _ratio(ours, left, right)
+        ratio = _ratio(beside, left, right)
         if ratio is not None and values[right] > 0:
             published = values[left] / values[right]
             yield Pair(left, right, _direction(published), published, ratio, main)
@@ -263,8 +276,14 @@ def _direction(ratio: float) -> int:
     return 0 if abs(ratio - 1) <= STEADY else int(math.copysign(1, ratio - 1))
 
 
-def _ratio(ours: Mapping[Place, Measured], left: Place, right: Place) -> tuple[float, float, float] | None:
-    """left/right with ends that hold whatever the two have in common: intervals as wide as they can be."""
+def _ratio(beside: Beside, left: Place, right: Place) -> tuple[float, float, float] | None:
+    """left/right: as paired, else with ends that hold whatever the two have in common, as wide as they can be."""
+    for paired in beside.paired:
+        if (paired.left, paired.right) == (left, right):
+            return paired.value, paired.low, paired.high
+        if (paired.left, paired.right) == (right, left):
+            return 1 / paired.value, 1 / paired.high, 1 / paired.low
+    ours = beside.points
     over, under = ours.get(left), ours.get(right)
     if over is None or under is None or under.value <= 0:
         return None

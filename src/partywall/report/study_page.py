@@ -12,12 +12,35 @@ from typing import Any
 
 import vl_convert
 
-from partywall import __version__
+from partywall import __version__, units
 from partywall.errors import Problem, UsageError
 from partywall.model.finding import Estimate
 from partywall.model.load_study import METRICS, Observed, Study
 from partywall.model.paper import Beside, judge
 from partywall.report import charts, figures, html, page, paper
+
+
+@dataclass(frozen=True)
+class LevelReport:
+    """One number of users held out: what was foretold of the bare host, with its interval, and what was measured."""
+
+    users: int
+    sandbox_s: float
+    forecast_s: tuple[float, float, float]
+    physical_s: float | None
+    forecast_rate: tuple[float, float, float]
+    physical_rate: float | None
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """The overhead model: each level foretold by a model that has not seen it. formula: of all levels, in words."""
+
+    levels: tuple[LevelReport, ...]
+    mean_error: float
+    covered: int
+    rounds: int
+    formula: str
 
 
 @dataclass(frozen=True)
@@ -33,6 +56,7 @@ class StudyReport:
     notes: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
     host: Mapping[str, Any]
+    model: ModelReport | None = None
 
 
 def headline(report: StudyReport) -> str:
@@ -51,6 +75,7 @@ def render(report: StudyReport) -> str:
         report=report,
         headline=headline(report),
         section=section,
+        model=report.model and (model_summary(report.model), model_rows(report.model)),
         metrics=METRICS,
         rows=[(cell, [_figure(report, metric, cell) for metric in METRICS]) for cell in cells],
         host=tuple(html.flat({k: v for k, v in report.host.items() if k not in html.SHOWN_ELSEWHERE})),
@@ -59,6 +84,32 @@ def render(report: StudyReport) -> str:
         data=page.embedded(page.pack(specs) | {"trials": {}}),
         vega=page.vega(),
     )  # fmt: skip
+
+
+def model_rows(model: ModelReport) -> list[tuple[str, ...]]:
+    """(users, in the sandbox, foretold, measured; iterations a second foretold, measured)."""
+    return [
+        (
+            f"{level.users}",
+            units.format_duration(level.sandbox_s * 1e9),
+            _span(level.forecast_s, lambda s: units.format_duration(s * 1e9)),
+            "not measured" if level.physical_s is None else units.format_duration(level.physical_s * 1e9),
+            _span(level.forecast_rate, units.format_number),
+            "not measured" if level.physical_rate is None else units.format_number(level.physical_rate),
+        )
+        for level in model.levels
+    ]
+
+
+def _span(value: tuple[float, float, float], shown: Callable[[float], str]) -> str:
+    return f"{shown(value[0])} ({shown(value[1])} to {shown(value[2])})"
+
+
+def model_summary(model: ModelReport) -> str:
+    return (
+        f"Each number of users foretold by a model that has not seen it: mean error {model.mean_error:.1%}, "
+        f"{model.covered} of {model.rounds} rounds inside their 90 % intervals. {model.formula}"
+    )
 
 
 def _figure(report: StudyReport, metric: str, cell: str) -> str:

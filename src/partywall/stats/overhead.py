@@ -174,6 +174,16 @@ def _judged(level: int, own: Sequence[Pair], model: Model) -> HeldOut:
     )
 
 
+def mean_pair(pairs: Sequence[Pair]) -> Pair:
+    """Rounds of one level as one: means of what the sandbox measured."""
+    return Pair(
+        users=pairs[0].users,
+        think_s=pairs[0].think_s,
+        sandbox_s=statistics.fmean(pair.sandbox_s for pair in pairs),
+        used=statistics.fmean(pair.used for pair in pairs),
+    )
+
+
 def mean_error(levels: Sequence[HeldOut]) -> float:
     """Of response times and throughputs of all levels together."""
     return statistics.fmean(error for level in levels for error in level.errors)

@@ -1,0 +1,110 @@
+"""How well the overhead model tells what the bare host would have measured from what a container measured.
+
+Users ask nginx (on another core) for a page and then compress a file, so that the generator itself works, from 20 to
+140 of them on one core. Each number of users is measured from a process and from a container that may use three
+quarters of the core, in random order, several rounds. Each number in turn is held out: a model of the others predicts
+it from its container rounds and its own CPU counters.
+
+Bar: mean error of response times and throughputs on held-out levels at most 10 %, and 80 to 97 % of held-out rounds in
+their 90 % intervals, as far as so many rounds can tell: the 95 % binomial interval of the coverage reaches that range.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+from common import arguments, conclude
+from generators import GENERATOR_CPU, load, nginx
+from partywall.load import plan
+from partywall.load.compiling import program
+from partywall.load.second import SECOND_NS, Timing
+from partywall.load.session import Setup
+from partywall.sandbox import reap
+from partywall.stats.overhead import Pair, coverage, held_out, mean_error
+
+LEVELS = (20, 50, 80, 110, 140)
+THINK_S = 0.5
+LIMIT = 0.75
+RAMP_S, SETTLE_S = 0.3, 0.7
+COVERED = (0.80, 0.97)
+
+
+def compiled(url: str, users: int, hold_s: float) -> Mapping[str, Any]:
+    steps = [{"http": "/"}, {"compress": {"size": "100kB"}}]
+    actions = [{"transaction": {"name": "iteration", "steps": steps}}, {"think": {"exponential": f"{THINK_S}s"}}]
+    text = {
+        "partywall_load": 1,
+        "name": "overhead",
+        "base": url,
+        "users": {"user": {"actions": actions}},
+        "closed": {"users": users, "ramp_up": f"{RAMP_S}s", "hold": f"{hold_s}s"},
+        "grace": "3s",
+    }
+    return program(plan.loads(json.dumps(text).encode(), "bench", Path()))
+
+
+def observe(url: str, users: int, backend: str, hold_s: float) -> tuple[float, float, float]:
+    """(response time in s, iterations a second, CPU time used a second)."""
+    limit = LIMIT if backend == "container" else None
+    setup = Setup(name="bench", cpus=(GENERATOR_CPU,), backend=backend, cpu_limit=limit)
+    found = load(compiled(url, users, hold_s), setup)
+    begin_ns = found.begin_ns + int((RAMP_S + SETTLE_S) * 1e9)
+    end_ns = found.begin_ns + int((RAMP_S + hold_s) * 1e9)
+    inside = [s for s in found.seconds if s.start_ns >= begin_ns and s.end_ns <= end_ns + SECOND_NS // 10]
+    labels = found.started["labels"]
+    total = Timing()
+    for second in inside:
+        for number, timing in second.timings.items():
+            if labels[number]["sort"] == "transaction":
+                total.merge(timing)
+    length_s = sum(second.length_s for second in inside)
+    assert total.mean_ns is not None, "nothing was measured: is the hold too short?"
+    return total.mean_ns / 1e9, total.done / length_s, found.cpu_ns / 1e9 / (RAMP_S + hold_s)
+
+
+def measured(url: str, rounds: int, hold_s: float) -> list[Pair]:
+    chance = random.Random(1)
+    pairs = []
+    for _ in range(rounds):
+        for users in chance.sample(LEVELS, len(LEVELS)):
+            found = {b: observe(url, users, b, hold_s) for b in chance.sample(["process", "container"], 2)}
+            boxed, bare = found["container"], found["process"]
+            pairs.append(Pair(users, THINK_S, boxed[0], boxed[2] / LIMIT, bare[0], bare[1]))
+            print(f"{users} users: process {bare[0] * 1e3:.2f} ms, container {boxed[0] * 1e3:.2f} ms", flush=True)
+    return pairs
+
+
+def main() -> None:
+    quick = arguments(__doc__ or "").quick
+    reap()
+    with nginx() as url:
+        pairs = measured(url, 1 if quick else 3, 3.2)
+    levels = held_out(pairs)
+    for level in levels:
+        print(
+            f"held out {level.users} users: foretold {level.forecast_s * 1e3:.2f} ms and {level.forecast_rate:.1f}/s, "
+            f"measured {level.physical_s * 1e3:.2f} ms and {level.physical_rate:.1f}/s; "
+            f"{level.covered} of {level.rounds} rounds inside"
+        )
+    apart = statistics.fmean(pair.sandbox_s / (pair.physical_s or 1) for pair in pairs) - 1
+    rounds = sum(level.rounds for level in levels)
+    inside = sum(level.covered for level in levels)
+    ends = stats.binomtest(inside, rounds).proportion_ci(0.95)
+    error = mean_error(levels)
+    met = error <= 0.10 and ends.low <= COVERED[1] and ends.high >= COVERED[0]
+    figure = (
+        f"mean error {error:.1%} on held-out levels, {coverage(levels):.0%} of {rounds} rounds inside 90 % intervals "
+        f"({ends.low:.0%} to {ends.high:.0%}); the container's response times are {apart:+.0%} of the process's"
+    )
+    conclude("load-overhead-model", figure, met=met)
+
+
+if __name__ == "__main__":
+    main()

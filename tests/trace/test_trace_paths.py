@@ -396,6 +396,9 @@ def test_wireshark_reads_the_packets(tmp_path):
     if "without eBPF programs" in told:
         pytest.skip(told)
     assert process.returncode == 0, told
+    steps = json.loads((out / "findings.json").read_text())["ways"][0]["steps"]
+    # The same numbers were sent again and again, also after the trace was closed.
+    assert [step["duplicates"] for step in steps] == [0] * 3
     fields = ["frame.interface_name", "ip.src", "udp.dstport", "tcp.dstport", "tcp.seq_raw", "frame.comment"]
     read = run(
         "tshark", "-r", str(out / "packets.pcapng"), "-T", "json", *[part for name in fields for part in ("-e", name)]

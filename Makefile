@@ -17,6 +17,10 @@ VM_PACKAGES := qemu-system-x86
 BPF_PACKAGES := clang libbpf-dev linux-libc-dev iproute2
 BENCHES := $(filter-out benches/agents.py benches/common.py benches/generators.py benches/guests.py benches/honesty_simulation.py benches/lossy_hop.py,$(wildcard benches/*.py))
 PEERS := fio stress-ng mbw sysbench iperf3 strace nginx-light wrk apache2-utils tomcat10-common default-jre-headless
+# Not in Debian, so kept out of the system.
+PEERS_OWN := benches/.peers
+LOCUST := locust==2.*
+K6 := go.k6.io/k6@v1.8.1
 FUZZ_SECONDS ?= 60
 FUZZ_EXAMPLES ?= 2000
 
@@ -61,6 +65,8 @@ fmt: setup ## format both halves
 
 bench-setup: setup ## install the programs that benchmarks compare with
 	$(SUDO) apt-get install -y --no-install-recommends $(PEERS)
+	@[ -x $(PEERS_OWN)/bin/locust ] || { python3 -m venv $(PEERS_OWN) && $(PEERS_OWN)/bin/pip install --quiet --disable-pip-version-check $(LOCUST); }
+	@command -v k6 >/dev/null || [ -x $(PEERS_OWN)/bin/k6 ] || GOBIN=$(CURDIR)/$(PEERS_OWN)/bin go install $(K6) || echo "no k6: it needs Go 1.25 or newer; load_script_cost.py goes without it" >&2
 
 bench: bench-setup ## run every benchmark in its short form; each prints its figure last and fails if its bar is not met
 	@failed=0; for file in $(BENCHES); do echo "== $$file"; $(PY) $$file --quick || failed=1; done; exit $$failed

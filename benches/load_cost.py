@@ -4,27 +4,50 @@ nginx with one worker on one core answers a few fixed bytes; the generator is on
 alive. Both take turns, so that both meet the same host. CPU time is user and system time of the generator's whole
 process; Partywall's includes recording every latency twice and sending its records away.
 
-Bar: CPU time a request not more than wrk's, requests a second not fewer (medians of pairs; the rate is the server's
-doing, so its bar allows what pairs vary by).
+Where the server's core never idles, requests a second are the server's doing and not the generator's: how much it idled
+is told beside each rate.
+
+Bar: CPU time a request not more than wrk's, requests a second not fewer (medians of pairs; the rate's bar allows what
+pairs vary by).
 """
 
 from __future__ import annotations
 
+import os
 import re
 import resource
+import statistics
 import subprocess
+import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 from common import Ratio, arguments, conclude
-from generators import GENERATOR_CPU, load, nginx
+from generators import GENERATOR_CPU, SERVER_CPU, load, nginx
 from partywall.load.quick import Quick, program
 from partywall.sandbox import reap
 
 CONNECTIONS = 50
 
 
-def wrk(url: str, seconds: int) -> tuple[float, float]:
-    """(requests a second, CPU µs a request)"""
+@dataclass(frozen=True)
+class Turn:
+    """rate: requests a second; cost: CPU µs a request; idle: share of the time in which the server's core idled."""
+
+    rate: float
+    cost: float
+    idle: float = 0.0
+
+
+def idle_s(cpu: int) -> float:
+    """How long a core has idled."""
+    line = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith(f"cpu{cpu} "))
+    return sum(map(int, line.split()[4:6])) / os.sysconf("SC_CLK_TCK")
+
+
+def wrk(url: str, seconds: int) -> Turn:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     argv = ["taskset", "-c", str(GENERATOR_CPU), "wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", url]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
@@ -33,35 +56,52 @@ def wrk(url: str, seconds: int) -> tuple[float, float]:
     assert requests is not None
     assert rate is not None
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return float(rate[1]), cpu_s * 1e6 / int(requests[1])
+    return Turn(float(rate[1]), cpu_s * 1e6 / int(requests[1]))
 
 
-def ours(url: str, seconds: int) -> tuple[float, float]:
+def ours(url: str, seconds: int) -> Turn:
     found = load(program(Quick(url=url, for_ns=seconds * 1_000_000_000, users=CONNECTIONS)))
     assert not found.summary.errors, found.summary.errors
     counted = sum(timing.count for timing in found.summary.timings.values())
     assert counted == found.summary.responses, "a latency was not recorded"
-    return found.summary.rate, found.cpu_us_per_request
+    return Turn(found.summary.rate, found.cpu_us_per_request)
+
+
+def watched(which: Callable[[str, int], Turn], url: str, seconds: int) -> Turn:
+    """A turn, with the idling of the server's core in the middle of it."""
+    found: list[Turn] = []
+    thread = threading.Thread(target=lambda: found.append(which(url, seconds)))
+    thread.start()
+    time.sleep(seconds / 2)
+    before, began = idle_s(SERVER_CPU), time.monotonic()
+    time.sleep(seconds / 4)
+    idle = (idle_s(SERVER_CPU) - before) / (time.monotonic() - began)
+    thread.join()
+    return Turn(found[0].rate, found[0].cost, idle)
 
 
 def main() -> None:
     options = arguments(__doc__ or "")
-    seconds, pairs = (2, 9) if options.quick else (3, 17)
+    seconds, pairs = (2, 9) if options.quick else (4, 17)
     reap()
-    rates, costs = [], []
-    turns: list[Callable[[str, int], tuple[float, float]]] = [ours, wrk]
+    turns: list[Callable[[str, int], Turn]] = [ours, wrk]
+    found: dict[str, list[Turn]] = {"ours": [], "wrk": []}
     with nginx() as url:
         for number in range(pairs):
-            order = turns if number % 2 == 0 else turns[::-1]
-            found = {which: which(url, seconds) for which in order}
-            rates.append(found[ours][0] / found[wrk][0])
-            costs.append(found[ours][1] / found[wrk][1])
-            print(
-                f"ours {found[ours][0]:8.0f}/s {found[ours][1]:5.2f} µs   "
-                f"wrk {found[wrk][0]:8.0f}/s {found[wrk][1]:5.2f} µs",
-                flush=True,
-            )
-    rate, cost = Ratio(rates), Ratio(costs)
+            for which in turns if number % 2 == 0 else turns[::-1]:
+                found[which.__name__].append(watched(which, url, seconds))
+            said = [
+                f"{name} {t[-1].rate:8.0f}/s {t[-1].cost:5.2f} µs, core idle {t[-1].idle:5.1%}"
+                for name, t in found.items()
+            ]
+            print("   ".join(said), flush=True)
+    pairs_ = list(zip(found["ours"], found["wrk"], strict=True))
+    rate, cost = (
+        Ratio([own.rate / peer.rate for own, peer in pairs_]),
+        Ratio([own.cost / peer.cost for own, peer in pairs_]),
+    )
+    idle = {name: statistics.median(turn.idle for turn in turns_) for name, turns_ in found.items()}
+    print(f"the server's core idled {idle['ours']:.1%} of the time under our load, {idle['wrk']:.1%} under wrk's")
     figure = f"CPU a request / wrk's {cost}; requests a second / wrk's {rate}"
     conclude("load-cost", figure, met=cost.median <= 1 and rate.interval()[1] >= 1)
 

@@ -1,0 +1,154 @@
+"""What a scripted request costs the generator, beside k6 and Locust.
+
+Each of 50 users asks for a page, takes a token out of it with a regular expression, asks for a second page with the
+token, and checks what that says; connections are kept. nginx is on one core, the generator on the other, all in turn.
+CPU time is user and system time of the generator's whole process. That of k6 and Locust is the difference between a
+long and a short run, so that reading their scripts and starting up is left out; ours is counted from its start.
+Locust's users are FastHttpUser, its cheapest kind. One process each: Locust and k6 would spread over more cores, which
+costs them no less a request.
+
+Bar: at least 5 times k6's and 10 times Locust's requests a CPU second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from common import Ratio, arguments, conclude
+from generators import GENERATOR_CPU, load, nginx
+from partywall.sandbox import reap
+
+USERS = 50
+SHORT_S = 1
+SECOND = 1_000_000_000
+PEERS = Path(__file__).parent / ".peers" / "bin"
+BARS = {"k6": 5.0, "locust": 10.0}
+
+K6 = """
+import http from 'k6/http';
+import { check } from 'k6';
+export const options = { vus: %(users)d, duration: '%(seconds)ds' };
+export default function () {
+  const token = /value='(\\w+)'/.exec(http.get('%(url)sfirst').body)[1];
+  const second = http.get('%(url)ssecond?token=' + token, { tags: { name: 'second' } });
+  if (!check(second, { welcome: (answer) => answer.body.includes('welcome') })) throw new Error('no welcome');
+}
+"""
+
+LOCUST = """
+import re
+from locust import FastHttpUser, constant, task
+
+VALUE = re.compile(r"value='(\\w+)'")
+
+class Visitor(FastHttpUser):
+    wait_time = constant(0)
+
+    @task
+    def visit(self):
+        token = VALUE.search(self.client.get("/first").text)[1]
+        with self.client.get("/second?token=" + token, name="second", catch_response=True) as answer:
+            if "welcome" not in answer.text:
+                answer.failure("no welcome")
+"""
+
+
+def program(url: str, seconds: int) -> dict[str, Any]:
+    first = {"name": "first", "method": "GET", "url": f"{url}first"}
+    first["extract"] = [{"into": "token", "from": {"regex": r"value='(\w+)'"}}]  # type: ignore[assignment]
+    second = {"name": "second", "method": "GET", "url": f"{url}second?token=${{token}}"}
+    second["checks"] = [{"contains": "welcome"}]  # type: ignore[assignment]
+    stages = [{"to": USERS, "for_ns": 0}, {"to": USERS, "for_ns": seconds * SECOND}]
+    return {
+        "kinds": [{"name": "visitor", "actions": [{"http": first}, {"http": second}]}],
+        "pacing": {"closed": {"stages": stages}},
+        "grace_ns": SECOND,
+    }
+
+
+def ours(url: str, seconds: int) -> float:
+    found = load(program(url, seconds))
+    assert not found.summary.errors, found.summary.errors
+    return found.summary.responses / (found.cpu_ns / 1e9)
+
+
+def _run(argv: list[str], folder: str) -> tuple[str, float]:
+    """What a command said, and the CPU seconds of it and its children."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    pinned = ["taskset", "-c", str(GENERATOR_CPU), *argv]
+    done = subprocess.run(pinned, capture_output=True, text=True, check=False, cwd=folder)
+    assert done.returncode == 0, f"{argv[0]}: {done.stderr[-2000:]}"
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return done.stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def k6(program_: str, url: str, seconds: int) -> tuple[int, float]:
+    """(requests, CPU seconds)"""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        (Path(folder) / "script.js").write_text(K6 % {"users": USERS, "seconds": seconds, "url": url})
+        quiet = ["--quiet", "--no-usage-report", "--summary-export=summary.json"]
+        _, cpu_s = _run([program_, "run", *quiet, "script.js"], folder)
+        said = json.loads((Path(folder) / "summary.json").read_text())["metrics"]
+        assert said["checks"]["fails"] == 0, "a check did not hold"
+        return int(said["http_reqs"]["count"]), cpu_s
+
+
+def locust(program_: str, url: str, seconds: int) -> tuple[int, float]:
+    """(requests, CPU seconds)"""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        (Path(folder) / "visit.py").write_text(LOCUST)
+        how = ["--headless", "-u", str(USERS), "-r", str(USERS), "-t", f"{seconds}s", "--host", url.rstrip("/")]
+        said, cpu_s = _run([program_, "-f", "visit.py", *how, "--json", "--loglevel", "ERROR"], folder)
+        stats = json.loads(said[said.index("[") :])
+        assert all(one["num_failures"] == 0 for one in stats), "a check did not hold"
+        return sum(one["num_requests"] for one in stats), cpu_s
+
+
+PEER_RUNS: Mapping[str, Callable[[str, str, int], tuple[int, float]]] = {"k6": k6, "locust": locust}
+
+
+def marginal(name: str, program_: str, url: str, seconds: int) -> float:
+    """Requests a CPU second beyond starting up."""
+    few, start_s = PEER_RUNS[name](program_, url, SHORT_S)
+    many, all_s = PEER_RUNS[name](program_, url, SHORT_S + seconds)
+    return (many - few) / (all_s - start_s)
+
+
+def find(name: str) -> str | None:
+    path = os.pathsep.join([str(PEERS), os.environ.get("PATH", "")])
+    return shutil.which(name, path=path)
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    seconds, pairs = (2, 3) if options.quick else (6, 7)
+    reap()
+    peers = {name: found for name in BARS if (found := find(name))}
+    ratios: dict[str, list[float]] = {name: [] for name in peers}
+    with nginx() as url:
+        for _ in range(pairs):
+            own = ours(url, seconds)
+            said = [f"ours {own:8.0f}"]
+            for name, program_ in peers.items():
+                theirs = marginal(name, program_, url, seconds)
+                said.append(f"{name} {theirs:7.0f}")
+                ratios[name].append(own / theirs)
+            print("requests a CPU second: " + ", ".join(said), flush=True)
+    for name in BARS.keys() - peers.keys():
+        print(f"{name} is not here: make bench-setup installs it where it can be had")
+    figures = [f"{Ratio(ratios[name])} times {name}'s" for name in peers]
+    met = all(name in peers and statistics.median(ratios[name]) >= bar for name, bar in BARS.items())
+    conclude("load-script-cost", "requests a CPU second: " + "; ".join(figures or ["no peer"]), met=met)
+
+
+if __name__ == "__main__":
+    main()

@@ -128,6 +128,7 @@ def conclude(
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(_latencies(summary, started["labels"]))
     _print_errors(console, summary, started["labels"])
+    _print_lateness(console, summary)
     _print_health(console, summary)
     _print_thresholds(console, kept)
 
@@ -182,6 +183,16 @@ def _print_errors(console: Console, summary: Summary, labels: Sequence[Mapping[s
         console.print(text, style="red", highlight=False, markup=False, soft_wrap=True)
     if len(ordered) > ERRORS_SHOWN:
         console.print(f"… and {len(ordered) - ERRORS_SHOWN} other kinds", highlight=False)
+
+
+def _print_lateness(console: Console, summary: Summary) -> None:
+    for one in summary.late_effects:
+        if one.matters:
+            told, undelayed = units.format_duration(one.told_ns), units.format_duration(one.undelayed_ns)
+            text = (
+                f"requests left late: p{one.share * 100:.0f} is {told} and would be {undelayed} had each left on time"
+            )
+            console.print(text, style="yellow", highlight=False, soft_wrap=True)
 
 
 def _print_health(console: Console, summary: Summary) -> None:

@@ -12,7 +12,7 @@ from partywall import units
 from partywall.load import monitors
 from partywall.load.health import ADVICE, Doubt, Health
 from partywall.load.second import HISTOGRAMS, Error, Second, Timing, histogram
-from partywall.load.store import LoadDirectory
+from partywall.load.store import SHARED, LoadDirectory
 from partywall.load.summary import Summary, summarise
 from partywall.load.thresholds import judge, overall
 from partywall.model.load_plan import LoadPlan
@@ -21,7 +21,7 @@ from partywall.report.latency import quantiles
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 _COUNTS = ("users", "in_flight", "waiting", "iterations", "requests", "sent_bytes", "received_bytes")
-_THREAD = ("timed", "late", "busy_ns", "cpu_ns", "run_delay_ns", "stall_ns_max", "back_pressure")
+_THREAD = ("timed", "late", "busy_ns", "cpu_ns", "run_delay_ns", "stall_ns_max", "back_pressure", *SHARED)
 
 
 def load_run(directory: LoadDirectory) -> LoadRun:
@@ -71,7 +71,9 @@ def _seconds(directory: LoadDirectory, labels: list[dict[str, str]]) -> tuple[li
         second = Second(row["start_ns"], row["end_ns"], **{name: row[name] for name in _COUNTS})
         second.connections_opened, second.connections_open = row["connections_opened"], row["connections_open"]
         second.connect, second.tls = _counts(row["connect"]), _counts(row["tls"])
-        thread = {name: row[name] for name in _THREAD} | {"lateness": _counts(row["lateness"]).items()}
+        thread = {name: row[name] for name in _THREAD} | {
+            name: _counts(row[name]).items() for name in ("lateness", "undelayed")
+        }
         second.threads = [thread | {"length_ns": row["end_ns"] - row["start_ns"]}]
         found[row["start_ns"]] = second
         figures = row.get("doubt_figures") or [""] * len(row["doubts"])

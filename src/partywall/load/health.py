@@ -160,8 +160,7 @@ def lateness(seconds: Iterable[Second]) -> list[Lateness]:
         # First bytes are told of requests alone.
         for timing in second.timings.values():
             add_pairs(told, timing.corrected.items() if timing.first_byte else ())
-        for thread in second.threads:
-            add_pairs(undelayed, thread["undelayed"])
+        add_pairs(undelayed, second.undelayed.items())
     total = sum(told.values())
     shares = [share for share in JUDGED_SHARES if round(total * (1 - share)) >= BEYOND_LEAST]
     both = zip(shares, quantiles(Histogram(told), shares), quantiles(Histogram(undelayed), shares), strict=True)

@@ -106,6 +106,14 @@ class Second:
             add_pairs(total, thread["lateness"])
         return total
 
+    @property
+    def undelayed(self) -> dict[int, int]:
+        """Response times of requests as they would be had each left on time, of all threads."""
+        total: dict[int, int] = {}
+        for thread in self.threads:
+            add_pairs(total, thread["undelayed"])
+        return total
+
     def add(self, sent: Mapping[str, Any]) -> None:
         """Adds what one thread says of this second."""
         self.end_ns = max(self.end_ns, sent["end_ns"])

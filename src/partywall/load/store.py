@@ -20,6 +20,8 @@ from partywall.load.health import Health
 from partywall.load.second import HISTOGRAMS, Second
 
 _HISTOGRAM = pa.list_(pa.struct([("bucket", pa.int32()), ("count", pa.int64())]))
+# What one thread tells for all.
+SHARED = ("throttled_ns", "ports_waiting", "ports_most")
 SECONDS = pa.schema(
     [
         *[(name, pa.int64()) for name in ("start_ns", "end_ns", "users", "in_flight", "waiting", "iterations")],
@@ -28,6 +30,7 @@ SECONDS = pa.schema(
         ("connect", _HISTOGRAM),
         ("tls", _HISTOGRAM),
         ("lateness", _HISTOGRAM),
+        ("undelayed", _HISTOGRAM),
         ("timed", pa.int64()),
         ("late", pa.int64()),
         ("busy_ns", pa.int64()),
@@ -35,6 +38,7 @@ SECONDS = pa.schema(
         ("run_delay_ns", pa.int64()),
         ("stall_ns_max", pa.int64()),
         ("back_pressure", pa.int64()),
+        *[(name, pa.int64()) for name in SHARED],
         ("good", pa.bool_()),
         ("doubts", pa.list_(pa.string())),
         ("doubt_figures", pa.list_(pa.string())),
@@ -179,8 +183,9 @@ def _second_row(record: Mapping[str, Any]) -> dict[str, Any]:
     sums = {name: sum(t[name] for t in threads) for name in ("timed", "late", "busy_ns", "cpu_ns", "back_pressure")}
     return (
         {name: record[name] for name in SECONDS.names if name in record}
-        | {name: _pairs(record[name]) for name in ("connect", "tls", "lateness")}
+        | {name: _pairs(record[name]) for name in ("connect", "tls", "lateness", "undelayed")}
         | sums
+        | {name: next((t[name] for t in threads if t[name] is not None), None) for name in SHARED}
         | {
             "run_delay_ns": None if None in delays else sum(delays),
             "stall_ns_max": max((thread["stall_ns_max"] for thread in threads), default=None),

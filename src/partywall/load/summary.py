@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from partywall.load.health import Doubt, Health
+from partywall.load.health import Doubt, Health, Lateness, lateness
 from partywall.load.second import Error, Second, Timing, add_pairs, merged
 
 SHARES = (0.5, 0.9, 0.99, 0.999)
@@ -22,7 +22,8 @@ Key = TypeVar("Key")
 class Summary:
     """rate: responses a second over the stages, with the deviation of its full seconds (None with fewer than two).
 
-    doubtful: in how many seconds each doubt was; good: seconds with none.
+    doubtful: in how many seconds each doubt was; good: seconds with none. late_effects: what leaving late does to
+    percentiles of the whole.
     """
 
     length_s: float
@@ -43,6 +44,7 @@ class Summary:
     seconds: int
     good: int
     doubtful: Mapping[Doubt, int]
+    late_effects: Sequence[Lateness]
 
     @property
     def failed(self) -> int:
@@ -55,11 +57,11 @@ def summarise(seconds: Sequence[Second], healths: Sequence[Health], begin_ns: in
     counted: Counter[Doubt] = Counter(doubt for health in healths for doubt in health.doubts)
     connect: dict[int, int] = {}
     tls: dict[int, int] = {}
-    lateness: dict[int, int] = {}
+    late: dict[int, int] = {}
     for second in seconds:
         add_pairs(connect, second.connect.items())
         add_pairs(tls, second.tls.items())
-        add_pairs(lateness, second.lateness.items())
+        add_pairs(late, second.lateness.items())
     end_ns = begin_ns + stages_ns
     inside = [second for second in seconds if second.start_ns < end_ns]
     full = [s for s in inside if s.start_ns > begin_ns and s.end_ns <= end_ns and s.length_s > FULL_S]
@@ -77,7 +79,7 @@ def summarise(seconds: Sequence[Second], healths: Sequence[Health], begin_ns: in
         timings=merged(seconds),
         connect=connect,
         tls=tls,
-        lateness=lateness,
+        lateness=late,
         timed=sum(thread["timed"] for second in seconds for thread in second.threads),
         late=sum(thread["late"] for second in seconds for thread in second.threads),
         statuses=_total(second.statuses for second in seconds),
@@ -85,6 +87,7 @@ def summarise(seconds: Sequence[Second], healths: Sequence[Health], begin_ns: in
         seconds=len(seconds),
         good=sum(health.good for health in healths),
         doubtful=dict(counted),
+        late_effects=lateness(seconds),
     )
 
 

@@ -1,24 +1,27 @@
 //! A server whose behaviour is known, with a log of its own: what a load generator says is compared with it. It prints its port, serves
-//! until its input ends, and then prints its log: one line a request, with the path, when its first bytes were there to be read, when
-//! its last byte was written, and what was done.
+//! until its input ends, and then prints its log: one line a request, with the path, when it came, when its last byte was written, and
+//! what was done.
 //!
-//! One thread that does one small thing at a time and looks at all sockets in between: a request that waits for its turn is on the log
-//! from when it came. (With a thread a connection, what a request waits for its thread to run is on no log, and is the larger part of
-//! what a client sees beyond the delay.)
+//! When a request came is the kernel's word, from the timestamp of its packet. A server's own clock begins when it gets to read, and
+//! what a request waits until then (for its thread, for a core that others use or the hypervisor took away) is on no log: that was the
+//! larger part of what a client saw beyond the delay. One thread that does one small thing at a time.
 //!
 //! `/ok` at once; `/fixed` after 50 ms; `/bimodal` after 50 ms, every tenth after 250 ms; `/freeze` at once, but not in the third and
 //! fourth second after the first request; `/reset` resets every hundredth connection; `/slow` has a body in five pieces 10 ms apart;
 //! `/short` ends before its length; `/long` goes on after its length; `/garbage` is no HTTP; `/silent` never answers.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::sys::socket::{recvmsg, setsockopt, sockopt, ControlMessageOwned, MsgFlags};
+use nix::sys::time::TimeSpec;
 use partywall_clock as clock;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::time::Timespec;
+use rustix::time::{clock_gettime, ClockId, Timespec};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
@@ -77,12 +80,11 @@ fn main() -> io::Result<()> {
         events.clear();
         let timeout = server.patience();
         epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout))?;
-        let now_ns = clock::now();
         for event in &events {
             match event.data.u64() {
                 INPUT => return server.print(),
                 LISTENER => server.accept(&listener, &poll)?,
-                connection => server.note(connection, now_ns),
+                connection => server.note(connection),
             }
         }
         server.do_one_thing();
@@ -103,6 +105,7 @@ impl Server {
         while let Ok((stream, _)) = listener.accept() {
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
+            setsockopt(&stream, sockopt::ReceiveTimestampns, &true)?;
             epoll::add(poll, &stream, EventData::new_u64(self.next), EventFlags::IN | EventFlags::ET)?;
             let connection = Connection { stream, heard: Vec::new(), arrived_ns: 0, path: String::new(), answer: None };
             self.connections.insert(self.next, connection);
@@ -111,9 +114,8 @@ impl Server {
         Ok(())
     }
 
-    fn note(&mut self, number: u64, now_ns: u64) {
-        if let Some(connection) = self.connections.get_mut(&number).filter(|_| !self.arrived.contains(&number)) {
-            connection.arrived_ns = now_ns;
+    fn note(&mut self, number: u64) {
+        if !self.arrived.contains(&number) {
             self.arrived.push_back(number);
         }
     }
@@ -140,10 +142,13 @@ impl Server {
         let Some(connection) = self.connections.get_mut(&number) else { return true };
         let mut buffer = [0; 4096];
         loop {
-            match connection.stream.read(&mut buffer) {
-                Ok(0) => return false,
-                Ok(taken) => connection.heard.extend_from_slice(&buffer[..taken]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            match receive(&connection.stream, &mut buffer) {
+                Ok((0, _)) => return false,
+                Ok((taken, arrived_ns)) => {
+                    connection.heard.extend_from_slice(&buffer[..taken]);
+                    connection.arrived_ns = arrived_ns;
+                }
+                Err(Errno::EAGAIN) => break,
                 Err(_) => return false,
             }
         }
@@ -189,6 +194,20 @@ impl Server {
         }
         out.flush()
     }
+}
+
+/// Reads what there is, and tells when the last of it came, in monotonic time.
+fn receive(stream: &TcpStream, buffer: &mut [u8]) -> Result<(usize, u64), Errno> {
+    let mut space = nix::cmsg_space!(TimeSpec);
+    let mut into = [io::IoSliceMut::new(buffer)];
+    let message = recvmsg::<()>(stream.as_raw_fd(), &mut into, Some(&mut space), MsgFlags::empty())?;
+    let (now_ns, wall) = (clock::now(), clock_gettime(ClockId::Realtime));
+    let came = message.cmsgs()?.find_map(|one| match one {
+        ControlMessageOwned::ScmTimestampns(at) => Some(at),
+        _ => None,
+    });
+    let ago_ns = came.map_or(0, |at| (wall.tv_sec - at.tv_sec()) * 1_000_000_000 + wall.tv_nsec - at.tv_nsec());
+    Ok((message.bytes, now_ns.saturating_sub(ago_ns.max(0).cast_unsigned())))
 }
 
 fn answer(path: &str, arrived_ns: u64, number: u64, first_ns: u64) -> Answer {

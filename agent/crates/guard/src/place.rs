@@ -18,7 +18,7 @@ const NAME: &str = "guard";
 const PRIORITY: u16 = 20;
 /// Large enough for a frame of any common size.
 const BURST_LEAST: u64 = 16 << 10;
-const STRICT_BURST_NS: Nanos = 1_000_000;
+const STRICT_BURST_NS: Nanos = 2_000_000;
 /// A frame of 9000 bytes; larger packets of TCP are cut.
 const STRICT_BURST_LEAST: u64 = 10 << 10;
 /// Room for a large segmented packet and one more.

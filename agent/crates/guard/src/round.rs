@@ -25,6 +25,7 @@ struct Rates {
     passed_bps: u64,
     offered_pps: u64,
     passed_pps: u64,
+    any_tcp: bool,
     /// Most of what passed.
     tcp: bool,
     /// Its sender slows down when it is held back.
@@ -92,6 +93,7 @@ pub struct Rounds {
     packet_bits: Vec<u64>,
     queued: Vec<Queued>,
     limited: Vec<bool>,
+    speaks_tcp: Vec<bool>,
     idle: Vec<bool>,
     fallbacks: Vec<Grant>,
     grants: Vec<Grant>,
@@ -113,6 +115,7 @@ impl Rounds {
             packet_bits: vec![PACKET_BITS; count],
             queued: vec![Queued::default(); count],
             limited: vec![false; count],
+            speaks_tcp: vec![false; count],
             idle: vec![true; count],
             fallbacks: Vec::new(),
             grants: Vec::new(),
@@ -137,11 +140,11 @@ impl Rounds {
         self.queued[leaf].waits = self.few_packets(leaf);
     }
 
-    /// Whether a leaf is at its limits with packets that had better wait than be dropped: TCP's, which is about to be held
-    /// back, and datagrams that are few, if the queue would be their leaf's own.
+    /// Whether packets of a leaf had better wait than be dropped: TCP's, from the first on, for a connection that is not held
+    /// back but dropped hardly starts; and datagrams that are few, if the queue would be their leaf's own, when it is at its limits.
     #[must_use]
     pub fn wants_queue(&self, leaf: usize, own: bool) -> bool {
-        self.queued[leaf].tcp || own && self.limited[leaf] && self.sends_few(leaf, WAITS_UP_TO_PPS)
+        self.speaks_tcp[leaf] || own && self.limited[leaf] && self.sends_few(leaf, WAITS_UP_TO_PPS)
     }
 
     /// Whether nothing came in the last round.
@@ -251,11 +254,12 @@ impl Rounds {
         }
         self.grants = grants;
         for (at, rates) in rates.iter().enumerate() {
-            let Queued { there, .. } = self.queued[at];
+            let Queued { there, tcp: before, .. } = self.queued[at];
             let limited = rates.limited(self.grants[at]);
-            // A queue is not worth its cost for the odd packet of TCP.
-            let tcp = rates.tcp && (there || rates.passed_bps > self.grants[at].bps / 4);
+            // A pause says nothing of who will send.
+            let tcp = if rates.offered_pps == 0 { before } else { rates.tcp };
             self.queued[at] = Queued { there, waits: self.few_packets(at), tcp };
+            self.speaks_tcp[at] = rates.any_tcp;
             self.limited[at] = limited;
             self.idle[at] = rates.offered_pps == 0;
         }
@@ -272,13 +276,15 @@ impl Rounds {
             let offered = passed + now.dropped_bytes - before.dropped_bytes;
             let passed_packets = now.passed_packets - before.passed_packets;
             let packets = passed_packets + now.dropped_packets - before.dropped_packets;
-            let tcp = now.tcp_bytes - before.tcp_bytes > passed / 2;
+            let tcp_bytes = now.tcp_bytes - before.tcp_bytes;
+            let tcp = tcp_bytes > passed / 2;
             *before = now;
             Rates {
                 offered_bps: per_second(offered * 8),
                 passed_bps: per_second(passed * 8),
                 offered_pps: per_second(packets),
                 passed_pps: per_second(passed_packets),
+                any_tcp: tcp_bytes > 0,
                 tcp,
                 elastic: tcp || queued.waits,
             }

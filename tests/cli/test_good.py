@@ -94,7 +94,7 @@ def test_a_finished_run_is_not_measured_again(folder: Path):
 
 
 def test_an_interrupted_run_leaves_nothing_and_is_resumed_with_all_its_slices(folder: Path):
-    (folder / "long.yaml").write_text(corpus.TINY.replace("50%", "0.01%").replace("budget: 3s", "budget: 6s"))
+    (folder / "long.yaml").write_text(corpus.TINY.replace("50%", "0.01%").replace("budget: 3s", "budget: 15s"))
     environment, witness = corpus.surroundings(folder, {})
     argv = [*corpus.PARTYWALL, "run", "long.yaml", "--out", "run", "--work-dir", "work"]
     events = folder / "run" / "events.jsonl"

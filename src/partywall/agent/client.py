@@ -156,7 +156,8 @@ class AgentClient:
             future.set_result(message.get("result"))
 
     def _end(self) -> str:
-        """How the process ended, once its stream has."""
+        """How the process ended, once its stream has, and what it said last has been read."""
+        self._threads[1].join(1)
         with contextlib.suppress(subprocess.TimeoutExpired):
             status = self.process.wait(2)
             return f"it ended with status {status}" if status >= 0 else f"it was killed by signal {-status}"

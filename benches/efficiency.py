@@ -53,7 +53,7 @@ class Contention:
     cpus: str = "auto"
 
 
-# One for each shared resource, chosen before anything was measured.
+# One for each shared resource, whatever the method gains there.
 PAIRS = {
     "memory: memory-copy beside memory-copy": Contention("memory-copy", {}, "memory-copy", {}),
     "cache: cache (L2) beside memory-copy": Contention("cache", {"level": "L2"}, "memory-copy", {}),

@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -24,7 +21,7 @@ from partywall.guard import study as guard_study
 from partywall.guard.run import Kept, Report, owner
 from partywall.model.guard_study import Cell, Study
 from partywall.model.policy import Policy
-from partywall.pipeline import clean_up
+from partywall.pipeline import clean_up, terminated_as_interrupt
 from partywall.sandbox.label import state_root
 from partywall.scenario import find_study, papers
 from partywall.scenario import text as file_text
@@ -79,7 +76,7 @@ def run(
         return Exit.HOLDS
     log = GuardLog(out, file_text(policy)) if out else None
     try:
-        with _terminated_as_interrupt(), contextlib.suppress(KeyboardInterrupt), guard.keep(flat, leave=leave) as kept:
+        with terminated_as_interrupt(), contextlib.suppress(KeyboardInterrupt), guard.keep(flat, leave=leave) as kept:
             _say_excess(console, kept)
             wrong = _watch(console, asked, kept, kept_for, log, prometheus_file)
             return Exit.VIOLATED if wrong else Exit.HOLDS
@@ -125,7 +122,7 @@ def study(
         return Exit.HOLDS
     clean_up()
     log = StudyLog(out or Path("runs") / f"{asked.name}-{time.strftime('%Y%m%d-%H%M%S')}", file_text(file))
-    with _terminated_as_interrupt(), console.status("begins") as status:
+    with terminated_as_interrupt(), console.status("begins") as status:
 
         def tell(what: str, left_s: float) -> None:
             line = f"{what}; {units.format_duration(max(0.0, left_s) * 1e9)} left"
@@ -306,18 +303,3 @@ def _duration(option: str, text: str) -> int:
     if found <= 0:
         raise UsageError(Problem(f"{text} is no time", "give for example 1s", key=option))
     return found
-
-
-@contextlib.contextmanager
-def _terminated_as_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a guard as Ctrl-C does: what it put there is removed."""
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

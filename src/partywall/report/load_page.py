@@ -104,11 +104,13 @@ def _shown(value: float | None) -> str:
 
 
 def _html(run: LoadRun, folder: Path) -> list[Path]:
-    return [_written(folder / "report.html", render(run).encode())]
+    return [page.written(folder / "report.html", render(run).encode())]
 
 
 def _json(run: LoadRun, folder: Path) -> list[Path]:
-    return [_written(folder / "findings.json", json.dumps(dataclasses.asdict(run), indent=1, default=dict).encode())]
+    return [
+        page.written(folder / "findings.json", json.dumps(dataclasses.asdict(run), indent=1, default=dict).encode())
+    ]
 
 
 def second_rows(run: LoadRun) -> list[dict[str, Any]]:
@@ -137,7 +139,7 @@ def _csv(run: LoadRun, folder: Path) -> list[Path]:
     writer = csv.DictWriter(out, list(rows[0]) if rows else [], restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return [_written(folder / "seconds.csv", out.getvalue().encode())]
+    return [page.written(folder / "seconds.csv", out.getvalue().encode())]
 
 
 def _parquet(run: LoadRun, folder: Path) -> list[Path]:
@@ -150,17 +152,11 @@ def _parquet(run: LoadRun, folder: Path) -> list[Path]:
 def _image(kind: str, draw: Callable[[str], bytes]) -> Callable[[LoadRun, Path], list[Path]]:
     def write(run: LoadRun, folder: Path) -> list[Path]:
         return [
-            _written(folder / "charts" / f"{name}.{kind}", draw(json.dumps(charts.titled(chart, title, run.title))))
+            page.written(folder / "charts" / f"{name}.{kind}", draw(json.dumps(charts.titled(chart, title, run.title))))
             for name, (title, chart) in load_charts.all_charts(run).items()
         ]
 
     return write
-
-
-def _written(path: Path, data: bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    return path
 
 
 WRITERS: Mapping[str, Callable[[LoadRun, Path], list[Path]]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import vl_convert
@@ -58,3 +59,10 @@ def asset(name: str) -> Markup:
 def vega() -> Markup:
     """Vega, Vega-Lite and Vega-Embed as one script, from the copy that vl-convert carries."""
     return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script"))  # noqa: S704 - a library's own text
+
+
+def written(path: Path, data: bytes) -> Path:
+    """The path, once the file is there; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path

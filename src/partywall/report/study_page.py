@@ -118,7 +118,7 @@ def _figure(report: StudyReport, metric: str, cell: str) -> str:
 
 
 def _html(report: StudyReport, folder: Path) -> list[Path]:
-    return [_written(folder / "report.html", render(report).encode())]
+    return [page.written(folder / "report.html", render(report).encode())]
 
 
 def _json(report: StudyReport, folder: Path) -> list[Path]:
@@ -141,7 +141,7 @@ def _json(report: StudyReport, folder: Path) -> list[Path]:
         ],
         "notes": report.notes,
     }
-    return [_written(folder / "findings.json", json.dumps(found, indent=1).encode())]
+    return [page.written(folder / "findings.json", json.dumps(found, indent=1).encode())]
 
 
 def _csv(report: StudyReport, folder: Path) -> list[Path]:
@@ -151,13 +151,13 @@ def _csv(report: StudyReport, folder: Path) -> list[Path]:
     for o in report.observations:
         own = [o.round, o.cell.generator, o.cell.users, o.cell.compress, o.cell.kept, o.cell.sandboxes]
         writer.writerow([*own, *(o.values.get(metric) for metric in METRICS)])
-    return [_written(folder / "observations.csv", out.getvalue().encode())]
+    return [page.written(folder / "observations.csv", out.getvalue().encode())]
 
 
 def _image(kind: str, draw: Callable[[str], bytes]) -> Callable[[StudyReport, Path], list[Path]]:
     def write(report: StudyReport, folder: Path) -> list[Path]:
         return [
-            _written(
+            page.written(
                 folder / "charts" / f"{paper.slug(beside)}.{kind}",
                 draw(json.dumps(charts.titled(paper.chart(beside), paper.title(beside), judge(beside).likeness))),
             )
@@ -166,12 +166,6 @@ def _image(kind: str, draw: Callable[[str], bytes]) -> Callable[[StudyReport, Pa
         ]
 
     return write
-
-
-def _written(path: Path, data: bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    return path
 
 
 WRITERS: Mapping[str, Callable[[StudyReport, Path], list[Path]]] = {

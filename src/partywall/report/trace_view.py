@@ -108,34 +108,28 @@ def render(findings: TraceFindings, evidence: TraceEvidence) -> str:
 
 
 def _html(findings: TraceFindings, evidence: TraceEvidence, folder: Path) -> list[Path]:
-    return [_written(folder / "report.html", render(findings, evidence).encode())]
+    return [page.written(folder / "report.html", render(findings, evidence).encode())]
 
 
 def _json(findings: TraceFindings, _: TraceEvidence, folder: Path) -> list[Path]:
-    return [_written(folder / "findings.json", findings.model_dump_json(indent=2).encode() + b"\n")]
+    return [page.written(folder / "findings.json", findings.model_dump_json(indent=2).encode() + b"\n")]
 
 
 def _pcapng(_: TraceFindings, evidence: TraceEvidence, folder: Path) -> list[Path]:
     if not evidence.reports:
         return []
     data = pcapng(evidence.start.asked, merged(evidence.reports), evidence.start.wall_ns)
-    return [_written(folder / "packets.pcapng", data)]
+    return [page.written(folder / "packets.pcapng", data)]
 
 
 def _image(kind: str, draw: Callable[[str], bytes]) -> Callable[[TraceFindings, TraceEvidence, Path], list[Path]]:
     def write(_: TraceFindings, evidence: TraceEvidence, folder: Path) -> list[Path]:
         return [
-            _written(folder / "charts" / f"{name}.{kind}", draw(json.dumps(charts.titled(chart, title))))
+            page.written(folder / "charts" / f"{name}.{kind}", draw(json.dumps(charts.titled(chart, title))))
             for name, (title, chart) in trace_charts.all_charts(evidence).items()
         ]
 
     return write
-
-
-def _written(path: Path, data: bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    return path
 
 
 WRITERS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
@@ -120,6 +120,7 @@ VALUES = st.recursive(
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(VALUES, max_size=3), VALUES)
+@example([], {"http": None, "steps": [{"http": None, "uniform": None}, {}]})
 def test_any_steps_are_compiled_or_a_users_mistake(steps: list, closed: object):
     text = json.dumps(
         {"partywall_load": 1, "name": "a", "base": "http://h", "users": {"u": {"actions": steps}}, "closed": closed}

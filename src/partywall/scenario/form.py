@@ -68,8 +68,10 @@ def _rename(data: Any, document: Document, mistake: Mistake) -> bool:
         return False
     holder = data
     for part in right[:-1]:
+        if not holds(holder, part):  # the repair of another mistake took it away
+            return False
         holder = holder[part]
-    if right[-1] in holder:
+    if right[-1] in holder or not holds(holder, mistake.path[-1]):
         return False
     holder[right[-1]] = holder.pop(mistake.path[-1])
     size = len(right)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -36,6 +37,16 @@ def test_what_only_reads_says_its_piece_and_touches_nothing(folder: Path, argume
     assert outcome.exit == 0, outcome.text
     assert said in outcome.text
     assert (outcome.left, outcome.half_done) == ((), ())
+
+
+def test_the_command_line_comes_up_without_the_libraries_that_load_slowly():
+    said = subprocess.run(
+        [sys.executable, "-c", "import sys, partywall.cli.app; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not {"scipy.stats", "scipy.optimize", "altair", "duckdb"} & set(said.stdout.split())
 
 
 def test_the_doctor_lists_what_is_there_and_what_is_missing(folder: Path):

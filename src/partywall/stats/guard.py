@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import scipy.stats
+import scipy
 
 from partywall.model.guard_study import Cell, Study, TenantCell
 from partywall.model.paper import Beside, Exhibit, Measured, Paper

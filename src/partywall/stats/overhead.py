@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats as distributions
+import scipy
 
 LEVEL = 0.9
 _STEPS = 60
@@ -56,7 +56,7 @@ class Model:
 
     def forecast(self, pair: Pair) -> Forecast:
         centre = math.log(demand(pair.users, pair.think_s, pair.sandbox_s)) + self._shift(pair.used)
-        reach = float(distributions.t.ppf((1 + LEVEL) / 2, self.freedom)) * self.scale
+        reach = float(scipy.stats.t.ppf((1 + LEVEL) / 2, self.freedom)) * self.scale
         times = [response(pair.users, pair.think_s, math.exp(centre + step)) for step in (0.0, -reach, reach)]
         rates = [pair.users / (time + pair.think_s) for time in times]
         return Forecast((times[0], times[1], times[2]), (rates[0], rates[2], rates[1]))

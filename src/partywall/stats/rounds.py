@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from scipy import stats as distributions
+import scipy
 
 from partywall.model.finding import Estimate
 
@@ -25,7 +25,7 @@ def student(values: Sequence[float], level: float = 0.95) -> Estimate:
     if len(values) < 2:
         raise ValueError("an interval needs two values at least")
     mean = statistics.fmean(values)
-    reach = float(distributions.t.ppf((1 + level) / 2, len(values) - 1))
+    reach = float(scipy.stats.t.ppf((1 + level) / 2, len(values) - 1))
     half = reach * statistics.stdev(values) / math.sqrt(len(values))
     method = f"Student, {len(values)} rounds"
     return Estimate(value=mean, low=mean - half, high=mean + half, level=level, n=len(values), method=method)

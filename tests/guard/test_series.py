@@ -11,13 +11,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from partywall import study as studies
 from partywall.guard import study as guard_study
-from partywall.model.guard_study import Cell, TenantCell
-from partywall.report import guard_view
-from partywall.scenario import find_study, papers
+from partywall.model.guard_study import Cell, Study, TenantCell
+from partywall.model.paper import Place
+from partywall.model.study import Asked
+from partywall.report import guard_view, study_page
 from partywall.stats import guard as stats
-from partywall.store.guard import GuardLog, StudyLog, holds_series, holds_study, reports
-from partywall.store.guard import study as stored_study
+from partywall.store.guard import GuardLog, holds_series, reports
+from partywall.store.study import StudyDirectory
 
 SECOND = 1_000_000_000
 
@@ -50,7 +52,6 @@ def test_a_series_is_read_back_as_it_was_written_and_put_into_parquet(tmp_path: 
     log = logged(tmp_path / "series")
     log.close()
     assert holds_series(log.folder)
-    assert not holds_study(log.folder)
     assert [report["at_ns"] for report in reports(log.folder)] == [(at + 1) * SECOND for at in range(5)]
     table = pq.read_table(log.folder / "guard.parquet")
     assert (table.num_rows, table.column("passed_bps").to_pylist()[8]) == (10, 40_000_000)
@@ -86,35 +87,61 @@ def cell(scenario: str, way: str, block: int, period_ns: int | None, chance: ran
     return Cell(scenario=scenario, way=way, block=block, period_ns=period_ns, cpu_ns=5000 / scale, tenants=tenants)
 
 
-def test_a_study_comes_beside_the_papers_figures_and_says_what_was_not_measured(tmp_path: Path) -> None:
-    file = find_study("dba-vm")
-    asked = guard_study.load(file.read_text(), str(file))
-    log = StudyLog(tmp_path / "study", file.read_text())
+def load() -> Study:
+    return guard_study.load(studies.find("dba-vm").read_bytes(), "dba-vm")
+
+
+def measured(path: Path, asked: Study) -> StudyDirectory:
+    """Scenarios measured, periods not."""
+    directory = StudyDirectory.create(path, studies.find("dba-vm").read_bytes(), Asked(), {})
     chance = random.Random(4)
     for scenario in asked.scenarios:
         for block in range(4):
             for way in asked.ways:
-                log.add(cell(scenario, way, block, None, chance).model_dump_json())
-    text, slots = stored_study(log.folder)
-    assert text == file.read_text()
-    besides = stats.besides(asked, [Cell.model_validate(slot) for slot in slots], papers.load("dba-vm"))
-    points = {beside.exhibit.id: beside.points for beside in besides}
+                directory.append(cell(scenario, way, block, None, chance).model_dump_json())
+    return directory
+
+
+def test_a_study_comes_beside_the_papers_figures_and_says_what_was_not_measured(tmp_path: Path) -> None:
+    report = studies.report(measured(tmp_path / "study", load()))
+    points = {beside.exhibit.id: beside.points for beside in report.besides}
     native = points["fig 2 (scenario 1)"]["native", "VM2"]
     assert native.low < native.value < native.high
     assert native.value == pytest.approx(20, rel=0.02)
     assert points["fig 6 (loss)"]["tbf", "VM3"].value == pytest.approx(10)
     assert [name for name, found in points.items() if not found] == ["fig 4", "fig 6 (delay)", "fig 7", "fig 8"]
-    memory = next(beside for beside in besides if beside.exhibit.id == "fig 8")
+    memory = next(beside for beside in report.besides if beside.exhibit.id == "fig 8")
     assert stats.NO_COUNTERS in memory.differs
-    content = guard_view.study_page("study", besides, [("slots", "32")])
+    content = study_page.render(report)
     assert "Beside the paper" in content
-    assert "8 of 12 exhibits" in content
+    assert "4 not measured" in content
+
+
+def test_ways_are_compared_in_the_same_blocks(tmp_path: Path) -> None:
+    report = studies.report(measured(tmp_path / "study", load()))
+    shown = next(beside for beside in report.besides if beside.exhibit.id == "fig 2 (scenario 1)")
+    native, guard = Place("native", "VM1"), Place("guard", "VM1")
+    ratio = next(pair for pair in shown.paired if {pair.left, pair.right} == {native, guard})
+    assert ratio.low < (2.0 if ratio.left == guard else 0.5) < ratio.high
+
+
+def test_a_study_goes_on_with_the_slots_that_are_not_there(tmp_path: Path) -> None:
+    asked = load()
+    directory = measured(tmp_path / "study", asked)
+    with (directory.path / "observations.jsonl").open("a") as file:
+        file.write('{"scenario": "1", "way": "tb')
+    done = {guard_study.slot_of(Cell.model_validate(line)) for line in directory.observations()}
+    left = guard_study.duration_s(asked, asked.short, done)
+    assert left < guard_study.duration_s(asked, asked.short)
+    periods = [(scenario, slots) for scenario, slots in guard_study.plan(asked, asked.short, 1)][2]
+    assert not {(periods[0], *slot) for slot in periods[1]} & done
+    directory.append(cell("2", "native", 0, 0, random.Random(1)).model_dump_json())
+    assert directory.observations()[-1]["period_ns"] == 0
 
 
 def test_every_block_of_a_study_holds_every_way_once_and_the_time_is_told_beforehand() -> None:
-    file = find_study("dba-vm")
-    asked = guard_study.load(file.read_text(), str(file))
-    plan = list(guard_study._plan(asked, asked.short, random.Random(3)))
+    asked = load()
+    plan = list(guard_study.plan(asked, asked.short, 3))
     assert [scenario for scenario, _ in plan] == ["1", "2", "2"]
     for _, slots in plan:
         for block in range(asked.short.blocks):

@@ -110,10 +110,10 @@ def test_each_chart_of_a_load_draws_without_any_network(kept):
 
 
 def test_every_format_is_written_and_an_unknown_one_is_refused(kept, tmp_path):
-    files = load_page.export(load_run(kept), tmp_path / "out", ["html", "json", "csv", "parquet", "svg"])
+    files = load_page.FILES.write(load_run(kept), tmp_path / "out", ["html", "json", "csv", "parquet", "svg"])
     assert {path.suffix for path in files} == {".html", ".json", ".csv", ".parquet", ".svg"}
     with pytest.raises(Exception, match="--format docx"):
-        load_page.export(load_run(kept), tmp_path, ["docx"])
+        load_page.FILES.write(load_run(kept), tmp_path, ["docx"])
 
 
 @pytest.mark.parametrize("of", [1, 2, 4])

@@ -9,17 +9,19 @@ import jsonschema
 import pytest
 from typer.testing import CliRunner
 
-from partywall.cli import load_study
+from partywall import study as all_studies
 from partywall.cli.app import app
 from partywall.errors import UsageError
 from partywall.load import study as studies
 from partywall.load import tomcat
 from partywall.model.load_study import METRICS, Observed
 from partywall.model.paper import Likeness, judge
+from partywall.model.study import Asked
 from partywall.report import study_page
 from partywall.sandbox import Label, reaper
 from partywall.scenario import papers
 from partywall.stats.overhead import response
+from partywall.store.study import StudyDirectory
 
 NAME = "papers/load-generation-netto"
 SCHEMA = json.loads((Path(__file__).parents[2] / "schema" / "agent.schema.json").read_text())
@@ -28,7 +30,12 @@ START = SCHEMA["methods"]["workload.start"]["params"]
 
 @pytest.fixture(scope="module")
 def study():
-    return studies.load(load_study.find(NAME))
+    return studies.load(all_studies.find(NAME).read_bytes(), NAME)
+
+
+def kept(path):
+    about = {"partywall": "0", "host": {"kernel": {"release": "6"}}}
+    return StudyDirectory.create(path, all_studies.find(NAME).read_bytes(), Asked(rounds=3), about)
 
 
 def made_up(study, rounds=3):
@@ -86,29 +93,27 @@ def test_verdicts_follow_from_what_was_measured(study):
 
 
 def test_a_study_is_reported_from_its_files(study, tmp_path):
-    about = {"partywall": "0", "seed": 1, "rounds": 3, "host": {"kernel": {"release": "6"}}}
-    directory = studies.StudyDirectory.create(tmp_path / "run", study, "short", about)
+    directory = kept(tmp_path / "run")
     for observed in made_up(study):
-        directory.append(observed)
+        directory.append(observed.model_dump_json())
     with (directory.path / "observations.jsonl").open("a") as stream:
         stream.write('{"cell": {"gen')
     assert len(directory.observations()) == 3 * len(study.cells)
-    made = load_study.read(directory)
-    files = study_page.export(made, tmp_path / "out", ["html", "json", "csv"])
+    made = all_studies.report(directory)
+    files = study_page.FILES.write(made, tmp_path / "out", ["html", "json", "csv"])
     text = files[0].read_text()
     for part in ("Table II: CPU usage", "Fig 10", "Of 15 tables and figures", "loopback"):
         assert part in text
-    assert len(json.loads(files[1].read_text())["exhibits"]) == 15
+    found = json.loads(files[1].read_text())
+    assert len(found["exhibits"]) == 15
+    assert set(found["cells"]) == set(METRICS)
     assert len(files[2].read_text().splitlines()) == 1 + 3 * len(study.cells)
 
 
-def test_a_study_that_is_none_is_told_by_line(tmp_path):
-    file = tmp_path / "a.study.yaml"
-    file.write_text("partywall_load_study: 1\nname: a\ncells: [{generator: both, users: 0}]\n")
-    with pytest.raises(UsageError, match=r"a\.study\.yaml:3: cells\[0\]\.generator"):
-        studies.load(file)
-    with pytest.raises(UsageError, match="there is no study 'nothing'"):
-        load_study.find("nothing")
+def test_a_study_that_is_none_is_told_by_line():
+    text = b"partywall_load_study: 1\nname: a\ncells: [{generator: both, users: 0}]\n"
+    with pytest.raises(UsageError, match=r"a\.yaml:3: cells\[0\]\.generator"):
+        studies.load(text, "a.yaml")
 
 
 @pytest.mark.host
@@ -131,17 +136,16 @@ def test_a_cell_is_measured_against_a_real_tomcat_and_nothing_is_left(study, tmp
 
 
 def test_rounds_measured_both_ways_make_a_model_that_foretells_levels_it_has_not_seen(study, tmp_path):
-    about = {"partywall": "0", "seed": 1, "rounds": 3, "host": {}}
-    directory = studies.StudyDirectory.create(tmp_path / "run", study, "short", about)
+    directory = kept(tmp_path / "run")
     for number in range(3):
         for cell in study.cells:
             own = 0.004 if cell.generator == "physical" else 0.005
             time_s = response(cell.users, 0.5, own)
             values = dict.fromkeys(METRICS, 0.0) | {"response_s": time_s, "throughput": cell.users / (time_s + 0.5)}
-            directory.append(Observed(cell=cell, round=number, values=values | {"cpu_percent": cell.users / 2.0}))
-    made = load_study.read(directory)
-    assert made.model is not None
-    assert made.model.mean_error < 1e-6
+            observed = Observed(cell=cell, round=number, values=values | {"cpu_percent": cell.users / 2.0})
+            directory.append(observed.model_dump_json())
+    made = all_studies.report(directory)
+    assert "mean error 0.0%" in made.sections[0].lead
     assert "What the bare host would have measured" in study_page.render(made)
     assert CliRunner().invoke(app, ["load", "model", str(directory.path)]).exit_code == 0
     asked = ["load", "model", str(directory.path), "--users", "75", "--response", "50ms", "--used", "40%"]

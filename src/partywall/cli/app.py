@@ -11,20 +11,22 @@ import typer
 from rich.console import Console
 
 from partywall import __version__, pipeline, units
-from partywall.cli import guard, load_study, show
+from partywall.cli import guard, show
 from partywall.cli import load as load_group
 from partywall.cli.kernel import PARAMETERS, KernelCommand, WorkDir, known, probe, stress
 from partywall.cli.live import Live, Steps
+from partywall.cli.study import report as report_study
+from partywall.cli.study import study
 from partywall.cli.trace import report as report_trace
 from partywall.cli.trace import trace
 from partywall.cli.vm import vm
 from partywall.errors import Exit, PartywallError, Problem, UsageError
 from partywall.load.store import LoadDirectory
-from partywall.load.study import StudyDirectory
 from partywall.model.finding import Outcome
 from partywall.scenario import changed, find, json_schema, load, names, text
 from partywall.stats import compare_runs
 from partywall.store import RunDirectory
+from partywall.store.study import StudyDirectory
 from partywall.store.trace import TraceDirectory
 
 app = typer.Typer(
@@ -44,6 +46,7 @@ app.add_typer(load_group.app, name="load")
 app.command(cls=KernelCommand, context_settings=PARAMETERS)(probe)
 app.command(cls=KernelCommand, context_settings=PARAMETERS)(stress)
 app.command()(trace)
+app.command()(study)
 
 EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INCONCLUSIVE: Exit.INCONCLUSIVE}
 
@@ -105,7 +108,7 @@ def run(
         directory = RunDirectory.open(resume)
         if directory.ended:
             console.print(f"{resume} has come to its end already; nothing is left to measure", highlight=False)
-            return _report(directory, console, ("html", "json"))
+            return _report(directory, console)
         return _measure_and_report(directory, console, work_dir, allow_commands=allow_commands)
     if scenario is None:
         raise UsageError("no scenario is named; try: partywall run demo")
@@ -157,7 +160,7 @@ def _measure_and_report(directory: RunDirectory, console: Console, work_dir: Pat
     except KeyboardInterrupt:
         _interrupted(directory, console, work_dir, allow_commands=allow_commands)
         raise
-    return _report(directory, console, ("html", "json"))
+    return _report(directory, console)
 
 
 def _interrupted(directory: RunDirectory, console: Console, work_dir: Path, *, allow_commands: bool) -> None:
@@ -174,7 +177,7 @@ def _interrupted(directory: RunDirectory, console: Console, work_dir: Path, *, a
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _report(directory: RunDirectory, console: Console, formats: tuple[str, ...]) -> int:
+def _report(directory: RunDirectory, console: Console, formats: Sequence[str] | None = None) -> int:
     from partywall.report import terminal  # noqa: PLC0415 - what draws is slow to import
     from partywall.report.export import export_all  # noqa: PLC0415
 
@@ -208,14 +211,12 @@ def report(
     if TraceDirectory.is_one(directory):
         return report_trace(TraceDirectory(directory), Console(), formats)
     if StudyDirectory.is_one(directory):
-        return load_study.report(StudyDirectory(directory), Console(), formats)
+        return report_study(StudyDirectory(directory), Console(), formats)
     if LoadDirectory.is_one(directory):
         return load_group.report(LoadDirectory(directory), Console(), formats)
-    from partywall.report.export import FORMATS  # noqa: PLC0415 - what draws is slow to import
+    from partywall.report.export import FILES  # noqa: PLC0415 - what draws is slow to import
 
-    chosen = tuple(formats or ["html", "json"])
-    if wrong := [name for name in chosen if name not in FORMATS]:
-        raise UsageError(f"--format {wrong[0]}: there are {', '.join(FORMATS)}")
+    chosen = FILES.chosen(formats)
     return _report(RunDirectory.open(directory), Console(), chosen)
 
 

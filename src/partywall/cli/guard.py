@@ -17,17 +17,12 @@ from rich.table import Table
 from partywall import guard, units
 from partywall.errors import CapabilityError, Exit, Problem, UsageError
 from partywall.guard import prometheus
-from partywall.guard import study as guard_study
 from partywall.guard.run import Kept, Report, owner
-from partywall.model.guard_study import Cell, Study
 from partywall.model.policy import Policy
-from partywall.pipeline import clean_up, terminated_as_interrupt
+from partywall.pipeline import terminated_as_interrupt
 from partywall.sandbox.label import state_root
-from partywall.scenario import find_study, papers
 from partywall.scenario import text as file_text
-from partywall.stats import guard as stats
-from partywall.store.guard import GuardLog, StudyLog, holds_series, holds_study, reports
-from partywall.store.guard import study as stored_study
+from partywall.store.guard import GuardLog, holds_series, reports
 
 app = typer.Typer(
     help="Give each vif its promised bit/s and packets/s, and show that it holds.\n\n"
@@ -89,79 +84,23 @@ def run(
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="A folder that 'guard run --out' or 'guard study' made.")],
+    folder: Annotated[Path, typer.Argument(help="A folder that 'guard run --out' made.")],
 ) -> int:
-    """Write the page of a time series or a study again, and show where it is."""
+    """Write the page of a time series again, and show where it is."""
     if not _report(folder, Console()):
-        raise UsageError(Problem(f"{folder} holds neither a guard's time series nor a study", "see guard run --out"))
-    return Exit.HOLDS
-
-
-@app.command()
-def study(
-    out: Annotated[Path | None, typer.Option(help="Folder to make. Default: runs/dba-vm-TIME.")] = None,
-    long: Annotated[bool, typer.Option("--long", help="More and longer slots: narrower intervals.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and for how long.")] = False,
-    seed: Annotated[int, typer.Option(help="Of the order of slots.")] = 1,
-) -> int:
-    """Measure the study of DBA-VM (Amamou et al., ISCC 2012) again, and put its figures 2 to 8 beside what was found.
-
-    Three tenants, each in a network namespace, send 1 Gb/s each over a 1 Gb/s link: natively, with HTB, with TBF and
-    with the guard, in random order. Needs root and iproute2; nothing else of the host is touched.
-    """
-    file = find_study("dba-vm")
-    asked = guard_study.load(file_text(file), str(file))
-    extent = asked.long if long else asked.short
-    console = Console()
-    spent = units.format_duration(guard_study.duration_s(asked, extent) * 1e9)
-    said = (
-        f"{asked.name}: {', '.join(asked.ways)}; {extent.blocks} blocks of {units.format_duration(extent.slot)} slots"
-    )
-    console.print(f"{said}; about {spent}", highlight=False)
-    if dry_run:
-        return Exit.HOLDS
-    clean_up()
-    log = StudyLog(out or Path("runs") / f"{asked.name}-{time.strftime('%Y%m%d-%H%M%S')}", file_text(file))
-    with terminated_as_interrupt(), console.status("begins") as status:
-
-        def tell(what: str, left_s: float) -> None:
-            line = f"{what}; {units.format_duration(max(0.0, left_s) * 1e9)} left"
-            status.update(line) if console.is_terminal else console.print(line, highlight=False)
-
-        guard_study.carry_out(asked, extent, seed, lambda cell: log.add(cell.model_dump_json()), tell)
-    _report(log.folder, console)
+        raise UsageError(Problem(f"{folder} holds no guard's time series", "see guard run --out"))
     return Exit.HOLDS
 
 
 def _report(folder: Path, console: Console) -> bool:
-    """Writes the page of what a folder holds; False if that is nothing of a guard's."""
-    from partywall.report import guard_view, paper  # noqa: PLC0415 - what draws is slow to import
+    """Writes the page of a time series; False if there is none in the folder."""
+    from partywall.report import guard_view  # noqa: PLC0415 - what draws is slow to import
 
-    if holds_study(folder):
-        text, slots = stored_study(folder)
-        asked = guard_study.load(text, str(folder))
-        besides = stats.besides(asked, [Cell.model_validate(slot) for slot in slots], papers.load(asked.name))
-        paper.show(besides, console)
-        content = guard_view.study_page(asked.name, besides, _how(asked, len(slots)))
-    elif holds_series(folder) and (found := reports(folder)):
-        content = guard_view.series_page(folder.name, found)
-    else:
+    if not holds_series(folder) or not (found := reports(folder)):
         return False
+    content = guard_view.series_page(folder.name, found)
     console.print(f"written: {guard_view.write(folder / 'report.html', content)}", highlight=False, soft_wrap=True)
     return True
-
-
-def _how(asked: Study, slots: int) -> list[tuple[str, str]]:
-    tenants = ", ".join(f"{name} {units.format_bit_rate(t.guarantee)}" for name, t in asked.tenants.items())
-    return [
-        ("slots", f"{slots}, every way once in each block, in random order"),
-        ("promised", tenants),
-        ("each offers", units.format_bit_rate(asked.offered)),
-        ("link", units.format_bit_rate(asked.link)),
-        ("delay, jitter", "median, and mean difference from one to the next, of probes of 8 bytes every 5 ms"),
-        ("lost", "of the datagrams that a sender's kernel was handed, those that did not come to its sink's port"),
-        ("CPU time", "of the whole host, senders and sinks included, over all delivered packets"),
-    ]
 
 
 @app.command()

@@ -20,7 +20,7 @@ from typer.core import TyperGroup
 from partywall import __version__, pipeline, units
 from partywall.cli.kernel import Cpus, WorkDir
 from partywall.cli.live import Steps
-from partywall.cli.load_study import model, study
+from partywall.cli.load_model import model
 from partywall.cli.load_view import View, conclude
 from partywall.errors import CapabilityError, Exit, Problem, TrialError, UsageError
 from partywall.load import plan as plans
@@ -123,7 +123,6 @@ def import_har(
     return Exit.HOLDS
 
 
-app.command()(study)
 app.command()(model)
 
 
@@ -352,23 +351,20 @@ def carry_out(console: Console, job: Job, setup: Setup, out: Path) -> int:
             directory.finish(session.started["labels"], readings, session.begin_ns)
         summary = summarise(seconds, healths, session.begin_ns or 0, session.stages_ns)
         outcome = _judge(console, job, summary, session.started)
-    written = write_report(directory, console, DEFAULT_FORMATS)
+    written = write_report(directory, console)
     _say(console, f"kept in {out}; the report: {written[0]}")
     if not summary.responses:
         raise TrialError(f"{job.title}: no request was answered; the errors above say why")
     return EXITS[outcome]
 
 
-DEFAULT_FORMATS = ("html", "json")
-
-
-def write_report(directory: LoadDirectory, console: Console, formats: Sequence[str]) -> list[Path]:
+def write_report(directory: LoadDirectory, console: Console) -> Sequence[Path]:
     """Derives the report of a load and writes it into its folder."""
     from partywall.report import load_page  # noqa: PLC0415 - what draws is slow to import
 
     with Steps(console) as steps:
         steps.show("writing the report", 0, 1)
-        return load_page.export(load_run(directory), directory.path, formats)
+        return load_page.FILES.write(load_run(directory), directory.path)
 
 
 def report(directory: LoadDirectory, console: Console, formats: Sequence[str] | None) -> int:
@@ -378,7 +374,7 @@ def report(directory: LoadDirectory, console: Console, formats: Sequence[str] | 
     directory.recover()
     run = load_run(directory)
     _say(console, load_page.headline(run))
-    for path in load_page.export(run, directory.path, formats or DEFAULT_FORMATS):
+    for path in load_page.FILES.write(run, directory.path, formats):
         _say(console, str(path))
     return EXITS[run.outcome]
 

@@ -87,7 +87,7 @@ def report(directory: TraceDirectory, console: Console, formats: list[str] | Non
 
     evidence = directory.evidence()
     found = findings(evidence)
-    written = trace_view.export(found, evidence, directory.path, formats or trace_view.DEFAULT_FORMATS)
+    written = trace_view.FILES.write((found, evidence), directory.path, formats)
     trace_view.show(found, console)
     for file in written:
         console.print(f"written: {file}", highlight=False, soft_wrap=True)

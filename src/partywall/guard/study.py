@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from partywall.agent.client import AgentClient
-from partywall.errors import Problem, UsageError
 from partywall.guard import delay
 from partywall.guard.flatten import flatten
 from partywall.guard.lab import LINK_BURST, LINK_LATENCY, Lab, lab, policy, sender, tc
@@ -24,27 +21,16 @@ from partywall.guard.run import keep
 from partywall.model.guard_study import Cell, Extent, Study, TenantCell
 from partywall.model.policy import Policy
 from partywall.sandbox.networks import NETNS
-from partywall.scenario.decode import decode, key_text
+from partywall.scenario.documents import validated
 
 SETTLE_S = 0.3
 START_S = 0.4
 """What a change of ways takes, to tell the time left."""
 
 
-def load(content: str, file: str) -> Study:
+def load(content: bytes, file: str) -> Study:
     """A study file. UsageError with all that is wrong with it."""
-    document = decode(content.encode(), file)
-    try:
-        study = Study.model_validate(document.data)
-    except ValidationError as error:
-        found = [(details["loc"], details["msg"]) for details in error.errors(include_url=False)]
-        problems = [
-            Problem(msg, "see scenarios/papers/dba-vm.yaml", file, document.line(at), key_text(at)) for at, msg in found
-        ]
-        raise UsageError(*document.problems, *problems) from None
-    if document.problems:
-        raise UsageError(*document.problems)
-    return study
+    return validated(Study, content, file, "see scenarios/papers/dba-vm.yaml")
 
 
 class Bench:
@@ -104,31 +90,47 @@ def bench(study: Study, scenario: str) -> Iterator[Bench]:
 
 
 def carry_out(
-    study: Study, extent: Extent, seed: int, take: Callable[[Cell], None], tell: Callable[[str, float], None]
+    study: Study,
+    extent: Extent,
+    seed: int,
+    take: Callable[[Cell], None],
+    tell: Callable[[str, float], None],
+    done: Container[Slot] = (),
 ) -> None:
-    """Measures all of it. take: is given each slot; tell: what is measured now and how many seconds are left."""
-    left = duration_s(study, extent)
-    chance = random.Random(seed)  # noqa: S311 - an order, not a secret
-    for scenario, slots in _plan(study, extent, chance):
+    """Measures all but what is done. take: is given each slot; tell: what is measured now and the seconds left."""
+    left = duration_s(study, extent, done)
+    for scenario, slots in plan(study, extent, seed):
+        wanted = [slot for slot in slots if (scenario, *slot) not in done]
+        if not wanted:
+            continue
         with bench(study, scenario) as ready:
-            for way, block, period_ns in slots:
+            for way, block, period_ns in wanted:
                 period = f", period {period_ns / 1e9:g} s" if period_ns else ""
                 tell(f"scenario {scenario}, {way}{period}, block {block + 1} of {extent.blocks}", left)
                 take(ready.slot(way, block, _slot_s(extent, period_ns), period_ns))
                 left -= _spent_s(extent, period_ns)
 
 
-def duration_s(study: Study, extent: Extent) -> float:
-    """How long it takes."""
-    slots = [slot for _, slots in _plan(study, extent, random.Random(0)) for slot in slots]  # noqa: S311
-    return sum(_spent_s(extent, period_ns) for _, _, period_ns in slots)
+def duration_s(study: Study, extent: Extent, done: Container[Slot] = ()) -> float:
+    """How long the slots take that are not done."""
+    each = [(scenario, slot) for scenario, slots in plan(study, extent, 0) for slot in slots]
+    return sum(_spent_s(extent, slot[2]) for scenario, slot in each if (scenario, *slot) not in done)
 
 
-Slot = tuple[str, int, int | None]
+Slot = tuple[str, str, int, int | None]
+"""(scenario, way, block, period)."""
 
 
-def _plan(study: Study, extent: Extent, chance: random.Random) -> Iterator[tuple[str, list[Slot]]]:
-    """(scenario, slots) in order; each block holds every way once."""
+def slot_of(cell: Cell) -> Slot:
+    return cell.scenario, cell.way, cell.block, cell.period_ns
+
+
+Ways = Sequence[tuple[str, int, int | None]]
+
+
+def plan(study: Study, extent: Extent, seed: int) -> Iterator[tuple[str, Ways]]:
+    """(scenario, [(way, block, period)]) in order; each block holds every way once."""
+    chance = random.Random(seed)  # noqa: S311 - an order, not a secret
     for scenario in study.scenarios:
         yield scenario, _shuffled([(way, None) for way in study.ways], extent.blocks, chance)
     periods: list[tuple[str, int | None]] = [("guard", period) for period in study.periods.every]
@@ -136,7 +138,7 @@ def _plan(study: Study, extent: Extent, chance: random.Random) -> Iterator[tuple
     yield study.periods.scenario, _shuffled([("native", 0), *periods], extent.blocks, chance)
 
 
-def _shuffled(ways: Sequence[tuple[str, int | None]], blocks: int, chance: random.Random) -> list[Slot]:
+def _shuffled(ways: Sequence[tuple[str, int | None]], blocks: int, chance: random.Random) -> Ways:
     return [(way, block, period) for block in range(blocks) for way, period in chance.sample(ways, len(ways))]
 
 

@@ -6,8 +6,6 @@ stands in a report (`report.study_page`).
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import json
 import os
 import random
@@ -16,24 +14,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from partywall.errors import Problem, TrialError, UsageError
+from partywall.errors import TrialError
 from partywall.load import monitors, plan
 from partywall.load.compiling import program as compiled
 from partywall.load.health import Health, judge
 from partywall.load.second import SECOND_NS, Second, Timing, histogram
 from partywall.load.session import Session, Setup
 from partywall.load.store import Readings, sample_rows
+from partywall.model import paper
 from partywall.model.load_study import METRICS, Cell, Form, Observed, Study
-from partywall.model.paper import Beside, Measured, Paired
+from partywall.model.paper import Beside
 from partywall.report.latency import quantiles
 from partywall.scenario import papers
-from partywall.scenario.decode import decode, key_text
+from partywall.scenario.documents import validated
 from partywall.stats.overhead import Pair
-from partywall.stats.rounds import ratio, student
+from partywall.stats.rounds import beside, student
 
-SUFFIX = ".study.yaml"
 RAMP_NS = 500_000_000
 OVERHEAD_S = 2.5
 """What a cell takes besides its hold: sandboxes made and taken down."""
@@ -42,23 +38,9 @@ OVERHEAD_S = 2.5
 # Reading
 
 
-def load(path: Path) -> Study:
-    """A study file. Raises UsageError with all that is wrong."""
-    try:
-        document = decode(path.read_bytes(), str(path))
-    except OSError as error:
-        raise UsageError(Problem(f"cannot be read: {error.strerror}", "check the path", str(path))) from None
-    try:
-        study = Study.model_validate(document.data)
-    except ValidationError as error:
-        found = [(details["loc"], details["msg"]) for details in error.errors(include_url=False)]
-        raise UsageError(
-            *document.problems,
-            *(Problem(said, "", str(path), document.line(loc), key_text(loc)) for loc, said in found),
-        ) from None
-    if document.problems:
-        raise UsageError(*document.problems)
-    return study
+def load(content: bytes, file: str) -> Study:
+    """A study file. UsageError with all that is wrong with it."""
+    return validated(Study, content, file)
 
 
 def estimate_s(study: Study, form: Form) -> float:
@@ -175,62 +157,6 @@ def _timing(seconds: Sequence[Second], labels: Sequence[Mapping[str, str]], sort
     return total
 
 
-# Keeping
-
-
-@dataclasses.dataclass(frozen=True)
-class StudyDirectory:
-    """Where a study is kept: what was asked, and a line an observation, written at once."""
-
-    path: Path
-
-    @classmethod
-    def create(cls, path: Path, study: Study, form: str, about: Mapping[str, Any]) -> StudyDirectory:
-        try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            raise UsageError(f"{path} exists already; give another --out") from None
-        except OSError as error:
-            raise UsageError(f"{path} cannot be made: {error.strerror}; give another --out") from None
-        whole = {"study": study.model_dump(mode="json", by_alias=True, exclude_defaults=True), "form": form, **about}
-        (path / "study.json").write_text(json.dumps(whole, indent=1))
-        return cls(path)
-
-    @classmethod
-    def is_one(cls, path: Path) -> bool:
-        return (path / "study.json").is_file()
-
-    def about(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.path / "study.json").read_text())
-        return found
-
-    def append(self, observed: Observed) -> None:
-        with (self.path / "observations.jsonl").open("a") as stream:
-            stream.write(observed.model_dump_json() + "\n")
-
-    def observations(self) -> list[Observed]:
-        """Those that were written whole."""
-        file = self.path / "observations.jsonl"
-        lines = file.read_text().split("\n")[:-1] if file.exists() else []
-        return [Observed.model_validate_json(line) for line in lines]
-
-
-def carry_out(
-    study: Study,
-    form: Form,
-    url: str,
-    directory: StudyDirectory,
-    work_root: Path,
-    seed: int,
-    tell: Callable[[str, int, int], None],
-) -> None:
-    """Every cell in every round; tell: what is being measured, how many are done, and of how many."""
-    jobs = order(study, form, seed)
-    for done, (number, cell) in enumerate(jobs):
-        tell(f"round {number + 1}: {cell.id}", done, len(jobs))
-        directory.append(observe(study, form, url, cell, number, work_root))
-
-
 # What was found
 
 
@@ -246,40 +172,20 @@ def estimates(observations: Sequence[Observed], metric: str) -> Iterator[tuple[C
 
 def besides(study: Study, observations: Sequence[Observed], differs: Sequence[str] = ()) -> list[Beside]:
     """The paper's exhibits with what was measured."""
-    paper = papers.load(study.paper)
-    shown = []
-    for exhibit in paper.exhibits:
-        metric, place = EXHIBITS[exhibit.id]
-        points = [
-            Measured(series=series, x=x, value=e.value, low=max(e.low, 0.0), high=e.high)
-            for cell, e in estimates(observations, metric)
-            if (found := place(cell)) is not None
-            for series, x in [found]
-        ]
-        shown.append(
-            Beside(
-                paper=paper,
-                exhibit=exhibit,
-                measured=tuple(points),
-                differs=(*study.differs, *differs),
-                paired=tuple(_paired(observations, metric, place)),
-            )
-        )
-    return shown
+    published = papers.load(study.paper)
+    every = (*study.differs, *differs)
+    return [beside(published, exhibit, _measured(observations, exhibit.id), every) for exhibit in published.exhibits]
 
 
-def _paired(observations: Sequence[Observed], metric: str, place: Callable[[Cell], Place]) -> Iterator[Paired]:
-    """Every two places of an exhibit, compared round by round: a host that is slow for a while is so for both."""
-    rounds: dict[tuple[str, float], dict[int, float]] = {}
+def _measured(observations: Sequence[Observed], exhibit: str) -> dict[paper.Place, dict[int, float]]:
+    """Values of an exhibit's places by round."""
+    metric, place = EXHIBITS[exhibit]
+    found: dict[paper.Place, dict[int, float]] = {}
     for observed in observations:
         value, at = observed.values.get(metric), place(observed.cell)
         if value is not None and at is not None:
-            rounds.setdefault(at, {})[observed.round] = value
-    for (left, over), (right, under) in itertools.combinations(rounds.items(), 2):
-        both = sorted(set(over) & set(under))
-        if len(both) >= 2 and min(*(over[n] for n in both), *(under[n] for n in both)) > 0:
-            found = ratio([over[n] for n in both], [under[n] for n in both])
-            yield Paired(left=left, right=right, value=found.value, low=found.low, high=found.high)
+            found.setdefault(paper.Place(*at), {})[observed.round] = value
+    return found
 
 
 Place = tuple[str, float] | None

@@ -8,64 +8,34 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-import vl_convert
 
-from partywall.errors import Problem, UsageError
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Cell, Estimate, Findings
 from partywall.model.observation import Observation, bucket_bounds
 from partywall.report import charts, html, latency
+from partywall.report.files import Files, Step, parquet
 from partywall.report.matrix import emulated
 
-PNG_SCALE = 2.0
-
-Writer = Callable[[Findings, Evidence, Path], list[Path]]
-Step = Callable[[str, int, int], None]
+Run = tuple[Findings, Evidence]
 
 
 def export_all(
     findings: Findings,
     evidence: Evidence,
     directory: Path,
-    formats: Iterable[str] | None = None,
+    formats: Sequence[str] | None = None,
     step: Step = lambda _doing, _done, _of: None,
 ) -> tuple[Path, ...]:
-    """Writes the report in each of `formats` (all by default) and returns the files written.
+    """Writes the report in each of `formats` and returns the files written.
 
-    step: told what is being done, how much of it is done, and of how much.
     Raises UsageError for a format that is not known, before anything is written.
     """
-    wanted = list(dict.fromkeys(FORMATS if formats is None else formats))
-    unknown = [name for name in wanted if name not in FORMATS]
-    if unknown:
-        raise UsageError(f"no format is called {', '.join(map(repr, unknown))}; there are {', '.join(FORMATS)}")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        return tuple(_write_all(findings, evidence, directory, wanted, step))
-    except OSError as error:
-        place = str(error.filename or directory)
-        remedy = "check its permissions and the room on its disk, then repeat: partywall report"
-        raise UsageError(Problem(f"cannot be written: {error.strerror or error}", remedy, place)) from None
-
-
-def _write_all(
-    findings: Findings, evidence: Evidence, directory: Path, wanted: Sequence[str], step: Step
-) -> Iterator[Path]:
-    documents = [name for name in wanted if name in DOCUMENTS]
-    for number, name in enumerate(documents):
-        step(f"writing {name}", number, len(documents))
-        yield from DOCUMENTS[name](findings, evidence, directory)
-    images = [name for name in wanted if name in IMAGES]
-    yield from _images(findings, evidence, directory, images, step)
+    return FILES.write((findings, evidence), directory, formats, step)
 
 
 def csv_text(findings: Findings) -> str:
@@ -167,64 +137,14 @@ def _flat(name: str, estimate: Estimate) -> dict[str, float]:
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
-def _json(findings: Findings, _: Evidence, directory: Path) -> list[Path]:
-    return [_written(directory / "findings.json", findings.model_dump_json(indent=2, by_alias=True) + "\n")]
-
-
-def _html(findings: Findings, evidence: Evidence, directory: Path) -> list[Path]:
-    return [_written(directory / "report.html", html.render(findings, evidence))]
-
-
-def _csv(findings: Findings, _: Evidence, directory: Path) -> list[Path]:
-    return [_written(directory / "cells.csv", csv_text(findings))]
-
-
-def _parquet(_: Findings, evidence: Evidence, directory: Path) -> list[Path]:
-    path = directory / "observations.parquet"
-    pq.write_table(observation_table(evidence), path, compression="zstd")
-    return [path]
-
-
-def _images(
-    findings: Findings, evidence: Evidence, directory: Path, formats: Sequence[str], step: Step
-) -> Iterator[Path]:
-    """Every chart in each of `formats`. Drawing is done outside Python's lock, so threads share it."""
-    if not formats:
-        return
-    step("preparing charts", 0, 1)
-    specs = charts.all_charts(findings, evidence)
-    (directory / "charts").mkdir(parents=True, exist_ok=True)
-    jobs = [(spec, directory / "charts" / f"{name}.{kind}", kind) for kind in formats for name, spec in specs.items()]
-    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
-        for done, path in enumerate(pool.map(lambda job: _drawn(*job), jobs), start=1):
-            step("drawing charts", done, len(jobs))
-            yield path
-
-
-def _drawn(spec: dict[str, Any], path: Path, kind: str) -> Path:
-    path.write_bytes(IMAGES[kind](json.dumps(spec)))
-    return path
-
-
-def _written(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-DOCUMENTS: Mapping[str, Writer] = {
-    "html": _html,
-    "json": _json,
-    "csv": _csv,
-    "parquet": _parquet,
-}
-"""Documents; adding one is one function and one entry."""
-
-IMAGES: Mapping[str, Callable[[str], bytes]] = {
-    "png": lambda spec: vl_convert.vegalite_to_png(spec, scale=PNG_SCALE),
-    "svg": lambda spec: vl_convert.vegalite_to_svg(spec).encode(),
-}
-"""How one chart is drawn as a file of its own."""
-
-FORMATS = (*DOCUMENTS, *IMAGES)
-"""Every format there is."""
+FILES: Files[Run] = Files(
+    of="a run",
+    documents={
+        "html": ("report.html", lambda run: html.render(*run)),
+        "json": ("findings.json", lambda run: run[0].model_dump_json(indent=2, by_alias=True) + "\n"),
+        "csv": ("cells.csv", lambda run: csv_text(run[0])),
+        "parquet": ("observations.parquet", lambda run: parquet(observation_table(run[1]))),
+    },
+    charts=lambda run: charts.all_charts(*run),
+)
+"""Formats; adding one is one function and one entry."""

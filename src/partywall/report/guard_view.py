@@ -1,4 +1,4 @@
-"""A guard's time series as one page, and a study of bandwidth promises as a page and for a terminal."""
+"""A guard's time series as one page."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import altair as alt
 
 from partywall import __version__, units
-from partywall.model.paper import Beside
-from partywall.report import html, page, paper
+from partywall.report import html, page
 from partywall.report.charts import HEIGHT, WIDTH, AnyChart
 
 POINTS_MAX = 600
@@ -52,21 +51,6 @@ def series_page(name: str, reports: Reports) -> str:
         left_out=len(vifs) - len(drawn),
         rows=[(vif, *_summary(reports, vif)) for vif in vifs],
         notes=[((report["at_ns"] - begun) / 1e9, *note) for report in reports for note in report["notes"]],
-        study=None,
-    )
-
-
-def study_page(name: str, besides: Sequence[Beside], facts: Sequence[tuple[str, str]]) -> str:
-    """The page of a study: every exhibit of the paper's with ours beside it."""
-    specs: dict[str, Any] = {}
-    section = paper.section(besides, specs)
-    counted = sum(1 for beside in besides if beside.measured)
-    return _rendered(
-        title=f"{name}: a study of bandwidth promises",
-        headline=f"{counted} of {len(besides)} exhibits of the paper were measured here",
-        specs=specs,
-        study=section,
-        facts=facts,
     )
 
 

@@ -6,20 +6,17 @@ import csv
 import dataclasses
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-import vl_convert
 from markupsafe import Markup
 
 from partywall import __version__, units
-from partywall.errors import Problem, UsageError
 from partywall.model.load_run import LabelRow, LoadRun
 from partywall.model.observation import Histogram, bucket_bounds
 from partywall.report import charts, html, load_charts, page
+from partywall.report.files import Files, parquet
 from partywall.report.latency import quantiles
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
@@ -103,16 +100,6 @@ def _shown(value: float | None) -> str:
 # Files
 
 
-def _html(run: LoadRun, folder: Path) -> list[Path]:
-    return [page.written(folder / "report.html", render(run).encode())]
-
-
-def _json(run: LoadRun, folder: Path) -> list[Path]:
-    return [
-        page.written(folder / "findings.json", json.dumps(dataclasses.asdict(run), indent=1, default=dict).encode())
-    ]
-
-
 def second_rows(run: LoadRun) -> list[dict[str, Any]]:
     """One flat row a second, with the hosts' figures of that second; what is not known is None."""
     monitors: dict[float, dict[str, float]] = {}
@@ -133,52 +120,29 @@ def second_rows(run: LoadRun) -> list[dict[str, Any]]:
     ]
 
 
-def _csv(run: LoadRun, folder: Path) -> list[Path]:
+def _csv(run: LoadRun) -> str:
     out = io.StringIO()
     rows = second_rows(run)
     writer = csv.DictWriter(out, list(rows[0]) if rows else [], restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return [page.written(folder / "seconds.csv", out.getvalue().encode())]
+    return out.getvalue()
 
 
-def _parquet(run: LoadRun, folder: Path) -> list[Path]:
-    """One flat table; the histograms and counters themselves are in the load's own tables beside it."""
-    path = folder / "load.parquet"
-    pq.write_table(pa.Table.from_pylist(second_rows(run)), path, compression="zstd")
-    return [path]
+def _charts(run: LoadRun) -> dict[str, dict[str, Any]]:
+    drawn = load_charts.all_charts(run)
+    return {name: charts.titled(chart, title, run.title) for name, (title, chart) in drawn.items()}
 
 
-def _image(kind: str, draw: Callable[[str], bytes]) -> Callable[[LoadRun, Path], list[Path]]:
-    def write(run: LoadRun, folder: Path) -> list[Path]:
-        return [
-            page.written(folder / "charts" / f"{name}.{kind}", draw(json.dumps(charts.titled(chart, title, run.title))))
-            for name, (title, chart) in load_charts.all_charts(run).items()
-        ]
-
-    return write
-
-
-WRITERS: Mapping[str, Callable[[LoadRun, Path], list[Path]]] = {
-    "html": _html,
-    "json": _json,
-    "csv": _csv,
-    "parquet": _parquet,
-    "png": _image("png", lambda spec: vl_convert.vegalite_to_png(spec, scale=2.0)),
-    "svg": _image("svg", lambda spec: vl_convert.vegalite_to_svg(spec).encode()),
-}
+FILES: Files[LoadRun] = Files(
+    of="a load",
+    documents={
+        "html": ("report.html", render),
+        "json": ("findings.json", lambda run: json.dumps(dataclasses.asdict(run), indent=1, default=dict)),
+        "csv": ("seconds.csv", _csv),
+        # One flat table; the histograms and counters themselves are in the load's own tables beside it.
+        "parquet": ("load.parquet", lambda run: parquet(pa.Table.from_pylist(second_rows(run)))),
+    },
+    charts=_charts,
+)
 """Formats; adding one is one function and one entry."""
-
-DEFAULT_FORMATS = ("html", "json")
-
-
-def export(run: LoadRun, folder: Path, formats: Sequence[str]) -> list[Path]:
-    """Writes the report in each of `formats`; UsageError for an unknown one, or a folder that cannot be written."""
-    wanted = list(dict.fromkeys(formats))
-    if unknown := [name for name in wanted if name not in WRITERS]:
-        raise UsageError(f"--format {unknown[0]}: of a load there are {', '.join(WRITERS)}")
-    try:
-        return [path for name in wanted for path in WRITERS[name](run, folder)]
-    except OSError as error:
-        place = str(error.filename or folder)
-        raise UsageError(Problem(f"cannot be written: {error.strerror}", "check its permissions", place)) from None

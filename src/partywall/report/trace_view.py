@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
-import vl_convert
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
 from partywall import __version__, units
-from partywall.errors import Problem, UsageError
 from partywall.model.trace import HopFinding, TraceEvidence, TraceFindings, WayFinding, merged
 from partywall.report import charts, html, page, trace_charts
+from partywall.report.files import Files
 from partywall.report.pcapng import pcapng
 
 CAPTIONS = {
@@ -107,50 +105,28 @@ def render(findings: TraceFindings, evidence: TraceEvidence) -> str:
     )  # fmt: skip
 
 
-def _html(findings: TraceFindings, evidence: TraceEvidence, folder: Path) -> list[Path]:
-    return [page.written(folder / "report.html", render(findings, evidence).encode())]
+Traced = tuple[TraceFindings, TraceEvidence]
 
 
-def _json(findings: TraceFindings, _: TraceEvidence, folder: Path) -> list[Path]:
-    return [page.written(folder / "findings.json", findings.model_dump_json(indent=2).encode() + b"\n")]
-
-
-def _pcapng(_: TraceFindings, evidence: TraceEvidence, folder: Path) -> list[Path]:
+def _pcapng(trace: Traced) -> bytes | None:
+    _, evidence = trace
     if not evidence.reports:
-        return []
-    data = pcapng(evidence.start.asked, merged(evidence.reports), evidence.start.wall_ns)
-    return [page.written(folder / "packets.pcapng", data)]
+        return None
+    return pcapng(evidence.start.asked, merged(evidence.reports), evidence.start.wall_ns)
 
 
-def _image(kind: str, draw: Callable[[str], bytes]) -> Callable[[TraceFindings, TraceEvidence, Path], list[Path]]:
-    def write(_: TraceFindings, evidence: TraceEvidence, folder: Path) -> list[Path]:
-        return [
-            page.written(folder / "charts" / f"{name}.{kind}", draw(json.dumps(charts.titled(chart, title))))
-            for name, (title, chart) in trace_charts.all_charts(evidence).items()
-        ]
-
-    return write
+def _charts(trace: Traced) -> dict[str, dict[str, Any]]:
+    return {name: charts.titled(chart, title) for name, (title, chart) in trace_charts.all_charts(trace[1]).items()}
 
 
-WRITERS = {
-    "html": _html,
-    "json": _json,
-    "pcapng": _pcapng,
-    "png": _image("png", lambda spec: vl_convert.vegalite_to_png(spec, scale=2.0)),
-    "svg": _image("svg", lambda spec: vl_convert.vegalite_to_svg(spec).encode()),
-}
+FILES: Files[Traced] = Files(
+    of="a trace",
+    documents={
+        "html": ("report.html", lambda trace: render(*trace)),
+        "json": ("findings.json", lambda trace: trace[0].model_dump_json(indent=2) + "\n"),
+        "pcapng": ("packets.pcapng", _pcapng),
+    },
+    charts=_charts,
+    usual=("html", "json", "pcapng"),
+)
 """Formats; adding one is one function and one entry."""
-
-DEFAULT_FORMATS = ("html", "json", "pcapng")
-
-
-def export(findings: TraceFindings, evidence: TraceEvidence, folder: Path, formats: Iterable[str]) -> list[Path]:
-    """Writes the report in each of `formats`; UsageError for an unknown one, or a folder that cannot be written."""
-    wanted = list(dict.fromkeys(formats))
-    if unknown := [name for name in wanted if name not in WRITERS]:
-        raise UsageError(f"--format {unknown[0]}: of a trace there are {', '.join(WRITERS)}")
-    try:
-        return [path for name in wanted for path in WRITERS[name](findings, evidence, folder)]
-    except OSError as error:
-        place = str(error.filename or folder)
-        raise UsageError(Problem(f"cannot be written: {error.strerror}", "check its permissions", place)) from None

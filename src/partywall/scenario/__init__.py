@@ -1,6 +1,6 @@
 """Scenario files: read, checked with all mistakes at once, found by name, and described for editors."""
 
-from partywall.scenario.load import changed, find, find_study, load, loads, names, text
+from partywall.scenario.load import changed, find, load, loads, names, shipped_as, shipped_file, text
 from partywall.scenario.schema import json_schema
 
-__all__ = ["changed", "find", "find_study", "json_schema", "load", "loads", "names", "text"]
+__all__ = ["changed", "find", "json_schema", "load", "loads", "names", "shipped_as", "shipped_file", "text"]

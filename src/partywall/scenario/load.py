@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import re
 import stat
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from collections.abc import Set as AbstractSet
 from importlib import resources
 from pathlib import Path as FilePath
@@ -18,14 +18,14 @@ from partywall import units
 from partywall.agent.catalogue import Catalogue, shipped
 from partywall.errors import Problem, UsageError
 from partywall.model.scenario import Scenario
-from partywall.scenario import papers
 from partywall.scenario.check import check, check_parts
 from partywall.scenario.decode import BYTES_MAX, Document, Path, decode, key_text
+from partywall.scenario.documents import first_key
 from partywall.scenario.explain import Mistake, did_you_mean
 from partywall.scenario.form import follows, problem, validate
 
-OTHERS = (papers.SUFFIX, ".study.yaml", "papers/dba-vm.yaml")
-"""What stands beside scenarios and is none: published numbers, and studies that are not carried out in slots."""
+VERSION_KEY = "partywall"
+"""What a scenario begins with; what begins with another key stands beside scenarios and is none."""
 
 # Put in place of required keys that are wrong, so that the rest can be checked; a wrong scenario is never given out.
 _STAND_INS: dict[str, Any] = {"partywall": 1, "name": "unnamed"}
@@ -61,22 +61,26 @@ def changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
 
 def names() -> tuple[str, ...]:
     """The scenarios that ship with Partywall, by name."""
-    folder = resources.files("partywall").joinpath("scenarios")
-    found = [entry.name for entry in folder.iterdir()]
-    found += [f"papers/{entry.name}" for entry in folder.joinpath("papers").iterdir()]
-    own = [name for name in found if name.endswith(".yaml") and not name.endswith(OTHERS)]
-    return tuple(sorted(name.removesuffix(".yaml") for name in own))
+    return shipped_as(lambda key: key == VERSION_KEY)
 
 
-def find_study(name: str) -> FilePath:
-    """The file of a study that ships beside the scenarios and is none: of the guard's."""
-    return FilePath(str(resources.files("partywall").joinpath("scenarios", "papers", f"{name}.yaml")))
+def shipped_as(wanted: Callable[[str], bool]) -> tuple[str, ...]:
+    """What ships with Partywall and begins with a wanted key, by name."""
+    folder = FilePath(str(resources.files("partywall").joinpath("scenarios")))
+    files = [*folder.glob("*.yaml"), *folder.glob("papers/*.yaml")]
+    found = [file for file in files if wanted(first_key(file))]
+    return tuple(sorted(str(file.relative_to(folder).with_suffix("")) for file in found))
+
+
+def shipped_file(name: str) -> FilePath:
+    """The file of what ships under a name."""
+    return FilePath(str(resources.files("partywall").joinpath("scenarios", f"{name}.yaml")))
 
 
 def find(name_or_path: str) -> FilePath:
     """The file that is meant: a path, or the name of a shipped scenario. Raises UsageError."""
     if name_or_path in names():
-        return FilePath(str(resources.files("partywall").joinpath("scenarios", f"{name_or_path}.yaml")))
+        return shipped_file(name_or_path)
     if "\0" not in name_or_path and _exists(FilePath(name_or_path)):
         return FilePath(name_or_path)
     remedy = did_you_mean(name_or_path, names(), f"give a path, or one of {', '.join(names())}")

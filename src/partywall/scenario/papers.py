@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from importlib import resources
 
-from pydantic import ValidationError
-
 from partywall.errors import Problem, UsageError
 from partywall.model.paper import Paper
-from partywall.scenario.decode import decode, key_text
+from partywall.scenario.documents import validated
 
 SUFFIX = ".paper.yaml"
 
@@ -29,13 +27,4 @@ def load(name: str) -> Paper:
 
 def loads(content: str, file: str = "<text>") -> Paper:
     """Like `load`, of text at hand; `file` is what messages call it."""
-    document = decode(content.encode(), file)
-    try:
-        paper = Paper.model_validate(document.data)
-    except ValidationError as error:
-        found = [(details["loc"], details["msg"]) for details in error.errors(include_url=False)]
-        problems = [Problem(msg, "", file, document.line(loc), key_text(loc)) for loc, msg in found]
-        raise UsageError(*document.problems, *problems) from None
-    if document.problems:
-        raise UsageError(*document.problems)
-    return paper
+    return validated(Paper, content.encode(), file)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-
-import scipy
+from collections.abc import Callable, Mapping, Sequence
 
 from partywall.model.guard_study import Cell, Study, TenantCell
-from partywall.model.paper import Beside, Exhibit, Measured, Paper
+from partywall.model.paper import Beside, Exhibit, Paper, Place
+from partywall.stats import rounds
 
 NO_COUNTERS = "memory traffic is not measured: no counter of it is read here"
 DIFFERS = (
@@ -19,12 +17,9 @@ DIFFERS = (
 
 
 def besides(study: Study, cells: Sequence[Cell], paper: Paper) -> tuple[Beside, ...]:
-    """Every exhibit of the paper's with what was measured of it."""
+    """Every exhibit of the paper's with what was measured of it. Slots of one block are a round."""
     return tuple(
-        Beside(
-            paper=paper, exhibit=exhibit, measured=tuple(_measured(study, cells, exhibit)), differs=_differs(exhibit)
-        )
-        for exhibit in paper.exhibits
+        rounds.beside(paper, exhibit, _measured(study, cells, exhibit), _differs(exhibit)) for exhibit in paper.exhibits
     )
 
 
@@ -52,34 +47,28 @@ def _ms(ns: float | None) -> float | None:
     return None if ns is None else ns / 1e6
 
 
-def _measured(study: Study, cells: Sequence[Cell], exhibit: Exhibit) -> Iterator[Measured]:
+def _measured(study: Study, cells: Sequence[Cell], exhibit: Exhibit) -> dict[Place, dict[int, float]]:
     if exhibit.id == "fig 7":
-        yield from _by_period(study, cells)
+        return _by_period(study, cells)
     if exhibit.id not in VALUES:
-        return
+        return {}
     scenario, value = VALUES[exhibit.id]
-    for way in study.ways:
-        of_way = [cell for cell in cells if (cell.scenario, cell.way, cell.period_ns) == (scenario, way, None)]
-        for tenant in study.tenants:
-            found = [value(cell.tenants[tenant]) for cell in of_way]
-            yield from _point(way, tenant, [one for one in found if one is not None])
+    found: dict[Place, dict[int, float]] = {Place(way, tenant): {} for way in study.ways for tenant in study.tenants}
+    for cell in cells:
+        if cell.scenario == scenario and cell.period_ns is None:
+            for tenant, got in cell.tenants.items():
+                if (told := value(got)) is not None:
+                    found[Place(cell.way, tenant)][cell.block] = told
+    return found
 
 
-def _by_period(study: Study, cells: Sequence[Cell]) -> Iterator[Measured]:
+def _by_period(study: Study, cells: Sequence[Cell]) -> dict[Place, dict[int, float]]:
     """Native has no period: what it cost in the same blocks stands at each."""
-    compared = [cell for cell in cells if cell.period_ns is not None]
-    native = [cell.cpu_ns / 1e3 for cell in compared if cell.way == "native"]
-    for period_ns in study.periods.every:
-        yield from _point("guard", period_ns / 1e9, [c.cpu_ns / 1e3 for c in compared if c.period_ns == period_ns])
-        yield from _point("native", period_ns / 1e9, native)
-
-
-def _point(series: str, x: float | str, found: Sequence[float]) -> Iterator[Measured]:
-    """The mean with Student's interval; nothing of fewer than two slots, which have none.
-
-    Slots of one way are seconds apart, with all others between them in random order.
-    """
-    if len(found) >= 2:
-        mean, error = statistics.fmean(found), statistics.stdev(found) / len(found) ** 0.5
-        half = float(scipy.stats.t.ppf(0.975, len(found) - 1)) * error
-        yield Measured(series=series, x=x, value=mean, low=max(0.0, mean - half), high=mean + half)
+    cpu_us = {(cell.way, cell.period_ns, cell.block): cell.cpu_ns / 1e3 for cell in cells if cell.period_ns is not None}
+    return {
+        Place(way, period_ns / 1e9): {
+            block: value for (kind, of, block), value in cpu_us.items() if kind == way and of in (period_ns, 0)
+        }
+        for period_ns in study.periods.every
+        for way in ("guard", "native")
+    }

@@ -1,14 +1,16 @@
-"""Intervals from a few repeats that are far enough apart to be independent: rounds of a study."""
+"""Intervals from a few repeats that are far enough apart to be independent: rounds of a study, beside a paper's."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import scipy
 
 from partywall.model.finding import Estimate
+from partywall.model.paper import Beside, Exhibit, Measured, Paired, Paper, Place
 
 
 def ratio(left: Sequence[float], right: Sequence[float], level: float = 0.95) -> Estimate:
@@ -29,3 +31,34 @@ def student(values: Sequence[float], level: float = 0.95) -> Estimate:
     half = reach * statistics.stdev(values) / math.sqrt(len(values))
     method = f"Student, {len(values)} rounds"
     return Estimate(value=mean, low=mean - half, high=mean + half, level=level, n=len(values), method=method)
+
+
+Rounds = Mapping[int, float]
+"""What was measured in each round."""
+
+
+def beside(paper: Paper, exhibit: Exhibit, values: Mapping[Place, Rounds], differs: Sequence[str] = ()) -> Beside:
+    """An exhibit with the mean of each place measured in two rounds or more, and places compared round by round.
+
+    A host that is slow for a while is so for both.
+    """
+    known = {place: rounds for place, rounds in values.items() if len(rounds) >= 2}
+    means = {place: student(list(rounds.values())) for place, rounds in known.items()}
+    return Beside(
+        paper=paper,
+        exhibit=exhibit,
+        measured=tuple(
+            Measured(series=place.series, x=place.x, value=mean.value, low=max(mean.low, 0.0), high=mean.high)
+            for place, mean in means.items()
+        ),
+        differs=tuple(differs),
+        paired=tuple(_paired(known)),
+    )
+
+
+def _paired(values: Mapping[Place, Rounds]) -> Iterator[Paired]:
+    for (left, over), (right, under) in itertools.combinations(values.items(), 2):
+        both = sorted(set(over) & set(under))
+        if len(both) >= 2 and min(*(over[n] for n in both), *(under[n] for n in both)) > 0:
+            found = ratio([over[n] for n in both], [under[n] for n in both])
+            yield Paired(left=left, right=right, value=found.value, low=found.low, high=found.high)

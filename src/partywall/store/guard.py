@@ -1,7 +1,6 @@
 """What a guard saw, as a time series on disk: one JSON line a report while it runs, Parquet when it ends.
 
-A study of bandwidth promises is kept in the same way, a line a slot. A kill loses at most the report in
-flight; the lines can be read as they are.
+A kill loses at most the report in flight; the lines can be read as they are.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from partywall.errors import Problem, UsageError
 LINES = "guard.jsonl"
 SERIES = "guard.parquet"
 POLICY = "policy.yaml"
-STUDY, SLOTS = "study.yaml", "slots.jsonl"
 
 
 class GuardLog:
@@ -57,30 +55,6 @@ def reports(folder: Path) -> list[dict[str, Any]]:
 def holds_series(folder: Path) -> bool:
     """Whether a folder is a guard's time series."""
     return (folder / LINES).is_file()
-
-
-class StudyLog:
-    """A study being measured: its file as it stands, and one line a slot."""
-
-    def __init__(self, folder: Path, study: str) -> None:
-        _make(folder)
-        (folder / STUDY).write_text(study)
-        self.folder = folder
-
-    def add(self, slot: str) -> None:
-        """Writes one slot, given as JSON."""
-        with (self.folder / SLOTS).open("a") as file:
-            file.write(slot + "\n")
-
-
-def study(folder: Path) -> tuple[str, list[dict[str, Any]]]:
-    """The study's file and its slots."""
-    return (folder / STUDY).read_text(), _lines(folder / SLOTS)
-
-
-def holds_study(folder: Path) -> bool:
-    """Whether a folder is a study's."""
-    return (folder / STUDY).is_file()
 
 
 Rows = Mapping[str, Mapping[str, Any]]

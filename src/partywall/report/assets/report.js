@@ -130,7 +130,7 @@
   document.addEventListener('keydown', walk);
   document.addEventListener('keydown', close);
   dark.addEventListener('change', redraw);
-  addEventListener('beforeprint', () => { printing = true; document.querySelector('#all details').open = true; document.querySelectorAll('[data-chart]').forEach(place => { if (place.offsetParent) draw(place); }); });
+  addEventListener('beforeprint', () => { printing = true; document.querySelectorAll('#all details').forEach(all => { all.open = true; }); document.querySelectorAll('[data-chart]').forEach(place => { if (place.offsetParent) draw(place); }); });
   addEventListener('afterprint', () => { printing = false; redraw(); });
   open(element.dataset.first, false);
   open(location.hash.slice(1), true);

@@ -1,0 +1,83 @@
+"""`partywall load model`: what a study of load generation foretells of the bare host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from partywall import study as studies
+from partywall import units
+from partywall.errors import Exit, Problem, UsageError
+from partywall.stats import overhead
+from partywall.stats.overhead import Pair
+from partywall.store.study import FILE, StudyDirectory
+from partywall.study import generation
+from partywall.study.generation import Generation
+
+MAKE = "partywall study papers/load-generation-netto"
+
+
+def model(
+    run: Annotated[Path, typer.Argument(help="A study's directory: what models are made of.", metavar="STUDY_RUN")],
+    users: Annotated[
+        int | None, typer.Option(help="Users of a load from the sandbox alone to be foretold.", min=1)
+    ] = None,
+    response: Annotated[str | None, typer.Option(help="Its mean response time there, e.g. 45ms.")] = None,
+    used: Annotated[str | None, typer.Option(help="Share of its CPUs that the sandbox used, e.g. 40%.")] = None,
+) -> int:
+    """Foretell what the bare host would have measured from what a sandboxed generator measured.
+
+    Shows how well the model of a study does on numbers of users it has not seen. With --users, --response and --used it
+    foretells a load of the same users' script that was measured in the sandbox alone.
+    """
+    directory = StudyDirectory.open(run)
+    kept = run / FILE
+    kind = studies.kind_of(kept)
+    if not isinstance(kind, Generation):
+        raise UsageError(Problem(f"{run} is no study of load generation", "make one: " + MAKE))
+    pairs = generation.pairs(kind.read(directory.content, str(kept)), directory)
+    found = generation.model_section(pairs)
+    if found is None:
+        remedy = f"measure at more than {overhead.LEVELS_LEAST} numbers of users, from a process and from a sandbox"
+        raise UsageError(
+            Problem(f"{run} has too few numbers of users measured both ways, or a pause without a plain mean", remedy)
+        )
+    console = Console()
+    table = Table(*found.columns, box=None)
+    for row in found.rows:
+        table.add_row(*row)
+    console.print(table)
+    _say(console, found.lead)
+    given = {"--users": users, "--response": response, "--used": used}
+    if missing := [option for option, value in given.items() if value is None]:
+        if len(missing) < len(given):
+            raise UsageError(Problem(f"{' and '.join(missing)}: missing", "give all three, or none"))
+        return Exit.HOLDS
+    pair = _asked_pair(users or 1, response or "", used or "", pairs[0].think_s)
+    forecast = overhead.fit(pairs).forecast(pair)
+    said = f"{generation.time_span(forecast)} on the bare host, {generation.rate_span(forecast)} iterations/s"
+    _say(console, f"{users} users: {said}")
+    return Exit.HOLDS
+
+
+def _asked_pair(users: int, response: str, used: str, think_s: float) -> Pair:
+    problems = []
+    values: dict[str, float] = {}
+    for option, text, parse in (("--response", response, units.parse_duration_ns), ("--used", used, units.parse_share)):
+        try:
+            values[option] = float(parse(text))
+        except ValueError as error:
+            problems.append(Problem(str(error), key=option))
+    if not problems and values["--response"] <= 0:
+        problems.append(Problem("a response takes some time", "give for example 45ms", key="--response"))
+    if problems:
+        raise UsageError(*problems)
+    return Pair(users, think_s, values["--response"] / 1e9, values["--used"])
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

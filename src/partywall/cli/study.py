@@ -1,0 +1,135 @@
+"""`partywall study`: a published measurement made again, whatever it is of."""
+
+from __future__ import annotations
+
+import datetime
+import secrets
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from partywall import __version__, pipeline, units
+from partywall import study as studies
+from partywall.cli.kernel import WorkDir
+from partywall.cli.live import Live
+from partywall.errors import Exit, UsageError
+from partywall.model.study import Asked
+from partywall.scenario.load import read
+from partywall.store.study import FILE, StudyDirectory
+from partywall.study import Kind
+
+
+def study(
+    name: Annotated[
+        str | None, typer.Argument(help="A study that ships with Partywall, or a study file.", metavar="STUDY")
+    ] = None,
+    long: Annotated[bool, typer.Option("--long/--short", help="Hours instead of minutes: narrower intervals.")] = False,
+    backend: Annotated[
+        list[str] | None, typer.Option(help="container, qemu or process; may be repeated: shown in one table.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds; default: the form's.", min=2, max=1000)] = None,
+    seed: Annotated[int, typer.Option(help="Seed of all random orders.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be measured, and for how long.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder to make. Default: runs/NAME-TIME-CHANCE.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted study, given its folder.")] = None,
+    work_dir: WorkDir = pipeline.WORK_ROOT,
+) -> int:
+    """Make a published measurement again, and put the paper's tables and figures beside what is found here.
+
+    partywall study                        the studies there are
+
+    partywall study papers/vits            the short form, in minutes; --long takes hours
+
+    Exit code: 0 measured, 2 a study that cannot be, 4 the host lacks something, 5 something failed on the way.
+    """
+    console = Console()
+    if resume is not None:
+        if name is not None:
+            raise UsageError(f"--resume goes on with {resume} and its own study; leave out {name!r}")
+        return _go_on(StudyDirectory.open(resume), console, work_dir)
+    if name is None:
+        return _list(console)
+    file = studies.find(name)
+    kind, content = studies.kind_of(file), read(file, "study")
+    wanted, asked = (
+        kind.read(content, str(file)),
+        Asked(length="long" if long else "short", backends=tuple(backend or ()), rounds=rounds, seed=seed),
+    )
+    _outline(console, kind, wanted, asked, whole=dry_run)
+    if dry_run:
+        return Exit.HOLDS
+    pipeline.clean_up()
+    pipeline.check_folder(work_dir)
+    kind.check(wanted, asked, work_dir)
+    host = pipeline.host_facts()
+    host.pop("kernels", None)
+    stamp = f"{wanted.name}-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    about = {"partywall": __version__, "host": host}
+    directory = StudyDirectory.create(out or Path("runs") / stamp, content, asked, about)
+    return _measure(directory, kind, wanted, console, work_dir)
+
+
+def _list(console: Console) -> int:
+    for name in studies.names():
+        file = studies.find(name)
+        _say(console, f"{name}: {studies.kind_of(file).read(read(file, 'study'), str(file)).description}")
+    _say(console, "see one with: partywall study NAME --dry-run")
+    return Exit.HOLDS
+
+
+def _outline(console: Console, kind: Kind[Any], wanted: Any, asked: Asked, *, whole: bool) -> None:
+    outline = kind.outline(wanted, asked)
+    length = units.format_duration(max(1, round(outline.seconds)) * 10**9)
+    _say(console, f"{wanted.name}, {asked.length} form: about {length}")
+    for line in outline.lines if whole else outline.lines[:1]:
+        _say(console, f"  {line}")
+
+
+def _go_on(directory: StudyDirectory, console: Console, work_dir: Path) -> int:
+    file = directory.path / FILE
+    kind = studies.kind_of(file)
+    wanted = kind.read(directory.content, str(file))
+    pipeline.clean_up()
+    pipeline.check_folder(work_dir)
+    kind.check(wanted, directory.asked, work_dir)
+    return _measure(directory, kind, wanted, console, work_dir)
+
+
+def _measure(directory: StudyDirectory, kind: Kind[Any], wanted: Any, console: Console, work_dir: Path) -> int:
+    total_ns = int(kind.outline(wanted, directory.asked).seconds * 1e9)
+    try:
+        with pipeline.terminated_as_interrupt(), Live(console, total_ns, total_ns) as live:
+
+            def tell(doing: str, left_s: float) -> None:
+                live.spent(total_ns - min(total_ns, int(left_s * 1e9)), total_ns)
+                live.doing(doing)
+
+            kind.measure(wanted, directory, work_dir, tell)
+    except KeyboardInterrupt:
+        words = ["partywall", "study", "--resume", str(directory.path)]
+        words += ["--work-dir", str(work_dir)] if work_dir != pipeline.WORK_ROOT else []
+        _say(console, "Interrupted; nothing of it runs on, and what was measured is kept.")
+        _say(console, f"Go on with:  {shlex.join(words)}")
+        _say(console, f"Or see what was found:  partywall report {shlex.quote(str(directory.path))}")
+        raise
+    return report(directory, console, None)
+
+
+def report(directory: StudyDirectory, console: Console, formats: Sequence[str] | None) -> int:
+    """Shows what a study found, and writes it into its folder."""
+    from partywall.report import study_page  # noqa: PLC0415 - what draws is slow to import
+
+    study_page.FILES.chosen(formats)
+    found = studies.report(directory)
+    study_page.show(found, console)
+    for path in study_page.FILES.write(found, directory.path, formats):
+        _say(console, str(path))
+    return Exit.HOLDS
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

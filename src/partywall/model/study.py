@@ -1,0 +1,70 @@
+"""What all studies share: how one is asked for, and what its report holds, whatever was measured and how.
+
+A study is a published measurement made again: its exhibits stand beside the paper's. Deliberately not here: the
+formats of study files, which differ with what is measured (`model.load_study`, `model.guard_study`,
+`model.isolation_study`), and drawing (`report.study_page`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from partywall.model.paper import Beside
+from partywall.model.scenario import Frozen
+
+Length = Literal["short", "long"]
+
+Tell = Callable[[str, float], None]
+"""Told what is being measured, and how many seconds are left."""
+
+
+class Asked(Frozen):
+    """How a study is to be carried out. backends, rounds: as the study's own file says if empty or None."""
+
+    length: Length = "short"
+    backends: tuple[str, ...] = ()
+    rounds: int | None = None
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What would be measured, a line each, and how long that takes."""
+
+    lines: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table of a report besides the exhibits. id: of the page's section. short: also for a terminal."""
+
+    id: str
+    title: str
+    lead: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    short: bool = False
+
+
+@dataclass(frozen=True)
+class StudyReport:
+    """What a study found. notes: what must be said with all figures; facts and how: how it was measured.
+
+    rows: every observation, flat, for other programs. figures: what else these may want, as JSON.
+    """
+
+    run: str
+    name: str
+    description: str
+    length: Length
+    besides: tuple[Beside, ...]
+    notes: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+    how: str
+    host: Mapping[str, Any]
+    rows: tuple[Mapping[str, Any], ...]
+    sections: tuple[Section, ...] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict)

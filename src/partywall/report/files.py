@@ -1,0 +1,101 @@
+"""A report as files: which formats there are is a table of each report's own, how they are written is the same for all.
+
+Documents are texts or bytes under a fixed name; every chart is drawn as an image file of its own. Deliberately not
+here: what stands in any of them.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import vl_convert
+
+from partywall.errors import Problem, UsageError
+from partywall.report.page import written
+
+PNG_SCALE = 2.0
+
+T = TypeVar("T")
+Document = tuple[str, Callable[[T], str | bytes | None]]
+"""(file name, what stands in it); None where there is nothing to write."""
+Step = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and of how much."""
+
+IMAGES: Mapping[str, Callable[[str], bytes]] = {
+    "png": lambda spec: vl_convert.vegalite_to_png(spec, scale=PNG_SCALE),
+    "svg": lambda spec: vl_convert.vegalite_to_svg(spec).encode(),
+}
+"""How one chart is drawn as a file of its own."""
+
+
+@dataclass(frozen=True)
+class Files(Generic[T]):
+    """The formats of one sort of report. of: what it is of. charts: stand-alone specifications by file name."""
+
+    of: str
+    documents: Mapping[str, Document[T]]
+    charts: Callable[[T], Mapping[str, dict[str, Any]]]
+    usual: tuple[str, ...] = ("html", "json")
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        return (*self.documents, *IMAGES)
+
+    def chosen(self, formats: Sequence[str] | None) -> list[str]:
+        """The formats asked for, each once, or the usual ones. UsageError for one that is not known."""
+        wanted = list(dict.fromkeys(formats or self.usual))
+        if unknown := [name for name in wanted if name not in self.formats]:
+            raise UsageError(f"--format {unknown[0]}: of {self.of} there are {', '.join(self.formats)}")
+        return wanted
+
+    def write(
+        self,
+        content: T,
+        folder: Path,
+        formats: Sequence[str] | None = None,
+        step: Step = lambda _doing, _done, _of: None,
+    ) -> tuple[Path, ...]:
+        """Writes the report in each of `formats`. UsageError for an unknown one, or a folder that cannot be written."""
+        wanted = self.chosen(formats)
+        try:
+            return tuple(self._write(content, folder, wanted, step))
+        except OSError as error:
+            place = str(error.filename or folder)
+            remedy = "check its permissions and the room on its disk, then repeat: partywall report"
+            raise UsageError(Problem(f"cannot be written: {error.strerror or error}", remedy, place)) from None
+
+    def _write(self, content: T, folder: Path, wanted: Sequence[str], step: Step) -> Iterator[Path]:
+        documents = [self.documents[name] for name in wanted if name in self.documents]
+        for number, (name, make) in enumerate(documents):
+            step(f"writing {name}", number, len(documents))
+            if (made := make(content)) is not None:
+                yield written(folder / name, made.encode() if isinstance(made, str) else made)
+        if images := [name for name in wanted if name in IMAGES]:
+            step("preparing charts", 0, 1)
+            yield from _images(self.charts(content), folder / "charts", images, step)
+
+
+def _images(specs: Mapping[str, dict[str, Any]], folder: Path, formats: Sequence[str], step: Step) -> Iterator[Path]:
+    """Every chart in each of `formats`. Drawing is done outside Python's lock, so threads share it."""
+    jobs = [(spec, folder / f"{name}.{kind}", kind) for kind in formats for name, spec in specs.items()]
+    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+        drawn = pool.map(lambda job: written(job[1], IMAGES[job[2]](json.dumps(job[0]))), jobs)
+        for done, path in enumerate(drawn, start=1):
+            step("drawing charts", done, len(jobs))
+            yield path
+
+
+def parquet(table: pa.Table) -> bytes:
+    """A table as a Parquet file."""
+    out = io.BytesIO()
+    pq.write_table(table, out, compression="zstd")
+    return out.getvalue()

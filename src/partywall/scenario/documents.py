@@ -1,0 +1,33 @@
+"""Any other YAML document than a scenario, checked against its type: all that is wrong with it, by line and key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from partywall.errors import Problem, UsageError
+from partywall.scenario.decode import decode, key_text
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def validated(model: type[M], content: bytes, file: str, remedy: str = "") -> M:
+    """The document as a `model`. file: what messages call it; remedy: added to each. Raises UsageError."""
+    document = decode(content, file)
+    try:
+        found = model.model_validate(document.data)
+    except ValidationError as error:
+        told = [(details["loc"], details["msg"]) for details in error.errors(include_url=False)]
+        problems = [Problem(text, remedy, file, document.line(at), key_text(at)) for at, text in told]
+        raise UsageError(*document.problems, *problems) from None
+    if document.problems:
+        raise UsageError(*document.problems)
+    return found
+
+
+def first_key(file: Path) -> str:
+    """The key a document begins with, which tells what it is; empty if it begins with none."""
+    lines = (line for line in file.read_text(encoding="utf-8").splitlines() if line.strip() and line[0] != "#")
+    return next(lines, "").partition(":")[0]

@@ -1,0 +1,61 @@
+"""Studies: published measurements made again, with the paper's tables and figures beside what was measured here.
+
+One file a kind of study, all with one face (`kind.Kind`); adding one touches that file and the list below. What is
+measured, and how, belongs to the capability that a kind stands on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from partywall.errors import Problem, UsageError
+from partywall.model.study import StudyReport
+from partywall.scenario import shipped_as, shipped_file
+from partywall.scenario.documents import first_key
+from partywall.scenario.explain import did_you_mean
+from partywall.store.study import StudyDirectory
+from partywall.study.generation import Generation
+from partywall.study.kind import Kind
+from partywall.study.promises import Promises
+
+__all__ = ["KINDS", "Kind", "find", "kind_of", "names", "report"]
+
+KINDS: dict[str, Kind[Any]] = {kind.key: kind for kind in (Generation(), Promises())}
+"""By the key that study files begin with."""
+
+
+def names() -> tuple[str, ...]:
+    """The studies that ship with Partywall."""
+    return shipped_as(KINDS.__contains__)
+
+
+def find(name_or_path: str) -> Path:
+    """The study file that is meant. Raises UsageError."""
+    if name_or_path in names():
+        return shipped_file(name_or_path)
+    if f"papers/{name_or_path}" in names():
+        return shipped_file(f"papers/{name_or_path}")
+    if Path(name_or_path).is_file():
+        return Path(name_or_path)
+    remedy = did_you_mean(name_or_path, names(), f"give a path, or one of {', '.join(names())}")
+    raise UsageError(Problem(f"there is no study {name_or_path[:200]!r}", remedy))
+
+
+def kind_of(file: Path) -> Kind[Any]:
+    """What a study file is a study of. Raises UsageError if it begins with no kind's key."""
+    try:
+        key = first_key(file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(Problem(f"cannot be read: {error}", "give the path of a study file", str(file))) from None
+    if key not in KINDS:
+        begun = f"it begins with {key[:40]!r}" if key else "it is empty"
+        raise UsageError(Problem(f"this is no study: {begun}", f"begin with one of {', '.join(KINDS)}", str(file)))
+    return KINDS[key]
+
+
+def report(directory: StudyDirectory) -> StudyReport:
+    """What a study found, from its directory alone."""
+    file = directory.path / "study.yaml"
+    kind = kind_of(file)
+    return kind.report(kind.read(directory.content, str(file)), directory)

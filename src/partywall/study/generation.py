@@ -1,0 +1,225 @@
+"""Studies of load generation: the same users from a process and from sandboxes (`partywall.load.study`)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from partywall import pipeline, units
+from partywall.errors import Problem, TrialError, UsageError
+from partywall.load import study as cells
+from partywall.load import tomcat
+from partywall.model.finding import Estimate
+from partywall.model.load_study import METRICS, Form, Observed, Study
+from partywall.model.scenario import Scenario
+from partywall.model.study import Asked, Outline, Section, StudyReport, Tell
+from partywall.report import figures
+from partywall.sandbox import Label, reaper
+from partywall.stats import overhead
+from partywall.store.study import StudyDirectory
+
+DOUBTFUL = 0.1
+"""Of its seconds, in which a generator may doubt itself before the report says so."""
+
+
+HOW = (
+    "In each round every cell was measured once, in an order drawn anew. Each user does one iteration after another: "
+    "the pages, then the compression where the cell has it, all timed together from the intended start; then it thinks."
+)
+
+
+class Generation:
+    """Each cell is measured once a round, against Debian's Tomcat on a folder of its own."""
+
+    key = "partywall_load_study"
+
+    def read(self, content: bytes, file: str) -> Study:
+        return cells.load(content, file)
+
+    def outline(self, study: Study, asked: Asked) -> Outline:
+        if len(asked.backends) > 1:
+            raise UsageError(Problem("its sandboxes have one backend", "give one", key="--backend"))
+        form = _form(study, asked)
+        lines = (f"{len(study.cells)} cells in {form.rounds} rounds", *(cell.id for cell in study.cells))
+        return Outline(lines, cells.estimate_s(study, form))
+
+    def check(self, study: Study, asked: Asked, work_root: Path) -> None:
+        del study, work_root
+        victim = {"probe": "integer", "sandbox": {"backend": _backend(asked)}}
+        needs = {"partywall": 1, "name": "study", "victims": {"generator": victim}}
+        pipeline.check_host(Scenario.model_validate(needs))
+
+    def measure(self, study: Study, directory: StudyDirectory, work_root: Path, tell: Tell) -> None:
+        asked = directory.asked
+        form = _form(study, asked)
+        done = {(observed.round, observed.cell.id) for observed in _observations(directory)}
+        jobs = [job for job in cells.order(study, form, asked.seed) if (job[0], job[1].id) not in done]
+        each_s = cells.estimate_s(study, form) / (form.rounds * len(study.cells))
+        label = Label.create(f"tomcat-{secrets.token_hex(4)}", work_root)
+        try:
+            with tomcat.running(label) as url:
+                for number, (round_, cell) in enumerate(jobs):
+                    tell(f"round {round_ + 1}: {cell.id}", (len(jobs) - number) * each_s)
+                    observed = cells.observe(study, form, url, cell, round_, work_root, _backend(asked))
+                    directory.append(observed.model_dump_json())
+        finally:
+            reaper.clean(label)
+
+    def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
+        asked, observations = directory.asked, _observations(directory)
+        form = _form(study, asked)
+        if not any(observed.round for observed in observations):
+            raise TrialError(f"{directory.path}: no cell was measured twice, so there is no interval; measure again")
+        estimates = {metric: {c.id: e for c, e in cells.estimates(observations, metric)} for metric in METRICS}
+        return StudyReport(
+            run=directory.name,
+            name=study.name,
+            description=study.description,
+            length=asked.length,
+            besides=tuple(cells.besides(study, observations, _differs(form, asked))),
+            notes=_notes(observations),
+            facts=_facts(form, asked, observations, str(directory.about.get("partywall", ""))),
+            how=HOW,
+            host=directory.about.get("host", {}),
+            rows=tuple({"round": o.round, **o.cell.model_dump(), **o.values} for o in observations),
+            sections=(*_model_section(cells.pairs(study, observations)), _cells_section(observations, estimates)),
+            figures={
+                "cells": {
+                    metric: {cell: estimate.model_dump() for cell, estimate in found.items()}
+                    for metric, found in estimates.items()
+                }
+            },
+        )
+
+
+def pairs(study: Study, directory: StudyDirectory) -> list[overhead.Pair]:
+    """Rounds of a kept study in which the same users were measured both ways."""
+    return cells.pairs(study, _observations(directory))
+
+
+def _form(study: Study, asked: Asked) -> Form:
+    if asked.length not in study.forms:
+        there = ", ".join(f"--{name}" for name in study.forms)
+        raise UsageError(Problem(f"{study.name} has no {asked.length} form", f"there is {there}"))
+    form = study.forms[asked.length]
+    return form if asked.rounds is None else form.model_copy(update={"rounds": asked.rounds})
+
+
+def _backend(asked: Asked) -> str:
+    return asked.backends[0] if asked.backends else "container"
+
+
+def _observations(directory: StudyDirectory) -> list[Observed]:
+    return [Observed.model_validate(line) for line in directory.observations()]
+
+
+def _notes(observations: Sequence[Observed]) -> tuple[str, ...]:
+    share = sum(observed.values["doubtful"] or 0.0 for observed in observations) / len(observations)
+    if share <= DOUBTFUL:
+        return ()
+    return (
+        f"In {share:.0%} of the seconds the generator doubted itself: what it measured is its own work too, "
+        "which is what this study is about",
+    )
+
+
+def _differs(form: Form, asked: Asked) -> tuple[str, ...]:
+    if asked.length != "short":
+        return ()
+    size, hold = units.format_bytes(form.compress), units.format_duration(form.hold)
+    return (f"the short form compresses {size}, not 5 MB, and holds each cell for {hold}, not two hours",)
+
+
+def _facts(form: Form, asked: Asked, observations: Sequence[Observed], version: str) -> tuple[tuple[str, str], ...]:
+    hold, settle = units.format_duration(form.hold), units.format_duration(form.settle)
+    return (
+        ("rounds", f"{1 + max(observed.round for observed in observations)} of {form.rounds}"),
+        ("each cell", f"held for {hold}, the first {settle} left out"),
+        ("compression", units.format_bytes(form.compress)),
+        ("seed", str(asked.seed)),
+        ("Partywall", version),
+    )
+
+
+def _cells_section(observations: Sequence[Observed], estimates: dict[str, dict[str, Estimate]]) -> Section:
+    ids = dict.fromkeys(observed.cell.id for observed in observations)
+    return Section(
+        id="cells",
+        title="All cells",
+        lead="Means over rounds with 95 % intervals (Student); a round is the unit.",
+        columns=("cell", *(f"{what} ({unit})" if unit else what for what, unit in METRICS.values())),
+        rows=tuple((cell, *(_figure(estimates[metric].get(cell)) for metric in METRICS)) for cell in ids),
+    )
+
+
+def _figure(estimate: Estimate | None) -> str:
+    return "not measured" if estimate is None else figures.ratio(estimate)
+
+
+# The overhead model
+
+MODEL_COLUMNS = (
+    "users",
+    "response in the sandbox",
+    "foretold for the bare host (90 %)",
+    "measured there",
+    "iterations/s foretold (90 %)",
+    "measured there",
+)
+
+
+def model_section(found: Sequence[overhead.Pair]) -> Section | None:
+    """The overhead model of a study's rounds, each level held out in turn; None with too few levels."""
+    if len({pair.users for pair in found}) <= overhead.LEVELS_LEAST:
+        return None
+    judged = overhead.held_out(found)
+    covered, rounds = sum(level.covered for level in judged), sum(level.rounds for level in judged)
+    return Section(
+        id="model",
+        title="What the bare host would have measured",
+        lead=f"Each number of users foretold by a model that has not seen it: mean error "
+        f"{overhead.mean_error(judged):.1%}, {covered} of {rounds} rounds inside their 90 % intervals. "
+        f"{_formula(overhead.fit(found))}",
+        columns=MODEL_COLUMNS,
+        rows=tuple(_model_row(found, level) for level in judged),
+        short=True,
+    )
+
+
+def _model_section(found: Sequence[overhead.Pair]) -> tuple[Section, ...]:
+    section = model_section(found)
+    return () if section is None else (section,)
+
+
+def _model_row(found: Sequence[overhead.Pair], level: overhead.HeldOut) -> tuple[str, ...]:
+    rest = overhead.fit([pair for pair in found if pair.users != level.users])
+    own = overhead.mean_pair([pair for pair in found if pair.users == level.users])
+    forecast = rest.forecast(own)
+    return (
+        f"{level.users}",
+        _time(own.sandbox_s),
+        time_span(forecast),
+        "not measured" if level.physical_s is None else _time(level.physical_s),
+        rate_span(forecast),
+        "not measured" if level.physical_rate is None else units.format_number(level.physical_rate),
+    )
+
+
+def _formula(model: overhead.Model) -> str:
+    factor = f"exp({model.a:.3g} {model.b:+.3g} · (u − {model.used_middle:.2g}))"
+    return f"Service demand there is that in the sandbox times {factor}, u: the share of its CPUs that the sandbox used"
+
+
+def time_span(forecast: overhead.Forecast) -> str:
+    value, low, high = map(_time, forecast.response_s)
+    return f"{value} ({low} to {high})"
+
+
+def rate_span(forecast: overhead.Forecast) -> str:
+    value, low, high = map(units.format_number, forecast.rate)
+    return f"{value} ({low} to {high})"
+
+
+def _time(seconds: float) -> str:
+    return units.format_duration(seconds * 1e9)

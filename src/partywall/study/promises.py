@@ -1,0 +1,107 @@
+"""Studies of bandwidth promises: tenants' traffic natively, with tc and with the guard (`partywall.guard.study`)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from partywall import units
+from partywall.errors import CapabilityError, Problem, TrialError, UsageError
+from partywall.guard import study as slots
+from partywall.model.guard_study import Cell, Extent, Study
+from partywall.model.study import Asked, Outline, StudyReport, Tell
+from partywall.scenario import papers
+from partywall.stats import guard as stats
+from partywall.store.study import StudyDirectory
+
+HOW = (
+    "In each block every way of keeping the promises was in force for one slot, in an order drawn anew, while the "
+    "tenants sent all the time. What was delivered was read at the sinks' ports."
+)
+
+
+class Promises:
+    """Each way of keeping promises gets one slot in a block."""
+
+    key = "partywall_guard_study"
+
+    def read(self, content: bytes, file: str) -> Study:
+        return slots.load(content, file)
+
+    def outline(self, study: Study, asked: Asked) -> Outline:
+        if asked.backends:
+            raise UsageError(Problem(f"{study.name} knows no backends", "leave it out", key="--backend"))
+        extent = _extent(study, asked)
+        lines = (
+            f"{', '.join(study.ways)}: {extent.blocks} blocks of {units.format_duration(extent.slot)} slots, "
+            f"in scenarios {', '.join(study.scenarios)}",
+            f"periods of {', '.join(units.format_duration(period) for period in study.periods.every)}",
+        )
+        return Outline(lines, slots.duration_s(study, extent))
+
+    def check(self, study: Study, asked: Asked, work_root: Path) -> None:
+        del study, asked, work_root
+        if os.geteuid() != 0:
+            raise CapabilityError("a study of promises makes network namespaces, which needs root; run with sudo")
+        if shutil.which("ip") is None or shutil.which("tc") is None:
+            raise CapabilityError("a study of promises needs ip and tc; install iproute2")
+
+    def measure(self, study: Study, directory: StudyDirectory, work_root: Path, tell: Tell) -> None:
+        del work_root
+        asked = directory.asked
+        done = frozenset(map(slots.slot_of, _cells(directory)))
+        slots.carry_out(
+            study,
+            _extent(study, asked),
+            asked.seed,
+            lambda cell: directory.append(cell.model_dump_json()),
+            tell,
+            done,
+        )
+
+    def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
+        cells = _cells(directory)
+        if not any(cell.block for cell in cells):
+            raise TrialError(f"{directory.path}: no way was measured twice, so there is no interval; measure again")
+        asked = directory.asked
+        return StudyReport(
+            run=directory.name,
+            name=study.name,
+            description=study.description,
+            length=asked.length,
+            besides=stats.besides(study, cells, papers.load(study.name)),
+            notes=(),
+            facts=_facts(study, _extent(study, asked), len(cells), asked.seed),
+            how=HOW,
+            host=directory.about.get("host", {}),
+            rows=tuple(row for cell in cells for row in _rows(cell)),
+        )
+
+
+def _extent(study: Study, asked: Asked) -> Extent:
+    extent = study.long if asked.length == "long" else study.short
+    return extent if asked.rounds is None else extent.model_copy(update={"blocks": asked.rounds})
+
+
+def _cells(directory: StudyDirectory) -> list[Cell]:
+    return [Cell.model_validate(slot) for slot in directory.observations()]
+
+
+def _rows(cell: Cell) -> list[dict[str, object]]:
+    own = cell.model_dump(exclude={"tenants"})
+    return [{**own, "tenant": name, **got.model_dump()} for name, got in cell.tenants.items()]
+
+
+def _facts(study: Study, extent: Extent, count: int, seed: int) -> tuple[tuple[str, str], ...]:
+    tenants = ", ".join(f"{name} {units.format_bit_rate(t.guarantee)}" for name, t in study.tenants.items())
+    return (
+        ("slots", f"{count}, of {units.format_duration(extent.slot)}, every way once in each block, in random order"),
+        ("promised", tenants),
+        ("each offers", units.format_bit_rate(study.offered)),
+        ("link", units.format_bit_rate(study.link)),
+        ("delay, jitter", "median, and mean difference from one to the next, of probes of 8 bytes every 5 ms"),
+        ("lost", "of the datagrams that a sender's kernel was handed, those that did not come to its sink's port"),
+        ("CPU time", "of the whole host, senders and sinks included, over all delivered packets"),
+        ("seed", str(seed)),
+    )

@@ -1,0 +1,77 @@
+"""`partywall study`: what is there, what would be done, and what is no study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from partywall import study as studies
+from partywall.cli.app import app
+from partywall.errors import UsageError
+from partywall.model.paper import Paper
+from partywall.model.study import Asked
+from partywall.scenario import papers
+from partywall.store.study import StudyDirectory
+
+
+def read(name):
+    file = studies.find(name)
+    return studies.kind_of(file), studies.kind_of(file).read(file.read_bytes(), str(file))
+
+
+def test_every_study_that_ships_can_be_read_and_is_listed_with_what_it_is():
+    said = CliRunner().invoke(app, ["study"], catch_exceptions=False).output
+    assert studies.names()
+    for name in studies.names():
+        _, study = read(name)
+        assert study.description
+        assert name in said
+
+
+@pytest.mark.parametrize("name", studies.names())
+@pytest.mark.parametrize("length", ["short", "long"])
+def test_a_study_says_what_it_would_measure_and_for_how_long(name, length):
+    kind, study = read(name)
+    outline = kind.outline(study, Asked(length=length))
+    assert outline.lines
+    assert outline.seconds > 60
+    assert outline.seconds < 3600 or length == "long"
+    said = CliRunner().invoke(app, ["study", name, f"--{length}", "--dry-run"], catch_exceptions=False).output
+    assert "form: about" in said
+    assert outline.lines[0][:20] in said.replace("\n", " ")
+
+
+def test_every_paper_ships_with_numbers_of_a_kind_that_its_study_names():
+    for name in papers.names():
+        assert isinstance(papers.load(name), Paper)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("partywall: 1\n", "begins with 'partywall'"), ("", "it is empty"), ("\xff", "begins with")],
+)
+def test_what_is_no_study_is_told(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=said):
+        studies.kind_of(file)
+
+
+def test_a_study_that_is_not_there_is_told_with_what_is():
+    with pytest.raises(UsageError, match=r"there is no study 'papers/dba'.*did you mean papers/dba-vm"):
+        studies.find("papers/dba")
+
+
+def test_a_folder_that_is_there_or_holds_no_study_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is there already"):
+        StudyDirectory.create(tmp_path, b"", Asked(), {})
+    with pytest.raises(UsageError, match="holds no study"):
+        StudyDirectory.open(tmp_path)
+
+
+def test_what_a_study_cannot_be_asked_for_is_refused_by_name():
+    kind, study = read("dba-vm")
+    with pytest.raises(UsageError, match="--backend: dba-vm knows no backends"):
+        kind.outline(study, Asked(backends=("qemu",)))

@@ -1,4 +1,8 @@
-"""Do promises hold for senders that are not ours? iperf3 over TCP and UDP; a TCP flow's goodput within 5 %."""
+"""Do promises hold for senders that are not ours? iperf3 over TCP and UDP; a TCP flow's goodput within 5 %.
+
+Datagrams are offered at 900 Mb/s over a free link, first with nothing held back, then under guard: what iperf3's two
+ends can carry here is the measure of what guard takes away.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from partywall import guard
 from partywall.guard.lab import Lab, lab, policy, sender
 from partywall.model.policy import Policy
 
+OFFERED = 900e6
 PROMISED = {"vm1": 150e6, "vm2": 700e6, "vm3": 150e6}
 # Of a full frame; timestamps are on.
 PAYLOAD = 1448 / 1514
@@ -51,6 +56,13 @@ def received(process: subprocess.Popen[str]) -> float:
     return float(found.get("sum_received", found.get("sum", {}))["bits_per_second"])
 
 
+def datagrams(made: Lab, seconds: float) -> tuple[float, float]:
+    """What iperf3 offered of 900 Mb/s, and what of it arrived, in bit/s."""
+    out, _ = iperf(made, "vm2", seconds, "-u", "-b", f"{OFFERED:.0f}", "-l", "1472").communicate(timeout=120)
+    end = json.loads(out)["end"]
+    return float(end["sum_sent"]["bits_per_second"]), float(end["sum_received"]["bits_per_second"])
+
+
 def main() -> None:
     seconds = 8.0 if arguments(__doc__ or "").quick else 60.0
     vifs = {
@@ -58,20 +70,23 @@ def main() -> None:
         for name, bps in PROMISED.items()
     }
     with lab(list(vifs)) as made, servers(made):
+        free = datagrams(made, seconds)
         asked = Policy.model_validate(policy(made, vifs))
         with guard.keep(guard.flatten(asked, guard.resolve(asked))):
             tcp = {name: received(process) for name, process in {n: iperf(made, n, seconds) for n in vifs}.items()}
             with sender(made, "vm1", 1514, 40_000), sender(made, "vm3", 1514, 40_000):
                 beside_udp = received(iperf(made, "vm2", seconds))
-            rate = ["-u", "-b", "900M", "-l", "1472"]
-            udp = received(iperf(made, "vm2", seconds, *rate))
+            held = datagrams(made, seconds)
     for name, bps in tcp.items():
         print(f"TCP {name}: goodput {bps / 1e6:.1f} Mb/s, promised {PROMISED[name] / 1e6:.0f} on the link")
     print(f"TCP vm2 beside datagrams at three times their promise: {beside_udp / 1e6:.1f} Mb/s")
-    print(f"UDP vm2 alone, 900 Mb/s offered: {udp / 1e6:.1f} Mb/s")
+    for name, (sent, came) in {"unguarded": free, "under guard": held}.items():
+        print(f"UDP vm2 alone, {name}: iperf3 sent {sent / 1e6:.1f} Mb/s of 900, {came / 1e6:.1f} arrived")
     worst = min(*(bps / PROMISED[name] for name, bps in tcp.items()), beside_udp / PROMISED["vm2"])
     figure = f"TCP goodput at least {worst:.1%} of the guaranteed rate (bar 95 %; headers alone take {1 - PAYLOAD:.1%})"
-    conclude("guard-independent", figure, met=worst >= 0.95 and udp >= 0.98 * 900e6)
+    kept = held[1] / free[1]
+    figure += f"; datagrams {kept:.1%} of what arrives unguarded (bar 98 %)"
+    conclude("guard-independent", figure, met=worst >= 0.95 and kept >= 0.98)
 
 
 if __name__ == "__main__":

@@ -85,6 +85,8 @@ FAMILIES = (
             Kernel("cache", {"level": "L3", "order": "random", "chains": 16, "visit": "write"}),
             Kernel("memory-write", {}),
             Kernel("memory-copy", {}),
+            Kernel("memory-copy", {"huge_pages": True}),
+            Kernel("memory-triad", {"huge_pages": True}),
             Kernel("memory-write", {"huge_pages": True}),
         ],
         [
@@ -193,10 +195,16 @@ FAMILIES = (
         ["--get 1", "--switch 1", "--futex 1", "--yield 1", "--poll 1", "--eventfd 1"],
     ),
     Family(
-        "process creation",
+        # On a core of its own neither side's storm costs the victim anything that could be told from nothing (±2 %).
+        "process creation, same core",
         Kernel("process-creation", {}),
-        OTHER,
-        [Kernel("process-creation", {}), Kernel("process-creation", {"how": "vfork"})],
+        CPU,
+        [
+            Kernel("process-creation", {}),
+            Kernel("process-creation", {"how": "vfork"}),
+            Kernel("process-creation", {}, threads=2),
+            Kernel("process-creation", {"how": "vfork"}, threads=2),
+        ],
         ["--fork 1", "--vfork 1", "--clone 1 --clone-max 64", "--exec 1", "--spawn 1"],
     ),
 )
@@ -323,9 +331,11 @@ class Bench:
         chance = random.Random(seed)
         asked = [step / 10 for step in range(1, 11)]
         seen: dict[float, list[float]] = {intensity: [] for intensity in asked}
+        # Held rates hardly scatter; flat out a kernel is as unsteady as the host (a disk by 40 % from try to try).
+        tried = [*asked, 1.0, 1.0, 1.0]
         with Resident(self.label, kernel, [CPU]) as resident:
             for _ in range(rounds):
-                for intensity in chance.sample(asked, len(asked)):
+                for intensity in chance.sample(tried, len(tried)):
                     maximum = resident.calibrate(seconds)
                     seen[intensity].append(resident.stretch(seconds, intensity=intensity, settle_s=0.02) / maximum)
         got = np.array([statistics.median(seen[intensity]) for intensity in asked])

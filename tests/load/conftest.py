@@ -2,6 +2,8 @@ import itertools
 
 import pytest
 
+from partywall.model.observation import bucket_of
+
 
 def record(thread=0, start_ns=10_000_000_000, end_ns=11_000_000_000, **changed):
     """A second as the agent tells it: four requests of 1, 2, 3 and 4 µs, all good."""
@@ -21,12 +23,6 @@ def record(thread=0, start_ns=10_000_000_000, end_ns=11_000_000_000, **changed):
         else:
             whole[key] = value
     return whole
-
-
-def bucket_of(ns):
-    """As the agent's `bucket_of`."""
-    magnitude = max(ns.bit_length() - 7, 0)
-    return (magnitude << 6) + (ns >> magnitude)
 
 
 @pytest.fixture

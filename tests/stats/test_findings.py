@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from partywall.model.evidence import Counter, Readings, Witness
 from partywall.model.finding import Outcome, Warn
-from partywall.model.observation import Histogram
+from partywall.model.observation import Histogram, bucket_of
 from partywall.model.plan import Limits, Treatment
 from partywall.model.scenario import Aggressor, Goal, Sandbox, Victim
 from partywall.stats import analyse, carry_over, checkpoints, enough
@@ -469,8 +469,7 @@ def timed(o, random, slower):
     values = random.lognormal(9.2, 0.1, 400) * np.where(random.random(400) < slower.get(o.treatment, 0.005), 10, 1)
     counts: dict[int, int] = {}
     for value in values.astype(int):
-        magnitude = max(int(value).bit_length() - 7, 0)
-        bucket = (magnitude << 6) + (int(value) >> magnitude)
+        bucket = bucket_of(int(value))
         counts[bucket] = counts.get(bucket, 0) + 1
     return replace(o, latency=Histogram(counts))
 

@@ -6,7 +6,7 @@ MS = 1_000_000
 
 
 def delay(*ns):
-    # Below 64 ns a bucket is the value itself.
+    # Below 256 ns a bucket is the value itself.
     counts = {n: ns.count(n) for n in ns}
     return Delay(histogram=tuple(sorted(counts.items())), sum_ns=sum(ns), min_ns=min(ns), max_ns=max(ns))
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-_SUB_BITS = 6
+_SUB_BITS = 8
+
+
+def bucket_of(value_ns: int) -> int:
+    """The bucket that holds a number of nanoseconds, as the agent's `record::histogram::bucket_of` has it."""
+    magnitude = max(value_ns.bit_length() - _SUB_BITS - 1, 0)
+    return (magnitude << _SUB_BITS) + (value_ns >> magnitude)
 
 
 def bucket_bounds(index: int) -> tuple[int, int]:

@@ -16,13 +16,11 @@ use crate::plane::{number, Plane};
 const NAME: &str = "guard";
 /// After a trace's, which sees what was offered; before anybody's without a number.
 const PRIORITY: u16 = 20;
-/// Large enough for a frame of any common size.
-const BURST_LEAST: u64 = 16 << 10;
 const STRICT_BURST_NS: Nanos = 2_000_000;
-/// A frame of 9000 bytes; larger packets of TCP are cut.
-const STRICT_BURST_LEAST: u64 = 10 << 10;
-/// Room for a large segmented packet and one more.
-const LIMIT_LEAST: u64 = 128 << 10;
+/// A packet of 64 KiB that the card is to segment, with the headers of all its segments. A packet that waits and is larger than
+/// what its queue's burst is changed to would never leave, nor any behind it.
+const LARGEST: u64 = (64 << 10) + 128 * 66;
+const LIMIT_LEAST: u64 = 2 * LARGEST;
 
 pub(crate) struct Place {
     network: Arc<Network>,
@@ -242,10 +240,10 @@ fn take_away(network: &Network, index: u32, hook: &GuardHook, removed: &mut Vec<
 fn queue(pace: Pace, burst_ns: Nanos, hold_ns: Nanos) -> Queue {
     let bytes_per_second = (pace.bps / 8).max(1000);
     let during = |ns: Nanos| (u128::from(bytes_per_second) * u128::from(ns) / 1_000_000_000) as u64;
-    let (burst_ns, least) = if pace.strict { (burst_ns.min(STRICT_BURST_NS), STRICT_BURST_LEAST) } else { (burst_ns, BURST_LEAST) };
+    let burst_ns = if pace.strict { burst_ns.min(STRICT_BURST_NS) } else { burst_ns };
     Queue {
         bytes_per_second,
-        burst_bytes: during(burst_ns).clamp(least, 1 << 31) as u32,
+        burst_bytes: during(burst_ns).clamp(LARGEST, 1 << 31) as u32,
         limit_bytes: u32::try_from(during(hold_ns).max(LIMIT_LEAST)).unwrap_or(u32::MAX),
     }
 }

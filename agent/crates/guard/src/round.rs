@@ -15,6 +15,10 @@ const TRICKLE_PPS: u64 = 50;
 /// which beyond costs more than dropping does. Between the two it stays as it is.
 const WAITS_UP_TO_PPS: u64 = 25_000;
 const DROPS_FROM_PPS: u64 = 30_000;
+/// How long a leaf that lost packets below its guarantee is granted the whole of it. A TCP sender that lost all it had under
+/// way is silent for a fifth of a second, then twice as long, and so on: taken for having no demand, it would find as little
+/// room when it comes back, and never recover.
+const PRESSED_NS: Nanos = 1_000_000_000;
 /// Taken for the size of packets while none was seen.
 const PACKET_BITS: u64 = 12_000;
 
@@ -93,6 +97,7 @@ pub struct Rounds {
     packet_bits: Vec<u64>,
     queued: Vec<Queued>,
     limited: Vec<bool>,
+    pressed_until_ns: Vec<Nanos>,
     speaks_tcp: Vec<bool>,
     idle: Vec<bool>,
     fallbacks: Vec<Grant>,
@@ -115,6 +120,7 @@ impl Rounds {
             packet_bits: vec![PACKET_BITS; count],
             queued: vec![Queued::default(); count],
             limited: vec![false; count],
+            pressed_until_ns: vec![0; count],
             speaks_tcp: vec![false; count],
             idle: vec![true; count],
             fallbacks: Vec::new(),
@@ -243,6 +249,7 @@ impl Rounds {
     pub fn run(&mut self, plane: &Plane, now: Nanos) -> Nanos {
         let rates = self.read(plane, now.saturating_sub(self.at_ns).max(1));
         self.at_ns = now;
+        self.press(&rates);
         let begun = clock::now();
         let wants: Vec<Demand> = (0..self.leaves.len()).map(|at| self.want(at, rates[at])).collect();
         let grants = self.decide(&rates, &wants);
@@ -264,6 +271,15 @@ impl Rounds {
             self.idle[at] = rates.offered_pps == 0;
         }
         decided - begun
+    }
+
+    /// Notes who lost packets below his guarantee.
+    fn press(&mut self, rates: &[Rates]) {
+        for (at, rates) in rates.iter().enumerate() {
+            if rates.offered_bps > rates.passed_bps && self.grants[at].bps < self.leaves[at].guarantee_bps {
+                self.pressed_until_ns[at] = self.at_ns + PRESSED_NS;
+            }
+        }
     }
 
     fn read(&mut self, plane: &Plane, elapsed: Nanos) -> Vec<Rates> {
@@ -356,7 +372,8 @@ impl Rounds {
         let leaf = &self.leaves[at];
         let usable = packets.map_or(u64::MAX, |pps| pps.saturating_mul(self.packet_bits[at]));
         let trickle = (leaf.guarantee_bps / TRICKLE_PART).max(TRICKLE_BPS);
-        let demand = want.min(usable).max(trickle);
+        let pressed = if self.at_ns < self.pressed_until_ns[at] { leaf.guarantee_bps } else { 0 };
+        let demand = want.max(pressed).min(usable).max(trickle);
         Claim { priority: leaf.priority, guarantee: leaf.guarantee_bps, ceiling: leaf.ceiling_bps, demand }
     }
 }
@@ -446,6 +463,19 @@ mod tests {
         let leaves = vec![leaf("a", 1, 150_000_000, None, &[]), leaf("b", 2, 700_000_000, None, &[]), leaf("c", 1, 150_000_000, None, &[])];
         let rounds = Rounds::new(&start(leaves, vec![]), 0);
         assert_eq!(rounds.grants().iter().map(|grant| grant.bps).collect::<Vec<_>>(), [150_000_000, 700_000_000, 150_000_000]);
+    }
+
+    #[test]
+    fn who_lost_packets_below_his_guarantee_has_all_of_it_for_a_second_even_if_he_falls_silent() {
+        let leaves = vec![leaf("returns", 1, 150_000_000, None, &[]), leaf("borrows", 1, 0, None, &[])];
+        let mut rounds = Rounds::new(&start(leaves, vec![]), 0);
+        let (silent, flat_out) = (Rates::default(), offered(1_000_000_000, 12_000));
+        rounds.grants = granted(&mut rounds, &[silent, flat_out]);
+        assert!(rounds.grants[0].bps < 1_000_000);
+        rounds.press(&[Rates { offered_bps: 20_000_000, passed_bps: 1_000_000, ..silent }, flat_out]);
+        assert_eq!(decided(&mut rounds, &[silent, flat_out]), [150_000_000, 850_000_000]);
+        rounds.at_ns = PRESSED_NS;
+        assert!(decided(&mut rounds, &[silent, flat_out])[0] < 1_000_000);
     }
 
     #[test]

@@ -12,7 +12,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Without them: no venv, no linker, no container sandboxes, no disks for guests.
 PACKAGES := python3-venv gcc libc6-dev crun e2fsprogs
 # Without it: no virtual machines; all else works, and `partywall doctor` says so.
-VM_PACKAGES := qemu-system-x86
+VM_PACKAGES := qemu-system-x86 mmdebstrap
 # Without them: no guard and no trace; all else builds and works, and `partywall doctor` says so.
 BPF_PACKAGES := clang libbpf-dev linux-libc-dev iproute2
 BENCHES := $(filter-out benches/agents.py benches/common.py benches/generators.py benches/guests.py benches/honesty_simulation.py benches/lossy_hop.py,$(wildcard benches/*.py))
@@ -72,6 +72,7 @@ bench: bench-setup ## run every benchmark in its short form; each prints its fig
 	@failed=0; for file in $(BENCHES); do echo "== $$file"; $(PY) $$file --quick || failed=1; done; exit $$failed
 
 long-test: bench-setup ## run the slow tests and the benchmarks in their long form
+	$(VENV)/bin/partywall vm prepare --root fio,stress-ng || true
 	$(PY) -m pytest -m slow
 	@failed=0; for file in $(BENCHES); do echo "== $$file"; $(PY) $$file || failed=1; done; exit $$failed
 
@@ -101,7 +102,7 @@ $(VENV)/.ready: pyproject.toml
 	|| echo "no eBPF tool chain ($$missing): partywall guard and trace will be missing" >&2; fi
 	@missing=$$(for p in $(VM_PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
 	if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing \
-	|| echo "no QEMU ($$missing): backend qemu will be missing" >&2; fi
+	|| echo "no QEMU or no mmdebstrap ($$missing): backend qemu, or guests that hold programs, will be missing" >&2; fi
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $@

@@ -1,8 +1,9 @@
 """What goes wrong with guests, told to the user: each case by the command line as a user meets it.
 
 No QEMU; no kernel; a kernel that is none; modules that are none; memory that is not there; memory too small for the
-guest's own kernel; a disk too large for the host's; a command, for which a guest holds no programs; an accelerator that
-does not exist. No port is ever opened, so none can be taken.
+guest's own kernel; a disk too large for the host's; a command, for which a guest holds no programs; a root of packages
+that do not exist, or where nothing is there to build it with; an accelerator that does not exist. No port is ever
+opened, so none can be taken.
 
 Bar: every case ends with its exit code and one message that names the thing and the remedy, with the end of the guest's
 console where a guest was started; no traceback; nothing left.
@@ -47,6 +48,17 @@ def without_kernel(folder: Path) -> dict[str, str]:
     return {"PARTYWALL_CACHE": str(folder / "nothing")}
 
 
+def without_mmdebstrap(folder: Path) -> dict[str, str]:
+    """All the programs of the host but one, and a cache that holds the kernel alone."""
+    (folder / "bin").mkdir()
+    for place in os.environ["PATH"].split(":"):
+        for program in Path(place).iterdir() if Path(place).is_dir() else ():
+            if program.name != "mmdebstrap" and not (folder / "bin" / program.name).exists():
+                (folder / "bin" / program.name).symlink_to(program)
+    shutil.copytree(GuestKernel.prepared().folder, folder / "cache" / "guest-kernel")
+    return {"PATH": str(folder / "bin"), "PARTYWALL_CACHE": str(folder / "cache")}
+
+
 def spoilt(folder: Path, *parts: str) -> dict[str, str]:
     copy = folder / "cache" / "guest-kernel"
     shutil.copytree(GuestKernel.prepared().folder, copy)
@@ -54,6 +66,7 @@ def spoilt(folder: Path, *parts: str) -> dict[str, str]:
     return {"PARTYWALL_CACHE": str(folder / "cache")}
 
 
+VMSTAT = {"command": ["vmstat", "1"], "metric": {"csv_column": 1}}
 CASES = (
     Case("no QEMU", 4, ("qemu-system-x86_64 was not found", "apt-get install"), spoil=without_qemu),
     Case("no kernel", 4, ("no kernel for guests", "partywall vm prepare"), spoil=without_kernel),
@@ -78,9 +91,24 @@ CASES = (
     Case(
         "a command",
         2,
-        ("cannot run commands", "backend: container"),
+        ("holds the agent and no programs", "add sandbox.root"),
         {},
-        {"command": ["vmstat", "1"], "metric": {"csv_column": 1}},
+        VMSTAT,
+    ),
+    Case(
+        "a package that does not exist",
+        4,
+        ("has no package no-such-package", "apt-cache search"),
+        {"root": ["no-such-package"]},
+        VMSTAT,
+    ),
+    Case(
+        "no mmdebstrap",
+        4,
+        ("mmdebstrap was not found", "apt-get install"),
+        {"root": ["procps"]},
+        VMSTAT,
+        spoil=without_mmdebstrap,
     ),
 )
 

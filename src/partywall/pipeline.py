@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import os
 import secrets
 import shutil
@@ -33,7 +34,7 @@ from partywall.model.trace import Asked, ClockBound, Report, Start, TraceEvidenc
 from partywall.plan import Topology
 from partywall.plan import make as make_plan
 from partywall.run import Decisions, Progress, execute
-from partywall.sandbox import Label, Reaped, Settings, cgroups, qemu, reap, reaper
+from partywall.sandbox import Label, Reaped, Settings, cgroups, qemu, reap, reaper, switch
 from partywall.sandbox.runtime import Runtime
 from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
@@ -223,8 +224,9 @@ def check_host(scenario: Scenario) -> None:
             except CapabilityError as error:
                 missing.append(str(error))
     missing += list(_lacking_for_guests(scenario))
+    used = backends(scenario)
     for key, workload in everyone.items():
-        if workload.command and not shutil.which(workload.command[0]):
+        if workload.command and used[key] != {"qemu"} and not shutil.which(workload.command[0]):
             missing.append(
                 f"{key}.command: {workload.command[0]!r} is not installed or not on the PATH; "
                 "install it, or give its path"
@@ -242,12 +244,56 @@ def _lacking_for_guests(scenario: Scenario) -> Iterator[str]:
             check()
         except CapabilityError as error:
             yield str(error)
+    yield from _lacking_for_roots(scenario)
+    if any(workload.sandbox.network == "bridge" for workload in workloads(scenario).values()) and switch.lacking():
+        yield switch.lacking()
     needed, there = guest_memory(scenario), available_memory()
     if needed > there:
         yield (
             f"the guests of one trial need {units.format_bytes(needed)} of memory, and {units.format_bytes(there)} are "
             "available; lower sandbox.memory, or list fewer aggressors"
         )
+
+
+def _lacking_for_roots(scenario: Scenario) -> Iterator[str]:
+    """What keeps guests from holding the programs of their commands, as far as it can be told without building."""
+    for key, workload in workloads(scenario).items():
+        packages = workload.sandbox.root
+        if packages is None or "qemu" not in backends(scenario)[key]:
+            continue
+        try:
+            image = qemu.root.cached(qemu.root.Recipe.of(packages))
+        except CapabilityError as error:
+            yield f"{key}.sandbox.root: {error}"
+            continue
+        if image is None and (why := qemu.root.lacking()):
+            yield f"{key}.sandbox.root: {why}"
+        if image is not None and workload.command and not image.holds(workload.command[0]):
+            yield _not_in_root(key, workload.command[0], packages)
+
+
+def _not_in_root(key: str, program: str, packages: Sequence[str]) -> str:
+    held = ", ".join(packages) or "no packages"
+    return f"{key}.command: the guest's root ({held}) holds no {program!r}; add its package to {key}.sandbox.root"
+
+
+def build_roots(scenario: Scenario, say: Callable[[str], None]) -> None:
+    """Builds the root images that the scenario's guests need and that are not there yet.
+
+    CapabilityError if one cannot be built, or holds no program of the name of its command.
+    """
+    for key, workload in workloads(scenario).items():
+        packages = workload.sandbox.root
+        if packages is None or "qemu" not in backends(scenario)[key]:
+            continue
+        prefix = f"building the root image of {key} ({', '.join(packages) or 'no packages'}), once: "
+        image = qemu.root.build(qemu.root.Recipe.of(packages), functools.partial(_said, say, prefix))
+        if workload.command and not image.holds(workload.command[0]):
+            raise CapabilityError(_not_in_root(key, workload.command[0], packages))
+
+
+def _said(say: Callable[[str], None], prefix: str, text: str) -> None:
+    say(prefix + text)
 
 
 def guest_memory(scenario: Scenario) -> int:
@@ -307,6 +353,7 @@ def measure(run: RunDirectory, progress: Progress, work_root: Path = WORK_ROOT) 
     with terminated_as_interrupt():
         try:
             with run.exclusive():
+                build_roots(run.plan.scenario, progress.doing)
                 check_memory(run, progress)
                 execute(run, label, decisions(run.plan), progress, observations)
         except OSError as error:

@@ -20,9 +20,10 @@ from partywall.plan import Topology, make
 from partywall.sandbox import Settings
 from partywall.sandbox.qemu import accelerator, clock, kernel, machine
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
-from partywall.sandbox.qemu.machine import Machine, drive
+from partywall.sandbox.qemu.machine import Machine, Nic, drive
 from partywall.sandbox.qemu.modules import collect, depends, ordered
 from partywall.sandbox.qemu.vcpus import files
+from partywall.sandbox.switch import Port
 from partywall.scenario.check import check
 
 MACHINE = Machine(
@@ -110,6 +111,20 @@ def test_a_machine_has_what_its_settings_say():
     more = dataclasses.replace(MACHINE, accel="kvm", image=Path("/work/disk.img")).argv()
     assert "kvm" in more
     assert any(word.startswith("virtio-blk") for word in more)
+
+
+def test_a_root_is_shared_and_never_written_and_a_network_interface_has_its_addresses():
+    port = Port("run-1", "tap3", "52:54:00:00:01:03", "198.18.1.3/16")
+    argv = dataclasses.replace(MACHINE, root=Path("/cache/root.ext4"), nic=Nic.on(port)).argv()
+    assert argv[:5] == ["setpriv", "--pdeathsig", "KILL", "nsenter", "--net=/run/netns/run-1"]
+    drive_option = next(word for word in argv if word.startswith("file=/cache/root.ext4"))
+    assert "snapshot=on" in drive_option
+    assert "virtio-blk-pci,drive=root,serial=partywall-root" in argv
+    assert "tap,id=nic,ifname=tap3,script=no,downscript=no" in argv
+    assert argv[argv.index("-append") + 1].endswith("-- init --address 198.18.1.3/16 --gateway 198.18.0.1")
+    user = dataclasses.replace(MACHINE, nic=Nic.user()).argv()
+    assert "nsenter" not in user
+    assert "user,id=nic" in user
 
 
 def test_a_disk_is_throttled_and_cached_as_asked():
@@ -271,10 +286,28 @@ def test_a_guest_can_do_all_that_a_container_can_and_has_settings_of_its_own():
     assert mistakes({"backend": "container", "disk": {"cache": "none"}})[0][0] == "victims.v.sandbox.disk.cache"
 
 
-def test_a_command_in_a_guest_is_refused_for_guests_hold_no_programs():
-    path, message = mistakes({"backend": "qemu"}, command=["vmstat", "1"], metric={"csv_column": 1})[0]
+def test_a_command_in_a_guest_needs_a_root_that_holds_it():
+    command = {"command": ["vmstat", "1"], "metric": {"csv_column": 1}}
+    path, message = mistakes({"backend": "qemu"}, **command)[0]
     assert path == "victims.v.command"
-    assert "hold the agent and nothing else" in message
+    assert "without a root image holds the agent and no programs" in message
+    for backend in ("qemu", "process", "container"):
+        assert mistakes({"backend": backend, "root": ["procps"]}, **command) == []
+
+
+def test_a_peer_of_ours_needs_a_network_on_which_it_is_reached():
+    talk = {"probe": "tcp-request", "params": {"to": "peer"}}
+    assert mistakes({"backend": "qemu"}, **talk)[0][0] == "victims.v.params.to"
+    assert mistakes({"backend": "process"}, **talk)[0][0] == "victims.v.params.to"
+    for network in ("user", "bridge"):
+        assert mistakes({"backend": "qemu", "network": network}, **talk) == []
+    assert mistakes({"backend": "container", "network": "bridge"})[0][0] == "victims.v.sandbox.network"
+
+
+def test_virtual_users_in_a_guest_need_a_network_that_leads_to_the_host():
+    users = {"load": "http://10.0.2.2:8080/"}
+    assert mistakes({"backend": "qemu"}, **users)[0][0] == "victims.v.sandbox.network"
+    assert mistakes({"backend": "qemu", "network": "user"}, **users) == []
 
 
 def test_guests_get_slots_that_are_smooth_over_their_ticks():

@@ -125,6 +125,15 @@ def _guests() -> Iterator[Check]:
         except CapabilityError as error:
             found, _, remedy = str(error).partition("; ")
             yield Check(what, found, there=False, cost=cost, remedy=remedy)
+    why = qemu.root.lacking()
+    found, _, remedy = why.partition("; ")
+    yield Check(
+        "root images for guests",
+        found or "can be built",
+        there=not why,
+        cost="no commands of yours in guests, unless an image was built before",
+        remedy=remedy,
+    )
     verdict = qemu.verdict()
     slow = "guests are emulated: their figures are marked so, and compare with nothing else"
     yield Check("KVM", verdict.text, verdict.works, cost=slow, remedy=verdict.remedy)

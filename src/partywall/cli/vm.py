@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import time
 from pathlib import Path
@@ -18,7 +19,7 @@ from partywall.sandbox import Label, Settings, make, qemu, reap, reaper
 vm = typer.Typer(
     help="Virtual machines as sandboxes (backend: qemu).\n\n"
     "'prepare' gets a kernel for guests, once; 'check' starts a guest and says how it does. Then any scenario may\n"
-    "have sandbox: {backend: qemu}.",
+    "have sandbox: {backend: qemu}. For commands of yours in a guest: sandbox: {backend: qemu, root: [PACKAGE]}.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -35,12 +36,21 @@ def prepare(
     fetch: Annotated[
         bool, typer.Option("--fetch", help="Fetch a distribution's kernel even if the host's own can be read.")
     ] = False,
+    root: Annotated[
+        list[str] | None,
+        typer.Option(help="Build a root image instead, of these packages: fio,stress-ng. Needs root and mmdebstrap."),
+    ] = None,
 ) -> int:
     """Get the kernel that guests boot: the host's own if it can be read, else a distribution's.
 
     The distribution's package is fetched and unpacked into a cache folder ($PARTYWALL_CACHE, /var/cache/partywall for
     root); nothing is installed.
+
+    With --root: build the root image for guests whose scenario says sandbox: {root: [fio, stress-ng]}, from packages of
+    this host's own distribution. A run builds what is missing too; here it can be done before, and by root for all.
     """
+    if root is not None:
+        return _prepare_root([package for part in root for package in part.split(",") if package.strip()])
     if (kernel is None) != (modules is None):
         raise UsageError("--kernel and --modules belong together; give both, or neither")
     for option, path, is_right in (("--kernel", kernel, Path.is_file), ("--modules", modules, Path.is_dir)):
@@ -49,6 +59,26 @@ def prepare(
     console = Console()
     made = qemu.prepare(lambda text: console.print(text, highlight=False), image=kernel, tree=modules, fetch=fetch)
     console.print(f"guests boot {made.release} ({made.source}), kept in {made.folder}", highlight=False, soft_wrap=True)
+    return Exit.HOLDS
+
+
+def _prepare_root(packages: list[str]) -> int:
+    names = [package.strip() for package in packages]
+    wrong = [name for name in names if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", name)]
+    if wrong:
+        raise UsageError(f"--root: {wrong[0]!r} cannot be the name of a package; write for example fio,stress-ng")
+    console = Console()
+    reap()
+    with console.status("looking for it") as status:
+
+        def say(text: str) -> None:
+            status.update(text) if console.is_terminal else console.print(text, highlight=False)
+
+        with pipeline.terminated_as_interrupt():
+            image = qemu.root.build(qemu.root.Recipe.of(names), say)
+    size = units.format_bytes(image.file.stat().st_blocks * 512)
+    held = ", ".join(image.packages) or "no packages of yours"
+    console.print(f"a root with {held}, {size}, kept in {image.folder}", highlight=False, soft_wrap=True)
     return Exit.HOLDS
 
 

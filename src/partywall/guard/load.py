@@ -134,9 +134,13 @@ def _goals(policy: Policy) -> Iterator[Mistake]:
 
 
 def _vif(policy: Policy, at: Path, vif: Vif) -> Iterator[Mistake]:
-    if (vif.interface is None) == (vif.domain is None):
-        said = "both interface and domain are given" if vif.interface else "neither interface nor domain is given"
-        yield Mistake(at, said, "give one: interface: its name, or domain: a libvirt domain")
+    if vif.interface is not None and vif.domain is not None:
+        yield Mistake(
+            at, "both interface and domain are given", "give one: interface: its name, or domain: a libvirt domain"
+        )
+    if vif.interface is None and vif.domain is None and vif.sandbox is None:
+        said = "neither interface nor domain is given"
+        yield Mistake(at, said, "give one: interface: its name, domain: a libvirt domain, or sandbox: of a run")
     for key in ("namespace", "sandbox"):
         if vif.domain is not None and getattr(vif, key) is not None:
             yield Mistake((*at, key), f"a libvirt domain's tap is found without a {key}", f"leave {key} out")

@@ -11,6 +11,7 @@ from pathlib import Path
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.model.policy import Policy, Vif
 from partywall.sandbox.label import state_root
+from partywall.sandbox.vif import HostVif, find
 
 NETNS = Path("/run/netns")
 
@@ -51,9 +52,13 @@ def _find(vif: Vif, netns: Path) -> Found:
         return Found(_tap(vif.domain), None, inside=False)
     namespace = _namespace(vif.namespace, netns) if vif.namespace else None
     if vif.sandbox is not None:
+        if (guest := _guest(vif.sandbox)) is not None:
+            # A tap is the host's end: what the guest sends comes in by it.
+            return Found(guest.interface, str(guest.path), inside=vif.side == "inside")
         namespace = _sandbox(vif.sandbox)
     inside = vif.side == "inside" if vif.side else namespace is not None
-    return Found(vif.interface or "", namespace, inside)
+    # A sandbox's own interface is called so, whatever made it.
+    return Found(vif.interface or "eth0", namespace, inside)
 
 
 def _namespace(text: str, netns: Path) -> str:
@@ -64,6 +69,15 @@ def _namespace(text: str, netns: Path) -> str:
     return str(path)
 
 
+def _guest(name: str) -> HostVif | None:
+    """The tap of a guest of a run that is going on; None if no guest with a tap is called so."""
+    found = find(name)
+    if len(found) > 1:
+        runs = ", ".join(vif.run for vif in found)
+        raise UsageError(Problem(f"several runs have a sandbox {name!r}: {runs}", f"write RUN/{name}"))
+    return found[0] if found else None
+
+
 def _sandbox(name: str) -> str:
     """The namespace of a container of a run that is going on, by the process number its runtime wrote down."""
     run, _, own = name.rpartition("/")
@@ -71,9 +85,10 @@ def _sandbox(name: str) -> str:
     alive = {file.parts[-4]: pid for file in files if (pid := file.read_text().strip()) and Path("/proc", pid).exists()}
     if not alive:
         remedy = (
-            "a sandbox lives while its run does, and must have backend: container; 'partywall guard run' comes after"
+            "a sandbox lives while its run does, and must have backend: container, or qemu with network: bridge; "
+            "'partywall guard run' comes after"
         )
-        raise UsageError(Problem(f"no run has a container called {own!r} now", remedy))
+        raise UsageError(Problem(f"no run has a container called {own!r} now, or a guest with a tap", remedy))
     if len(alive) > 1:
         raise UsageError(Problem(f"several runs have a sandbox {own!r}: {', '.join(alive)}", f"write RUN/{own}"))
     return f"/proc/{alive.popitem()[1]}/ns/net"

@@ -23,6 +23,7 @@ DurationNs = Annotated[
     Field(ge=0),
 ]
 Share = Annotated[float, BeforeValidator(units.parse_share), Field(gt=0, le=1)]
+Package = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$", max_length=100)]
 Level = str | float | int | bool
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64)]
 
@@ -79,6 +80,16 @@ class Sandbox(Frozen):
     accel: Literal["auto", "kvm", "tcg"] | None = Field(
         None,
         description="qemu: kvm, tcg (emulated), or auto, the default: kvm if it carries a guest here, else tcg",
+    )
+    root: tuple[Package, ...] | None = Field(
+        None,
+        description="qemu: distribution packages that the guest's root holds, e.g. [fio, stress-ng], for its command; "
+        "built once, see 'partywall vm prepare --help'. Processes and containers use the host's own programs",
+    )
+    network: Literal["user", "bridge"] | None = Field(
+        None,
+        description="qemu: the guest's network interface. bridge: a tap on a bridge of the run's own (needs root); "
+        "user: through QEMU itself, the host is 10.0.2.2 (no root). None if not given",
     )
 
 

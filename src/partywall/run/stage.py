@@ -18,6 +18,7 @@ from partywall.model.scenario import Workload
 from partywall.plan.make import NULL
 from partywall.plan.weights import weights
 from partywall.sandbox import Label, Sandbox, Settings, make
+from partywall.sandbox.peer import PEER
 
 MONITOR = "monitor"
 CALIBRATION_NS = 150_000_000
@@ -145,6 +146,7 @@ def _begin(
         "seed": seed,
     }
     try:
+        request["work"] = with_peer(work, sandbox)
         started = stage.client(name).call("workload.start", timeout_s=START_TIMEOUT_S, **request)
     except AgentError as error:
         raise TrialError(
@@ -160,6 +162,15 @@ def work_of(workload: Workload, kernel: str | None) -> dict[str, Any]:
     if workload.load is not None:
         return {"load": workload.load.program}
     return {"kernel": {"name": kernel, "params": workload.params}}
+
+
+def with_peer(work: dict[str, Any], sandbox: Sandbox) -> dict[str, Any]:
+    """The work with the address of its other end, which is started for it, where a scenario leaves that to us."""
+    params = work.get("kernel", {}).get("params", {})
+    if params.get("to") != PEER:
+        return work
+    address = sandbox.peer(work["kernel"]["name"], params)
+    return {"kernel": work["kernel"] | {"params": params | {"to": address}}}
 
 
 def settings_of(trial: Trial, host_cpus: tuple[int, ...] = ()) -> list[Settings]:
@@ -187,6 +198,8 @@ def settings_of(trial: Trial, host_cpus: tuple[int, ...] = ()) -> list[Settings]
             host_cpus=host_cpus if sandbox.host_cpus is None else units.parse_cpus(sandbox.host_cpus),
             accel=sandbox.accel or "tcg",
             network="own" if workload.load is None else "host",
+            root=sandbox.root if sandbox.backend == "qemu" else None,
+            interface=sandbox.network,
         )
         found.append(settings)
     like = next((s for s in found if s.name != VICTIM), found[0])

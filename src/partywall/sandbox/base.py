@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from partywall.agent.client import AgentClient, Sink
+from partywall.errors import TrialError
 from partywall.model.plan import Limits
 from partywall.model.scenario import Disk
 from partywall.sandbox.label import Label
@@ -19,7 +21,8 @@ class Settings:
 
     network: own, or the host's, for workloads that must reach what is on it. command: whether it must hold the host's
     programs. files: whether its workload keeps files on a disk. vcpus, host_cpus and accel are of machines alone: how
-    many virtual CPUs, where the emulator's own threads run, and what carries them.
+    many virtual CPUs, where the emulator's own threads run, and what carries them; root: the packages their programs
+    come from; interface: how theirs leads to the host.
     """
 
     name: str
@@ -35,6 +38,8 @@ class Settings:
     host_cpus: tuple[int, ...] = ()
     accel: str = "tcg"
     network: Literal["own", "host"] = "own"
+    root: tuple[str, ...] | None = None
+    interface: Literal["user", "bridge"] | None = None
 
 
 class Sandbox(ABC):
@@ -82,6 +87,10 @@ class Sandbox(ABC):
     def cgroup_member(self) -> int | None:
         """A process or thread that is in its cgroup, by which monitors find it."""
         return self.pid if self.cgroup else None
+
+    def peer(self, kernel: str, params: Mapping[str, Any]) -> str:  # noqa: ARG002 - what others need of it
+        """Starts the other end of a network kernel, on the host; its address, as the sandbox sees it."""
+        raise TrialError(f"sandbox {self.settings.name}: {kernel} has no peer there, for it has no network of its own")
 
     def clock_error_ns(self) -> int:
         """How far the agent's clock may be off the host's. Only a machine of its own has a clock of its own."""

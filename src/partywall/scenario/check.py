@@ -32,7 +32,7 @@ THRESHOLDS = ("isolation_factor", "latency_impact_p99", "efficiency")
 # What each backend can hold a sandbox to; every backend can pin.
 LIMITS = ("cpu_limit", "cpu_reservation", "cpu_weight", "memory", "disk")
 # What only a machine of its own has.
-MACHINE = ("vcpus", "host_cpus", "accel")
+MACHINE = ("vcpus", "host_cpus", "accel", "network")
 SETTINGS = (*LIMITS, *MACHINE)
 ABLE: dict[str, frozenset[str]] = {
     "process": frozenset(),
@@ -124,9 +124,10 @@ def _load(at: Path, work: Victim | Aggressor, load: Load, role: Role) -> Iterato
         yield Mistake((*at, "metric"), "virtual users count their own responses", "leave metric out")
     if work.params:
         yield Mistake((*at, "params"), "params are for built-in kernels", f"put them into the plan, or give {role}")
-    if work.sandbox.backend == "qemu":
-        message = "the qemu backend cannot run virtual users: its guests have no network"
-        yield Mistake((*at, "sandbox", "backend"), message, "use backend: container or process")
+    if work.sandbox.backend == "qemu" and work.sandbox.network != "user":
+        message = "virtual users in a guest need a network that leads to the host"
+        remedy = "add sandbox.network: user, and address the host's services at 10.0.2.2; or use backend: container"
+        yield Mistake((*at, "sandbox", "network"), message, remedy)
 
 
 def _kernel(at: Path, work: Victim | Aggressor, kernel: str, role: Role, catalogue: Catalogue) -> Iterator[Mistake]:
@@ -144,6 +145,10 @@ def _kernel(at: Path, work: Victim | Aggressor, kernel: str, role: Role, catalog
     elif not info.can_be(role):
         yield Mistake((*at, role), f"{kernel} cannot be a {role}", did_you_mean("", _offered(catalogue, role)))
         return
+    if work.params.get("to") == "peer" and work.sandbox.network is None:
+        message = "the sandbox has no network on which a peer could be reached"
+        remedy = "add sandbox: {backend: qemu, network: bridge}, or give the address and port of a peer of yours"
+        yield Mistake((*at, "params", "to"), message, remedy)
     for key, message, remedy in catalogue.check_params(kernel, work.params):
         yield Mistake((*at, "params", *key.split(".")) if key else (*at, "params"), message, remedy)
 
@@ -165,11 +170,10 @@ def _command(at: Path, work: Victim | Aggressor, role: Role) -> Iterator[Mistake
         if getattr(work, key) != type(work).model_fields[key].get_default(call_default_factory=True):
             message = f"{key} are for built-in kernels; a command has arguments"
             yield Mistake((*at, key), message, f"put them into command, or give {role} instead of command")
-    if work.sandbox.backend == "qemu":
-        message = "the qemu backend cannot run commands: its guests hold the agent and nothing else"
-        yield Mistake(
-            (*at, "command"), message, f"use backend: container or process, or give {role} instead of command"
-        )
+    if work.sandbox.backend == "qemu" and work.sandbox.root is None:
+        message = "a guest without a root image holds the agent and no programs"
+        remedy = f"add sandbox.root: [PACKAGE…] with the packages that hold {command[0] if command else 'it'!r}"
+        yield Mistake((*at, "command"), message, remedy)
     if work.metric is not None:
         yield from _metric((*at, "metric"), work)
 

@@ -9,6 +9,7 @@ mod trace;
 mod workload;
 
 use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -43,7 +44,25 @@ enum What {
         places: Vec<String>,
     },
     /// Be the first process of a guest: make the machine ready, serve its controller, then power off.
-    Init,
+    Init {
+        /// The address of its network interface, for example 192.0.2.7/24.
+        #[arg(long, requires = "gateway")]
+        address: Option<String>,
+        /// Where its network leads on.
+        #[arg(long, requires = "address")]
+        gateway: Option<Ipv4Addr>,
+    },
+    /// Be at the other end of a network kernel until standard input ends. Prints the address it listens on.
+    Peer {
+        /// Address and port to listen on; port 0 for one of the system's choice.
+        #[arg(long)]
+        listen: SocketAddr,
+        /// The kernel.
+        kernel: String,
+        /// Its parameters, as JSON.
+        #[arg(default_value = "{}")]
+        params: String,
+    },
     /// Print what every kernel says of itself, as JSON.
     Catalogue,
     /// Print what every counter of the monitor says of itself, as JSON.
@@ -75,7 +94,8 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().what {
         What::Serve { cpus, die_with_parent, guest } => serve(cpus, die_with_parent, guest),
         What::Unhook { prefix, places } => unhook(&prefix, &places),
-        What::Init => init(),
+        What::Init { address, gateway } => init(address.as_deref().zip(gateway)),
+        What::Peer { listen, kernel, params } => peer(listen, &kernel, &params),
         What::Catalogue => print(&dispatch::catalogue()),
         What::Counters => print(&serde_json::json!(partywall_monitor::catalogue())),
         What::Schema => print(&dispatch::schema()),
@@ -90,11 +110,12 @@ fn main() -> ExitCode {
 }
 
 /// Ends with the machine, or with an error where there is no machine to end.
-fn init() -> Result<(), String> {
+fn init(network: Option<(&str, Ipv4Addr)>) -> Result<(), String> {
     if std::process::id() != 1 {
         return Err("init is for the first process of a guest; people use partywall vm".into());
     }
-    let outcome = partywall_init::run().map_err(|error| error.to_string());
+    let network = network.map(|(address, gateway)| partywall_init::Network::parse(address, gateway)).transpose()?;
+    let outcome = partywall_init::run(network).map_err(|error| error.to_string());
     if let Err(message) = &outcome {
         let _ = writeln!(std::io::stderr(), "partywall-init: {message}");
     }
@@ -114,6 +135,15 @@ fn serve(cpus: Option<Cpus>, die_with_parent: bool, guest: bool) -> Result<(), S
         partywall_sys::priority::go_first().map_err(|e| format!("--guest: {e}; it is for machines that Partywall made"))?;
     }
     session::serve(std::io::stdin().lock(), std::io::stdout(), guest).map_err(|e| e.to_string())
+}
+
+/// Listens from when it has printed where, which is how who started it knows.
+fn peer(listen: SocketAddr, kernel: &str, params: &str) -> Result<(), String> {
+    partywall_sys::process::die_with_parent().map_err(|e| format!("dying with the parent: {e}"))?;
+    let params = serde_json::from_str(params).map_err(|e| format!("{params:?} is no object of parameters: {e}"))?;
+    let address = partywall_kernels::peers::listen(listen, kernel, &params).map_err(|e| e.to_string())?;
+    writeln!(std::io::stdout(), "{address}").map_err(|e| e.to_string())?;
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).map(drop).map_err(|e| e.to_string())
 }
 
 fn unhook(prefix: &str, places: &[String]) -> Result<(), String> {

@@ -1,12 +1,16 @@
 #![forbid(unsafe_code)]
 //! The first process of a guest: mounts what a Linux program expects, inserts the kernel modules that the initramfs brings,
-//! opens the port to the controller, starts the agent on it, and powers the machine off when the agent ends. Deliberately not
-//! here: anything of the agent's own work. A process of its own stands between the agent and the machine, so that orphans are
-//! reaped and a guest whose agent died says so and goes.
+//! makes the root disk the root if there is one, gives the network interface its address, opens the port to the controller, starts
+//! the agent on it, and powers the machine off when the agent ends. Deliberately not here: anything of the agent's own work. A
+//! process of its own stands between the agent and the machine, so that orphans are reaped and a guest whose agent died says so
+//! and goes.
 
 mod device;
+mod disks;
 mod modules;
 mod mounts;
+mod network;
+mod root;
 
 use std::fs::File;
 use std::io;
@@ -15,6 +19,8 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{wait, Pid, WaitOptions};
 use rustix::system::{reboot, RebootCommand};
+
+pub use network::Network;
 
 /// Where a guest keeps the files of its workloads: its disk if it has one, else memory.
 pub const WORK: &str = "/work";
@@ -50,15 +56,17 @@ pub enum InitError {
     Other(&'static str, io::Error),
 }
 
-/// Makes the guest ready and runs the agent until its stream ends. Returns only if the guest could not be made ready.
+/// Makes the guest ready and runs the agent until its stream ends.
 ///
 /// # Errors
 /// What kept the guest from being made ready.
-pub fn run() -> Result<(), InitError> {
+pub fn run(network: Option<Network>) -> Result<(), InitError> {
+    let block = Path::new("/sys/class/block");
     mounts::basics()?;
     modules::insert_all(Path::new("/lib/modules"))?;
-    partywall_sys::network::bring_up("lo").map_err(|e| InitError::Other("bringing the loopback interface up", e))?;
-    mounts::work(Path::new("/sys/class/block"))?;
+    network::bring_up(network).map_err(|e| InitError::Other("bringing the network up", e))?;
+    root::change(block)?;
+    mounts::work(block)?;
     let port = device::open_port(Path::new("/sys/class/virtio-ports"), Path::new("/dev"))?;
     let agent = start_agent(port).map_err(|e| InitError::Other("starting the agent", e))?;
     reap_until(agent).map_err(|e| InitError::Other("waiting for the agent", e))

@@ -24,6 +24,7 @@ mod noise;
 mod null;
 mod pace;
 mod peer;
+pub mod peers;
 mod process_creation;
 mod quantum;
 mod request;

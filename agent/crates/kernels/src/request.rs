@@ -56,10 +56,18 @@ impl Params {
     }
 }
 
+/// How long requests and responses are.
 #[derive(Clone, Copy)]
-struct Sizes {
+pub(crate) struct Sizes {
     request: usize,
     response: usize,
+}
+
+/// The sizes that these parameters give, whoever they are for.
+pub(crate) fn sizes(params: &crate::Params) -> Result<Sizes, KernelError> {
+    let mut params = params.clone();
+    params.remove("to");
+    Ok(Params::decode(&params, 1, MAX_TCP_BYTES)?.0)
 }
 
 /// One way of asking and being answered.
@@ -160,7 +168,7 @@ impl Tcp {
 }
 
 /// Answers until the other end closes.
-fn respond(mut stream: TcpStream, sizes: Sizes) {
+pub(crate) fn respond(mut stream: TcpStream, sizes: Sizes) {
     let (mut request, response) = (vec![0; sizes.request], vec![2; sizes.response]);
     while stream.read_exact(&mut request).and_then(|()| stream.write_all(&response)).is_ok() {}
 }
@@ -194,6 +202,16 @@ impl Exchange for Tcp {
             return Err(io::Error::new(ErrorKind::TimedOut, why));
         }
         Ok(false)
+    }
+}
+
+/// Answers every datagram that is a request, whoever sent it, for ever.
+pub(crate) fn respond_to_datagrams(socket: &UdpSocket, sizes: Sizes) {
+    let (mut request, mut response) = (vec![0; sizes.request.max(TAG_BYTES)], vec![2; sizes.response.max(TAG_BYTES)]);
+    loop {
+        let Ok((TAG_BYTES.., from)) = socket.recv_from(&mut request) else { continue };
+        response[..TAG_BYTES].copy_from_slice(&request[..TAG_BYTES]);
+        let _ = socket.send_to(&response, from);
     }
 }
 

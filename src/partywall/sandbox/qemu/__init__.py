@@ -1,8 +1,9 @@
 """Sandboxes that are virtual machines: QEMU boots a stock kernel, with the agent in an initramfs of our making.
 
-Deliberately not here: machines somebody else defines (libvirt, ssh), and images that hold a distribution.
+Deliberately not here: machines somebody else defines (libvirt, ssh).
 """
 
+from partywall.sandbox.qemu import root
 from partywall.sandbox.qemu.accelerator import DEADLINE_S, Accelerator, choose, untried, verdict
 from partywall.sandbox.qemu.accelerator import qemu_version as version
 from partywall.sandbox.qemu.backend import Qemu
@@ -18,6 +19,7 @@ __all__ = [
     "Qemu",
     "choose",
     "prepare",
+    "root",
     "untried",
     "verdict",
     "version",

@@ -6,23 +6,27 @@ import os
 import shutil
 import socket
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink
 from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, TrialError
 from partywall.model.plan import Limits
-from partywall.sandbox import cgroups
+from partywall.sandbox import cgroups, vif
 from partywall.sandbox.base import Sandbox, Settings
 from partywall.sandbox.label import Label
-from partywall.sandbox.qemu import accelerator, disk
+from partywall.sandbox.peer import Peer
+from partywall.sandbox.qemu import accelerator, disk, root
 from partywall.sandbox.qemu.clock import GuestClock
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.kernel import GuestKernel
-from partywall.sandbox.qemu.machine import PROGRAM, Machine
+from partywall.sandbox.qemu.machine import PROGRAM, Machine, Nic
 from partywall.sandbox.qemu.monitor import Monitor
 from partywall.sandbox.qemu.vcpus import VcpuGroup, pin
+from partywall.sandbox.switch import Switch
 
 WORK = "/work"
 # An emulated guest is up in three seconds alone, and several share this host's CPUs meanwhile.
@@ -39,6 +43,9 @@ class Qemu(Sandbox):
         super().__init__(settings, label)
         accelerator.qemu_version()
         self._kernel = GuestKernel.prepared()
+        self._root = _root_image(settings)
+        self._port = Switch(label).port(settings.name) if settings.interface == "bridge" else None
+        self._peers: list[Peer] = []
         self._console = label.state / "guests" / f"{settings.name}.console"
         self._monitor: Monitor | None = None
         self._clock: GuestClock | None = None
@@ -48,6 +55,9 @@ class Qemu(Sandbox):
 
     def launch(self, sink: Sink) -> None:
         self._console.parent.mkdir(parents=True, exist_ok=True)
+        if self._port is not None:
+            self._port.plug()
+            vif.note(self.label, self.settings.name, self._port.namespace, self._port.interface)
         ours, theirs = socket.socketpair()
         with theirs:
             machine = Machine(
@@ -58,6 +68,8 @@ class Qemu(Sandbox):
                 console=self._console,
                 qmp=theirs.fileno(),
                 image=self._disk(),
+                root=self._root,
+                nic=self._nic(),
             )
             process = _started(machine, self.label)
         self._monitor = Monitor(self.settings.name, ours)
@@ -107,6 +119,19 @@ class Qemu(Sandbox):
         if self._monitor is not None:
             self._monitor.close()
             self._monitor = None
+        while self._peers:
+            self._peers.pop().stop()
+        if self._port is not None:
+            vif.forget(self.label, self.settings.name)
+            self._port.unplug()
+
+    def peer(self, kernel: str, params: Mapping[str, Any]) -> str:
+        if self._port is None and self.settings.interface != "user":
+            return super().peer(kernel, params)
+        at, enter = ("127.0.0.1", ()) if self._port is None else (self._port.gateway, self._port.enter)
+        peer = Peer.start(self.settings, self.label, kernel, params, at, enter)
+        self._peers.append(peer)
+        return f"{Nic.user().gateway if self._port is None else at}:{peer.port}"
 
     def clock_error_ns(self) -> int:
         return self._clock.keep() if self._clock else 0
@@ -158,6 +183,11 @@ class Qemu(Sandbox):
             path.write_bytes(initramfs(loaded(binary.find().read_bytes()), self._kernel.module_contents()))
         return path
 
+    def _nic(self) -> Nic | None:
+        if self._port is not None:
+            return Nic.on(self._port)
+        return Nic.user() if self.settings.interface == "user" else None
+
     def _disk(self) -> Path | None:
         if not self.settings.files and self.settings.disk is None:
             return None
@@ -179,6 +209,19 @@ class Qemu(Sandbox):
         return "; its console ended with:\n" + "\n".join(f"  {line}" for line in shown) if shown else ""
 
 
+def _root_image(settings: Settings) -> Path | None:
+    if settings.root is None:
+        return None
+    image = root.cached(root.Recipe.of(settings.root))
+    if image is None:
+        packages = ",".join(settings.root)
+        raise CapabilityError(
+            f"sandbox {settings.name}: the root image of {packages or 'no packages'} was not built; "
+            f"build it with: partywall vm prepare --root '{packages}'"
+        )
+    return image.file
+
+
 def _may_group() -> bool:
     return os.geteuid() == 0
 
@@ -189,7 +232,7 @@ def _started(machine: Machine, label: Label) -> subprocess.Popen[bytes]:
     if not shutil.which(argv[0]):
         raise CapabilityError(f"{argv[0]} was not found, so {PROGRAM} cannot be tied to us; apt-get install util-linux")
     pipe = subprocess.PIPE
-    environment = os.environ | label.environment
+    environment = os.environ | label.environment | {"TMPDIR": str(label.work)}
     return subprocess.Popen(
         argv, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, pass_fds=[machine.qmp], process_group=0
     )

@@ -12,12 +12,15 @@ from pathlib import Path
 
 from partywall.model.scenario import Disk
 from partywall.sandbox.base import Settings
+from partywall.sandbox.switch import Port
 
 PROGRAM = "qemu-system-x86_64"
 PORT = "partywall.agent"
 MEMORY = 512 << 20
 # What a guest's kernel and initramfs keep for themselves, seen with 256 MiB to 1 GiB, rounded up.
 KERNEL_BYTES = 112 << 20
+# By which the agent tells the disk with its root, see agent/crates/init.
+ROOT_SERIAL = "partywall-root"
 # The first process is the agent itself; a panic ends QEMU, because it may not reboot. The watchdog of the clock is off:
 # it would take the time that a neighbour keeps a guest waiting for a fault of the time-stamp counter.
 KERNEL_ARGUMENTS = "console=ttyS0 quiet loglevel=4 panic=-1 tsc=reliable random.trust_cpu=on -- init"
@@ -31,10 +34,42 @@ _THROTTLES = {
 
 
 @dataclass(frozen=True)
+class Nic:
+    """A guest's network interface. backend: QEMU's -netdev; prefix: what QEMU is started by.
+
+    address: with its prefix length, as the guest sees it; gateway: the host, likewise.
+    """
+
+    backend: str
+    mac: str
+    address: str
+    gateway: str
+    prefix: tuple[str, ...] = ()
+
+    @classmethod
+    def user(cls) -> Nic:
+        """Through QEMU's own stack; the addresses are its own defaults."""
+        return cls("user,id=nic", "52:54:00:00:00:01", "10.0.2.15/24", "10.0.2.2")
+
+    @classmethod
+    def on(cls, port: Port) -> Nic:
+        """A tap that is there, in its namespace; nsenter and not ip netns exec, which would hide the cgroups."""
+        enter = ("nsenter", f"--net={port.path}")
+        backend = f"tap,id=nic,ifname={port.interface},script=no,downscript=no"
+        return cls(backend, port.mac, port.address, port.gateway, enter)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """For the guest's first process."""
+        return ("--address", self.address, "--gateway", self.gateway)
+
+
+@dataclass(frozen=True)
 class Machine:
     """What one guest is made of.
 
-    qmp: number of the file descriptor on which QEMU speaks QMP. image: its disk, if any.
+    qmp: number of the file descriptor on which QEMU speaks QMP. image: its disk, if any. root: an image that it shares
+    with others and does not write. nic: its network interface, if any.
     """
 
     settings: Settings
@@ -44,6 +79,8 @@ class Machine:
     console: Path
     qmp: int
     image: Path | None = None
+    root: Path | None = None
+    nic: Nic | None = None
 
     @property
     def vcpus(self) -> int:
@@ -59,19 +96,28 @@ class Machine:
 
     def _options(self) -> Iterator[tuple[str, ...]]:
         # QEMU must not outlive who started it, however that ends.
-        yield ("setpriv", "--pdeathsig", "KILL", PROGRAM)
+        yield ("setpriv", "--pdeathsig", "KILL", *(self.nic.prefix if self.nic else ()), PROGRAM)
         yield ("-name", f"partywall-{_plain(self.settings.name)},debug-threads=on")
         yield ("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none")
         yield ("-machine", "pc,graphics=off,vmport=off", *_accelerator(self.accel))
         yield ("-smp", str(self.vcpus), "-m", f"{_mebibytes(self.memory)}M")
-        yield ("-kernel", str(self.kernel), "-initrd", str(self.initramfs), "-append", KERNEL_ARGUMENTS)
+        yield ("-kernel", str(self.kernel), "-initrd", str(self.initramfs), "-append", self._arguments())
         yield ("-chardev", f"file,id=console,path={_escaped(self.console)}", "-serial", "chardev:console")
         yield ("-chardev", f"socket,id=qmp,fd={self.qmp}", "-mon", "chardev=qmp,mode=control")
         yield ("-chardev", "stdio,id=agent,signal=off")
         yield ("-device", "virtio-serial-pci", "-device", f"virtserialport,chardev=agent,name={PORT}")
         yield ("-device", "virtio-balloon-pci,id=balloon")
+        if self.root is not None:
+            # What is written goes to a file without a name, in $TMPDIR, that is gone with QEMU.
+            base = f"file={_escaped(self.root)},if=none,id=root,format=raw,snapshot=on,cache=unsafe"
+            yield ("-drive", base, "-device", f"virtio-blk-pci,drive=root,serial={ROOT_SERIAL}")
         if self.image is not None:
             yield ("-drive", drive(self.image, self.settings.disk), "-device", "virtio-blk-pci,drive=disk")
+        if self.nic is not None:
+            yield ("-netdev", self.nic.backend, "-device", f"virtio-net-pci,netdev=nic,mac={self.nic.mac},romfile=")
+
+    def _arguments(self) -> str:
+        return " ".join([KERNEL_ARGUMENTS, *(self.nic.arguments if self.nic else ())])
 
 
 def drive(image: Path, disk: Disk | None) -> str:

@@ -1,0 +1,92 @@
+"""Whether tools nobody here wrote run in guests as they do elsewhere: fio is measured while it runs, stress-ng presses.
+
+Each is in a guest of its own with a root image of distribution packages, built now if no run has needed it before. fio
+reads its own disk directly, and its output is read as it comes; stress-ng computes on the same CPU of the host, on and
+off by schedule. Beside it in the long form: memory copying by stress-ng, and a built-in probe as victim.
+
+Bar: fio's rate is read in every block; stress-ng on its CPU hurts it with an interval that excludes 1; stress-ng worked
+while it was on and not while it was off, by what its own guest counts; the null neighbour's interval holds 1.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from common import arguments, conclude, measure
+from guests import needed
+from partywall.errors import CapabilityError
+from partywall.model.finding import Cell
+from partywall.sandbox.qemu import root
+
+PACKAGES = ("fio", "stress-ng")
+GUEST = {"backend": "qemu", "root": list(PACKAGES)}
+FIO = (
+    "fio --name=victim --filename=partywall-fio.dat --size=16m --rw=randread --bs=8k --direct=1 --thread --time_based "
+    "--runtime=1d --output-format=terse --terse-version=3 --status-interval=100ms"
+)
+KIB_READ = {"csv_column": 5, "kind": "total", "scale": 1024, "unit": "B/s"}
+
+
+def stress_ng(options: str, **sandbox: Any) -> dict[str, Any]:
+    return {"command": f"stress-ng {options} --timeout 0".split(), "settle": "100ms", "sandbox": GUEST | sandbox}
+
+
+def scenario(*, quick: bool) -> dict[str, Any]:
+    victims: dict[str, Any] = {"fio": {"command": FIO.split(), "metric": KIB_READ, "sandbox": GUEST}}
+    aggressors = {"cpu": stress_ng("--cpu 1", cpus="same")}
+    if not quick:
+        victims["integer"] = {"probe": "integer", "sandbox": {"backend": "qemu"}}
+        aggressors["stream"] = stress_ng("--stream 1")
+    return {
+        "name": "vm-real-tools",
+        "victims": victims,
+        "aggressors": aggressors,
+        # Several readings a slot, and a guard that leaves out the one a switch cuts in two.
+        "timing": {"slot": "600ms", "guard": "100ms"},
+        "min_blocks": 8,
+        "precision": 0.02,
+        "budget": "24s" if quick else "2min",
+    }
+
+
+def told(cell: Cell) -> str:
+    factor = cell.isolation
+    name = f"{cell.victim} beside {cell.aggressor or cell.role}"
+    return f"{name}: isolation factor {factor.value:.3f} ({factor.low:.3f} to {factor.high:.3f})"
+
+
+def busy(cell: Cell) -> str:
+    if cell.used is None or cell.used_off is None:
+        return "how busy stress-ng was is not known"
+    return f"stress-ng used {cell.used:.2f} of a CPU while it was on, {cell.used_off:.2f} while it was off"
+
+
+def worked(cell: Cell) -> bool:
+    return cell.used is not None and cell.used_off is not None and cell.used > 0.2 and cell.used_off < 0.05
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    needed("vm-real-tools")
+    began = time.monotonic()
+    try:
+        root.build(root.Recipe.of(PACKAGES), lambda text: print(text, flush=True))
+    except CapabilityError as error:
+        conclude("vm-real-tools", f"not measured: {error}", met=False)
+    print(f"root image: {time.monotonic() - began:.1f} s", flush=True)
+    _, findings = measure(scenario(quick=options.quick))
+    for reason in findings.incomplete:
+        print(f"failed: {reason}", flush=True)
+    for cell in findings.cells:
+        print(told(cell), flush=True)
+    mine = {cell.aggressor or cell.role: cell for cell in findings.cells if cell.victim == "fio"}
+    cpu, null = mine.get("cpu"), mine.get("null")
+    hurt = cpu is not None and cpu.isolation.high < 1
+    quiet = null is not None and null.isolation.low <= 1 <= null.isolation.high
+    figure = "fio in a guest was not measured" if cpu is None else f"{told(cpu)}; {busy(cpu)}"
+    conclude("vm-real-tools", figure, met=hurt and quiet and cpu is not None and worked(cpu))
+
+
+if __name__ == "__main__":
+    main()

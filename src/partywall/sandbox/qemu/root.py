@@ -1,0 +1,297 @@
+"""Root images: what a guest needs to hold real software, built of distribution packages and kept by content of recipe.
+
+A recipe is the packages asked for, the release and its sources. What it makes is one ext4 file that all guests read and
+none writes: each gets a layer of its own, which goes with it. Deliberately not here: services and their configuration;
+a scenario's command starts what it needs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from partywall.errors import CapabilityError
+from partywall.sandbox import reaper
+from partywall.sandbox.label import Label
+from partywall.sandbox.qemu.kernel import cache_root
+
+TOOL = "mmdebstrap"
+FORMAT = 1
+SHARED_CACHE = Path("/var/cache/partywall")
+# Room for what guests write into it; a hole in the file costs nothing until then.
+SPARE_BYTES = 512 << 20
+# Where programs are looked for in a guest, see agent/crates/init.
+PROGRAM_FOLDERS = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
+Say = Callable[[str], None]
+
+# What mmdebstrap says when a stage begins, what it is in words, and how many seconds it took on a two-core machine.
+_STAGES: tuple[tuple[str, str, float], ...] = (
+    ("running apt-get update", "reading the package lists", 8),
+    ("downloading packages", "fetching the base system", 4),
+    ("extracting archives", "unpacking it", 5),
+    ("installing essential", "installing it", 10),
+    ("installing remaining", "fetching and installing the packages", 15),
+    ("cleaning package lists", "tidying up", 2),
+    ("making the image", "writing the image", 4),
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a root image is made of. sources: lines of apt's one-line format."""
+
+    packages: tuple[str, ...]
+    release: str
+    sources: tuple[str, ...]
+
+    @classmethod
+    def of(cls, packages: Sequence[str]) -> Recipe:
+        """On this host: its own release, from the sources it has of it. CapabilityError if they are not known."""
+        release = _release()
+        return cls(tuple(sorted(set(packages))), release, _sources(release))
+
+    @property
+    def key(self) -> str:
+        content = json.dumps([FORMAT, self.packages, self.release, self.sources])
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class RootImage:
+    """A finished image. programs: names of what can be started in it; folder: where it is kept."""
+
+    folder: Path
+    packages: tuple[str, ...]
+    programs: frozenset[str]
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "root.ext4"
+
+    def holds(self, program: str) -> bool:
+        """Whether a command may begin with it; a path is not looked into."""
+        return "/" in program or program in self.programs
+
+
+def cached(recipe: Recipe) -> RootImage | None:
+    """The image of this recipe, if somebody has built it: this user, or root for everybody."""
+    for root in dict.fromkeys((cache_root(), SHARED_CACHE)):
+        folder = root / "guest-roots" / recipe.key
+        try:
+            content = json.loads((folder / "recipe.json").read_text())
+            image = RootImage(folder, tuple(content["packages"]), frozenset(content["programs"]))
+            image.file.open("rb").close()
+        except (OSError, ValueError, KeyError):
+            continue
+        return image
+    return None
+
+
+def lacking() -> str:
+    """What keeps images from being built here, with the remedy; nothing if they can be."""
+    for tool, package in ((TOOL, TOOL), ("mkfs.ext4", "e2fsprogs"), ("apt-get", "apt")):
+        if not shutil.which(tool):
+            return f"{tool} was not found, so no root image for guests can be built; apt-get install {package}"
+    if os.geteuid() != 0:
+        return (
+            "building a root image for guests needs root; build it once with: sudo partywall vm prepare --root "
+            "PACKAGE[,PACKAGE…], and everybody may use it"
+        )
+    return ""
+
+
+def build(recipe: Recipe, say: Say) -> RootImage:
+    """The image of this recipe: from the cache, or built now, which takes about a minute.
+
+    say: is told the stage and the time left. Nothing is left of a build that fails or is killed but what the next start
+    removes, and a cache entry is there only when it is whole. CapabilityError if it cannot be built.
+    """
+    if (image := cached(recipe)) is not None:
+        return image
+    if why := lacking():
+        raise CapabilityError(why)
+    with _alone(cache_root()):
+        # Another may have built it while we waited.
+        return cached(recipe) or _built(recipe, say)
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """One build at a time in a cache: two of the same recipe would do the work twice."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with (root / "guest-roots.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+    except PermissionError as error:
+        raise CapabilityError(
+            f"{error.filename}: {error.strerror}; name a folder of yours with $PARTYWALL_CACHE"
+        ) from error
+
+
+def _built(recipe: Recipe, say: Say) -> RootImage:
+    # In the cache folder, so that the image is moved there and not copied; labelled, so that the next start finds it.
+    label = Label.create(f"vm-root-{secrets.token_hex(4)}", cache_root())
+    try:
+        tree, made = label.work / "tree", label.work / "made"
+        made.mkdir()
+        progress = _Progress(say)
+        _bootstrap(recipe, tree, label, progress)
+        progress.stage("making the image")
+        _write_image(tree, made / "root.ext4", label)
+        content = {"packages": recipe.packages, "release": recipe.release, "sources": recipe.sources}
+        (made / "recipe.json").write_text(json.dumps(content | {"programs": sorted(programs(tree))}))
+        folder = cache_root() / "guest-roots" / recipe.key
+        folder.parent.mkdir(exist_ok=True)
+        # What is there of this name could not be used, or it would have been.
+        shutil.rmtree(folder, ignore_errors=True)
+        made.rename(folder)
+    finally:
+        reaper.clean(label)
+    image = cached(recipe)
+    if image is None:
+        raise CapabilityError(f"{folder}: the root image that was just built cannot be read")
+    return image
+
+
+def programs(tree: Path) -> Iterator[str]:
+    """Names of what can be started by its name in a root file system."""
+    for name in PROGRAM_FOLDERS:
+        folder = tree / name
+        # Since the merge of /usr some are links, absolute ones at that, to others of the list.
+        if folder.is_dir() and not folder.is_symlink():
+            yield from (path.name for path in folder.iterdir() if path.is_symlink() or os.access(path, os.X_OK))
+
+
+def _bootstrap(recipe: Recipe, tree: Path, label: Label, progress: _Progress) -> None:
+    options = label.work / "apt.conf"
+    # The host's own way to its sources, through a proxy for example, is ours as well.
+    options.write_text(_output(["apt-config", "dump", "Acquire"]))
+    sources = label.work / "sources.list"
+    sources.write_text("".join(f"{line}\n" for line in recipe.sources))
+    argv = [
+        # What it mounts goes with this mount namespace, even if it is killed, before anybody removes files through it.
+        *(
+            "unshare",
+            "--mount",
+            "--propagation",
+            "private",
+            TOOL,
+            "--mode=root",
+            "--variant=minbase",
+            "--format=directory",
+        ),
+        *(f"--include={package}" for package in ("ca-certificates", "iproute2", "procps", *recipe.packages)),
+        *(f"--aptopt={options}", "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/doc/*"),
+        '--customize-hook=printf "nameserver 10.0.2.3\\n" > "$1/etc/resolv.conf"',
+        '--customize-hook=printf "127.0.0.1 localhost guest\\n" > "$1/etc/hosts"; echo guest > "$1/etc/hostname"',
+        *(recipe.release, str(tree), str(sources)),
+    ]
+    environment = os.environ | label.environment | {"LC_ALL": "C.UTF-8", "TMPDIR": str(label.work)}
+    process = subprocess.Popen(
+        argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment, text=True
+    )
+    said: list[str] = []
+    with process:
+        for line in process.stderr or ():
+            said.append(line.strip())
+            progress.stage(line)
+    if process.returncode:
+        raise CapabilityError(_why_not(recipe, said))
+
+
+def _why_not(recipe: Recipe, said: Sequence[str]) -> str:
+    """The error of a failed build: apt's own words name what it could not find."""
+    errors = [line for line in said if line.startswith("E:") and TOOL not in line and "setup failed" not in line]
+    unknown = [match[1] for line in said if (match := re.search(r"Unable to locate package (\S+)", line))]
+    if unknown:
+        names = ", ".join(dict.fromkeys(unknown))
+        return (
+            f"{recipe.release} has no package {names}, so the root image cannot be built; apt-cache search finds names"
+        )
+    words = (errors or said[-1:] or ["it said nothing"])[0]
+    packages = ", ".join(recipe.packages) or "no packages"
+    return f"the root image of {packages} could not be built: {words}; apt-get update says whether the network is there"
+
+
+def _write_image(tree: Path, file: Path, label: Label) -> None:
+    size = int(_output(["du", "--summarize", "--block-size=1", str(tree)]).split()[0])
+    with file.open("xb") as handle:
+        # What the file system itself takes of it, and whole mebibytes.
+        handle.truncate(-(-(size + size // 6 + SPARE_BYTES) >> 20) << 20)
+    options = ("-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", "-m", "0", "-O", "^has_journal")
+    argv = ["mkfs.ext4", "-q", "-F", *options, "-d", str(tree), str(file)]
+    done = subprocess.run(argv, capture_output=True, text=True, env=os.environ | label.environment, check=False)
+    if done.returncode:
+        raise CapabilityError(f"{file}: mkfs.ext4: {done.stderr.strip()}; is there room for {size >> 20} MiB twice?")
+
+
+@dataclass
+class _Progress:
+    """Tells the stage a build is in, and how long the rest will take if it goes on as so far."""
+
+    say: Say
+    began_ns: int = 0
+    at: int = -1
+
+    def stage(self, line: str) -> None:
+        found = next((n for n, (words, _, _) in enumerate(_STAGES) if words in line), None)
+        if found is None or found <= self.at:
+            return
+        now_ns = time.monotonic_ns()
+        self.began_ns, self.at = self.began_ns or now_ns, found
+        left = seconds_left(found, (now_ns - self.began_ns) / 1e9)
+        self.say(f"{_STAGES[found][1]} (about {max(1, round(left))} s left)")
+
+
+def seconds_left(stage: int, elapsed_s: float) -> float:
+    """What the stages from this one on take at the speed that the ones before it had. Pure."""
+    usual = [seconds for _, _, seconds in _STAGES]
+    done = sum(usual[:stage])
+    # One fast or slow stage says little: the usual speed counts as much as 10 s of this one.
+    speed = (elapsed_s + 10) / (done + 10)
+    return sum(usual[stage:]) * speed
+
+
+def _release() -> str:
+    content = Path("/etc/os-release").read_text()
+    match = re.search(r"^VERSION_CODENAME=(\S+)", content, re.MULTILINE)
+    if match is None:
+        raise CapabilityError(
+            "/etc/os-release names no VERSION_CODENAME, so the release of a root image is not known; "
+            "root images need a Debian or Ubuntu host"
+        )
+    return match[1].strip('"')
+
+
+def _sources(release: str) -> tuple[str, ...]:
+    """The host's own sources of this release, whatever format they are written in; others are left out."""
+    if not shutil.which("apt-get"):
+        raise CapabilityError(
+            "apt-get was not found, so no root image for guests can be built; use a Debian or Ubuntu host"
+        )
+    form = "$(REPO_URI) $(RELEASE) $(COMPONENT)"
+    listing = _output(["apt-get", "indextargets", "--format", form, "Created-By: Packages"])
+    found = (line.split() for line in listing.splitlines())
+    ours = [p for p in found if len(p) == 3 and (p[1] == release or p[1].startswith(f"{release}-"))]
+    if not ours:
+        raise CapabilityError(
+            f"apt knows no source of {release}, the release of this host, so no root image can be built; "
+            "add one to /etc/apt/sources.list and run apt-get update"
+        )
+    return tuple(dict.fromkeys(f"deb {uri} {suite} {component}" for uri, suite, component in ours))
+
+
+def _output(argv: list[str]) -> str:
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout

@@ -1,0 +1,49 @@
+"""Which interface on the host's side is a sandbox's, so that a guard's policy or a trace can name it by the sandbox."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from partywall.sandbox.label import Label, state_root
+from partywall.sandbox.networks import NETNS
+
+FOLDER = "vifs"
+
+
+@dataclass(frozen=True)
+class HostVif:
+    """An interface by its name, and the namespace it is in."""
+
+    run: str
+    interface: str
+    namespace: str
+
+    @property
+    def path(self) -> Path:
+        return NETNS / self.namespace
+
+
+def note(label: Label, name: str, namespace: str, interface: str) -> None:
+    """Remembers what the sandbox called `name` is connected to."""
+    folder = label.state / FOLDER
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps({"namespace": namespace, "interface": interface}))
+
+
+def forget(label: Label, name: str) -> None:
+    """What was remembered of a sandbox that is gone."""
+    (label.state / FOLDER / f"{name}.json").unlink(missing_ok=True)
+
+
+def find(name: str) -> list[HostVif]:
+    """Those of all runs whose sandbox is called so, RUN/NAME or NAME, and whose interface's namespace is there."""
+    run, _, own = name.rpartition("/")
+    found = []
+    for file in sorted(state_root().glob(f"{run or '*'}/{FOLDER}/{own}.json")):
+        content = json.loads(file.read_text())
+        vif = HostVif(file.parts[-3], content["interface"], content["namespace"])
+        if vif.path.exists():
+            found.append(vif)
+    return found

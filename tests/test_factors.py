@@ -141,3 +141,20 @@ def test_there_are_as_many_scenarios_as_combinations_and_all_differ(threads: lis
     found = expand(scenario(factors={"victim.threads": threads, "victim.sandbox.cpu_weight": weights}))
     assert len(found) == len(threads) * len(weights)
     assert len({repr(applied.victims) for _, applied in found}) == len(found)
+
+
+LINKED = "victims.a.sandbox.{cpu_limit,cpu_reservation}"
+
+
+def test_names_in_braces_get_the_same_level_and_are_switched_live_together():
+    assert targets(scenario(), LINKED) == (
+        ("victims", "a", "sandbox", "cpu_limit"),
+        ("victims", "a", "sandbox", "cpu_reservation"),
+    )
+    sandbox = apply(scenario(), LINKED, 0.5).victims["a"].sandbox
+    assert (sandbox.cpu_limit, sandbox.cpu_reservation) == (0.5, 0.5)
+    live, static = split(scenario(factors={LINKED: [0.5], "victims.a.b.sandbox.cpu_reservation": [0.5]}))
+    assert list(live) == [LINKED]
+    assert list(static) == ["victims.a.b.sandbox.cpu_reservation"]
+    with pytest.raises(FactorError, match="'cpu_lim' is not a key"):
+        targets(scenario(), "victims.a.sandbox.{cpu_lim,cpu_reservation}")

@@ -33,7 +33,7 @@ from partywall.model.scenario import Scenario, Workload
 from partywall.model.trace import Asked, ClockBound, Report, Start, TraceEvidence, merged
 from partywall.plan import Topology
 from partywall.plan import make as make_plan
-from partywall.run import Decisions, Progress, execute
+from partywall.run import Decisions, Progress, execute, governor
 from partywall.sandbox import Label, Reaped, Settings, cgroups, qemu, reap, reaper, switch
 from partywall.sandbox.runtime import Runtime
 from partywall.store import RunDirectory
@@ -573,4 +573,5 @@ def _watch(session: Session, duration_ns: int | None, tick: Callable[[int], None
 
 def clean_up() -> list[Reaped]:
     """Removes what dead runs left on this host."""
+    governor.put_back()
     return reap()

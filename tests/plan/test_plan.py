@@ -12,7 +12,7 @@ from partywall.model.plan import Plan, Treatment
 from partywall.model.scenario import Sandbox, Scenario
 from partywall.plan import Topology, lay_out, make, order, rhythm, visits
 from partywall.plan.placement import aggressor_cpus, parse_cpus, victim_cpus
-from partywall.plan.weights import weights
+from partywall.plan.weights import WEIGHT_MAX, reserving, weights
 
 TWO = Topology((0, 1), ((0, 1),))
 # Two packages of two cores with two siblings each: 0/4, 1/5 | 2/6, 3/7.
@@ -179,3 +179,35 @@ def test_no_slice_of_a_clock_that_is_off_reaches_into_another_treatment(error_ns
     for slot in slots:
         assert slot.measure_ns - error_ns >= slot.start_ns + error_ns + 10_000_000
         assert slot.measure_ns % 10**7 == slot.end_ns % 10**7 == 0
+
+
+def test_aggressors_that_press_together_are_one_treatment_with_the_longest_settling_time():
+    made = scenario(
+        aggressors={
+            "one": {"stressor": "integer"},
+            "two": {"stressor": "integer", "together": ["one", "slow"]},
+            "slow": {"stressor": "integer", "settle": "30ms"},
+        }
+    )
+    trial = make(made, TWO, shipped()).trials[0]
+    two, one = trial.treatment("two@1"), trial.treatment("one@1")
+    assert two.intensities == {"one": 1.0, "slow": 1.0, "two": 1.0}
+    assert one.intensities == {"one": 1.0}
+    assert (two.guard_ns, two.release_ns) == (30_000_000, 30_000_000)
+    assert one.guard_ns < two.guard_ns
+
+
+def test_a_limit_with_its_reservation_is_one_live_treatment_that_weighs_as_promised():
+    sandbox = {"backend": "container"}
+    made = scenario(
+        victims={"sum": {"probe": "integer", "sandbox": sandbox}},
+        aggressors={"noise": {"stressor": "integer", "sandbox": sandbox | {"cpus": "same"}}},
+        factors={"victims.sum.sandbox.{cpu_limit,cpu_reservation}": [0.75, 1.0]},
+    )
+    limits = [t.victim_limits for t in make(made, TWO, shipped()).trials[0].treatments if t.role == "limit"]
+    assert [(limit.cpu_limit, limit.cpu_weight) for limit in limits] == [(0.75, pytest.approx(300)), (1.0, WEIGHT_MAX)]
+
+
+@given(st.floats(0.01, 0.99))
+def test_a_live_reservation_weighs_its_share_against_one_usual_neighbour(share):
+    assert reserving(share) / (reserving(share) + 100) == pytest.approx(share)

@@ -31,6 +31,9 @@ def study(
     backend: Annotated[
         list[str] | None, typer.Option(help="container, qemu or process; may be repeated: shown in one table.")
     ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="A part, or a pattern such as 'memory*'; may be repeated. Default: all.")
+    ] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds; default: the form's.", min=2, max=1000)] = None,
     seed: Annotated[int, typer.Option(help="Seed of all random orders.")] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be measured, and for how long.")] = False,
@@ -57,7 +60,13 @@ def study(
     kind, content = studies.kind_of(file), read(file, "study")
     wanted, asked = (
         kind.read(content, str(file)),
-        Asked(length="long" if long else "short", backends=tuple(backend or ()), rounds=rounds, seed=seed),
+        Asked(
+            length="long" if long else "short",
+            backends=tuple(backend or ()),
+            parts=tuple(only or ()),
+            rounds=rounds,
+            seed=seed,
+        ),
     )
     _outline(console, kind, wanted, asked, whole=dry_run)
     if dry_run:
@@ -108,7 +117,7 @@ def _measure(directory: StudyDirectory, kind: Kind[Any], wanted: Any, console: C
                 live.spent(total_ns - min(total_ns, int(left_s * 1e9)), total_ns)
                 live.doing(doing)
 
-            kind.measure(wanted, directory, work_dir, tell)
+            kind.measure(wanted, directory, work_dir, tell, live.note)
     except KeyboardInterrupt:
         words = ["partywall", "study", "--resume", str(directory.path)]
         words += ["--work-dir", str(work_dir)] if work_dir != pipeline.WORK_ROOT else []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 import types
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -24,6 +25,8 @@ Levels = dict[str, Level]
 
 VARIABLE = ("sandbox", "params", "threads", "env", "probe", "stressor")
 LIVE = ("cpu_limit", "cpu_weight")
+WITH_LIMIT = "cpu_reservation"
+"""Live too where it is varied together with a limit: the promise is then the limit's."""
 LIVE_BACKENDS = ("container", "qemu")
 
 
@@ -37,7 +40,12 @@ class FactorError(ValueError):
 
 
 def targets(scenario: Scenario, path: str) -> tuple[At, ...]:
-    """The keys of the scenario that a factor's path names. Raises FactorError."""
+    """The keys of the scenario that a factor's path names. Raises FactorError.
+
+    `sandbox.{cpu_limit,cpu_reservation}` names several that get the same level.
+    """
+    if (several := spelled(path)) != (path,):
+        return tuple(at for one in several for at in targets(scenario, one))
     head, _, rest = path.partition(".")
     if not rest:
         raise FactorError(
@@ -60,6 +68,15 @@ def targets(scenario: Scenario, path: str) -> tuple[At, ...]:
     for at in found:
         _must_vary(at)
     return tuple(found)
+
+
+def spelled(path: str) -> tuple[str, ...]:
+    """A path without braces: one for each of the names in them."""
+    found = re.search(r"\{([^{}]*)\}", path)
+    if found is None:
+        return (path,)
+    names = [name.strip() for name in found[1].split(",")]
+    return tuple(one for name in names for one in spelled(path[: found.start()] + name + path[found.end() :]))
 
 
 def apply(scenario: Scenario, path: str, level: Level) -> Scenario:
@@ -140,9 +157,10 @@ def _is_live(scenario: Scenario, path: str) -> bool:
     """Decided for the whole run, so a backend that varies makes it static."""
     ats = targets(scenario, path)
     backends = {at[:2] for other in scenario.factors if other.endswith(".backend") for at in targets(scenario, other)}
-    return all(
+    keys = {at[-1] for at in ats} - ({WITH_LIMIT} if "cpu_limit" in {at[-1] for at in ats} else set())
+    return keys <= set(LIVE) and all(
         at[0] == "victims"
-        and at[2:] in {("sandbox", key) for key in LIVE}
+        and at[2] == "sandbox"
         and scenario.victims[at[1]].sandbox.backend in LIVE_BACKENDS
         and at[:2] not in backends
         for at in ats

@@ -133,7 +133,8 @@ class Paired(Frozen):
 class Beside(Frozen):
     """An exhibit with our points beside it. differs: what is otherwise here than in the paper, for people.
 
-    paired: ratios of places measured round by round; where there is none, the points' own intervals decide.
+    paired: ratios of places measured round by round; where there is none, the points' own intervals decide. why: what
+    was measured that tells why the paper's effect does not show at a place.
     """
 
     paper: Paper
@@ -141,6 +142,7 @@ class Beside(Frozen):
     measured: tuple[Measured, ...] = ()
     differs: tuple[str, ...] = ()
     paired: tuple[Paired, ...] = ()
+    why: Mapping[Place, str] = Field(default_factory=dict)
 
     @property
     def points(self) -> Mapping[Place, Measured]:
@@ -236,6 +238,13 @@ def _reason(pairs: Sequence[Pair], count: Mapping[Agreement, Sequence[Pair]]) ->
         text += f", {len(against)} otherwise: {sentence(against[0])}"
         text += "; …" if len(against) > 1 else ""
     return text
+
+
+def reasons(beside: Beside, verdict: Verdict) -> tuple[str, ...]:
+    """Why the paper's effects do not show, of the places where they do not."""
+    amiss = [pair for pair in verdict.pairs if pair.main and pair.agreement is not Agreement.AGREES]
+    places = dict.fromkeys(place for pair in amiss for place in (pair.left, pair.right))
+    return tuple(beside.why[place] for place in places if place in beside.why)
 
 
 def sentence(pair: Pair) -> str:

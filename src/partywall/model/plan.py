@@ -19,7 +19,7 @@ class Limits(Frozen):
     """Settings that can be switched live, by slot; None leaves what the sandbox was made with."""
 
     cpu_limit: float | None = None
-    cpu_weight: int | None = None
+    cpu_weight: float | None = None
 
 
 class Treatment(Frozen):

@@ -160,6 +160,9 @@ class Aggressor(Workload):
     intensity: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
         (1.0,), min_length=1, description="0..1 of its calibrated maximum"
     )
+    together: tuple[Name, ...] = Field(
+        (), description="other aggressors that press, as hard as they can, whenever this one does"
+    )
 
 
 class Goal(Frozen):

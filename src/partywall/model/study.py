@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from partywall.model.finding import Estimate
 from partywall.model.paper import Beside
 from partywall.model.scenario import Frozen
 
@@ -19,12 +20,19 @@ Length = Literal["short", "long"]
 Tell = Callable[[str, float], None]
 """Told what is being measured, and how many seconds are left."""
 
+Note = Callable[[str], None]
+"""Told what is worth keeping on the screen."""
+
 
 class Asked(Frozen):
-    """How a study is to be carried out. backends, rounds: as the study's own file says if empty or None."""
+    """How a study is to be carried out. backends, rounds: as the study's own file says if empty or None.
+
+    parts: patterns of names; all if empty.
+    """
 
     length: Length = "short"
     backends: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
     rounds: int | None = None
     seed: int = 1
 
@@ -50,6 +58,20 @@ class Section:
 
 
 @dataclass(frozen=True)
+class BoardEntry:
+    """One place of the board, by its levels. absolute: as it is read.
+
+    relative: over the bare host's; q: over what was set. Shares; None where there is nothing to hold them against.
+    """
+
+    places: Mapping[str, str]
+    absolute: str
+    relative: Estimate | None
+    q: Estimate | None
+    emulated: bool
+
+
+@dataclass(frozen=True)
 class StudyReport:
     """What a study found. notes: what must be said with all figures; facts and how: how it was measured.
 
@@ -67,4 +89,5 @@ class StudyReport:
     host: Mapping[str, Any]
     rows: tuple[Mapping[str, Any], ...]
     sections: tuple[Section, ...] = ()
+    board: tuple[BoardEntry, ...] = ()
     figures: Mapping[str, Any] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from partywall.model.plan import Limits, Plan, Treatment, Trial
 from partywall.model.scenario import Aggressor, Sandbox, Scenario, Timing, Victim, Workload
 from partywall.plan.placement import Topology, aggressor_cpus, victim_cpus
 from partywall.plan.timing import ceil_to
+from partywall.plan.weights import reserving
 
 NULL = "null"
 
@@ -138,11 +139,13 @@ def _pressed(
     aggressors: dict[str, Aggressor], timing: Timing, guard_ns: int, catalogue: Catalogue, shared: frozenset[str]
 ) -> Iterator[Treatment]:
     for name, aggressor in aggressors.items():
-        rise_ns, release_ns = _settle(aggressor, aggressor.stressor, catalogue)
+        everyone = {other: aggressors[other] for other in (*aggressor.together, name)}
+        settling = [_settle(one, one.stressor, catalogue) for one in everyone.values()]
+        rise_ns, release_ns = (max(times) for times in zip(*settling, strict=True))
         slot_ns = timing.slot
-        if aggressor.command is not None:
+        if any(one.command is not None for one in everyone.values()):
             slot_ns = max(slot_ns, COMMAND_SLOT_NS)
-        if name in shared:
+        if shared & everyone.keys():
             slot_ns, rise_ns = max(slot_ns, TURNS_SLOT_NS), max(rise_ns, TURNS_GUARD_NS)
         for intensity in aggressor.intensity:
             suffix = "" if len(aggressor.intensity) == 1 and intensity == 1 else f" at {intensity:g}"
@@ -151,7 +154,7 @@ def _pressed(
                 label=f"{name}{suffix}",
                 role="aggressor",
                 aggressor=name,
-                intensities={name: intensity},
+                intensities=dict.fromkeys(aggressor.together, 1.0) | {name: intensity},
                 guard_ns=max(guard_ns, rise_ns),
                 slot_ns=slot_ns,
                 release_ns=release_ns,
@@ -160,11 +163,13 @@ def _pressed(
 
 def _limited(levels: factors.Levels, pressed: list[Treatment], timing: Timing, guard_ns: int) -> Iterator[Treatment]:
     """The victim under live limits: alone, beside the null aggressor (an A/A check of its own), and with each other."""
-    # Factors' paths end in the setting's name; a checked scenario has none but these two as live factors.
-    settings = {path.rpartition(".")[2]: level for path, level in levels.items()}
+    # Factors' paths end in the setting's name, or in braces with several; a checked scenario has no other live factors.
+    named = {path.rpartition(".")[2]: level for path, level in levels.items()}
+    settings = {key.rpartition(".")[2]: level for path, level in levels.items() for key in factors.spelled(path)}
     asked = Sandbox.model_validate(settings)
-    limits = Limits(cpu_limit=asked.cpu_limit, cpu_weight=asked.cpu_weight)
-    text = ",".join(f"{key}={value}" for key, value in settings.items())
+    promised = asked.cpu_reservation
+    limits = Limits(cpu_limit=asked.cpu_limit, cpu_weight=asked.cpu_weight if promised is None else reserving(promised))
+    text = ",".join(f"{key}={value}" for key, value in named.items())
     common = {"victim_limits": limits, "slot_ns": ceil_to(max(timing.slot, LIMIT_SLOT_NS), LIMIT_PERIOD_NS)}
     guard_ns = max(guard_ns, LIMIT_GUARD_NS)
     yield Treatment(id=text, label=text, role="limit", guard_ns=guard_ns, release_ns=LIMIT_GUARD_NS, **common)

@@ -14,6 +14,12 @@ from partywall.model.scenario import Sandbox
 USUAL = 100.0
 # Largest weight a cgroup of version 2 takes; version 1 takes more.
 SCALE = 1000.0
+WEIGHT_MAX = 10_000.0
+
+
+def reserving(share: float) -> float:
+    """The weight that promises a share against one neighbour of the usual weight."""
+    return min(WEIGHT_MAX, USUAL * share / (1 - share)) if share < 1 else WEIGHT_MAX
 
 
 def weights(sandboxes: Mapping[str, Sandbox]) -> dict[str, float | None]:

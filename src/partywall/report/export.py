@@ -40,7 +40,7 @@ def export_all(
 
 def csv_text(findings: Findings) -> str:
     """One row a cell. Estimates become NAME, NAME_low and NAME_high."""
-    rows = [_csv_row(cell, findings) for cell in findings.cells]
+    rows = [row_of(cell, findings) for cell in findings.cells]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
@@ -103,7 +103,7 @@ def _bucket(index: int, count: int) -> dict[str, int]:
     return {"low_ns": low_ns, "high_ns": high_ns, "count": count}
 
 
-def _csv_row(cell: Cell, findings: Findings) -> dict[str, Any]:
+def row_of(cell: Cell, findings: Findings) -> dict[str, Any]:
     verdicts = [v.outcome.value for v in findings.verdicts if (v.trial, v.treatment) == (cell.trial, cell.treatment)]
     cause = cell.causes[0] if cell.causes else None
     return {

@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from partywall.model.paper import Beside, Claim, Likeness, Measured, Pair, Place, Verdict, judge, sentence
+from partywall.model.paper import Beside, Claim, Likeness, Measured, Pair, Place, Verdict, judge, reasons, sentence
 from partywall.report import figures, html, page
 from partywall.report.charts import HEIGHT, WIDTH, AnyChart
 
@@ -69,11 +69,13 @@ def _places(beside: Beside) -> list[Place]:
     claimed = [place for claim in beside.exhibit.claims for place in (claim.than, claim.left)]
     every = dict.fromkeys([*beside.exhibit.values, *claimed, *beside.points])
     series = list(dict.fromkeys(place.series for place in every))
-    return sorted(every, key=lambda place: (series.index(place.series), _sortable(place)))
+    xs = list(dict.fromkeys(place.x for place in every))
 
+    def key(place: Place) -> tuple[int, bool, float]:
+        number = isinstance(place.x, float)
+        return series.index(place.series), not number, float(place.x) if number else xs.index(place.x)
 
-def _sortable(place: Place) -> tuple[int, float, str]:
-    return (0, place.x, "") if isinstance(place.x, float) else (1, 0.0, place.x)
+    return sorted(every, key=key)
 
 
 def _x(place: Place) -> str:
@@ -114,17 +116,25 @@ def show(besides: Sequence[Beside], console: Console) -> None:
 def parts(besides: Sequence[Beside]) -> Iterator[RenderableType]:
     for cite in dict.fromkeys(beside.paper.cite for beside in besides):
         yield Text(f"\nBeside {cite}", style="bold")
-    yield from (_exhibit(beside) for beside in besides)
+    shared = common(besides)
+    yield from (Text(f"differs here: {text}", style="dim") for text in shared)
+    yield from (_exhibit(beside, shared) for beside in besides)
 
 
-def _exhibit(beside: Beside) -> Group:
+def common(besides: Sequence[Beside]) -> list[str]:
+    """What differs in every exhibit alike."""
+    return [text for text in (besides[0].differs if besides else ()) if all(text in b.differs for b in besides)]
+
+
+def _exhibit(beside: Beside, told: Sequence[str] = ()) -> Group:
     verdict = judge(beside)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for heading in ("", str(beside.exhibit.x), f"paper ({beside.exhibit.y})", "here"):
         table.add_column(heading)
     for row in rows(beside):
         table.add_row(*row)
-    notes = [Text(f"differs here: {text}", style="dim") for text in beside.differs]
+    notes = [Text(f"measured: {text}") for text in reasons(beside, verdict)]
+    notes += [Text(f"differs here: {text}", style="dim") for text in beside.differs if text not in told]
     judged = Text.assemble((verdict.likeness, STYLES[verdict.likeness]), f" – {verdict_text(verdict)}")
     about = Text(f"the paper: {beside.exhibit.says}" if beside.exhibit.says else "", style="dim")
     inside = Padding(Group(table, judged, about, *notes), (0, 0, 0, 2))
@@ -239,6 +249,7 @@ def section(besides: Sequence[Beside], specs: dict[str, Any]) -> Markup:
         rows=rows,
         claim=claim_text,
         verdict_text=verdict_text,
+        reasons=reasons,
         pair=lambda pair: (sentence(pair), pair.agreement),
         claims=lambda beside, verdict: [
             (claim_text(claim), _found(claim, verdict.pairs)) for claim in beside.exhibit.claims

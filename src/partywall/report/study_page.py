@@ -14,7 +14,7 @@ from rich.text import Text
 from partywall import __version__
 from partywall.model.paper import judge
 from partywall.model.study import Section, StudyReport
-from partywall.report import charts, html, page, paper
+from partywall.report import board, charts, html, page, paper
 from partywall.report.files import Files
 
 
@@ -54,10 +54,11 @@ def render(report: StudyReport) -> str:
         report=report,
         headline=headline(report),
         exhibits=exhibits,
+        board=board.section(report.board),
         host=tuple(html.flat({k: v for k, v in report.host.items() if k not in html.SHOWN_ELSEWHERE})),
         version=__version__,
-        assets={name: page.asset(name) for name in ("report.css", "report.js")},
-        data=page.embedded(page.pack(specs) | {"trials": {}}),
+        assets={name: page.asset(name) for name in ("report.css", "report.js", "board.js")},
+        data=page.embedded(page.pack(specs) | {"trials": {}, "board": board.data(report.board)}),
         vega=page.vega(),
     )  # fmt: skip
 

@@ -60,6 +60,7 @@ def check_parts(scenario: Scenario, catalogue: Catalogue) -> list[Mistake]:
         *_names(scenario),
         *(m for name, victim in scenario.victims.items() for m in _victim(name, victim, catalogue)),
         *(m for name, aggressor in scenario.aggressors.items() for m in _aggressor(name, aggressor, catalogue)),
+        *_together(scenario),
         *_reservations(scenario),
         *(m for index, goal in enumerate(scenario.goals) for m in _goal(index, goal, scenario)),
     ]
@@ -310,6 +311,20 @@ def _efficiency(at: Path, goal: Goal, bounds: tuple[float, float], scenario: Sce
     if named and all(getattr(sandbox, key) is None for sandbox in sandboxes for key in settings):
         message = "efficiency is what a limited sandbox got of what its setting promised, and nothing here is limited"
         yield Mistake(at, message, f"give the victim's sandbox one of {', '.join(settings)}, or vary it by a factor")
+
+
+def _together(scenario: Scenario) -> Iterator[Mistake]:
+    for name, aggressor in scenario.aggressors.items():
+        for index, other in enumerate(aggressor.together):
+            at: Path = ("aggressors", name, "together", index)
+            if other == name:
+                yield Mistake(at, f"{name!r} presses together with itself", "name others, or leave it out")
+            elif other not in scenario.aggressors:
+                names = tuple(one for one in scenario.aggressors if one != name)
+                remedy = did_you_mean(other, names, f"there are {', '.join(names) or 'no others'}")
+                yield Mistake(at, f"there is no {other!r} among the aggressors", remedy)
+            elif other in aggressor.together[:index]:
+                yield Mistake(at, f"{other!r} is named twice", "name each once")
 
 
 # Names

@@ -16,12 +16,13 @@ from partywall.scenario.documents import first_key
 from partywall.scenario.explain import did_you_mean
 from partywall.store.study import StudyDirectory
 from partywall.study.generation import Generation
+from partywall.study.isolation import Isolation
 from partywall.study.kind import Kind
 from partywall.study.promises import Promises
 
 __all__ = ["KINDS", "Kind", "find", "kind_of", "names", "report"]
 
-KINDS: dict[str, Kind[Any]] = {kind.key: kind for kind in (Generation(), Promises())}
+KINDS: dict[str, Kind[Any]] = {kind.key: kind for kind in (Isolation(), Generation(), Promises())}
 """By the key that study files begin with."""
 
 

@@ -13,7 +13,7 @@ from partywall.load import tomcat
 from partywall.model.finding import Estimate
 from partywall.model.load_study import METRICS, Form, Observed, Study
 from partywall.model.scenario import Scenario
-from partywall.model.study import Asked, Outline, Section, StudyReport, Tell
+from partywall.model.study import Asked, Note, Outline, Section, StudyReport, Tell
 from partywall.report import figures
 from partywall.sandbox import Label, reaper
 from partywall.stats import overhead
@@ -40,6 +40,8 @@ class Generation:
     def outline(self, study: Study, asked: Asked) -> Outline:
         if len(asked.backends) > 1:
             raise UsageError(Problem("its sandboxes have one backend", "give one", key="--backend"))
+        if asked.parts:
+            raise UsageError(Problem(f"{study.name} has no parts", "leave it out", key="--only"))
         form = _form(study, asked)
         lines = (f"{len(study.cells)} cells in {form.rounds} rounds", *(cell.id for cell in study.cells))
         return Outline(lines, cells.estimate_s(study, form))
@@ -50,7 +52,8 @@ class Generation:
         needs = {"partywall": 1, "name": "study", "victims": {"generator": victim}}
         pipeline.check_host(Scenario.model_validate(needs))
 
-    def measure(self, study: Study, directory: StudyDirectory, work_root: Path, tell: Tell) -> None:
+    def measure(self, study: Study, directory: StudyDirectory, work_root: Path, tell: Tell, note: Note) -> None:
+        del note
         asked = directory.asked
         form = _form(study, asked)
         done = {(observed.round, observed.cell.id) for observed in _observations(directory)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from partywall.model.study import Asked, Outline, StudyReport, Tell
+from partywall.model.study import Asked, Note, Outline, StudyReport, Tell
 from partywall.store.study import StudyDirectory
 
 S = TypeVar("S")
@@ -29,7 +29,7 @@ class Kind(Protocol[S]):
         """Raises CapabilityError for what the host lacks, before anything is made."""
         ...
 
-    def measure(self, study: S, directory: StudyDirectory, work_root: Path, tell: Tell) -> None:
+    def measure(self, study: S, directory: StudyDirectory, work_root: Path, tell: Tell, note: Note) -> None:
         """Measures what is not in the directory yet. Nothing of it is left on the host, however it ends."""
         ...
 

@@ -10,7 +10,7 @@ from partywall import units
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.guard import study as slots
 from partywall.model.guard_study import Cell, Extent, Study
-from partywall.model.study import Asked, Outline, StudyReport, Tell
+from partywall.model.study import Asked, Note, Outline, StudyReport, Tell
 from partywall.scenario import papers
 from partywall.stats import guard as stats
 from partywall.store.study import StudyDirectory
@@ -32,6 +32,8 @@ class Promises:
     def outline(self, study: Study, asked: Asked) -> Outline:
         if asked.backends:
             raise UsageError(Problem(f"{study.name} knows no backends", "leave it out", key="--backend"))
+        if asked.parts:
+            raise UsageError(Problem(f"{study.name} has no parts", "leave it out", key="--only"))
         extent = _extent(study, asked)
         lines = (
             f"{', '.join(study.ways)}: {extent.blocks} blocks of {units.format_duration(extent.slot)} slots, "
@@ -47,8 +49,8 @@ class Promises:
         if shutil.which("ip") is None or shutil.which("tc") is None:
             raise CapabilityError("a study of promises needs ip and tc; install iproute2")
 
-    def measure(self, study: Study, directory: StudyDirectory, work_root: Path, tell: Tell) -> None:
-        del work_root
+    def measure(self, study: Study, directory: StudyDirectory, work_root: Path, tell: Tell, note: Note) -> None:
+        del work_root, note
         asked = directory.asked
         done = frozenset(map(slots.slot_of, _cells(directory)))
         slots.carry_out(

@@ -1,0 +1,58 @@
+"""The board of a study: figures by levels, of which a page shows one at a time, from the environment down to the cores.
+
+Without a script the page shows all of it as one table. Deliberately not here: which figures there are
+(`stats.exhibits`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from partywall.model.finding import Estimate
+from partywall.model.study import BoardEntry
+from partywall.report import figures, html
+
+FIGURES = ("absolute", "of the bare host", "q")
+
+
+def data(entries: Sequence[BoardEntry]) -> dict[str, Any]:
+    """What the page's script reads: names of the levels, and each entry's places, texts and share of the bare host."""
+    return {
+        "levels": list(entries[0].places) if entries else [],
+        "figures": FIGURES,
+        "entries": [
+            {
+                "at": list(entry.places.values()),
+                "texts": texts(entry),
+                "share": None if entry.relative is None else round(entry.relative.value, 4),
+            }
+            for entry in entries
+        ],
+    }
+
+
+def texts(entry: BoardEntry) -> list[str]:
+    """Absolute, relative and q as they are read."""
+    mark = " E" if entry.emulated else ""
+    return [
+        entry.absolute + mark,
+        _percent(entry.relative, "no bare host was measured"),
+        _percent(entry.q, "nothing set"),
+    ]
+
+
+def _percent(estimate: Estimate | None, otherwise: str) -> str:
+    return otherwise if estimate is None else figures.percent(estimate)
+
+
+def section(entries: Sequence[BoardEntry]) -> Markup:
+    """A section for a page, id `board`; empty without entries."""
+    if not entries:
+        return Markup()
+    rows = [(*entry.places.values(), *texts(entry)) for entry in entries]
+    columns = (*entries[0].places, *FIGURES)
+    text = html.environment().get_template("board.html.j2").render(rows=rows, columns=columns)
+    return Markup(text)  # noqa: S704 - made by a template that escapes

@@ -1,0 +1,323 @@
+"""Findings of a study's runs as points of a paper's exhibits, each with its interval, and why an effect does not show.
+
+Two points of one trial are compared block by block, as everything is; points of two trials by their own intervals.
+Pure.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import string
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from partywall.model.evidence import Evidence
+from partywall.model.finding import BASELINE, Band, Cell, Estimate, Findings, Warn
+from partywall.model.isolation_study import ALONE, Board, Setting, Shown
+from partywall.model.paper import Exhibit, Measured, Paired, Place
+from partywall.model.plan import Treatment, Trial
+from partywall.stats import series
+
+BACKEND = "sandbox.backend"
+"""The factor by which trials of several backends stand in one run."""
+
+
+@dataclass(frozen=True)
+class PartRun:
+    """One run of a study's part, under a name of its own.
+
+    values: what `$name` stood for. backend: of all its sandboxes, or empty where it varies.
+    """
+
+    name: str
+    part: str
+    values: Mapping[str, Any]
+    backend: str
+    reference: str | None
+    evidence: Evidence
+    findings: Findings
+
+    def trials(self, victim: str) -> list[Trial]:
+        return [trial for trial in self.evidence.plan.trials if trial.victim_name == victim]
+
+    def backend_of(self, trial: Trial) -> str:
+        return str(trial.levels.get(BACKEND, self.backend))
+
+    def cells(self, trial: Trial) -> dict[str, Cell]:
+        """By treatment."""
+        return {cell.treatment: cell for cell in self.findings.cells if cell.trial == trial.id}
+
+    def baseline(self, trial: Trial) -> Estimate | None:
+        """The victim's rate alone."""
+        return next((cell.baseline_rate for cell in self.cells(trial).values() if cell.baseline == BASELINE), None)
+
+    def emulated(self, trial: Trial) -> bool:
+        return any(Warn.EMULATED in cell.warnings for cell in self.cells(trial).values())
+
+    @functools.cached_property
+    def _measured(self) -> dict[str, series.Measured]:
+        trials = self.evidence.plan.trials
+        return {trial.id: series.Measured.of(self.evidence.observations, trial.id) for trial in trials}
+
+    def factor(self, trial: Trial, treated: str, baseline: str) -> Estimate | None:
+        """One treatment's rate over another's of the same blocks; None if too few hold both."""
+        measured = self._measured[trial.id]
+        pairs = (kind.pair(treated, baseline) for kind in (measured.short, measured.long))
+        return next((pair.factor() for pair in pairs if pair.comparable), None)
+
+    def bare(self, trial: Trial) -> Estimate | None:
+        """The rate alone of what stands for the bare host: the reference victim, else the same victim as a process."""
+        if self.reference:
+            return next((self.baseline(one) for one in self.trials(self.reference)), None)
+        levels = {**trial.levels, BACKEND: "process"}
+        return next((self.baseline(one) for one in self.trials(trial.victim_name) if one.levels == levels), None)
+
+    def over_reference(self, trial: Trial, treatment: str) -> Estimate | None:
+        """Its rate over that of the bare host: over its own baseline in the same blocks, and that over the other's.
+
+        The second is between trials, visited in turn; the two errors are taken for independent.
+        """
+        bare, own = self.bare(trial), self.baseline(trial)
+        if bare is None or own is None:
+            return None
+        apart = over(own, bare)
+        if treatment == BASELINE:
+            return apart
+        within = self.factor(trial, treatment, BASELINE)
+        return None if within is None else times(within, apart)
+
+
+def over(left: Estimate, right: Estimate) -> Estimate:
+    """The ratio of two independent figures over 0, errors added on logarithms."""
+    inverse = {"value": 1 / right.value, "low": 1 / right.high, "high": 1 / max(right.low, 1e-12)}
+    return times(left, right.model_copy(update=inverse))
+
+
+def times(left: Estimate, right: Estimate) -> Estimate:
+    """The product of two independent figures over 0, errors added on logarithms, each arm by itself."""
+    value = left.value * right.value
+    below = math.hypot(*(math.log(max(one.low, 1e-12) / one.value) for one in (left, right)))
+    above = math.hypot(*(math.log(one.high / one.value) for one in (left, right)))
+    ends = {"value": value, "low": value * math.exp(-below), "high": value * math.exp(above)}
+    return left.model_copy(update=ends | {"n": min(left.n, right.n), "method": f"{left.method}, times another's"})
+
+
+def named(text: str, values: Mapping[str, Any]) -> str:
+    """The text with `$name` as it is called."""
+    return string.Template(text).safe_substitute({name: str(value) for name, value in values.items()})
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place with what was measured there. It is `rate ** power * by` of its treatment, up to what a trial shares."""
+
+    place: Place
+    estimate: Estimate
+    run: PartRun
+    trial: Trial
+    treatment: str
+    power: int
+    by: float
+
+    @property
+    def measured(self) -> Measured:
+        found = self.estimate
+        emulated = self.run.emulated(self.trial)
+        ends = {"value": found.value, "low": max(0.0, found.low), "high": found.high}
+        return Measured(series=self.place.series, x=self.place.x, emulated=emulated, **ends)
+
+    @property
+    def cell(self) -> Cell | None:
+        return self.run.cells(self.trial).get(self.treatment)
+
+    @property
+    def band(self) -> Band | None:
+        cell = self.cell
+        return next((band for band in self.run.findings.bands if cell and band.of(cell)), None)
+
+
+Show = Callable[[Trial, Estimate], tuple[Estimate, int]]
+"""A rate in its kernel's own figure, and whether that goes with the rate (1) or against it (-1)."""
+
+
+def points(rule: Shown, runs: Sequence[PartRun], first: str, show: Show) -> Iterator[Point]:
+    """What a rule of the study finds. first: the backend that goes by the paper's names; others are told apart."""
+    for run in runs:
+        if run.part != rule.part or not _fits(rule.where, run.values):
+            continue
+        for trial in run.trials(rule.victim):
+            backend = run.backend_of(trial)
+            suffix = "" if backend == first else f" ({backend})"
+            for treatment in trial.treatments:
+                yield from _point(rule, run, trial, treatment, suffix, show)
+
+
+def _fits(where: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    return all(values.get(name) in (wanted if isinstance(wanted, list) else [wanted]) for name, wanted in where.items())
+
+
+def _point(rule: Shown, run: PartRun, trial: Trial, treatment: Treatment, suffix: str, show: Show) -> Iterator[Point]:
+    label = rule.beside.get(name_of(treatment) or "")
+    share = share_of(rule, trial, treatment)
+    if label is None or (rule.x != "beside" and share is None):
+        return
+    found = _value(rule, run, trial, treatment.id, share, show)
+    if found is None:
+        return
+    estimate, power, by = found
+    said = named(label, run.values) if isinstance(label, str) else label
+    x = said if rule.x == "beside" else round(100 * (share or 0.0), 6)
+    place = Place(named(rule.series, {**run.values, "beside": said}) + suffix, x)
+    yield Point(place, estimate, run, trial, treatment.id, power, by)
+
+
+def name_of(treatment: Treatment) -> str | None:
+    """How a study's file calls it; None for the null treatment, which no exhibit shows."""
+    return None if treatment.role == "null" else treatment.aggressor or ALONE
+
+
+def share_of(setting: Setting, trial: Trial, treatment: Treatment) -> float | None:
+    """The share that was set: by the treatment's limit, or by a factor between trials."""
+    if setting.x == "limit":
+        return treatment.victim_limits.cpu_limit if treatment.victim_limits else None
+    level = trial.levels.get(setting.of)
+    return float(level) if isinstance(level, int | float) and treatment.victim_limits is None else None
+
+
+def _value(
+    rule: Shown, run: PartRun, trial: Trial, treatment: str, share: float | None, show: Show
+) -> tuple[Estimate, int, float] | None:
+    if rule.value in ("relative", "efficiency"):
+        found = run.over_reference(trial, treatment)
+        by = 100 / share if rule.value == "efficiency" and share else 100.0
+        return None if found is None else (scaled(found, by), 1, by)
+    if rule.value in ("factor", "times"):
+        found = run.factor(trial, treatment, BASELINE)
+        if found is None:
+            return None
+        return (found, 1, 1.0) if rule.value == "factor" else (inverted(found), -1, 1.0)
+    rate = _rate(run, trial, treatment)
+    if rate is None or rate.value <= 0:
+        return None
+    if rule.value == "seconds":
+        return scaled(inverted(rate), float(rule.task or 0)), -1, float(rule.task or 0)
+    shown, power = show(trial, rate)
+    return shown, power, 1.0
+
+
+def _rate(run: PartRun, trial: Trial, treatment: str) -> Estimate | None:
+    if treatment == BASELINE:
+        return run.baseline(trial)
+    cell = run.cells(trial).get(treatment)
+    return cell.rate if cell else None
+
+
+def scaled(estimate: Estimate, by: float) -> Estimate:
+    return estimate.model_copy(update={name: getattr(estimate, name) * by for name in ("value", "low", "high")})
+
+
+def inverted(estimate: Estimate) -> Estimate:
+    ends = {"value": 1 / estimate.value, "low": 1 / estimate.high, "high": 1 / max(estimate.low, 1e-12)}
+    return estimate.model_copy(update=ends)
+
+
+def paired(exhibit: Exhibit, found: Sequence[Point]) -> Iterator[Paired]:
+    """Those places compared block by block that stand in one trial and that the paper compares."""
+    wanted = {frozenset((claim.left, claim.than)) for claim in exhibit.claims}
+    wanted |= {frozenset(both) for both in itertools.combinations(exhibit.values, 2)}
+    for left, right in itertools.combinations(found, 2):
+        same = left.run is right.run and left.trial.id == right.trial.id
+        if not same or frozenset((left.place, right.place)) not in wanted:
+            continue
+        factor = left.run.factor(left.trial, left.treatment, right.treatment)
+        if factor is None:
+            continue
+        ratio = scaled(factor if left.power > 0 else inverted(factor), left.by / right.by)
+        ends = {"value": ratio.value, "low": ratio.low, "high": ratio.high}
+        yield Paired(left=left.place, right=right.place, **ends)
+
+
+# The board
+
+ENVIRONMENT, BENCHMARK, LOAD, CORES = "environment", "benchmark", "load", "cores"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One place of the board. absolute: the victim's rate. relative: over the bare host's. q: over what is expected."""
+
+    places: Mapping[str, str]
+    trial: Trial
+    absolute: Estimate
+    relative: Estimate | None
+    q: Estimate | None
+    emulated: bool
+
+
+def entries(rules: Sequence[Board], runs: Sequence[PartRun]) -> Iterator[Entry]:
+    """The board of a study, each place once: a host that several runs measured stands there as in the first."""
+    seen = set()
+    for rule, run in itertools.product(rules, runs):
+        for trial in run.trials(rule.victim) if run.part == rule.part else ():
+            for treatment in trial.treatments:
+                entry = _entry(rule, run, trial, treatment)
+                if entry is not None and (at := tuple(entry.places.values())) not in seen:
+                    seen.add(at)
+                    yield entry
+
+
+def _entry(rule: Board, run: PartRun, trial: Trial, treatment: Treatment) -> Entry | None:
+    load, rate = rule.loads.get(name_of(treatment) or ""), _rate(run, trial, treatment.id)
+    share = share_of(rule, trial, treatment)
+    unset = treatment.victim_limits is None
+    if load is None or rate is None or (rule.x == "beside" and not unset) or (rule.x == "level" and share is None):
+        return None
+    said = "no limit" if share is None else f"{100 * share:g} %"
+    values = {**run.values, "share": said, "backend": run.backend_of(trial)}
+    texts = {ENVIRONMENT: rule.environment, BENCHMARK: rule.benchmark, LOAD: load, CORES: rule.cores}
+    relative = run.over_reference(trial, treatment.id)
+    expected = _expected(rule, trial, treatment, share)
+    return Entry(
+        places={level: named(text, values) for level, text in texts.items()},
+        trial=trial,
+        absolute=rate,
+        relative=relative,
+        q=None if relative is None or not expected else scaled(relative, 1 / expected),
+        emulated=run.emulated(trial),
+    )
+
+
+def _expected(rule: Board, trial: Trial, treatment: Treatment, share: float | None) -> float | None:
+    """What the setting leaves the victim: its own share, or on CPUs it shares with a busy neighbour the rest."""
+    if rule.x != "level":
+        return share
+    mine, theirs = set(trial.victim_cpus), set(trial.aggressor_cpus.get(treatment.aggressor or "", ()))
+    return 1.0 if share is None or not mine & theirs else 1 - share
+
+
+# Why an effect does not show
+
+FULL = 0.9
+"""A neighbour that still gets this share of what it gets beside an idle victim is not held up by it."""
+
+
+def reason(point: Point) -> str:
+    """What was measured beside a point that tells why no effect shows there; empty where one does."""
+    cell, band = point.cell, point.band
+    if cell is None or cell.role != "aggressor":
+        return ""
+    factor = cell.isolation
+    text = f"{point.place}: isolation factor {factor.value:.3f} ({factor.low:.3f} to {factor.high:.3f})"
+    if band is not None:
+        where = "outside" if cell.seen else "inside"
+        text += f", {where} the band of a neighbour that presses on nothing ({band.low:.3f} to {band.high:.3f})"
+    if cell.achieved is not None:
+        text += f"; the neighbour got {cell.achieved:.0%} of what it gets alone"
+        if cell.achieved >= FULL and factor.low >= FULL:
+            text += ", so both had what they wanted: the resource is not short here"
+    causes = [cause.text for cause in cell.causes[:1]]
+    text += f"; {causes[0]}" if causes and cell.seen else ""
+    return text + ("; the guest is emulated" if Warn.EMULATED in cell.warnings else "")

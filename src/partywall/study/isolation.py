@@ -1,0 +1,439 @@
+"""Studies of isolation: each part is an ordinary scenario, measured and kept as `partywall run` does it.
+
+A study's directory holds a run directory for each part, so every part can be looked at, resumed and queried by itself.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import json
+import os
+import random
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from partywall import pipeline, units
+from partywall.errors import Problem, TrialError, UsageError
+from partywall.model.finding import Cell, Estimate
+from partywall.model.isolation_study import Form, Part, Study
+from partywall.model.paper import Beside, Exhibit, Paper
+from partywall.model.plan import Trial
+from partywall.model.scenario import Scenario
+from partywall.model.study import Asked, BoardEntry, Note, Outline, Section, StudyReport, Tell
+from partywall.plan import make as make_plan
+from partywall.plan.make import NULL
+from partywall.report import figures
+from partywall.report.export import row_of
+from partywall.run import Progress, governor
+from partywall.scenario import loads, papers
+from partywall.scenario.documents import validated
+from partywall.stats import exhibits
+from partywall.stats.exhibits import BACKEND, PartRun
+from partywall.store import RunDirectory
+from partywall.store.study import StudyDirectory
+
+RUNS = "runs"
+OWN_BACKEND = "$backend"
+ONLY = "only"
+BACKENDS = ("container", "qemu", "process")
+
+
+HOW = (
+    "Each part is a run of its own, in the folder runs. In a run the victim works all the time; its neighbours and its "
+    "limit are switched in blocks of short slots in random order and compared within the same block. What cannot be "
+    "switched, such as the backend, is visited in turn."
+)
+
+
+class Isolation:
+    """Parts in random order; what a part leaves open is a factor of its scenario."""
+
+    key = "partywall_study"
+
+    def read(self, content: bytes, file: str) -> Study:
+        study = validated(Study, content, file)
+        problems = [*_unknown(study), *_unsound(study)]
+        if problems:
+            raise UsageError(*(Problem(p.message, p.remedy, file, None, p.key) for p in problems))
+        return study
+
+    def outline(self, study: Study, asked: Asked) -> Outline:
+        if asked.rounds is not None:
+            remedy = "leave it out; --long measures longer"
+            raise UsageError(Problem(f"{study.name} goes by precision and time, not rounds", remedy, key="--rounds"))
+        jobs = list(_jobs(study, asked))
+        seconds = {job.name: _estimate_s(job) for job in jobs if not _why_not(job)}
+        backends = ", ".join(asked.backends or study.backends)
+        lines = [f"{units.counted(len(seconds), 'part')} in {backends}"]
+        lines += [f"{name}: {units.format_duration(round(s) * 10**9)}" for name, s in seconds.items()]
+        lines += [f"{job.name}: left out: {why}" for job in jobs if (why := _why_not(job))]
+        return Outline(tuple(lines), sum(seconds.values()))
+
+    def check(self, study: Study, asked: Asked, work_root: Path) -> None:
+        del work_root
+        for job in _jobs(study, asked):
+            pipeline.check_host(job.scenario)
+
+    def measure(self, study: Study, directory: StudyDirectory, work_root: Path, tell: Tell, note: Note) -> None:
+        asked = directory.asked
+        jobs = list(_jobs(study, asked))
+        random.Random(asked.seed).shuffle(jobs)  # noqa: S311 - an order, not a secret
+        going = [job for job in jobs if not _ended(directory, job) and not _why_not(job)]
+        facts = pipeline.host_facts() if going else {}
+        seconds = [_estimate_s(job) for job in going]
+        for number, job in enumerate(going):
+            tell(f"{job.name}: planning", sum(seconds[number:]))
+            run = _run(directory, job, facts, asked.seed)
+            pipeline.check_disk(run.plan, work_root)
+            progress = _PartProgress(job.name, tell, note, seconds[number], sum(seconds[number + 1 :]))
+            with governor.held(job.governor):
+                pipeline.measure(run, progress, work_root)
+
+    def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
+        asked = directory.asked
+        runs = list(_measured(study, directory))
+        if not any(run.findings.cells for run in runs):
+            raise TrialError(f"{directory.path}: no part has enough blocks yet for an interval; measure on")
+        first = (asked.backends or study.backends)[0]
+        notes = _notes(study, asked, runs, first)
+        return StudyReport(
+            run=directory.name,
+            name=study.name,
+            description=study.description,
+            length=asked.length,
+            besides=tuple(_besides(study, runs, first)),
+            notes=notes,
+            facts=_facts(study, asked, runs, str(directory.about.get("partywall", ""))),
+            how=HOW,
+            host=directory.about.get("host", {}),
+            rows=tuple(_row(run, cell) for run in runs for cell in run.findings.cells),
+            sections=(_by_backend(runs),),
+            board=tuple(_board(study, runs)),
+            figures={"board": [_plain(entry) for entry in _board(study, runs)]} if study.board else {},
+        )
+
+
+# Parts as scenarios
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a part. backend: of all its sandboxes, or empty where it is a factor."""
+
+    name: str
+    part: str
+    values: Mapping[str, Any]
+    backend: str
+    reference: str | None
+    governor: str | None
+    scenario: Scenario
+    text: str
+
+
+def _jobs(study: Study, asked: Asked) -> Iterator[Job]:
+    """The runs that make up what is asked for. UsageError for what there is not, and for scenarios that are wrong."""
+    backends = asked.backends or study.backends
+    if unknown := [name for name in backends if name not in BACKENDS]:
+        raise UsageError(Problem(f"no backend {unknown[0]!r}", f"there are {', '.join(BACKENDS)}", key="--backend"))
+    found: list[Job] = []
+    problems: list[Problem] = []
+    for name, values, backend in _variants(study, asked, backends):
+        try:
+            found.append(_job(study, asked, name, values, backend))
+        except UsageError as error:
+            where = f"{study.name}, part {_job_name(name, study.parts[name], values, backend)}"
+            problems += [Problem(p.message, p.remedy, where, None, p.key) for p in error.problems]
+    if problems:
+        raise UsageError(*problems)
+    if not found:
+        names = ", ".join(study.parts)
+        raise UsageError(Problem(f"no part is called {' or '.join(asked.parts)}", f"there are {names}", key="--only"))
+    yield from found
+
+
+def _variants(study: Study, asked: Asked, backends: Sequence[str]) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """(part, its values, backend) of what is asked for."""
+    for name, part in study.parts.items():
+        apart = OWN_BACKEND in json.dumps(part.scenario)
+        for values, backend in itertools.product(part.each, backends if apart else ("",)):
+            called = (name, _job_name(name, part, values, backend))
+            wanted = any(fnmatch.fnmatch(one, pattern) for pattern in asked.parts for one in called)
+            if values.get(ONLY, asked.length) == asked.length and (wanted or not asked.parts):
+                yield name, {key: value for key, value in values.items() if key != ONLY}, backend
+
+
+def _job_name(name: str, part: Part, values: Mapping[str, Any], backend: str) -> str:
+    """By the first value of `each`, and the second where the first is not enough to tell them apart."""
+    first = [str(next(iter(one.values()), "")) for one in part.each]
+    count = 1 if len(set(first)) == len(first) else 2
+    told = [str(value).replace(" ", "-") for value in list(values.values())[:count]]
+    return "-".join([name, *told, *([backend] if backend else [])])
+
+
+def _job(study: Study, asked: Asked, name: str, values: Mapping[str, Any], backend: str) -> Job:
+    form, part, job_name = _form(study, asked), study.parts[name], _job_name(name, study.parts[name], values, backend)
+    known = {**_host_values(), **form.values, "backend": backend}
+    known |= {key: _filled(value, known) for key, value in values.items()}
+    content = _filled(part.scenario, known)
+    factors = dict(content.get("factors", {}))
+    if not backend:
+        factors[BACKEND] = list(asked.backends or study.backends)
+    whole = {
+        "partywall": 1,
+        "name": f"{study.name}-{job_name}",
+        "min_blocks": form.min_blocks,
+        "precision": form.precision,
+        "budget": f"{part.budget[asked.length]}ns",
+        **content,
+        "factors": factors,
+    }
+    text = json.dumps(whole, indent=1)
+    scenario = loads(text, f"{study.name}, part {job_name}")
+    return Job(job_name, name, known, backend, part.reference, part.governor, scenario, text)
+
+
+def _why_not(job: Job) -> str:
+    """Why a part cannot be measured on this host, though all others can; empty if it can."""
+    return governor.why_not(job.governor) if job.governor else ""
+
+
+def _host_values() -> dict[str, Any]:
+    """What `$all_cpus` and `$cpu_count` stand for."""
+    cpus = sorted(os.sched_getaffinity(0))
+    return {"all_cpus": ",".join(map(str, cpus)), "cpu_count": len(cpus)}
+
+
+def _filled(value: Any, known: Mapping[str, Any]) -> Any:
+    """A copy in which `$name` is replaced: alone by the value itself, within a text by how it reads."""
+    if isinstance(value, dict):
+        return {_filled(key, known): _filled(item, known) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_filled(item, known) for item in value]
+    if isinstance(value, str) and value.startswith("$") and value[1:] in known:
+        return known[value[1:]]
+    return exhibits.named(value, known) if isinstance(value, str) else value
+
+
+def _form(study: Study, asked: Asked) -> Form:
+    if asked.length not in study.forms:
+        there = ", ".join(f"--{name}" for name in study.forms)
+        raise UsageError(Problem(f"{study.name} has no {asked.length} form", f"there is {there}"))
+    return study.forms[asked.length]
+
+
+def _unknown(study: Study) -> Iterator[Problem]:
+    """Exhibits, parts and references that are not there."""
+    paper = papers.load(study.paper)
+    published = {exhibit.id for exhibit in paper.exhibits}
+    for name, rules in study.exhibits.items():
+        if name not in published:
+            yield Problem(f"the paper has no {name!r}", f"there are {', '.join(published)}", key=f"exhibits.{name}")
+        for number, rule in enumerate(rules):
+            if rule.part not in study.parts:
+                remedy = f"there are {', '.join(study.parts)}"
+                yield Problem(f"there is no part {rule.part!r}", remedy, key=f"exhibits.{name}[{number}].part")
+            if rule.value == "seconds" and rule.task is None:
+                yield Problem("seconds of what?", "add task", key=f"exhibits.{name}[{number}].task")
+    for number, board in enumerate(study.board):
+        if board.part not in study.parts:
+            yield Problem(f"there is no part {board.part!r}", "", key=f"board[{number}].part")
+
+
+def _unsound(study: Study) -> Iterator[Problem]:
+    for name, part in study.parts.items():
+        for length in study.forms:
+            if length not in part.budget:
+                yield Problem(f"there is no budget for the {length} form", "add it", key=f"parts.{name}.budget")
+
+
+# Measuring
+
+
+def _estimate_s(job: Job) -> float:
+    made = make_plan(job.scenario, pipeline.topology({}), pipeline.catalogue())
+    return made.estimate_ns / 1e9
+
+
+def _folder(directory: StudyDirectory, job: Job) -> Path:
+    return directory.path / RUNS / job.name
+
+
+def _ended(directory: StudyDirectory, job: Job) -> bool:
+    return RunDirectory(_folder(directory, job)).ended if (_folder(directory, job) / "plan.json").is_file() else False
+
+
+def _run(directory: StudyDirectory, job: Job, facts: dict[str, Any], seed: int) -> RunDirectory:
+    """A part's run: as it was left, or new."""
+    folder = _folder(directory, job)
+    if (folder / "plan.json").is_file():
+        return RunDirectory.open(folder)
+    # Without its plan nothing was measured yet.
+    shutil.rmtree(folder, ignore_errors=True)
+    return RunDirectory.create(folder, job.text, pipeline.plan(job.scenario, facts, seed), facts)
+
+
+class _PartProgress(Progress):
+    """A run's progress as a part of a study's."""
+
+    def __init__(self, name: str, tell: Tell, note: Note, own_s: float, rest_s: float) -> None:
+        self._name, self._tell, self._note = name, tell, note
+        self._own_s, self._rest_s, self._left_s = own_s, rest_s, own_s
+
+    def _told(self, text: str) -> None:
+        self._tell(f"{self._name}: {text}", self._left_s + self._rest_s)
+
+    def doing(self, text: str) -> None:
+        self._told(text)
+
+    def block(self, trial: str, done: int, text: str) -> None:
+        self._told(", ".join(part for part in (f"{trial}, {units.counted(done, 'block')}", text) if part))
+
+    def spent(self, measured_ns: int, budget_ns: int) -> None:
+        self._left_s = self._own_s * max(0.0, 1 - measured_ns / budget_ns)
+
+    def note(self, text: str) -> None:
+        self._note(f"{self._name}: {text}")
+
+
+# What was found
+
+
+def _measured(study: Study, directory: StudyDirectory) -> Iterator[PartRun]:
+    """Every part that has been begun, in the study's order."""
+    for job in _jobs(study, directory.asked):
+        if (_folder(directory, job) / "events.jsonl").is_file():
+            evidence, findings = pipeline.analyse(RunDirectory.open(_folder(directory, job)))
+            yield PartRun(job.name, job.part, job.values, job.backend, job.reference, evidence, findings)
+
+
+def _besides(study: Study, runs: Sequence[PartRun], first: str) -> Iterator[Beside]:
+    paper = papers.load(study.paper)
+    for exhibit in paper.exhibits:
+        yield _beside(study, paper, exhibit, runs, first)
+
+
+def _beside(study: Study, paper: Paper, exhibit: Exhibit, runs: Sequence[PartRun], first: str) -> Beside:
+    rules = study.exhibits.get(exhibit.id, ())
+    found = [point for rule in rules for point in exhibits.points(rule, runs, first, _shown)]
+    why = {point.place: text for point in found if (text := exhibits.reason(point))}
+    return Beside(
+        paper=paper,
+        exhibit=exhibit,
+        measured=tuple(point.measured for point in found),
+        differs=study.differs,
+        paired=tuple(exhibits.paired(exhibit, found)),
+        why=why,
+    )
+
+
+def _shown(trial: Trial, rate: Estimate) -> tuple[Estimate, int]:
+    scale = figures.scale_of(trial.victim, _kernels())
+    return scale.show_estimate(rate), -1 if scale.inverse else 1
+
+
+def _kernels() -> dict[str, dict[str, Any]]:
+    catalogue = pipeline.catalogue()
+    return {name: info.model_dump() for name in catalogue.names() if (info := catalogue.kernel(name))}
+
+
+def _notes(study: Study, asked: Asked, runs: Sequence[PartRun], first: str) -> tuple[str, ...]:
+    backends = asked.backends or study.backends
+    notes = []
+    if len(backends) > 1:
+        notes.append(f"Verdicts compare the paper with {first}; other backends stand beside it by name.")
+    emulated = {run.backend_of(t) for run in runs for t in run.evidence.plan.trials if run.emulated(t)}
+    if emulated:
+        notes.append(
+            f"Emulated, and marked E: {', '.join(sorted(emulated))}. Absolute figures there are the emulator's."
+        )
+    notes += [f"{job.name} was not measured: {why}" for job in _jobs(study, asked) if (why := _why_not(job))]
+    left = [text for run in runs for text in run.findings.incomplete]
+    if left:
+        notes.append(f"Not all was measured: {'; '.join(left[:3])}{'; …' if len(left) > 3 else ''}")
+    return tuple(notes)
+
+
+def _facts(study: Study, asked: Asked, runs: Sequence[PartRun], version: str) -> tuple[tuple[str, str], ...]:
+    form = _form(study, asked)
+    cells = [cell for run in runs for cell in run.findings.cells]
+    blocks = [cell.isolation.n for cell in cells] or [0]
+    return (
+        ("parts", f"{len(runs)}, with {len(cells)} cells"),
+        ("blocks a cell", f"{min(blocks)} to {max(blocks)}"),
+        ("precision asked for", f"± {figures.bare_percent(form.precision, 2)}"),
+        *((name, str(value)) for name, value in form.values.items()),
+        ("seed", str(asked.seed)),
+        ("Partywall", version),
+    )
+
+
+def _row(run: PartRun, cell: Cell) -> dict[str, Any]:
+    trial = next(trial for trial in run.evidence.plan.trials if trial.id == cell.trial)
+    return {"part": run.part, "backend": run.backend_of(trial), **row_of(cell, run.findings)}
+
+
+def _board(study: Study, runs: Sequence[PartRun]) -> Iterator[BoardEntry]:
+    for entry in exhibits.entries(study.board, runs):
+        absolute = figures.rate(entry.absolute, figures.scale_of(entry.trial.victim, _kernels()))
+        yield BoardEntry(entry.places, absolute, entry.relative, entry.q, entry.emulated)
+
+
+def _plain(entry: BoardEntry) -> dict[str, Any]:
+    shares = {"relative": entry.relative, "q": entry.q}
+    told = {name: None if one is None else one.model_dump() for name, one in shares.items()}
+    return {**entry.places, "absolute": entry.absolute, **told, "emulated": entry.emulated}
+
+
+# Backends in one table
+
+Texts = dict[tuple[str, ...], dict[str, str]]
+"""By (part, victim, beside whom), then by backend."""
+
+
+def _by_backend(runs: Sequence[PartRun]) -> Section:
+    found: Texts = {}
+    for run in runs:
+        for trial in run.evidence.plan.trials:
+            _fill(found, run, trial)
+    backends = list(dict.fromkeys(name for texts in found.values() for name in texts))
+    return Section(
+        id="backends",
+        title="Every cell, by backend",
+        lead="Beside nobody: the victim's rate, and its share of a bare process's where the same run measured one. "
+        "Beside a neighbour: the isolation factor, 1 is unharmed. Under a limit: its share of what it does without. "
+        "E: emulated.",
+        columns=("part", "victim", "beside", *backends),
+        rows=tuple((*key, *(texts.get(name, "not measured") for name in backends)) for key, texts in found.items()),
+        short=len(backends) > 1,
+    )
+
+
+def _fill(found: Texts, run: PartRun, trial: Trial) -> None:
+    backend = run.backend_of(trial)
+    part = run.name.removesuffix(f"-{backend}")
+    levels = [f"{path}={level}" for path, level in trial.levels.items() if path != BACKEND]
+    victim = " ".join([trial.victim_name, *levels])
+    mark = " E" if run.emulated(trial) else ""
+    texts = {"nobody": _alone(run, trial)} | {
+        _beside_whom(cell): figures.ratio(cell.isolation) for cell in run.cells(trial).values()
+    }
+    for beside, text in texts.items():
+        found.setdefault((part, victim, beside), {})[backend] = text + mark
+
+
+def _beside_whom(cell: Cell) -> str:
+    return "a neighbour that presses on nothing" if cell.treatment == NULL else cell.label
+
+
+def _alone(run: PartRun, trial: Trial) -> str:
+    own, bare = run.baseline(trial), run.bare(trial)
+    if own is None:
+        return "not measured"
+    text = figures.rate(own, figures.scale_of(trial.victim, _kernels()))
+    if bare is None or run.backend_of(trial) == "process":
+        return text
+    return f"{text}, {figures.percent(exhibits.over(own, bare))} of a bare process"

@@ -1,0 +1,55 @@
+"""A study's directory as if its parts had been measured: rates from stated effects, with a little noise."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from partywall import pipeline
+from partywall.model.evidence import Evidence, Witness
+from partywall.model.observation import Histogram, Observation
+from partywall.plan import Topology
+from partywall.plan import make as make_plan
+from partywall.scenario import loads
+from partywall.stats import analyse
+from partywall.stats.exhibits import PartRun
+from partywall.study.isolation import _kernels
+
+SLOT_NS = 100_000_000
+TWO = Topology((0, 1), ((0, 1),))
+
+
+def part(scenario, effect, *, part="p", values=None, backend="process", reference=None, blocks=40, emulated=()):
+    """A part measured: effect(trial, treatment) is the rate, in work a second."""
+    text = json.dumps({"partywall": 1, "name": "made-up", "budget": "1h", **scenario})
+    plan = make_plan(loads(text), TWO, pipeline.catalogue())
+    chance = np.random.default_rng(3)
+    found, moment = [], 0
+    for trial in plan.trials:
+        for block in range(blocks):
+            for position, at in enumerate(chance.permutation(len(trial.treatments))):
+                treatment = trial.treatments[at]
+                rate = effect(trial, treatment) * float(np.exp(0.002 * chance.standard_normal()))
+                start, moment = moment + 10_000_000, moment + 10_000_000 + SLOT_NS
+                name = treatment.aggressor
+                achieved = {name: 0.99} if name else {}
+                found.append(
+                    Observation(
+                        trial.id,
+                        block,
+                        position,
+                        treatment.id,
+                        start,
+                        moment,
+                        rate,
+                        rate,
+                        rate,
+                        1.0,
+                        Histogram({}),
+                        achieved=achieved,
+                    )
+                )
+    witness = {trial.id: Witness(emulated=tuple(emulated)) for trial in plan.trials}
+    evidence = Evidence("r", "2026-01-01", plan, {}, _kernels(), tuple(found), witness=witness)
+    return PartRun(f"{part}-x", part, values or {}, backend, reference, evidence, analyse(evidence))

@@ -1,0 +1,162 @@
+"""Findings of a study's parts as points, comparisons, reasons and the board."""
+
+from __future__ import annotations
+
+import pytest
+from made_up import part
+
+from partywall.model.finding import Estimate
+from partywall.model.isolation_study import Board, Shown
+from partywall.model.paper import Axis, Claim, Exhibit, Place
+from partywall.report import figures
+from partywall.stats import exhibits
+from partywall.study.isolation import _kernels
+
+LIMITS = "victims.tested.sandbox.{cpu_limit,cpu_reservation}"
+RING = {"victims": {"v": {"probe": "cache"}}, "aggressors": {"ring": {"stressor": "cache"}}}
+
+
+def shown(trial, rate):
+    scale = figures.scale_of(trial.victim, _kernels())
+    return scale.show_estimate(rate), -1 if scale.inverse else 1
+
+
+def rule(**keys):
+    return Shown.model_validate({"part": "p", "victim": "v", "value": "figure", "series": "s", **keys})
+
+
+def places(rule_, *runs, first="process"):
+    return {point.place: point for point in exhibits.points(rule_, runs, first, shown)}
+
+
+def slower(by):
+    return lambda _trial, treatment: 1e8 * (1 - by if treatment.aggressor else 1)
+
+
+def beside():
+    return {"none": "normal", "ring": "interference"}
+
+
+def test_a_latency_is_shown_per_access_and_compared_block_by_block():
+    found = places(rule(beside=beside()), part(RING, slower(0.2)))
+    normal, pressed = found[Place("s", "normal")], found[Place("s", "interference")]
+    assert normal.estimate.value == pytest.approx(10, rel=0.01)
+    assert pressed.estimate.value == pytest.approx(12.5, rel=0.01)
+    claim = Claim.model_validate({"left": ["s", "interference"], "is": "larger", "than": ["s", "normal"]})
+    exhibit = Exhibit(id="e", title="t", where="1", x=Axis(title="x"), y=Axis(title="y"), claims=(claim,))
+    (pair,) = exhibits.paired(exhibit, [pressed, normal])
+    assert (pair.left, pair.right) == (pressed.place, normal.place)
+    assert pair.low < 1.25 < pair.high
+    assert pair.high - pair.low < 0.02
+
+
+def test_a_task_takes_its_bytes_over_the_rate_and_times_as_long_beside_a_neighbour():
+    disk = {
+        "victims": {"v": {"probe": "disk-direct-read"}},
+        "aggressors": {"ring": {"stressor": "disk-direct-read"}},
+    }
+    run = part(disk, slower(0.5))
+    seconds = places(rule(value="seconds", task=160_000_000, beside=beside()), run)
+    assert seconds[Place("s", "normal")].estimate.value == pytest.approx(1.6, rel=0.01)
+    times = places(rule(value="times", beside={"ring": 16}), run)
+    assert times[Place("s", 16)].estimate.value == pytest.approx(2.0, rel=0.01)
+
+
+def test_several_backends_stand_in_one_exhibit_and_emulated_ones_are_marked():
+    both = RING | {"factors": {"sandbox.backend": ["container", "qemu"]}}
+    run = part(both, slower(0.1), emulated=("victim",))
+    found = places(rule(beside={"ring": "interference"}), run, first="container")
+    assert set(found) == {Place("s", "interference"), Place("s (qemu)", "interference")}
+    assert all(point.measured.emulated for point in found.values())
+
+
+def limited():
+    sandbox = {"backend": "container"}
+    return {
+        "victims": {"host": {"probe": "integer"}, "tested": {"probe": "integer", "sandbox": sandbox}},
+        "aggressors": {"load": {"stressor": "integer", "sandbox": {"backend": "container", "cpus": "same"}}},
+        "factors": {LIMITS: [0.25, 0.5]},
+    }
+
+
+def half_of_what_was_set(trial, treatment):
+    """A sandbox a tenth slower than the host, which gets half of its limit."""
+    limits = treatment.victim_limits
+    own = 1e6 if trial.victim_name == "host" else 0.9e6
+    return own * (0.5 * limits.cpu_limit if limits else 1) * (0.8 if treatment.aggressor else 1)
+
+
+def test_shares_are_of_the_bare_host_and_efficiency_is_over_what_was_set():
+    run = part(limited(), half_of_what_was_set, backend="container", reference="host", values={"benchmark": "integer"})
+    keys = {
+        "victim": "tested",
+        "x": "limit",
+        "series": "$benchmark, $beside",
+        "beside": {"none": "no load", "load": "load"},
+    }
+    relative = places(rule(value="relative", **keys), run, first="container")
+    assert set(relative) == {Place(f"integer, {load}", x) for load in ("no load", "load") for x in (25.0, 50.0)}
+    point = relative[Place("integer, no load", 25.0)]
+    assert point.estimate.low < 100 * 0.9 * 0.125 < point.estimate.high
+    efficiency = places(rule(value="efficiency", **keys), run, first="container")
+    assert efficiency[Place("integer, load", 50.0)].estimate.value == pytest.approx(100 * 0.9 * 0.5 * 0.8, rel=0.02)
+
+
+def test_the_board_has_the_host_and_each_setting_with_what_was_expected_of_it():
+    run = part(limited(), half_of_what_was_set, backend="container", reference="host", values={"benchmark": "integer"})
+    common = {"part": "p", "benchmark": "$benchmark", "cores": "one", "loads": {"none": "none", "load": "integer"}}
+    rules = [
+        Board.model_validate(common | {"victim": "host", "environment": "bare host"}),
+        Board.model_validate(common | {"victim": "tested", "environment": "$backend, $share", "x": "limit"}),
+    ]
+    board = {tuple(entry.places.values()): entry for entry in exhibits.entries(rules, [run, run])}
+    environments = dict.fromkeys(at[0] for at in board)
+    assert list(environments) == ["bare host", "container, no limit", "container, 25 %", "container, 50 %"]
+    assert len(board) == 8
+    host = board["bare host", "integer", "none", "one"]
+    assert (host.relative.value, host.q) == (pytest.approx(1, rel=0.01), None)
+    tested = board["container, 50 %", "integer", "integer", "one"]
+    assert tested.q.value == pytest.approx(0.9 * 0.5 * 0.8, rel=0.02)
+
+
+def test_what_a_busy_neighbours_setting_leaves_is_the_rest_and_an_idle_one_leaves_all():
+    scenario = limited() | {"factors": {"aggressor.sandbox.{cpu_limit,cpu_reservation}": [0.75]}}
+    run = part(scenario, lambda _, t: 1e6 * (0.25 if t.aggressor else 1), backend="container", reference="host")
+    board = Board.model_validate(
+        {
+            "part": "p",
+            "victim": "tested",
+            "environment": "neighbour $share",
+            "benchmark": "b",
+            "cores": "one",
+            "x": "level",
+            "of": "aggressor.sandbox.{cpu_limit,cpu_reservation}",
+            "loads": {"none": "none", "load": "integer"},
+        }
+    )
+    found = {entry.places["load"]: entry for entry in exhibits.entries([board], [run])}
+    assert found["none"].places["environment"] == "neighbour 75 %"
+    assert found["integer"].q.value == pytest.approx(1, rel=0.02)
+    assert found["none"].q.value == pytest.approx(1, rel=0.02)
+
+
+def test_where_no_effect_shows_it_is_said_that_both_had_what_they_wanted():
+    (point,) = places(rule(beside={"ring": "interference"}), part(RING, slower(0.0))).values()
+    text = exhibits.reason(point)
+    assert "inside the band of a neighbour that presses on nothing" in text
+    assert "the resource is not short here" in text
+    (hurt,) = places(rule(beside={"ring": "interference"}), part(RING, slower(0.4))).values()
+    assert "not short" not in exhibits.reason(hurt)
+    assert "outside the band" in exhibits.reason(hurt)
+
+
+def estimate(value, half):
+    return Estimate(value=value, low=value - half, high=value + half, n=9, method="m")
+
+
+def test_errors_of_independent_figures_add_up():
+    product = exhibits.times(estimate(2.0, 0.02), estimate(3.0, 0.03))
+    assert product.value == pytest.approx(6)
+    assert product.high - product.value == pytest.approx(6 * 0.01 * 2**0.5, rel=0.02)
+    ratio = exhibits.over(estimate(2.0, 0.02), estimate(4.0, 0.0))
+    assert (ratio.low, ratio.high) == (pytest.approx(0.495), pytest.approx(0.505))

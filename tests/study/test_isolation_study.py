@@ -1,0 +1,156 @@
+"""Studies of isolation: their files, the scenarios they expand into, and a short one carried out."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from partywall import study as studies
+from partywall.cli.app import app
+from partywall.errors import UsageError
+from partywall.model.study import Asked
+from partywall.run import governor
+from partywall.scenario import papers
+from partywall.store.study import StudyDirectory
+from partywall.study.isolation import Isolation, _jobs
+
+NAMES = ("vits", "hyperv-quality")
+
+
+def read(name):
+    return Isolation().read(studies.find(name).read_bytes(), name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_exhibit_of_the_paper_has_a_rule_and_names_the_papers_series(name):
+    study = read(name)
+    paper = papers.load(study.paper)
+    assert set(study.exhibits) == {exhibit.id for exhibit in paper.exhibits}
+    for exhibit in paper.exhibits:
+        named = {place for claim in exhibit.claims for place in (claim.left, claim.than)} | set(exhibit.values)
+        assert named
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("length", ["short", "long"])
+@pytest.mark.parametrize("backend", ["container", "qemu", "process"])
+def test_every_part_is_a_good_scenario_on_every_backend_that_can_do_it(name, length, backend):
+    study = read(name)
+    asked = Asked(length=length, backends=(backend,))
+    if (name, backend) == ("hyperv-quality", "process"):
+        with pytest.raises(UsageError, match="the process backend cannot do cpu_limit"):
+            list(_jobs(study, asked))
+        return
+    jobs = list(_jobs(study, asked))
+    assert len({job.name for job in jobs}) == len(jobs)
+    for job in jobs:
+        sandboxes = [victim.sandbox.backend for victim in job.scenario.victims.values()]
+        levels = job.scenario.factors.get("sandbox.backend", ())
+        assert backend in {*sandboxes, *levels}
+
+
+def test_several_backends_are_trials_of_one_run_unless_limits_are_switched_live():
+    vits = list(_jobs(read("vits"), Asked(backends=("container", "qemu"), parts=("cache",))))
+    assert [job.scenario.factors["sandbox.backend"] for job in vits] == [("container", "qemu")]
+    hyperv = list(_jobs(read("hyperv-quality"), Asked(backends=("container", "qemu"), parts=("tested-disk*",))))
+    assert [job.name for job in hyperv] == ["tested-disk-one-container", "tested-disk-one-qemu"]
+
+
+def test_parts_are_chosen_by_name_or_pattern_and_a_wrong_one_is_told():
+    names = [job.name for job in _jobs(read("vits"), Asked(parts=("cache", "request-size-*write")))]
+    assert names == ["cache", "request-size-write", "request-size-diowrite", "request-size-rewrite"]
+    with pytest.raises(UsageError, match="--only: no part is called disc — there are cache, memory"):
+        list(_jobs(read("vits"), Asked(parts=("disc",))))
+
+
+def test_mistakes_of_a_study_file_are_told_together():
+    content = studies.find("vits").read_text()
+    wrong = content.replace("  fig 5:", "  fig 55:").replace("part: communication", "part: comm")
+    wrong = wrong.replace("{short: 25s, long: 15min}", "{short: 25s}")
+    with pytest.raises(UsageError) as told:
+        Isolation().read(wrong.encode(), "a.yaml")
+    text = str(told.value)
+    assert "the paper has no 'fig 55'" in text
+    assert "there is no part 'comm'" in text
+    assert "no budget for the long form" in text
+    missing = content.replace("{probe: cache}", "{probe: cash}")
+    with pytest.raises(UsageError, match=r"part cache.*no kernel is called 'cash'"):
+        list(_jobs(Isolation().read(missing.encode(), "a.yaml"), Asked()))
+
+
+def sysfs(root: Path, now: str) -> Path:
+    for cpu in range(2):
+        folder = root / f"cpu{cpu}" / "cpufreq"
+        folder.mkdir(parents=True)
+        (folder / "scaling_available_governors").write_text("performance powersave\n")
+        (folder / "scaling_governor").write_text(now)
+    return root
+
+
+def governors(root: Path) -> set[str]:
+    return {file.read_text() for file in root.glob("cpu*/cpufreq/scaling_governor")}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changing the frequency governor needs root")
+def test_a_governor_is_put_back_also_after_a_kill(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    root = sysfs(tmp_path / "cpu", "performance")
+    with governor.held("powersave", root):
+        assert governors(root) == {"powersave"}
+        assert not governor.put_back()
+        left = json.loads((tmp_path / "state" / "governor.json").read_text())
+    assert governors(root) == {"performance"}
+    for file in root.glob("cpu*/cpufreq/scaling_governor"):
+        file.write_text("powersave")
+    (tmp_path / "state" / "governor.json").write_text(json.dumps(left | {"start_ticks": 1}))
+    assert governor.put_back()
+    assert governors(root) == {"performance"}
+    assert not (tmp_path / "state" / "governor.json").exists()
+
+
+def test_a_host_without_a_governor_says_so(tmp_path):
+    assert "does not govern" in governor.why_not("powersave", tmp_path)
+    assert "only performance" in governor.why_not("ondemand", sysfs(tmp_path / "cpu", "performance"))
+
+
+SMALL = """
+partywall_study: 1
+name: small
+description: one part
+paper: vits
+backends: [process]
+forms: {short: {min_blocks: 8, precision: 50%}}
+parts:
+  cache:
+    budget: {short: 3s}
+    scenario: {victims: {target: {probe: cache, params: {level: L2}}}, aggressors: {ring: {stressor: integer}}}
+exhibits:
+  fig 5:
+    - {part: cache, victim: target, value: figure, series: cache, beside: {none: normal, ring: interference}}
+"""
+
+
+@pytest.mark.host
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the neighbour needs a CPU beside the victim's")
+def test_a_study_is_measured_as_a_run_a_part_and_can_be_reported_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL)
+    options = ["--out", str(tmp_path / "out"), "--work-dir", str(tmp_path)]
+    said = CliRunner().invoke(app, ["study", str(file), *options], catch_exceptions=False)
+    assert said.exit_code == 0, said.output
+    directory = StudyDirectory.open(tmp_path / "out")
+    report = studies.report(directory)
+    points = next(beside for beside in report.besides if beside.exhibit.id == "fig 5").points
+    assert {x for _, x in points} == {"normal", "interference"}
+    assert (tmp_path / "out" / "runs" / "cache" / "plan.json").is_file()
+    assert "board" not in report.figures
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Every cell, by backend" in page
+    again = CliRunner().invoke(app, ["study", "--resume", str(tmp_path / "out")], catch_exceptions=False)
+    assert again.exit_code == 0
+    assert [p.name for p in (tmp_path / "out" / "runs").iterdir()] == ["cache"]

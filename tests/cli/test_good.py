@@ -109,6 +109,8 @@ def test_an_interrupted_run_leaves_nothing_and_is_resumed_with_all_its_slices(fo
     environment, witness = corpus.surroundings(folder, {})
     argv = [*corpus.PARTYWALL, "run", "long.yaml", "--out", "run", "--work-dir", "work"]
     events = folder / "run" / "events.jsonl"
+    # A shell that runs these tests in the background has had SIGINT ignored, and programs inherit that.
+    argv = ["env", "--default-signal=INT", *argv]
     with subprocess.Popen(argv, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         while process.poll() is None and not (events.exists() and b"block_done" in events.read_bytes()):

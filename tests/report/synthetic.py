@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from partywall.model.evidence import Counter, Evidence, SlicePoint
 from partywall.model.finding import Band, CarryOver, Cause, Cell, Curve, Estimate, Findings, Outcome, Verdict, Warn
-from partywall.model.observation import Histogram, Observation
+from partywall.model.observation import Histogram, Observation, bucket_of
 from partywall.model.plan import Limits, Plan, Treatment, Trial
 from partywall.model.scenario import Aggressor, Goal, Sandbox, Scenario, Victim
 from partywall.report.latency import quantiles
@@ -66,11 +66,6 @@ class Shape:
 
 
 DEFAULT = Shape()
-
-
-def bucket_of(value_ns: int) -> int:
-    magnitude = max(value_ns.bit_length() - 7, 0)
-    return (magnitude << 6) + (value_ns >> magnitude)
 
 
 def scenario() -> Scenario:

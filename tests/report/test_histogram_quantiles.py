@@ -1,8 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic import bucket_of
 
-from partywall.model.observation import Histogram, bucket_bounds
+from partywall.model.observation import Histogram, bucket_of
 from partywall.report import latency
 
 
@@ -10,23 +9,12 @@ def histogram(values: list[int]) -> Histogram:
     return Histogram.merged(Histogram({bucket_of(value): 1}) for value in values)
 
 
-@given(st.integers(0, 2**62))
-def test_every_value_lies_in_its_bucket_and_buckets_are_narrow(value):
-    low, high = bucket_bounds(bucket_of(value))
-    assert low <= value <= high
-    assert high - low <= low / 64
-
-
-def test_buckets_follow_each_other_without_gap():
-    assert all(bucket_bounds(i)[1] + 1 == bucket_bounds(i + 1)[0] for i in range(3000))
-
-
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=50), st.floats(0.01, 1))
 def test_a_quantile_is_within_a_bucket_of_the_exact_one(values, share):
     exact = sorted(values)[max(-(-int(share * len(values) * 1e9) // 10**9) - 1, 0)]
-    neighbours = [abs(latency.quantiles(histogram(values), [share])[0] - value) <= value / 64 + 1 for value in values]
+    neighbours = [abs(latency.quantiles(histogram(values), [share])[0] - value) <= value / 256 + 1 for value in values]
     assert any(neighbours)
-    assert latency.quantiles(histogram(values), [share])[0] >= exact * (1 - 1 / 64) - 1
+    assert latency.quantiles(histogram(values), [share])[0] >= exact * (1 - 1 / 256) - 1
 
 
 def test_an_empty_histogram_has_no_quantiles():

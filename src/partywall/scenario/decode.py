@@ -13,6 +13,7 @@ from typing import Any, Final
 from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import AliasEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from partywall.errors import Problem, UsageError
@@ -146,18 +147,21 @@ def _syntax(error: MarkedYAMLError, file: str) -> Problem:
 
 
 class _Composer(Composer):
-    """Ruamel's, with a bound on depth: it recurses."""
+    """Ruamel's, with a bound on depth, for it recurses; and what it only warns of is a mistake."""
 
-    depth = 0
+    nested = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        self.depth += 1
-        if self.depth > DEPTH_MAX:
-            raise MarkedYAMLError(problem="nested too deeply", problem_mark=self.parser.peek_event().start_mark)
+        event = self.parser.peek_event()
+        if self.nested == DEPTH_MAX:
+            raise MarkedYAMLError(problem="nested too deeply", problem_mark=event.start_mark)
+        if not isinstance(event, AliasEvent) and event.anchor in self.anchors:
+            raise MarkedYAMLError(problem="found duplicate anchor", problem_mark=event.start_mark)
+        self.nested += 1
         try:
             return super().compose_node(parent, index)
         finally:
-            self.depth -= 1
+            self.nested -= 1
 
 
 @dataclass

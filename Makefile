@@ -11,6 +11,8 @@ AGENT := src/partywall/_bin/partywall-agent
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Without them: no venv, no linker, no container sandboxes, no disks for guests.
 PACKAGES := python3-venv gcc libc6-dev crun e2fsprogs
+# Without it: no machines elsewhere; all else works, and `partywall doctor` says so.
+SSH_PACKAGES := openssh-client
 # Without it: no virtual machines; all else works, and `partywall doctor` says so.
 VM_PACKAGES := qemu-system-x86 mmdebstrap
 # Without them: no guard and no trace; all else builds and works, and `partywall doctor` says so.
@@ -103,6 +105,9 @@ $(VENV)/.ready: pyproject.toml
 	@missing=$$(for p in $(VM_PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
 	if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing \
 	|| echo "no QEMU or no mmdebstrap ($$missing): backend qemu, or guests that hold programs, will be missing" >&2; fi
+	@missing=$$(for p in $(SSH_PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
+	if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing \
+	|| echo "no ssh ($$missing): backend ssh will be missing" >&2; fi
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $@

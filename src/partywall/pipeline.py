@@ -34,7 +34,7 @@ from partywall.model.trace import Asked, ClockBound, Report, Start, TraceEvidenc
 from partywall.plan import Topology
 from partywall.plan import make as make_plan
 from partywall.run import Decisions, Progress, execute, governor
-from partywall.sandbox import Label, Reaped, Settings, cgroups, qemu, reap, reaper, switch
+from partywall.sandbox import Label, Reaped, Settings, cgroups, qemu, reap, reaper, ssh, switch
 from partywall.sandbox.runtime import Runtime
 from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
@@ -82,9 +82,36 @@ def host_facts() -> dict[str, Any]:
     return facts
 
 
+def machine_facts(scenario: Scenario, work_root: Path = WORK_ROOT) -> dict[str, dict[str, Any]]:
+    """Facts about every other machine of a scenario, as its agent tells them, by the name it is reached by.
+
+    CapabilityError, for all machines at once, if one cannot be reached or lacks a program that shall run there.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    failures: list[str] = []
+    for machine, programs in _elsewhere(scenario).items():
+        try:
+            found[machine] = ssh.survey(machine, str(work_root), sorted(programs))
+        except CapabilityError as error:
+            failures.append(str(error))
+    if failures:
+        raise CapabilityError("\n".join(failures))
+    return found
+
+
+def _elsewhere(scenario: Scenario) -> dict[str, set[str]]:
+    """The other machines of a scenario, with the programs that shall run on each."""
+    found: dict[str, set[str]] = {}
+    for _, _, applied in factors.trials(scenario):
+        for workload in workloads(applied).values():
+            if machine := workload.sandbox.machine:
+                found.setdefault(machine, set()).update((workload.command or ())[:1])
+    return found
+
+
 def topology(facts: dict[str, Any]) -> Topology:
-    """CPUs this process may use, and what they share, from the host's facts."""
-    allowed = tuple(sorted(os.sched_getaffinity(0)))
+    """CPUs that may be used, and what they share, from the facts of this host or of another machine."""
+    allowed = tuple(sorted(facts.get("cpus_allowed") or os.sched_getaffinity(0)))
     cpu = facts.get("cpu", {})
     groups = [place["siblings"] for place in cpu.get("places", [])] + [
         cache["shared_by"] for cache in cpu.get("caches", [])
@@ -96,10 +123,18 @@ def plan(scenario: Scenario, facts: dict[str, Any], seed: int | None = None) -> 
     """What would be done on this host; UsageError or CapabilityError if it cannot be."""
     check_host(scenario)
     scenario, notes = with_accelerators(scenario)
-    made = make_plan(scenario, topology(facts), catalogue(), seed)
+    machines = facts.get("machines", {})
+    elsewhere = {machine: topology(told) for machine, told in machines.items()}
+    notes += tuple(f"CPUs of {machine} are its own: {_in_words(told)}" for machine, told in machines.items())
+    made = make_plan(scenario, topology(facts), catalogue(), seed, elsewhere)
     if problems := list(dict.fromkeys(p for trial in made.trials for p in _beyond_memory(trial, facts))):
         raise UsageError(*problems)
     return made.model_copy(update={"warnings": (*made.warnings, *notes)})
+
+
+def _in_words(facts: dict[str, Any]) -> str:
+    cpus = units.counted(len(facts["cpus_allowed"]), "CPU")
+    return f"{cpus} ({facts['cpu'].get('model') or 'unknown model'}), Linux {facts['kernel'].get('release')}"
 
 
 def with_loads(scenario: Scenario, folder: Path) -> Scenario:
@@ -177,14 +212,13 @@ def fails_to_come_up(accel: str, deadline_s: float = qemu.DEADLINE_S) -> str:
 
 def _held(trial: Trial, facts: dict[str, Any]) -> Iterator[tuple[str, Workload, int]]:
     """(key, workload, bytes its kernel holds) of every workload of a trial."""
-    caches = memory.caches_of(facts)
-    yield (
-        f"victims.{trial.victim_name}",
-        trial.victim,
-        memory.held_bytes(trial.victim.probe, trial.victim, catalogue(), caches),
-    )
-    for name, aggressor in trial.aggressors.items():
-        yield f"aggressors.{name}", aggressor, memory.held_bytes(aggressor.stressor, aggressor, catalogue(), caches)
+    everyone: dict[str, tuple[str | None, Workload]] = {
+        f"victims.{trial.victim_name}": (trial.victim.probe, trial.victim),
+        **{f"aggressors.{name}": (aggressor.stressor, aggressor) for name, aggressor in trial.aggressors.items()},
+    }
+    for key, (kernel, workload) in everyone.items():
+        caches = memory.caches_of(facts.get("machines", {}).get(workload.sandbox.machine, facts))
+        yield key, workload, memory.held_bytes(kernel, workload, catalogue(), caches)
 
 
 def _beyond_memory(trial: Trial, facts: dict[str, Any]) -> Iterator[Problem]:
@@ -226,7 +260,8 @@ def check_host(scenario: Scenario) -> None:
     missing += list(_lacking_for_guests(scenario))
     used = backends(scenario)
     for key, workload in everyone.items():
-        if workload.command and used[key] != {"qemu"} and not shutil.which(workload.command[0]):
+        elsewhere = used[key] == {"qemu"} or bool(workload.sandbox.machine)
+        if workload.command and not elsewhere and not shutil.which(workload.command[0]):
             missing.append(
                 f"{key}.command: {workload.command[0]!r} is not installed or not on the PATH; "
                 "install it, or give its path"
@@ -354,7 +389,7 @@ def measure(run: RunDirectory, progress: Progress, work_root: Path = WORK_ROOT) 
         try:
             with run.exclusive():
                 build_roots(run.plan.scenario, progress.doing)
-                check_memory(run, progress)
+                check_memory(run, progress, work_root)
                 execute(run, label, decisions(run.plan), progress, observations)
         except OSError as error:
             raise PartywallError(
@@ -365,31 +400,40 @@ def measure(run: RunDirectory, progress: Progress, work_root: Path = WORK_ROOT) 
             reaper.clean(label)
 
 
-def check_memory(run: RunDirectory, progress: Progress) -> None:
+def check_memory(run: RunDirectory, progress: Progress, work_root: Path = WORK_ROOT) -> None:
     """Touches as much memory as the largest trial will use, and times it (VITS, section 4.1).
 
     CapabilityError if the host has not as much; a note, kept with the run, if it is not really there.
     """
-    needed = max(memory_needed(trial, run.host) for trial in run.plan.trials)
-    progress.doing(f"checking that {units.format_bytes(needed)} of memory are there")
-    with host_agent() as agent:
+    for machine in ("", *run.host.get("machines", {})):
+        _check_memory_of(machine, run, progress, work_root)
+
+
+def _check_memory_of(machine: str, run: RunDirectory, progress: Progress, work_root: Path) -> None:
+    needed = max(memory_needed(trial, run.host, machine) for trial in run.plan.trials)
+    where = f" on {machine}" if machine else ""
+    progress.doing(f"checking that {units.format_bytes(needed)} of memory are there{where}")
+    with ssh.machine_agent(machine, str(work_root), run.name) if machine else host_agent() as agent:
         try:
             found = agent.call("memory.check", bytes=needed, budget_ns=MEMORY_CHECK_NS, timeout_s=60)
         except AgentError as error:
             remedy = f"then go on with: partywall run --resume {run.path}"
-            raise CapabilityError(f"memory for the run's workloads: {error}; {remedy}") from error
-    run.append("memory_checked", bytes=needed, found=found)
+            raise CapabilityError(f"memory for the run's workloads{where}: {error}; {remedy}") from error
+    run.append("memory_checked", bytes=needed, found=found, **({"machine": machine} if machine else {}))
     if found["doubt"] is not None:
         why = MEMORY_DOUBTS.get(found["doubt"], found["doubt"])
         progress.note(
-            f"the {units.format_bytes(needed)} of memory asked for may not really be there: {why}; memory and cache "
-            "figures may be those of swap or of another guest's pressure. The run goes on"
+            f"the {units.format_bytes(needed)} of memory asked for{where} may not really be there: {why}; memory and "
+            "cache figures may be those of swap or of another guest's pressure. The run goes on"
         )
 
 
-def memory_needed(trial: Trial, facts: dict[str, Any]) -> int:
-    """Bytes that a trial's kernels and agents hold at the least, by their parameters; commands are not known."""
-    held = [held for _, _, held in _held(trial, facts)]
+def memory_needed(trial: Trial, facts: dict[str, Any], machine: str = "") -> int:
+    """Bytes that a trial's kernels and agents on a machine hold at the least, by their parameters.
+
+    What commands hold is not known.
+    """
+    held = [held for _, workload, held in _held(trial, facts) if workload.sandbox.machine == machine]
     return MEMORY_LEAST + sum(held) + len(held) * memory.AGENT_BYTES
 
 
@@ -405,8 +449,13 @@ def check_disk(plan: Plan, work_root: Path) -> None:
 
 
 def _files_of(trial: Trial) -> int:
-    kernels = [(trial.victim.probe, trial.victim), *((a.stressor, a) for a in trial.aggressors.values())]
-    return sum(memory.file_bytes(kernel, workload, catalogue()) for kernel, workload in kernels)
+    kernels: list[tuple[str | None, Workload]] = [
+        (trial.victim.probe, trial.victim),
+        *((a.stressor, a) for a in trial.aggressors.values()),
+    ]
+    return sum(
+        memory.file_bytes(kernel, workload, catalogue()) for kernel, workload in kernels if not workload.sandbox.machine
+    )
 
 
 def decisions(plan: Plan) -> Decisions:

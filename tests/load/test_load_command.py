@@ -188,6 +188,17 @@ def test_a_second_agent_tells_of_the_servers_host_and_partywall_report_opens_the
     assert (out / "report.html").exists()
 
 
+@pytest.mark.parametrize("wrong", ["", "-oProxyCommand=x", "two words"])
+def test_a_server_host_that_ssh_could_not_know_is_refused(url, tmp_path, wrong):
+    said = partywall(url, f"--server-host={wrong}", "--out", tmp_path / "kept")
+    assert (said.returncode, "is no host that ssh could know" in said.stderr) == (2, True)
+
+
+def test_the_server_is_called_so_by_one_option_alone(url, tmp_path):
+    said = partywall(url, "--server-host", "shop", "--watch", "server=agent", "--out", tmp_path / "kept")
+    assert (said.returncode, "two hosts are called 'server'" in said.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("wrong", ["server", "=agent", "server="])
 def test_an_agent_to_watch_needs_a_name_and_a_command(url, tmp_path, wrong):
     said = partywall(url, "--watch", wrong, "--out", tmp_path / "kept")

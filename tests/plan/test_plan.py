@@ -211,3 +211,29 @@ def test_a_limit_with_its_reservation_is_one_live_treatment_that_weighs_as_promi
 @given(st.floats(0.01, 0.99))
 def test_a_live_reservation_weighs_its_share_against_one_usual_neighbour(share):
     assert reserving(share) / (reserving(share) + 100) == pytest.approx(share)
+
+
+def elsewhere(victim, aggressor):
+    victims = {"copy": {"probe": "memory-copy", "sandbox": {"backend": "ssh", **victim}}}
+    aggressors = {"noise": {"stressor": "memory-copy", "sandbox": aggressor}}
+    return scenario(victims=victims, aggressors=aggressors)
+
+
+def test_cpus_of_another_machine_are_chosen_from_its_own():
+    asked = elsewhere({"host": "far"}, {"backend": "ssh", "host": "far"})
+    trial = make(asked, TWO, shipped(), elsewhere={"far": EIGHT}).trials[0]
+    assert (trial.victim_cpus, trial.aggressor_cpus["noise"]) == ((1,), (5,))
+    assert trial.aside_cpus == (0, 2, 3, 4, 5, 6, 7)
+
+
+def test_sandboxes_on_two_machines_share_no_cpu_whatever_its_number():
+    asked = elsewhere({"host": "far", "cpus": "0"}, {"cpus": "0"})
+    trial = make(asked, TWO, shipped(), elsewhere={"far": EIGHT}).trials[0]
+    alone = make(scenario(), TWO, shipped()).trials[0]
+    assert trial.treatment("noise@1").slot_ns == alone.treatment("noise@1").slot_ns
+
+
+@pytest.mark.parametrize("word", ["same", "next"])
+def test_a_place_relative_to_a_victim_on_another_machine_is_refused(word):
+    with pytest.raises(UsageError, match=f"cpus: {word} is relative to the victim, which is on another machine"):
+        make(elsewhere({"host": "far"}, {"cpus": word}), TWO, shipped(), elsewhere={"far": EIGHT})

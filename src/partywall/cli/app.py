@@ -114,7 +114,10 @@ def run(
         raise UsageError("no scenario is named; try: partywall run demo")
     path = find(scenario)
     asked = pipeline.with_loads(changed(load(path), _overrides(budget, precision)), path.parent)
+    pipeline.check_folder(work_dir)
     facts = pipeline.host_facts()
+    if machines := pipeline.machine_facts(asked, work_dir):
+        facts["machines"] = machines
     if pipeline.tries_kvm(asked):
         console.print("seeing whether KVM carries a guest here: some seconds, once", highlight=False)
     plan = pipeline.plan(asked, facts, seed)
@@ -122,7 +125,6 @@ def run(
         show.plan(console, plan)
         return Exit.HOLDS
     pipeline.check_commands(asked, allowed=allow_commands)
-    pipeline.check_folder(work_dir)
     pipeline.check_disk(plan, work_dir)
     directory = RunDirectory.create(out or Path("runs") / pipeline.new_run_name(asked), text(path), plan, facts)
     return _measure_and_report(directory, console, work_dir, allow_commands=allow_commands)

@@ -15,7 +15,7 @@ from rich.text import Text
 from partywall import pipeline, units
 from partywall.errors import AgentError, CapabilityError, Exit
 from partywall.load import tomcat
-from partywall.sandbox import cgroups, qemu
+from partywall.sandbox import cgroups, qemu, ssh
 from partywall.sandbox.container import disk_of
 from partywall.sandbox.label import state_root
 
@@ -96,6 +96,7 @@ def _backends() -> Iterator[Check]:
         "backend container", text, ready, cost="no limits, reservations or weights can be measured", remedy=remedy
     )
     yield from _guests()
+    yield _ssh()
     lacking = tomcat.missing()
     yield Check(
         "Tomcat",
@@ -137,6 +138,14 @@ def _guests() -> Iterator[Check]:
     verdict = qemu.verdict()
     slow = "guests are emulated: their figures are marked so, and compare with nothing else"
     yield Check("KVM", verdict.text, verdict.works, cost=slow, remedy=verdict.remedy)
+
+
+def _ssh() -> Check:
+    try:
+        return Check("backend ssh", ssh.version(), there=True)
+    except CapabilityError as error:
+        found, _, remedy = str(error).partition("; ")
+        return Check("backend ssh", found, there=False, cost="no machines elsewhere can be measured", remedy=remedy)
 
 
 def _qemu() -> str:

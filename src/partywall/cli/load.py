@@ -33,7 +33,7 @@ from partywall.load.lasting import addresses
 from partywall.load.quick import USERS_OPEN, Quick, program
 from partywall.load.schema import json_schema
 from partywall.load.second import SECOND_NS, Second
-from partywall.load.session import Session, Setup
+from partywall.load.session import SERVER, Session, Setup
 from partywall.load.store import LoadDirectory, Readings
 from partywall.load.summary import Summary, summarise
 from partywall.load.thresholds import judge as judge_thresholds
@@ -42,7 +42,19 @@ from partywall.model.finding import Outcome
 from partywall.model.load_plan import LoadPlan
 
 EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INCONCLUSIVE: Exit.INCONCLUSIVE}
-WITH_PLAN = ("target", "threads", "cpus", "seed", "out", "work_dir", "watch", "sandbox", "sandboxes", "cpu_limit")
+WITH_PLAN = (
+    "target",
+    "threads",
+    "cpus",
+    "seed",
+    "out",
+    "work_dir",
+    "watch",
+    "server_host",
+    "sandbox",
+    "sandboxes",
+    "cpu_limit",
+)
 
 
 class _Group(TyperGroup):
@@ -186,12 +198,20 @@ def run(
             "'server=ssh shop partywall-agent serve'; may be repeated."
         ),
     ] = None,
+    server_host: Annotated[
+        str | None,
+        typer.Option(
+            help="The server's host, as ssh knows it (a Host of ~/.ssh/config, user@name): its counters are read too, "
+            "by an agent that is copied there and taken away again. Nothing needs to be installed there."
+        ),
+    ] = None,
     work_dir: WorkDir = pipeline.WORK_ROOT,
 ) -> int:
     """Put a service under load, and say whether the numbers are the service's or the generator's own.
 
     With a plan (docs/load-plan.md) users do what it says, and its thresholds decide the exit code; of the options only
-    --threads, --cpus, --sandbox, --sandboxes, --cpu-limit, --seed, --watch, --out and --work-dir go with it.
+    --threads, --cpus, --sandbox, --sandboxes, --cpu-limit, --seed, --watch, --server-host, --out and --work-dir go with
+    it.
 
     Without --rate each of --users asks, waits for the answer, and asks again (closed model). With --rate requests are
     sent at their times whether or not earlier ones were answered (open model), and latency counts from when a request
@@ -240,7 +260,8 @@ def run(
         threads=threads or job.threads,
         seed=seed,
         work_root=work_dir,
-        watch=dict(_watched(text) for text in watch or ()),
+        watch=_watched_hosts(watch or (), server_host),
+        server_host=server_host,
         backend=_backend(sandbox, cpu_limit),
         sandboxes=sandboxes,
         cpu_limit=None if cpu_limit is None else _share(cpu_limit),
@@ -270,6 +291,20 @@ def _share(text: str) -> float:
     if not 0 < share <= 1:
         raise UsageError(Problem(f"{text} is out of range", "give more than 0 and at most 100%", key="--cpu-limit"))
     return share
+
+
+def _watched_hosts(watch: Sequence[str], server_host: str | None) -> dict[str, tuple[str, ...]]:
+    """Commands by the names of hosts; UsageError if a name stands for two of them."""
+    named = [_watched(text) for text in watch]
+    if server_host is not None and (
+        not server_host or server_host.startswith("-") or server_host.split() != [server_host]
+    ):
+        remedy = "give a Host of ~/.ssh/config, user@name or ssh://user@name:port"
+        raise UsageError(Problem(f"{server_host!r} is no host that ssh could know", remedy, key="--server-host"))
+    names = [name for name, _ in named] + ([SERVER] if server_host else [])
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(Problem(f"two hosts are called {twice!r}", "give each a name of its own", key="--watch"))
+    return dict(named)
 
 
 def _watched(text: str) -> tuple[str, tuple[str, ...]]:

@@ -24,6 +24,7 @@ from partywall.sandbox import Label, Sandbox, Settings, make, reap, reaper
 ID = "load"
 MONITOR = "monitor"
 GENERATOR = "generator's host"
+SERVER = "server"
 CLOCK_ROUNDS = 16
 # Between preparing and beginning: enough for the switch to reach every generator.
 LEAD_NS = 100_000_000
@@ -46,7 +47,8 @@ class Setup:
 
     cpus: those of the generators; sandboxes: how many share the users, each of `backend` and with `cpu_limit`.
     host_cpus: where the monitor and, of guests, the emulator run; the other CPUs by default. watch: commands that start
-    agents on other hosts, such as the server's, by name; their counters are read too.
+    agents on other hosts, such as the server's, by name; their counters are read too. server_host: the server's, as ssh
+    knows it; an agent is copied there and taken away again.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Setup:
     sandboxes: int = 1
     host_cpus: tuple[int, ...] = ()
     watch: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    server_host: str | None = None
 
 
 @dataclass
@@ -136,7 +139,10 @@ class Session:
         self.monitor = Monitor(header["counters"])
         self.monitors = {GENERATOR: self.monitor}
         for name, command in self.setup.watch.items():
-            self._watch(name, command)
+            self._watch_by(name, command)
+        if self.setup.server_host is not None:
+            there = Settings(name=SERVER, backend="ssh", cpus=(), host=self.setup.server_host)
+            self._watch(SERVER, _client(self._start(there, label)))
         self._ask_all(program)
         self._make_room()
 
@@ -148,13 +154,17 @@ class Session:
             os.sched_setaffinity(0, others)
             self._stack.callback(os.sched_setaffinity, 0, allowed)
 
-    def _watch(self, name: str, command: Sequence[str]) -> None:
-        """An agent on another host, whose clock is asked for; its counters are read at our full seconds."""
+    def _watch_by(self, name: str, command: Sequence[str]) -> None:
+        """An agent that a command of the user's starts."""
         client = AgentClient(
             name, start_agent(command), lambda method, params: self._messages.put((name, method, params))
         )
         self._stack.callback(client.close)
         client.greet()
+        self._watch(name, client)
+
+    def _watch(self, name: str, client: AgentClient) -> None:
+        """An agent on another host, whose clock is asked for; its counters are read at our full seconds."""
         trips = []
         for _ in range(CLOCK_ROUNDS):
             left = time.clock_gettime_ns(time.CLOCK_MONOTONIC)

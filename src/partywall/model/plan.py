@@ -41,7 +41,10 @@ class Treatment(Frozen):
 
 
 class Trial(Frozen):
-    """One victim at one combination of the levels that cannot be switched live, with all treatments it is given."""
+    """One victim at one combination of the levels that cannot be switched live, with all treatments it is given.
+
+    aside_cpus: those of the victim's machine that are not the victim's.
+    """
 
     id: str
     victim_name: str
@@ -51,6 +54,7 @@ class Trial(Frozen):
     aggressor_cpus: dict[str, tuple[int, ...]]
     levels: dict[str, Level] = Field(default_factory=dict)
     treatments: tuple[Treatment, ...]
+    aside_cpus: tuple[int, ...] = ()
 
     @property
     def block_ns(self) -> int:

@@ -25,6 +25,7 @@ DurationNs = Annotated[
 Share = Annotated[float, BeforeValidator(units.parse_share), Field(gt=0, le=1)]
 Package = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$", max_length=100)]
 Level = str | float | int | bool
+Destination = Annotated[str, Field(pattern=r"^[^-\s][^\s]*$", max_length=255)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64)]
 
 
@@ -50,10 +51,10 @@ class Disk(Frozen):
 class Sandbox(Frozen):
     """Where a workload runs, and what it is allowed and promised there."""
 
-    backend: Literal["process", "container", "qemu"] = Field(
+    backend: Literal["process", "container", "qemu", "ssh"] = Field(
         "process",
         description="process needs no root; container needs root and crun or runc; qemu is a virtual machine, see "
-        "'partywall vm'",
+        "'partywall vm'; ssh is a process on a machine that exists already",
     )
     # The words stand beside `str` for the schema: editors offer them.
     cpus: Literal["auto", "same", "next"] | str = Field(  # noqa: PYI051
@@ -91,6 +92,15 @@ class Sandbox(Frozen):
         description="qemu: the guest's network interface. bridge: a tap on a bridge of the run's own (needs root); "
         "user: through QEMU itself, the host is 10.0.2.2 (no root). None if not given",
     )
+    host: Destination | None = Field(
+        None,
+        description="ssh: the machine, as ssh knows it: a Host of ~/.ssh/config, user@name or ssh://user@name:port",
+    )
+
+    @property
+    def machine(self) -> str:
+        """Whose CPUs `cpus` numbers: another machine's, by the name it is reached by, or this host's if empty."""
+        return self.host or "" if self.backend == "ssh" else ""
 
 
 class Metric(Frozen):

@@ -5,7 +5,8 @@ Trials come from victims and levels, treatments from aggressors, intensities and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from partywall.agent.catalogue import Catalogue
 from partywall.errors import Problem, UsageError
@@ -47,15 +48,25 @@ GUEST_GUARD_NS = 10_000_000
 SET_UP_PER_GUEST_NS = 1_800_000_000
 
 
-def make(scenario: Scenario, topology: Topology, catalogue: Catalogue, seed: int | None = None) -> Plan:
-    """The plan of a checked scenario on a host. UsageError, all problems at once, if the host's CPUs do not suffice."""
+def make(
+    scenario: Scenario,
+    topology: Topology,
+    catalogue: Catalogue,
+    seed: int | None = None,
+    elsewhere: Mapping[str, Topology] = MappingProxyType({}),
+) -> Plan:
+    """The plan of a checked scenario on a host. UsageError, all problems at once, if the host's CPUs do not suffice.
+
+    elsewhere: the topologies of the other machines that sandboxes run on, by `Sandbox.machine`.
+    """
+    topologies = {**elsewhere, "": topology}
     live, _ = factors.split(scenario)
     cases = factors.trials(scenario)
     problems: list[Problem] = []
     trials: list[Trial] = []
     for number, (victim, levels, applied) in enumerate(cases):
         try:
-            trials.append(_trial(number, victim, levels, applied, live, topology, catalogue))
+            trials.append(_trial(number, victim, levels, applied, live, topologies, catalogue))
         except UsageError as error:
             problems += [p for p in error.problems if p not in problems]
     if problems:
@@ -89,17 +100,19 @@ def _trial(
     levels: factors.Levels,
     scenario: Scenario,
     live: factors.Factors,
-    topology: Topology,
+    topologies: Mapping[str, Topology],
     catalogue: Catalogue,
 ) -> Trial:
     victim = scenario.victims[name]
-    own = victim_cpus(victim.sandbox.cpus, topology, f"victims.{name}.sandbox.cpus")
+    machine = victim.sandbox.machine
+    own = victim_cpus(victim.sandbox.cpus, topologies[machine], f"victims.{name}.sandbox.cpus")
     placed = {
-        other: aggressor_cpus(aggressor.sandbox.cpus, own, topology, f"aggressors.{other}.sandbox.cpus")
+        other: _aggressor_cpus(aggressor.sandbox, own, machine, topologies, f"aggressors.{other}.sandbox.cpus")
         for other, aggressor in scenario.aggressors.items()
     }
     concerned = factors.concerning(scenario, live, name)
-    shared = frozenset(other for other, cpus in placed.items() if set(cpus) & set(own))
+    beside = {other for other, aggressor in scenario.aggressors.items() if aggressor.sandbox.machine == machine}
+    shared = frozenset(other for other in beside if set(placed[other]) & set(own))
     return Trial(
         id=f"{number:03d}-{name}",
         victim_name=name,
@@ -109,7 +122,21 @@ def _trial(
         aggressor_cpus=placed,
         levels=levels,
         treatments=tuple(_treatments(scenario, victim, concerned, catalogue, shared)),
+        aside_cpus=tuple(cpu for cpu in topologies[machine].cpus if cpu not in own),
     )
+
+
+def _aggressor_cpus(
+    sandbox: Sandbox, victim: tuple[int, ...], machine: str, topologies: Mapping[str, Topology], key: str
+) -> tuple[int, ...]:
+    """On another machine than the victim's there is no CPU that is the victim's, or nearest to it."""
+    topology = topologies[sandbox.machine]
+    if sandbox.machine == machine:
+        return aggressor_cpus(sandbox.cpus, victim, topology, key)
+    if sandbox.cpus in ("same", "next"):
+        message = f"cpus: {sandbox.cpus} is relative to the victim, which is on another machine"
+        raise UsageError(Problem(message, "give auto or a list such as 0,2-3", key=key))
+    return victim_cpus(sandbox.cpus, topology, key)
 
 
 def _treatments(

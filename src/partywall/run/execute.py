@@ -300,8 +300,10 @@ def _attempt(tally: Tally, visit: str) -> str:
 
 
 def aside(trial: Trial) -> tuple[int, ...]:
-    """CPUs for controller and monitor: not the victim's, where there are others."""
+    """CPUs for controller and monitor: not the victim's, where there are others and it is on this host."""
     allowed = all_cpus()
+    if trial.victim.sandbox.machine:
+        return tuple(sorted(allowed))
     return tuple(sorted(allowed - set(trial.victim_cpus))) or tuple(sorted(allowed))
 
 

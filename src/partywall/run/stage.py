@@ -101,8 +101,8 @@ def staged(trial: Trial, label: Label, *, slice_ns: int, seed: int, host_cpus: t
 def _fill(stage: Stage, label: Label, slice_ns: int, seed: int, host_cpus: tuple[int, ...]) -> None:
     trial = stage.trial
     workloads: dict[str, Workload] = {**trial.aggressors, VICTIM: trial.victim}
-    monitor = Settings(name=MONITOR, backend="process", cpus=host_cpus)
-    _start(stage, [make(settings, label) for settings in [*settings_of(trial, host_cpus), monitor]])
+    everyone = [*settings_of(trial, host_cpus), monitor_of(trial, host_cpus)]
+    _start(stage, [make(settings, label) for settings in everyone])
     for name in [NULL, *trial.aggressors]:
         work = {"kernel": {"name": NULL}} if name == NULL else work_of(workloads[name], trial.aggressors[name].stressor)
         _begin(stage, name, work, workloads.get(name), "scheduled", slice_ns, seed)
@@ -200,11 +200,22 @@ def settings_of(trial: Trial, host_cpus: tuple[int, ...] = ()) -> list[Settings]
             network="own" if workload.load is None else "host",
             root=sandbox.root if sandbox.backend == "qemu" else None,
             interface=sandbox.network,
+            host=sandbox.host,
         )
         found.append(settings)
     like = next((s for s in found if s.name != VICTIM), found[0])
-    null = Settings(NULL, like.backend, null_cpus(trial), files=False, host_cpus=host_cpus, accel=like.accel)
+    null = Settings(
+        NULL, like.backend, null_cpus(trial), files=False, host_cpus=host_cpus, accel=like.accel, host=like.host
+    )
     return [*found, null]
+
+
+def monitor_of(trial: Trial, host_cpus: tuple[int, ...]) -> Settings:
+    """Where counters are read: on the machine that the victim shares with others."""
+    victim = trial.victim.sandbox
+    if victim.backend == "ssh":
+        return Settings(name=MONITOR, backend="ssh", cpus=trial.aside_cpus, host=victim.host)
+    return Settings(name=MONITOR, backend="process", cpus=host_cpus)
 
 
 def keeps_files(workload: Workload) -> bool:
@@ -219,15 +230,20 @@ def keeps_files(workload: Workload) -> bool:
 def _watch(stage: Stage) -> None:
     """Starts the monitor on the host, the victim's process and its cgroup."""
     victim = stage.sandboxes[VICTIM]
-    targets: dict[str, Any] = {
-        "cpus": sorted({cpu for sandbox in stage.sandboxes.values() for cpu in sandbox.settings.cpus})
-    }
+    targets: dict[str, Any] = {"cpus": _watched_cpus(stage.trial)}
     if victim.pid is not None:
         targets["pids"] = [victim.pid]
         targets["cgroups_of"] = {VICTIM: victim.cgroup_member} if victim.cgroup_member else {}
     header = stage.client(MONITOR).call("monitor.start", id=MONITOR, **targets)
     stage.counters = [_counter(info, victim.pid) for info in header["counters"]]
     stage.missing = header["missing"]
+
+
+def _watched_cpus(trial: Trial) -> list[int]:
+    """Those that sandboxes, and the monitor, use on the victim's machine."""
+    machine = trial.victim.sandbox.machine
+    beside = [trial.aggressor_cpus[name] for name, a in trial.aggressors.items() if a.sandbox.machine == machine]
+    return sorted({*trial.victim_cpus, *trial.aside_cpus, *(cpu for cpus in beside for cpu in cpus)})
 
 
 def _counter(info: dict[str, Any], victim_pid: int | None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class Settings:
     network: own, or the host's, for workloads that must reach what is on it. command: whether it must hold the host's
     programs. files: whether its workload keeps files on a disk. vcpus, host_cpus and accel are of machines alone: how
     many virtual CPUs, where the emulator's own threads run, and what carries them; root: the packages their programs
-    come from; interface: how theirs leads to the host.
+    come from; interface: how theirs leads to the host. host: what ssh knows the machine by.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Settings:
     network: Literal["own", "host"] = "own"
     root: tuple[str, ...] | None = None
     interface: Literal["user", "bridge"] | None = None
+    host: str | None = None
 
 
 class Sandbox(ABC):
@@ -111,6 +112,7 @@ def make(settings: Settings, label: Label) -> Sandbox:
     from partywall.sandbox.container import Container  # noqa: PLC0415 - backends import this module
     from partywall.sandbox.process import Process  # noqa: PLC0415
     from partywall.sandbox.qemu import Qemu  # noqa: PLC0415
+    from partywall.sandbox.ssh import Ssh  # noqa: PLC0415
 
-    backends: dict[str, type[Sandbox]] = {"process": Process, "container": Container, "qemu": Qemu}
+    backends: dict[str, type[Sandbox]] = {"process": Process, "container": Container, "qemu": Qemu, "ssh": Ssh}
     return backends[settings.backend](settings, label)

@@ -33,11 +33,14 @@ THRESHOLDS = ("isolation_factor", "latency_impact_p99", "efficiency")
 LIMITS = ("cpu_limit", "cpu_reservation", "cpu_weight", "memory", "disk")
 # What only a machine of its own has.
 MACHINE = ("vcpus", "host_cpus", "accel", "network")
-SETTINGS = (*LIMITS, *MACHINE)
+# What says where a sandbox is that is not on this host.
+ELSEWHERE = ("host",)
+SETTINGS = (*LIMITS, *MACHINE, *ELSEWHERE)
 ABLE: dict[str, frozenset[str]] = {
     "process": frozenset(),
     "container": frozenset(LIMITS),
-    "qemu": frozenset(SETTINGS),
+    "qemu": frozenset((*LIMITS, *MACHINE)),
+    "ssh": frozenset(("host",)),
 }
 MACHINE_DISK = ("cache", "size")
 
@@ -198,6 +201,9 @@ def _sandbox(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
             able = " or ".join(backend for backend, settings in ABLE.items() if setting in settings)
             yield Mistake((*at, setting), f"the {sandbox.backend} backend cannot do {setting}", f"use backend: {able}")
     yield from _disk_settings((*at, "disk"), sandbox)
+    if sandbox.backend == "ssh" and sandbox.host is None:
+        remedy = "add host: a Host of ~/.ssh/config, user@name or ssh://user@name:port"
+        yield Mistake((*at, "host"), "the ssh backend needs to know which machine", remedy)
     if sandbox.host_cpus is not None:
         yield from _cpu_list((*at, "host_cpus"), sandbox.host_cpus)
     if (

@@ -25,6 +25,9 @@ use crate::session::Sender;
 use crate::trace::Trace;
 use crate::workload::Workload;
 
+/// No two machines' clocks that work differ by more, and a kernel corrects no more either.
+const RATE_PPB_MAX: i64 = 500_000;
+
 /// What the answering thread and the flushing thread share.
 #[derive(Clone, Default)]
 pub(crate) struct Shared(Arc<(Mutex<State>, Condvar)>);
@@ -71,16 +74,27 @@ struct Watched {
     missing: Vec<Missing>,
 }
 
+/// Whose clock this agent tells, and so what a controller may do to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClockOwner {
+    /// The controller's own host: there is nothing to adjust.
+    Host,
+    /// A guest of Partywall's own, whose kernel may be told to run faster or slower.
+    Machine,
+    /// Somebody's machine: what this agent tells may be shifted and corrected, the machine's clock is left as it is.
+    Agent,
+}
+
 /// Answers requests.
 pub(crate) struct Agent {
     shared: Shared,
     sender: Sender,
-    guest: bool,
+    owner: ClockOwner,
 }
 
 impl Agent {
-    pub(crate) fn new(sender: Sender, guest: bool) -> Self {
-        Self { shared: Shared::default(), sender, guest }
+    pub(crate) fn new(sender: Sender, owner: ClockOwner) -> Self {
+        Self { shared: Shared::default(), sender, owner }
     }
 
     pub(crate) fn shared(&self) -> Shared {
@@ -116,17 +130,21 @@ impl Agent {
         }
     }
 
-    /// A guest's clock is nobody's but ours; any other machine's is its owner's.
+    /// The shift is this process's own; the rate is the kernel's where the machine is ours, else this process's too.
     fn adjust_clock(&self, adjust: ClockAdjust) -> Result<Clock, Fault> {
-        if !self.guest {
-            return Err(failed("only the clock of a guest that Partywall made can be adjusted"));
+        if self.owner == ClockOwner::Host {
+            return Err(failed("only the clock of a guest that Partywall made, or of an agent started with --own-clock, can be adjusted"));
         }
         if adjust.shift_ns != 0 && !self.shared.state().workloads.is_empty() {
             return Err(failed("the clock cannot be shifted while workloads run; shift it before they start"));
         }
         clock::shift(adjust.shift_ns);
-        if let Some(ppb) = adjust.frequency_ppb {
-            partywall_sys::timekeeping::set_frequency(ppb).map_err(|error| failed(format!("frequency_ppb {ppb}: {error}")))?;
+        match (adjust.frequency_ppb, self.owner) {
+            (Some(ppb), ClockOwner::Machine) => {
+                partywall_sys::timekeeping::set_frequency(ppb).map_err(|error| failed(format!("frequency_ppb {ppb}: {error}")))?;
+            }
+            (Some(ppb), _) => clock::set_rate(ppb.clamp(-RATE_PPB_MAX, RATE_PPB_MAX)),
+            (None, _) => {}
         }
         Ok(Clock { monotonic_ns: clock::now() })
     }

@@ -5,14 +5,20 @@ mod command;
 mod dispatch;
 mod monitor;
 mod session;
+mod stream;
 mod trace;
 mod workload;
 
-use std::io::Write;
+use std::io::{BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+
+use crate::dispatch::ClockOwner;
+use crate::stream::Patient;
 
 /// The part of Partywall that runs next to the metal or inside a sandbox. People use `partywall`; this is what it starts.
 #[derive(Parser)]
@@ -33,8 +39,14 @@ enum What {
         #[arg(long)]
         die_with_parent: bool,
         /// This machine is a guest of Partywall's own, whose clock may be set.
-        #[arg(long)]
+        #[arg(long, conflicts_with = "own_clock")]
         guest: bool,
+        /// The times that this agent tells may be set by the controller; the machine's own clock is left as it is.
+        #[arg(long)]
+        own_clock: bool,
+        /// End when the controller has said nothing for so many seconds: it may be gone without a word.
+        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+        patience: Option<u64>,
     },
     /// Take hooks off interfaces: what a tracer that was killed left behind. Prints what was removed, one a line.
     Unhook {
@@ -45,6 +57,9 @@ enum What {
     },
     /// Be the first process of a guest: make the machine ready, serve its controller, then power off.
     Init {
+        /// Terminal that is the stream to the controller, where there is no virtio port.
+        #[arg(long)]
+        console: Option<PathBuf>,
         /// The address of its network interface, for example 192.0.2.7/24.
         #[arg(long, requires = "gateway")]
         address: Option<String>,
@@ -92,9 +107,18 @@ fn cpus(text: &str) -> Result<Cpus, String> {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().what {
-        What::Serve { cpus, die_with_parent, guest } => serve(cpus, die_with_parent, guest),
+        What::Serve { cpus, die_with_parent, guest, own_clock, patience } => {
+            let clock = if guest {
+                ClockOwner::Machine
+            } else if own_clock {
+                ClockOwner::Agent
+            } else {
+                ClockOwner::Host
+            };
+            serve(cpus, die_with_parent, clock, patience.map(Duration::from_secs))
+        }
         What::Unhook { prefix, places } => unhook(&prefix, &places),
-        What::Init { address, gateway } => init(address.as_deref().zip(gateway)),
+        What::Init { console, address, gateway } => init(console.as_deref(), address.as_deref().zip(gateway)),
         What::Peer { listen, kernel, params } => peer(listen, &kernel, &params),
         What::Catalogue => print(&dispatch::catalogue()),
         What::Counters => print(&serde_json::json!(partywall_monitor::catalogue())),
@@ -110,12 +134,12 @@ fn main() -> ExitCode {
 }
 
 /// Ends with the machine, or with an error where there is no machine to end.
-fn init(network: Option<(&str, Ipv4Addr)>) -> Result<(), String> {
+fn init(console: Option<&Path>, network: Option<(&str, Ipv4Addr)>) -> Result<(), String> {
     if std::process::id() != 1 {
         return Err("init is for the first process of a guest; people use partywall vm".into());
     }
     let network = network.map(|(address, gateway)| partywall_init::Network::parse(address, gateway)).transpose()?;
-    let outcome = partywall_init::run(network).map_err(|error| error.to_string());
+    let outcome = partywall_init::run(console, network).map_err(|error| error.to_string());
     if let Err(message) = &outcome {
         let _ = writeln!(std::io::stderr(), "partywall-init: {message}");
     }
@@ -123,18 +147,19 @@ fn init(network: Option<(&str, Ipv4Addr)>) -> Result<(), String> {
     outcome
 }
 
-fn serve(cpus: Option<Cpus>, die_with_parent: bool, guest: bool) -> Result<(), String> {
+fn serve(cpus: Option<Cpus>, die_with_parent: bool, clock: ClockOwner, patience: Option<Duration>) -> Result<(), String> {
     if die_with_parent {
         partywall_sys::process::die_with_parent().map_err(|e| format!("--die-with-parent: {e}"))?;
     }
     if let Some(Cpus(cpus)) = cpus {
         partywall_sys::affinity::pin(&cpus).map_err(|e| format!("--cpus {cpus:?}: {e}; are they online and allowed here?"))?;
     }
-    if guest {
+    if clock == ClockOwner::Machine {
         // A workload that fills the machine's one CPU must not keep the controller waiting for the time.
         partywall_sys::priority::go_first().map_err(|e| format!("--guest: {e}; it is for machines that Partywall made"))?;
     }
-    session::serve(std::io::stdin().lock(), std::io::stdout(), guest).map_err(|e| e.to_string())
+    let input = Patient::stdin(patience).map_err(|e| format!("standard input: {e}"))?;
+    session::serve(BufReader::new(input), std::io::stdout(), clock).map_err(|e| e.to_string())
 }
 
 /// Listens from when it has printed where, which is how who started it knows.

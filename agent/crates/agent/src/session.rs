@@ -8,7 +8,7 @@ use partywall_clock as clock;
 use partywall_wire::{decode, Event, Fault, Notification, Response, CODE_REQUEST, MAX_LINE};
 use serde::Serialize;
 
-use crate::dispatch::{Agent, Shared};
+use crate::dispatch::{Agent, ClockOwner, Shared};
 
 /// How often tapes are sent. Rare, because sending takes time from a workload on the same CPU.
 const FLUSH_NS: u64 = 200_000_000;
@@ -31,11 +31,10 @@ impl Sender {
     }
 }
 
-/// Serves one controller until its stream ends. Everything started for it ends with it. guest: whether the machine is one of
-/// Partywall's own guests.
-pub(crate) fn serve(input: impl BufRead, output: impl Write + Send + 'static, guest: bool) -> io::Result<()> {
+/// Serves one controller until its stream ends. Everything started for it ends with it. owner: whose clock it may adjust.
+pub(crate) fn serve(input: impl BufRead, output: impl Write + Send + 'static, owner: ClockOwner) -> io::Result<()> {
     let sender = Sender(Arc::new(Mutex::new(Box::new(output))));
-    let mut agent = Agent::new(sender.clone(), guest);
+    let mut agent = Agent::new(sender.clone(), owner);
     let shared = agent.shared();
     thread::Builder::new().name("flush".into()).spawn({
         let sender = sender.clone();

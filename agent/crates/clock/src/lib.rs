@@ -1,9 +1,11 @@
 #![forbid(unsafe_code)]
 //! The clock that every record shares: `CLOCK_MONOTONIC` in integer nanoseconds, the same for all processes and
-//! containers of a host. In a guest it is shifted once to the host's, before anything is measured. Deliberately not here: wall
-//! time, which is a fact about the host and not about a measurement.
+//! containers of a host. In a guest, and on a machine elsewhere, it is shifted once to the controller's, before anything is
+//! measured, and on the latter its rate is corrected here. Deliberately not here: wall time, which is a fact about the host
+//! and not about a measurement.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{fence, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::thread::{clock_nanosleep_absolute, ClockId};
 use rustix::time::{clock_gettime, Timespec};
@@ -17,18 +19,89 @@ fn nanos(time: Timespec) -> Nanos {
     time.tv_sec as u64 * NANOS_PER_SECOND + time.tv_nsec as u64
 }
 
-/// How far this clock is ahead of the operating system's.
-static SHIFT: AtomicI64 = AtomicI64::new(0);
+/// How this process's clock follows from the operating system's: `ahead` more, and a little more or less as time goes on.
+/// `version` is odd while a change is under way, so that a reader never mixes two of them.
+struct Course {
+    version: AtomicU32,
+    ahead: AtomicI64,
+    /// The operating system's time from which the rate counts.
+    since: AtomicU64,
+    /// Gained a nanosecond, with 32 binary digits after the point.
+    rate: AtomicI64,
+}
+
+static COURSE: Course = Course { version: AtomicU32::new(0), ahead: AtomicI64::new(0), since: AtomicU64::new(0), rate: AtomicI64::new(0) };
+const RATE_DIGITS: u32 = 32;
+static CHANGING: Mutex<()> = Mutex::new(());
+
+impl Course {
+    /// (ahead, since, rate), of one and the same change.
+    fn read(&self) -> (i64, Nanos, i64) {
+        loop {
+            let version = self.version.load(Ordering::Acquire);
+            let (ahead, since) = (self.ahead.load(Ordering::Relaxed), self.since.load(Ordering::Relaxed));
+            let rate = self.rate.load(Ordering::Relaxed);
+            fence(Ordering::Acquire);
+            if version.is_multiple_of(2) && version == self.version.load(Ordering::Relaxed) {
+                return (ahead, since, rate);
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// How far this clock is ahead when the operating system's shows `system`.
+    fn ahead_at(&self, system: Nanos) -> i64 {
+        let (ahead, since, rate) = self.read();
+        let gained = ((i128::from(system) - i128::from(since)) * i128::from(rate)) >> RATE_DIGITS;
+        ahead + gained as i64
+    }
+
+    /// What the operating system's clock shows when this one shows `own`, if nothing is changed until then.
+    fn system_at(&self, own: Nanos) -> Nanos {
+        let (ahead, since, rate) = self.read();
+        let passed = i128::from(own) - i128::from(ahead) - i128::from(since);
+        let one = 1_i128 << RATE_DIGITS;
+        // Rounded up: who is woken early would have to sleep again.
+        let system = i128::from(since) + (passed * one).div_euclid(one + i128::from(rate)) + i128::from(rate != 0);
+        Nanos::try_from(system.max(0)).unwrap_or(Nanos::MAX)
+    }
+
+    /// Goes on from where it is, moved by `by`, at the new rate if one is given.
+    fn change(&self, by: i64, rate: Option<i64>) {
+        let _one_at_a_time = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        let system = system();
+        let ahead = self.ahead_at(system) + by;
+        self.version.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.ahead.store(ahead, Ordering::Relaxed);
+        self.since.store(system, Ordering::Relaxed);
+        if let Some(rate) = rate {
+            self.rate.store(rate, Ordering::Relaxed);
+        }
+        self.version.fetch_add(1, Ordering::Release);
+    }
+}
+
+fn system() -> Nanos {
+    nanos(clock_gettime(rustix::time::ClockId::Monotonic))
+}
 
 /// Moves this clock by `by` nanoseconds. Meant for before anything is measured: whoever holds an earlier time sees a jump.
 pub fn shift(by: i64) {
-    SHIFT.fetch_add(by, Ordering::Relaxed);
+    COURSE.change(by, None);
+}
+
+/// Lets this clock run `ppb` parts in a thousand million faster than the operating system's, from now on and without a jump.
+/// For a machine whose own clock is not ours to set.
+pub fn set_rate(ppb: i64) {
+    COURSE.change(0, Some(((i128::from(ppb) << RATE_DIGITS) / i128::from(NANOS_PER_SECOND)) as i64));
 }
 
 /// Monotonic time now.
 #[must_use]
 pub fn now() -> Nanos {
-    nanos(clock_gettime(rustix::time::ClockId::Monotonic)).saturating_add_signed(SHIFT.load(Ordering::Relaxed))
+    let system = system();
+    system.saturating_add_signed(COURSE.ahead_at(system))
 }
 
 /// CPU time this thread has used, user and system.
@@ -39,7 +112,7 @@ pub fn thread_cpu() -> Nanos {
 
 /// Sleeps until `deadline`; returns at once if it has passed.
 pub fn sleep_until(deadline: Nanos) {
-    let deadline = deadline.saturating_add_signed(SHIFT.load(Ordering::Relaxed).saturating_neg());
+    let deadline = COURSE.system_at(deadline);
     // Neither part can wrap: 2^64 ns are some 1.8e10 s.
     let part = |value: Nanos| i64::try_from(value).unwrap_or(i64::MAX);
     let time = Timespec { tv_sec: part(deadline / NANOS_PER_SECOND), tv_nsec: part(deadline % NANOS_PER_SECOND) };
@@ -50,15 +123,27 @@ pub fn sleep_until(deadline: Nanos) {
 mod tests {
     use super::*;
 
-    /// One test, for the shift is the process's.
+    /// One test, for the course is the process's.
     #[test]
-    fn a_shifted_clock_moves_by_as_much_and_sleeps_to_its_own_time() {
+    fn a_shifted_clock_moves_by_as_much_and_keeps_its_own_rate_and_sleeps_to_its_own_time() {
         let before = now();
         shift(3_600_000_000_000);
         assert!(now() - before >= 3_600_000_000_000);
         let deadline = now() + 2_000_000;
         sleep_until(deadline);
         assert!(now() >= deadline);
+
+        // Twice as fast: what passes here is twice what passes there, and neither jumps.
+        let (there, here) = (system(), now());
+        set_rate(1_000_000_000);
+        sleep_until(now() + 20_000_000);
+        let own = now() - here;
+        let systems = system() - there;
+        assert!(own >= 20_000_000 && systems >= 10_000_000);
+        assert!(own > systems + systems / 2, "{own} against {systems}");
+        set_rate(0);
+        assert_eq!(COURSE.ahead_at(there), COURSE.ahead_at(there + 1_000_000_000), "the rate is the operating system's again");
+
         shift(-3_600_000_000_000);
         assert!(now() >= before && now() - before < 3_600_000_000_000);
     }

@@ -1,4 +1,4 @@
-//! The machine's virtio disks. Their driver has been inserted, so they are there at once or not at all.
+//! The machine's virtio disks, or Xen's. Their driver has been inserted, so they are there at once or not at all.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub(crate) fn without_serial(block: &Path, serial: &str) -> Option<String> {
 fn names(block: &Path) -> Vec<String> {
     let entries = fs::read_dir(block).into_iter().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
-    names.retain(|name| name.starts_with("vd"));
+    names.retain(|name| name.starts_with("vd") || name.starts_with("xvd"));
     names.sort();
     names
 }

@@ -5,6 +5,7 @@
 //! process of its own stands between the agent and the machine, so that orphans are reaped and a guest whose agent died says so
 //! and goes.
 
+mod console;
 mod device;
 mod disks;
 mod modules;
@@ -26,6 +27,9 @@ pub use network::Network;
 pub const WORK: &str = "/work";
 /// The name under which the host offers the stream to the controller.
 pub const PORT: &str = "partywall.agent";
+
+/// A console does not tell that nobody listens any more, so silence has to.
+const PATIENCE_S: &str = "60";
 
 /// Why a guest could not be made ready; its console shows this.
 #[derive(Debug, thiserror::Error)]
@@ -56,19 +60,23 @@ pub enum InitError {
     Other(&'static str, io::Error),
 }
 
-/// Makes the guest ready and runs the agent until its stream ends.
+/// Makes the guest ready and runs the agent until its stream ends. console: the terminal that is the stream to the controller,
+/// where there is no virtio port.
 ///
 /// # Errors
 /// What kept the guest from being made ready.
-pub fn run(network: Option<Network>) -> Result<(), InitError> {
+pub fn run(console: Option<&Path>, network: Option<Network>) -> Result<(), InitError> {
     let block = Path::new("/sys/class/block");
     mounts::basics()?;
     modules::insert_all(Path::new("/lib/modules"))?;
     network::bring_up(network).map_err(|e| InitError::Other("bringing the network up", e))?;
     root::change(block)?;
     mounts::work(block)?;
-    let port = device::open_port(Path::new("/sys/class/virtio-ports"), Path::new("/dev"))?;
-    let agent = start_agent(port).map_err(|e| InitError::Other("starting the agent", e))?;
+    let (port, arguments) = match console {
+        Some(path) => (console::open(path)?, ["serve", "--guest", "--patience", PATIENCE_S].as_slice()),
+        None => (device::open_port(Path::new("/sys/class/virtio-ports"), Path::new("/dev"))?, ["serve", "--guest"].as_slice()),
+    };
+    let agent = start_agent(port, arguments).map_err(|e| InitError::Other("starting the agent", e))?;
     reap_until(agent).map_err(|e| InitError::Other("waiting for the agent", e))
 }
 
@@ -79,10 +87,10 @@ pub fn power_off() {
     let _ = reboot(RebootCommand::Restart);
 }
 
-fn start_agent(port: File) -> io::Result<Pid> {
+fn start_agent(port: File, arguments: &[&str]) -> io::Result<Pid> {
     let answers = port.try_clone()?;
     let mut command = Command::new("/proc/self/exe");
-    command.args(["serve", "--guest"]).current_dir(WORK);
+    command.args(arguments).current_dir(WORK);
     command.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", WORK).env("TMPDIR", WORK);
     let child = command.stdin(Stdio::from(port)).stdout(Stdio::from(answers)).spawn()?;
     Pid::from_raw(i32::try_from(child.id()).unwrap_or_default()).ok_or_else(|| io::ErrorKind::InvalidInput.into())

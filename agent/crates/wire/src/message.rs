@@ -50,7 +50,7 @@ pub struct ClockAdjust {
     /// Added to the time that the agent tells. Only before workloads start.
     #[serde(default)]
     pub shift_ns: i64,
-    /// From now on the guest's clock runs faster by this many parts in a thousand million; as before if not given.
+    /// From now on the clock runs faster by this many parts in a thousand million; as before if not given.
     #[serde(default)]
     pub frequency_ppb: Option<i64>,
 }

@@ -17,10 +17,10 @@ from partywall.errors import AgentError, CapabilityError, TrialError
 from partywall.model.plan import Limits
 from partywall.sandbox import cgroups, vif
 from partywall.sandbox.base import Sandbox, Settings
+from partywall.sandbox.clock import GuestClock
 from partywall.sandbox.label import Label
 from partywall.sandbox.peer import Peer
 from partywall.sandbox.qemu import accelerator, disk, root
-from partywall.sandbox.qemu.clock import GuestClock
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.kernel import GuestKernel
 from partywall.sandbox.qemu.machine import PROGRAM, Machine, Nic

@@ -1,9 +1,11 @@
-"""A guest's clock against the host's: how far apart they are, and how sure that is. Pure but for the asking.
+"""A guest's or another machine's clock against this host's: how far apart they are, and how sure that is.
+
+Pure but for the asking.
 
 A round trip that left at t0 and was back at t1 with the guest's time g in it says that the guest was ahead by something
 between g − t1 and g − t0; several say that it was by something in what all of these have in common (after Cristian,
-"Probabilistic clock synchronization", 1989). The guest's agent is shifted once by the middle, and its kernel's rate is
-corrected as the difference grows.
+"Probabilistic clock synchronization", 1989). The agent there is shifted once by the middle, and its rate is corrected
+as the difference grows: in a guest by its kernel, on somebody's machine by the agent for itself.
 """
 
 from __future__ import annotations

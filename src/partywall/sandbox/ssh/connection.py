@@ -1,0 +1,256 @@
+"""One `ssh` of the user's with an agent at its other end: how it starts, and what is told if it does not.
+
+The agent is the user's own if one of this very version is on the PATH there, else it is sent through the same stream
+that it will listen on, so that one connection is all it takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gzip
+import hashlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Self, cast
+
+from partywall.agent import binary
+from partywall.agent.client import AgentClient
+from partywall.errors import CapabilityError
+from partywall.sandbox.qemu.initramfs import loaded
+from partywall.sandbox.ssh import bootstrap
+from partywall.sandbox.ssh.bootstrap import Answer
+
+VARIABLE = "PARTYWALL_SSH"
+CONNECT_S = 15
+# From the start of ssh to the first word from there: connecting, logging in, and slow login scripts.
+GREETING_S = 40.0
+# A link of 100 KB/s.
+COPY_S = 120.0
+# The other side gives up on us after as long; we say something much more often.
+PATIENCE_S = 30
+NOISE_LINES = 200
+OPTIONS = {
+    # Nobody is there to be asked.
+    "BatchMode": "yes",
+    "ConnectTimeout": str(CONNECT_S),
+    "ServerAliveInterval": "5",
+    "ServerAliveCountMax": "3",
+    "LogLevel": "ERROR",
+    # What the user's configuration may say for people's sessions.
+    "ClearAllForwardings": "yes",
+    "ForwardX11": "no",
+    "ForwardAgent": "no",
+    "RemoteCommand": "none",
+    "PermitLocalCommand": "no",
+    # A master that is there is used; we do not become one that others would lose with us.
+    "ControlMaster": "no",
+}
+# What ssh says → what it means and what helps. {to}: the destination; {detail}: what the pattern's group holds.
+_FAILURES = (
+    (
+        r"Could not resolve hostname (.*)",
+        "its name is not known ({detail}); name a Host of ~/.ssh/config, or an address",
+    ),
+    (
+        r"Permission denied \((.*)\)",
+        "it refused us ({detail}); see that 'ssh {to} true' works without being asked for a password",
+    ),
+    (r"(REMOTE HOST IDENTIFICATION HAS CHANGED)", "its key is another than before; if that is right: ssh-keygen -R"),
+    (r"(Host key verification failed)", "its key is not known here; run 'ssh {to} true' once and confirm it"),
+    (
+        r"(Too many authentication failures)",
+        "it refused us ({detail}); name one key: IdentitiesOnly yes and IdentityFile in ~/.ssh/config",
+    ),
+    (
+        r"(Connection refused|No route to host|Network is unreachable|Connection timed out|Operation timed out)",
+        "it cannot be reached ({detail}); is it up, is sshd running, is the port right?",
+    ),
+    (
+        r"(Bad configuration option.*|terminating, .* bad configuration options)",
+        "your ssh configuration cannot be read ({detail})",
+    ),
+)
+
+
+def program() -> list[str]:
+    """The client: $PARTYWALL_SSH, which may hold options, else ssh; CapabilityError if there is none."""
+    words = shlex.split(os.environ.get(VARIABLE, "ssh"))
+    if not words or not shutil.which(words[0]):
+        name = words[0] if words else "an empty text"
+        where = f"${VARIABLE} names {name}, which was" if VARIABLE in os.environ else "ssh was"
+        raise CapabilityError(f"{where} not found, so backend: ssh cannot run; apt-get install openssh-client")
+    return words
+
+
+def version() -> str:
+    """What the client says of itself; CapabilityError if there is none."""
+    return subprocess.run([*program(), "-V"], capture_output=True, text=True, check=False).stderr.strip()
+
+
+def argv(destination: str, command: str) -> list[str]:
+    """The command line of ssh."""
+    options = [word for name, value in OPTIONS.items() for word in ("-o", f"{name}={value}")]
+    return [*program(), "-T", *options, "--", destination, command]
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """The agent as it is sent. hashes: those of the agent as it is and without what is never loaded; either will do."""
+
+    content: bytes
+    hashes: tuple[str, str]
+
+    @classmethod
+    @functools.cache
+    def packed(cls) -> Self:
+        """Once for all connections: it takes a second."""
+        whole = binary.find().read_bytes()
+        lean = loaded(whole)
+        hashes = (hashlib.sha256(whole).hexdigest(), hashlib.sha256(lean).hexdigest())
+        return cls(gzip.compress(lean, compresslevel=6, mtime=0), hashes)
+
+
+class Connection:
+    """A process of ssh, which runs the bootstrap script on the other machine."""
+
+    def __init__(self, destination: str, base: str, run: str, agent: Sequence[str], env: dict[str, str]) -> None:
+        self.destination = destination
+        self._base = base
+        self._parcel = Parcel.packed()
+        command = bootstrap.command(
+            base, self._parcel.hashes, len(self._parcel.content), platform.machine(), run, agent
+        )
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            argv(destination, command), stdin=pipe, stdout=pipe, stderr=pipe, env=os.environ | env, process_group=0
+        )
+
+    def ready(self) -> str:
+        """Waits until the agent is there and about to listen; its folder. CapabilityError, in one sentence, if not."""
+        try:
+            return self._folder()
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """Ends it, before an agent has taken over the streams."""
+        self.process.kill()
+        self.process.communicate()
+
+    def _folder(self) -> str:
+        answer = self._answer(GREETING_S)
+        if answer.word == "want":
+            answer = self._send()
+        if answer.word != "ready":
+            raise CapabilityError(self._named(bootstrap.refusal(answer.rest, self._base)))
+        return answer.rest
+
+    def _send(self) -> Answer:
+        stream = cast("IO[bytes]", self.process.stdin)
+        # If the other side gives up half-way it says why before it closes.
+        with _ended_after(self.process, COPY_S), contextlib.suppress(BrokenPipeError):
+            stream.write(self._parcel.content)
+            stream.flush()
+        return self._answer(COPY_S)
+
+    def _answer(self, timeout_s: float) -> Answer:
+        stream = cast("IO[bytes]", self.process.stdout)
+        noise = b""
+        with _ended_after(self.process, timeout_s):
+            for _ in range(NOISE_LINES):
+                line = stream.readline(4096)
+                if not line:
+                    raise CapabilityError(self._named(self._why_silent(noise, timeout_s)))
+                if found := bootstrap.answer(line):
+                    return found
+                noise = line
+        too_much = f"its login shell printed more than {NOISE_LINES} lines; make it quiet when nobody is there"
+        raise CapabilityError(self._named(too_much))
+
+    def _why_silent(self, noise: bytes, timeout_s: float) -> str:
+        errors = cast("IO[bytes]", self.process.stderr).read().decode(errors="replace").strip()
+        status = self.process.wait()
+        if status == -9 and not errors:
+            return (
+                f"it did not answer within {timeout_s:g} s; is it overloaded, or its login shell waiting for somebody?"
+            )
+        return explained(errors or noise.decode(errors="replace").strip(), self.destination)
+
+    def _named(self, why: str) -> str:
+        return f"{self.destination}, by ssh: {why}"
+
+
+def explained(said: str, destination: str) -> str:
+    """What ssh or the other machine said on failing, as a sentence with a remedy where one is known. Pure."""
+    for pattern, meaning in _FAILURES:
+        if match := re.search(pattern, said):
+            return meaning.format(to=destination, detail=match[1])
+    last = said.splitlines()[-1] if said else "nothing"
+    return f"no shell was reached there; what came back was: {last}"
+
+
+@contextlib.contextmanager
+def _ended_after(process: subprocess.Popen[bytes], timeout_s: float) -> Iterator[None]:
+    """Kills the process when the time is up, upon which its streams end and whoever waits on them goes on."""
+    timer = threading.Timer(timeout_s, process.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def survey(destination: str, base: str, programs: Sequence[str]) -> dict[str, Any]:
+    """Facts about a machine, as an agent there tells them, with the CPUs that may be used.
+
+    CapabilityError if it cannot be reached, cannot run the agent, or lacks one of `programs`.
+    """
+    with machine_agent(destination, base, "survey") as agent:
+        facts = dict(agent.call("facts"))
+        facts["cpus_allowed"] = agent.hello["cpus"]
+    if lacking := _lacking(destination, programs):
+        raise CapabilityError(
+            f"{destination}, by ssh: {', '.join(lacking)} is not installed or not on the PATH there; "
+            "install it, or give its path"
+        )
+    return facts
+
+
+def _lacking(destination: str, programs: Sequence[str]) -> list[str]:
+    if not programs:
+        return []
+    tests = "; ".join(f"command -v {shlex.quote(program)} >/dev/null && echo there" for program in programs)
+    asked = [f"{test} || echo lacking" for test in tests.split("; ")]
+    done = subprocess.run(
+        argv(destination, shlex.join(["sh", "-c", "; ".join(asked)])),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=GREETING_S,
+        check=False,
+    )
+    said = [line for line in done.stdout.splitlines() if line in ("there", "lacking")]
+    return [program for program, word in zip(programs, said, strict=False) if word == "lacking"]
+
+
+@contextlib.contextmanager
+def machine_agent(destination: str, base: str, run: str) -> Iterator[AgentClient]:
+    """An agent on another machine, for facts and checks."""
+    connection = Connection(destination, base, run, ["serve", "--die-with-parent", "--patience", str(PATIENCE_S)], {})
+    connection.ready()
+    client = AgentClient(destination, connection.process, lambda _method, _params: None)
+    try:
+        client.greet()
+        yield client
+    finally:
+        client.close()

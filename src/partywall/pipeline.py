@@ -227,7 +227,7 @@ def _beyond_memory(trial: Trial, facts: dict[str, Any]) -> Iterator[Problem]:
         limit = workload.sandbox.memory
         beside = memory.AGENT_BYTES
         if workload.sandbox.backend == "qemu":
-            limit, beside = limit or qemu.MEMORY, beside + qemu.KERNEL_BYTES
+            limit, beside = _least_memory(trial, key) or limit or qemu.MEMORY, beside + qemu.KERNEL_BYTES
         if limit is not None and held + beside > limit:
             needed = units.format_bytes(held + beside)
             yield Problem(
@@ -235,6 +235,12 @@ def _beyond_memory(trial: Trial, facts: dict[str, Any]) -> Iterator[Problem]:
                 f"give at least {needed}, or a smaller size in {key}.params",
                 key=f"{key}.sandbox.memory",
             )
+
+
+def _least_memory(trial: Trial, key: str) -> int | None:
+    """The lowest level to which a victim's memory is switched; None if it is not."""
+    limits = (treatment.victim_limits for treatment in trial.treatments if key.startswith("victims."))
+    return min((limit.memory for limit in limits if limit is not None and limit.memory is not None), default=None)
 
 
 def workloads(scenario: Scenario) -> dict[str, Workload]:

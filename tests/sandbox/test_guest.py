@@ -115,6 +115,18 @@ def test_a_limit_holds_the_vcpu_thread_and_is_lifted_again(guest):
     guest.client.call("workload.stop", id="w")
 
 
+def test_memory_is_taken_from_a_guest_while_it_runs_and_given_back(guest):
+    def seen():
+        command = ["facts"]
+        return guest.client.call(*command)["memory"]["total_bytes"]
+
+    whole = seen()
+    guest.limit(Limits(memory=256 << 20))
+    assert whole - seen() > 200 << 20
+    guest.limit(Limits())
+    assert seen() == whole
+
+
 def runtime_ns(pid, thread):
     return int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[0])
 

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partywall import pipeline
 from partywall.agent.catalogue import shipped
-from partywall.errors import CapabilityError
+from partywall.errors import CapabilityError, TrialError
 from partywall.model.scenario import Disk, Scenario
 from partywall.plan import Topology, make
 from partywall.sandbox import Settings
-from partywall.sandbox.qemu import accelerator, clock, kernel, machine
+from partywall.sandbox.qemu import accelerator, balloon, clock, kernel, machine
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.machine import Machine, Nic, drive
 from partywall.sandbox.qemu.modules import collect, depends, ordered
@@ -308,6 +309,67 @@ def test_virtual_users_in_a_guest_need_a_network_that_leads_to_the_host():
     users = {"load": "http://10.0.2.2:8080/"}
     assert mistakes({"backend": "qemu"}, **users)[0][0] == "victims.v.sandbox.network"
     assert mistakes({"backend": "qemu", "network": "user"}, **users) == []
+
+
+MIB = 1 << 20
+
+
+def planned(**victim):
+    content = {
+        "partywall": 1,
+        "name": "x",
+        "victims": {"v": {"probe": "integer"} | victim},
+        "factors": {"victim.sandbox.memory": ["256MiB", "1GiB"]},
+    }
+    return make(Scenario.model_validate(content), Topology((0, 1), ((0, 1),)), shipped()).trials
+
+
+def test_a_guests_memory_is_switched_by_slot_and_it_is_made_with_the_most_of_it():
+    (trial,) = planned(sandbox={"backend": "qemu"})
+    assert trial.victim.sandbox.memory == 1024 * MIB
+    limits = [t.victim_limits for t in trial.treatments if t.role == "limit"]
+    assert [limit.memory for limit in limits] == [256 * MIB, 1024 * MIB]
+    assert all(t.guard_ns >= 3_000_000_000 for t in trial.treatments if t.victim_limits)
+    (more,) = planned(sandbox={"backend": "qemu", "memory": "2GiB"})
+    assert more.victim.sandbox.memory == 2048 * MIB
+
+
+def test_a_containers_memory_makes_trials_of_its_own():
+    assert [t.victim.sandbox.memory for t in planned(sandbox={"backend": "container"})] == [256 * MIB, 1024 * MIB]
+
+
+def test_a_level_of_memory_below_what_a_kernel_holds_is_refused_before_the_run():
+    params = {"block_bytes": "512MiB"}
+    (trial,) = planned(probe="memory-copy", params=params, sandbox={"backend": "qemu"})
+    found = list(pipeline._beyond_memory(trial, {}))
+    assert [problem.key for problem in found] == ["victims.v.sandbox.memory"]
+
+
+class Balloon:
+    """A monitor whose guest gives memory up in steps, down to what it cannot do without."""
+
+    def __init__(self, least, actual=1024 * MIB):
+        self.least, self.actual, self.wanted = least, actual, actual
+
+    def execute(self, command, **arguments):
+        if command == "balloon":
+            self.wanted = arguments["value"]
+            return None
+        step = 64 * MIB
+        towards = max(self.wanted, self.least)
+        self.actual = max(towards, self.actual - step) if self.actual > towards else min(towards, self.actual + step)
+        return {"actual": self.actual}
+
+
+def test_a_balloon_is_waited_for_and_one_that_is_stuck_is_told(monkeypatch):
+    monkeypatch.setattr(balloon, "STUCK_S", 0.05)
+    monitor = Balloon(least=200 * MIB)
+    balloon.resize(monitor, 256 * MIB, "guest")
+    assert monitor.actual == 256 * MIB
+    balloon.resize(monitor, 1024 * MIB, "guest")
+    assert monitor.actual == 1024 * MIB
+    with pytest.raises(TrialError, match=r"to have 100 MiB of memory and stays at 200 MiB"):
+        balloon.resize(monitor, 100 * MIB, "guest")
 
 
 def test_guests_get_slots_that_are_smooth_over_their_ticks():

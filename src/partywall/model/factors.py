@@ -17,7 +17,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
-from partywall.model.scenario import Level, Scenario
+from partywall.model.scenario import Level, Sandbox, Scenario, Victim
 
 At = tuple[str, ...]
 Factors = Mapping[str, tuple[Level, ...]]
@@ -28,6 +28,8 @@ LIVE = ("cpu_limit", "cpu_weight")
 WITH_LIMIT = "cpu_reservation"
 """Live too where it is varied together with a limit: the promise is then the limit's."""
 LIVE_BACKENDS = ("container", "qemu")
+# A guest's memory is taken and given back by its balloon; a container's ceiling below what it holds would kill it.
+LIVE_MEMORY_BACKENDS = ("qemu",)
 
 
 class FactorError(ValueError):
@@ -104,8 +106,8 @@ def combinations(factors: Factors) -> Iterator[Levels]:
 def split(scenario: Scenario) -> tuple[dict[str, tuple[Level, ...]], dict[str, tuple[Level, ...]]]:
     """(live, static): the factors switched by slot, and those that make trials of their own.
 
-    A victim's CPU ceiling and weight can be switched while it runs, in a container or a guest. A factor that also
-    reaches aggressors stays static, for a treatment switches only its victim's limits.
+    A victim's CPU ceiling and weight can be switched while it runs, in a container or a guest, and a guest's memory. A
+    factor that also reaches aggressors stays static, for a treatment switches only its victim's limits.
     """
     live = {path: levels for path, levels in scenario.factors.items() if _is_live(scenario, path)}
     return live, {path: levels for path, levels in scenario.factors.items() if path not in live}
@@ -158,13 +160,30 @@ def _is_live(scenario: Scenario, path: str) -> bool:
     ats = targets(scenario, path)
     backends = {at[:2] for other in scenario.factors if other.endswith(".backend") for at in targets(scenario, other)}
     keys = {at[-1] for at in ats} - ({WITH_LIMIT} if "cpu_limit" in {at[-1] for at in ats} else set())
-    return keys <= set(LIVE) and all(
+    return all(
         at[0] == "victims"
         and at[2] == "sandbox"
-        and scenario.victims[at[1]].sandbox.backend in LIVE_BACKENDS
+        and keys <= _switched(scenario.victims[at[1]].sandbox.backend)
         and at[:2] not in backends
         for at in ats
     )
+
+
+def _switched(backend: str) -> frozenset[str]:
+    """What a backend can change while its sandbox runs."""
+    limits = LIVE if backend in LIVE_BACKENDS else ()
+    return frozenset((*limits, *(("memory",) if backend in LIVE_MEMORY_BACKENDS else ())))
+
+
+def memory_levels(victim: Victim, live: Factors) -> tuple[int, ...]:
+    """Bytes between which a victim's memory is switched, its own setting among them; empty if it is not.
+
+    live: the factors that concern this victim.
+    """
+    levels = [level for path, found in live.items() if path.endswith("sandbox.memory") for level in found]
+    sizes = [_adapter(Sandbox, "memory").validate_python(level) for level in levels]
+    own = [victim.sandbox.memory] if sizes and victim.sandbox.memory is not None else []
+    return (*sizes, *own)
 
 
 def _sandboxes(scenario: Scenario) -> list[tuple[str, str]]:

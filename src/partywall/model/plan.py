@@ -20,6 +20,7 @@ class Limits(Frozen):
 
     cpu_limit: float | None = None
     cpu_weight: float | None = None
+    memory: int | None = None
 
 
 class Treatment(Frozen):

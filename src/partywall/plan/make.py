@@ -38,6 +38,9 @@ COMMAND_SLOT_NS = 100_000_000
 # Requests under way at a switch are answered in this time, of services that a host's neighbours can hurt.
 LOAD_SETTLE_NS = 10_000_000
 LOAD_SLOT_NS = 20_000_000
+# A balloon fills at some hundred megabytes a second, also where the guest is emulated.
+BALLOON_SLOT_NS = 1_000_000_000
+BALLOON_GUARD_NS = 3_000_000_000
 # Neighbours on one CPU take turns of some milliseconds, and one that just woke goes first: a slot must hold many turns.
 TURNS_SLOT_NS = 60_000_000
 TURNS_GUARD_NS = 10_000_000
@@ -103,14 +106,14 @@ def _trial(
     topologies: Mapping[str, Topology],
     catalogue: Catalogue,
 ) -> Trial:
-    victim = scenario.victims[name]
+    concerned = factors.concerning(scenario, live, name)
+    victim = _roomy(scenario.victims[name], concerned)
     machine = victim.sandbox.machine
     own = victim_cpus(victim.sandbox.cpus, topologies[machine], f"victims.{name}.sandbox.cpus")
     placed = {
         other: _aggressor_cpus(aggressor.sandbox, own, machine, topologies, f"aggressors.{other}.sandbox.cpus")
         for other, aggressor in scenario.aggressors.items()
     }
-    concerned = factors.concerning(scenario, live, name)
     beside = {other for other, aggressor in scenario.aggressors.items() if aggressor.sandbox.machine == machine}
     shared = frozenset(other for other in beside if set(placed[other]) & set(own))
     return Trial(
@@ -137,6 +140,15 @@ def _aggressor_cpus(
         message = f"cpus: {sandbox.cpus} is relative to the victim, which is on another machine"
         raise UsageError(Problem(message, "give auto or a list such as 0,2-3", key=key))
     return victim_cpus(sandbox.cpus, topology, key)
+
+
+def _roomy(victim: Victim, live: factors.Factors) -> Victim:
+    """A victim whose memory is switched is made with the most of it."""
+    levels = factors.memory_levels(victim, live)
+    if not levels:
+        return victim
+    sandbox = victim.sandbox.model_copy(update={"memory": max(levels)})
+    return victim.model_copy(update={"sandbox": sandbox})
 
 
 def _treatments(
@@ -195,18 +207,22 @@ def _limited(levels: factors.Levels, pressed: list[Treatment], timing: Timing, g
     settings = {key.rpartition(".")[2]: level for path, level in levels.items() for key in factors.spelled(path)}
     asked = Sandbox.model_validate(settings)
     promised = asked.cpu_reservation
-    limits = Limits(cpu_limit=asked.cpu_limit, cpu_weight=asked.cpu_weight if promised is None else reserving(promised))
+    weight = asked.cpu_weight if promised is None else reserving(promised)
+    limits = Limits(cpu_limit=asked.cpu_limit, cpu_weight=weight, memory=asked.memory)
     text = ",".join(f"{key}={value}" for key, value in named.items())
-    common = {"victim_limits": limits, "slot_ns": ceil_to(max(timing.slot, LIMIT_SLOT_NS), LIMIT_PERIOD_NS)}
-    guard_ns = max(guard_ns, LIMIT_GUARD_NS)
-    yield Treatment(id=text, label=text, role="limit", guard_ns=guard_ns, release_ns=LIMIT_GUARD_NS, **common)
+    slot_ns, switch_ns = (LIMIT_SLOT_NS, LIMIT_GUARD_NS)
+    if asked.memory is not None:
+        slot_ns, switch_ns = (BALLOON_SLOT_NS, BALLOON_GUARD_NS)
+    common = {"victim_limits": limits, "slot_ns": ceil_to(max(timing.slot, slot_ns), LIMIT_PERIOD_NS)}
+    guard_ns = max(guard_ns, switch_ns)
+    yield Treatment(id=text, label=text, role="limit", guard_ns=guard_ns, release_ns=switch_ns, **common)
     yield Treatment(
         id=f"{NULL},{text}",
         label=f"{NULL}, {text}",
         role="null",
         intensities={NULL: 1.0},
         guard_ns=guard_ns,
-        release_ns=LIMIT_GUARD_NS,
+        release_ns=switch_ns,
         **common,
     )
     for treatment in pressed:
@@ -214,7 +230,7 @@ def _limited(levels: factors.Levels, pressed: list[Treatment], timing: Timing, g
             "id": f"{treatment.id},{text}",
             "label": f"{treatment.label}, {text}",
             "guard_ns": max(treatment.guard_ns, guard_ns),
-            "release_ns": max(treatment.release_ns, LIMIT_GUARD_NS),
+            "release_ns": max(treatment.release_ns, switch_ns),
         }
         yield treatment.model_copy(update=changed | common)
 

@@ -20,10 +20,10 @@ from partywall.sandbox.base import Sandbox, Settings
 from partywall.sandbox.clock import GuestClock
 from partywall.sandbox.label import Label
 from partywall.sandbox.peer import Peer
-from partywall.sandbox.qemu import accelerator, disk, root
+from partywall.sandbox.qemu import accelerator, balloon, disk, root
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.kernel import GuestKernel
-from partywall.sandbox.qemu.machine import PROGRAM, Machine, Nic
+from partywall.sandbox.qemu.machine import MEMORY, PROGRAM, Machine, Nic
 from partywall.sandbox.qemu.monitor import Monitor
 from partywall.sandbox.qemu.vcpus import VcpuGroup, pin
 from partywall.sandbox.switch import Switch
@@ -109,7 +109,10 @@ class Qemu(Sandbox):
             return
         limit = self.settings.cpu_limit if limits.cpu_limit is None else limits.cpu_limit
         weight = self.settings.cpu_weight if limits.cpu_weight is None else limits.cpu_weight
-        self._hold(limit, weight)
+        if (limits.cpu_limit, limits.cpu_weight) != (self._live.cpu_limit, self._live.cpu_weight):
+            self._hold(limit, weight)
+        if limits.memory != self._live.memory:
+            self._resize(limits.memory)
         self._live = limits
 
     def stop(self) -> None:
@@ -170,6 +173,12 @@ class Qemu(Sandbox):
             self._refuse()
         else:
             self._group.set(self.settings.cpus, limit, weight)
+
+    def _resize(self, size: int | None) -> None:
+        """Fills the balloon until the guest has `size` bytes left, or empties it."""
+        if self._monitor is None:
+            raise TrialError(f"sandbox {self.settings.name}: its memory cannot be changed: the guest is not up")
+        balloon.resize(self._monitor, size or self.settings.memory or MEMORY, self.settings.name)
 
     def _refuse(self) -> None:
         raise CapabilityError(

@@ -1,0 +1,128 @@
+"""Guests with a network: their kernels find peers, neighbours share a bridge, and a guard holds what a tap brings."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from partywall import guard, pipeline
+from partywall.errors import CapabilityError
+from partywall.model.policy import Policy
+from partywall.run.stage import with_peer
+from partywall.sandbox import Label, Sandbox, Settings, make, networks, qemu, reaper, switch, vif
+
+CEILING_BPS = 4_000_000
+
+
+def lacking() -> str:
+    if why := switch.lacking():
+        return why
+    try:
+        qemu.version()
+        qemu.GuestKernel.prepared()
+    except CapabilityError as error:
+        return str(error)
+    return ""
+
+
+pytestmark = [pytest.mark.host, pytest.mark.skipif(bool(lacking()), reason=f"guests with taps need: {lacking()}")]
+
+
+@pytest.fixture(scope="module")
+def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PARTYWALL_STATE", str(tmp_path_factory.mktemp("tap") / "state"))
+        label = Label.create(f"test-tap-{os.getpid()}", Path("/var/tmp"))
+        made = make(Settings(name="sender", backend="qemu", cpus=(0,), files=False, interface="bridge"), label)
+        try:
+            made.start(lambda *_: None)
+            yield made
+        finally:
+            made.stop()
+            assert vif.find("sender") == []
+            reaper.clean(label)
+            assert not (networks.NETNS / label.run).exists()
+
+
+def until(condition: Callable[[], Any], timeout_s: float = 60) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.02)
+    return found
+
+
+def start(guest: Sandbox, kernel: str, **params: Any) -> None:
+    assert guest.client
+    work = with_peer({"kernel": {"name": kernel, "params": {"to": "peer", **params}}}, guest)
+    guest.client.call("workload.start", timeout_s=60, id="w", work=work, pace="flat_out", work_dir=guest.work_dir)
+
+
+def stop(guest: Sandbox) -> dict[str, Any]:
+    assert guest.client
+    facts: dict[str, Any] = guest.client.call("workload.stop", id="w")["facts"][0]
+    return facts
+
+
+@pytest.mark.parametrize("kernel", ["udp-request", "tcp-request", "tcp-stream", "udp-send"])
+def test_network_kernels_of_a_guest_talk_to_a_peer_behind_its_tap(guest: Sandbox, kernel: str) -> None:
+    before = arrived()
+    start(guest, kernel)
+    until(lambda: arrived() > before + 10_000)
+    facts = stop(guest)
+    assert facts.get("answered", facts.get("sent_bytes")) > 0
+    assert facts.get("lost", 0) == 0
+
+
+def arrived() -> int:
+    """Bytes that came through the tap, hooks on it passed: what the bridge itself was given."""
+    (found,) = vif.find("sender")
+    lines = _in(found, "cat", "/proc/self/net/dev").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.strip().startswith(f"{switch.BRIDGE}:"))
+
+
+def _in(found: vif.HostVif, *command: str) -> str:
+    argv = ["nsenter", f"--net={found.path}", *command]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_guest_behind_a_tap_is_held_by_a_guards_policy_that_names_its_sandbox(guest: Sandbox) -> None:
+    if any(missing["what"] == "eBPF programs" for missing in pipeline.host_facts()["missing"]):
+        pytest.skip("an agent built with clang, for eBPF programs")
+    send = {"guarantee": "1Mbit/s", "ceiling": f"{CEILING_BPS}bit/s"}
+    policy = Policy.model_validate(
+        {
+            "partywall_guard": 1,
+            "name": f"test-tap-{os.getpid()}",
+            "link": {"capacity": "100Mbit/s"},
+            "service_classes": {"only": 1},
+            "vifs": {"vm": {"sandbox": "sender", "service_class": "only", "send": send}},
+        }
+    )
+    found = guard.resolve(policy)
+    assert (found["vm"].interface, found["vm"].inside) == ("tap1", False)
+    start(guest, "udp-send")
+    free = rate_bps()
+    with guard.keep(guard.flatten(policy, found, 50_000_000)) as kept:
+        until(lambda: (report := kept.report(1)) and report.rows["vm"]["passed_pps"] > 0)
+        held = rate_bps()
+    freed = rate_bps()
+    stop(guest)
+    assert free > 2 * CEILING_BPS, "the guest sends too little for a test"
+    assert held < 1.15 * CEILING_BPS
+    assert freed > 2 * CEILING_BPS
+
+
+def rate_bps() -> float:
+    """What came through in a second, after what waited in buckets and queues is gone."""
+    begun = arrived()
+    until(lambda: arrived() > begun + CEILING_BPS // 8 // 4)
+    first, at_ns = arrived(), time.monotonic_ns()
+    until(lambda: time.monotonic_ns() > at_ns + 1_000_000_000)
+    return (arrived() - first) * 8e9 / (time.monotonic_ns() - at_ns)

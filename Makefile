@@ -14,7 +14,7 @@ PACKAGES := python3-venv gcc libc6-dev crun e2fsprogs
 # Without it: no machines elsewhere; all else works, and `partywall doctor` says so.
 SSH_PACKAGES := openssh-client
 # Without it: no virtual machines; all else works, and `partywall doctor` says so.
-VM_PACKAGES := qemu-system-x86 mmdebstrap
+VM_PACKAGES := qemu-system-x86 mmdebstrap lz4 zstd
 # Without them: no guard and no trace; all else builds and works, and `partywall doctor` says so.
 BPF_PACKAGES := clang libbpf-dev linux-libc-dev iproute2
 BENCHES := $(filter-out benches/agents.py benches/common.py benches/generators.py benches/guests.py benches/honesty_simulation.py benches/lossy_hop.py,$(wildcard benches/*.py))

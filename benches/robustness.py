@@ -28,18 +28,20 @@ from typing import Any
 
 from common import arguments, conclude
 from partywall import pipeline
-from partywall.sandbox import cgroups
+from partywall.sandbox import cgroups, networks
 from partywall.sandbox.label import VARIABLE, state_root
 
 PARTYWALL = [sys.executable, "-m", "partywall"]
 ROOT = os.geteuid() == 0
 BACKEND = "container" if ROOT else "process"
+# What else every sandbox is given.
+SANDBOX: dict[str, Any] = {}
 # Run directories are called so, and with them all that their runs make on the host.
 NAME = "robust-run"
 
 
 def scenario(folder: Path, **changes: Any) -> Path:
-    sandbox = {"backend": BACKEND}
+    sandbox = {"backend": BACKEND} | SANDBOX
     content: dict[str, Any] = {
         "partywall": 1,
         "name": "robust",
@@ -84,7 +86,8 @@ def left_over() -> list[str]:
     empty = [str(root) for root in cgroups.read().paths("/partywall") if root.is_dir() and not any(root.glob("*/"))]
     states = [str(path) for path in state_root().glob(f"{NAME}*")]
     files = [str(path) for path in pipeline.WORK_ROOT.glob(f"partywall-{NAME}*")]
-    return [*processes, *mounts, *groups, *empty, *states, *files]
+    networks_left = [str(path) for path in networks.NETNS.glob(f"{NAME}*")]
+    return [*processes, *mounts, *groups, *empty, *states, *files, *networks_left]
 
 
 def partywall(*words: str, cwd: Path, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:

@@ -71,7 +71,7 @@ CASES = (
     Case("no QEMU", 4, ("qemu-system-x86_64 was not found", "apt-get install"), spoil=without_qemu),
     Case("no kernel", 4, ("no kernel for guests", "partywall vm prepare"), spoil=without_kernel),
     Case("kernel.json spoilt", 4, ("cannot be used", "vm prepare"), spoil=lambda f: spoilt(f, "kernel.json")),
-    Case("kernel spoilt", 5, ("did not come up",), spoil=lambda f: spoilt(f, "vmlinuz")),
+    Case("kernel spoilt", 5, ("did not come up",), spoil=lambda f: spoilt(f, GuestKernel.prepared().image.name)),
     Case(
         "module spoilt",
         5,

@@ -1,10 +1,13 @@
 """The parts of the qemu backend that touch no host: archives, modules, command lines, clocks, choices."""
 
 import dataclasses
+import gzip
 import itertools
 import json
+import lzma
 import random
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +22,7 @@ from partywall.errors import CapabilityError, TrialError
 from partywall.model.scenario import Disk, Scenario
 from partywall.plan import Topology, make
 from partywall.sandbox import Settings
-from partywall.sandbox.qemu import accelerator, balloon, clock, kernel, machine
+from partywall.sandbox.qemu import accelerator, balloon, clock, kernel, machine, unpack
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.machine import Machine, Nic, drive
 from partywall.sandbox.qemu.modules import collect, depends, ordered
@@ -266,6 +269,38 @@ def test_a_prepared_kernel_replaces_the_one_before_whole(tmp_path, monkeypatch):
     assert made.image.read_bytes() == b"new"
     assert list(made.module_contents()) == [f"{name}.ko" for name in names]
     assert [path.name for path in made.folder.parent.iterdir()] == ["guest-kernel"]
+
+
+def elf(*notes):
+    """A 64-bit ELF file with one segment, of notes."""
+    section = b"".join(
+        struct.pack("<III", len(name), 4, kind) + name.ljust(-(-len(name) // 4) * 4, b"\0") + b"\1\0\0\0"
+        for name, kind in notes
+    )
+    header = struct.pack("<5s27xQ14xHH4x", b"\x7fELF\x02", 64, 56, 1)
+    return header.ljust(64, b"\0") + struct.pack("<I4xQ16xQ", 4, 120, len(section)).ljust(56, b"\0") + section
+
+
+def packed(kernel, pack):
+    payload = pack(kernel)
+    image = bytearray(2 * 512)
+    image[0x1F1] = 1
+    image[0x202:0x206] = b"HdrS"
+    struct.pack_into("<II", image, 0x248, 16, len(payload))
+    return bytes(image) + bytes(16) + payload + b"relocations"
+
+
+PVH = (b"Xen\0", 18)
+
+
+@pytest.mark.parametrize("pack", [lzma.compress, gzip.compress])
+def test_a_kernel_is_booted_without_its_packing_if_a_machine_can_enter_it(pack):
+    kernel = elf((b"GNU\0", 3), PVH)
+    assert unpack.unpacked(packed(kernel, pack)) == kernel
+    assert unpack.unpacked(packed(elf((b"Xen\0", 6)), pack)) is None
+    assert unpack.unpacked(packed(kernel, bytes)) is None
+    assert unpack.unpacked(packed(kernel, lambda data: pack(data)[:9])) is None
+    assert unpack.unpacked(b"no kernel at all") is None
 
 
 # Scenarios

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from partywall.errors import CapabilityError
 from partywall.sandbox.qemu import modules
+from partywall.sandbox.qemu.unpack import unpacked
 
 ARCHITECTURE = "x86_64"
 # Debian's and Ubuntu's kernels made for guests; each depends on the newest image of its kind.
@@ -49,7 +50,9 @@ class GuestKernel:
 
     @property
     def image(self) -> Path:
-        return self.folder / "vmlinuz"
+        """What QEMU boots: without its packing, if that could be had."""
+        whole = self.folder / "vmlinux"
+        return whole if whole.exists() else self.folder / "vmlinuz"
 
     def module_contents(self) -> dict[str, bytes]:
         return {name: (self.folder / "modules" / name).read_bytes() for name in self.modules}
@@ -148,6 +151,8 @@ def _keep(image: Path, tree: Path, release: str, source: str) -> GuestKernel:
             made = Path(name) / "made"
             (made / "modules").mkdir(parents=True)
             shutil.copyfile(image, made / "vmlinuz")
+            if (whole := unpacked(image.read_bytes())) is not None:
+                (made / "vmlinux").write_bytes(whole)
             for file, content in found.items():
                 (made / "modules" / file).write_bytes(content)
             (made / "kernel.json").write_text(json.dumps(asdict(kernel)))

@@ -34,6 +34,12 @@ SPARE_BYTES = 512 << 20
 # Where programs are looked for in a guest, see agent/crates/init.
 PROGRAM_FOLDERS = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
 Say = Callable[[str], None]
+# A command that ends with us, however we end, with all it started; and what it mounts goes with it, so that nobody ever
+# removes files through a mount.
+_BY_ITSELF = (
+    *("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "private"),
+    *("--pid", "--fork", "--kill-child", "--mount-proc"),
+)
 
 # What mmdebstrap says when a stage begins, what it is in words, and how many seconds it took on a two-core machine.
 _STAGES: tuple[tuple[str, str, float], ...] = (
@@ -181,17 +187,8 @@ def _bootstrap(recipe: Recipe, tree: Path, label: Label, progress: _Progress) ->
     sources = label.work / "sources.list"
     sources.write_text("".join(f"{line}\n" for line in recipe.sources))
     argv = [
-        # What it mounts goes with this mount namespace, even if it is killed, before anybody removes files through it.
-        *(
-            "unshare",
-            "--mount",
-            "--propagation",
-            "private",
-            TOOL,
-            "--mode=root",
-            "--variant=minbase",
-            "--format=directory",
-        ),
+        *_BY_ITSELF,
+        *(TOOL, "--mode=root", "--variant=minbase", "--format=directory"),
         *(f"--include={package}" for package in ("ca-certificates", "iproute2", "procps", *recipe.packages)),
         *(f"--aptopt={options}", "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/doc/*"),
         '--customize-hook=printf "nameserver 10.0.2.3\\n" > "$1/etc/resolv.conf"',

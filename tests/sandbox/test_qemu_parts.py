@@ -21,8 +21,8 @@ from partywall.agent.catalogue import shipped
 from partywall.errors import CapabilityError, TrialError
 from partywall.model.scenario import Disk, Scenario
 from partywall.plan import Topology, make
-from partywall.sandbox import Settings
-from partywall.sandbox.qemu import accelerator, balloon, clock, kernel, machine, unpack
+from partywall.sandbox import Settings, clock
+from partywall.sandbox.qemu import accelerator, balloon, kernel, machine, unpack
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.machine import Machine, Nic, drive
 from partywall.sandbox.qemu.modules import collect, depends, ordered

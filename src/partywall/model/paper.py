@@ -291,7 +291,7 @@ def _ratio(beside: Beside, left: Place, right: Place) -> tuple[float, float, flo
         if (paired.left, paired.right) == (left, right):
             return paired.value, paired.low, paired.high
         if (paired.left, paired.right) == (right, left):
-            return 1 / paired.value, 1 / paired.high, 1 / paired.low
+            return 1 / paired.value, 1 / paired.high, 1 / paired.low if paired.low > 0 else math.inf
     ours = beside.points
     over, under = ours.get(left), ours.get(right)
     if over is None or under is None or under.value <= 0:

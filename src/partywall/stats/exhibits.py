@@ -92,8 +92,7 @@ class PartRun:
 
 def over(left: Estimate, right: Estimate) -> Estimate:
     """The ratio of two independent figures over 0, errors added on logarithms."""
-    inverse = {"value": 1 / right.value, "low": 1 / right.high, "high": 1 / max(right.low, 1e-12)}
-    return times(left, right.model_copy(update=inverse))
+    return times(left, inverted(right))
 
 
 def times(left: Estimate, right: Estimate) -> Estimate:
@@ -165,7 +164,8 @@ def _point(rule: Shown, run: PartRun, trial: Trial, treatment: Treatment, suffix
     if label is None or (rule.x != "beside" and share is None):
         return
     found = _value(rule, run, trial, treatment.id, share, show)
-    if found is None:
+    # Of too few blocks a rate may not even be told from 0; that is no point yet.
+    if found is None or not math.isfinite(found[0].high) or found[0].value <= 0:
         return
     estimate, power, by = found
     said = named(label, run.values) if isinstance(label, str) else label
@@ -220,8 +220,9 @@ def scaled(estimate: Estimate, by: float) -> Estimate:
 
 
 def inverted(estimate: Estimate) -> Estimate:
-    ends = {"value": 1 / estimate.value, "low": 1 / estimate.high, "high": 1 / max(estimate.low, 1e-12)}
-    return estimate.model_copy(update=ends)
+    """Of a figure that is certainly over 0; else its high end is not known, and infinite."""
+    high = 1 / estimate.low if estimate.low > 0 else math.inf
+    return estimate.model_copy(update={"value": 1 / estimate.value, "low": 1 / estimate.high, "high": high})
 
 
 def paired(exhibit: Exhibit, found: Sequence[Point]) -> Iterator[Paired]:
@@ -233,7 +234,7 @@ def paired(exhibit: Exhibit, found: Sequence[Point]) -> Iterator[Paired]:
         if not same or frozenset((left.place, right.place)) not in wanted:
             continue
         factor = left.run.factor(left.trial, left.treatment, right.treatment)
-        if factor is None:
+        if factor is None or factor.low <= 0:
             continue
         ratio = scaled(factor if left.power > 0 else inverted(factor), left.by / right.by)
         ends = {"value": ratio.value, "low": ratio.low, "high": ratio.high}
@@ -303,6 +304,9 @@ def _expected(rule: Board, trial: Trial, treatment: Treatment, share: float | No
 FULL = 0.9
 """A neighbour that still gets this share of what it gets beside an idle victim is not held up by it."""
 
+MOST = 1.1
+"""More than this of what it got alone: what it got then was not measured well enough to say."""
+
 
 def reason(point: Point) -> str:
     """What was measured beside a point that tells why no effect shows there; empty where one does."""
@@ -314,7 +318,7 @@ def reason(point: Point) -> str:
     if band is not None:
         where = "outside" if cell.seen else "inside"
         text += f", {where} the band of a neighbour that presses on nothing ({band.low:.3f} to {band.high:.3f})"
-    if cell.achieved is not None:
+    if cell.achieved is not None and cell.achieved <= MOST:
         text += f"; the neighbour got {cell.achieved:.0%} of what it gets alone"
         if cell.achieved >= FULL and factor.low >= FULL:
             text += ", so both had what they wanted: the resource is not short here"

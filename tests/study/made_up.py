@@ -20,7 +20,7 @@ SLOT_NS = 100_000_000
 TWO = Topology((0, 1), ((0, 1),))
 
 
-def part(scenario, effect, *, part="p", values=None, backend="process", reference=None, blocks=40, emulated=()):
+def part(scenario, effect, *, part="p", values=None, reference=None, blocks=40, emulated=()):
     """A part measured: effect(trial, treatment) is the rate, in work a second."""
     text = json.dumps({"partywall": 1, "name": "made-up", "budget": "1h", **scenario})
     plan = make_plan(loads(text), TWO, pipeline.catalogue())
@@ -52,4 +52,4 @@ def part(scenario, effect, *, part="p", values=None, backend="process", referenc
                 )
     witness = {trial.id: Witness(emulated=tuple(emulated)) for trial in plan.trials}
     evidence = Evidence("r", "2026-01-01", plan, {}, _kernels(), tuple(found), witness=witness)
-    return PartRun(f"{part}-x", part, values or {}, backend, reference, evidence, analyse(evidence))
+    return PartRun(f"{part}-x", part, values or {}, reference, evidence, analyse(evidence))

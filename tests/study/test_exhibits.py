@@ -87,7 +87,7 @@ def half_of_what_was_set(trial, treatment):
 
 
 def test_shares_are_of_the_bare_host_and_efficiency_is_over_what_was_set():
-    run = part(limited(), half_of_what_was_set, backend="container", reference="host", values={"benchmark": "integer"})
+    run = part(limited(), half_of_what_was_set, reference="host", values={"benchmark": "integer"})
     keys = {
         "victim": "tested",
         "x": "limit",
@@ -103,7 +103,7 @@ def test_shares_are_of_the_bare_host_and_efficiency_is_over_what_was_set():
 
 
 def test_the_board_has_the_host_and_each_setting_with_what_was_expected_of_it():
-    run = part(limited(), half_of_what_was_set, backend="container", reference="host", values={"benchmark": "integer"})
+    run = part(limited(), half_of_what_was_set, reference="host", values={"benchmark": "integer"})
     common = {"part": "p", "benchmark": "$benchmark", "cores": "one", "loads": {"none": "none", "load": "integer"}}
     rules = [
         Board.model_validate(common | {"victim": "host", "environment": "bare host"}),
@@ -121,7 +121,7 @@ def test_the_board_has_the_host_and_each_setting_with_what_was_expected_of_it():
 
 def test_what_a_busy_neighbours_setting_leaves_is_the_rest_and_an_idle_one_leaves_all():
     scenario = limited() | {"factors": {"aggressor.sandbox.{cpu_limit,cpu_reservation}": [0.75]}}
-    run = part(scenario, lambda _, t: 1e6 * (0.25 if t.aggressor else 1), backend="container", reference="host")
+    run = part(scenario, lambda _, t: 1e6 * (0.25 if t.aggressor else 1), reference="host")
     board = Board.model_validate(
         {
             "part": "p",

@@ -209,7 +209,7 @@ def _limited(levels: factors.Levels, pressed: list[Treatment], timing: Timing, g
     promised = asked.cpu_reservation
     weight = asked.cpu_weight if promised is None else reserving(promised)
     limits = Limits(cpu_limit=asked.cpu_limit, cpu_weight=weight, memory=asked.memory)
-    text = ",".join(f"{key}={value}" for key, value in named.items())
+    text = ",".join(f"{key.strip('{}').replace(',', '=')}={value}" for key, value in named.items())
     slot_ns, switch_ns = (LIMIT_SLOT_NS, LIMIT_GUARD_NS)
     if asked.memory is not None:
         slot_ns, switch_ns = (BALLOON_SLOT_NS, BALLOON_GUARD_NS)

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall import __version__
-from partywall.model.paper import judge
+from partywall.model.paper import Likeness, judge
 from partywall.model.study import Section, StudyReport
 from partywall.report import board, charts, html, page, paper
 from partywall.report.files import Files
@@ -22,7 +22,13 @@ def headline(report: StudyReport) -> str:
     """How many exhibits came out as in the paper."""
     found = [judge(beside).likeness for beside in report.besides]
     counted = {likeness: found.count(likeness) for likeness in dict.fromkeys(found)}
-    return f"Of {len(found)} tables and figures: " + ", ".join(f"{n} {likeness}" for likeness, n in counted.items())
+    return f"Of {len(found)} tables and figures: " + ", ".join(
+        f"{n} {_plural(likeness, n)}" for likeness, n in counted.items()
+    )
+
+
+def _plural(likeness: Likeness, count: int) -> str:
+    return "differ" if likeness is Likeness.DIFFERS and count > 1 else likeness
 
 
 def show(report: StudyReport, console: Console) -> None:

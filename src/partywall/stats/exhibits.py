@@ -29,13 +29,12 @@ BACKEND = "sandbox.backend"
 class PartRun:
     """One run of a study's part, under a name of its own.
 
-    values: what `$name` stood for. backend: of all its sandboxes, or empty where it varies.
+    values: what `$name` stood for. reference: the victim that stands for the bare host, if one does.
     """
 
     name: str
     part: str
     values: Mapping[str, Any]
-    backend: str
     reference: str | None
     evidence: Evidence
     findings: Findings
@@ -44,7 +43,7 @@ class PartRun:
         return [trial for trial in self.evidence.plan.trials if trial.victim_name == victim]
 
     def backend_of(self, trial: Trial) -> str:
-        return str(trial.levels.get(BACKEND, self.backend))
+        return trial.victim.sandbox.backend
 
     def cells(self, trial: Trial) -> dict[str, Cell]:
         """By treatment."""
@@ -72,8 +71,8 @@ class PartRun:
         """The rate alone of what stands for the bare host: the reference victim, else the same victim as a process."""
         if self.reference:
             return next((self.baseline(one) for one in self.trials(self.reference)), None)
-        levels = {**trial.levels, BACKEND: "process"}
-        return next((self.baseline(one) for one in self.trials(trial.victim_name) if one.levels == levels), None)
+        bare = {**trial.levels, BACKEND: "process"}
+        return next((self.baseline(one) for one in self.trials(trial.victim_name) if one.levels == bare), None)
 
     def over_reference(self, trial: Trial, treatment: str) -> Estimate | None:
         """Its rate over that of the bare host: over its own baseline in the same blocks, and that over the other's.

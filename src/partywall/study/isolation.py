@@ -307,7 +307,8 @@ def _measured(study: Study, directory: StudyDirectory) -> Iterator[PartRun]:
     for job in _jobs(study, directory.asked):
         if (_folder(directory, job) / "events.jsonl").is_file():
             evidence, findings = pipeline.analyse(RunDirectory.open(_folder(directory, job)))
-            yield PartRun(job.name, job.part, job.values, job.backend, job.reference, evidence, findings)
+            name = job.name.removesuffix(f"-{job.backend}")
+            yield PartRun(name, job.part, job.values, job.reference, evidence, findings)
 
 
 def _besides(study: Study, runs: Sequence[PartRun], first: str) -> Iterator[Beside]:
@@ -414,7 +415,6 @@ def _by_backend(runs: Sequence[PartRun]) -> Section:
 
 def _fill(found: Texts, run: PartRun, trial: Trial) -> None:
     backend = run.backend_of(trial)
-    part = run.name.removesuffix(f"-{backend}")
     levels = [f"{path}={level}" for path, level in trial.levels.items() if path != BACKEND]
     victim = " ".join([trial.victim_name, *levels])
     mark = " E" if run.emulated(trial) else ""
@@ -422,7 +422,8 @@ def _fill(found: Texts, run: PartRun, trial: Trial) -> None:
         _beside_whom(cell): figures.ratio(cell.isolation) for cell in run.cells(trial).values()
     }
     for beside, text in texts.items():
-        found.setdefault((part, victim, beside), {})[backend] = text + mark
+        # A bare host beside several backends is measured in the run of each; the first one stands here.
+        found.setdefault((run.name, victim, beside), {}).setdefault(backend, text + mark)
 
 
 def _beside_whom(cell: Cell) -> str:

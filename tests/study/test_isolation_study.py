@@ -99,7 +99,7 @@ def governors(root: Path) -> set[str]:
 def test_a_governor_is_put_back_also_after_a_kill(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
     root = sysfs(tmp_path / "cpu", "performance")
-    with governor.held("powersave", root):
+    with governor.held("saving", root):
         assert governors(root) == {"powersave"}
         assert not governor.put_back()
         left = json.loads((tmp_path / "state" / "governor.json").read_text())
@@ -113,8 +113,19 @@ def test_a_governor_is_put_back_also_after_a_kill(tmp_path, monkeypatch):
 
 
 def test_a_host_without_a_governor_says_so(tmp_path):
-    assert "does not govern" in governor.why_not("powersave", tmp_path)
-    assert "only performance" in governor.why_not("ondemand", sysfs(tmp_path / "cpu", "performance"))
+    assert "does not govern" in governor.why_not("saving", tmp_path)
+    with governor.held("performance", tmp_path):
+        assert not list(tmp_path.iterdir())
+
+
+def test_the_saving_governor_is_one_that_follows_the_load_where_there_is_one(tmp_path):
+    root = sysfs(tmp_path / "cpu", "performance")
+    assert governor.chosen("saving", root) == "powersave"
+    for file in root.glob("cpu*/cpufreq/scaling_available_governors"):
+        file.write_text("powersave ondemand performance\n")
+    assert governor.chosen("saving", root) == "ondemand"
+    (root / "cpu1" / "cpufreq" / "scaling_available_governors").write_text("userspace\n")
+    assert "no frequency governor ondemand or" in governor.why_not("saving", root)
 
 
 SMALL = """

@@ -34,14 +34,15 @@ class Part(Frozen):
 
     A scenario that says `$backend` is a run of its own for each backend; else the backend is a factor, and its trials
     are visited in turn. One of `each` that says `only: long` is left out of the short form. reference: the victim that
-    stands for the bare host. governor: of the processor's clock, while the part is measured.
+    stands for the bare host. governor: of the processor's clock while the part is measured; without `saving` a host
+    whose clock cannot be governed is taken as it is.
     """
 
     scenario: dict[str, Any]
     budget: dict[Length, DurationNs]
     each: tuple[dict[Name, Any], ...] = Field(({},), min_length=1)
     reference: Name | None = None
-    governor: str | None = None
+    governor: Literal["saving", "performance"] | None = None
 
 
 class Setting(Frozen):

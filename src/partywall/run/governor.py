@@ -12,36 +12,50 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from partywall.errors import CapabilityError
 from partywall.sandbox.label import start_ticks, state_root
 
 SYSFS = Path("/sys/devices/system/cpu")
+KINDS = {"saving": ("ondemand", "schedutil", "powersave"), "performance": ("performance",)}
+"""Governors that let the clock fall while little is asked of the processor, the plainest first; and that never do.
+
+`powersave` does so with drivers that have nothing else; others hold the lowest clock by it, and have `ondemand`.
+"""
 STATE = "governor.json"
 
 
-def why_not(governor: str, sysfs: Path = SYSFS) -> str:
-    """Why it cannot be had on this host; empty if it can."""
-    offered = [file.read_text().split() for file in sysfs.glob("cpu[0-9]*/cpufreq/scaling_available_governors")]
+def chosen(kind: str, sysfs: Path = SYSFS) -> str | None:
+    """The governor of a kind that every CPU offers; None if there is none."""
+    offered = _offered(sysfs)
+    return next((name for name in KINDS[kind] if offered and all(name in names for names in offered)), None)
+
+
+def why_not(kind: str, sysfs: Path = SYSFS) -> str:
+    """Why a governor of a kind cannot be had on this host; empty if it can."""
+    offered = _offered(sysfs)
     if not offered:
         return "this host's kernel does not govern the processor's frequency (a guest, or no cpufreq driver)"
-    if not all(governor in names for names in offered):
-        return f"there is no governor {governor}, only {', '.join(offered[0])}"
+    if chosen(kind, sysfs) is None:
+        return f"there is no frequency governor {' or '.join(KINDS[kind])}, only {', '.join(offered[0])}"
     return "" if os.geteuid() == 0 else "changing the frequency governor needs root"
 
 
+def _offered(sysfs: Path) -> list[list[str]]:
+    return [file.read_text().split() for file in sysfs.glob("cpu[0-9]*/cpufreq/scaling_available_governors")]
+
+
 @contextlib.contextmanager
-def held(governor: str | None, sysfs: Path = SYSFS) -> Iterator[None]:
-    """Every CPU under this governor while the block runs; None changes nothing. CapabilityError if it cannot be."""
+def held(kind: str | None, sysfs: Path = SYSFS) -> Iterator[None]:
+    """Every CPU under a governor of a kind while the block runs; nothing changes for None, or where there is none."""
+    governor = None if kind is None or why_not(kind, sysfs) else chosen(kind, sysfs)
     if governor is None:
         yield
         return
-    if why := why_not(governor, sysfs):
-        raise CapabilityError(f"frequency governor {governor}: {why}")
     files = sorted(sysfs.glob("cpu[0-9]*/cpufreq/scaling_governor"))
     before = {str(file): file.read_text().strip() for file in files}
     state = state_root() / STATE
     state.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     own = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid()), "before": before}
+    # Written before anything is changed that would have to be put back.
     state.write_text(json.dumps(own))
     try:
         for file in files:

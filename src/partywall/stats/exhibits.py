@@ -25,6 +25,9 @@ BACKEND = "sandbox.backend"
 """The factor by which trials of several backends stand in one run."""
 
 
+ONE = Estimate(value=1.0, low=1.0, high=1.0, n=1, method="by definition")
+
+
 @dataclass(frozen=True)
 class PartRun:
     """One run of a study's part, under a name of its own.
@@ -68,11 +71,15 @@ class PartRun:
         return next((pair.factor() for pair in pairs if pair.comparable), None)
 
     def bare(self, trial: Trial) -> Estimate | None:
-        """The rate alone of what stands for the bare host: the reference victim, else the same victim as a process."""
-        if self.reference:
-            return next((self.baseline(one) for one in self.trials(self.reference)), None)
-        bare = {**trial.levels, BACKEND: "process"}
-        return next((self.baseline(one) for one in self.trials(trial.victim_name) if one.levels == bare), None)
+        """The rate alone of what stands for the bare host."""
+        stands = self._stands_for_host(trial)
+        return None if stands is None else self.baseline(stands)
+
+    def _stands_for_host(self, trial: Trial) -> Trial | None:
+        """The reference victim's trial at the same levels, else that of the same victim as a process."""
+        levels = trial.levels if self.reference else {**trial.levels, BACKEND: "process"}
+        every = self.trials(self.reference or trial.victim_name)
+        return next((one for one in every if one.levels == levels), None)
 
     def over_reference(self, trial: Trial, treatment: str) -> Estimate | None:
         """Its rate over that of the bare host: over its own baseline in the same blocks, and that over the other's.
@@ -82,10 +89,8 @@ class PartRun:
         bare, own = self.bare(trial), self.baseline(trial)
         if bare is None or own is None:
             return None
-        apart = over(own, bare)
-        if treatment == BASELINE:
-            return apart
-        within = self.factor(trial, treatment, BASELINE)
+        within = ONE if treatment == BASELINE else self.factor(trial, treatment, BASELINE)
+        apart = ONE if self._stands_for_host(trial) == trial else over(own, bare)
         return None if within is None else times(within, apart)
 
 
@@ -100,7 +105,9 @@ def times(left: Estimate, right: Estimate) -> Estimate:
     below = math.hypot(*(math.log(max(one.low, 1e-12) / one.value) for one in (left, right)))
     above = math.hypot(*(math.log(one.high / one.value) for one in (left, right)))
     ends = {"value": value, "low": value * math.exp(-below), "high": value * math.exp(above)}
-    return left.model_copy(update=ends | {"n": min(left.n, right.n), "method": f"{left.method}, times another's"})
+    told = [one for one in (left, right) if one is not ONE] or [left]
+    about = {"n": min(one.n for one in told), "method": "; times ".join(one.method for one in told)}
+    return left.model_copy(update=ends | about)
 
 
 def named(text: str, values: Mapping[str, Any]) -> str:

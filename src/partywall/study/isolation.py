@@ -198,7 +198,7 @@ def _job(study: Study, asked: Asked, name: str, values: Mapping[str, Any], backe
 
 def _why_not(job: Job) -> str:
     """Why a part cannot be measured on this host, though all others can; empty if it can."""
-    return governor.why_not(job.governor) if job.governor else ""
+    return governor.why_not(job.governor) if job.governor == "saving" else ""
 
 
 def _host_values() -> dict[str, Any]:
@@ -351,7 +351,11 @@ def _notes(study: Study, asked: Asked, runs: Sequence[PartRun], first: str) -> t
         notes.append(
             f"Emulated, and marked E: {', '.join(sorted(emulated))}. Absolute figures there are the emulator's."
         )
-    notes += [f"{job.name} was not measured: {why}" for job in _jobs(study, asked) if (why := _why_not(job))]
+    jobs = list(_jobs(study, asked))
+    notes += [f"{job.name} was not measured: {why}" for job in jobs if (why := _why_not(job))]
+    fixed = any(job.governor == "performance" for job in jobs)
+    if fixed and (why := governor.why_not("performance")):
+        notes.append(f"The processor's clock could not be kept from saving energy, and was left as it is: {why}")
     left = [text for run in runs for text in run.findings.incomplete]
     if left:
         notes.append(f"Not all was measured: {'; '.join(left[:3])}{'; …' if len(left) > 3 else ''}")

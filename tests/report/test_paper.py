@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from partywall.errors import UsageError
-from partywall.model.paper import Agreement, Beside, Likeness, Measured, Paired, Paper, judge
+from partywall.model.paper import Agreement, Beside, Likeness, Measured, Paired, Paper, Place, judge
 from partywall.report import charts, paper
 from partywall.scenario import papers
 
@@ -143,3 +143,30 @@ def test_an_unknown_study_and_a_wrong_file_are_users_mistakes():
         papers.load("nobody")
     with pytest.raises(UsageError, match=r"f.yaml:2: exhibits\[0\].*required"):
         papers.loads("paper: 1\nexhibits: [{id: fig 1}]", "f.yaml")
+
+
+def test_what_is_emulated_carries_its_mark_in_the_chart_and_the_caption():
+    plain = beside({("VM", 25.0): 40.0, ("VM", 50.0): 80.0})
+    emulated = plain.model_copy(
+        update={"measured": tuple(point.model_copy(update={"emulated": True}) for point in plain.measured)}
+    )
+    texts = [json.dumps(charts.spec_of(paper.chart(one))) for one in (plain, emulated)]
+    assert ['"mark": "E"' in text for text in texts] == [False, True]
+    assert ["E: emulated" in paper.section([one], {}) for one in (plain, emulated)] == [False, True]
+
+
+def test_reasons_are_told_of_places_that_do_not_stand_as_in_the_paper_and_of_no_others():
+    def told(late: float) -> str:
+        one = beside({("VM", 25.0): 40.0, ("VM", 50.0): late})
+        return str(paper.section([one.model_copy(update={"why": {Place("VM", 50.0): "the disk was idle"}})], {}))
+
+    assert "the disk was idle" not in told(80.0)
+    assert "the disk was idle" in told(20.0)
+
+
+def test_a_ratio_that_may_be_nothing_turned_round_has_no_upper_end():
+    left, right = Place("VM", 25.0), Place("VM", 50.0)
+    pair = Paired(left=left, right=right, value=0.5, low=0.0, high=1.1)
+    verdict = judge(beside({("VM", 25.0): 40.0, ("VM", 50.0): 80.0}).model_copy(update={"paired": (pair,)}))
+    assert verdict.pairs[0].measured[2] == float("inf")
+    assert verdict.pairs[0].agreement is Agreement.UNTOLD

@@ -165,6 +165,8 @@ def chart(beside: Beside) -> AnyChart:
         here.mark_point(filled=True, size=70, opacity=1).encode(shape=shape),
         paper.mark_point(filled=False, size=80, strokeWidth=2, opacity=1).encode(shape=shape),
     ]
+    if any(row["mark"] for row in known):
+        layers.append(here.mark_text(dx=11, fontSize=11).encode(text="mark:N"))
     if _numeric(known):
         layers[:0] = [paper.mark_line(strokeDash=[4, 4], strokeWidth=1.2), here.mark_line(strokeWidth=1.6)]
     return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
@@ -178,10 +180,11 @@ def _drawn(beside: Beside) -> Iterator[dict[str, Any]]:
             yield _row(place, "paper", value, value, value, f"{value:g}, printed in the paper")
         if place in ours:
             point = ours[place]
-            yield _row(place, "here", point.value, point.low, point.high, f"{measured_text(point)}, measured here")
+            text = f"{measured_text(point)}, measured here{' under emulation' if point.emulated else ''}"
+            yield _row(place, "here", point.value, point.low, point.high, text, mark="E" if point.emulated else "")
 
 
-def _row(place: Place, origin: str, value: float, low: float, high: float, text: str) -> dict[str, Any]:
+def _row(place: Place, origin: str, value: float, low: float, high: float, text: str, mark: str = "") -> dict[str, Any]:
     return {
         "series": place.series,
         "x": place.x,
@@ -190,6 +193,7 @@ def _row(place: Place, origin: str, value: float, low: float, high: float, text:
         "low": low,
         "high": high,
         "text": text,
+        "mark": mark,
     }
 
 

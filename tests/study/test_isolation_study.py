@@ -153,7 +153,7 @@ def test_a_study_is_measured_as_a_run_a_part_and_can_be_reported_again(tmp_path,
     file.write_text(SMALL)
     options = ["--out", str(tmp_path / "out"), "--work-dir", str(tmp_path)]
     said = CliRunner().invoke(app, ["study", str(file), *options], catch_exceptions=False)
-    assert said.exit_code == 0, said.output
+    assert said.exit_code in (0, 5), said.output
     directory = StudyDirectory.open(tmp_path / "out")
     report = studies.report(directory)
     # On a busy host few blocks may not tell a rate from 0, which is then no point; but every cell is there.
@@ -163,5 +163,5 @@ def test_a_study_is_measured_as_a_run_a_part_and_can_be_reported_again(tmp_path,
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Every cell, by backend" in page
     again = CliRunner().invoke(app, ["study", "--resume", str(tmp_path / "out")], catch_exceptions=False)
-    assert again.exit_code == 0
+    assert again.exit_code == said.exit_code
     assert [p.name for p in (tmp_path / "out" / "runs").iterdir()] == ["cache"]

@@ -47,7 +47,7 @@ def study(
 
     partywall study papers/vits            the short form, in minutes; --long takes hours
 
-    Exit code: 0 measured, 2 a study that cannot be, 4 the host lacks something, 5 something failed on the way.
+    Exit code: 0 measured, 2 a study that cannot be, 4 the host lacks something, 5 something of it came to nothing.
     """
     console = Console()
     if resume is not None:
@@ -137,7 +137,7 @@ def report(directory: StudyDirectory, console: Console, formats: Sequence[str] |
     study_page.show(found, console)
     for path in study_page.FILES.write(found, directory.path, formats):
         _say(console, str(path))
-    return Exit.HOLDS
+    return Exit.FAILED if found.incomplete else Exit.HOLDS
 
 
 def _say(console: Console, text: str) -> None:

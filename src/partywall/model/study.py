@@ -75,7 +75,8 @@ class BoardEntry:
 class StudyReport:
     """What a study found. notes: what must be said with all figures; facts and how: how it was measured.
 
-    rows: every observation, flat, for other programs. figures: what else these may want, as JSON.
+    rows: every observation, flat, for other programs. incomplete: what was begun and came to nothing. figures: what
+    else other programs may want, as JSON.
     """
 
     run: str
@@ -88,6 +89,7 @@ class StudyReport:
     how: str
     host: Mapping[str, Any]
     rows: tuple[Mapping[str, Any], ...]
+    incomplete: tuple[str, ...] = ()
     sections: tuple[Section, ...] = ()
     board: tuple[BoardEntry, ...] = ()
     figures: Mapping[str, Any] = field(default_factory=dict)

@@ -111,6 +111,7 @@ class Isolation:
             how=HOW,
             host=directory.about.get("host", {}),
             rows=tuple(_row(run, cell) for run in runs for cell in run.findings.cells),
+            incomplete=_incomplete(runs),
             sections=(_by_backend(runs),),
             board=tuple(_board(study, runs)),
             figures={"board": [_plain(entry) for entry in _board(study, runs)]} if study.board else {},
@@ -352,14 +353,20 @@ def _notes(study: Study, asked: Asked, runs: Sequence[PartRun], first: str) -> t
             f"Emulated, and marked E: {', '.join(sorted(emulated))}. Absolute figures there are the emulator's."
         )
     jobs = list(_jobs(study, asked))
-    notes += [f"{job.name} was not measured: {why}" for job in jobs if (why := _why_not(job))]
+    begun = {(run.part, run.values.get("backend")) for run in runs}
+    missed = [job for job in jobs if (job.part, job.backend) not in begun]
+    notes += [f"{job.name} was not measured: {why}" for job in missed if (why := _why_not(job))]
     fixed = any(job.governor == "performance" for job in jobs)
     if fixed and (why := governor.why_not("performance")):
         notes.append(f"The processor's clock could not be kept from saving energy, and was left as it is: {why}")
-    left = [text for run in runs for text in run.findings.incomplete]
+    left = _incomplete(runs)
     if left:
         notes.append(f"Not all was measured: {'; '.join(left[:3])}{'; …' if len(left) > 3 else ''}")
     return tuple(notes)
+
+
+def _incomplete(runs: Sequence[PartRun]) -> tuple[str, ...]:
+    return tuple(f"{run.name}: {text}" for run in runs for text in run.findings.incomplete)
 
 
 def _facts(study: Study, asked: Asked, runs: Sequence[PartRun], version: str) -> tuple[tuple[str, str], ...]:

@@ -117,6 +117,14 @@ def test_a_study_comes_beside_the_papers_figures_and_says_what_was_not_measured(
     assert "4 not measured" in content
 
 
+def test_a_link_that_the_tenants_cannot_fill_is_told_where_promises_do_not_show(tmp_path: Path) -> None:
+    report = studies.report(measured(tmp_path / "study", load()))
+    shown = next(beside for beside in report.besides if beside.exhibit.id == "fig 2 (scenario 1)")
+    text = shown.why[Place("htb", "VM2")]
+    assert "handed 7% of what the link carries" in text
+    assert "htb: the tenants&#39; kernels were handed 7% of what" in study_page.render(report)
+
+
 def test_ways_are_compared_in_the_same_blocks(tmp_path: Path) -> None:
     report = studies.report(measured(tmp_path / "study", load()))
     shown = next(beside for beside in report.besides if beside.exhibit.id == "fig 2 (scenario 1)")

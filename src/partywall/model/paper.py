@@ -244,7 +244,7 @@ def reasons(beside: Beside, verdict: Verdict) -> tuple[str, ...]:
     """Why the paper's effects do not show, of the places where they do not."""
     amiss = [pair for pair in verdict.pairs if pair.main and pair.agreement is not Agreement.AGREES]
     places = dict.fromkeys(place for pair in amiss for place in (pair.left, pair.right))
-    return tuple(beside.why[place] for place in places if place in beside.why)
+    return tuple(dict.fromkeys(beside.why[place] for place in places if place in beside.why))
 
 
 def sentence(pair: Pair) -> str:

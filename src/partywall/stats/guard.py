@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from partywall.model.guard_study import Cell, Study, TenantCell
@@ -19,8 +20,36 @@ DIFFERS = (
 def besides(study: Study, cells: Sequence[Cell], paper: Paper) -> tuple[Beside, ...]:
     """Every exhibit of the paper's with what was measured of it. Slots of one block are a round."""
     return tuple(
-        rounds.beside(paper, exhibit, _measured(study, cells, exhibit), _differs(exhibit)) for exhibit in paper.exhibits
+        rounds.beside(paper, exhibit, _measured(study, cells, exhibit), _differs(exhibit), _why(study, cells, exhibit))
+        for exhibit in paper.exhibits
     )
+
+
+ENOUGH = 1.1
+"""Of the link: what is handed over by all must be this much for its queue to have something to choose from."""
+
+
+def _why(study: Study, cells: Sequence[Cell], exhibit: Exhibit) -> dict[Place, str]:
+    """Ways in which the tenants hardly filled the link, so that it was not the link that had to be shared."""
+    if exhibit.id not in VALUES:
+        return {}
+    scenario, _ = VALUES[exhibit.id]
+    found: dict[Place, str] = {}
+    for way in study.ways:
+        of_way = [cell for cell in cells if (cell.scenario, cell.way, cell.period_ns) == (scenario, way, None)]
+        handed = [sum(map(_handed_bps, cell.tenants.values())) for cell in of_way]
+        if handed and statistics.fmean(handed) < ENOUGH * study.link:
+            share = statistics.fmean(handed) / study.link
+            text = (
+                f"{way}: the tenants' kernels were handed {share:.0%} of what the link carries, so "
+                "there was next to nothing for its queue to choose from"
+            )
+            found |= {Place(way, tenant): text for tenant in study.tenants}
+    return found
+
+
+def _handed_bps(got: TenantCell) -> float:
+    return got.bps / (1 - got.lost) if got.lost is not None and got.lost < 1 else got.bps
 
 
 def _differs(exhibit: Exhibit) -> tuple[str, ...]:

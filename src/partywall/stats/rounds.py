@@ -37,7 +37,13 @@ Rounds = Mapping[int, float]
 """What was measured in each round."""
 
 
-def beside(paper: Paper, exhibit: Exhibit, values: Mapping[Place, Rounds], differs: Sequence[str] = ()) -> Beside:
+def beside(
+    paper: Paper,
+    exhibit: Exhibit,
+    values: Mapping[Place, Rounds],
+    differs: Sequence[str] = (),
+    why: Mapping[Place, str] | None = None,
+) -> Beside:
     """An exhibit with the mean of each place measured in two rounds or more, and places compared round by round.
 
     A host that is slow for a while is so for both.
@@ -53,6 +59,7 @@ def beside(paper: Paper, exhibit: Exhibit, values: Mapping[Place, Rounds], diffe
         ),
         differs=tuple(differs),
         paired=tuple(_paired(known)),
+        why=why or {},
     )
 
 

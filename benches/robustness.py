@@ -189,15 +189,18 @@ def faults() -> list[str]:
             )
         )
         if ROOT:
-            greedy = {"params": {"block_bytes": 256 << 20}, "sandbox": {"backend": "container", "memory": "64MiB"}}
-            hungry = {"victims": {"copy": {"probe": "memory-copy"} | greedy}, "aggressors": {}}
+            # A kernel's need is known, and refused before the run; a command's is not.
+            greedy = {"command": ["sh", "-c", "head -c 256m /dev/zero | tail"], "metric": {"regex": "rate ([0-9.]+)"}}
+            limited = {"sandbox": {"backend": "container", "memory": "64MiB"}}
+            hungry = {"victims": {"buffer": greedy | limited}, "aggressors": {}}
             found.append(
                 fault(
                     "memory limit",
-                    ["copy", "memory limit of"],
+                    ["buffer", "memory limit of"],
                     str(scenario(folder, **hungry)),
                     "--out",
                     "b",
+                    "--allow-commands",
                     folder=folder,
                 )
             )

@@ -13,6 +13,10 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 PACKAGES := python3-venv gcc libc6-dev crun e2fsprogs
 # Without it: no machines elsewhere; all else works, and `partywall doctor` says so.
 SSH_PACKAGES := openssh-client
+# For the extra `libvirt`: its headers, and a daemon for the tests.
+LIBVIRT_PACKAGES := libvirt-dev pkg-config gcc python3-dev libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients
+# For the Xen lab, which boots Debian's Xen in an emulated machine.
+XEN_LAB_PACKAGES := qemu-system-x86 mmdebstrap e2fsprogs util-linux
 # Without it: no virtual machines; all else works, and `partywall doctor` says so.
 VM_PACKAGES := qemu-system-x86 mmdebstrap lz4 zstd
 # Without them: no guard and no trace; all else builds and works, and `partywall doctor` says so.
@@ -26,7 +30,7 @@ K6 := go.k6.io/k6@v1.8.1
 FUZZ_SECONDS ?= 60
 FUZZ_EXAMPLES ?= 2000
 
-.PHONY: help setup build demo vm test lint fmt generate bench bench-setup long-test fuzz clean FORCE
+.PHONY: help setup build demo vm libvirt xen-lab test lint fmt generate bench bench-setup long-test fuzz clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -41,6 +45,14 @@ demo: setup ## measure how well this host isolates its tenants, and show the rep
 vm: setup ## get a kernel for virtual machines, and see whether they come up here
 	$(VENV)/bin/partywall vm prepare
 	$(VENV)/bin/partywall vm check
+
+libvirt: setup ## install what the backend libvirt needs, and a daemon for its tests
+	$(SUDO) apt-get install -y --no-install-recommends $(LIBVIRT_PACKAGES)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[libvirt]'
+
+xen-lab: libvirt vm ## boot Xen with a small dom0, emulated, and measure two PV guests in it (some minutes; the first time more)
+	$(SUDO) apt-get install -y --no-install-recommends $(XEN_LAB_PACKAGES)
+	$(SUDO) $(CURDIR)/$(PY) labs/xen/lab.py
 
 test: setup ## run the tests of both halves
 	cd agent && cargo test --quiet

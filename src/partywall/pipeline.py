@@ -34,7 +34,7 @@ from partywall.model.trace import Asked, ClockBound, Report, Start, TraceEvidenc
 from partywall.plan import Topology
 from partywall.plan import make as make_plan
 from partywall.run import Decisions, Progress, execute, governor
-from partywall.sandbox import Label, Reaped, Settings, cgroups, qemu, reap, reaper, ssh, switch
+from partywall.sandbox import Label, Reaped, Settings, cgroups, libvirt, qemu, reap, reaper, ssh, switch
 from partywall.sandbox.runtime import Runtime
 from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
@@ -89,9 +89,12 @@ def machine_facts(scenario: Scenario, work_root: Path = WORK_ROOT) -> dict[str, 
     """
     found: dict[str, dict[str, Any]] = {}
     failures: list[str] = []
-    for machine, programs in _elsewhere(scenario).items():
+    for (backend, machine), programs in _elsewhere(scenario).items():
         try:
-            found[machine] = ssh.survey(machine, str(work_root), sorted(programs))
+            if backend == "ssh":
+                found[machine] = ssh.survey(machine, str(work_root), sorted(programs))
+            else:
+                found[machine] = libvirt.survey(machine)
         except CapabilityError as error:
             failures.append(str(error))
     if failures:
@@ -99,13 +102,13 @@ def machine_facts(scenario: Scenario, work_root: Path = WORK_ROOT) -> dict[str, 
     return found
 
 
-def _elsewhere(scenario: Scenario) -> dict[str, set[str]]:
-    """The other machines of a scenario, with the programs that shall run on each."""
-    found: dict[str, set[str]] = {}
+def _elsewhere(scenario: Scenario) -> dict[tuple[str, str], set[str]]:
+    """The other machines of a scenario, by backend, with the programs that shall run on each."""
+    found: dict[tuple[str, str], set[str]] = {}
     for _, _, applied in factors.trials(scenario):
         for workload in workloads(applied).values():
             if machine := workload.sandbox.machine:
-                found.setdefault(machine, set()).update((workload.command or ())[:1])
+                found.setdefault((workload.sandbox.backend, machine), set()).update((workload.command or ())[:1])
     return found
 
 
@@ -170,9 +173,20 @@ def backends(scenario: Scenario) -> dict[str, set[str]]:
     return everyone
 
 
+def _on_qemu_here(scenario: Scenario) -> list[str]:
+    """Keys of workloads whose guest this host's QEMU carries, ours or a local libvirt's."""
+
+    def by_libvirt(key: str) -> bool:
+        sandbox = workloads(scenario)[key].sandbox
+        return sandbox.domain is None and not sandbox.machine and (sandbox.uri or "qemu").startswith("qemu")
+
+    used = backends(scenario).items()
+    return [key for key, names in used if "qemu" in names or ("libvirt" in names and by_libvirt(key))]
+
+
 def with_accelerators(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
     """The scenario with what `accel: auto` means on this host, and what there is to say about it."""
-    guests = [key for key, names in backends(scenario).items() if "qemu" in names]
+    guests = _on_qemu_here(scenario)
     if not guests:
         return scenario, ()
     asked = {key: workloads(scenario)[key].sandbox.accel or "auto" for key in guests}
@@ -186,7 +200,7 @@ def with_accelerators(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
 
 def tries_kvm(scenario: Scenario) -> bool:
     """Whether planning it will first see if KVM carries a guest, which takes up to `qemu.DEADLINE_S` seconds, once."""
-    guests = [key for key, names in backends(scenario).items() if "qemu" in names]
+    guests = _on_qemu_here(scenario)
     return any(workloads(scenario)[key].sandbox.accel != "tcg" for key in guests) and qemu.untried()
 
 
@@ -226,7 +240,7 @@ def _beyond_memory(trial: Trial, facts: dict[str, Any]) -> Iterator[Problem]:
     for key, workload, held in _held(trial, facts):
         limit = workload.sandbox.memory
         beside = memory.AGENT_BYTES
-        if workload.sandbox.backend == "qemu":
+        if workload.sandbox.guest:
             limit, beside = _least_memory(trial, key) or limit or qemu.MEMORY, beside + qemu.KERNEL_BYTES
         if limit is not None and held + beside > limit:
             needed = units.format_bytes(held + beside)
@@ -264,9 +278,10 @@ def check_host(scenario: Scenario) -> None:
             except CapabilityError as error:
                 missing.append(str(error))
     missing += list(_lacking_for_guests(scenario))
+    missing += list(_lacking_for_domains(scenario))
     used = backends(scenario)
     for key, workload in everyone.items():
-        elsewhere = used[key] == {"qemu"} or bool(workload.sandbox.machine)
+        elsewhere = used[key] <= {"qemu", "libvirt"} or bool(workload.sandbox.machine)
         if workload.command and not elsewhere and not shutil.which(workload.command[0]):
             missing.append(
                 f"{key}.command: {workload.command[0]!r} is not installed or not on the PATH; "
@@ -337,12 +352,27 @@ def _said(say: Callable[[str], None], prefix: str, text: str) -> None:
     say(prefix + text)
 
 
+def _lacking_for_domains(scenario: Scenario) -> Iterator[str]:
+    """What keeps this host's libvirt from making the scenario's domains. Other hosts are asked what they are anyway."""
+    here = [w.sandbox for w in workloads(scenario).values() if w.sandbox.backend == "libvirt" and not w.sandbox.machine]
+    checks: list[Callable[[], object]] = [
+        functools.partial(libvirt.reachable, uri) for uri in dict.fromkeys(sandbox.uri for sandbox in here)
+    ]
+    if any(sandbox.guest and sandbox.boot is None for sandbox in here):
+        checks.append(qemu.GuestKernel.prepared)
+    for check in checks:
+        try:
+            check()
+        except CapabilityError as error:
+            yield str(error)
+
+
 def guest_memory(scenario: Scenario) -> int:
     """Bytes that the guests of the largest trial have: its victim's, every aggressor's and the null one's."""
 
     def guests(victim: str, applied: Scenario) -> list[int]:
         sandboxes = [applied.victims[victim].sandbox, *(a.sandbox for a in applied.aggressors.values())]
-        own = [sandbox.memory or qemu.MEMORY for sandbox in sandboxes if sandbox.backend == "qemu"]
+        own = [sandbox.memory or qemu.MEMORY for sandbox in sandboxes if sandbox.guest and not sandbox.machine]
         return [*own, qemu.MEMORY] if own else []
 
     return max(sum(guests(victim, applied)) for victim, _, applied in factors.trials(scenario))
@@ -411,7 +441,8 @@ def check_memory(run: RunDirectory, progress: Progress, work_root: Path = WORK_R
 
     CapabilityError if the host has not as much; a note, kept with the run, if it is not really there.
     """
-    for machine in ("", *run.host.get("machines", {})):
+    machines = run.host.get("machines", {})
+    for machine in ("", *(name for name, told in machines.items() if told.get("agent", True))):
         _check_memory_of(machine, run, progress, work_root)
 
 

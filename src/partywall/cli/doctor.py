@@ -15,7 +15,7 @@ from rich.text import Text
 from partywall import pipeline, units
 from partywall.errors import AgentError, CapabilityError, Exit
 from partywall.load import tomcat
-from partywall.sandbox import cgroups, qemu, ssh
+from partywall.sandbox import cgroups, libvirt, qemu, ssh
 from partywall.sandbox.container import disk_of
 from partywall.sandbox.label import state_root
 
@@ -97,6 +97,7 @@ def _backends() -> Iterator[Check]:
     )
     yield from _guests()
     yield _ssh()
+    yield _libvirt()
     lacking = tomcat.missing()
     yield Check(
         "Tomcat",
@@ -146,6 +147,15 @@ def _ssh() -> Check:
     except CapabilityError as error:
         found, _, remedy = str(error).partition("; ")
         return Check("backend ssh", found, there=False, cost="no machines elsewhere can be measured", remedy=remedy)
+
+
+def _libvirt() -> Check:
+    """The library alone: whether a daemon answers is told when one is asked for."""
+    try:
+        return Check("backend libvirt", f"libvirt-python {libvirt.version()}", there=True)
+    except CapabilityError as error:
+        found, _, remedy = str(error).partition("; ")
+        return Check("backend libvirt", found, there=False, cost="no domains of libvirt can be measured", remedy=remedy)
 
 
 def _qemu() -> str:

@@ -13,8 +13,10 @@ import typer
 from rich.console import Console
 
 from partywall import pipeline, units
+from partywall.agent import binary
 from partywall.errors import Exit, UsageError
 from partywall.sandbox import Label, Settings, make, qemu, reap, reaper
+from partywall.sandbox.qemu.initramfs import initramfs, loaded
 
 vm = typer.Typer(
     help="Virtual machines as sandboxes (backend: qemu).\n\n"
@@ -79,6 +81,29 @@ def _prepare_root(packages: list[str]) -> int:
     size = units.format_bytes(image.file.stat().st_blocks * 512)
     held = ", ".join(image.packages) or "no packages of yours"
     console.print(f"a root with {held}, {size}, kept in {image.folder}", highlight=False, soft_wrap=True)
+    return Exit.HOLDS
+
+
+@vm.command("export")
+def export(
+    folder: Annotated[Path, typer.Argument(help="Where to write vmlinuz and initramfs; made if it is not there.")],
+    uncompressed: Annotated[
+        bool, typer.Option("--uncompressed", help="Unpack the kernel: Xen starts such a one in an eighth of the time.")
+    ] = False,
+) -> int:
+    """Write what guests boot into a folder, to be copied to another host and named by sandbox.boot."""
+    from partywall.sandbox.qemu.bzimage import unpacked  # noqa: PLC0415 - what unpacks is slow to import
+
+    kernel = qemu.GuestKernel.prepared()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        image = kernel.image.read_bytes()
+        (folder / "vmlinuz").write_bytes(unpacked(image) if uncompressed else image)
+        agent = loaded(binary.find().read_bytes())
+        (folder / "initramfs").write_bytes(initramfs(agent, kernel.module_contents()))
+    except OSError as error:
+        raise UsageError(f"{error.filename}: {error.strerror}; give a folder of yours") from error
+    Console().print(f"guests of {kernel.release} boot from {folder}", highlight=False, soft_wrap=True)
     return Exit.HOLDS
 
 

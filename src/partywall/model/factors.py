@@ -27,7 +27,7 @@ VARIABLE = ("sandbox", "params", "threads", "env", "probe", "stressor")
 LIVE = ("cpu_limit", "cpu_weight")
 WITH_LIMIT = "cpu_reservation"
 """Live too where it is varied together with a limit: the promise is then the limit's."""
-LIVE_BACKENDS = ("container", "qemu")
+LIVE_BACKENDS = ("container", "qemu", "libvirt")
 # A guest's memory is taken and given back by its balloon; a container's ceiling below what it holds would kill it.
 LIVE_MEMORY_BACKENDS = ("qemu",)
 

@@ -7,6 +7,7 @@ its error messages, and checks that span several keys are in `partywall.scenario
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from pydantic.json_schema import SkipJsonSchema
@@ -25,7 +26,6 @@ DurationNs = Annotated[
 Share = Annotated[float, BeforeValidator(units.parse_share), Field(gt=0, le=1)]
 Package = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$", max_length=100)]
 Level = str | float | int | bool
-Destination = Annotated[str, Field(pattern=r"^[^-\s][^\s]*$", max_length=255)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64)]
 
 
@@ -51,10 +51,10 @@ class Disk(Frozen):
 class Sandbox(Frozen):
     """Where a workload runs, and what it is allowed and promised there."""
 
-    backend: Literal["process", "container", "qemu", "ssh"] = Field(
+    backend: Literal["process", "container", "qemu", "ssh", "libvirt"] = Field(
         "process",
         description="process needs no root; container needs root and crun or runc; qemu is a virtual machine, see "
-        "'partywall vm'; ssh is a process on a machine that exists already",
+        "'partywall vm'; ssh is a process on a machine that exists already; libvirt is a domain, made or yours",
     )
     # The words stand beside `str` for the schema: editors offer them.
     cpus: Literal["auto", "same", "next"] | str = Field(  # noqa: PYI051
@@ -92,14 +92,32 @@ class Sandbox(Frozen):
         description="qemu: the guest's network interface. bridge: a tap on a bridge of the run's own (needs root); "
         "user: through QEMU itself, the host is 10.0.2.2 (no root). None if not given",
     )
-    host: Destination | None = Field(
+    host: str | None = Field(
         None,
-        description="ssh: the machine, as ssh knows it: a Host of ~/.ssh/config, user@name or ssh://user@name:port",
+        description="ssh: the machine, as ssh knows it: a Host of ~/.ssh/config, user@name or ssh://user@name:port; "
+        "libvirt: the same of a domain of yours",
     )
+    uri: str | None = Field(
+        None, description="libvirt: the daemon, e.g. qemu:///system (the default) or xen+tcp://name/system"
+    )
+    domain: str | None = Field(
+        None, description="libvirt: a domain of yours that is running; one is made for the run if not given"
+    )
+    boot: str | None = Field(
+        None,
+        description="libvirt on another host: the folder there with kernel and initramfs, see 'partywall vm export'",
+    )
+
+    @property
+    def guest(self) -> bool:
+        """Whether a virtual machine is made for it on this host or another."""
+        return self.backend == "qemu" or (self.backend == "libvirt" and self.domain is None)
 
     @property
     def machine(self) -> str:
         """Whose CPUs `cpus` numbers: another machine's, by the name it is reached by, or this host's if empty."""
+        if self.backend == "libvirt":
+            return self.uri if self.uri and urlsplit(self.uri).netloc else ""
         return self.host or "" if self.backend == "ssh" else ""
 
 

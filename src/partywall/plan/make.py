@@ -19,6 +19,8 @@ from partywall.plan.timing import ceil_to
 from partywall.plan.weights import reserving
 
 NULL = "null"
+# Backends whose sandboxes are virtual machines.
+MACHINES = ("qemu", "libvirt")
 
 # A visit shorter than this is mostly set-up; a run of many short visits compares hosts that hardly differ.
 VISIT_MIN_NS = 12_000_000_000
@@ -88,7 +90,7 @@ def make(
 
 def _set_up_ns(trial: Trial) -> int:
     """What a visit spends before it measures. Beside guests the null aggressor is one more."""
-    guests = sum(sandbox.backend == "qemu" for sandbox in trial.sandboxes)
+    guests = sum(sandbox.backend in MACHINES for sandbox in trial.sandboxes)
     machines = SET_UP_PER_GUEST_NS * (guests + 1) if guests else 0
     return SET_UP_NS + SET_UP_PER_AGGRESSOR_NS * len(trial.aggressors) + machines
 
@@ -158,7 +160,7 @@ def _treatments(
     timing = scenario.timing
     if victim.command is not None:
         timing = timing.model_copy(update={"slot": max(timing.slot, COMMAND_SLOT_NS)})
-    if any(workload.sandbox.backend == "qemu" for workload in (victim, *scenario.aggressors.values())):
+    if any(workload.sandbox.backend in MACHINES for workload in (victim, *scenario.aggressors.values())):
         smooth = {"slot": max(timing.slot, GUEST_SLOT_NS), "guard": max(timing.guard, GUEST_GUARD_NS)}
         timing = timing.model_copy(update=smooth)
     if victim.load is not None:

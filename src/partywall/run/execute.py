@@ -331,7 +331,7 @@ def send(stage: Stage, slots: Sequence[Slot], read_ns: Sequence[int], clock_erro
         if switches[-1][1]:
             switches.append((slots[-1].end_ns + 2 * clock_error_ns, 0.0))
         stage.schedule(name, switches)
-    if read_ns:
+    if read_ns and MONITOR in stage.sandboxes:
         stage.client(MONITOR).call("monitor.schedule", id=MONITOR, at_ns=list(read_ns))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from partywall import units
@@ -26,6 +26,12 @@ CALIBRATION_NS = 150_000_000
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 5.0
 WARM_UP_NS = 500_000_000
+
+UNREAD = {
+    "what": "counters of the host",
+    "cost": "likely causes cannot be told, and what else ran there is not seen",
+    "remedy": "run partywall on that host itself",
+}
 
 Message = tuple[str, str, dict[str, Any]]
 
@@ -101,7 +107,8 @@ def staged(trial: Trial, label: Label, *, slice_ns: int, seed: int, host_cpus: t
 def _fill(stage: Stage, label: Label, slice_ns: int, seed: int, host_cpus: tuple[int, ...]) -> None:
     trial = stage.trial
     workloads: dict[str, Workload] = {**trial.aggressors, VICTIM: trial.victim}
-    everyone = [*settings_of(trial, host_cpus), monitor_of(trial, host_cpus)]
+    monitor = monitor_of(trial, host_cpus)
+    everyone = [*settings_of(trial, host_cpus), *([monitor] if monitor else [])]
     _start(stage, [make(settings, label) for settings in everyone])
     for name in [NULL, *trial.aggressors]:
         work = {"kernel": {"name": NULL}} if name == NULL else work_of(workloads[name], trial.aggressors[name].stressor)
@@ -196,23 +203,41 @@ def settings_of(trial: Trial, host_cpus: tuple[int, ...] = ()) -> list[Settings]
             files=keeps_files(workload),
             vcpus=sandbox.vcpus,
             host_cpus=host_cpus if sandbox.host_cpus is None else units.parse_cpus(sandbox.host_cpus),
-            accel=sandbox.accel or "tcg",
+            # Of another host's libvirt it is not known beforehand what carries its domains.
+            accel=sandbox.accel or ("auto" if sandbox.backend == "libvirt" else "tcg"),
             network="own" if workload.load is None else "host",
             root=sandbox.root if sandbox.backend == "qemu" else None,
             interface=sandbox.network,
             host=sandbox.host,
+            uri=sandbox.uri,
+            domain=sandbox.domain,
+            boot=sandbox.boot,
         )
         found.append(settings)
     like = next((s for s in found if s.name != VICTIM), found[0])
-    null = Settings(
-        NULL, like.backend, null_cpus(trial), files=False, host_cpus=host_cpus, accel=like.accel, host=like.host
-    )
-    return [*found, null]
+    return [*found, _null(like, null_cpus(trial), host_cpus)]
 
 
-def monitor_of(trial: Trial, host_cpus: tuple[int, ...]) -> Settings:
-    """Where counters are read: on the machine that the victim shares with others."""
+def _null(like: Settings, cpus: tuple[int, ...], host_cpus: tuple[int, ...]) -> Settings:
+    """Where the null aggressor runs: in a sandbox of the first aggressor's kind.
+
+    Beside one in a domain of the user's it is a second agent there, or where that has but one port a process here.
+    """
+    plain = Settings(NULL, like.backend, cpus, files=False, host_cpus=host_cpus, accel=like.accel)
+    if like.domain is not None:
+        backend = "process" if like.host is None else "ssh"
+        return replace(plain, backend=backend, cpus=cpus if like.host is None else (), host=like.host)
+    if like.backend == "libvirt":
+        # On another host there may be no more memory than what guests are said to have.
+        return replace(plain, uri=like.uri, boot=like.boot, memory=like.memory)
+    return replace(plain, host=like.host)
+
+
+def monitor_of(trial: Trial, host_cpus: tuple[int, ...]) -> Settings | None:
+    """Where counters are read: on the machine that the victim shares with others, if an agent can be there."""
     victim = trial.victim.sandbox
+    if victim.backend == "libvirt" and victim.machine:
+        return None
     if victim.backend == "ssh":
         return Settings(name=MONITOR, backend="ssh", cpus=trial.aside_cpus, host=victim.host)
     return Settings(name=MONITOR, backend="process", cpus=host_cpus)
@@ -230,6 +255,9 @@ def keeps_files(workload: Workload) -> bool:
 def _watch(stage: Stage) -> None:
     """Starts the monitor on the host, the victim's process and its cgroup."""
     victim = stage.sandboxes[VICTIM]
+    if MONITOR not in stage.sandboxes:
+        stage.missing = [UNREAD | {"why": f"no agent runs on {stage.trial.victim.sandbox.machine} itself"}]
+        return
     targets: dict[str, Any] = {"cpus": _watched_cpus(stage.trial)}
     if victim.pid is not None:
         targets["pids"] = [victim.pid]

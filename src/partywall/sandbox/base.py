@@ -23,6 +23,7 @@ class Settings:
     programs. files: whether its workload keeps files on a disk. vcpus, host_cpus and accel are of machines alone: how
     many virtual CPUs, where the emulator's own threads run, and what carries them; root: the packages their programs
     come from; interface: how theirs leads to the host. host: what ssh knows the machine by.
+    uri, domain and boot are libvirt's: the daemon, the user's domain, where on its host kernel and initramfs lie.
     """
 
     name: str
@@ -41,6 +42,9 @@ class Settings:
     root: tuple[str, ...] | None = None
     interface: Literal["user", "bridge"] | None = None
     host: str | None = None
+    uri: str | None = None
+    domain: str | None = None
+    boot: str | None = None
 
 
 class Sandbox(ABC):
@@ -110,9 +114,16 @@ class Sandbox(ABC):
 def make(settings: Settings, label: Label) -> Sandbox:
     """The sandbox for `settings`, not started."""
     from partywall.sandbox.container import Container  # noqa: PLC0415 - backends import this module
+    from partywall.sandbox.libvirt import Libvirt  # noqa: PLC0415
     from partywall.sandbox.process import Process  # noqa: PLC0415
     from partywall.sandbox.qemu import Qemu  # noqa: PLC0415
     from partywall.sandbox.ssh import Ssh  # noqa: PLC0415
 
-    backends: dict[str, type[Sandbox]] = {"process": Process, "container": Container, "qemu": Qemu, "ssh": Ssh}
+    backends: dict[str, type[Sandbox]] = {
+        "process": Process,
+        "container": Container,
+        "qemu": Qemu,
+        "ssh": Ssh,
+        "libvirt": Libvirt,
+    }
     return backends[settings.backend](settings, label)

@@ -17,6 +17,7 @@ from pathlib import Path
 from partywall.errors import TrialError
 from partywall.sandbox import cgroups, hooks, networks
 from partywall.sandbox.label import VARIABLE, Label, start_ticks, state_root
+from partywall.sandbox.libvirt import leftovers
 from partywall.sandbox.runtime import Runtime
 
 
@@ -45,8 +46,10 @@ def clean(label: Label) -> Reaped:
     removed += networks.remove(label)
     removed += _delete_containers(label)
     removed += _remove_cgroups(label)
-    left: list[str] = []
-    for folder in (label.work, label.state):
+    undone, left = leftovers.remove(label)
+    removed += undone
+    # What a daemon that does not answer keeps is known by the state folder alone.
+    for folder in (label.work, *(() if left else (label.state,))):
         if folder.exists():
             shutil.rmtree(folder, ignore_errors=True)
             (left if folder.exists() else removed).append(str(folder))

@@ -34,13 +34,16 @@ LIMITS = ("cpu_limit", "cpu_reservation", "cpu_weight", "memory", "disk")
 # What only a machine of its own has.
 MACHINE = ("vcpus", "host_cpus", "accel", "network")
 # What says where a sandbox is that is not on this host.
-ELSEWHERE = ("host",)
+ELSEWHERE = ("host", "uri", "domain", "boot")
+# What goes to other programs as a word.
+ADDRESSES = {"host": "admin@web1", "uri": "qemu:///system", "domain": "web1"}
 SETTINGS = (*LIMITS, *MACHINE, *ELSEWHERE)
 ABLE: dict[str, frozenset[str]] = {
     "process": frozenset(),
     "container": frozenset(LIMITS),
     "qemu": frozenset((*LIMITS, *MACHINE)),
     "ssh": frozenset(("host",)),
+    "libvirt": frozenset((*LIMITS, "vcpus", "host_cpus", "accel", *ELSEWHERE)),
 }
 MACHINE_DISK = ("cache", "size")
 
@@ -132,6 +135,9 @@ def _load(at: Path, work: Victim | Aggressor, load: Load, role: Role) -> Iterato
         message = "virtual users in a guest need a network that leads to the host"
         remedy = "add sandbox.network: user, and address the host's services at 10.0.2.2; or use backend: container"
         yield Mistake((*at, "sandbox", "network"), message, remedy)
+    if work.sandbox.backend == "libvirt" and work.sandbox.domain is None:
+        message = "a domain that is made for the run has no network"
+        yield Mistake((*at, "sandbox", "domain"), message, "name a domain of yours, or use backend: qemu with network")
 
 
 def _kernel(at: Path, work: Victim | Aggressor, kernel: str, role: Role, catalogue: Catalogue) -> Iterator[Mistake]:
@@ -178,6 +184,11 @@ def _command(at: Path, work: Victim | Aggressor, role: Role) -> Iterator[Mistake
         message = "a guest without a root image holds the agent and no programs"
         remedy = f"add sandbox.root: [PACKAGE…] with the packages that hold {command[0] if command else 'it'!r}"
         yield Mistake((*at, "command"), message, remedy)
+    if work.sandbox.backend == "libvirt" and work.sandbox.domain is None:
+        message = "a domain that is made for the run holds the agent and no programs"
+        yield Mistake(
+            (*at, "command"), message, "name a domain of yours by sandbox.domain, or use backend: qemu with root"
+        )
     if work.metric is not None:
         yield from _metric((*at, "metric"), work)
 
@@ -201,9 +212,7 @@ def _sandbox(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
             able = " or ".join(backend for backend, settings in ABLE.items() if setting in settings)
             yield Mistake((*at, setting), f"the {sandbox.backend} backend cannot do {setting}", f"use backend: {able}")
     yield from _disk_settings((*at, "disk"), sandbox)
-    if sandbox.backend == "ssh" and sandbox.host is None:
-        remedy = "add host: a Host of ~/.ssh/config, user@name or ssh://user@name:port"
-        yield Mistake((*at, "host"), "the ssh backend needs to know which machine", remedy)
+    yield from _place_elsewhere(at, sandbox)
     if sandbox.host_cpus is not None:
         yield from _cpu_list((*at, "host_cpus"), sandbox.host_cpus)
     if (
@@ -219,6 +228,37 @@ def _sandbox(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
         yield Mistake(
             (*at, "disk"), "disk is empty", "give read_bps, write_bps, read_iops or write_iops, or leave it out"
         )
+
+
+def _place_elsewhere(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
+    """What says where a sandbox is that is not simply on this host."""
+    if sandbox.backend == "ssh" and sandbox.host is None:
+        remedy = "add host: a Host of ~/.ssh/config, user@name or ssh://user@name:port"
+        yield Mistake((*at, "host"), "the ssh backend needs to know which machine", remedy)
+    for key, example in ADDRESSES.items():
+        value = getattr(sandbox, key)
+        if value is not None and (not value or value.startswith("-") or value.split() != [value]):
+            yield Mistake((*at, key), f"{key} cannot be {value[:60]!r}", f"write for example {example}")
+    if sandbox.boot is not None and not sandbox.boot.startswith("/"):
+        yield Mistake((*at, "boot"), f"boot {sandbox.boot[:60]!r} is no absolute path", "begin with /")
+    if sandbox.backend == "libvirt":
+        yield from _domain(at, sandbox)
+
+
+def _domain(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
+    """A domain of the user's is what it is; one of ours has no address."""
+    if sandbox.domain is None:
+        if sandbox.host is not None:
+            yield Mistake((*at, "host"), "a domain that is made for the run has no address", "name yours by domain:")
+        return
+    for key in ("vcpus", "accel", "boot"):
+        if getattr(sandbox, key) is not None:
+            message = f"{key} is of domains that are made for a run, and {sandbox.domain} is there already"
+            yield Mistake((*at, key), message, "leave it out")
+    made = [key for key in MACHINE_DISK if sandbox.disk is not None and getattr(sandbox.disk, key) is not None]
+    if made:
+        message = f"disk.{made[0]} is of disks that are made for a run, and {sandbox.domain} has its own"
+        yield Mistake((*at, "disk"), message, "leave it out")
 
 
 def _cpus(at: Path, cpus: str) -> Iterator[Mistake]:

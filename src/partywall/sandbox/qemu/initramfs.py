@@ -21,6 +21,11 @@ def initramfs(agent: bytes, modules: Mapping[str, bytes]) -> bytes:
     files.append(("init", stat.S_IFREG | 0o755, agent))
     files += [(f"lib/modules/{name}", stat.S_IFREG | 0o644, content) for name, content in modules.items()]
     files.append((ORDER, stat.S_IFREG | 0o644, _lines(modules)))
+    return archive(files)
+
+
+def archive(files: Sequence[tuple[str, int, bytes]]) -> bytes:
+    """Files and folders, each (name, mode, content), and the console."""
     # The kernel opens it for the first process before anything is mounted.
     console = _entry(len(files) + 1, "dev/console", stat.S_IFCHR | 0o600, b"", device=(5, 1))
     return b"".join([*_entries(files), console, _entry(0, _END, 0, b"")])

@@ -39,13 +39,13 @@ _UNPACK: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def collect(tree: Path) -> dict[str, bytes]:
+def collect(tree: Path, wanted: tuple[str, ...] = WANTED) -> dict[str, bytes]:
     """Content of the modules below `tree` (a /lib/modules/RELEASE) that a guest needs, each after what it depends on.
 
     CapabilityError if one is neither there nor built in.
     """
     files = {_name(path): path for path in tree.rglob("*.ko*") if path.suffix in _UNPACK}
-    return ordered(WANTED, lambda name: _read(files.get(name), name, tree), _built_in(tree))
+    return ordered(wanted, lambda name: _read(files.get(name), name, tree), _built_in(tree))
 
 
 def ordered(

@@ -1,0 +1,237 @@
+"""Xen without a machine for it: Xen and a small dom0 in an emulated PC, and a run on two PV guests inside.
+
+`make xen-lab`. Fetches Debian packages once and builds dom0's root from them; nothing is installed but what
+`make xen-lab` names. The emulator ends with this program, however that ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+from partywall.errors import CapabilityError, PartywallError, TrialError
+from partywall.sandbox.qemu import modules
+from partywall.sandbox.qemu.initramfs import archive
+
+HERE = Path(__file__).parent
+CACHE = HERE / ".cache"
+ROOT_PACKAGES = "xen-utils-4.17,xenstore-utils,libvirt-daemon,libvirt-daemon-driver-xen,iproute2,kmod"
+# Xen's driver is the only one that is wanted, and QEMU's keeps dom0 busy looking for an emulator.
+DRIVERS_LEFT = ("libxl",)
+LIBVIRT = 'listen_tls = 0\nlisten_tcp = 1\nauth_tcp = "none"\nlisten_addr = "0.0.0.0"\nauth_unix_rw = "none"\n'
+LIBVIRT_PORT = 16509
+READY_S = 300.0
+# What dom0's kernel needs to reach its root; AMD models stop libvirt's Xen driver, and newer ones crash here.
+DOM0_MODULES = ("virtio_pci", "virtio_blk", "ext4", "crc32c_generic")
+CPU = "Westmere"
+Say = Callable[[str], None]
+
+
+def prepared(say: Say) -> Path:
+    """The folder with everything that the lab boots, made if it is not there."""
+    if os.geteuid() != 0:
+        raise CapabilityError("building dom0's root needs root; run with sudo")
+    for tool in ("mmdebstrap", "mkfs.ext4", "dpkg", "apt-get", "qemu-system-x86_64"):
+        if not shutil.which(tool):
+            raise CapabilityError(f"{tool} was not found; make xen-lab installs it")
+    CACHE.mkdir(exist_ok=True)
+    if not (CACHE / "root.img").exists():
+        _build(say)
+    say("writing what the guests boot")
+    _guests()
+    return CACHE
+
+
+def _build(say: Say) -> None:
+    """Each step leaves a file or a folder, so that a second try goes on where the first one ended."""
+    say("fetching Xen, dom0's kernel and busybox (some 75 MB)")
+    _fetch("xen", "xen-hypervisor-4.17-amd64")
+    _fetch("kernel", _newest("linux-image-amd64"))
+    _fetch("busybox", "busybox-static")
+    if not (CACHE / "root.tar").exists():
+        say("building dom0's root from packages (two minutes)")
+        part = CACHE / "part.tar"
+        _run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={ROOT_PACKAGES}", "bookworm", str(part))
+        part.rename(CACHE / "root.tar")
+    say("writing its disk")
+    _write_root()
+
+
+def _fetch(name: str, package: str) -> None:
+    folder = CACHE / name
+    if folder.exists():
+        return
+    debs = CACHE / f"{name}.deb"
+    shutil.rmtree(debs, ignore_errors=True)
+    debs.mkdir()
+    _run("apt-get", "download", "-qq", package, cwd=debs)
+    part = CACHE / f"{name}.part"
+    shutil.rmtree(part, ignore_errors=True)
+    _run("dpkg", "-x", str(next(debs.glob("*.deb"))), str(part))
+    part.rename(folder)
+
+
+def _newest(meta: str) -> str:
+    """The image that a meta package stands for."""
+    said = _run("apt-cache", "depends", meta)
+    found = [word for word in said.split() if word.startswith("linux-image-") and word[12:13].isdigit()]
+    if not found:
+        raise CapabilityError(f"the package lists do not know {meta}; run apt-get update")
+    return found[0]
+
+
+def _tree() -> Path:
+    return next((CACHE / "kernel").glob("*/modules/*"), next((CACHE / "kernel").glob("usr/lib/modules/*"), CACHE))
+
+
+def _write_root() -> None:
+    root, tree = CACHE / "root", _tree()
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    _run("tar", "-C", str(root), "-xf", str(CACHE / "root.tar"))
+    shutil.copytree(tree, root / "usr/lib/modules" / tree.name, symlinks=True, dirs_exist_ok=True)
+    _run("chroot", str(root), "depmod", tree.name)
+    for driver in root.glob("usr/lib/*/libvirt/connection-driver/libvirt_driver_*.so"):
+        if driver.stem.removeprefix("libvirt_driver_") not in DRIVERS_LEFT:
+            driver.unlink()
+    (root / "etc/libvirt").mkdir(exist_ok=True)
+    (root / "etc/libvirt/lab.conf").write_text(LIBVIRT)
+    (root / "boot/partywall").mkdir(parents=True)
+    shutil.copy(HERE / "dom0-init", root / "sbin/lab-init")
+    (root / "sbin/lab-init").chmod(0o755)
+    (CACHE / "initramfs").write_bytes(_initramfs(tree))
+    (CACHE / "xen.elf").write_bytes(gzip.decompress(next((CACHE / "xen").glob("boot/xen-*.gz")).read_bytes()))
+    _disk(CACHE / "part.img", root, 1500)
+    (CACHE / "part.img").rename(CACHE / "root.img")
+    shutil.rmtree(root)
+
+
+def _initramfs(tree: Path) -> bytes:
+    contents = modules.collect(tree, DOM0_MODULES)
+    files = [(name, stat.S_IFDIR | 0o755, b"") for name in ("bin", "dev", "lib", "lib/modules", "proc", "sys", "root")]
+    files.append(("bin/busybox", stat.S_IFREG | 0o755, next((CACHE / "busybox").glob("**/bin/busybox")).read_bytes()))
+    files.append(("init", stat.S_IFREG | 0o755, (HERE / "initramfs-init").read_bytes()))
+    files += [(f"lib/modules/{name}", stat.S_IFREG | 0o644, content) for name, content in contents.items()]
+    files.append(("lib/modules/order", stat.S_IFREG | 0o644, "".join(f"{name}\n" for name in contents).encode()))
+    return archive(files)
+
+
+def _guests() -> None:
+    """On a disk of its own, for the agent in it changes and dom0's root does not."""
+    folder = CACHE / "guests"
+    shutil.rmtree(folder, ignore_errors=True)
+    _run(sys.executable, "-m", "partywall", "vm", "export", str(folder), "--uncompressed")
+    _disk(CACHE / "guests.img", folder, 160)
+
+
+def _disk(image: Path, content: Path, mebibytes: int) -> None:
+    image.unlink(missing_ok=True)
+    with image.open("wb") as file:
+        file.truncate(mebibytes << 20)
+    _run("mkfs.ext4", "-q", "-F", "-d", str(content), str(image))
+
+
+def _run(*argv: str, cwd: Path | None = None) -> str:
+    done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode:
+        words = (done.stderr or done.stdout).strip().splitlines()
+        raise TrialError(f"{' '.join(argv[:3])}: {words[-1] if words else f'exit status {done.returncode}'}")
+    return done.stdout
+
+
+class Lab:
+    """The emulated machine. Use as a context manager."""
+
+    def __init__(self, folder: Path, say: Say) -> None:
+        self._say = say
+        self._console = folder / "console"
+        self.port = _free_port()
+        kernel = next((folder / "kernel").glob("boot/vmlinuz-*"))
+        self._argv = [
+            *("setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64", "-name", "partywall-xen-lab"),
+            *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-machine", "pc", "-cpu", CPU),
+            *("-m", "1024", "-smp", "2", "-accel", "tcg,thread=multi,tb-size=256"),
+            *("-serial", f"file:{self._console}", "-kernel", str(folder / "xen.elf")),
+            *("-append", "dom0_mem=448M,max:448M console=com1 com1=115200,8n1 loglvl=warning sched=credit"),
+            *("-initrd", f"{kernel} console=hvc0 quiet,{folder / 'initramfs'}"),
+            *_drive("root", folder / "root.img"),
+            *_drive("guests", folder / "guests.img"),
+            *("-netdev", f"user,id=n,restrict=on,hostfwd=tcp:127.0.0.1:{self.port}-:{LIBVIRT_PORT}"),
+            *("-device", "virtio-net-pci,netdev=n"),
+        ]
+
+    @property
+    def uri(self) -> str:
+        return f"xen+tcp://127.0.0.1:{self.port}/system"
+
+    def __enter__(self) -> Self:
+        self._console.unlink(missing_ok=True)
+        self._process = subprocess.Popen(self._argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        began = time.monotonic()
+        while "lab: ready" not in self._said():
+            waited = time.monotonic() - began
+            if self._process.poll() is not None or waited > READY_S:
+                self.__exit__()
+                errors = self._process.stderr.read() if self._process.stderr else ""
+                ended = "\n".join(f"  {line}" for line in self._said().splitlines()[-12:])
+                raise TrialError(f"dom0 did not come up in {waited:.0f} s {errors}; its console ended with:\n{ended}")
+            self._say(f"booting Xen and dom0: {waited:.0f} s (usually 20 to 60)")
+            time.sleep(2)
+        self._say(f"libvirt answers in dom0 after {time.monotonic() - began:.0f} s: {self.uri}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _said(self) -> str:
+        return self._console.read_text(errors="replace") if self._console.exists() else ""
+
+
+def _drive(name: str, image: Path) -> tuple[str, ...]:
+    # What dom0 writes is nobody's: the next start begins from the same disk.
+    drive = f"file={image},if=none,id={name},format=raw,snapshot=on"
+    return "-drive", drive, "-device", f"virtio-blk-pci,drive={name}"
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, help="where the run is kept; runs/xen-lab-… if not given")
+    parser.add_argument("--shell", action="store_true", help="do not run: print the URI and wait until Enter")
+    arguments = parser.parse_args()
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    try:
+        with Lab(prepared(say), say) as lab:
+            if arguments.shell:
+                input(f"try: virsh -c {lab.uri} list; Enter ends the lab ")
+                return 0
+            scenario = CACHE / "scenario.yaml"
+            scenario.write_text((HERE / "scenario.yaml").read_text().replace("@URI@", lab.uri))
+            out = ["--out", str(arguments.out)] if arguments.out else []
+            return subprocess.call([sys.executable, "-m", "partywall", "run", str(scenario), *out])
+    except PartywallError as error:
+        print(error, file=sys.stderr)
+        return int(error.exit)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

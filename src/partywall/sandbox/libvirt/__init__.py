@@ -1,0 +1,9 @@
+"""Sandboxes that are domains of libvirt: made by us with QEMU or Xen, or the user's own, tuned and put back.
+
+The library is an extra (`pip install 'partywall[libvirt]'`) and is imported when a domain is wanted.
+"""
+
+from partywall.sandbox.libvirt.backend import Libvirt
+from partywall.sandbox.libvirt.library import reachable, survey, version
+
+__all__ = ["Libvirt", "reachable", "survey", "version"]

@@ -1,0 +1,256 @@
+"""A sandbox that is a domain of libvirt: one of ours with the agent as its first process, or one that the user has."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path, PurePath
+from typing import Any
+
+from partywall.agent import binary
+from partywall.agent.client import AgentClient, Sink
+from partywall.clock import Monotonic
+from partywall.errors import AgentError, CapabilityError, TrialError
+from partywall.model.plan import Limits
+from partywall.sandbox.base import Sandbox, Settings
+from partywall.sandbox.clock import GuestClock
+from partywall.sandbox.label import Label
+from partywall.sandbox.libvirt import leftovers
+from partywall.sandbox.libvirt.domain import Boot, definition, has_port, is_local, throttles
+from partywall.sandbox.libvirt.library import URI, connect, library, told
+from partywall.sandbox.libvirt.tuning import Before, Tuner
+from partywall.sandbox.qemu import disk
+from partywall.sandbox.qemu.initramfs import initramfs, loaded
+from partywall.sandbox.qemu.kernel import GuestKernel
+from partywall.sandbox.ssh import Ssh
+
+HELLO_S = 120.0
+WORK = "/work"
+
+
+class Libvirt(Sandbox):
+    """An agent in a domain."""
+
+    def __init__(self, settings: Settings, label: Label) -> None:
+        super().__init__(settings, label)
+        self._uri = settings.uri or URI
+        self._ours = settings.domain is None
+        self._name = settings.domain or leftovers.domain_name(label, settings.name)
+        self._connection = connect(self._uri)
+        self._domain: Any = None
+        self._tuner: Tuner | None = None
+        self._usual: dict[str, int] = {}
+        self._before: Before | None = None
+        self._inner = _by_ssh(settings, label)
+        self._clock: GuestClock | None = None
+        self._live = Limits()
+
+    def launch(self, sink: Sink) -> None:
+        self._domain = self._made() if self._ours else self._found()
+        self._tuner = Tuner(self._connection, self._domain, f"sandbox {self.settings.name}: domain {self._name}")
+        if self._inner is not None:
+            self._inner.launch(sink)
+            return
+        self.client = AgentClient(self.settings.name, self._bridge(), sink)
+
+    def start(self, sink: Sink) -> AgentClient:
+        if self._domain is None:
+            self.launch(sink)
+        if self._inner is not None:
+            self.client = self._inner.start(sink)
+            return self.client
+        client = self.client
+        if client is None:
+            raise TrialError(f"sandbox {self.settings.name}: the domain was not launched")
+        try:
+            client.greet(HELLO_S)
+        except AgentError as error:
+            self.stop()
+            what = "the guest did not come up" if self._ours else "no agent answers in the domain"
+            why = str(error).partition("; is this Partywall")[0]
+            raise TrialError(f"sandbox {self.settings.name}: {what}: {why}") from error
+        return client
+
+    def settle(self) -> None:
+        """Only now: a guest that may use a twentieth of a CPU would take a minute to boot."""
+        if self._inner is not None:
+            self._inner.settle()
+        elif self.client is not None:
+            self._clock = GuestClock(self.client.call, Monotonic().now_ns)
+            self._clock.shift()
+        if self._tuner is not None:
+            self._hold_first(self._tuner)
+
+    def limit(self, limits: Limits) -> None:
+        if limits == self._live or self._tuner is None:
+            return
+        limit = self.settings.cpu_limit if limits.cpu_limit is None else limits.cpu_limit
+        weight = self.settings.cpu_weight if limits.cpu_weight is None else limits.cpu_weight
+        self._tuner.hold(self.settings, limit, weight, self._usual)
+        self._live = limits
+
+    def stop(self) -> None:
+        if self._inner is not None:
+            self._inner.stop()
+        elif self.client is not None:
+            self.client.close()
+        self._leave()
+
+    def clock_error_ns(self) -> int:
+        if self._inner is not None:
+            return self._inner.clock_error_ns()
+        return self._clock.keep() if self._clock else 0
+
+    def reason_gone(self, reason: str) -> str:
+        return f"domain {self._name} or the connection to it is gone: {reason}"
+
+    @property
+    def work_dir(self) -> str:
+        return self._inner.work_dir if self._inner is not None else WORK
+
+    @property
+    def pid(self) -> int | None:
+        """QEMU's, of a domain on this host."""
+        return _emulator(self._name) if is_local(self._uri) else None
+
+    # Domains of ours
+
+    def _made(self) -> Any:
+        kind = self._kind()
+        with told(f"libvirt {self._uri}"):
+            image = self._image(kind)
+            xml = definition(self.settings, self._name, kind, self._boot(), image)
+        # Xen's driver cannot tie a domain to a connection; there the bridge takes it along.
+        flags = 0 if kind == "xen" else library().VIR_DOMAIN_START_AUTODESTROY
+        leftovers.note(self.label, self._uri, self._name)
+        with told(f"sandbox {self.settings.name}: the domain could not be started"):
+            return self._connection.createXML(xml, flags)
+
+    def _kind(self) -> str:
+        if self._connection.getType() == "Xen":
+            return "xen"
+        if self.settings.accel != "auto":
+            return "kvm" if self.settings.accel == "kvm" else "qemu"
+        return "kvm" if "<domain type='kvm'" in self._connection.getCapabilities() else "qemu"
+
+    def _boot(self) -> Boot:
+        """Files on the daemon's host: those in a folder there, or ours where it is this one."""
+        if self.settings.boot is not None:
+            folder = PurePath(self.settings.boot)
+            return Boot(folder / "vmlinuz", folder / "initramfs")
+        if not is_local(self._uri):
+            raise CapabilityError(
+                f"sandbox {self.settings.name}: {self._uri} is another host, which cannot read this one's files; write "
+                "kernel and initramfs with 'partywall vm export FOLDER', copy the folder there, and name it by boot:"
+            )
+        kernel = GuestKernel.prepared()
+        path = self._open_folder() / "initramfs"
+        if not path.exists():
+            path.write_bytes(initramfs(loaded(binary.find().read_bytes()), kernel.module_contents()))
+        return Boot(kernel.image, path)
+
+    def _image(self, kind: str) -> Path | None:
+        if self.settings.disk is None and (not self.settings.files or kind == "xen" or not is_local(self._uri)):
+            return None
+        if kind == "xen" or not is_local(self._uri):
+            raise CapabilityError(
+                f"sandbox {self.settings.name}: a domain of {self._uri} gets no disk of ours; leave sandbox.disk out"
+            )
+        image = self._open_folder() / f"{self.settings.name}.img"
+        image.unlink(missing_ok=True)
+        asked = self.settings.disk.size if self.settings.disk else None
+        disk.create(image, asked or disk.SIZE)
+        return image
+
+    def _open_folder(self) -> Path:
+        """A folder into which the daemon's own user may look; it makes the files its own while it uses them."""
+        folder = self.label.work / "domains"
+        folder.mkdir(parents=True, exist_ok=True)
+        for place in (self.label.work, folder):
+            place.chmod(0o711)
+        return folder
+
+    # Domains of the user's
+
+    def _found(self) -> Any:
+        asked = f"sandbox {self.settings.name}: domain {self._name} of {self._uri}"
+        try:
+            domain = self._connection.lookupByName(self._name)
+        except library().libvirtError:
+            names = ", ".join(sorted(known.name() for known in self._connection.listAllDomains())) or "none"
+            raise TrialError(f"{asked}: there is none of that name; there are: {names}") from None
+        if not domain.isActive():
+            raise TrialError(f"{asked} is not running; start it: virsh -c {self._uri} start {self._name}")
+        if self._inner is None and not has_port(domain.XMLDesc(0)):
+            raise TrialError(
+                f"{asked} has no virtio port for an agent, and no host: to reach one by ssh; "
+                "give host:, or add the port as docs/libvirt.md shows"
+            )
+        return domain
+
+    def _hold_first(self, tuner: Tuner) -> None:
+        settings = self.settings
+        if not self._ours:
+            self._before = tuner.before()
+            leftovers.note(self.label, self._uri, self._name, self._before)
+            tuner.pin(settings)
+            tuner.throttle(self._before.disk, throttles(settings.disk) if settings.disk else {})
+            if settings.memory is not None:
+                tuner.give_memory(settings.memory // 1024)
+        self._usual = tuner.scheduler()
+        if settings.cpu_limit is not None or settings.cpu_weight is not None:
+            tuner.hold(settings, settings.cpu_limit, settings.cpu_weight, self._usual)
+
+    def _leave(self) -> None:
+        """The domain of ours away, the user's as it was."""
+        if self._domain is None:
+            return
+        domain, self._domain = self._domain, None
+        if self._ours:
+            # It may have ended by itself.
+            with contextlib.suppress(library().libvirtError):
+                domain.destroy()
+        elif self._before is not None and self._tuner is not None:
+            try:
+                self._tuner.restore(self._before)
+            except TrialError:
+                # Its note stays, by which the run's end tries again, or the next start.
+                return
+        leftovers.forget(self.label, self._uri, self._name)
+        self._connection.close()
+
+    def _bridge(self) -> subprocess.Popen[bytes]:
+        kind = "console" if self._tuner is not None and self._tuner.is_xen else "port"
+        own = ["--own"] if self._ours else []
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            [sys.executable, "-m", "partywall.sandbox.libvirt.bridge", self._uri, self._name, kind, *own],
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            env=os.environ | self.label.environment,
+            process_group=0,
+        )
+
+
+def _by_ssh(settings: Settings, label: Label) -> Ssh | None:
+    """The way to the agent in a domain that has an address; its CPUs there are all it has."""
+    if settings.host is None:
+        return None
+    return Ssh(dataclasses.replace(settings, backend="ssh", cpus=()), label)
+
+
+def _emulator(name: str) -> int | None:
+    """The process that carries a domain of this name here."""
+    wanted = re.compile(rb"guest=" + re.escape(name.encode()) + rb"(,|\0)")
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted.search((folder / "cmdline").read_bytes()):
+                return int(folder.name)
+        except OSError:
+            continue
+    return None

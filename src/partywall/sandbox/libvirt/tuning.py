@@ -1,0 +1,163 @@
+"""What a domain is held to, live: where its virtual CPUs run, how much they get, its disk and memory, and before.
+
+Each driver of libvirt has its own words for the same promise: QEMU's are cgroups of each virtual CPU, Xen's the credit
+scheduler's weight and cap. The arithmetic is pure; a `Tuner` applies it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from partywall.errors import CapabilityError
+from partywall.sandbox.base import Settings
+from partywall.sandbox.libvirt import domain as definitions
+from partywall.sandbox.libvirt.library import library, told
+
+PERIOD_US = 100_000
+# What the kernel takes: a millisecond in a period at the least.
+QUOTA_US_MIN = 1_000
+USUAL_WEIGHT = 100
+XEN = "Xen"
+Parameters = Mapping[str, int]
+
+
+def scheduling(
+    kind: str, vcpus: int, cpus: int, limit: float | None, weight: float | None, usual: Parameters
+) -> dict[str, int]:
+    """Scheduler parameters for a ceiling (share of the time of all `cpus`) and a weight (100 is usual).
+
+    usual: the parameters of a domain that was asked nothing of; a weight is in proportion to theirs, which are 1024
+    with cgroups of version 1, 100 with version 2 and 256 under Xen.
+    """
+    times = 1.0 if weight is None else weight / USUAL_WEIGHT
+    if kind == XEN:
+        cap = 0 if limit is None else max(1, round(limit * cpus * 100))
+        return {"weight": max(1, round(usual.get("weight", 256) * times)), "cap": cap}
+    shares = max(2, round(usual.get("cpu_shares", 1024) * times))
+    quota = -1 if limit is None else max(QUOTA_US_MIN, round(limit * cpus / vcpus * PERIOD_US))
+    return {"cpu_shares": shares, "vcpu_period": PERIOD_US, "vcpu_quota": quota}
+
+
+def mask(cpus: Sequence[int], count: int) -> tuple[bool, ...]:
+    """A set of CPUs as libvirt wants it."""
+    return tuple(cpu in cpus for cpu in range(count))
+
+
+@dataclass(frozen=True)
+class Before:
+    """How a domain was before we touched it, as plain values that a file can keep."""
+
+    scheduler: dict[str, int]
+    vcpu_pins: list[list[bool]]
+    emulator_pin: list[bool] | None
+    disk: str | None
+    disk_tune: dict[str, int]
+    memory_kib: int
+
+
+class Tuner:
+    """One domain's settings, read and changed while it runs."""
+
+    def __init__(self, connection: Any, domain: Any, name: str) -> None:
+        self._domain = domain
+        self._name = name
+        self._kind: str = connection.getType()
+        self._cpus: int = connection.getInfo()[2]
+        # Xen's driver knows no flags here.
+        self._live = 0 if self._kind == XEN else library().VIR_DOMAIN_AFFECT_LIVE
+
+    @property
+    def is_xen(self) -> bool:
+        return self._kind == XEN
+
+    def before(self) -> Before:
+        """How it is now."""
+        with told(self._what("cannot be read")):
+            disk = definitions.first_disk(self._domain.XMLDesc(0))
+            return Before(
+                scheduler=self.scheduler(),
+                vcpu_pins=[] if self.is_xen else [list(pin) for pin in self._domain.vcpuPinInfo(self._live)],
+                emulator_pin=None if self.is_xen else list(self._domain.emulatorPinInfo(self._live)),
+                disk=disk,
+                disk_tune=self._disk_tune(disk),
+                memory_kib=self._domain.info()[2],
+            )
+
+    def scheduler(self) -> dict[str, int]:
+        """Its scheduler parameters."""
+        with told(self._what("its scheduler parameters cannot be read")):
+            found = (
+                self._domain.schedulerParametersFlags(self._live) if self._live else self._domain.schedulerParameters()
+            )
+        return {key: value for key, value in found.items() if isinstance(value, int)}
+
+    def pin(self, settings: Settings) -> None:
+        """Virtual CPU k to the k-th CPU, round and round; the emulator's own threads to host_cpus."""
+        count = self._domain.info()[3]
+        with told(self._what("cannot be pinned")):
+            for number in range(count):
+                cpu = settings.cpus[number % len(settings.cpus)]
+                self._domain.pinVcpuFlags(number, mask((cpu,), self._cpus), self._live)
+            if settings.host_cpus:
+                self._domain.pinEmulator(mask(settings.host_cpus, self._cpus), self._live)
+
+    def hold(self, settings: Settings, limit: float | None, weight: float | None, usual: Parameters) -> None:
+        """Ceiling and weight."""
+        vcpus = self._domain.info()[3]
+        wanted = scheduling(self._kind, vcpus, len(settings.cpus), limit, weight, usual)
+        self._set(wanted)
+
+    def _set(self, wanted: Parameters) -> None:
+        with told(self._what("its CPU limit or weight cannot be set")):
+            if self._live:
+                self._domain.setSchedulerParametersFlags(dict(wanted), self._live)
+            else:
+                self._domain.setSchedulerParameters(dict(wanted))
+
+    def throttle(self, disk: str | None, limits: Parameters) -> None:
+        """Limits of its first disk."""
+        if not limits:
+            return
+        if self.is_xen or disk is None:
+            why = "Xen cannot throttle a disk" if self.is_xen else "it has no disk"
+            raise CapabilityError(f"{self._name}: disk limits cannot be set: {why}; leave sandbox.disk out")
+        with told(self._what("its disk cannot be limited")):
+            self._domain.setBlockIoTune(disk, dict(limits), self._live)
+
+    def give_memory(self, size_kib: int) -> None:
+        """Lets the guest's balloon take or give back memory."""
+        with told(self._what("its memory cannot be changed")):
+            self._domain.setMemoryFlags(size_kib, library().VIR_DOMAIN_AFFECT_LIVE)
+
+    def restore(self, before: Before) -> None:
+        """Puts everything back as it was."""
+        with told(self._what("cannot be put back as it was")):
+            self._set(_settable(before.scheduler, self._kind))
+            for number, pin in enumerate(before.vcpu_pins):
+                self._domain.pinVcpuFlags(number, tuple(pin), self._live)
+            if before.emulator_pin is not None:
+                self._domain.pinEmulator(tuple(before.emulator_pin), self._live)
+            if before.disk is not None and before.disk_tune:
+                self._domain.setBlockIoTune(before.disk, before.disk_tune, self._live)
+            if self._domain.info()[2] != before.memory_kib:
+                self._domain.setMemoryFlags(before.memory_kib, library().VIR_DOMAIN_AFFECT_LIVE)
+
+    def _disk_tune(self, disk: str | None) -> dict[str, int]:
+        if self.is_xen or disk is None:
+            return {}
+        known = definitions.THROTTLES.values()
+        return {key: value for key, value in self._domain.blockIoTune(disk, self._live).items() if key in known}
+
+    def _what(self, what: str) -> str:
+        return f"{self._name}: {what}"
+
+
+def _settable(scheduler: Parameters, kind: str) -> dict[str, int]:
+    """Those parameters that we change. A quota that was never set is told as some large number."""
+    keys = ("weight", "cap") if kind == XEN else ("cpu_shares", "vcpu_period", "vcpu_quota")
+    found = {key: scheduler[key] for key in keys if key in scheduler}
+    if found.get("vcpu_quota", -1) > 1_000_000_000:
+        found["vcpu_quota"] = -1
+    return found

@@ -1,0 +1,274 @@
+"""Domains of a real libvirtd with emulated guests: made, tuned live, put back, and gone with their controller."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path, PurePath
+
+import libvirt_daemon
+import pytest
+
+from partywall.agent import binary
+from partywall.errors import CapabilityError, TrialError
+from partywall.model.plan import Limits
+from partywall.model.scenario import Disk
+from partywall.sandbox import Label, Settings, make, reaper
+from partywall.sandbox.libvirt import domain, leftovers, library
+from partywall.sandbox.libvirt.tuning import Tuner, mask, scheduling
+from partywall.sandbox.qemu.initramfs import initramfs, loaded
+from partywall.sandbox.qemu.kernel import GuestKernel
+
+LACKING = libvirt_daemon.lacking()
+
+
+def wait_until(condition, timeout_s=60):
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory):
+    daemon = libvirt_daemon.Daemon(tmp_path_factory.mktemp("libvirt"))
+    yield daemon
+    daemon.stop()
+
+
+@pytest.fixture
+def label(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    label = Label.create(f"test-libvirt-{os.getpid()}", Path("/var/tmp"))
+    yield label
+    reaper.clean(label)
+
+
+def settings(uri, **changed):
+    return Settings(**{"name": "guest", "backend": "libvirt", "cpus": (0,), "uri": uri, "files": False, **changed})
+
+
+def names(uri):
+    connection = library.connect(uri)
+    try:
+        return [found.name() for found in connection.listAllDomains()]
+    finally:
+        connection.close()
+
+
+@pytest.mark.host
+@pytest.mark.slow
+@pytest.mark.skipif(bool(LACKING), reason=f"domains need: {LACKING}")
+class TestReal:
+    def test_a_domain_is_made_works_in_our_time_is_held_to_its_limits_and_leaves_nothing(self, daemon, label):
+        seen = []
+        disk = Disk(write_bps=8_000_000)
+        asked = settings(daemon.uri, cpu_weight=200, host_cpus=(1,), disk=disk, files=True, memory=256 << 20)
+        sandbox = make(asked, label)
+        client = sandbox.start(lambda method, params: seen.append((method, params)))
+        sandbox.settle()
+        assert client.hello["emulated"]
+        assert sandbox.clock_error_ns() < 5_000_000
+
+        connection = library.connect(daemon.uri)
+        found = connection.lookupByName(leftovers.domain_name(label, "guest"))
+        tuner = Tuner(connection, found, "test")
+        assert tuner.scheduler()["cpu_shares"] == 2048
+        assert found.vcpuPinInfo(0) == [mask((0,), connection.getInfo()[2])]
+        assert found.emulatorPinInfo(0) == mask((1,), connection.getInfo()[2])
+        assert found.blockIoTune("vda", 0)["write_bytes_sec"] == 8_000_000
+        assert found.info()[1] == 256 << 10
+
+        work = {"kernel": {"name": "integer", "params": {}}}
+        client.call("workload.start", timeout_s=60, id="w", work=work, pace="flat_out", work_dir=sandbox.work_dir)
+        sandbox.limit(Limits(cpu_limit=0.25))
+        assert tuner.scheduler()["vcpu_quota"] == 25_000
+        # A busy host may give less, and never more.
+        assert 0.05 < share_used(found, 2.0) < 0.3
+        sandbox.limit(Limits())
+        wait_until(lambda: share_used(found, 0.5) > 0.4)
+        client.call("workload.stop", id="w")
+        assert sum(s["work"] for method, params in seen if method == "slices" for s in params["slices"]) > 0
+
+        written = {"kernel": {"name": "disk-direct-write", "params": {"file_bytes": 4 << 20}}}
+        client.call("workload.start", timeout_s=120, id="d", work=written, pace="flat_out", work_dir=sandbox.work_dir)
+        client.call("workload.stop", id="d")
+        assert sandbox.pid is not None
+        connection.close()
+        sandbox.stop()
+        assert names(daemon.uri) == []
+        assert leftovers.remove(label) == ([], [])
+
+    def test_a_domain_goes_with_a_controller_that_was_killed(self, daemon, tmp_path):
+        code = (
+            "import sys; from pathlib import Path; from partywall.sandbox import Label, Settings, make\n"
+            "label = Label.create('killed-libvirt', Path(sys.argv[2]))\n"
+            "asked = Settings(name='g', backend='libvirt', cpus=(0,), files=False, uri=sys.argv[1])\n"
+            "sandbox = make(asked, label); sandbox.launch(lambda *_: None)\n"
+            "print('ready', flush=True); sys.stdin.read()"
+        )
+        env = os.environ | {"PARTYWALL_STATE": str(tmp_path / "state")}
+        argv = [sys.executable, "-c", code, daemon.uri, str(tmp_path)]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as process:
+            assert process.stdout.readline() == "ready\n"
+            assert names(daemon.uri) == ["partywall-killed-libvirt-g"]
+            process.send_signal(signal.SIGKILL)
+        wait_until(lambda: names(daemon.uri) == [])
+        subprocess.run([sys.executable, "-m", "partywall", "reap"], env=env, check=True, capture_output=True)
+        assert not (tmp_path / "partywall-killed-libvirt").exists()
+
+    def test_a_domain_of_the_users_is_put_back_as_it_was_by_the_next_start(self, daemon, label):
+        connection, theirs = a_domain_of_the_users(daemon, label)
+        tuner = Tuner(connection, theirs, "test")
+        before = tuner.before()
+        leftovers.note(label, daemon.uri, "theirs", before)
+        asked = settings(daemon.uri, cpus=(1,), host_cpus=(1,), domain="theirs")
+        tuner.pin(asked)
+        tuner.hold(asked, 0.3, 50, tuner.scheduler())
+        assert tuner.before() != before
+        done, left = leftovers.remove(label)
+        assert (done, left) == ([f"domain theirs of {daemon.uri}"], [])
+        assert tuner.before() == before
+        theirs.destroy()
+        connection.close()
+
+    def test_an_agent_in_a_domain_of_the_users_answers_on_its_port(self, daemon, label):
+        connection, theirs = a_domain_of_the_users(daemon, label)
+        sandbox = make(settings(daemon.uri, domain="theirs", cpu_limit=0.5), label)
+        client = sandbox.start(lambda *_: None)
+        assert client.hello["cpus"] == [0]
+        sandbox.settle()
+        assert Tuner(connection, theirs, "test").scheduler()["vcpu_quota"] == 50_000
+        # Ours is the first process there, so the machine ends with the stream; a user's goes on.
+        sandbox.stop()
+        wait_until(lambda: names(daemon.uri) == [])
+        connection.close()
+
+    def test_what_is_wrong_with_a_domain_is_told_in_one_sentence(self, daemon, label):
+        with pytest.raises(TrialError, match="there is none of that name; there are: none"):
+            make(settings(daemon.uri, domain="nobody"), label).start(lambda *_: None)
+        connection, theirs = a_domain_of_the_users(daemon, label, port=False)
+        with pytest.raises(TrialError, match="has no virtio port for an agent, and no host: to reach one by ssh"):
+            make(settings(daemon.uri, domain="theirs"), label).start(lambda *_: None)
+        theirs.destroy()
+        taken = leftovers.domain_name(label, "guest")
+        boot = domain.Boot(*boot_files(label))
+        other = connection.createXML(domain.definition(settings(daemon.uri), taken, "qemu", boot, None), 0)
+        with pytest.raises(TrialError, match=r"the domain could not be started: .*already"):
+            make(settings(daemon.uri), label).start(lambda *_: None)
+        other.destroy()
+        connection.close()
+
+
+def boot_files(label):
+    kernel = GuestKernel.prepared()
+    path = label.state / "initramfs"
+    path.write_bytes(initramfs(loaded(binary.find().read_bytes()), kernel.module_contents()))
+    return kernel.image, path
+
+
+def a_domain_of_the_users(daemon, label, *, port=True):
+    xml = domain.definition(settings(daemon.uri), "theirs", "qemu", domain.Boot(*boot_files(label)), None)
+    connection = library.connect(daemon.uri)
+    return connection, connection.createXML(xml if port else xml.replace(domain.PORT, "somebody.else"), 0)
+
+
+def share_used(found, seconds):
+    """CPU time of the virtual CPUs a second, as libvirt counts it."""
+    began, from_ns = found.vcpus()[0][0][2], time.monotonic_ns()
+    time.sleep(seconds)
+    return (found.vcpus()[0][0][2] - began) / (time.monotonic_ns() - from_ns)
+
+
+def test_a_limit_of_all_cpus_is_shared_by_the_virtual_ones():
+    usual = {"cpu_shares": 1024}
+    assert scheduling("QEMU", 2, 2, 0.5, None, usual)["vcpu_quota"] == 50_000
+    assert scheduling("QEMU", 4, 2, 0.5, None, usual)["vcpu_quota"] == 25_000
+    assert scheduling("QEMU", 1, 1, None, None, usual)["vcpu_quota"] == -1
+    assert scheduling("QEMU", 1, 1, 0.001, None, usual)["vcpu_quota"] == 1_000
+
+
+def test_a_weight_is_in_proportion_to_what_is_usual_there():
+    assert scheduling("QEMU", 1, 1, None, 50, {"cpu_shares": 1024})["cpu_shares"] == 512
+    assert scheduling("QEMU", 1, 1, None, 50, {"cpu_shares": 100})["cpu_shares"] == 50
+    assert scheduling("Xen", 1, 1, None, 200, {"weight": 256}) == {"weight": 512, "cap": 0}
+
+
+def test_xens_cap_counts_in_hundredths_of_one_cpu():
+    assert scheduling("Xen", 1, 1, 0.25, None, {}) == {"weight": 256, "cap": 25}
+    assert scheduling("Xen", 2, 2, 0.5, None, {})["cap"] == 100
+
+
+def test_a_definition_says_where_everything_runs():
+    asked = settings("qemu:///system", cpus=(2, 3), vcpus=3, host_cpus=(0, 1), memory=100 << 20)
+    xml = domain.definition(asked, "n", "kvm", domain.Boot(PurePath("/k"), PurePath("/i")), PurePath("/d & e.img"))
+    for part in (
+        '<domain type="kvm">',
+        '<memory unit="KiB">102400</memory>',
+        "<vcpu>3</vcpu>",
+        '<vcpupin vcpu="2" cpuset="2" />',
+        '<emulatorpin cpuset="0,1" />',
+        "<acpi />",
+        'name="partywall.agent"',
+        'file="/d &amp; e.img"',
+    ):
+        assert part in xml
+    assert domain.has_port(xml)
+    assert domain.first_disk(xml) == "vda"
+
+
+def test_a_guest_of_xen_speaks_on_its_console():
+    boot = domain.Boot(PurePath("/k"), PurePath("/i"))
+    xml = domain.definition(settings("xen:///system"), "n", "xen", boot, None)
+    assert '<type arch="x86_64" machine="xenpv">linux</type>' in xml
+    assert "--console /dev/hvc0" in xml
+    assert "emulatorpin" not in xml
+    assert not domain.has_port(xml)
+    assert domain.first_disk(xml) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("Failed to connect socket to '/run/x': No such file", "no libvirt daemon answers"),
+        ("unable to connect to server at 'a:1': Connection refused", "no libvirt daemon answers"),
+        ("authentication unavailable: no polkit agent", "you may not use this daemon"),
+        ("no connection driver available for foo:///", "libvirt knows no such URI"),
+        ("something new", "something new"),
+        ("", "it said nothing"),
+    ],
+)
+def test_why_a_connection_failed_is_told_with_a_remedy(said, meant):
+    assert meant in library.explained(said)
+
+
+@pytest.mark.parametrize(
+    ("uri", "local"),
+    [("qemu:///system", True), ("xen+tcp://127.0.0.1:1/system", False), ("qemu+ssh://a/system", False)],
+)
+def test_a_uri_with_a_host_is_another_host(uri, local):
+    assert domain.is_local(uri) is local
+
+
+@pytest.mark.skipif("libvirt-python" in LACKING, reason="libvirt-python is not installed")
+@pytest.mark.parametrize(
+    ("uri", "says"),
+    [
+        ("qemu+unix:///system?socket=/no/such/socket", "no libvirt daemon answers"),
+        ("qemu+tcp://127.0.0.1:9/system", "no libvirt daemon answers"),
+    ],
+)
+def test_a_daemon_that_is_not_there_is_told_in_one_sentence(label, uri, says):
+    with pytest.raises(CapabilityError, match=says) as caught:
+        make(settings(uri), label)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_the_library_it_is_named_with_how_to_get_it(monkeypatch, label):
+    library.library.cache_clear()
+    monkeypatch.setitem(sys.modules, "libvirt", None)
+    with pytest.raises(CapabilityError, match=r"libvirt-python is missing.*pip install 'partywall\[libvirt\]'"):
+        make(settings("qemu:///system"), label)
+    library.library.cache_clear()

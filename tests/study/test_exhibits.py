@@ -10,6 +10,7 @@ from partywall.model.isolation_study import Board, Shown
 from partywall.model.paper import Axis, Claim, Exhibit, Place
 from partywall.report import figures
 from partywall.stats import exhibits
+from partywall.study import isolation
 from partywall.study.isolation import _kernels
 
 LIMITS = "victims.tested.sandbox.{cpu_limit,cpu_reservation}"
@@ -117,6 +118,22 @@ def test_the_board_has_the_host_and_each_setting_with_what_was_expected_of_it():
     assert (host.relative.value, host.q) == (pytest.approx(1, rel=0.01), None)
     tested = board["container, 50 %", "integer", "integer", "one"]
     assert tested.q.value == pytest.approx(0.9 * 0.5 * 0.8, rel=0.02)
+
+
+def test_what_all_cpus_of_the_bare_host_do_is_held_against_one():
+    both = [limited(), limited()]
+    both[1]["victims"]["host"] |= {"threads": 2, "sandbox": {"cpus": "0,1"}}
+    runs = [
+        part(scenario, lambda *_, rate=rate: rate, reference="host", values={"cores": cores})
+        for scenario, rate, cores in zip(both, (1e6, 1.2e6), ("one", "all"), strict=True)
+    ]
+    keys = {"part": "p", "victim": "host", "environment": "bare host", "benchmark": "integer", "cores": "$cores"}
+    board = list(exhibits.entries([Board.model_validate(keys | {"loads": {"none": "none", "load": "l"}})], runs))
+    ((benchmark, ratio, cpus),) = exhibits.scaling(board)
+    assert (benchmark, cpus) == ("integer", 2)
+    assert ratio.low < 1.2 < ratio.high
+    assert "they share cores, or are not wholly" in isolation._scaling_text(benchmark, ratio, cpus)
+    assert "share cores" not in isolation._scaling_text(benchmark, exhibits.scaled(ratio, 1.6), cpus)
 
 
 def test_what_a_busy_neighbours_setting_leaves_is_the_rest_and_an_idle_one_leaves_all():

@@ -254,7 +254,10 @@ ENVIRONMENT, BENCHMARK, LOAD, CORES = "environment", "benchmark", "load", "cores
 
 @dataclass(frozen=True)
 class Entry:
-    """One place of the board. absolute: the victim's rate. relative: over the bare host's. q: over what is expected."""
+    """One place of the board. absolute: the victim's rate. relative: over the bare host's. q: over what is expected.
+
+    reference: it is the bare host itself, beside nobody.
+    """
 
     places: Mapping[str, str]
     trial: Trial
@@ -262,6 +265,16 @@ class Entry:
     relative: Estimate | None
     q: Estimate | None
     emulated: bool
+    reference: bool
+
+
+def scaling(board: Sequence[Entry]) -> Iterator[tuple[str, Estimate, int]]:
+    """(benchmark, what the bare host does on all of its CPUs over what it does on one, how many CPUs all are)."""
+    bare = [entry for entry in board if entry.reference]
+    for few, many in itertools.permutations(bare, 2):
+        counts = len(few.trial.victim_cpus), len(many.trial.victim_cpus)
+        if few.places[BENCHMARK] == many.places[BENCHMARK] and counts[0] == 1 < counts[1]:
+            yield few.places[BENCHMARK], over(many.absolute, few.absolute), counts[1]
 
 
 def entries(rules: Sequence[Board], runs: Sequence[PartRun]) -> Iterator[Entry]:
@@ -294,6 +307,7 @@ def _entry(rule: Board, run: PartRun, trial: Trial, treatment: Treatment) -> Ent
         relative=relative,
         q=None if relative is None or not expected else scaled(relative, 1 / expected),
         emulated=run.emulated(trial),
+        reference=relative is not None and relative.low == relative.high == 1,
     )
 
 

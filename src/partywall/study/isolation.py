@@ -359,10 +359,26 @@ def _notes(study: Study, asked: Asked, runs: Sequence[PartRun], first: str) -> t
     fixed = any(job.governor == "performance" for job in jobs)
     if fixed and (why := governor.why_not("performance")):
         notes.append(f"The processor's clock could not be kept from saving energy, and was left as it is: {why}")
+    notes += [_scaling_text(*found) for found in exhibits.scaling(list(exhibits.entries(study.board, runs)))]
     left = _incomplete(runs)
     if left:
         notes.append(f"Not all was measured: {'; '.join(left[:3])}{'; …' if len(left) > 3 else ''}")
     return tuple(notes)
+
+
+SCALES = 0.75
+"""Of as many times as there are CPUs: a host that does less on all of them shares something between them."""
+
+
+def _scaling_text(benchmark: str, ratio: Estimate, cpus: int) -> str:
+    told = figures.ratio(ratio)
+    text = f"The bare host does {told} times as much of the {benchmark} benchmark on {cpus} CPUs as on one"
+    if ratio.high >= SCALES * cpus:
+        return text
+    return (
+        f"{text}: they share cores, or are not wholly this host's. A share of their time is then not that share of what "
+        "they do, and on all of them more may be left than was set"
+    )
 
 
 def _incomplete(runs: Sequence[PartRun]) -> tuple[str, ...]:

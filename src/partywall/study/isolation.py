@@ -376,7 +376,7 @@ def _scaling_text(benchmark: str, ratio: Estimate, cpus: int) -> str:
     if ratio.high >= SCALES * cpus:
         return text
     return (
-        f"{text}: they share cores, or are not wholly this host's. A share of their time is then not that share of what "
+        f"{text}: they share cores, or are not wholly this host's. A share of their time is not that share of what "
         "they do, and on all of them more may be left than was set"
     )
 

@@ -22,7 +22,7 @@ from partywall.model.finding import Cell, Estimate
 from partywall.model.isolation_study import Form, Part, Study
 from partywall.model.paper import Beside, Exhibit, Paper
 from partywall.model.plan import Trial
-from partywall.model.scenario import Scenario
+from partywall.model.scenario import Level, Scenario
 from partywall.model.study import Asked, BoardEntry, Note, Outline, Section, StudyReport, Tell
 from partywall.plan import make as make_plan
 from partywall.plan.make import NULL
@@ -442,7 +442,7 @@ def _by_backend(runs: Sequence[PartRun]) -> Section:
 
 def _fill(found: Texts, run: PartRun, trial: Trial) -> None:
     backend = run.backend_of(trial)
-    levels = [f"{path}={level}" for path, level in trial.levels.items() if path != BACKEND]
+    levels = [_level_text(path, level) for path, level in trial.levels.items() if path != BACKEND]
     victim = " ".join([trial.victim_name, *levels])
     mark = " E" if run.emulated(trial) else ""
     texts = {"nobody": _alone(run, trial)} | {
@@ -451,6 +451,12 @@ def _fill(found: Texts, run: PartRun, trial: Trial) -> None:
     for beside, text in texts.items():
         # A bare host beside several backends is measured in the run of each; the first one stands here.
         found.setdefault((run.name, victim, beside), {}).setdefault(backend, text + mark)
+
+
+def _level_text(path: str, level: Level) -> str:
+    """'aggressor cpu_limit=cpu_reservation=0.25'."""
+    keys = path.rpartition(".")[2].strip("{}").replace(",", "=")
+    return f"{path.partition('.')[0]} {keys}={level}"
 
 
 def _beside_whom(cell: Cell) -> str:

@@ -29,7 +29,7 @@ def study(
     ] = None,
     long: Annotated[bool, typer.Option("--long/--short", help="Hours instead of minutes: narrower intervals.")] = False,
     backend: Annotated[
-        list[str] | None, typer.Option(help="container, qemu or process; may be repeated: shown in one table.")
+        list[str] | None, typer.Option(help="container, qemu, process …; may be repeated: shown in one table.")
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option(help="A part, or a pattern such as 'memory*'; may be repeated. Default: all.")

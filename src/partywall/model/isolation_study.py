@@ -18,8 +18,6 @@ from partywall.model.study import Length
 ALONE = "none"
 """How a study's file calls the treatment in which nobody presses."""
 
-Backend = Literal["container", "qemu", "process"]
-
 
 class Form(Frozen):
     """One length. precision: at which a trial may end early. values: what `$name` stands for."""
@@ -92,7 +90,7 @@ class Study(Frozen):
     name: Name
     description: str = ""
     paper: Name = Field(description="whose published numbers stand beside")
-    backends: tuple[Backend, ...] = Field(("container",), min_length=1, description="unless --backend says otherwise")
+    backends: tuple[Name, ...] = Field(("container",), min_length=1, description="unless --backend says otherwise")
     forms: dict[Length, Form]
     parts: dict[Name, Part] = Field(min_length=1)
     exhibits: dict[str, tuple[Shown, ...]] = Field(min_length=1)

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from partywall import pipeline, units
 from partywall.errors import Problem, TrialError, UsageError
@@ -22,7 +22,7 @@ from partywall.model.finding import Cell, Estimate
 from partywall.model.isolation_study import Form, Part, Study
 from partywall.model.paper import Beside, Exhibit, Paper
 from partywall.model.plan import Trial
-from partywall.model.scenario import Level, Scenario
+from partywall.model.scenario import Level, Sandbox, Scenario
 from partywall.model.study import Asked, BoardEntry, Note, Outline, Section, StudyReport, Tell
 from partywall.plan import make as make_plan
 from partywall.plan.make import NULL
@@ -39,7 +39,7 @@ from partywall.store.study import StudyDirectory
 RUNS = "runs"
 OWN_BACKEND = "$backend"
 ONLY = "only"
-BACKENDS = ("container", "qemu", "process")
+BACKENDS: tuple[str, ...] = get_args(Sandbox.model_fields["backend"].annotation)
 
 
 HOW = (

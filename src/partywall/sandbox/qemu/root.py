@@ -106,15 +106,16 @@ def cached(recipe: Recipe) -> RootImage | None:
 
 def lacking() -> str:
     """What keeps images from being built here, with the remedy; nothing if they can be."""
-    for tool, package in ((TOOL, TOOL), ("mkfs.ext4", "e2fsprogs"), ("apt-get", "apt")):
-        if not shutil.which(tool):
-            return f"{tool} was not found, so no root image for guests can be built; apt-get install {package}"
+    missing = "{} was not found, so no root image for guests can be built; apt-get install {}"
+    if not shutil.which(TOOL):
+        return missing.format(TOOL, TOOL)
     if os.geteuid() != 0:
         return (
             "building a root image for guests needs root; build it once with: sudo partywall vm prepare --root "
             "PACKAGE[,PACKAGE…], and everybody may use it"
         )
-    return ""
+    # Looked for last: it is often on root's path alone.
+    return "" if shutil.which("mkfs.ext4") else missing.format("mkfs.ext4", "e2fsprogs")
 
 
 def build(recipe: Recipe, say: Say) -> RootImage:

@@ -34,8 +34,9 @@ from partywall.sandbox.label import VARIABLE, state_root
 PARTYWALL = [sys.executable, "-m", "partywall"]
 ROOT = os.geteuid() == 0
 BACKEND = "container" if ROOT else "process"
-# What else every sandbox is given.
+# What else every sandbox is given, and how long a run may take on a host that has other work.
 SANDBOX: dict[str, Any] = {}
+PATIENCE_S = 120
 # Run directories are called so, and with them all that their runs make on the host.
 NAME = "robust-run"
 
@@ -113,7 +114,7 @@ def one_kill(number: int, chance: random.Random, within_s: float = 9, **changes:
             target = victims_of_kill(process.pid, chance)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(target, signal.SIGKILL)
-            output, _ = process.communicate(timeout=120)
+            output, _ = process.communicate(timeout=PATIENCE_S)
         if "Traceback" in output:
             return f"kill {number}: a traceback: {output[-600:]}"
         reaped = partywall("reap", cwd=folder)
@@ -127,7 +128,7 @@ def one_kill(number: int, chance: random.Random, within_s: float = 9, **changes:
 def resumed(number: int, folder: Path) -> str:
     if not (folder / NAME / "plan.json").exists():
         return ""
-    done = partywall("run", "--resume", NAME, cwd=folder)
+    done = partywall("run", "--resume", NAME, cwd=folder, timeout_s=PATIENCE_S + 60)
     if done.returncode not in (0, 1, 3, 5) or "Traceback" in done.stderr:
         return f"kill {number}: resume ended with {done.returncode}: {done.stderr[-600:]}"
     events = [

@@ -22,6 +22,8 @@ from partywall.sandbox.qemu import root
 
 # A run of two trials, each with four guests to start: kills strike from the first start to the last block.
 RUN_S = 32
+# Eight emulated guests start in a run, and as many again after a kill.
+PATIENCE_S = 600
 
 
 def shared_root() -> root.RootImage | None:
@@ -39,6 +41,7 @@ def main() -> None:
     kills = 1 if options.quick else 20
     chance = random.Random(7 if options.quick else time.time_ns())
     robustness.BACKEND, robustness.NAME = "qemu", "vm-kill-run"
+    robustness.PATIENCE_S = PATIENCE_S
     image = shared_root()
     robustness.SANDBOX = ({} if switch.lacking() else {"network": "bridge"}) | ({"root": []} if image else {})
     before = image and image.file.stat().st_mtime_ns

@@ -99,6 +99,7 @@ def main() -> None:
     rounds = 4 if arguments(__doc__ or "").quick else 20
     small, large = packets(64, rounds), packets(1514, rounds)
     longest, deciding = round_ns()
+    # Reading, deciding, writing, queues and goals; one hook, so what is spent on each interface is not in it.
     print(f"{VIFS} vifs: longest round {longest / 1e6:.2f} ms, of it {deciding / 1e6:.2f} ms to decide")
     ways = ("guard, holding", "guard, dropping")
     figure = "; ".join(

@@ -5,14 +5,14 @@ another container's interface), all on one CPU. The trace is put on and taken of
 neighbours in time are compared, by the sender's slices.
 
 Accounts: the same path flat out; at each hop, what was recorded, missed and not traced must add up to what the
-interface itself counted, and every packet seen at the first hop must be delivered, lost or unfinished.
+interface itself counted, and what the trace says was lost between two hops must be what their counters differ by.
 
 Truth: a hop of our own loses 0.1 to 20 % of the packets, doubles and overtakes some. What the trace finds must be what
 the hop did, to the packet.
 
 Alignment: records a second of one core, merge, matching and count together, of datagrams and of a stream.
 
-Bar: ≥ 95 % of the untraced rate (the interval's upper end, so noise alone does not fail it); no packet unaccounted for;
+Bar: ≥ 95 % of the untraced rate (the interval's lower end); no packet unaccounted for;
 truth recovered exactly; ≥ 5 million records/s/core.
 """
 
@@ -36,7 +36,7 @@ from common import Ratio, arguments, conclude
 from partywall import pipeline
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
-from partywall.model.trace import Report, Way, merged
+from partywall.model.trace import Report, merged
 from partywall.sandbox import Label, reap, reaper
 from partywall.trace import Session, ask
 
@@ -219,14 +219,24 @@ def accounts(label: Label, seconds: float) -> tuple[list[str], Report]:
             wrong.append(
                 f"{hop}: {seen.recorded} recorded + {seen.missed} missed + {seen.untraced} untraced ≠ {own} counted"
             )
+    return wrong + differing(report, counted, PATH), report
+
+
+def differing(report: Report, counted: list[int], hops: tuple[str, ...]) -> list[str]:
+    """Where what the trace says was lost between two hops is not what the interfaces' own counters differ by.
+
+    A packet that one hop's full ring left out may be counted at the hop before or after, so it is what may be wrong.
+    """
     way = report.ways[0]
-    if (left := way.steps[0].packets - fates(way)) != 0:
-        wrong.append(f"{left} packets neither delivered nor lost nor unfinished")
-    return wrong, report
-
-
-def fates(way: Way) -> int:
-    return way.delivered + way.unfinished + sum(step.lost + step.astray for step in way.steps)
+    wrong = []
+    for at in range(1, len(hops)):
+        gone = counted[at - 1] - counted[at]
+        step = way.steps[at]
+        told = step.lost + step.astray
+        slack = sum(hop.missed + hop.untraced for hop in report.hops[: at + 1]) + way.unfinished
+        if abs(gone - told) > slack:
+            wrong.append(f"{hops[at - 1]} to {hops[at]}: {told} lost, counters differ by {gone} (± {slack})")
+    return wrong
 
 
 def truth(label: Label, loss: float, seconds: float, seed: int) -> list[str]:
@@ -302,7 +312,7 @@ def main() -> None:
         f"{len(wrong)} accounts wrong of {seen} packets at full rate and {len(losses)} lossy hops; "
         f"alignment {min(speed.values()) / 1e6:.2f} M records/s/core{''.join(f'; {w}' for w in wrong)}"
     )
-    met = kept.interval()[1] >= RATE_LEAST and not wrong and min(speed.values()) >= ALIGNED_LEAST
+    met = kept.interval()[0] >= RATE_LEAST and not wrong and min(speed.values()) >= ALIGNED_LEAST
     conclude("trace-accounting", figure, met=met)
 
 

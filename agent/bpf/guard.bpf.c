@@ -25,9 +25,11 @@
 #include <bpf/bpf_helpers.h>
 
 #define RULES 6
-// Times are in 1/64 ns, costs in 2^-20 of that: 100 Gb/s is told to 0.1 % at 64 bytes, and the clock wraps after nine years.
+// Times are in 1/64 ns, costs of a byte in 2^-20 of that: 100 Gb/s is told to 0.1 % at 64 bytes, and the clock wraps after nine
+// years. Costs of a packet are in 2^-8: one a second, times the 64 Ki segments of the largest, still fits.
 #define TIME_SHIFT 6
 #define COST_SHIFT 20
+#define PACKET_SHIFT 8
 #define TRIES 16
 
 #ifndef IPPROTO_ICMPV6
@@ -91,6 +93,7 @@ struct {
 } guard_control SEC(".maps");
 
 struct flow {
+	__u32 link; // bytes of link header: none on a tunnel that carries bare IP
 	__u32 transport; // where the ports are, 0 if there are none
 	__u8 version; // of IP, 0 if this is none
 	__u8 protocol;
@@ -106,28 +109,29 @@ struct flow {
 									     (void *)0;                                           \
 	})
 
-static __always_inline void parse(struct __sk_buff *skb, struct flow *flow)
+static __always_inline void parse(struct __sk_buff *skb, __u32 link, struct flow *flow)
 {
 	__builtin_memset(flow, 0, sizeof(*flow));
+	flow->link = link;
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
-		struct iphdr copy, *ip = HEAD(skb, ETH_HLEN, copy);
+		struct iphdr copy, *ip = HEAD(skb, link, copy);
 
-		if (!ip)
+		if (!ip || ip->version != 4)
 			return;
 		flow->version = 4;
 		flow->protocol = ip->protocol;
 		flow->traffic_class = ip->tos;
 		// Only the first fragment has ports.
-		flow->transport = ip->frag_off & bpf_htons(0x1fff) ? 0 : ETH_HLEN + ip->ihl * 4;
+		flow->transport = ip->frag_off & bpf_htons(0x1fff) ? 0 : link + ip->ihl * 4;
 	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
-		struct ipv6hdr copy, *ip = HEAD(skb, ETH_HLEN, copy);
+		struct ipv6hdr copy, *ip = HEAD(skb, link, copy);
 
-		if (!ip)
+		if (!ip || ip->version != 6)
 			return;
 		flow->version = 6;
 		flow->protocol = ip->nexthdr;
 		flow->traffic_class = ip->priority << 4 | ip->flow_lbl[0] >> 4;
-		flow->transport = ETH_HLEN + sizeof(*ip);
+		flow->transport = link + sizeof(*ip);
 	}
 }
 
@@ -195,30 +199,46 @@ static __always_inline int mark(struct __sk_buff *skb, const struct flow *flow)
 	if (flow->version == 4) {
 		__u8 marked = flow->traffic_class | 3;
 
-		bpf_l3_csum_replace(skb, ETH_HLEN + 10, bpf_htons(flow->traffic_class), bpf_htons(marked), 2);
-		bpf_skb_store_bytes(skb, ETH_HLEN + 1, &marked, 1, 0);
+		bpf_l3_csum_replace(skb, flow->link + 10, bpf_htons(flow->traffic_class), bpf_htons(marked), 2);
+		bpf_skb_store_bytes(skb, flow->link + 1, &marked, 1, 0);
 	} else {
 		// The traffic class lies across two bytes, and no check sum covers it.
 		__u8 second;
 
-		if (bpf_skb_load_bytes(skb, ETH_HLEN + 1, &second, 1))
+		if (bpf_skb_load_bytes(skb, flow->link + 1, &second, 1))
 			return 0;
 		second |= 0x30;
-		bpf_skb_store_bytes(skb, ETH_HLEN + 1, &second, 1, 0);
+		bpf_skb_store_bytes(skb, flow->link + 1, &second, 1, 0);
 	}
 	return 1;
 }
 
-// Bytes on the link, without preamble and check sequence: each segment of a large packet carries the headers again.
-static __always_inline __u64 wire_bytes(const struct __sk_buff *skb, const struct flow *flow, __u64 packets)
-{
-	__u64 headers = ETH_HLEN + (flow->version == 6 ? 40 : 20) + (flow->protocol == IPPROTO_TCP ? 32 : 8);
+// What a packet is on the link: a large one is cut into segments, each of which carries the headers again.
+struct cost {
+	__u64 packets;
+	__u64 bytes; // without preamble and check sequence
+};
 
-	return packets == 1 ? skb->len : skb->len + (packets - 1) * headers;
+static __always_inline struct cost cost_of(struct __sk_buff *skb, const struct flow *flow)
+{
+	struct cost cost = { .packets = 1, .bytes = skb->len };
+	__u32 headers = flow->transport + 8;
+	__u8 offset = 0;
+
+	if (!skb->gso_size)
+		return cost;
+	if (flow->transport && flow->protocol == IPPROTO_TCP && !bpf_skb_load_bytes(skb, flow->transport + 12, &offset, 1))
+		headers = flow->transport + (offset >> 4) * 4;
+	// What comes from a virtual machine does not say how many segments it will be.
+	if (skb->gso_segs)
+		cost.packets = skb->gso_segs;
+	else if (skb->len > headers)
+		cost.packets = (skb->len - headers + (__u64)skb->gso_size - 1) / skb->gso_size;
+	cost.bytes += (cost.packets - 1) * headers;
+	return cost;
 }
 
-SEC("classifier")
-int guard(struct __sk_buff *skb)
+static __always_inline int decide(struct __sk_buff *skb, __u32 link)
 {
 	__u32 zero = 0, own = skb->tc_classid, leaf;
 	struct control *control = bpf_map_lookup_elem(&guard_control, &zero);
@@ -227,11 +247,12 @@ int guard(struct __sk_buff *skb)
 	const struct rates *rates;
 	struct flow flow;
 	__u64 now_ns, now, bytes, packets, hold;
+	struct cost cost;
 	int tcp;
 
 	if (!control || !limits)
 		return TC_ACT_UNSPEC;
-	parse(skb, &flow);
+	parse(skb, link, &flow);
 	leaf = classify(skb, limits, &flow, own);
 	if (leaf != own) {
 		limits = bpf_map_lookup_elem(&guard_limits, &leaf);
@@ -244,19 +265,20 @@ int guard(struct __sk_buff *skb)
 
 	now_ns = bpf_ktime_get_ns();
 	now = now_ns << TIME_SHIFT;
-	packets = skb->gso_segs ? skb->gso_segs : 1;
-	bytes = wire_bytes(skb, &flow, packets);
+	cost = cost_of(skb, &flow);
+	packets = cost.packets;
+	bytes = cost.bytes;
 	tcp = flow.protocol == IPPROTO_TCP;
 	hold = tcp ? limits->hold_tcp : limits->hold_others;
 	rates = control->stale_after_ns && now_ns > control->heartbeat_ns + control->stale_after_ns ? &limits->fallback
 												    : &limits->granted;
 
-	if (rates->packet_cost && !take(&state->packet_due, now, rates->packet_tolerance, hold, packets * rates->packet_cost >> COST_SHIFT))
+	if (rates->packet_cost && !take(&state->packet_due, now, rates->packet_tolerance, hold, packets * rates->packet_cost >> PACKET_SHIFT))
 		goto drop;
 	if (rates->byte_cost) {
 		if (!take(&state->byte_due, now, rates->byte_tolerance, hold, bytes * rates->byte_cost >> COST_SHIFT)) {
 			if (rates->packet_cost)
-				__sync_fetch_and_sub(&state->packet_due, packets * rates->packet_cost >> COST_SHIFT);
+				__sync_fetch_and_sub(&state->packet_due, packets * rates->packet_cost >> PACKET_SHIFT);
 			goto drop;
 		}
 		// A queue slows its sender down by itself.
@@ -271,6 +293,19 @@ drop:
 	__sync_fetch_and_add(&state->dropped_bytes, bytes);
 	__sync_fetch_and_add(&state->dropped_packets, packets);
 	return TC_ACT_SHOT;
+}
+
+// A constant of the interface: nothing in a packet tells where IP begins.
+SEC("classifier")
+int guard(struct __sk_buff *skb)
+{
+	return decide(skb, ETH_HLEN);
+}
+
+SEC("classifier")
+int guard_bare(struct __sk_buff *skb)
+{
+	return decide(skb, 0);
 }
 
 char LICENSE[] SEC("license") = "GPL";

@@ -57,7 +57,7 @@ struct count {
 	__u64 recorded;
 	__u64 lost;
 	__u64 untraced;
-	__u64 unused;
+	__u64 met; // all that came by, recorded or not
 };
 
 // What kernel and agent share for each CPU besides its ring: lines of cache that only one of them writes, so that they do not
@@ -369,6 +369,7 @@ static __always_inline int trace(struct __sk_buff *skb, __u32 place)
 	if (!cpu)
 		return TC_ACT_UNSPEC;
 	count = &cpu->counts[place & (PLACES - 1)];
+	count->met++;
 	if (parsed(skb, place, &p) < 0) {
 		count->untraced++;
 		return TC_ACT_UNSPEC;

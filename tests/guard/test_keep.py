@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,10 +10,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from partywall import guard, pipeline
+from partywall.cli import guard as cli
+from partywall.errors import AgentError, Exit, UsageError
 from partywall.guard.flatten import Flat
 from partywall.guard.run import Kept, Report
 from partywall.model.policy import Policy
@@ -118,7 +123,6 @@ def test_traffic_is_counted_at_the_leaf_it_belongs_to_and_nothing_is_left(flat: 
 def test_a_hook_that_somebody_removed_is_put_back_and_told(flat: Flat) -> None:
     with guard.keep(flat) as kept:
         subprocess.run(["tc", "-n", INSIDE, "qdisc", "del", "dev", "eth0", "clsact"], check=True)
-        assert not hooks()
         found = until(kept, lambda report: bool(report.notes))
         assert [(hook, kind) for hook, kind, _ in found.notes] == [("vm", "repaired")]
         assert hooks() == ["partywall_guard"]
@@ -133,3 +137,123 @@ def test_a_killed_daemon_leaves_the_hooks_until_they_are_removed(flat: Flat) -> 
     assert not hooks()
     assert "clsact" not in qdiscs()
     assert guard.remove(flat.start["id"], flat.start["hooks"]) == []
+
+
+def two(names: str, policy: str) -> Flat:
+    content = {
+        "partywall_guard": 1,
+        "name": policy,
+        "link": {"capacity": "100Mbit/s"},
+        "service_classes": {"only": 1},
+        "vifs": {
+            name: {"interface": name, "namespace": INSIDE, "service_class": "only", "send": {"ceiling": "5Mbit/s"}}
+            for name in names.split()
+        },
+    }
+    asked = Policy.model_validate(content)
+    return guard.flatten(asked, guard.resolve(asked), 50_000_000)
+
+
+def hooked(interface: str) -> int:
+    command = ["tc", "-n", INSIDE, "filter", "show", "dev", interface, "egress"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.count("partywall_guard")
+
+
+@pytest.fixture
+def pairs(flat: Flat) -> None:  # noqa: ARG001 - its namespaces
+    for name in ("va", "vb"):
+        ip("-n", INSIDE, "link", "add", name, "type", "veth", "peer", "name", f"{name}-peer")
+
+
+@pytest.mark.usefixtures("pairs")
+def test_a_vif_that_an_edited_policy_no_longer_names_is_let_go() -> None:
+    with guard.keep(two("va vb", "edge"), leave=True):
+        pass
+    assert (hooked("va"), hooked("vb")) == (1, 1)
+    with guard.keep(two("va", "edge")):
+        assert (hooked("va"), hooked("vb")) == (1, 0)
+    assert hooked("va") == 0
+
+
+@pytest.mark.usefixtures("pairs")
+def test_a_start_that_is_refused_leaves_what_an_earlier_guard_left() -> None:
+    asked = two("va vb", "edge")
+    with guard.keep(asked, leave=True):
+        pass
+    ip("-n", INSIDE, "link", "del", "vb")
+    with pytest.raises(AgentError, match="vb"), guard.keep(asked):
+        pass
+    assert hooked("va") == 1
+    assert guard.remove("edge", asked.start["hooks"])
+    assert hooked("va") == 0
+
+
+@pytest.mark.usefixtures("pairs")
+def test_two_policies_on_one_interface_are_refused() -> None:
+    with guard.keep(two("va", "one")):
+        refused = pytest.raises(UsageError, match=r"vifs\.va: va has hooks of policy 'one' already, kept by process")
+        with refused, guard.keep(two("va vb", "two")):
+            pass
+        with guard.keep(two("vb", "two")):
+            assert (hooked("va"), hooked("vb")) == (1, 1)
+
+
+@pytest.mark.usefixtures("pairs")
+def test_two_names_of_one_interface_are_refused() -> None:
+    content = {
+        "partywall_guard": 1,
+        "name": "edge",
+        "link": {"capacity": "100Mbit/s"},
+        "service_classes": {"only": 1},
+        "vifs": {
+            name: {"interface": "va", "namespace": namespace, "service_class": "only"}
+            for name, namespace in (("a", INSIDE), ("b", f"../../run/netns/{INSIDE}"))
+        },
+    }
+    with pytest.raises(UsageError, match=r"vifs\.b: it is the interface va that a is already"):
+        guard.resolve(Policy.model_validate(content))
+
+
+@pytest.mark.usefixtures("pairs")
+def test_an_interface_that_is_not_there_is_told_before_anything_is_done() -> None:
+    asked = Policy.model_validate(
+        {
+            "partywall_guard": 1,
+            "name": "edge",
+            "link": {"capacity": "100Mbit/s"},
+            "service_classes": {"only": 1},
+            "vifs": {"a": {"interface": "nosuch99", "namespace": INSIDE, "service_class": "only"}},
+        }
+    )
+    with pytest.raises(UsageError, match=r"vifs\.a\.interface: there is no interface 'nosuch99' in .*eth0, va"):
+        guard.look(asked, guard.resolve(asked), None)
+
+
+def test_ctrl_c_takes_nothing_back_of_what_was_found(
+    flat: Flat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Interrupted:
+        excess: ClassVar[dict[str, str]] = {}
+        without_backstop = ()
+
+        def __init__(self) -> None:
+            self.flat = flat
+            row = dict.fromkeys(("offered_bps", "passed_bps", "granted_bps", "offered_pps", "passed_pps"), 0)
+            row |= {"dropped_packets": 0, "marked_packets": 0, "granted_pps": None, "delay_ns": None}
+            rows = dict.fromkeys(flat.leaves, row)
+            pool = {"divided_bps": 100_000_000, "delay_ns": None}
+            notes = (("vm", "bypassed", "9 bytes went round the hook"),)
+            self.reports = [Report(0, 1, rows, {"send": pool, "receive": pool}, notes, 0, 0)]
+
+        def report(self, _timeout_s: float) -> Report:
+            if not self.reports:
+                raise KeyboardInterrupt
+            return self.reports.pop()
+
+    policy = tmp_path / "p.yaml"
+    policy.write_text(
+        "partywall_guard: 1\nname: edge\nlink: {capacity: 100Mbit/s}\nservice_classes: {only: 1}\n"
+        f"vifs: {{vm: {{interface: eth0, namespace: {INSIDE}, service_class: only}}}}\n"
+    )
+    monkeypatch.setattr(guard, "keep", lambda *_a, **_k: contextlib.nullcontext(Interrupted()))
+    assert cli.run(policy, None, False, None, "1s", None, False) == Exit.VIOLATED

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import json
 import os
 import shutil
+import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -67,9 +71,17 @@ def test_a_sender_of_datagrams_waits_for_its_turn_instead_of_being_dropped() -> 
         assert "tbf" in tc(made.namespace("vm"), "qdisc", "show", "dev", "eth0")
 
 
+# A sender that waits for a CPU does not lose what it could have sent meanwhile.
+PATIENT = {"burst": "200ms"}
+
+
 def test_a_limit_of_packets_holds_whatever_their_size() -> None:
     vm = {"send": {"guarantee": "100Mbit/s", "packets": "10k/s"}}
-    with lab(["vm"]) as made, sender(made, "vm", 64, None), guard.keep(flat(made, {"vm": vm}, "1Gbit/s")) as kept:
+    with (
+        lab(["vm"]) as made,
+        sender(made, "vm", 64, None),
+        guard.keep(flat(made, {"vm": vm}, "1Gbit/s", **PATIENT)) as kept,
+    ):
         seen = until(kept, lambda report: abs(report.rows["vm"]["passed_pps"] / 10e3 - 1) < 0.03)
         assert seen.rows["vm"]["granted_pps"] == 10_000
 
@@ -101,39 +113,181 @@ def test_a_goal_that_guarantees_forbid_is_told(crowded: Lab) -> None:
         assert "its goal 4.00 ms" in seen.notes[0][2]
 
 
-TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x2, 0x1000
+TUNSETIFF, TUNSETVNETHDRSZ = 0x400454CA, 0x400454D8
+IFF_TUN, IFF_TAP, IFF_NO_PI, IFF_VNET_HDR = 0x1, 0x2, 0x1000, 0x4000
+VNET_HEADER = 10
 
 
-def open_tap(name: str) -> Any:
+def open_tun(name: str, flags: int) -> Any:
     if not Path("/dev/net/tun").exists():
         pytest.skip("/dev/net/tun")
     file = Path("/dev/net/tun").open("r+b", buffering=0)  # noqa: SIM115 - the test closes it
-    fcntl.ioctl(file, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TAP | IFF_NO_PI))
+    fcntl.ioctl(file, TUNSETIFF, struct.pack("16sH22x", name.encode(), flags | IFF_NO_PI))
     os.set_blocking(file.fileno(), False)
     return file
 
 
+@contextlib.contextmanager
+def machine(made: Lab) -> Iterator[Any]:
+    """A program that writes frames into a tap, as QEMU does, is for the host a virtual machine."""
+
+    def tap() -> Any:
+        file = open_tun("tap0", IFF_TAP | IFF_VNET_HDR)
+        fcntl.ioctl(file, TUNSETVNETHDRSZ, struct.pack("i", VNET_HEADER))
+        return file
+
+    inside = made.namespace("vm")
+    file = delay.in_namespace(NETNS / inside, tap)
+    try:
+        ip("-n", inside, "link", "set", "tap0", "up")
+        yield file
+    finally:
+        file.close()
+
+
+def passed(kept: Kept, vif: str = "vm") -> tuple[float, float]:
+    """Packets and bytes that passed by the end of some reports."""
+    packets, bytes_ = 0.0, 0.0
+    ended = time.monotonic() + 3 * REPORT_NS / 1e9
+    while time.monotonic() < ended:
+        if (report := kept.report(0.1)) is not None:
+            seconds = (report.at_ns - report.from_ns) / 1e9
+            packets += report.rows[vif]["passed_pps"] * seconds
+            bytes_ += report.rows[vif]["passed_bps"] / 8 * seconds
+    return packets, bytes_
+
+
 def test_what_a_machine_sends_through_its_tap_is_held_to_its_ceiling() -> None:
-    """A program that writes frames into a tap is, for the host, a virtual machine."""
+    vm = {"interface": "tap0", "side": "outside", "send": {"ceiling": "8Mbit/s"}}
+    with lab(["vm"]) as made, machine(made) as tap, guard.keep(flat(made, {"vm": vm}, "1Gbit/s", **PATIENT)) as kept:
+        assert kept.excess == {"vm": "dropped"}
+        frame = b"\xff" * 6 + b"\x02" + b"\x00" * 5 + b"\x88\xb5" + b"x" * 986
+        begun = time.monotonic()
+        written = 0
+        while time.monotonic() - begun < 0.6:
+            written += tap.write(bytes(VNET_HEADER) + frame) == VNET_HEADER + len(frame)
+        packets, _ = passed(kept)
+        most = 8e6 * (0.6 + 0.2) / 8 / len(frame) + 2
+        assert 0.5 * most < packets <= most * 1.05 + 5
+        assert written > 2 * packets
+
+
+def large_segment() -> bytes:
+    """Forty segments of TCP in one frame, as a guest hands them over that leaves cutting to the host."""
+    data = b"z" * (1448 * 40)
+    tcp = struct.pack("!HHIIBBHHH", 1000, 2000, 1, 0, 5 << 4, 0x10, 100, 0, 0)
+    address = bytes([10, 0, 0, 9]), bytes([10, 0, 0, 10])
+    bare = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 40 + len(data), 1, 0x4000, 64, 6, 0, *address)
+    total = sum(struct.unpack("!10H", bare))
+    folded = (total & 0xFFFF) + (total >> 16)
+    header = bare[:10] + struct.pack("!H", ~(folded + (folded >> 16)) & 0xFFFF) + bare[12:]
+    ethernet = bytes.fromhex("02000000000102000000000a0800")
+    needs_sum, tcp4 = 1, 1
+    vnet = struct.pack("<BBHHHH", needs_sum, tcp4, 54, 1448, 34, 16)
+    return vnet + ethernet + header + tcp + data
+
+
+def test_a_machines_large_segments_count_as_the_packets_they_will_be() -> None:
+    vm = {"interface": "tap0", "side": "outside", "send": {"guarantee": "900Mbit/s", "packets": "200/s"}}
+    with lab(["vm"]) as made, machine(made) as tap, guard.keep(flat(made, {"vm": vm}, "1Gbit/s")) as kept:
+        frame = large_segment()
+        begun = time.monotonic()
+        while time.monotonic() - begun < 1.0:
+            assert tap.write(frame) == len(frame)
+            time.sleep(0.01)
+        packets, bytes_ = passed(kept)
+        # The bucket may go into debt by one frame of forty.
+        assert 40 <= packets <= 1.1 * 200 + 2 * 40
+        assert bytes_ == pytest.approx(packets * (1448 + 54), rel=0.01)
+
+
+def test_packets_of_a_tunnel_that_carries_bare_ip_arrive_unchanged() -> None:
+    ect = 2
     with lab(["vm"]) as made:
         inside = made.namespace("vm")
-        tap = delay.in_namespace(NETNS / inside, lambda: open_tap("tap0"))
+        tun = delay.in_namespace(NETNS / inside, lambda: open_tun("tun0", IFF_TUN))
         try:
-            ip("-n", inside, "link", "set", "tap0", "up")
-            vm = {"interface": "tap0", "side": "outside", "send": {"ceiling": "8Mbit/s"}}
+            ip("-n", inside, "addr", "add", "10.0.0.1/24", "dev", "tun0")
+            ip("-n", inside, "link", "set", "tun0", "up")
+            sender = delay.in_namespace(NETNS / inside, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, ect)
+            vm = {"interface": "tun0", "excess": "drop", "send": {"ceiling": "2Mbit/s"}}
+            vm["flows"] = {"port": {"protocol": "udp", "ports": "9", "ceiling": "2Mbit/s"}}
+            seen: Counter[tuple[str, str, int]] = Counter()
             with guard.keep(flat(made, {"vm": vm}, "1Gbit/s")) as kept:
-                assert kept.excess == {"vm": "dropped"}
-                frame = b"\xff" * 6 + b"\x02" + b"\x00" * 5 + b"\x88\xb5" + b"x" * 986
-                begun = time.monotonic()
-                written, passed = 0, 0
-                while time.monotonic() - begun < 0.6:
-                    written += tap.write(frame) == len(frame)
-                ended = time.monotonic() + 3 * REPORT_NS / 1e9
-                while time.monotonic() < ended:
-                    if (report := kept.report(0.1)) is not None:
-                        passed += report.rows["vm"]["passed_pps"] * (report.at_ns - report.from_ns) / 1e9
-                most = 8e6 * (0.6 + 0.01) / 8 / len(frame) + 2
-                assert 0.5 * most < passed <= most * 1.05 + 5
-                assert written > 2 * passed
+                for _ in range(400):
+                    sender.sendto(b"x" * 1000, ("10.0.0.2", 9))
+                    time.sleep(0.001)
+                    with contextlib.suppress(BlockingIOError):
+                        while packet := tun.read(65536):
+                            if packet[0] >> 4 == 4:
+                                ends = [socket.inet_ntoa(packet[at : at + 4]) for at in (12, 16)]
+                                seen[ends[0], ends[1], packet[1]] += 1
+                packets, _ = passed(kept, "vm:port")
+            sender.close()
         finally:
-            tap.close()
+            tun.close()
+    marked = ect | 3
+    assert set(seen) <= {("10.0.0.1", "10.0.0.2", ect), ("10.0.0.1", "10.0.0.2", marked)}
+    assert seen["10.0.0.1", "10.0.0.2", marked] > 0
+    # Told by its port, so the header was found.
+    assert packets > 0
+    assert sum(seen.values()) < 200
+
+
+PACKET_QDISC_BYPASS = 20
+
+
+def raw_sender() -> socket.socket:
+    made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    made.setsockopt(263, PACKET_QDISC_BYPASS, 1)
+    made.bind(("eth0", 0))
+    return made
+
+
+def send_raw(made: socket.socket, seconds: float, pause_s: float = 0.002) -> None:
+    frame = bytes.fromhex("02000000000102000000000a0800") + b"\x45" + b"\0" * 1499
+    ended = time.monotonic() + seconds
+    while time.monotonic() < ended:
+        for _ in range(20):
+            made.send(frame)
+        time.sleep(pause_s)
+
+
+def counted(made: Lab, vif: str, port: str, what: str) -> int:
+    shown = json.loads(ip("-n", made.namespace(vif), "-s", "-j", "link", "show", port))[0]["stats64"]
+    return int(shown[what]["bytes"])
+
+
+def test_who_goes_round_the_hook_with_raw_frames_is_told_and_held_at_the_interfaces_other_end() -> None:
+    with lab(["vm"], None) as made:
+        vm = {"send": {"ceiling": "5Mbit/s"}}
+        with guard.keep(flat(made, {"vm": vm}, "1Gbit/s")) as kept:
+            assert kept.without_backstop == ()
+            out = delay.in_namespace(NETNS / made.namespace("vm"), raw_sender)
+            before = counted(made, "far", "uplink", "rx")
+            begun = time.monotonic()
+            send_raw(out, 1.5)
+            through = (counted(made, "far", "uplink", "rx") - before) * 8
+            seconds = time.monotonic() - begun
+            out.close()
+            assert through <= 5e6 * seconds * 1.1 + 4e6
+            seen = until(kept, lambda report: bool(report.notes))
+            assert [(vif, kind) for vif, kind, _ in seen.notes] == [("vm", "bypassed")]
+        shown = tc(made.namespace("switch"), "filter", "show", "dev", "p1", "ingress")
+        assert "partywall" not in shown
+
+
+def test_an_interface_made_anew_is_hooked_before_the_next_look() -> None:
+    with lab(["vm"]) as made:
+        inside = made.namespace("vm")
+        ip("-n", inside, "link", "add", "new0", "type", "veth", "peer", "name", "peer0")
+        vm = {"interface": "new0", "send": {"ceiling": "5Mbit/s"}}
+        asked = flat(made, {"vm": vm}, "1Gbit/s")
+        asked.start["check_ns"] = 3600 * 10**9
+        with guard.keep(asked) as kept:
+            ip("-n", inside, "link", "del", "new0")
+            ip("-n", inside, "link", "add", "new0", "type", "veth", "peer", "name", "peer0")
+            seen = until(kept, lambda report: any(kind == "repaired" for _, kind, _ in report.notes))
+            assert "made anew" in str(seen.notes)
+            assert "partywall_guard" in tc(inside, "filter", "show", "dev", "new0", "egress")

@@ -30,8 +30,15 @@ def test_losses_that_may_be_the_tracers_own_are_bounds():
     missed = (Missed(recorded=10), Missed(recorded=10), Missed(recorded=7, missed=1))
     found = findings(evidence(report(hops=missed)))
     step = found.ways[0].steps[1]
-    assert (step.lost_low, step.lost) == (1, 2)
+    assert (step.lost_low, step.lost, step.lost_high) == (1, 2, 2)
     assert any("vm/eth0: the tracer itself did not take down 1 packet" in note for note in found.notes)
+
+
+def test_packets_not_taken_down_before_may_be_lost_uncounted():
+    missed = (Missed(recorded=8, missed=2), Missed(recorded=7, missed=3), Missed(recorded=7))
+    found = findings(evidence(report(hops=missed)))
+    assert [(step.lost_low, step.lost, step.lost_high) for step in found.ways[0].steps] == [(0, 0, 2), (2, 2, 7)]
+    assert (found.ways[0].lost_low, found.ways[0].lost, found.ways[0].lost_high) == (2, 2, 7)
 
 
 def test_negative_hops_are_told_with_the_bound_of_the_clocks():

@@ -6,8 +6,9 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -61,7 +62,9 @@ def run(
     """
     kept_for = _duration("--for", for_) if for_ is not None else None
     asked = guard.load(policy)
-    flat = guard.flatten(asked, guard.resolve(asked), _duration("--every", every), guard.resolve_link(asked))
+    found, link = guard.resolve(asked), guard.resolve_link(asked)
+    guard.look(asked, found, link)
+    flat = guard.flatten(asked, found, _duration("--every", every), link)
     console = Console()
     if dry_run:
         _show_policy(console, asked)
@@ -70,16 +73,17 @@ def run(
             console.print(f"would hook {place['direction']} of {place['interface']}{where}: {hook}", highlight=False)
         return Exit.HOLDS
     log = GuardLog(out, file_text(policy)) if out else None
+    totals = prometheus.Totals()
     try:
         with terminated_as_interrupt(), contextlib.suppress(KeyboardInterrupt), guard.keep(flat, leave=leave) as kept:
             _say_excess(console, kept)
-            wrong = _watch(console, asked, kept, kept_for, log, prometheus_file)
-            return Exit.VIOLATED if wrong else Exit.HOLDS
+            _watch(console, asked, kept, totals, kept_for, log, prometheus_file)
     finally:
         if log:
             log.close()
             _report(log.folder, console)
-    return Exit.HOLDS
+    # Ctrl-C is how it ends, and takes nothing back of what was found.
+    return Exit.VIOLATED if totals.wrong else Exit.HOLDS
 
 
 @app.command()
@@ -147,18 +151,21 @@ def _left(policy: str) -> tuple[str, list[object]]:
 
 
 def _watch(
-    console: Console, policy: Policy, kept: Kept, for_ns: int | None, log: GuardLog | None, metrics: Path | None
-) -> bool:
-    totals = prometheus.Totals()
+    console: Console,
+    policy: Policy,
+    kept: Kept,
+    totals: prometheus.Totals,
+    for_ns: int | None,
+    log: GuardLog | None,
+    metrics: Path | None,
+) -> None:
     begun = time.monotonic_ns()
-    wrong = False
     with Live(console=console, refresh_per_second=4, transient=False) as live:
         while for_ns is None or time.monotonic_ns() - begun < for_ns:
             report = kept.report(0.2)
             if report is None:
                 continue
             totals.add(report)
-            wrong |= any(kind != "repaired" for _hook, kind, _text in report.notes)
             for hook, kind, text in report.notes:
                 console.print(f"{hook}: {kind}: {text}", style="yellow", highlight=False)
             if log:
@@ -166,7 +173,6 @@ def _watch(
             if metrics:
                 prometheus.write(metrics, prometheus.text(policy.name, report, totals))
             live.update(_table(policy, report, begun, for_ns))
-    return wrong
 
 
 def _table(policy: Policy, report: Report, begun: int, for_ns: int | None) -> Table:
@@ -206,8 +212,25 @@ def _say_excess(console: Console, kept: Kept) -> None:
     }
     for excess, said in words.items():
         if hooks := [hook for hook, found in kept.excess.items() if found == excess]:
-            names = ", ".join(hooks[:6]) + (f" and {len(hooks) - 6} more" if len(hooks) > 6 else "")
-            console.print(f"{said}: {names}", highlight=False)
+            console.print(f"{said}: {_some(hooks)}", highlight=False)
+    if kept.without_backstop:
+        said = (
+            "the interface's other end was not found: a tenant that may send raw frames can go round the hook, which is"
+        )
+        console.print(f"{said} told, but not stopped: {_some(kept.without_backstop)}", style="yellow", highlight=False)
+    if taken_in := [
+        vif for vif, place in zip(kept.flat.hooks, kept.flat.start["hooks"], strict=True) if _taken_in(place)
+    ]:
+        said = "the interface counts what is dropped too, so that the ceiling is kept is not checked by it"
+        console.print(f"{said}: {_some(taken_in)}", highlight=False)
+
+
+def _taken_in(hook: Mapping[str, Any]) -> bool:
+    return bool(hook["direction"] == "ingress")
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
 def _show_policy(console: Console, policy: Policy) -> None:

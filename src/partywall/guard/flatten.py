@@ -45,12 +45,18 @@ def flatten(
     """The flat form. Pool 0 is what is sent, pool 1 what is received. link: where the link's own interface is."""
     lists = _Lists()
     tenants = {name: _total(lists, name, total.ceiling, total.packets) for name, total in policy.tenants.items()}
+    receivers = {
+        name: _total(lists, f"{name} (receives)", total.receive.ceiling, total.receive.packets)
+        for name, total in policy.tenants.items()
+        if total.receive
+    }
     classes: dict[str, list[int]] = {}
     for name, vif in policy.vifs.items():
         tenant = [tenants[vif.tenant]] if vif.tenant else []
         classes.setdefault(vif.service_class, []).extend(_way(policy, lists, name, vif, found[name], tenant))
-        if vif.receive is not None or any(flow.way == "receive" for flow in vif.flows.values()):
-            _way(policy, lists, name, vif, found[name], [], way="receive")
+        together = [receivers[vif.tenant]] if vif.tenant in receivers else []
+        if vif.receive is not None or together or any(flow.way == "receive" for flow in vif.flows.values()):
+            _way(policy, lists, name, vif, found[name], together, way="receive")
     start = {
         "id": policy.name,
         "pools": [_pool(policy, "send", link), _pool(policy, "receive", None)],
@@ -163,4 +169,6 @@ def _hook(lists: _Lists, found: Found, leaf: int, rules: list[dict[str, Any]], *
     # Inside its namespace a tenant sends by giving out; seen from the host's end it sends by what comes in.
     direction = "egress" if sends == found.inside else "ingress"
     place = {"namespace": found.namespace, "interface": found.interface, "direction": direction}
-    lists.hooks.append({**place, "leaf": leaf, "rules": rules, "hold": hold})
+    # What its tenant can reach, it can go round.
+    backstop = sends and found.inside
+    lists.hooks.append({**place, "leaf": leaf, "rules": rules, "hold": hold, "backstop": backstop})

@@ -141,6 +141,10 @@ def _vif(policy: Policy, at: Path, vif: Vif) -> Iterator[Mistake]:
     if vif.interface is None and vif.domain is None and vif.sandbox is None:
         said = "neither interface nor domain is given"
         yield Mistake(at, said, "give one: interface: its name, domain: a libvirt domain, or sandbox: of a run")
+    if vif.domain is None and vif.tap != 1:
+        yield Mistake(
+            (*at, "tap"), "a tap is counted of a libvirt domain, and none is given", "give domain:, or leave tap out"
+        )
     for key in ("namespace", "sandbox"):
         if vif.domain is not None and getattr(vif, key) is not None:
             yield Mistake((*at, key), f"a libvirt domain's tap is found without a {key}", f"leave {key} out")
@@ -230,9 +234,9 @@ def _ports(at: Path, text: str, protocol: str | None) -> Iterator[Mistake]:
 
 
 def _twice(policy: Policy) -> Iterator[Mistake]:
-    seen: dict[tuple[str | None, ...], str] = {}
+    seen: dict[tuple[str | int | None, ...], str] = {}
     for name, vif in policy.vifs.items():
-        place = (vif.namespace, vif.sandbox, vif.interface, vif.domain)
+        place = (vif.namespace, vif.sandbox, vif.interface, vif.domain, vif.tap)
         if place in seen:
             message = f"{vif.interface or vif.domain} is {seen[place]} already"
             yield Mistake(("vifs", name), message, "name each interface once; flows: makes classes inside one")
@@ -242,13 +246,21 @@ def _twice(policy: Policy) -> Iterator[Mistake]:
 def _tenants(policy: Policy) -> Iterator[Mistake]:
     for name, total in policy.tenants.items():
         mine = {key: vif for key, vif in policy.vifs.items() if vif.tenant == name}
-        promised = sum(vif.send.guarantee or 0 for vif in mine.values())
-        if total.ceiling is not None and promised > total.ceiling:
-            parts = " + ".join(f"{key} {_rate(vif.send.guarantee or 0)}" for key, vif in mine.items())
-            message = f"its vifs are promised {parts} = {_rate(promised)}, above its ceiling {_rate(total.ceiling)}"
-            yield Mistake(("tenants", name, "ceiling"), message, "raise the ceiling, or promise less")
+        sent = {key: vif.send.guarantee or 0 for key, vif in mine.items()}
+        yield from _tenant(("tenants", name, "ceiling"), sent, total.ceiling)
+        if total.receive:
+            received = {key: (vif.receive or Promise()).guarantee or 0 for key, vif in mine.items()}
+            yield from _tenant(("tenants", name, "receive", "ceiling"), received, total.receive.ceiling)
         if not mine:
             yield Mistake(("tenants", name), "no vif has this tenant", f"write tenant: {name} at its vifs")
+
+
+def _tenant(at: Path, guarantees: Mapping[str, int], ceiling: int | None) -> Iterator[Mistake]:
+    promised = sum(guarantees.values())
+    if ceiling is not None and promised > ceiling:
+        parts = " + ".join(f"{key} {_rate(guarantee)}" for key, guarantee in guarantees.items())
+        message = f"its vifs are promised {parts} = {_rate(promised)}, above its ceiling {_rate(ceiling)}"
+        yield Mistake(at, message, "raise the ceiling, or promise less")
 
 
 def _sums(policy: Policy) -> Iterator[Mistake]:

@@ -32,6 +32,11 @@ class Totals:
         self.counts: dict[tuple[str, str], int] = {}
         self.findings: dict[tuple[str, str], int] = {}
 
+    @property
+    def wrong(self) -> bool:
+        """Whether anything was found that is not put right."""
+        return any(kind != "repaired" for _hook, kind in self.findings)
+
     def add(self, report: Report) -> None:
         """Counts one report."""
         for leaf, row in report.rows.items():

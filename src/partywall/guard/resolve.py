@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.errors import CapabilityError, Problem, UsageError
+from partywall.guard.delay import in_namespace
 from partywall.model.policy import Policy, Vif
 from partywall.sandbox.label import state_root
 from partywall.sandbox.vif import HostVif, find
 
 NETNS = Path("/run/netns")
+VIRSH_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ def resolve(policy: Policy, netns: Path = NETNS) -> Mapping[str, Found]:
             found[name] = _find(vif, netns)
         except UsageError as error:
             problems += [Problem(p.message, p.remedy, key=f"vifs.{name}") for p in error.problems]
+    problems += _same(found)
     if problems:
         raise UsageError(*problems)
     return found
@@ -47,9 +52,65 @@ def resolve_link(policy: Policy, netns: Path = NETNS) -> Found | None:
     return Found(link.interface, _namespace(link.namespace, netns) if link.namespace else None, inside=False)
 
 
+def identity(namespace: str | None) -> tuple[int, int] | str:
+    """The same for every file that stands for one namespace; the file's name where there is none any more."""
+    file = namespace or "/proc/self/ns/net"
+    try:
+        status = os.stat(file)  # noqa: PTH116 - as for any file
+    except OSError:
+        return file
+    return (status.st_dev, status.st_ino)
+
+
+def _same(found: Mapping[str, Found]) -> list[Problem]:
+    """Vifs that are one interface under two names: a namespace's, or a domain's tap."""
+    seen: dict[tuple[object, str], str] = {}
+    problems = []
+    for name, place in found.items():
+        first = seen.setdefault((identity(place.namespace), place.interface), name)
+        if first != name:
+            said = f"it is the interface {place.interface} that {first} is already"
+            problems.append(
+                Problem(said, "name each interface once; flows: makes classes inside one", key=f"vifs.{name}")
+            )
+    return problems
+
+
+def look(policy: Policy, found: Mapping[str, Found], link: Found | None) -> None:
+    """Whether every interface is there. UsageError with all that are not; CapabilityError where that can't be seen."""
+    places = {f"vifs.{name}.{_key(policy.vifs[name])}": place for name, place in found.items()}
+    if link:
+        places["link.interface"] = link
+    there: dict[str | None, list[str]] = {}
+    problems = []
+    for key, place in places.items():
+        if place.namespace not in there:
+            there[place.namespace] = _interfaces(place.namespace)
+        if place.interface not in (known := there[place.namespace]):
+            where = f"in {place.namespace}" if place.namespace else "here"
+            remedy = f"there is {', '.join(known[:12])}; or say in which namespace it is"
+            problems.append(Problem(f"there is no interface {place.interface!r} {where}", remedy, key=key))
+    if problems:
+        raise UsageError(*problems)
+
+
+def _key(vif: Vif) -> str:
+    return "domain" if vif.domain else "interface" if vif.interface else "sandbox"
+
+
+def _interfaces(namespace: str | None) -> list[str]:
+    def names() -> list[str]:
+        return [name for _, name in socket.if_nameindex()]
+
+    try:
+        return names() if namespace is None else in_namespace(Path(namespace), names)
+    except PermissionError:
+        raise CapabilityError(f"looking into {namespace} needs root; run with sudo") from None
+
+
 def _find(vif: Vif, netns: Path) -> Found:
     if vif.domain is not None:
-        return Found(_tap(vif.domain), None, inside=False)
+        return Found(_tap(vif.domain, vif.tap), None, inside=False)
     namespace = _namespace(vif.namespace, netns) if vif.namespace else None
     if vif.sandbox is not None:
         if (guest := _guest(vif.sandbox)) is not None:
@@ -94,15 +155,22 @@ def _sandbox(name: str) -> str:
     return f"/proc/{alive.popitem()[1]}/ns/net"
 
 
-def _tap(domain: str) -> str:
+def _tap(domain: str, number: int) -> str:
     if shutil.which("virsh") is None:
         raise CapabilityError(f"domain {domain!r}: virsh is not installed; install libvirt-clients, or give interface:")
     command = ["virsh", "--quiet", "domiflist", "--domain", domain]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=VIRSH_S, check=False)
+    except subprocess.TimeoutExpired:
+        said = f"domain {domain!r}: virsh did not answer within {VIRSH_S:g} s"
+        raise CapabilityError(f"{said}; see that libvirtd runs, or give interface:") from None
     if ran.returncode != 0:
-        said = ran.stderr.strip().splitlines()[:1]
-        raise UsageError(Problem(f"libvirt domain {domain!r}: {' '.join(said)}", "'virsh list --all' lists them"))
+        said = " ".join(ran.stderr.strip().splitlines()[:1])
+        raise UsageError(Problem(f"libvirt domain {domain!r}: {said}", "'virsh list --all' lists them"))
     taps = [line.split()[0] for line in ran.stdout.splitlines() if line.split()]
     if not taps or taps[0] == "-":
         raise UsageError(Problem(f"libvirt domain {domain!r} has no tap now", "start it, and run again"))
-    return taps[0]
+    if number > len(taps):
+        said = f"libvirt domain {domain!r} has no tap {number}; it has {len(taps)}: {', '.join(taps)}"
+        raise UsageError(Problem(said, f"give tap: 1 to {len(taps)}"))
+    return taps[number - 1]

@@ -16,8 +16,9 @@ from typing import Any
 
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
-from partywall.errors import AgentError, CapabilityError, TrialError
+from partywall.errors import AgentError, CapabilityError, Problem, TrialError, UsageError
 from partywall.guard.flatten import Flat
+from partywall.guard.resolve import identity
 from partywall.sandbox.label import start_ticks, state_root
 
 _REPORTS_MAX = 4096
@@ -47,6 +48,7 @@ class Kept:
         self._messages: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue(_REPORTS_MAX)
         self.client = _agent(self._receive)
         self.excess: dict[str, str] = {}
+        self.without_backstop: tuple[str, ...] = ()
 
     def _receive(self, method: str, params: dict[str, Any]) -> None:
         # A reader that stopped reading loses reports; the guard itself never waits for it.
@@ -57,6 +59,7 @@ class Kept:
         """Hooks everything and begins."""
         started = self.client.call("guard.start", timeout_s=120, **self.flat.start)
         self.excess = dict(zip(self.flat.hooks, started["excess"], strict=True))
+        self.without_backstop = tuple(self.flat.hooks[at] for at in started["without_backstop"])
 
     def report(self, timeout_s: float) -> Report | None:
         """The next report; None if none came in time. TrialError if the agent is gone."""
@@ -80,19 +83,41 @@ class Kept:
 def keep(flat: Flat, *, leave: bool = False) -> Iterator[Kept]:
     """Keeps a policy while the block runs; afterwards removes it, or with `leave` lets the kernel go on by itself."""
     name = flat.start["id"]
-    _claim(name, flat)
+    _refuse(name, flat)
+    earlier = _hooks(_state(name))
+    stale = [hook for hook in earlier if _place(hook) not in {_place(new) for new in flat.start["hooks"]}]
     kept = Kept(flat)
     try:
-        kept.start()
-        yield kept
+        _write(name, [*flat.start["hooks"], *stale])
+        _start(kept, name, earlier)
+        # What an edited policy no longer names.
+        kept.client.call("guard.remove", timeout_s=120, hooks=stale)
+        _write(name, flat.start["hooks"])
+        try:
+            yield kept
+        finally:
+            if not leave:
+                with contextlib.suppress(AgentError):
+                    kept.client.call("guard.stop", id=name)
+                with contextlib.suppress(AgentError):
+                    kept.client.call("guard.remove", timeout_s=120, **flat.remove)
+                    _state(name).unlink(missing_ok=True)
     finally:
-        if not leave:
-            with contextlib.suppress(AgentError):
-                kept.client.call("guard.stop", id=name)
-            with contextlib.suppress(AgentError):
-                kept.client.call("guard.remove", timeout_s=120, **flat.remove)
-                _state(name).unlink(missing_ok=True)
         kept.client.close()
+
+
+def _start(kept: Kept, name: str, earlier: list[Any]) -> None:
+    """A start that is refused has undone what it added; an earlier guard's hooks stay written down."""
+    try:
+        kept.start()
+    except AgentError:
+        # One that died may have left anything: then all stays written down.
+        if kept.client.process.poll() is None:
+            if earlier:
+                _write(name, earlier, kept=False)
+            else:
+                _state(name).unlink(missing_ok=True)
+        raise
 
 
 def remove(name: str, hooks: list[Any]) -> list[str]:
@@ -120,14 +145,50 @@ def _state(name: str) -> Path:
     return state_root() / f"guard-{name}.json"
 
 
-def _claim(name: str, flat: Flat) -> None:
+def _refuse(name: str, flat: Flat) -> None:
     if (pid := owner(name)) and pid != os.getpid():
         raise TrialError(f"policy {name!r} is kept by process {pid} already; end that one first")
     if os.geteuid() != 0:
         raise CapabilityError("a guard needs root, to hook eBPF programs to interfaces; run with sudo")
+    mine = {_place(hook): vif for hook, vif in zip(flat.start["hooks"], flat.hooks, strict=True)}
+    problems = []
+    for state in sorted(state_root().glob("guard-*.json")):
+        other = state.stem.removeprefix("guard-")
+        taken = {mine[place]: hook for hook in _hooks(state) if other != name and (place := _place(hook)) in mine}
+        for vif, hook in taken.items():
+            pid = owner(other)
+            by = f"kept by process {pid}" if pid else "whose keeper is dead"
+            remedy = (
+                "end that process, or take the vif out of one" if pid else f"'partywall guard remove {other}' first"
+            )
+            said = f"{hook['interface']} has hooks of policy {other!r} already, {by}: two would undo each other's"
+            problems.append(Problem(said, remedy, key=f"vifs.{vif}"))
+    if problems:
+        raise UsageError(*problems)
+
+
+def _place(hook: Mapping[str, Any]) -> tuple[object, str, str]:
+    """The same for every name of a namespace."""
+    return (identity(hook["namespace"]), hook["interface"], hook["direction"])
+
+
+def _hooks(state: Path) -> list[Any]:
+    """What a keeper wrote down; nothing if there is no such file, or none that can be read."""
+    try:
+        return list(json.loads(state.read_text())["hooks"])
+    except (OSError, ValueError, KeyError):
+        return []
+
+
+def _write(name: str, hooks: list[Any], *, kept: bool = True) -> None:
+    """kept: by this process, else by nobody."""
     state = _state(name)
     state.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    state.write_text(json.dumps({"pid": os.getpid(), "start_ticks": start_ticks(os.getpid()), **flat.remove}))
+    pid = os.getpid() if kept else None
+    ticks = start_ticks(pid) if pid else None
+    fresh = state.with_name(f".{state.name}.new")
+    fresh.write_text(json.dumps({"pid": pid, "start_ticks": ticks, "hooks": hooks}))
+    fresh.replace(state)
 
 
 def _agent(sink: Any) -> AgentClient:

@@ -49,7 +49,8 @@ class Vif(Frozen):
     namespace: str | None = Field(
         None, description="network namespace it is in: a name of 'ip netns', a path, or pid:NUMBER"
     )
-    domain: str | None = Field(None, description="libvirt domain, instead of interface: its first tap")
+    domain: str | None = Field(None, description="libvirt domain, instead of interface: one of its taps")
+    tap: int = Field(1, strict=True, ge=1, description="which of the domain's taps, in the order of virsh domiflist")
     sandbox: str | None = Field(
         None,
         description="sandbox of a run that is going on, instead of a namespace: RUN/NAME, or NAME if there is only one",
@@ -71,11 +72,17 @@ class Vif(Frozen):
     )
 
 
-class Total(Frozen):
-    """Ceilings over all vifs of one tenant together, of what they send."""
+class Ceilings(Frozen):
+    """Ceilings over all vifs of one tenant together, in one direction."""
 
     ceiling: BitRate | None = None
     packets: PacketRate | None = Field(None, description="split over the vifs by use")
+
+
+class Total(Ceilings):
+    """Of what a tenant's vifs send, and of what they receive."""
+
+    receive: Ceilings | None = Field(None, description="ceilings of what they receive; none without it")
 
 
 class Link(Frozen):

@@ -271,13 +271,17 @@ def added_delays(delays: Iterable[Delay]) -> Delay:
 
 
 class HopFinding(_Frozen):
-    """From one hop to the next. lost_low: losses that the tracer's own cannot explain; delays in nanoseconds."""
+    """From one hop to the next; delays in nanoseconds.
+
+    lost_low and lost_high: what losses may be for all that the tracer itself did not take down.
+    """
 
     origin: str
     hop: str
     packets: int
     lost: int
     lost_low: int
+    lost_high: int
     lost_share: float | None
     astray: int
     duplicates: int
@@ -291,13 +295,15 @@ class HopFinding(_Frozen):
 
 
 class WayFinding(_Frozen):
-    """One direction. sent: packets seen at the first hop."""
+    """One direction. sent: packets seen at the first hop; lost_low and lost_high as of a step."""
 
     way: str
     hops: tuple[str, ...]
     sent: int
     delivered: int
     lost: int
+    lost_low: int
+    lost_high: int
     unfinished: int
     other: int
     forced: int

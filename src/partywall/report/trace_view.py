@@ -50,7 +50,8 @@ def _whole(number: int) -> str:
 
 
 def _figures(step: HopFinding) -> list[str]:
-    lost = _whole(step.lost) if step.lost_low == step.lost else f"{_whole(step.lost_low)} to {_whole(step.lost)}"
+    exact = step.lost_low == step.lost_high
+    lost = _whole(step.lost) if exact else f"{_whole(step.lost_low)} to {_whole(step.lost_high)}"
     if step.lost and step.lost_share is not None:
         lost += f" ({100 * step.lost_share:.2g} %)"
     return [_whole(step.packets), lost, _whole(step.duplicates), _whole(step.reordered), *_delays(step.delay_ns)]
@@ -76,7 +77,7 @@ def _cost(findings: TraceFindings) -> str:
     if findings.cost is not None:
         text += f"; it took at most {100 * findings.cost:.2g} % of this host's CPU time"
     if findings.record_ns is not None:
-        text += f", {findings.record_ns} ns a record in the kernel"
+        text += f", {findings.record_ns} ns a record in the tracer's program (without the kernel's hook around it)"
     return f"{text}."
 
 

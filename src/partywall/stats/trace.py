@@ -1,7 +1,8 @@
 """What a trace found: losses with their bounds, percentiles of delay, and what must be said with them. Pure.
 
-Every packet is counted, not drawn by lot, so a loss has no confidence interval. It has bounds: a packet counted as lost
-at a hop was perhaps only not taken down there, so the tracer's own losses at that hop are what could be wrong with it.
+Every packet is counted, not drawn by lot, so a loss has no confidence interval. It has bounds: a packet counted as
+lost at a hop was perhaps only not taken down there, and one that was not taken down at the hops before may be lost
+uncounted.
 """
 
 from __future__ import annotations
@@ -88,12 +89,16 @@ def _way(asked: Asked, whole: Report, number: int, evidence: TraceEvidence) -> W
     missed = [hop.missed for hop in whole.hops][:: 1 if number == 0 else -1]
     bounds = _bounds(asked, evidence)[:: 1 if number == 0 else -1]
     steps = tuple(_step(names, place, way.steps, missed, bounds) for place in range(1, len(names)))
+    lost = sum(step.lost for step in way.steps)
     return WayFinding(
         way=WAYS[number],
         hops=names,
         sent=way.steps[0].packets,
         delivered=way.delivered,
-        lost=sum(step.lost for step in way.steps),
+        lost=lost,
+        # Who arrived, and is counted as lost all the same, was not taken down at the last hop.
+        lost_low=max(0, lost - missed[-1]),
+        lost_high=lost + sum(missed[:-1]),
         unfinished=way.unfinished,
         other=way.other,
         forced=way.forced,
@@ -113,6 +118,8 @@ def _step(
         packets=step.packets,
         lost=step.lost,
         lost_low=max(0, step.lost - missed[place]),
+        # Who was not taken down before is counted as lost there, or not at all.
+        lost_high=step.lost + sum(missed[:place]),
         lost_share=step.lost / before.packets if before.packets else None,
         astray=step.astray,
         duplicates=step.duplicates,
@@ -188,7 +195,8 @@ def _notes(evidence: TraceEvidence, whole: Report, ways: Sequence[WayFinding]) -
         if seen.missed:
             yield (
                 f"{hop.name}: the tracer itself did not take down {_count(seen.missed, 'packet')} (a full ring): "
-                "up to so many of the losses there are none, and delays lack them. Trace fewer flows "
+                "up to so many of the losses there are none, up to so many more may be lost at the hops after, and "
+                "delays lack them. Trace fewer flows "
                 "(--protocol, --port, --host)."
             )
         if seen.gone:

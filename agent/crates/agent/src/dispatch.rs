@@ -208,7 +208,7 @@ impl Agent {
             return Err(failed(format!("guard {:?} is running already", start.id)));
         }
         let guard = Guard::start(start).map_err(|error| failed(error.to_string()))?;
-        let started = GuardStarted { excess: guard.excess().to_vec() };
+        let started = GuardStarted { excess: guard.excess().to_vec(), without_backstop: guard.without_backstop().to_vec() };
         self.shared.state().guards.insert(start.id.clone(), guard);
         self.shared.0 .1.notify_all();
         Ok(started)

@@ -1,18 +1,40 @@
 //! A total split over several by what each used: the paper's second step, where a virtual machine's packets/s go to its
 //! interfaces by the share each had of its bandwidth.
 
-/// Splits `total` over as many as there are in `used`, in proportion to it. One tenth goes to all alike, so that an interface
-/// that was idle can begin; the paper has none, and an idle interface of its would stay shut. Nothing is lost to rounding but
-/// less than a unit each.
+/// Splits `total` over as many as there are in `used`, in proportion to it, but to none more than it wants while another wants
+/// more; what nobody wants goes to all by the same shares, so that new demand meets room. One tenth of the shares is alike for
+/// all, so that an interface that was idle can begin; the paper has neither, and an idle interface of its would stay shut.
+/// Nothing is lost to rounding but less than a unit each.
 #[must_use]
-pub fn by_use(total: u64, used: &[u64]) -> Vec<u64> {
-    let count = used.len() as u128;
-    let sum: u128 = used.iter().map(|&used| u128::from(used)).sum();
-    let share = |used: u64| match sum {
-        0 => u128::from(total) / count,
-        _ => u128::from(total) / 10 / count + u128::from(total - total / 10) * u128::from(used) / sum,
-    };
-    used.iter().map(|&used| share(used) as u64).collect()
+pub fn by_use(total: u64, used: &[u64], wanted: &[u64]) -> Vec<u64> {
+    let shares = shares(used);
+    let mut parts = vec![0; used.len()];
+    // Whoever wants least of his share first: what he leaves is for those after him.
+    let mut order: Vec<usize> = (0..used.len()).collect();
+    order.sort_by(|&a, &b| (wanted[a] as f64 / shares[a]).total_cmp(&(wanted[b] as f64 / shares[b])));
+    let left = pour(total, &order, &shares, |at| wanted[at], &mut parts);
+    pour(left, &order, &shares, |_| u64::MAX, &mut parts);
+    parts
+}
+
+/// They sum up to one, and none is zero.
+fn shares(used: &[u64]) -> Vec<f64> {
+    let even = 1.0 / used.len() as f64;
+    let sum: f64 = used.iter().map(|&used| used as f64).sum();
+    used.iter().map(|&used| if sum > 0.0 { even / 10.0 + 0.9 * used as f64 / sum } else { even }).collect()
+}
+
+/// Gives each its share of what is left, up to `most`; returns what is left then.
+fn pour(mut left: u64, order: &[usize], shares: &[f64], most: impl Fn(usize) -> u64, parts: &mut [u64]) -> u64 {
+    let mut of: f64 = shares.iter().sum();
+    for (place, &at) in order.iter().enumerate() {
+        let share = if place + 1 == order.len() { left } else { (left as f64 * (shares[at] / of).min(1.0)) as u64 };
+        let given = share.min(left).min(most(at));
+        parts[at] += given;
+        left -= given;
+        of -= shares[at];
+    }
+    left
 }
 
 #[cfg(test)]
@@ -22,15 +44,49 @@ mod tests {
 
     #[test]
     fn packets_follow_use_and_leave_an_idle_interface_a_way_to_begin() {
-        assert_eq!(by_use(20_000, &[300, 100, 0]), [14_166, 5_166, 666]);
-        assert_eq!(by_use(9, &[0, 0, 0]), [3, 3, 3]);
+        assert_eq!(by_use(20_000, &[300, 100, 0], &[u64::MAX; 3]), [14_166, 5_167, 667]);
+        assert!(by_use(9000, &[0, 0, 0], &[0; 3]).iter().all(|part| part.abs_diff(3000) <= 2));
+    }
+
+    #[test]
+    fn what_one_does_not_want_is_for_those_who_do() {
+        // Much of the bandwidth in few large packets; little in many small ones.
+        assert_eq!(by_use(20_000, &[900, 100], &[1000, 50_000]), [1000, 19_000]);
+    }
+
+    fn parties() -> impl Strategy<Value = Vec<(u64, u64)>> {
+        proptest::collection::vec((0u64..1 << 40, 0u64..1 << 30), 1..9)
     }
 
     proptest! {
         #[test]
-        fn the_parts_never_exceed_the_total(total: u64, used in proptest::collection::vec(any::<u64>(), 0..9)) {
-            let sum: u128 = by_use(total, &used).iter().map(|&part| u128::from(part)).sum();
+        fn the_parts_never_exceed_the_total(total: u64, parties in proptest::collection::vec(any::<(u64, u64)>(), 0..9)) {
+            let (used, wanted): (Vec<u64>, Vec<u64>) = parties.into_iter().unzip();
+            let sum: u128 = by_use(total, &used, &wanted).iter().map(|&part| u128::from(part)).sum();
             prop_assert!(sum <= u128::from(total));
+        }
+
+        #[test]
+        fn nothing_is_kept_back_while_somebody_wants_it(total in 0u64..1 << 34, parties in parties()) {
+            let (used, wanted): (Vec<u64>, Vec<u64>) = parties.iter().copied().unzip();
+            let parts = by_use(total, &used, &wanted);
+            let useful: u64 = parts.iter().zip(&wanted).map(|(&part, &wanted)| part.min(wanted)).sum();
+            let slack = parts.len() as u64;
+            prop_assert!(useful + slack >= total.min(wanted.iter().sum()), "{parts:?}");
+            prop_assert!(parts.iter().sum::<u64>() + slack >= total, "{parts:?}");
+        }
+
+        #[test]
+        fn who_used_more_and_wants_more_never_gets_less(total in 0u64..1 << 34, parties in parties()) {
+            let (used, wanted): (Vec<u64>, Vec<u64>) = parties.iter().copied().unzip();
+            let parts = by_use(total, &used, &wanted);
+            for (at, &(used, wanted)) in parties.iter().enumerate() {
+                for (other, &(less_used, less_wanted)) in parties.iter().enumerate() {
+                    if used >= less_used && wanted >= less_wanted {
+                        prop_assert!(parts[at] + parts.len() as u64 >= parts[other], "{parts:?}");
+                    }
+                }
+            }
         }
     }
 }

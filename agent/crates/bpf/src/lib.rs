@@ -10,10 +10,12 @@ mod message;
 mod namespace;
 mod object;
 pub mod tc;
+mod watch;
 
 pub use link::Link;
 pub use namespace::Namespace;
 pub use object::{built, object, Absent};
+pub use watch::{Change, Watch};
 
 /// Begins the name of every filter that is Partywall's.
 pub const NAME_PREFIX: &str = "partywall_";

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
+use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{bind, recv, send, socket_with, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
@@ -26,6 +27,9 @@ const NESTED: u16 = 0x8000;
 const TYPE_MASK: u16 = 0x3fff;
 /// The largest piece of a dump that kernels send.
 const ROOM: usize = 64 << 10;
+
+/// Kind and body of a message.
+pub(crate) type Told = (u16, Vec<u8>);
 
 /// A request under construction.
 pub(crate) struct Message(Vec<u8>);
@@ -86,13 +90,32 @@ pub(crate) struct Socket {
 impl Socket {
     /// Opened in the namespace of the calling thread.
     pub fn open() -> io::Result<Self> {
+        Self::listening(0)
+    }
+
+    /// One that is also told what happens in `groups`.
+    pub fn listening(groups: u32) -> io::Result<Self> {
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, NETLINK_ROUTE)?;
-        bind(&socket, &SocketAddrNetlink::new(0, 0))?;
+        bind(&socket, &SocketAddrNetlink::new(0, groups))?;
         Ok(Self { socket, sequence: Mutex::new(0) })
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// Kind and body of what was told since the last call, and whether some of it was lost; never waits.
+    pub fn told(&self) -> io::Result<(Vec<Told>, bool)> {
+        let (mut told, mut lost) = (Vec::new(), false);
+        let mut room = vec![0; ROOM];
+        loop {
+            match recv(&self.socket, &mut *room, RecvFlags::DONTWAIT) {
+                Ok((length, _)) => told.extend(messages(&room[..length])),
+                Err(Errno::AGAIN) => return Ok((told, lost)),
+                Err(Errno::NOBUFS) => lost = true,
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Sends a request and returns the bodies of what answers it, or the kernel's refusal.
@@ -128,6 +151,15 @@ fn collect(mut datagram: &[u8], sequence: u32, bodies: &mut Vec<Vec<u8>>) -> io:
         }
     }
     Ok(false)
+}
+
+fn messages(mut datagram: &[u8]) -> Vec<Told> {
+    let mut found = Vec::new();
+    while let Some(body) = datagram.get(HEADER..(u32_at(datagram, 0) as usize).max(HEADER)) {
+        found.push((u16_at(datagram, 4), body.to_vec()));
+        datagram = datagram.get((HEADER + body.len()).next_multiple_of(4)..).unwrap_or_default();
+    }
+    found
 }
 
 fn acknowledged(body: &[u8]) -> io::Result<bool> {

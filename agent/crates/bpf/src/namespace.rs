@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -62,6 +62,10 @@ impl Namespace {
     /// What the kernel says.
     pub fn number(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.ino())
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     /// Calls `act` inside this namespace, on a thread of its own: a thread that failed to come back would do all that

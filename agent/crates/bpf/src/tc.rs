@@ -18,6 +18,7 @@ const NEW_FILTER: u16 = 44;
 const DELETE_FILTER: u16 = 45;
 const GET_FILTER: u16 = 46;
 const GET_LINK: u16 = 18;
+const GET_NAMESPACE_ID: u16 = 90;
 
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
@@ -47,6 +48,15 @@ const TCMSG: usize = 20;
 const IFINFOMSG: usize = 16;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_STATS64: u16 = 23;
+const IFLA_LINK: u16 = 5;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_LINK_NAMESPACE: u16 = 37;
+const NAMESPACE_ID: u16 = 1;
+const NAMESPACE_FD: u16 = 3;
+const RTGENMSG: usize = 4;
+const ETHERNET: u16 = 1;
+const LOOPBACK: u16 = 772;
 
 /// Which way packets go, seen from the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -156,6 +166,25 @@ pub struct Interface {
     pub link: u16,
     /// What it counted.
     pub counters: Counters,
+    /// Of a veth, its other end.
+    pub peer: Option<Peer>,
+}
+
+impl Interface {
+    /// Whether its packets begin with an Ethernet header; those of a tunnel that carries bare IP begin with that.
+    #[must_use]
+    pub fn has_link_header(&self) -> bool {
+        matches!(self.link, ETHERNET | LOOPBACK)
+    }
+}
+
+/// The other end of a veth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its number in its namespace.
+    pub index: u32,
+    /// That namespace, as this one numbers it ([`Network::number_of`]); none if it is the same.
+    pub namespace: Option<u32>,
 }
 
 /// The interfaces of one namespace.
@@ -193,10 +222,29 @@ impl Network {
     /// # Errors
     /// `ENODEV` if it is gone.
     pub fn counters(&self, index: u32) -> io::Result<Counters> {
+        Ok(self.interface(index)?.counters)
+    }
+
+    /// Interface `index`.
+    ///
+    /// # Errors
+    /// `ENODEV` if it is gone.
+    pub fn interface(&self, index: u32) -> io::Result<Interface> {
         let mut body = [0; IFINFOMSG];
         body[4..8].copy_from_slice(&index.to_ne_bytes());
         let bodies = self.0.ask(Message::new(GET_LINK, ACK, &body))?;
-        Ok(bodies.first().map(|body| interface(body).counters).unwrap_or_default())
+        bodies.first().map(|body| interface(body)).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// The number by which this namespace knows another; none if it does not.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn number_of(&self, other: &Namespace) -> io::Result<Option<u32>> {
+        let message = Message::new(GET_NAMESPACE_ID, ACK, &[0; RTGENMSG]).number(NAMESPACE_FD, other.fd().as_raw_fd() as u32);
+        let bodies = self.0.ask(message)?;
+        let all = bodies.first().map(|body| attributes(body.get(RTGENMSG..).unwrap_or_default())).unwrap_or_default();
+        Ok(attribute(&all, NAMESPACE_ID).map(|value| u32_at(value, 0)).filter(|&number| number != u32::MAX))
     }
 
     /// Hooks `program`; what is at its place already is replaced without a gap.
@@ -391,7 +439,7 @@ fn filter(body: &[u8], index: u32, direction: Direction) -> Option<Filter> {
 }
 
 /// `rtnl_link_stats64` begins with packets, bytes, errors and drops, each in and out.
-fn interface(body: &[u8]) -> Interface {
+pub(crate) fn interface(body: &[u8]) -> Interface {
     let all = attributes(body.get(IFINFOMSG..).unwrap_or_default());
     let stats = attribute(&all, IFLA_STATS64).unwrap_or_default();
     let counters = Counters {
@@ -402,5 +450,15 @@ fn interface(body: &[u8]) -> Interface {
         in_dropped: u64_at(stats, 48),
         out_dropped: u64_at(stats, 56),
     };
-    Interface { index: u32_at(body, 4), link: u16_at(body, 2), name: attribute(&all, IFLA_IFNAME).map(text).unwrap_or_default(), counters }
+    let name = attribute(&all, IFLA_IFNAME).map(text).unwrap_or_default();
+    Interface { index: u32_at(body, 4), link: u16_at(body, 2), name, counters, peer: peer(&all) }
+}
+
+/// Other sorts of interface also name one that they stand on, which is nobody's other end.
+fn peer(all: &[(u16, &[u8])]) -> Option<Peer> {
+    let about = attributes(attribute(all, IFLA_LINKINFO)?);
+    let is_veth = attribute(&about, IFLA_INFO_KIND).map(text)? == "veth";
+    let index = u32_at(attribute(all, IFLA_LINK)?, 0);
+    let namespace = attribute(all, IFLA_LINK_NAMESPACE).map(|value| u32_at(value, 0));
+    (is_veth && index != 0).then_some(Peer { index, namespace })
 }

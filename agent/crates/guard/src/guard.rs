@@ -1,18 +1,20 @@
 //! A running guard: hooks in place, a thread that keeps the rates, looks at the interfaces, and leaves reports to be taken.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use partywall_allocation::Throttle;
+use partywall_bpf::{Change, Watch};
 use partywall_clock::{self as clock, Nanos};
-use partywall_wire::{GuardExcess, GuardFinding, GuardGoal, GuardNote, GuardPoolRow, GuardRemove, GuardRow, GuardStart};
+use partywall_wire::{GuardExcess, GuardFinding, GuardGoal, GuardNote, GuardPoolRow, GuardRow, GuardStart};
 
-use crate::check::{judge, Allowed, Judgement, Reading};
+use crate::check::{Account, Allowed, Judgement, Reading};
 use crate::delay::{Wait, Waits};
 use crate::error::GuardError;
-use crate::place::{remove, Link, Look, Networks, Pace, Place};
-use crate::plane::{Counters, Hold, Plane};
+use crate::place::{Link, Look, Networks, Pace, Place, LARGEST};
+use crate::plane::{Counters, Grant, Hold, Plane};
 use crate::round::Rounds;
 
 const LEAVES_MAX: usize = 65_000;
@@ -46,7 +48,9 @@ pub struct Report {
 pub struct Guard {
     shared: Arc<Shared>,
     excess: Vec<GuardExcess>,
-    thread: Option<JoinHandle<()>>,
+    without_backstop: Vec<usize>,
+    watch: Arc<Watch>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Default)]
@@ -58,7 +62,15 @@ struct Shared {
 #[derive(Default)]
 struct State {
     reports: Vec<Report>,
+    changes: Vec<Change>,
     ended: bool,
+}
+
+/// Why the loop stopped waiting.
+enum Woken {
+    Due,
+    Changed(Vec<Change>),
+    Ended,
 }
 
 impl Shared {
@@ -66,40 +78,65 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `at_ns`; false if the guard was ended meanwhile.
-    fn wait_until(&self, at_ns: Nanos) -> bool {
+    /// Waits until `at_ns`, or until something happens before.
+    fn wait_until(&self, at_ns: Nanos) -> Woken {
         let left = Duration::from_nanos(at_ns.saturating_sub(clock::now()));
-        let waited = self.changed.wait_timeout_while(self.state(), left, |state| !state.ended);
-        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        !state.ended
+        let waited = self.changed.wait_timeout_while(self.state(), left, |state| !state.ended && state.changes.is_empty());
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match (state.ended, state.changes.is_empty()) {
+            (true, _) => Woken::Ended,
+            (false, true) => Woken::Due,
+            (false, false) => Woken::Changed(std::mem::take(&mut state.changes)),
+        }
+    }
+}
+
+/// Passes on what happens to interfaces, so that one made anew need not wait for the next look.
+fn listen(watch: &Watch, shared: &Shared) {
+    // Without being told, the look once in `check_ns` still finds all.
+    while let Ok(Some(changes)) = watch.wait() {
+        shared.state().changes.extend(changes);
+        shared.changed.notify_all();
     }
 }
 
 impl Guard {
-    /// Hooks the data plane to every place and begins. If one place fails, nothing is left at the others.
+    /// Hooks the data plane to every place and begins. If one place fails, nothing of this start is left at the others.
     ///
     /// # Errors
     /// A number that names nothing, an interface that is not there, or a refusal of the kernel's; each names the thing.
     pub fn start(start: &GuardStart) -> Result<Self, GuardError> {
         checked(start)?;
         let mut networks = Networks::default();
-        let mut places =
-            start.hooks.iter().map(|hook| Place::find(&mut networks, hook, &start.leaves[hook.leaf])).collect::<Result<Vec<_>, _>>()?;
+        let mut places = places(start, &mut networks)?;
         let links = links(start, &mut networks)?;
-        let plane = Plane::load(start.leaves.len())?;
+        let plane = Plane::load(start.leaves.len() + start.hooks.len())?;
         let mut rounds = Rounds::new(start, clock::now());
         prepare(start, &plane, &mut rounds, &places)?;
-        if let Err(error) = put_all(start, &plane, &rounds, &mut places) {
-            let _ = remove(&GuardRemove { hooks: start.hooks.clone() });
-            return Err(error);
-        }
+        let (spaces, namespaces) = networks.namespaces();
+        let watch = Arc::new(Watch::new(&namespaces).map_err(GuardError::kernel("listening for interfaces"))?);
+        put_all(start, &plane, &rounds, &mut places)?;
         let excess = places.iter().map(|place| place.excess).collect();
+        let without_backstop = (0..places.len()).filter(|&at| places[at].lacks_backstop()).collect();
         let shared = Arc::<Shared>::default();
         let mut daemon = Daemon::new(start.clone(), plane, rounds, places, links);
-        let followed = shared.clone();
-        let body = move || daemon.run(&followed);
-        let thread = thread::Builder::new().name("guard".into()).spawn(body).map_err(GuardError::kernel("a thread"))?;
-        Ok(Self { shared, excess, thread: Some(thread) })
+        (daemon.networks, daemon.spaces) = (networks, spaces);
+        let (followed, told, heard) = (shared.clone(), shared.clone(), watch.clone());
+        let mut guard = Self { shared, excess, without_backstop, watch, threads: Vec::new() };
+        guard.spawn("guard", move || daemon.run(&followed))?;
+        guard.spawn("guard-watch", move || listen(&heard, &told))?;
+        Ok(guard)
+    }
+
+    fn spawn(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), GuardError> {
+        self.threads.push(thread::Builder::new().name(name.into()).spawn(body).map_err(GuardError::kernel("a thread"))?);
+        Ok(())
+    }
+
+    /// Hooks that were to have a backstop and have none.
+    #[must_use]
+    pub fn without_backstop(&self) -> &[usize] {
+        &self.without_backstop
     }
 
     /// What becomes of what may not pass, at each hook.
@@ -119,7 +156,8 @@ impl Drop for Guard {
     fn drop(&mut self) {
         self.shared.state().ended = true;
         self.shared.changed.notify_all();
-        if let Some(thread) = self.thread.take() {
+        self.watch.end();
+        for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
@@ -127,8 +165,9 @@ impl Drop for Guard {
 
 /// The numbers of a policy made flat name what is there.
 fn checked(start: &GuardStart) -> Result<(), GuardError> {
-    if start.leaves.len() > LEAVES_MAX {
-        return Err(GuardError::new(format_args!("{} leaves; one guard keeps {LEAVES_MAX}", start.leaves.len())));
+    let numbered = start.leaves.len() + start.hooks.len();
+    if numbered > LEAVES_MAX {
+        return Err(GuardError::new(format_args!("{numbered} leaves and hooks; one guard keeps {LEAVES_MAX}")));
     }
     let pools = start.leaves.iter().all(|leaf| leaf.pool < start.pools.len());
     let pools = pools && start.goals.iter().all(|goal| goal.pool < start.pools.len());
@@ -141,6 +180,12 @@ fn checked(start: &GuardStart) -> Result<(), GuardError> {
         (_, false) => Err(GuardError::new("period_ns is below 1 ms, or report_ns or check_ns below period_ns")),
         _ => Ok(()),
     }
+}
+
+fn places(start: &GuardStart, networks: &mut Networks) -> Result<Vec<Place>, GuardError> {
+    let find =
+        |(at, hook): (usize, &partywall_wire::GuardHook)| Place::find(networks, hook, &start.leaves[hook.leaf], backstop_of(start, at));
+    start.hooks.iter().enumerate().map(find).collect()
 }
 
 fn links(start: &GuardStart, networks: &mut Networks) -> Result<Vec<Option<Link>>, GuardError> {
@@ -156,6 +201,9 @@ fn prepare(start: &GuardStart, plane: &Plane, rounds: &mut Rounds, places: &[Pla
     }
     for (at, place) in places.iter().enumerate() {
         plane.rules(start.hooks[at].leaf, &start.hooks[at].rules)?;
+        let (leaf, most) = (backstop_of(start, at), backstop_at_ceiling(start, at));
+        plane.grant(leaf, most);
+        plane.fall_back_to(leaf, most);
         if place.has_queue() {
             hold(start, plane, rounds, at, true);
         }
@@ -170,14 +218,60 @@ fn leaves_of(start: &GuardStart, hook: usize) -> impl Iterator<Item = usize> + '
     std::iter::once(hook.leaf).chain(hook.rules.iter().map(|rule| rule.leaf))
 }
 
+/// The leaf of a hook's backstop: those come after all others.
+fn backstop_of(start: &GuardStart, hook: usize) -> usize {
+    start.leaves.len() + hook
+}
+
+/// What a hook's leaves may have together: the sum of their ceilings, or what a total of all of them is held to.
+fn ceiling_bps(start: &GuardStart, hook: usize) -> u64 {
+    let sum: u64 = leaves_of(start, hook).map(|leaf| start.leaves[leaf].ceiling_bps).sum();
+    shared_totals(start, hook).filter_map(|total| start.totals[total].ceiling_bps).fold(sum, u64::min)
+}
+
+fn ceiling_pps(start: &GuardStart, hook: usize) -> Option<u64> {
+    let sum: Option<u64> = leaves_of(start, hook).map(|leaf| start.leaves[leaf].ceiling_pps).sum();
+    shared_totals(start, hook).filter_map(|total| start.totals[total].ceiling_pps).chain(sum).min()
+}
+
+/// Totals that bind every leaf of a hook.
+fn shared_totals(start: &GuardStart, hook: usize) -> impl Iterator<Item = usize> + '_ {
+    let all = move |total: &usize| leaves_of(start, hook).all(|leaf| start.leaves[leaf].totals.contains(total));
+    start.leaves[start.hooks[hook].leaf].totals.iter().copied().filter(all)
+}
+
+/// So wide that what the hook itself let pass, through a queue whose rate is changed, never meets it.
+fn backstop_burst_ns(start: &GuardStart, hook: usize, bps: u64) -> Nanos {
+    let leaf = &start.leaves[start.hooks[hook].leaf];
+    (2 * (leaf.burst_ns + leaf.hold_ns)).max((u128::from(2 * LARGEST) * 8_000_000_000 / u128::from(bps.max(1))) as Nanos)
+}
+
+fn backstop_at_ceiling(start: &GuardStart, hook: usize) -> Grant {
+    let bps = ceiling_bps(start, hook);
+    let burst_ns = backstop_burst_ns(start, hook, bps);
+    Grant { bps, pps: ceiling_pps(start, hook), burst_ns, packet_burst_ns: burst_ns }
+}
+
+/// An earlier guard's hooks are replaced, with what they promised; where nothing had been, nothing is left if one fails.
 fn put_all(start: &GuardStart, plane: &Plane, rounds: &Rounds, places: &mut [Place]) -> Result<(), GuardError> {
-    for (at, place) in places.iter_mut().enumerate() {
-        if place.has_queue() {
-            place.pace(paced(start, rounds, at))?;
+    let taken = places.iter().map(Place::is_taken).collect::<Result<Vec<_>, _>>()?;
+    for at in 0..places.len() {
+        let pace = paced(start, rounds, at);
+        if let Err(error) = put(&mut places[at], plane, pace) {
+            for at in (0..=at).filter(|&at| !taken[at]) {
+                places[at].take_away();
+            }
+            return Err(error);
         }
-        place.put(plane)?;
     }
     Ok(())
+}
+
+fn put(at: &mut Place, plane: &Plane, pace: Pace) -> Result<(), GuardError> {
+    if at.has_queue() {
+        at.pace(pace)?;
+    }
+    at.put(plane)
 }
 
 /// Lets packets of hook `at` run ahead of their rates if there is a queue behind it.
@@ -199,10 +293,13 @@ fn paced(start: &GuardStart, rounds: &Rounds, at: usize) -> Pace {
     Pace { bps: sum(&|leaf| rounds.pace_bps(leaf)), strict: leaves_of(start, at).any(|leaf| rounds.holds_back(leaf)) }
 }
 
-/// Which places have a goal, whose queues are looked at in each round.
-fn strict(start: &GuardStart) -> Vec<usize> {
-    let has_goal = |leaf: usize| start.goals.iter().any(|goal| goal.leaves.contains(&leaf));
-    (0..start.hooks.len()).filter(|&at| leaves_of(start, at).any(has_goal)).collect()
+/// The places of each goal.
+fn goal_places(start: &GuardStart) -> Vec<Vec<usize>> {
+    let places = |goal: &GuardGoal| {
+        let leaves: HashSet<usize> = goal.leaves.iter().copied().collect();
+        (0..start.hooks.len()).filter(|&at| leaves_of(start, at).any(|leaf| leaves.contains(&leaf))).collect()
+    };
+    start.goals.iter().map(places).collect()
 }
 
 struct Daemon {
@@ -211,12 +308,21 @@ struct Daemon {
     rounds: Rounds,
     places: Vec<Place>,
     links: Vec<Option<Link>>,
+    networks: Networks,
+    /// Files of the namespaces in which changes are told.
+    spaces: Vec<Option<String>>,
+    /// By goal.
+    goal_places: Vec<Vec<usize>>,
+    /// Places with a goal, whose queues are looked at in each round.
     strict: Vec<usize>,
+    is_strict: Vec<bool>,
     waits: Vec<Waits>,
     link_waits: Vec<Waits>,
     next_wait: usize,
     unmet: Vec<bool>,
-    readings: Vec<Option<Reading>>,
+    accounts: Vec<Option<Account>>,
+    /// Went round their hook: the backstop gives them no more than is granted.
+    went_round: Vec<usize>,
     lost: Vec<bool>,
     reported: Vec<Counters>,
     reported_ns: Nanos,
@@ -228,13 +334,21 @@ struct Daemon {
 
 impl Daemon {
     fn new(start: GuardStart, plane: Plane, rounds: Rounds, places: Vec<Place>, links: Vec<Option<Link>>) -> Self {
-        Self {
-            strict: strict(&start),
+        let goal_places = goal_places(&start);
+        let mut is_strict = vec![false; places.len()];
+        goal_places.iter().flatten().for_each(|&at| is_strict[at] = true);
+        let mut daemon = Self {
+            networks: Networks::default(),
+            spaces: vec![],
+            goal_places,
+            strict: (0..places.len()).filter(|&at| is_strict[at]).collect(),
+            is_strict,
             waits: vec![Waits::default(); places.len()],
             link_waits: vec![Waits::default(); links.len()],
             next_wait: 0,
             unmet: vec![false; start.goals.len()],
-            readings: vec![None; places.len()],
+            accounts: vec![None; places.len()],
+            went_round: vec![],
             lost: vec![false; places.len()],
             reported: vec![Counters::default(); start.leaves.len()],
             reported_ns: clock::now(),
@@ -247,7 +361,12 @@ impl Daemon {
             rounds,
             places,
             links,
+        };
+        // From the beginning, or nobody would judge the first second.
+        for at in 0..daemon.places.len() {
+            daemon.compare(at);
         }
+        daemon
     }
 
     fn run(&mut self, shared: &Shared) {
@@ -255,8 +374,12 @@ impl Daemon {
         for round in 1.. {
             // A round that was missed is not made up for: two at once would see a period of nothing.
             next = (next + self.start.period_ns).max(clock::now());
-            if !shared.wait_until(next) {
-                return;
+            loop {
+                match shared.wait_until(next) {
+                    Woken::Due => break,
+                    Woken::Changed(changes) => changes.iter().for_each(|change| self.follow(change)),
+                    Woken::Ended => return,
+                }
             }
             self.round();
             self.look_at_some(round);
@@ -271,10 +394,37 @@ impl Daemon {
         let now = clock::now();
         self.decide_ns_max = self.decide_ns_max.max(self.rounds.run(&self.plane, now));
         self.plane.beat(now);
-        self.round_ns_max = self.round_ns_max.max(clock::now() - now);
+        for &at in &self.went_round {
+            self.plane.grant(backstop_of(&self.start, at), self.backstop_as_granted(at));
+        }
         self.measure_waits();
         self.follow_goals();
         self.tend_queues();
+        self.round_ns_max = self.round_ns_max.max(clock::now() - now);
+    }
+
+    fn backstop_as_granted(&self, at: usize) -> Grant {
+        let grants = || leaves_of(&self.start, at).map(|leaf| self.rounds.grants()[leaf]);
+        let bps = grants().map(|grant| grant.bps).sum();
+        let burst_ns = backstop_burst_ns(&self.start, at, bps);
+        Grant { bps, pps: grants().map(|grant| grant.pps).sum(), burst_ns, packet_burst_ns: burst_ns }
+    }
+
+    /// An interface that is made anew is hooked at once, and what was taken away is put back.
+    fn follow(&mut self, change: &Change) {
+        let (Change::Interface { place: space, .. } | Change::Unhooked { place: space, .. } | Change::Much { place: space }) = change;
+        let touched = |place: &Place| {
+            place.space == self.spaces[*space]
+                && match change {
+                    Change::Interface { index, name, .. } => place.may_be(*index, Some(name)),
+                    Change::Unhooked { index, .. } => place.may_be(*index, None),
+                    Change::Much { .. } => true,
+                }
+        };
+        let touched: Vec<usize> = (0..self.places.len()).filter(|&at| touched(&self.places[at])).collect();
+        for at in touched {
+            self.look(at);
+        }
     }
 
     /// A queue costs every packet something, so it is there only where packets wait: it is put there when a vif comes to its
@@ -304,7 +454,7 @@ impl Daemon {
 
     fn measure_waits(&mut self) {
         let turns = (0..self.places.len().min(LOOKED_AT)).map(|step| (self.next_wait + step) % self.places.len());
-        let places: Vec<usize> = turns.filter(|at| !self.strict.contains(at)).chain(self.strict.iter().copied()).collect();
+        let places: Vec<usize> = turns.filter(|&at| !self.is_strict[at]).chain(self.strict.iter().copied()).collect();
         self.next_wait += LOOKED_AT;
         for at in places {
             if let Some(wait) = self.places[at].wait_ns() {
@@ -327,13 +477,13 @@ impl Daemon {
     fn follow_goals(&mut self) {
         for pool in 0..self.start.pools.len() {
             let goals: Vec<usize> = (0..self.start.goals.len()).filter(|&at| self.start.goals[at].pool == pool).collect();
-            let strains: Vec<u64> = goals.iter().map(|&at| self.strain(&self.start.goals[at])).collect();
+            let strains: Vec<u64> = goals.iter().map(|&at| self.strain(at)).collect();
             let Some(&worst) = strains.iter().max() else { continue };
             let gave_up = self.rounds.strain(pool, worst);
             for (&at, &strain) in goals.iter().zip(&strains) {
                 let unmet = gave_up && strain > Throttle::MET;
                 if unmet && !self.unmet[at] {
-                    self.notes.push(missed(&self.start.goals[at], self.wait_of(&self.start.goals[at])));
+                    self.notes.push(missed(&self.start.goals[at], self.wait_of(at)));
                 }
                 self.unmet[at] = unmet;
             }
@@ -341,17 +491,16 @@ impl Daemon {
     }
 
     /// Measured over goal, in parts of [`Throttle::MET`], of whichever is missed most.
-    fn strain(&self, goal: &GuardGoal) -> u64 {
-        let wait = self.wait_of(goal);
+    fn strain(&self, goal: usize) -> u64 {
+        let (wait, goal) = (self.wait_of(goal), &self.start.goals[goal]);
         let over = |measured: Nanos, goal: Option<Nanos>| goal.map_or(0, |goal| measured.saturating_mul(Throttle::MET) / goal.max(1));
         over(wait.delay_ns, goal.delay_ns).max(over(wait.jitter_ns, goal.jitter_ns))
     }
 
     /// The longest wait of a goal's vifs, their own queue's and the link's.
-    fn wait_of(&self, goal: &GuardGoal) -> Wait {
-        let link = self.link_waits[goal.pool].running().unwrap_or_default();
-        let places = (0..self.places.len()).filter(|&at| leaves_of(&self.start, at).any(|leaf| goal.leaves.contains(&leaf)));
-        let own = places.filter_map(|at| self.waits[at].running());
+    fn wait_of(&self, goal: usize) -> Wait {
+        let link = self.link_waits[self.start.goals[goal].pool].running().unwrap_or_default();
+        let own = self.goal_places[goal].iter().filter_map(|&at| self.waits[at].running());
         let most = own.fold(Wait::default(), |a, b| Wait { delay_ns: a.delay_ns.max(b.delay_ns), jitter_ns: a.jitter_ns.max(b.jitter_ns) });
         Wait { delay_ns: most.delay_ns + link.delay_ns, jitter_ns: most.jitter_ns + link.jitter_ns }
     }
@@ -366,7 +515,7 @@ impl Daemon {
     }
 
     fn look(&mut self, at: usize) {
-        let found = match self.places[at].look(&self.plane) {
+        let found = match self.places[at].look(&self.plane, &mut self.networks) {
             Ok(Look::Whole) => None,
             Ok(Look::Repaired) => Some((GuardFinding::Repaired, "hook or queue had been removed; it is there again".to_owned())),
             Ok(Look::Moved) => Some((GuardFinding::Repaired, "the interface had been made anew; the hook is there again".to_owned())),
@@ -375,7 +524,7 @@ impl Daemon {
         let lost = matches!(found, Some((GuardFinding::Lost, _)));
         if let Some((kind, text)) = found.filter(|_| !(lost && self.lost[at])) {
             self.note(at, kind, text);
-            self.readings[at] = None;
+            self.accounts[at] = None;
         }
         self.lost[at] = lost;
         if !lost {
@@ -384,19 +533,37 @@ impl Daemon {
     }
 
     fn compare(&mut self, at: usize) {
+        // The interface first: what it carried by then, the hook has seen by now.
         let Ok(interface_bytes) = self.places[at].bytes() else { return };
         let dropped_too = self.places[at].counts_dropped();
-        let counted = leaves_of(&self.start, at).map(|leaf| self.plane.counters(leaf));
-        let hook_bytes = counted.map(|c| c.passed_bytes + if dropped_too { c.dropped_bytes } else { 0 }).sum();
-        let now = Reading { at_ns: clock::now(), interface_bytes, hook_bytes };
-        if let Some(before) = self.readings[at].replace(now) {
-            let (kind, text) = match judge(before, now, self.allowed(at), !dropped_too) {
-                Judgement::Fine => return,
-                Judgement::Bypassed(bytes) => (GuardFinding::Bypassed, format!("{bytes} bytes went round the hook")),
-                Judgement::Exceeded(bytes) => (GuardFinding::Exceeded, format!("{bytes} bytes above the ceiling")),
-            };
-            self.note(at, kind, text);
+        let (mut hook_bytes, mut hook_packets) = (0, 0);
+        for counted in leaves_of(&self.start, at).map(|leaf| self.plane.counters(leaf)) {
+            hook_bytes += counted.passed_bytes + if dropped_too { counted.dropped_bytes } else { 0 };
+            hook_packets += counted.passed_packets + if dropped_too { counted.dropped_packets } else { 0 };
         }
+        let now = Reading { at_ns: clock::now(), interface_bytes, hook_bytes, hook_packets };
+        let allowed = self.allowed(at);
+        let Some(account) = &mut self.accounts[at] else {
+            self.accounts[at] = Some(Account::new(now, self.places[at].waiting_bytes().unwrap_or(0)));
+            return;
+        };
+        match account.judge(now, allowed, !dropped_too) {
+            Judgement::Fine => {}
+            Judgement::Bypassed(bytes) => self.bypassed(at, bytes),
+            Judgement::Exceeded(bytes) => self.note(at, GuardFinding::Exceeded, format!("{bytes} bytes above the ceiling")),
+        }
+    }
+
+    fn bypassed(&mut self, at: usize, bytes: u64) {
+        let held = if self.places[at].has_backstop() {
+            if !self.went_round.contains(&at) {
+                self.went_round.push(at);
+            }
+            "; from now on the interface's other end lets pass no more than is granted"
+        } else {
+            ""
+        };
+        self.note(at, GuardFinding::Bypassed, format!("{bytes} bytes went round the hook{held}"));
     }
 
     fn note(&mut self, at: usize, kind: GuardFinding, text: String) {
@@ -405,12 +572,13 @@ impl Daemon {
     }
 
     fn allowed(&self, at: usize) -> Allowed {
-        let leaves = || leaves_of(&self.start, at).map(|leaf| &self.start.leaves[leaf]);
-        let held = |ns: Nanos, bps: u64| (u128::from(bps) * u128::from(ns) / 8_000_000_000) as u64;
-        Allowed {
-            ceiling_bps: leaves().map(|leaf| leaf.ceiling_bps).sum(),
-            burst_bytes: leaves().map(|leaf| held(leaf.burst_ns + 2 * leaf.hold_ns, leaf.ceiling_bps)).sum(),
-        }
+        let ceiling_bps = ceiling_bps(&self.start, at);
+        let during = |ns: Nanos| (u128::from(ceiling_bps) * u128::from(ns) / 8_000_000_000) as u64;
+        let hook = &self.start.hooks[at];
+        let leaf = &self.start.leaves[hook.leaf];
+        // Each flow class has a burst of its own, and each may end in one packet that was too large for it.
+        let bursts = 1 + hook.rules.len() as u64;
+        Allowed { ceiling_bps, burst_bytes: bursts * (during(leaf.burst_ns) + LARGEST), held_bytes: during(leaf.hold_ns).max(LARGEST) }
     }
 
     fn report(&mut self) -> Report {

@@ -1,6 +1,7 @@
 //! Where packets are met: the hook of one vif in one direction, with the queue behind it, put there, looked for and removed.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,18 +17,56 @@ use crate::plane::{number, Plane};
 const NAME: &str = "guard";
 /// After a trace's, which sees what was offered; before anybody's without a number.
 const PRIORITY: u16 = 20;
+/// Of hooks on the other end of a tenant's veth. Somebody else's guard may be hooked there as well.
+const BACKSTOP: &str = "backstop";
+const BACKSTOP_PRIORITY: u16 = 21;
 const STRICT_BURST_NS: Nanos = 2_000_000;
 /// A packet of 64 KiB that the card is to segment, with the headers of all its segments. A packet that waits and is larger than
 /// what its queue's burst is changed to would never leave, nor any behind it.
-const LARGEST: u64 = (64 << 10) + 128 * 66;
+pub(crate) const LARGEST: u64 = (64 << 10) + 128 * 66;
 const LIMIT_LEAST: u64 = 2 * LARGEST;
 
-pub(crate) struct Place {
+/// One hook on one interface.
+struct End {
     network: Arc<Network>,
     index: u32,
+    link_header: bool,
     hook: Hook,
+}
+
+impl End {
+    fn new(network: Arc<Network>, index: u32, hook: Hook) -> io::Result<Self> {
+        let link_header = network.interface(index)?.has_link_header();
+        Ok(Self { network, index, link_header, hook })
+    }
+
+    fn put(&self, plane: &Plane) -> io::Result<()> {
+        self.network.hook(self.index, &self.hook, plane.program(self.link_header))
+    }
+
+    fn is_there(&self, plane: &Plane) -> io::Result<bool> {
+        let filters = self.network.filters(self.index)?;
+        Ok(filters.iter().any(|filter| filter.hook == self.hook && filter.program == plane.id(self.link_header)))
+    }
+
+    /// Takes the hook away; what else is there stays.
+    fn take_away(&self) -> io::Result<()> {
+        for filter in self.network.filters(self.index)?.iter().filter(|filter| filter.hook == self.hook) {
+            self.network.unhook(self.index, filter)?;
+        }
+        self.network.tidy(self.index)
+    }
+}
+
+pub(crate) struct Place {
+    end: End,
+    /// The other end of a veth that its tenant can reach.
+    backstop: Option<End>,
+    backstop_number: Option<u16>,
+    /// File of the namespace.
+    pub space: Option<String>,
     shown: String,
-    interface: String,
+    pub interface: String,
     pub excess: GuardExcess,
     queued: Option<Pace>,
     burst_ns: Nanos,
@@ -59,26 +98,54 @@ pub(crate) enum Look {
 
 /// Networks by the file that stands for their namespace, so that a thousand vifs of one are one socket.
 #[derive(Default)]
-pub(crate) struct Networks(BTreeMap<Option<String>, Arc<Network>>);
+pub(crate) struct Networks(BTreeMap<Option<String>, (Namespace, Arc<Network>)>);
 
 impl Networks {
     pub fn of(&mut self, hook: &GuardHook) -> Result<Arc<Network>, GuardError> {
         self.at(hook.namespace.as_deref()).map_err(GuardError::kernel(shown(hook)))
     }
 
-    fn at(&mut self, file: Option<&str>) -> std::io::Result<Arc<Network>> {
+    /// All namespaces looked into so far, with the files that stand for them.
+    pub fn namespaces(&self) -> (Vec<Option<String>>, Vec<Namespace>) {
+        self.0.iter().map(|(file, (namespace, _))| (file.clone(), namespace.clone())).unzip()
+    }
+
+    fn at(&mut self, file: Option<&str>) -> io::Result<Arc<Network>> {
         let file = file.map(str::to_owned);
-        if let Some(network) = self.0.get(&file) {
+        if let Some((_, network)) = self.0.get(&file) {
             return Ok(network.clone());
         }
-        let namespace = match &file {
-            Some(path) => Namespace::at(Path::new(path)),
-            None => Namespace::current(),
-        };
-        let network = Arc::new(namespace.and_then(|namespace| Network::of(&namespace))?);
-        self.0.insert(file, network.clone());
+        let namespace = open(file.as_deref())?;
+        let network = Arc::new(Network::of(&namespace)?);
+        self.0.insert(file, (namespace, network.clone()));
         Ok(network)
     }
+
+    /// The other end of a veth: in this process's namespace, in one that is known already, or in one with a name.
+    fn other_end(&mut self, network: &Arc<Network>, index: u32) -> io::Result<Option<(Arc<Network>, u32)>> {
+        let Some(peer) = network.interface(index)?.peer else { return Ok(None) };
+        let Some(number) = peer.namespace else { return Ok(Some((network.clone(), peer.index))) };
+        self.at(None)?;
+        let mut files: Vec<Option<String>> = self.0.keys().cloned().collect();
+        files.extend(named().into_iter().map(Some).filter(|file| !self.0.contains_key(file)));
+        for file in files {
+            let known = self.0.get(&file).map(|(namespace, _)| namespace.clone());
+            let Ok(namespace) = known.map_or_else(|| open(file.as_deref()), Ok) else { continue };
+            if network.number_of(&namespace)? == Some(number) {
+                return Ok(Some((self.at(file.as_deref())?, peer.index)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn open(file: Option<&str>) -> io::Result<Namespace> {
+    file.map_or_else(Namespace::current, |path| Namespace::at(Path::new(path)))
+}
+
+fn named() -> Vec<String> {
+    let files = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    files.filter_map(|entry| entry.path().into_os_string().into_string().ok()).collect()
 }
 
 /// The interface that all of a pool leave by: nothing is hooked there, but its queue is looked at.
@@ -109,36 +176,79 @@ impl Link {
 }
 
 impl Place {
-    /// Finds the interface; changes nothing.
-    pub fn find(networks: &mut Networks, hook: &GuardHook, leaf: &GuardLeaf) -> Result<Self, GuardError> {
+    /// Finds the interface, and its other end if that is asked for; changes nothing. backstop: of which leaf it would be.
+    pub fn find(networks: &mut Networks, hook: &GuardHook, leaf: &GuardLeaf, backstop: usize) -> Result<Self, GuardError> {
         let network = networks.of(hook)?;
-        let index = network.index(&hook.interface).map_err(GuardError::kernel(shown(hook)))?;
-        let root = network.root(index).map_err(GuardError::kernel(shown(hook)))?;
+        let found = || GuardError::kernel(shown(hook));
+        let index = network.index(&hook.interface).map_err(found())?;
+        let root = network.root(index).map_err(found())?;
         // A queue is for the way out, and never in somebody else's place.
         let holdable = hook.hold && hook.direction == GuardDirection::Egress && !matches!(root, Root::Foreign(_));
-        let excess = if holdable { GuardExcess::Held } else { GuardExcess::Dropped };
-        // An earlier guard's: it goes on without a gap.
-        let queued = (holdable && root == Root::Ours).then_some(Pace { bps: 0, strict: true });
         let direction = direction(hook.direction);
         let hooked = Hook { name: format!("{NAME_PREFIX}{NAME}"), direction, priority: PRIORITY, number: number(hook.leaf) };
-        let (burst_ns, hold_ns) = (leaf.burst_ns, leaf.hold_ns);
-        Ok(Self {
-            network,
-            index,
-            hook: hooked,
+        let mut place = Self {
+            end: End::new(network, index, hooked).map_err(found())?,
+            backstop: None,
+            backstop_number: hook.backstop.then(|| number(backstop)),
+            space: hook.namespace.clone(),
             shown: shown(hook),
             interface: hook.interface.clone(),
-            excess,
-            queued,
-            burst_ns,
-            hold_ns,
+            excess: if holdable { GuardExcess::Held } else { GuardExcess::Dropped },
+            // An earlier guard's: it goes on without a gap.
+            queued: (holdable && root == Root::Ours).then_some(Pace { bps: 0, strict: true }),
+            burst_ns: leaf.burst_ns,
+            hold_ns: leaf.hold_ns,
             idle_rounds: 0,
-        })
+        };
+        place.find_backstop(networks).map_err(found())?;
+        Ok(place)
     }
 
-    /// Puts the hook there; replaces one of an earlier guard without a gap.
+    fn find_backstop(&mut self, networks: &mut Networks) -> io::Result<()> {
+        let Some(number) = self.backstop_number else { return Ok(()) };
+        let other = networks.other_end(&self.end.network, self.end.index)?;
+        self.backstop = other.map(|(network, index)| End::new(network, index, backstop(number))).transpose()?;
+        Ok(())
+    }
+
+    /// Puts the hooks there; replaces those of an earlier guard without a gap.
     pub fn put(&self, plane: &Plane) -> Result<(), GuardError> {
-        self.network.hook(self.index, &self.hook, plane.program()).map_err(GuardError::kernel(&self.shown))
+        let mut ends = self.backstop.iter().chain([&self.end]);
+        ends.try_for_each(|end| end.put(plane)).map_err(GuardError::kernel(&self.shown))
+    }
+
+    /// Undoes [`Place::put`] where nothing had been before.
+    pub fn take_away(&self) {
+        let ends = self.backstop.iter().chain([&self.end]);
+        for end in ends {
+            // What can't be taken away is named by what failed before.
+            let _ = end.take_away();
+        }
+    }
+
+    /// Whether a guard's hook is at this place, whoever made it.
+    pub fn is_taken(&self) -> Result<bool, GuardError> {
+        let Hook { name, direction, priority, .. } = &self.end.hook;
+        let filters = self.end.network.filters(self.end.index).map_err(GuardError::kernel(&self.shown))?;
+        Ok(filters.iter().any(|f| f.hook.name == *name && f.hook.direction == *direction && f.hook.priority == *priority))
+    }
+
+    /// Whether there was to be a backstop and there is none.
+    pub fn lacks_backstop(&self) -> bool {
+        self.backstop_number.is_some() && self.backstop.is_none()
+    }
+
+    pub fn has_backstop(&self) -> bool {
+        self.backstop.is_some()
+    }
+
+    /// Whether something that happened to interface number `index` of its namespace may have happened to this place.
+    pub fn may_be(&self, index: u32, name: Option<&str>) -> bool {
+        match name {
+            // A new interface, or one that was renamed.
+            Some(name) => index != self.end.index && name == self.interface,
+            None => index == self.end.index,
+        }
     }
 
     /// Whether a queue of ours stands behind the hook.
@@ -148,8 +258,12 @@ impl Place {
 
     /// Puts a queue there, or gives the one that is there another rate.
     pub fn pace(&mut self, pace: Pace) -> Result<(), GuardError> {
+        self.repace(pace).map_err(GuardError::kernel(&self.shown))
+    }
+
+    fn repace(&mut self, pace: Pace) -> io::Result<()> {
         if self.excess == GuardExcess::Held && !self.queued.is_some_and(|queued| pace.is_near(queued)) {
-            self.network.queue(self.index, &queue(pace, self.burst_ns, self.hold_ns)).map_err(GuardError::kernel(&self.shown))?;
+            self.end.network.queue(self.end.index, &queue(pace, self.burst_ns, self.hold_ns))?;
             self.queued = Some(pace);
         }
         Ok(())
@@ -158,27 +272,37 @@ impl Place {
     /// Takes the queue away if nothing came for so many rounds: what it holds would go with it.
     pub fn unqueue_if_idle(&mut self, idle: bool, rounds: u32) {
         self.idle_rounds = if idle { self.idle_rounds.saturating_add(1) } else { 0 };
-        if self.has_queue() && self.idle_rounds >= rounds && self.network.unqueue(self.index).is_ok() {
+        if self.has_queue() && self.idle_rounds >= rounds && self.end.network.unqueue(self.end.index).is_ok() {
             self.queued = None;
         }
     }
 
     /// Looks whether all is there, and puts back what is not.
-    pub fn look(&mut self, plane: &Plane) -> Result<Look, GuardError> {
-        let index = self.network.index(&self.interface).map_err(GuardError::kernel(&self.shown))?;
+    pub fn look(&mut self, plane: &Plane, networks: &mut Networks) -> Result<Look, GuardError> {
+        self.look_into(plane, networks).map_err(GuardError::kernel(&self.shown))
+    }
+
+    fn look_into(&mut self, plane: &Plane, networks: &mut Networks) -> io::Result<Look> {
+        let index = self.end.network.index(&self.interface)?;
         // Gone and made again: counters began anew, and nothing of ours is there.
-        let moved = index != self.index;
-        self.index = index;
-        let filters = self.network.filters(index).map_err(GuardError::kernel(&self.shown))?;
-        let hooked = filters.iter().any(|filter| filter.hook == self.hook && filter.program == plane.id());
-        let queued = !self.has_queue() || self.network.root(index).map_err(GuardError::kernel(&self.shown))? == Root::Ours;
-        if !hooked {
-            self.put(plane)?;
+        let moved = index != self.end.index;
+        if moved {
+            self.end = End::new(self.end.network.clone(), index, self.end.hook.clone())?;
+            self.end.put(plane)?;
+            self.find_backstop(networks)?;
         }
+        let mut whole = true;
+        for end in self.backstop.iter().chain([&self.end]) {
+            if !end.is_there(plane)? {
+                end.put(plane)?;
+                whole = false;
+            }
+        }
+        let queued = !self.has_queue() || self.end.network.root(index)? == Root::Ours;
         if let Some(pace) = self.queued.take_if(|_| !queued || moved) {
-            self.pace(pace)?;
+            self.repace(pace)?;
         }
-        Ok(match (moved, hooked && queued) {
+        Ok(match (moved, whole && queued) {
             (true, _) => Look::Moved,
             (false, true) => Look::Whole,
             (false, false) => Look::Repaired,
@@ -188,14 +312,19 @@ impl Place {
     /// How long what comes now will wait in the queue behind the hook; none without one.
     pub fn wait_ns(&self) -> Option<Nanos> {
         let Pace { bps, .. } = self.queued?;
-        let Backlog { bytes, .. } = self.network.backlog(self.index).ok()??;
-        Some((u128::from(bytes) * 8_000_000_000 / u128::from(bps.max(1))) as Nanos)
+        Some((u128::from(self.waiting_bytes()?) * 8_000_000_000 / u128::from(bps.max(1))) as Nanos)
+    }
+
+    /// What waits behind the hook; none without a queue.
+    pub fn waiting_bytes(&self) -> Option<u64> {
+        self.queued?;
+        Some(self.end.network.backlog(self.end.index).ok()??.bytes)
     }
 
     /// Bytes the interface itself counted on the way of the hook.
     pub fn bytes(&self) -> Result<u64, GuardError> {
-        let Counters { in_bytes, out_bytes, .. } = self.network.counters(self.index).map_err(GuardError::kernel(&self.shown))?;
-        Ok(match self.hook.direction {
+        let Counters { in_bytes, out_bytes, .. } = self.end.network.counters(self.end.index).map_err(GuardError::kernel(&self.shown))?;
+        Ok(match self.end.hook.direction {
             Direction::Ingress => in_bytes,
             Direction::Egress => out_bytes,
         })
@@ -203,7 +332,7 @@ impl Place {
 
     /// Whether the interface's own counter also holds what the hook dropped.
     pub fn counts_dropped(&self) -> bool {
-        self.hook.direction == Direction::Ingress
+        self.end.hook.direction == Direction::Ingress
     }
 }
 
@@ -218,21 +347,34 @@ pub fn remove(remove: &GuardRemove) -> Result<GuardRemoved, GuardError> {
         let Ok(network) = networks.of(hook) else { continue };
         let Ok(index) = network.index(&hook.interface) else { continue };
         take_away(&network, index, hook, &mut removed).map_err(GuardError::kernel(shown(hook)))?;
+        if let Some((network, index)) = hook.backstop.then(|| networks.other_end(&network, index)).and_then(|found| found.ok()?) {
+            unhook(&network, index, BACKSTOP).map_err(GuardError::kernel(shown(hook)))?;
+        }
     }
     Ok(GuardRemoved { removed })
 }
 
-fn take_away(network: &Network, index: u32, hook: &GuardHook, removed: &mut Vec<String>) -> std::io::Result<()> {
+fn take_away(network: &Network, index: u32, hook: &GuardHook, removed: &mut Vec<String>) -> io::Result<()> {
     if network.root(index)? == Root::Ours {
         network.unqueue(index)?;
         removed.push(format!("queue at {}", shown(hook)));
     }
-    let ours = format!("{NAME_PREFIX}{NAME}");
-    for filter in network.filters(index)?.iter().filter(|filter| filter.hook.name == ours) {
-        network.unhook(index, filter)?;
-        removed.push(format!("hook at {}", shown(hook)));
-    }
-    network.tidy(index)
+    removed.extend((0..unhook(network, index, NAME)?).map(|_| format!("hook at {}", shown(hook))));
+    Ok(())
+}
+
+/// Takes hooks of that name away; how many there were.
+fn unhook(network: &Network, index: u32, name: &str) -> io::Result<usize> {
+    let ours = format!("{NAME_PREFIX}{name}");
+    let filters: Vec<_> = network.filters(index)?.into_iter().filter(|filter| filter.hook.name == ours).collect();
+    filters.iter().try_for_each(|filter| network.unhook(index, filter))?;
+    network.tidy(index)?;
+    Ok(filters.len())
+}
+
+/// What a tenant sends comes in at the other end.
+fn backstop(number: u16) -> Hook {
+    Hook { name: format!("{NAME_PREFIX}{BACKSTOP}"), direction: Direction::Ingress, priority: BACKSTOP_PRIORITY, number }
 }
 
 /// The burst of a queue that only is in nobody's way is the hook's. One that holds senders back has little: what waits in it

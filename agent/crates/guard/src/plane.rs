@@ -23,6 +23,7 @@ const RULES_MAX: usize = 6;
 
 const TIME_SHIFT: u32 = 6;
 const COST_SHIFT: u32 = 20;
+const PACKET_SHIFT: u32 = 8;
 const UNITS_PER_SECOND: u64 = 1_000_000_000 << TIME_SHIFT;
 
 /// What a leaf may pass. No packets/s: they are not limited.
@@ -32,21 +33,28 @@ pub struct Grant {
     pub bps: u64,
     /// Packets/s.
     pub pps: Option<u64>,
-    /// What may pass at once, as time at these rates.
+    /// What may pass at once, as time at this rate of bits.
     pub burst_ns: Nanos,
+    /// The same of packets.
+    pub packet_burst_ns: Nanos,
 }
 
 impl Grant {
     /// Costs are rounded up, so that what passes is never more than granted.
     fn words(self) -> [u64; 4] {
-        let tolerance = self.burst_ns << TIME_SHIFT;
-        [cost(self.bps, 8), self.pps.map_or(0, |pps| cost(pps, 1)), tolerance, tolerance]
+        let tolerance = |burst_ns: Nanos| burst_ns << TIME_SHIFT;
+        [
+            cost(self.bps, 8, COST_SHIFT),
+            self.pps.map_or(0, |pps| cost(pps, 1, PACKET_SHIFT)),
+            tolerance(self.burst_ns),
+            tolerance(self.packet_burst_ns),
+        ]
     }
 }
 
 /// Time that one of what `rate` counts takes, `times` over; 0, which means unlimited, never comes of a rate.
-fn cost(rate: u64, times: u64) -> u64 {
-    let exact = ((UNITS_PER_SECOND * times) << COST_SHIFT).div_ceil(rate.max(1));
+fn cost(rate: u64, times: u64, shift: u32) -> u64 {
+    let exact = ((UNITS_PER_SECOND * times) << shift).div_ceil(rate.max(1));
     // At a rate of next to nothing the product with the largest packet must not wrap.
     exact.clamp(1, 1 << 47)
 }
@@ -79,8 +87,8 @@ pub struct Counters {
 
 /// The loaded program and its memory. Leaf 0 is number 1: a hook without a number must not meet anybody's rates.
 pub struct Plane {
-    program: ProgramFd,
-    id: u32,
+    /// For interfaces with an Ethernet header, and for those without.
+    programs: [(ProgramFd, u32); 2],
     limits: Shared,
     state: Shared,
     control: Shared,
@@ -101,11 +109,11 @@ impl Plane {
             .map_max_entries("guard_state", room)
             .load(object)
             .map_err(|error| GuardError::new(format_args!("loading the eBPF program: {}; a guard needs root", chain(&error))))?;
-        let (program, id) = load(&mut loaded).map_err(|error| GuardError::new(format_args!("the eBPF program: {}", chain(&error))))?;
+        let refused = |error| GuardError::new(format_args!("the eBPF program: {}", chain(&error)));
+        let programs = [load(&mut loaded, "guard").map_err(refused)?, load(&mut loaded, "guard_bare").map_err(refused)?];
         let words = leaves + 1;
         let plane = Self {
-            program,
-            id,
+            programs,
             limits: memory(&loaded, "guard_limits", words * LIMITS_WORDS)?,
             state: memory(&loaded, "guard_state", words * STATE_WORDS)?,
             control: memory(&loaded, "guard_control", CONTROL_WORDS)?,
@@ -115,16 +123,16 @@ impl Plane {
         Ok(plane)
     }
 
-    /// What to hook.
+    /// What to hook to an interface, by whether its packets begin with a link header.
     #[must_use]
-    pub fn program(&self) -> BorrowedFd<'_> {
-        self.program.as_fd()
+    pub fn program(&self, link_header: bool) -> BorrowedFd<'_> {
+        self.programs[usize::from(!link_header)].0.as_fd()
     }
 
-    /// The kernel's number of the program.
+    /// The kernel's number of that program.
     #[must_use]
-    pub fn id(&self) -> u32 {
-        self.id
+    pub fn id(&self, link_header: bool) -> u32 {
+        self.programs[usize::from(!link_header)].1
     }
 
     /// Both buckets of a leaf hold nothing now.
@@ -136,6 +144,18 @@ impl Plane {
     /// Grants a leaf its rates, from the next packet on.
     pub fn grant(&self, leaf: usize, grant: Grant) {
         self.write(leaf, 0, &grant.words());
+    }
+
+    /// Fills a leaf's buckets up to the bursts of `grant`; one that ran ahead of the clock, for a queue holds what waits, stays as
+    /// it is. A packet in between is counted on the old word or on the new one: at worst one passes uncounted.
+    pub fn fill(&self, leaf: usize, now: Nanos, grant: Grant) {
+        for (bucket, burst_ns) in [grant.burst_ns, grant.packet_burst_ns].into_iter().enumerate() {
+            let due = (leaf + 1) * STATE_WORDS + bucket;
+            let (full, found) = (now.saturating_sub(burst_ns) << TIME_SHIFT, self.state.read(due));
+            if found > full && found <= now << TIME_SHIFT {
+                self.state.release(due, full);
+            }
+        }
     }
 
     /// What a leaf falls back to when nobody grants any more.
@@ -219,8 +239,9 @@ fn word(rule: &GuardRule) -> u64 {
     u64::from(number(rule.leaf)) | u64::from(first) << 16 | u64::from(last) << 32 | dscp << 48 | u64::from(rule.protocol.unwrap_or(0)) << 56
 }
 
-fn load(loaded: &mut Ebpf) -> Result<(ProgramFd, u32), aya::programs::ProgramError> {
-    let program: &mut SchedClassifier = loaded.program_mut("guard").expect("guard.bpf.c has a program guard").try_into()?;
+fn load(loaded: &mut Ebpf, name: &str) -> Result<(ProgramFd, u32), aya::programs::ProgramError> {
+    let program = loaded.program_mut(name).unwrap_or_else(|| panic!("guard.bpf.c has a program {name}"));
+    let program: &mut SchedClassifier = program.try_into()?;
     program.load()?;
     Ok((program.fd()?.try_clone()?, program.info()?.id()))
 }
@@ -244,14 +265,22 @@ mod tests {
 
     #[test]
     fn no_rate_is_taken_for_unlimited() {
-        assert_ne!(cost(0, 8), 0);
-        assert_ne!(cost(u64::MAX, 1), 0);
+        assert_ne!(cost(0, 8, COST_SHIFT), 0);
+        assert_ne!(cost(u64::MAX, 1, PACKET_SHIFT), 0);
     }
 
     proptest! {
         #[test]
+        fn a_packets_cost_gives_the_rate_it_came_of_from_one_a_second_on(pps in 1u64..10_000_000) {
+            let each = cost(pps, 1, PACKET_SHIFT);
+            let rate = (UNITS_PER_SECOND << PACKET_SHIFT) as f64 / each as f64;
+            prop_assert!(rate <= pps as f64 * (1.0 + 1e-9) && rate >= pps as f64 * 0.999);
+            prop_assert!(each.checked_mul(1 << 16).is_some());
+        }
+
+        #[test]
         fn a_cost_gives_the_rate_it_came_of_and_never_more(bps in 10_000u64..400_000_000_000) {
-            let seconds = cost(bps, 8) as f64 / (UNITS_PER_SECOND << COST_SHIFT) as f64;
+            let seconds = cost(bps, 8, COST_SHIFT) as f64 / (UNITS_PER_SECOND << COST_SHIFT) as f64;
             let rate = 8.0 / seconds;
             prop_assert!(rate <= bps as f64 * (1.0 + 1e-9) && rate >= bps as f64 * 0.999);
         }

@@ -102,6 +102,7 @@ pub struct Rounds {
     idle: Vec<bool>,
     fallbacks: Vec<Grant>,
     grants: Vec<Grant>,
+    period_ns: Nanos,
     at_ns: Nanos,
 }
 
@@ -125,6 +126,7 @@ impl Rounds {
             idle: vec![true; count],
             fallbacks: Vec::new(),
             grants: Vec::new(),
+            period_ns: start.period_ns,
             at_ns: now,
         };
         rounds.narrow_first = (0..rounds.totals.len()).collect();
@@ -194,7 +196,12 @@ impl Rounds {
         let one = |leaf: &GuardLeaf| {
             let part = |total: &Total| Some(total.ceiling_pps? / total.members.len() as u64);
             let pps = leaf.ceiling_pps.into_iter().chain(leaf.totals.iter().filter_map(|&at| part(&self.totals[at]))).min();
-            Grant { bps: leaf.guarantee_bps.max(TRICKLE_BPS), pps, burst_ns: leaf.burst_ns }
+            Grant {
+                bps: leaf.guarantee_bps.max(TRICKLE_BPS).min(leaf.ceiling_bps),
+                pps,
+                burst_ns: leaf.burst_ns,
+                packet_burst_ns: leaf.burst_ns,
+            }
         };
         let mut grants: Vec<Grant> = self.leaves.iter().map(one).collect();
         for pool in &self.pools {
@@ -257,6 +264,9 @@ impl Rounds {
         for (at, (new, old)) in grants.iter().zip(&self.grants).enumerate() {
             if new != old {
                 plane.grant(at, *new);
+            }
+            if new.burst_ns.max(new.packet_burst_ns) > self.leaves[at].burst_ns {
+                plane.fill(at, now, *new);
             }
         }
         self.grants = grants;
@@ -330,14 +340,22 @@ impl Rounds {
                 cap(ceiling, &self.totals[at].members, &mut claims);
             }
         }
-        let mut grants: Vec<Grant> =
-            self.leaves.iter().zip(packets).map(|(leaf, pps)| Grant { bps: 0, pps, burst_ns: leaf.burst_ns }).collect();
+        let burst = |leaf: &GuardLeaf, granted| reserve_ns(leaf.guarantee_pps, granted, leaf.burst_ns, self.period_ns);
+        let one = |(leaf, pps): (&GuardLeaf, Option<u64>)| {
+            let packet_burst_ns = pps.map_or(leaf.burst_ns, |pps| burst(leaf, pps));
+            Grant { bps: 0, pps, burst_ns: leaf.burst_ns, packet_burst_ns }
+        };
+        let mut grants: Vec<Grant> = self.leaves.iter().zip(packets).map(one).collect();
         for pool in &mut self.pools {
             let of_pool: Vec<Claim> = pool.members.iter().map(|&at| claims[at]).collect();
             pool.floor_bps = of_pool.iter().map(|claim| claim.demand.min(claim.guarantee).min(claim.ceiling)).sum();
             pool.divided_bps = pool.throttle.divided(pool.capacity_bps, pool.floor_bps);
             let granted = allocate(pool.divided_bps, &of_pool);
-            pool.members.iter().zip(granted).for_each(|(&at, bps)| grants[at].bps = bps);
+            for (&at, bps) in pool.members.iter().zip(granted) {
+                let leaf = &self.leaves[at];
+                grants[at].bps = bps;
+                grants[at].burst_ns = reserve_ns(leaf.guarantee_bps, bps, leaf.burst_ns, self.period_ns);
+            }
         }
         grants
     }
@@ -349,7 +367,9 @@ impl Rounds {
         for total in &self.totals {
             let Some(ceiling) = total.ceiling_pps else { continue };
             let used: Vec<u64> = total.members.iter().map(|&at| rates[at].offered_bps).collect();
-            for (&at, part) in total.members.iter().zip(by_use(ceiling, &used)) {
+            let most = |at: usize| self.leaves[at].ceiling_pps.unwrap_or(u64::MAX);
+            let wanted: Vec<u64> = total.members.iter().map(|&at| wants[at].pps.max(TRICKLE_PPS).min(most(at))).collect();
+            for (&at, part) in total.members.iter().zip(by_use(ceiling, &used, &wanted)) {
                 packets[at] = Some(packets[at].map_or(part, |own| own.min(part)));
             }
         }
@@ -376,6 +396,19 @@ impl Rounds {
         let demand = want.max(pressed).min(usable).max(trickle);
         Claim { priority: leaf.priority, guarantee: leaf.guarantee_bps, ceiling: leaf.ceiling_bps, demand }
     }
+}
+
+/// What may pass at once, as time at what is granted. Who is granted less than his guarantee, for he uses less, still has a burst
+/// of his guarantee when he comes back, or TCP would lose its first flight and be silent for 200 ms. It is filled once a period,
+/// by no more than he was granted below his guarantee, so that he is never given more than that.
+fn reserve_ns(guarantee: u64, granted: u64, burst_ns: Nanos, period_ns: Nanos) -> Nanos {
+    if granted >= guarantee || granted == 0 {
+        return burst_ns;
+    }
+    let (guarantee, granted) = (guarantee as f64, granted as f64);
+    let burst = burst_ns as f64 * guarantee / granted;
+    let unused = period_ns as f64 * (guarantee - granted) / granted;
+    burst_ns.max(burst.min(unused) as Nanos)
 }
 
 fn pools(pools: &[GuardPool], leaves: &[GuardLeaf]) -> Vec<Pool> {
@@ -476,6 +509,25 @@ mod tests {
         assert_eq!(decided(&mut rounds, &[silent, flat_out]), [150_000_000, 850_000_000]);
         rounds.at_ns = PRESSED_NS;
         assert!(decided(&mut rounds, &[silent, flat_out])[0] < 1_000_000);
+    }
+
+    #[test]
+    fn an_idle_leaf_keeps_a_burst_of_its_guarantee_and_never_more_than_it_left() {
+        let bits = |ns: Nanos, bps: u64| bps * ns / 1_000_000_000;
+        // 10 ms at 150 Mb/s, whatever is granted.
+        assert!(bits(reserve_ns(150_000_000, 150_000, 10_000_000, 50_000_000), 150_000).abs_diff(1_500_000) < 150);
+        // A period at what lies between 145 and 150 Mb/s.
+        assert!(bits(reserve_ns(150_000_000, 145_000_000, 10_000_000, 50_000_000), 145_000_000).abs_diff(1_450_000) < 150);
+        assert_eq!(reserve_ns(150_000_000, 150_000_000, 7, 50_000_000), 7);
+        assert_eq!(reserve_ns(0, 5, 7, 50_000_000), 7);
+    }
+
+    #[test]
+    fn a_fall_back_is_never_above_its_ceiling() {
+        let mut small = leaf("small", 1, 0, None, &[]);
+        small.ceiling_bps = 10_000;
+        let rounds = Rounds::new(&start(vec![small], vec![]), 0);
+        assert_eq!(rounds.fallback(0).bps, 10_000);
     }
 
     #[test]

@@ -13,16 +13,27 @@ pub(crate) struct Spent {
     pub elapsed_ns: u64,
     pub cpus: usize,
     pub records: u64,
-    /// What one record costs in the kernel.
-    pub record_ns: f64,
+    /// Packets that came by and left no record.
+    pub others: u64,
+    pub price: Price,
     /// The agent's own CPU time.
     pub own_ns: u64,
+}
+
+/// What a packet costs in the program, in nanoseconds. What the hook around it costs, and memory that is not in the cache, is
+/// not in it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Price {
+    /// With a record.
+    pub record_ns: f64,
+    /// Without, for its flow is not sampled or not asked for.
+    pub other_ns: f64,
 }
 
 impl Spent {
     /// The share of the host's CPU time.
     pub(crate) fn share(&self) -> f64 {
-        let kernel_ns = self.records as f64 * self.record_ns;
+        let kernel_ns = self.records as f64 * self.price.record_ns + self.others as f64 * self.price.other_ns;
         (kernel_ns + self.own_ns as f64) / (self.elapsed_ns.max(1) as f64 * self.cpus.max(1) as f64)
     }
 }
@@ -42,8 +53,11 @@ mod tests {
 
     #[test]
     fn the_share_counts_kernel_and_agent_over_all_cpus() {
-        let spent = Spent { elapsed_ns: 1_000_000_000, cpus: 2, records: 1_000_000, record_ns: 100.0, own_ns: 100_000_000 };
+        let price = Price { record_ns: 100.0, other_ns: 50.0 };
+        let spent = Spent { elapsed_ns: 1_000_000_000, cpus: 2, records: 1_000_000, others: 0, price, own_ns: 100_000_000 };
         assert!((spent.share() - 0.1).abs() < 1e-9);
+        // Packets of flows that are left out are looked at all the same.
+        assert!((Spent { others: 2_000_000, ..spent }.share() - 0.15).abs() < 1e-9);
     }
 
     proptest! {

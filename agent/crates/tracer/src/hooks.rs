@@ -12,7 +12,7 @@ use partywall_bpf::{object, Link, Namespace, NAME_PREFIX};
 use partywall_clock as clock;
 use partywall_sys::bpf::test_run;
 
-use crate::budget::ALL;
+use crate::budget::{Price, ALL};
 use crate::error::TraceError;
 use crate::hop::{End, Hop, Settings};
 use crate::record::{place, Raw, Tuple, TupleWords};
@@ -26,9 +26,6 @@ const PRIORITY: u16 = 49_000;
 const TRIES: u32 = RING_RECORDS_LEAST as u32;
 /// A try is over in less than this.
 const CLOCK_APART_NS: u64 = 10_000_000_000;
-/// A run in place takes so much more than one in a loop: the hook itself and cold caches. Measured as what a packet takes longer
-/// (`benches/trace_accounting.py`).
-const IN_PLACE: u32 = 3;
 const RING_RECORDS_LEAST: usize = 1 << 12;
 /// All rings together.
 const RINGS_BYTES_MAX: usize = 256 << 20;
@@ -41,8 +38,8 @@ pub(crate) struct Hooks {
     pub(crate) rings: Rings,
     flows: HashMap<MapData, u64, TupleWords>,
     hooked: Vec<Hooked>,
-    /// What a record costs on this host in the kernel, in nanoseconds: an estimate from trying it.
-    pub(crate) record_ns: Option<u32>,
+    /// What a packet costs on this host in the program, by trying it; the hook around it is not in it.
+    pub(crate) price: Option<Price>,
     /// CPUs that run; there are rings for more, which may be plugged in.
     pub(crate) cpus_online: usize,
     /// Tells hops' namespaces apart.
@@ -86,7 +83,7 @@ impl Hooks {
         let tried = program(&mut loaded, 0)?;
         let programs = programs(&mut loaded, &found)?;
         let mut rings = Rings::open(&mut loaded, cpus, length).map_err(|error| TraceError::refused("mapping the rings")(&error))?;
-        let record_ns = cost(&mut rings, &tried)?;
+        let price = price(&mut rings, &tried)?;
         let flows = loaded.take_map("flows").ok_or_else(|| TraceError::refused("flows")(&io::Error::from(io::ErrorKind::NotFound)))?;
         let flows = HashMap::try_from(flows).map_err(|error| TraceError::refused("opening the map of flows")(&error))?;
         let mut all = Vec::new();
@@ -96,7 +93,7 @@ impl Hooks {
             all.push(Hooked { hop: one.hop, how });
         }
         let cpus_online = aya::util::online_cpus().map_or(cpus, |online| online.len());
-        Ok(Self { rings, flows, hooked: all, record_ns, cpus_online, spaces })
+        Ok(Self { rings, flows, hooked: all, price, cpus_online, spaces })
     }
 
     /// Whether the interface of hop `hop` was here, and is gone.
@@ -284,19 +281,20 @@ fn end(end: End) -> [u8; 24] {
     bytes
 }
 
-/// Tries a program with records and all, and forgets what it recorded; None where that cannot be done.
-fn cost(rings: &mut Rings, program: &OwnedFd) -> Result<Option<u32>, TraceError> {
+/// Tries a program with records and without, and forgets what it recorded; None where that cannot be done.
+fn price(rings: &mut Rings, program: &OwnedFd) -> Result<Option<Price>, TraceError> {
     rings.sample_below(ALL);
-    let tried = test_run(program.as_fd(), &datagram(), TRIES);
-    let last_ns = rings.reset();
+    let recorded = test_run(program.as_fd(), &datagram(), TRIES);
     rings.sample_below(0);
+    let left_out = test_run(program.as_fd(), &datagram(), TRIES);
+    let last_ns = rings.reset();
     match last_ns.map(|last_ns| clock::now().abs_diff(last_ns)) {
         // Records tell the kernel's own time, whatever this process is made to see.
         Some(apart_ns) if apart_ns > CLOCK_APART_NS => {
             let wrong = "the agent's clock is not the kernel's: it runs in a time namespace; start it outside of that (nsenter -n alone)";
             Err(TraceError::Asked(vec![wrong.into()]))
         }
-        _ => Ok(tried.ok().map(|ns| ns * IN_PLACE)),
+        _ => Ok(recorded.ok().zip(left_out.ok()).map(|(with, without)| Price { record_ns: f64::from(with), other_ns: f64::from(without) })),
     }
 }
 

@@ -35,6 +35,8 @@ pub(crate) struct Count {
     pub recorded: u64,
     pub lost: u64,
     pub untraced: u64,
+    /// All that came by, recorded or not.
+    pub met: u64,
 }
 
 fn shared(loaded: &mut Ebpf, name: &str, words: usize) -> io::Result<Shared> {
@@ -83,8 +85,15 @@ impl Rings {
             sum.recorded += self.shared.read(at);
             sum.lost += self.shared.read(at + 1);
             sum.untraced += self.shared.read(at + 2);
+            sum.met += self.shared.read(at + 3);
         }
         sum
+    }
+
+    /// Packets recorded at all places, and all that came by.
+    pub(crate) fn work(&self) -> (u64, u64) {
+        let counts = (0..PLACES).map(|place| self.count(place));
+        counts.fold((0, 0), |(recorded, met), count| (recorded + count.recorded, met + count.met))
     }
 
     /// From now on only flows whose hash's upper half is below are recorded.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use partywall_alignment::Passage;
 use partywall_clock as clock;
 
-use crate::budget::{self, Spent, ALL};
+use crate::budget::{self, Price, Spent, ALL};
 use crate::engine::{Engine, HopLoss, Report};
 use crate::error::TraceError;
 use crate::hooks::Hooks;
@@ -23,8 +23,8 @@ const BUDGET_NS: u64 = 200_000_000;
 /// A record is in the ring this long after its time, if the hypervisor took the CPU away in between; one that comes later still
 /// is out of order, which segments that were cut or joined do not bear.
 pub(crate) const SLACK_NS: u64 = 5_000_000;
-/// What a record is taken to cost where the program cannot be tried.
-const RECORD_NS_GUESSED: f64 = 150.0;
+/// What a packet is taken to cost where the program cannot be tried.
+const GUESSED: Price = Price { record_ns: 150.0, other_ns: 50.0 };
 /// Addresses of flows are told once, while there are not too many.
 const FLOWS_TOLD_MAX: usize = 1 << 16;
 
@@ -58,7 +58,7 @@ struct State {
     reported: Vec<HopLoss>,
     told: HashSet<u64>,
     checked_ns: u64,
-    checked_records: u64,
+    checked_work: (u64, u64),
     own_ns: u64,
     cost: Option<f64>,
 }
@@ -76,7 +76,7 @@ impl Tracer {
     /// [`TraceError`].
     pub fn start(settings: Settings, name: &str) -> Result<Self, TraceError> {
         let hooks = Hooks::new(&settings, name)?;
-        let record_ns = hooks.record_ns;
+        let record_ns = hooks.price.map(|price| price.record_ns as u32);
         let engine = Engine::new(&settings, hooks.rings.cpus(), &hooks.spaces);
         hooks.rings.sample_below(ALL);
         let now = clock::now();
@@ -89,7 +89,7 @@ impl Tracer {
             reported_ns: now,
             told: HashSet::new(),
             checked_ns: now,
-            checked_records: 0,
+            checked_work: (0, 0),
             own_ns: 0,
             cost: None,
         };
@@ -194,16 +194,19 @@ impl State {
     }
 
     fn check_budget(&mut self, now: u64) {
-        let records: u64 = losses(&self.hooks, self.settings.hops.len()).iter().map(|hop| hop.recorded).sum();
+        let (records, met) = self.hooks.rings.work();
+        let (records_before, met_before) = std::mem::replace(&mut self.checked_work, (records, met));
+        let records = records - records_before;
         let own_ns = clock::thread_cpu();
         let spent = Spent {
             elapsed_ns: now - self.checked_ns,
             cpus: self.hooks.cpus_online,
-            records: records - self.checked_records,
-            record_ns: self.hooks.record_ns.map_or(RECORD_NS_GUESSED, f64::from),
+            records,
+            others: (met - met_before).saturating_sub(records),
+            price: self.hooks.price.unwrap_or(GUESSED),
             own_ns: own_ns.saturating_sub(self.own_ns),
         };
-        (self.checked_ns, self.checked_records, self.own_ns) = (now, records, own_ns);
+        (self.checked_ns, self.own_ns) = (now, own_ns);
         self.cost = Some(spent.share());
         let below = budget::next(self.engine.below(), spent.share(), self.settings.budget.unwrap_or(f64::INFINITY));
         if below < self.engine.below() {

@@ -150,6 +150,10 @@ pub struct GuardHook {
     /// Hold packets back in a queue rather than drop them, where they leave the sender's own kernel here.
     #[serde(default)]
     pub hold: bool,
+    /// The interface is in its tenant's reach, who may send by ways that pass no hook there: the other end of a veth, on the
+    /// way in, is held to the ceilings as well.
+    #[serde(default)]
+    pub backstop: bool,
 }
 
 /// Which packets are a flow class. What is not given fits all.
@@ -174,6 +178,9 @@ pub struct GuardRule {
 pub struct GuardStarted {
     /// What becomes of what may not pass, at each hook.
     pub excess: Vec<GuardExcess>,
+    /// Places in `hooks` of those that were to have a backstop and have none, for the interface's other end was not found.
+    #[serde(default)]
+    pub without_backstop: Vec<usize>,
 }
 
 /// What becomes of packets that may not pass.

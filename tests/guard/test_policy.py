@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 from policy_corpus import ALSO, BAD, GOOD
 
 from partywall import guard, units
-from partywall.errors import UsageError
+from partywall.errors import CapabilityError, UsageError
 from partywall.guard.flatten import flatten
 from partywall.guard.resolve import Found
 from partywall.model.policy import Policy
@@ -149,3 +152,52 @@ def test_bit_rates_are_read_with_their_unit(text: str, bps: int) -> None:
 @pytest.mark.parametrize(("text", "pps"), [("20k/s", 20_000), ("20kp/s", 20_000), (600, 600), ("1Mpps", 10**6)])
 def test_packet_rates_are_read(text: str | int, pps: int) -> None:
     assert units.parse_packet_rate(text) == pps
+
+
+def test_what_a_tenants_vifs_receive_is_bound_together() -> None:
+    more = GOOD.replace("packets: 80k/s}", "packets: 80k/s, receive: {ceiling: 300Mbit/s, packets: 9k/s}}")
+    start = flatten(guard.loads(more), PLACES).start
+    receives = next(at for at, total in enumerate(start["totals"]) if total["name"] == "acme (receives)")
+    assert (start["totals"][receives]["ceiling_bps"], start["totals"][receives]["ceiling_pps"]) == (300_000_000, 9_000)
+    bound = [leaf["name"] for leaf in start["leaves"] if receives in leaf["totals"]]
+    assert bound == ["vm1 (receives)", "vm3 (receives)"]
+    assert all(leaf["pool"] == 1 for leaf in start["leaves"] if receives in leaf["totals"])
+
+
+def virsh(monkeypatch: pytest.MonkeyPatch, run: Callable[..., subprocess.CompletedProcess[str]]) -> Policy:
+    monkeypatch.setattr(shutil, "which", lambda _tool: "/usr/bin/virsh")
+    monkeypatch.setattr(subprocess, "run", run)
+    return guard.loads(
+        GOOD.replace("    interface: vnet1", "    domain: web\n    tap: 2").replace("blue", f"pid:{os.getpid()}")
+    )
+
+
+def test_any_tap_of_a_domain_can_be_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    def two_taps(*_args: object, **_more: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess([], 0, " vnet7 network default\n vnet8 network other\n", "")
+
+    assert guard.resolve(virsh(monkeypatch, two_taps))["vm3"] == Found("vnet8", None, False)
+
+
+def test_a_tap_that_a_domain_does_not_have_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_tap(*_args: object, **_more: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess([], 0, " vnet7 network default\n", "")
+
+    with pytest.raises(UsageError, match=r"vifs\.vm3: libvirt domain 'web' has no tap 2; it has 1: vnet7"):
+        guard.resolve(virsh(monkeypatch, one_tap))
+
+
+def test_a_virsh_that_does_not_answer_is_told_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(*_args: object, **_more: object) -> subprocess.CompletedProcess[str]:
+        raise subprocess.TimeoutExpired("virsh", 10)
+
+    with pytest.raises(CapabilityError, match="domain 'web': virsh did not answer within 10 s"):
+        guard.resolve(virsh(monkeypatch, silent))
+
+
+def test_a_domain_and_an_interface_that_are_one_tap_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def same(*_args: object, **_more: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess([], 0, " vnet7 network default\n vnet0 network other\n", "")
+
+    with pytest.raises(UsageError, match=r"vifs\.vm3: it is the interface vnet0 that vm1 is already"):
+        guard.resolve(virsh(monkeypatch, same))

@@ -134,17 +134,7 @@ def _goals(policy: Policy) -> Iterator[Mistake]:
 
 
 def _vif(policy: Policy, at: Path, vif: Vif) -> Iterator[Mistake]:
-    if vif.interface is not None and vif.domain is not None:
-        yield Mistake(
-            at, "both interface and domain are given", "give one: interface: its name, or domain: a libvirt domain"
-        )
-    if vif.interface is None and vif.domain is None and vif.sandbox is None:
-        said = "neither interface nor domain is given"
-        yield Mistake(at, said, "give one: interface: its name, domain: a libvirt domain, or sandbox: of a run")
-    if vif.domain is None and vif.tap != 1:
-        yield Mistake(
-            (*at, "tap"), "a tap is counted of a libvirt domain, and none is given", "give domain:, or leave tap out"
-        )
+    yield from _named(at, vif)
     for key in ("namespace", "sandbox"):
         if vif.domain is not None and getattr(vif, key) is not None:
             yield Mistake((*at, key), f"a libvirt domain's tap is found without a {key}", f"leave {key} out")
@@ -159,6 +149,20 @@ def _vif(policy: Policy, at: Path, vif: Vif) -> Iterator[Mistake]:
         if promise:
             yield from _promise(policy, (*at, key), promise)
     yield from _flows(policy, at, vif)
+
+
+def _named(at: Path, vif: Vif) -> Iterator[Mistake]:
+    if vif.interface is not None and vif.domain is not None:
+        yield Mistake(
+            at, "both interface and domain are given", "give one: interface: its name, or domain: a libvirt domain"
+        )
+    if vif.interface is None and vif.domain is None and vif.sandbox is None:
+        said = "neither interface nor domain is given"
+        yield Mistake(at, said, "give one: interface: its name, domain: a libvirt domain, or sandbox: of a run")
+    if vif.domain is None and vif.tap != 1:
+        yield Mistake(
+            (*at, "tap"), "a tap is counted of a libvirt domain, and none is given", "give domain:, or leave tap out"
+        )
 
 
 def _namespace(at: Path, text: str) -> Mistake | None:

@@ -60,8 +60,8 @@ test: setup ## run the tests of both halves
 
 lint: setup ## check format, types, layers and lints of both halves
 	cd agent && cargo fmt --check && cargo clippy --all-targets --quiet -- -D warnings
-	$(VENV)/bin/ruff format --check src tests benches
-	$(VENV)/bin/ruff check src tests benches
+	$(VENV)/bin/ruff format --check src tests benches labs
+	$(VENV)/bin/ruff check src tests benches labs
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
@@ -74,8 +74,8 @@ generate: setup ## write anew what is generated from the code and checked in; te
 
 fmt: setup ## format both halves
 	cd agent && cargo fmt
-	$(VENV)/bin/ruff format src tests benches
-	$(VENV)/bin/ruff check --fix src tests benches
+	$(VENV)/bin/ruff format src tests benches labs
+	$(VENV)/bin/ruff check --fix src tests benches labs
 
 bench-setup: setup ## install the programs that benchmarks compare with
 	$(SUDO) apt-get install -y --no-install-recommends $(PEERS)

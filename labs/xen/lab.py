@@ -231,6 +231,8 @@ def main() -> int:
     except PartywallError as error:
         print(error, file=sys.stderr)
         return int(error.exit)
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":

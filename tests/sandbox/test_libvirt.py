@@ -266,6 +266,19 @@ def test_a_daemon_that_is_not_there_is_told_in_one_sentence(label, uri, says):
     assert "\n" not in str(caught.value)
 
 
+def test_what_a_daemon_that_does_not_answer_keeps_is_told_and_not_forgotten(label):
+    uri = "qemu+unix:///system?socket=/no/such/socket"
+    leftovers.note(label, uri, "partywall-x")
+    leftovers.note(label, uri, "partywall-x")
+    reaped = reaper.clean(label)
+    assert len(reaped.left) == 1
+    assert reaped.left[0].startswith(f"domain partywall-x of {uri} (libvirt")
+    assert (label.state / leftovers.FILE).exists()
+    leftovers.forget(label, uri, "partywall-x")
+    assert reaper.clean(label).left == ()
+    assert not label.state.exists()
+
+
 def test_without_the_library_it_is_named_with_how_to_get_it(monkeypatch, label):
     library.library.cache_clear()
     monkeypatch.setitem(sys.modules, "libvirt", None)

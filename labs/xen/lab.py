@@ -16,10 +16,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from partywall.errors import CapabilityError, PartywallError, TrialError
+from partywall.model.plan import Limits
+from partywall.sandbox import Label, Settings, make, reaper
+from partywall.sandbox.libvirt.leftovers import domain_name
+from partywall.sandbox.libvirt.library import connect
 from partywall.sandbox.qemu import modules
 from partywall.sandbox.qemu.initramfs import archive
 
@@ -31,6 +36,10 @@ DRIVERS_LEFT = ("libxl",)
 LIBVIRT = 'listen_tls = 0\nlisten_tcp = 1\nauth_tcp = "none"\nlisten_addr = "0.0.0.0"\nauth_unix_rw = "none"\n'
 LIBVIRT_PORT = 16509
 READY_S = 300.0
+SPAN_S = 8.0
+# All that the emulated machine has: the credit scheduler weighs domains over the whole pool, so that on one CPU of two
+# each of two guests would get nearly what it wants by its credit, and 200 against 100 would be 1.2 : 1 (seen).
+CPUS = (0, 1)
 # What dom0's kernel needs to reach its root; AMD models stop libvirt's Xen driver, and newer ones crash here.
 DOM0_MODULES = ("virtio_pci", "virtio_blk", "ext4", "crc32c_generic")
 CPU = "Westmere"
@@ -198,6 +207,55 @@ class Lab:
         return self._console.read_text(errors="replace") if self._console.exists() else ""
 
 
+def held(uri: str, say: Say) -> None:
+    """Two guests that want all of the CPUs, and what Xen's own accounts say that each got of what it was promised."""
+    label = Label.create(f"xen-lab-{os.getpid()}", Path("/var/tmp"))  # noqa: S108 - a folder of the lab's own
+    guests = [make(_guest(name, uri, weight), label) for name, weight in (("favoured", 200.0), ("usual", 100.0))]
+    try:
+        for guest in guests:
+            guest.launch(_unheard)
+        for guest in guests:
+            say(f"starting guest {guest.settings.name}")
+            client = guest.start(_unheard)
+            guest.settle()
+            work = {"kernel": {"name": "integer", "params": {}}}
+            start = {"work": work, "pace": "flat_out", "threads": len(CPUS), "work_dir": guest.work_dir}
+            client.call("workload.start", timeout_s=120, id="w", **start)
+        first, second = _shares(uri, label)
+        say(
+            f"weight 200 against 100 on both CPUs: {first:.1%} and {second:.1%} of their time, {first / second:.2f} : 1"
+        )
+        for cap in (0.25, 0.5):
+            guests[0].limit(Limits(cpu_limit=cap))
+            say(f"cap of {cap:.0%}: {_shares(uri, label)[0]:.1%} of both CPUs' time")
+    finally:
+        for guest in guests:
+            guest.stop()
+        reaper.clean(label)
+
+
+def _guest(name: str, uri: str, weight: float) -> Settings:
+    place = Settings(name=name, backend="libvirt", cpus=CPUS, uri=uri, boot="/boot/partywall", files=False)
+    return replace(place, cpu_weight=weight, memory=136 << 20)
+
+
+def _unheard(_method: str, _params: dict[str, Any]) -> None:
+    """What guests report of their work is not looked at here."""
+
+
+def _shares(uri: str, label: Label) -> list[float]:
+    """Of the emulated machine's time, what each guest's virtual CPUs ran in the next seconds, by Xen's accounts."""
+    connection = connect(uri)
+    try:
+        domains = [connection.lookupByName(domain_name(label, name)) for name in ("favoured", "usual")]
+        before, began = [domain.info()[4] for domain in domains], time.monotonic_ns()
+        time.sleep(SPAN_S)
+        after, ended = [domain.info()[4] for domain in domains], time.monotonic_ns()
+    finally:
+        connection.close()
+    return [(late - early) / (ended - began) / len(CPUS) for late, early in zip(after, before, strict=True)]
+
+
 def _drive(name: str, image: Path) -> tuple[str, ...]:
     # What dom0 writes is nobody's: the next start begins from the same disk.
     drive = f"file={image},if=none,id={name},format=raw,snapshot=on"
@@ -214,6 +272,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, help="where the run is kept; runs/xen-lab-… if not given")
     parser.add_argument("--shell", action="store_true", help="do not run: print the URI and wait until Enter")
+    parser.add_argument("--quick", action="store_true", help="cap and weight alone, without the scenario")
     arguments = parser.parse_args()
 
     def say(text: str) -> None:
@@ -223,6 +282,9 @@ def main() -> int:
         with Lab(prepared(say), say) as lab:
             if arguments.shell:
                 input(f"try: virsh -c {lab.uri} list; Enter ends the lab ")
+                return 0
+            held(lab.uri, say)
+            if arguments.quick:
                 return 0
             scenario = CACHE / "scenario.yaml"
             scenario.write_text((HERE / "scenario.yaml").read_text().replace("@URI@", lab.uri))

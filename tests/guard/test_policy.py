@@ -201,3 +201,14 @@ def test_a_domain_and_an_interface_that_are_one_tap_are_refused(monkeypatch: pyt
 
     with pytest.raises(UsageError, match=r"vifs\.vm3: it is the interface vnet0 that vm1 is already"):
         guard.resolve(virsh(monkeypatch, same))
+
+
+def test_a_namespace_that_may_not_be_looked_at_is_told_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_path: Path) -> bool:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "exists", refused)
+    with pytest.raises(CapabilityError, match="blue may not be looked at; run with sudo"):
+        guard.resolve(guard.loads(GOOD), tmp_path)

@@ -124,10 +124,17 @@ def _find(vif: Vif, netns: Path) -> Found:
 
 def _namespace(text: str, netns: Path) -> str:
     path = Path(f"/proc/{text[4:]}/ns/net") if text.startswith("pid:") else netns / text
-    if not path.exists():
+    if not _exists(path):
         remedy = "is the process alive?" if text.startswith("pid:") else "'ip netns' lists those with names"
         raise UsageError(Problem(f"there is no network namespace {text!r} ({path})", remedy))
     return str(path)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except PermissionError:
+        raise CapabilityError(f"{path} may not be looked at; run with sudo, and outside of a sandbox") from None
 
 
 def _guest(name: str) -> HostVif | None:

@@ -3,15 +3,22 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from partywall.agent.binary import find as find_agent
+from partywall.load.evidence import load_run
+from partywall.load.quick import Quick, program
+from partywall.load.session import Session, Setup
+from partywall.load.store import LoadDirectory
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -216,6 +223,46 @@ def test_containers_share_the_users_and_none_is_lost(url, tmp_path):
     assert "errors: none" in said.stdout
     assert max(row["users"] for row in pq.read_table(out / "seconds.parquet").to_pylist()) == 3
     assert "2 of them sharing the users" in json.loads((out / "load.json").read_text())["generator"]
+
+
+def test_the_load_has_its_cpus_to_itself(url, tmp_path):
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        pytest.skip("needs two CPUs")
+    own = min(allowed)
+    setup = Setup(name="test-room", cpus=(own,), work_root=tmp_path)
+    with Session(program(Quick(url=url, for_ns=10**9, users=1)), setup):
+        tasks = [int(task.name) for task in Path("/proc/self/task").iterdir()]
+        readers = [t for t in threading.enumerate() if t.name.startswith("read-")]
+        assert readers
+        assert all(thread.native_id in tasks for thread in readers)
+        assert all(own not in os.sched_getaffinity(thread.native_id) for thread in readers)
+    assert os.sched_getaffinity(0) == allowed
+
+
+def test_a_load_that_is_interrupted_says_so_and_has_the_rate_of_what_there_was(url, tmp_path):
+    out = tmp_path / "kept"
+    argv = [sys.executable, "-m", "partywall", "load", url, "--users", "1", "--think", "10ms", "--for", "60s"]
+    running = subprocess.Popen([*argv, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        pending = out / "pending.jsonl"
+        deadline = time.monotonic() + 30
+        while not (pending.exists() and len(pending.read_text().splitlines()) > 2):
+            assert time.monotonic() < deadline, "no second was written down"
+            assert running.poll() is None, running.communicate()[0]
+            time.sleep(0.05)
+        assert json.loads((out / "load.json").read_text())["begin_ns"] > 0
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+    finally:
+        running.kill()
+        running.communicate()
+    directory = LoadDirectory(out)
+    directory.recover()
+    run = load_run(directory)
+    assert run.ended_early
+    assert run.length_s < 30
+    assert run.rate == pytest.approx(run.responses / run.length_s)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Plans: what is written becomes a program that the agent's contract knows; each mistake gets one message."""
 
+import base64
 import contextlib
 import json
 import re
@@ -40,11 +41,22 @@ def test_a_plan_with_every_key_becomes_a_program_of_the_contract():
     assert login["url"] == "http://127.0.0.1:8080/login"
     assert login["extract"][0]["from"] == {"regex": "token=([a-z0-9]+)"}
     cart = compiled["kinds"][1]["actions"][0]["transaction"]["steps"][2]["http"]
-    assert cart["body"] == {"text": '{"word": "${word}", "n": 1, "price": "$$5"}'}
+    assert cart["body"] == {"json": '{"word": "${word}", "n": 1, "price": "$$5"}'}
     assert {"name": "Content-Type", "value": "application/json"} in cart["headers"]
     assert {"name": "X-Number", "value": "5"} in cart["headers"]
     assert {"body_bytes": {"from": 1, "to": 1_000_000}} in cart["checks"]
     assert compiled["feeders"]["accounts"]["rows"] == {"csv": str(HERE / "plans" / "users.csv")}
+
+
+def test_a_program_for_a_sandbox_without_the_hosts_files_names_none_of_them():
+    inlined = program(plan.loads(GOOD.read_bytes(), "plan.yaml", HERE / "plans"), inline=True)
+    jsonschema.validate({"id": "a", "work": {"load": inlined}, "pace": "scheduled", "work_dir": "/w"}, START)
+    assert str(HERE) not in json.dumps(inlined)
+    bodies = [step["http"]["body"] for step in inlined["kinds"][1]["actions"] if "http" in step]
+    file = bodies[0]["multipart"][1]["content"]["content"]
+    assert file["file_name"] == "users.csv"
+    for encoded in (file["base64"], bodies[2]["base64"]):
+        assert base64.b64decode(encoded) == (HERE / "plans" / "users.csv").read_bytes()
 
 
 def test_a_level_with_ramps_becomes_stages_and_the_first_is_a_jump_without_a_ramp():

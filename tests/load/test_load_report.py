@@ -5,10 +5,10 @@ import json
 import pytest
 import vl_convert
 
+from partywall.errors import TrialError
 from partywall.load.evidence import load_run
 from partywall.load.health import Doubt, Health
 from partywall.load.second import Second
-from partywall.load.session import share_of
 from partywall.load.store import LoadDirectory, Readings
 from partywall.model.finding import Outcome
 from partywall.report import charts, load_charts, load_page
@@ -71,9 +71,30 @@ def test_a_load_that_was_killed_is_reported_from_what_it_had_written(kept, tmp_p
     second.add(a_record(start_ns=0, end_ns=SECOND))
     killed.append(second, Health({}))
     killed.recover()
-    assert load_run(killed).responses == 4
+    run = load_run(killed)
+    assert (run.responses, run.rate, run.length_s, run.ended_early) == (4, 4, 1, True)
+    assert run.outcome is not Outcome.HOLDS
+    assert "ended early, after 1 s of 3 s" in load_page.render(run)
     killed.recover()
     assert load_run(killed).responses == 4
+
+
+def test_a_killed_load_counts_from_its_beginning_and_not_from_before(kept, tmp_path, a_record):
+    about = {name: value for name, value in kept.about().items() if name != "begin_ns"}
+    killed = LoadDirectory.create(tmp_path / "killed", about)
+    killed.begin(SECOND // 2)
+    second = Second(0, SECOND)
+    second.add(a_record(start_ns=0, end_ns=SECOND))
+    killed.append(second, Health({}))
+    killed.recover()
+    assert load_run(killed).rate == 8
+
+
+def test_a_load_that_ended_before_its_first_second_is_no_load(kept, tmp_path):
+    empty = LoadDirectory.create(tmp_path / "empty", kept.about())
+    empty.finish(LABELS, [], None)
+    with pytest.raises(TrialError, match="before its first second"):
+        load_run(empty)
 
 
 def test_counters_become_figures_and_each_cpu_counts_once(kept):
@@ -114,15 +135,3 @@ def test_every_format_is_written_and_an_unknown_one_is_refused(kept, tmp_path):
     assert {path.suffix for path in files} == {".html", ".json", ".csv", ".parquet", ".svg"}
     with pytest.raises(Exception, match="--format docx"):
         load_page.FILES.write(load_run(kept), tmp_path, ["docx"])
-
-
-@pytest.mark.parametrize("of", [1, 2, 4])
-def test_users_are_shared_whole_and_none_is_lost(of):
-    closed = {"pacing": {"closed": {"stages": [{"to": 50, "for_ns": 1}]}}}
-    parts = [share_of(closed, number, of)["pacing"]["closed"]["stages"][0]["to"] for number in range(of)]
-    assert sum(parts) == 50
-    assert max(parts) - min(parts) <= 1
-    opened = {"pacing": {"open": {"stages": [{"to": 50, "for_ns": 1}], "users_max": 10, "arrivals": "poisson"}}}
-    shares = [share_of(opened, number, of)["pacing"]["open"] for number in range(of)]
-    assert sum(share["stages"][0]["to"] for share in shares) == pytest.approx(50)
-    assert sum(share["users_max"] for share in shares) == 10

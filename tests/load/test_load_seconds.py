@@ -33,6 +33,17 @@ def test_a_thread_that_stood_still_holds_up_no_more_than_it_must(a_record):
     assert [second.start_ns for second in seconds.complete()] == [10 * SECOND, 12 * SECOND + 5]
 
 
+def test_what_comes_after_the_stages_is_a_second_of_its_own(a_record):
+    seconds = Seconds([0, 1], ends_ns=int(10.5 * SECOND))
+    for thread in (0, 1):
+        seconds.add(thread, a_record(thread=thread, end_ns=int(10.5 * SECOND)))
+        seconds.add(thread, a_record(thread=thread, start_ns=int(10.5 * SECOND)))
+    assert [(s.start_ns, s.end_ns, s.requests) for s in seconds.complete()] == [
+        (10 * SECOND, 10.5 * SECOND, 8),
+        (10.5 * SECOND, 11 * SECOND, 8),
+    ]
+
+
 def test_mean_and_deviation_are_exact(a_record):
     second = Second(0, SECOND)
     second.add(a_record())
@@ -69,5 +80,6 @@ def test_the_rate_is_over_the_stages_and_its_spread_over_full_seconds(a_record):
     summary = summarise(seconds, [judge(s) for s in seconds], int(10.4 * SECOND), 3 * SECOND)
     assert summary.rate == pytest.approx(16 / 3)
     assert summary.rate_deviation == 0
-    assert (summary.responses, summary.good, summary.seconds) == (20, 5, 5)
+    assert (summary.responses, summary.good, summary.seconds) == (20, 4, 4)
+    assert summary.within == {0: 16}
     assert math.isclose(summary.length_s, 3)

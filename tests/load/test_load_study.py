@@ -58,6 +58,12 @@ def test_each_round_holds_each_cell_once_in_an_order_of_its_own(study):
     assert jobs == studies.order(study, form, seed=1)
 
 
+@pytest.mark.parametrize("backend", ["foo", "qemu"])
+def test_a_backend_from_which_the_service_cannot_be_asked_is_refused_before_anything_is_made(study, backend):
+    with pytest.raises(UsageError, match=f"--backend: .*{backend}.*; give container or process"):
+        all_studies.KINDS["partywall_load_study"].outline(study, Asked(backends=(backend,)))
+
+
 def test_the_compression_is_in_the_iteration_where_the_cell_has_it(study):
     form = study.forms["short"]
     for cell in study.cells:

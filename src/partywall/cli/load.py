@@ -448,8 +448,12 @@ def _follow(
     title: str,
 ) -> None:
     view = View(console, session, title)
+    begun = False
     with view:
         for second in session.run():
+            if session.begin_ns is not None and not begun:
+                directory.begin(session.begin_ns)
+                begun = True
             if second is not None:
                 number = second.start_ns // SECOND_NS
                 health = judge(second, session.monitor.host(number, session.setup.cpus))

@@ -161,7 +161,7 @@ def _body(body: Body | None, folder: Path) -> tuple[Json | None, str | None]:  #
     if body is None:
         return None, None
     if body.json_ is not None:
-        return {"text": json.dumps(body.json_, ensure_ascii=False)}, "application/json"
+        return {"json": json.dumps(body.json_, ensure_ascii=False)}, "application/json"
     if body.base64 is not None:
         return {"base64": body.base64}, None
     if body.file is not None:
@@ -245,14 +245,25 @@ def _rows(rows: Json) -> Json:
 
 
 def _with_contents(part: Any) -> Any:
-    """A copy in which bodies that are files are their bytes."""
+    """A copy in which files that are bodies, or parts of one, are their bytes."""
     if isinstance(part, list):
         return [_with_contents(item) for item in part]
     if not isinstance(part, dict):
         return part
     return {
-        key: {"base64": base64.b64encode(Path(value["file"]).read_bytes()).decode()}
-        if key == "body" and isinstance(value, dict) and "file" in value
+        key: _INLINED[key](Path(value["file"]))
+        if key in _INLINED and isinstance(value, dict) and "file" in value
         else _with_contents(value)
         for key, value in part.items()
     }
+
+
+def _base64(file: Path) -> str:
+    return base64.b64encode(file.read_bytes()).decode()
+
+
+_INLINED: Mapping[str, Callable[[Path], Json]] = {
+    "body": lambda file: {"base64": _base64(file)},
+    "content": lambda file: {"content": {"file_name": file.name, "base64": _base64(file)}},
+}
+"""How a file is written where the generator cannot reach it, by the key that it stands at."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from partywall import units
+from partywall.errors import TrialError
 from partywall.load import monitors
 from partywall.load.health import ADVICE, Doubt, Health
 from partywall.load.second import HISTOGRAMS, Error, Second, Timing, histogram
@@ -25,10 +26,12 @@ _THREAD = ("timed", "late", "busy_ns", "cpu_ns", "run_delay_ns", "stall_ns_max",
 
 
 def load_run(directory: LoadDirectory) -> LoadRun:
-    """What a finished load found. TrialError if it has no tables."""
+    """What a load found that has ended, however it did. TrialError if it has no tables, or nothing in them."""
     about = directory.about()
     seconds, healths = _seconds(directory, about["started"]["labels"])
-    begin_ns = about.get("begin_ns") or (seconds[0].start_ns if seconds else 0)
+    if not seconds:
+        raise TrialError(f"{directory.path}: the load ended before its first second did")
+    begin_ns = about.get("begin_ns") or seconds[0].start_ns
     summary = summarise(seconds, healths, begin_ns, about["started"]["stages_ns"])
     plan = LoadPlan.model_validate(about["plan"]) if about.get("plan") else None
     kept = judge(plan.thresholds if plan else (), summary, about["started"]["labels"])
@@ -38,6 +41,7 @@ def load_run(directory: LoadDirectory) -> LoadRun:
         title=about.get("title", ""),
         started=about.get("started_at", ""),
         length_s=summary.length_s,
+        ended_early=summary.ended_early,
         responses=summary.responses,
         requests=summary.requests,
         rate=summary.rate,
@@ -57,11 +61,18 @@ def load_run(directory: LoadDirectory) -> LoadRun:
         bounds=tuple(Bound(one.asked, one.found, one.outcome) for one in kept),
         outcome=overall(kept, summary, plan.good_seconds if plan else 0.5),
         good=summary.good,
+        judged=summary.seconds,
         doubtful=tuple((*ADVICE[doubt], n) for doubt, n in sorted(summary.doubtful.items(), key=lambda p: -p[1])),
         facts=tuple(_facts(about)),
-        notes=tuple(about.get("notes", ())),
+        notes=(*_early(summary), *about.get("notes", ())),
         program=about["program"],
     )
+
+
+def _early(summary: Summary) -> Iterable[str]:
+    if summary.ended_early:
+        planned, length = (units.format_duration(s * 1e9) for s in (summary.planned_s, summary.length_s))
+        yield f"It ended early, after {length} of {planned}; rates are of that time, and no threshold counts as kept"
 
 
 def _seconds(directory: LoadDirectory, labels: list[dict[str, str]]) -> tuple[list[Second], list[Health]]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from partywall.load.second import Second, add_pairs
+from partywall.load.second import SECOND_NS, Second, add_pairs
 from partywall.model.observation import Histogram
 from partywall.report.latency import quantiles
 
@@ -47,6 +47,7 @@ class Doubt(StrEnum):
     LISTEN_DROPS = "listen_drops"
     FEW_PORTS = "few_ports"
     NO_PORTS = "no_ports"
+    FEW_USERS = "few_users"
     NO_FILES = "no_files"
 
 
@@ -65,6 +66,7 @@ ADVICE: Mapping[Doubt, tuple[str, str]] = {
     Doubt.LISTEN_DROPS: ("connections were dropped before they were accepted", "raise the server's listen backlog"),
     Doubt.FEW_PORTS: ("few ports were left to connect from", "keep connections alive, or add local addresses"),
     Doubt.NO_PORTS: ("no port was left to connect from", "keep connections alive, or add local addresses"),
+    Doubt.FEW_USERS: ("arrivals waited because all users were busy", "allow more users: users_max, or --users"),
     Doubt.NO_FILES: ("no file was left to open", "raise the limit of open files"),
 }
 
@@ -96,7 +98,7 @@ def judge(second: Second, host: HostSecond | None = None) -> Health:
     """What is doubtful about a second."""
     found = dict(_own(second))
     if host is not None:
-        found |= dict(_hosts(second, host))
+        found |= dict(_hosts(host))
     return Health(found)
 
 
@@ -119,6 +121,9 @@ def _own(second: Second) -> Judged:
     if held > BACK_PRESSURE_SHARE * max(second.requests, 1):
         yield Doubt.BACK_PRESSURE, f"{held} of {second.requests}"
     yield from _ports(second)
+    unserved = sum(count for error, count in second.errors.items() if error.kind == "not_served")
+    if second.waiting or unserved:
+        yield Doubt.FEW_USERS, f"{max(second.waiting, unserved)} at its end"
     for doubt, kind in ((Doubt.NO_PORTS, "no_ports"), (Doubt.NO_FILES, "no_files")):
         if count := sum(count for error, count in second.errors.items() if error.kind == kind):
             yield doubt, f"{count} times"
@@ -175,9 +180,10 @@ def _lateness(second: Second) -> Judged:
         yield Doubt.LATE, f"p{worst.share * 100:.0f} is {told:.3g} ms and would be {undelayed:.3g} ms"
 
 
-def _hosts(second: Second, host: HostSecond) -> Judged:
-    if host.steal_ns is not None and host.steal_ns > STEAL_SHARE * host.cpus * second.length_s * 1e9:
-        yield Doubt.STEAL, f"{host.steal_ns / 1e9 / second.length_s / host.cpus:.0%} of its CPUs"
+def _hosts(host: HostSecond) -> Judged:
+    # Counters are read at full seconds, of which the first and the last of a load are but parts.
+    if host.steal_ns is not None and host.steal_ns > STEAL_SHARE * host.cpus * SECOND_NS:
+        yield Doubt.STEAL, f"{host.steal_ns / SECOND_NS / host.cpus:.0%} of its CPUs"
     if host.throttled_ns:
         yield Doubt.THROTTLED, f"for {host.throttled_ns / 1e6:.0f} ms"
     if host.retransmitted_segments is not None and host.sent_segments:

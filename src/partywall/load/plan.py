@@ -140,6 +140,7 @@ def check(plan: LoadPlan, folder: Path) -> Iterator[Mistake]:
         yield from _absolute(("base",), plan.base)
     for name, user in plan.users.items():
         yield from _User(plan, folder, user, columns).check(("users", name))
+    yield from _one_thing_a_name(plan)
     labels = set(labels_of(plan))
     for number, threshold in enumerate(plan.thresholds):
         yield from _threshold(("thresholds", number), threshold, labels)
@@ -265,16 +266,28 @@ def label_of(http: Http) -> str:
 
 def labels_of(plan: LoadPlan) -> list[str]:
     """Names of all requests, transactions and compressions, each once, in their order."""
-    found: dict[str, None] = {}
-    for user in plan.users.values():
-        for step in _all_steps((*user.init, *user.actions, *user.end)):
-            if step.http:
-                found.setdefault(label_of(step.http))
-            elif step.transaction:
-                found.setdefault(step.transaction.name)
-            elif step.compress:
-                found.setdefault(step.compress.name)
-    return list(found)
+    return list(dict.fromkeys(name for user in plan.users.values() for name, _ in _named_by(user)))
+
+
+def _named_by(user: User) -> Iterator[tuple[str, str]]:
+    """(name, of what) of all that a kind of user times."""
+    for step in _all_steps((*user.init, *user.actions, *user.end)):
+        if step.http:
+            yield label_of(step.http), "request"
+        elif step.transaction:
+            yield step.transaction.name, "transaction"
+        elif step.compress:
+            yield step.compress.name, "compression"
+
+
+def _one_thing_a_name(plan: LoadPlan) -> Iterator[Mistake]:
+    """Times, errors and thresholds go by name."""
+    sorts: dict[str, str] = {}
+    for kind, user in plan.users.items():
+        for name, sort in dict.fromkeys(_named_by(user)):
+            if sorts.setdefault(name, sort) != sort:
+                what = f"a {sorts[name]} and a {sort} are both called {name!r}"
+                yield Mistake(("users", kind), what, "give one of them another name")
 
 
 def _all_steps(steps: Sequence[Step]) -> Iterator[Step]:

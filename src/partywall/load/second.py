@@ -150,15 +150,21 @@ def add_pairs(into: dict[int, int], pairs: Iterable[tuple[int, int]]) -> None:
 
 
 class Seconds:
-    """Puts threads' records together; a second is given out once every thread has said all it will of it."""
+    """Puts threads' records together; a second is given out once every thread has said all it will of it.
 
-    def __init__(self, threads: Sequence[object]) -> None:
+    ends_ns: when the stages end. Threads cut their records there, and what comes after in the same second is a second
+    of its own.
+    """
+
+    def __init__(self, threads: Sequence[object], ends_ns: int | None = None) -> None:
         self._until_ns: dict[object, int] = dict.fromkeys(threads, 0)
-        self._open: dict[int, Second] = {}
+        self._ends_ns = ends_ns
+        self._open: dict[tuple[int, bool], Second] = {}
 
     def add(self, thread: object, sent: Mapping[str, Any]) -> None:
         """A record of one thread, which is named as in the constructor."""
-        number = sent["start_ns"] // SECOND_NS
+        after = self._ends_ns is not None and sent["start_ns"] >= self._ends_ns
+        number = (sent["start_ns"] // SECOND_NS, after)
         second = self._open.setdefault(number, Second(sent["start_ns"], sent["end_ns"]))
         second.start_ns = min(second.start_ns, sent["start_ns"])
         second.add(sent)
@@ -168,7 +174,7 @@ class Seconds:
         """Seconds of which nothing more will come, in order. all_: the load has ended, so that is true of every one."""
         until = min(self._until_ns.values()) // SECOND_NS
         for number in sorted(self._open):
-            if all_ or number < until:
+            if all_ or number[0] < until:
                 yield self._open.pop(number)
 
 

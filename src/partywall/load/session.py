@@ -111,9 +111,11 @@ class Session:
 
     def _prepare(self, program: Mapping[str, Any]) -> None:
         reap()
+        allowed = os.sched_getaffinity(0)
+        self._make_room(allowed)
         label = Label.create(f"{self.setup.name}-{secrets.token_hex(4)}", self.setup.work_root)
         self._stack.callback(reaper.clean, label)
-        others = tuple(sorted(set(os.sched_getaffinity(0)) - set(self.setup.cpus))) or self.setup.cpus
+        others = tuple(sorted(allowed - set(self.setup.cpus))) or self.setup.cpus
         beside = self.setup.host_cpus or others
         self._generators = {
             name: self._start(
@@ -135,7 +137,7 @@ class Session:
         targets: dict[str, Any] = {"pids": pids}
         if caged := {name: s.pid for name, s in self._generators.items() if s.cgroup and s.pid is not None}:
             targets["cgroups_of"] = caged
-        header = _client(own).call("monitor.start", id=MONITOR, cpus=sorted(os.sched_getaffinity(0)), **targets)
+        header = _client(own).call("monitor.start", id=MONITOR, cpus=sorted(allowed), **targets)
         self.monitor = Monitor(header["counters"])
         self.monitors = {GENERATOR: self.monitor}
         for name, command in self.setup.watch.items():
@@ -144,11 +146,12 @@ class Session:
             there = Settings(name=SERVER, backend="ssh", cpus=(), host=self.setup.server_host)
             self._watch(SERVER, _client(self._start(there, label)))
         self._ask_all(program)
-        self._make_room()
 
-    def _make_room(self) -> None:
-        """Keeps this process off the generator's CPUs, which it would make wait; not where there are no others."""
-        allowed = os.sched_getaffinity(0)
+    def _make_room(self, allowed: set[int]) -> None:
+        """Keeps this process off the generator's CPUs, which it would make wait; not where there are no others.
+
+        Before agents are started, for the threads that read from them are bound as this one is when it makes them.
+        """
         others = allowed - set(self.setup.cpus)
         if others:
             os.sched_setaffinity(0, others)
@@ -182,12 +185,12 @@ class Session:
         return sandbox
 
     def _ask_all(self, program: Mapping[str, Any]) -> None:
-        """All generators prepare; each has its share of the users, or of the arrivals."""
+        """All generators prepare; each takes its share of the users, of the arrivals and of shared feeders' rows."""
         for number, sandbox in enumerate(self._generators.values()):
-            part = share_of(program, number, len(self._generators))
-            self.started: dict[str, Any] = self._ask_to_start(sandbox, part, self.setup.seed + number)["load"]
+            share = {"number": number, "of": len(self._generators)}
+            self.started: dict[str, Any] = self._ask_to_start(sandbox, {**program, "share": share})["load"]
 
-    def _ask_to_start(self, sandbox: Sandbox, program: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    def _ask_to_start(self, sandbox: Sandbox, program: Mapping[str, Any]) -> dict[str, Any]:
         patience_s = 30 + program.get("connections", {}).get("connect_timeout_ns", 10_000_000_000) / 1e9 * 4
         try:
             answer: dict[str, Any] = _client(sandbox).call(
@@ -198,7 +201,7 @@ class Session:
                 pace="scheduled",
                 threads=self.setup.threads,
                 work_dir=sandbox.work_dir,
-                seed=seed,
+                seed=self.setup.seed,
             )
         except AgentError as error:
             raise _as_users_mistake(error, sandbox.settings.name) from None
@@ -230,7 +233,8 @@ class Session:
             offset = self.monitors[name].offset_ns
             due = [at - offset for at in moments if at > begin_ns - LEAD_NS]
             client.call("monitor.schedule", id=MONITOR, at_ns=due)
-        seconds = Seconds([(name, thread) for name in self._generators for thread in range(self.setup.threads)])
+        threads = [(name, thread) for name in self._generators for thread in range(self.setup.threads)]
+        seconds = Seconds(threads, begin_ns + self.stages_ns)
         heard = dict.fromkeys(self._generators, time.monotonic())
         running = set(self._generators)
         while True:
@@ -272,24 +276,6 @@ class Session:
 
 def generator_names(count: int) -> list[str]:
     return [ID] if count == 1 else [f"{ID}-{number}" for number in range(count)]
-
-
-def share_of(program: Mapping[str, Any], number: int, of: int) -> Mapping[str, Any]:
-    """A generator's part of a program: whole users, of which no two parts differ by more than one, or its arrivals.
-
-    The parts of each stage add up to the whole.
-    """
-    if of == 1:
-        return program
-    model, said = next(iter(program["pacing"].items()))
-
-    def level(to: float) -> float:
-        return float((round(to) + number) // of) if model == "closed" else to / of
-
-    pacing = said | {"stages": [stage | {"to": level(stage["to"])} for stage in said["stages"]]}
-    if model == "open":
-        pacing["users_max"] = max(1, (said["users_max"] + number) // of)
-    return {**program, "pacing": {model: pacing}}
 
 
 def _client(sandbox: Sandbox) -> AgentClient:

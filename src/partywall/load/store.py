@@ -95,6 +95,16 @@ class LoadDirectory:
         (path / "load.json").write_text(json.dumps(about, indent=1))
         return cls(path)
 
+    def begin(self, begin_ns: int) -> None:
+        """Writes down at once when the load began, without which what a kill leaves has no rate."""
+        self._write(self.about() | {"begin_ns": begin_ns})
+
+    def _write(self, about: Mapping[str, Any]) -> None:
+        """Whole or not at all, whenever it is killed."""
+        new = self.path / "load.json.new"
+        new.write_text(json.dumps(about, indent=1))
+        new.replace(self.path / "load.json")
+
     def append(self, second: Second, health: Health) -> None:
         """Writes a second down at once."""
         record = _plain(second) | {"doubts": {str(doubt): figure for doubt, figure in health.doubts.items()}}
@@ -108,8 +118,7 @@ class LoadDirectory:
         begin_ns: int | None,
     ) -> None:
         """Turns what was written into Parquet, one file a table. begin_ns: of the load; None if it never began."""
-        about = self.about() | {"begin_ns": begin_ns}
-        (self.path / "load.json").write_text(json.dumps(about, indent=1))
+        self._write(self.about() | {"begin_ns": begin_ns})
         pending = self.path / "pending.jsonl"
         lines = pending.read_text().splitlines() if pending.exists() else []
         records = [json.loads(line) for line in lines]
@@ -130,7 +139,7 @@ class LoadDirectory:
         return (path / "load.json").is_file()
 
     def about(self) -> dict[str, Any]:
-        """What was known before the start, and when it began."""
+        """What was known before the start, and when it began once it has."""
         found: dict[str, Any] = json.loads((self.path / "load.json").read_text())
         return found
 

@@ -61,6 +61,8 @@ def observe(
 ) -> Observed:
     """One cell once."""
     setup = setup_of(cell, f"study-{study.name}", work_root, seed=round_ + 1, backend=backend)
+    # The host's, of which a session leaves this process only those that are not the generators'.
+    cores = len(os.sched_getaffinity(0))
     with Session(program_of(study, form, url, cell), setup) as session:
         seconds: list[Second] = []
         healths: list[Health] = []
@@ -71,13 +73,13 @@ def observe(
                 healths.append(judge(second, session.monitor.host(number, setup.cpus)))
         begin_ns = (session.begin_ns or 0) + RAMP_NS + form.settle
         end_ns = (session.begin_ns or 0) + session.stages_ns
-        inside = [s.start_ns >= begin_ns and s.end_ns <= end_ns + SECOND_NS // 10 for s in seconds]
+        inside = [s.start_ns >= begin_ns and s.end_ns <= end_ns for s in seconds]
         kept = [second for second, keep in zip(seconds, inside, strict=True) if keep]
         doubts = [health for health, keep in zip(healths, inside, strict=True) if keep]
         readings = Readings("host", session.monitor.counters, session.monitor.readings)
         rows = [row for row in sample_rows(readings) if begin_ns - SECOND_NS <= row["at_ns"] <= end_ns]
         return Observed(
-            cell=cell, round=round_, values=_values(kept, doubts, rows, begin_ns, session.started["labels"])
+            cell=cell, round=round_, values=_values(kept, doubts, rows, begin_ns, session.started["labels"], cores)
         )
 
 
@@ -121,13 +123,13 @@ def _values(
     rows: Sequence[Mapping[str, Any]],
     begin_ns: int,
     labels: Sequence[Mapping[str, str]],
+    cores: int,
 ) -> dict[str, float | None]:
     if not seconds:
         raise TrialError("no whole second of the load was recorded; give it a longer hold")
     iteration, pages = _timing(seconds, labels, "transaction"), _timing(seconds, labels, "http")
     length_s = sum(second.length_s for second in seconds)
     host = {(series.group, series.name): series.mean for series in monitors.series(rows, begin_ns)}
-    cores = len(os.sched_getaffinity(0))
     own = [host.get(("Generator's process", what)) for what in ("programs", "kernel")]
     write_ms = host.get(("Disk time", "of a write"))
     tops = quantiles(histogram(iteration.corrected), (0.9,))

@@ -14,19 +14,24 @@ from partywall.load.second import Error, Second, Timing, add_pairs, merged
 SHARES = (0.5, 0.9, 0.99, 0.999)
 # The first second of a load, and its last, are only parts of one.
 FULL_S = 0.9
+# A load that has done less of its stages was ended from outside; threads end theirs within microseconds of each other.
+EARLY_SHARE = 0.999
 
 Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
 class Summary:
-    """rate: responses a second over the stages, with the deviation of its full seconds (None with fewer than two).
+    """rate: responses a second within the stages, with the deviation of its full seconds (None with fewer than two).
 
-    doubtful: in how many seconds each doubt was; good: seconds with none. late_effects: what leaving late does to
-    percentiles of the whole.
+    length_s: how much of the stages was carried out, of planned_s; less if the load was ended from outside. seconds:
+    those that lie in the stages, which alone are judged: after them a generator has hardly anything to do. doubtful: in
+    how many of these each doubt was; good: those with none. within: by label, what ended well within the stages; all
+    other counts are of the whole load. late_effects: what leaving late does to percentiles of the whole.
     """
 
     length_s: float
+    planned_s: float
     requests: int
     responses: int
     rate: float
@@ -34,6 +39,7 @@ class Summary:
     sent_bytes: int
     received_bytes: int
     timings: Mapping[int, Timing]
+    within: Mapping[int, int]
     connect: Mapping[int, int]
     tls: Mapping[int, int]
     lateness: Mapping[int, int]
@@ -51,10 +57,21 @@ class Summary:
         """Requests and other steps that went wrong."""
         return sum(self.errors.values())
 
+    @property
+    def unserved(self) -> int:
+        """Arrivals of the open model that never found a user: no request was sent, and no label counts them."""
+        return sum(count for error, count in self.errors.items() if error.kind == "not_served")
+
+    @property
+    def ended_early(self) -> bool:
+        return self.length_s < EARLY_SHARE * self.planned_s
+
 
 def summarise(seconds: Sequence[Second], healths: Sequence[Health], begin_ns: int, stages_ns: int) -> Summary:
-    """The sum of all seconds; its rate is over the stages only, for what comes after is but the tail."""
-    counted: Counter[Doubt] = Counter(doubt for health in healths for doubt in health.doubts)
+    """The sum of all seconds; rates and doubts are of the stages only, for what comes after is but the tail."""
+    end_ns = begin_ns + stages_ns
+    judged = [health for second, health in zip(seconds, healths, strict=True) if second.start_ns < end_ns]
+    counted: Counter[Doubt] = Counter(doubt for health in judged for doubt in health.doubts)
     connect: dict[int, int] = {}
     tls: dict[int, int] = {}
     late: dict[int, int] = {}
@@ -62,21 +79,21 @@ def summarise(seconds: Sequence[Second], healths: Sequence[Health], begin_ns: in
         add_pairs(connect, second.connect.items())
         add_pairs(tls, second.tls.items())
         add_pairs(late, second.lateness.items())
-    end_ns = begin_ns + stages_ns
     inside = [second for second in seconds if second.start_ns < end_ns]
     full = [s for s in inside if s.start_ns > begin_ns and s.end_ns <= end_ns and s.length_s > FULL_S]
-    # The last second reaches into the time after the stages, in which little is answered.
-    length_s = stages_ns / 1e9
+    length_s = min(stages_ns, max((second.end_ns for second in inside), default=begin_ns) - begin_ns) / 1e9
     rates = [_responses(second) / second.length_s for second in full]
     return Summary(
         length_s=length_s,
+        planned_s=stages_ns / 1e9,
         requests=sum(second.requests for second in seconds),
         responses=sum(map(_responses, seconds)),
-        rate=sum(map(_responses, inside)) / length_s,
+        rate=sum(map(_responses, inside)) / length_s if length_s > 0 else 0.0,
         rate_deviation=statistics.stdev(rates) if len(rates) > 1 else None,
         sent_bytes=sum(second.sent_bytes for second in seconds),
         received_bytes=sum(second.received_bytes for second in seconds),
         timings=merged(seconds),
+        within={label: timing.done for label, timing in merged(inside).items()},
         connect=connect,
         tls=tls,
         lateness=late,
@@ -84,8 +101,8 @@ def summarise(seconds: Sequence[Second], healths: Sequence[Health], begin_ns: in
         late=sum(thread["late"] for second in seconds for thread in second.threads),
         statuses=_total(second.statuses for second in seconds),
         errors=_total(second.errors for second in seconds),
-        seconds=len(seconds),
-        good=sum(health.good for health in healths),
+        seconds=len(judged),
+        good=sum(health.good for health in judged),
         doubtful=dict(counted),
         late_effects=lateness(seconds),
     )

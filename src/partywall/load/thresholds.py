@@ -31,18 +31,18 @@ def judge(thresholds: Sequence[Threshold], summary: Summary, labels: Sequence[di
 
 
 def overall(kept: Sequence[Kept], summary: Summary, good_seconds: float) -> Outcome:
-    """Of a whole load: what cannot be believed is neither kept nor violated."""
+    """Of a whole load: what cannot be believed is neither kept nor violated, and what was cut short was not kept."""
     if summary.good < good_seconds * summary.seconds:
         return Outcome.INCONCLUSIVE
-    found = {one.outcome for one in kept}
+    found = {one.outcome for one in kept} | ({Outcome.INCONCLUSIVE} if summary.ended_early else set())
     return next((o for o in (Outcome.VIOLATED, Outcome.INCONCLUSIVE) if o in found), Outcome.HOLDS)
 
 
 def _judge(threshold: Threshold, summary: Summary, labels: Sequence[dict[str, str]]) -> Kept:
-    timing = _timing(threshold, summary, labels)
+    numbers = _numbers(threshold, labels)
     key = next(key for key in BOUNDS if getattr(threshold, key) is not None)
     bound = getattr(threshold, key)
-    found = _found(key, timing, summary)
+    found = _found(key, numbers, summary, 0 if threshold.of is not None else summary.unserved)
     about = f"{threshold.of}: " if threshold.of is not None else ""
     direction = "at least" if key == "rate" else "at most"
     asked = f"{about}{key} {direction} {_shown(key, bound)}"
@@ -52,25 +52,29 @@ def _judge(threshold: Threshold, summary: Summary, labels: Sequence[dict[str, st
     return Kept(asked, _shown(key, found), Outcome.HOLDS if holds else Outcome.VIOLATED)
 
 
-def _timing(threshold: Threshold, summary: Summary, labels: Sequence[dict[str, str]]) -> Timing:
-    """The times of what a threshold speaks of: one name, or all requests."""
-    total = Timing()
-    for number, timing in summary.timings.items():
-        label = labels[number]
-        if label["name"] == threshold.of or (threshold.of is None and label["sort"] == "http"):
-            total.merge(timing)
-    return total
+def _numbers(threshold: Threshold, labels: Sequence[dict[str, str]]) -> list[int]:
+    """The labels that a threshold speaks of: one name, which a plan gives to one thing only, or all requests."""
+    return [
+        number
+        for number, label in enumerate(labels)
+        if label["name"] == threshold.of or (threshold.of is None and label["sort"] == "http")
+    ]
 
 
-def _found(key: str, timing: Timing, summary: Summary) -> float | None:
-    every = timing.done + timing.failed
+def _found(key: str, numbers: Sequence[int], summary: Summary, unserved: int) -> float | None:
+    """unserved: arrivals that failed before there was a request."""
+    timing = Timing()
+    for number in numbers:
+        timing.merge(summary.timings.get(number, Timing()))
+    every = timing.done + timing.failed + unserved
     match key:
         case "mean":
             return timing.mean_ns
         case "errors":
-            return timing.failed / every if every else None
+            return (timing.failed + unserved) / every if every else None
         case "rate":
-            return timing.done / summary.length_s if every else None
+            done = sum(summary.within.get(number, 0) for number in numbers)
+            return done / summary.length_s if every and summary.length_s > 0 else None
         case _:
             return next(iter(quantiles(histogram(timing.corrected), (SHARES[key],))), None)
 

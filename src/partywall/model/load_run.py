@@ -77,12 +77,17 @@ class Bound:
 
 @dataclass(frozen=True)
 class LoadRun:
-    """A whole load. doubtful: (what, remedy, seconds). facts: how it was carried out, for people."""
+    """A whole load. facts: how it was carried out, for people.
+
+    length_s: how much of its stages was carried out; less than all if it ended early. judged: seconds in the stages;
+    good, of these; doubtful: (what, remedy, seconds), of these.
+    """
 
     run: str
     title: str
     started: str
     length_s: float
+    ended_early: bool
     responses: int
     requests: int
     rate: float
@@ -102,6 +107,7 @@ class LoadRun:
     bounds: tuple[Bound, ...]
     outcome: Outcome
     good: int
+    judged: int
     doubtful: tuple[tuple[str, str, int], ...]
     facts: tuple[tuple[str, str], ...]
     notes: tuple[str, ...] = ()
@@ -110,8 +116,8 @@ class LoadRun:
     @property
     def believed(self) -> str:
         """Whose numbers these are."""
-        doubtful = len(self.seconds) - self.good
+        doubtful = self.judged - self.good
         if not doubtful:
-            return f"The generator was good in all {len(self.seconds)} seconds: these are the service's numbers"
-        whose = "the generator's own" if doubtful * 2 > len(self.seconds) else "the service's, but for those seconds"
-        return f"The generator was doubtful in {doubtful} of {len(self.seconds)} seconds: these numbers are {whose}"
+            return f"The generator was good in all {self.judged} seconds: these are the service's numbers"
+        whose = "the generator's own" if doubtful * 2 > self.judged else "the service's, but for those seconds"
+        return f"The generator was doubtful in {doubtful} of {self.judged} seconds: these numbers are {whose}"

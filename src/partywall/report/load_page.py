@@ -62,7 +62,8 @@ def headline(run: LoadRun) -> str:
     )
     errors = sum(count for _, _, count in run.errors)
     failed = f", {units.counted(errors, 'error')}" if errors else ", no errors"
-    return f"{units.format_number(run.rate)} responses/s{times}{failed}"
+    early = ", ended early" if run.ended_early else ""
+    return f"{units.format_number(run.rate)} responses/s{times}{failed}{early}"
 
 
 def _merged(histograms: Iterable[Mapping[int, int]]) -> Histogram:

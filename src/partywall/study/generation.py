@@ -19,6 +19,7 @@ from partywall.sandbox import Label, reaper
 from partywall.stats import overhead
 from partywall.store.study import StudyDirectory
 
+BACKENDS = ("container", "process")
 DOUBTFUL = 0.1
 """Of its seconds, in which a generator may doubt itself before the report says so."""
 
@@ -42,6 +43,9 @@ class Generation:
             raise UsageError(Problem("its sandboxes have one backend", "give one", key="--backend"))
         if asked.parts:
             raise UsageError(Problem(f"{study.name} has no parts", "leave it out", key="--only"))
+        if (backend := _backend(asked)) not in BACKENDS:
+            what = f"its generators ask a service on the host's own network, where a {backend} sandbox is not"
+            raise UsageError(Problem(what, f"give {' or '.join(BACKENDS)}", key="--backend"))
         form = _form(study, asked)
         lines = (f"{len(study.cells)} cells in {form.rounds} rounds", *(cell.id for cell in study.cells))
         return Outline(lines, cells.estimate_s(study, form))

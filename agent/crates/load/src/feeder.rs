@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use partywall_wire::load::{Feeder, Order, Rows, WhenSpent};
+use partywall_wire::load::{Feeder, Order, Rows, Share, WhenSpent};
 use serde_json::Value;
 
 /// A feeder's rows and where its users are.
@@ -17,6 +17,8 @@ pub(crate) struct Table {
     order: Order,
     shared: bool,
     leave: bool,
+    /// Of rows that all users take from one sequence, other generators' users included.
+    share: Share,
     next: AtomicUsize,
 }
 
@@ -25,7 +27,7 @@ pub(crate) type Places = BTreeMap<u32, usize>;
 
 impl Table {
     /// Reads all rows.
-    pub(crate) fn read(feeder: &Feeder) -> Result<Self, String> {
+    pub(crate) fn read(feeder: &Feeder, share: Share) -> Result<Self, String> {
         let (columns, rows) = match &feeder.rows {
             Rows::Inline { columns, rows } => (columns.clone(), rows.clone()),
             Rows::Csv(path) => csv(path)?,
@@ -39,14 +41,17 @@ impl Table {
         }
         let rows = rows.into_iter().map(|row| row.into_iter().map(String::into_boxed_str).collect()).collect();
         let leave = feeder.when_spent == WhenSpent::Leave;
-        Ok(Self { columns, variables: Vec::new(), rows, order: feeder.order, shared: feeder.shared, leave, next: AtomicUsize::new(0) })
+        let (order, shared, next) = (feeder.order, feeder.shared, AtomicUsize::new(0));
+        Ok(Self { columns, variables: Vec::new(), rows, order, shared, leave, share, next })
     }
 
     /// The next row; None if all are spent and the user is to leave.
     pub(crate) fn next(&self, number: u32, places: &mut Places, chance: &mut fastrand::Rng) -> Option<&[Box<str>]> {
         let at = match self.order {
             Order::Random => chance.usize(..self.rows.len()),
-            Order::Sequential if self.shared => self.next.fetch_add(1, Ordering::Relaxed),
+            Order::Sequential if self.shared => {
+                self.share.number as usize + self.share.of as usize * self.next.fetch_add(1, Ordering::Relaxed)
+            }
             Order::Sequential => {
                 let place = places.entry(number).or_default();
                 *place += 1;
@@ -102,9 +107,13 @@ pub(crate) fn text(value: &Value) -> String {
 mod tests {
     use super::*;
 
-    fn inline(rows: &[&str], order: Order, shared: bool, when_spent: WhenSpent) -> Table {
+    fn part(rows: &[&str], order: Order, shared: bool, when_spent: WhenSpent, share: Share) -> Table {
         let rows = Rows::Inline { columns: vec!["a".into()], rows: rows.iter().map(|row| vec![(*row).into()]).collect() };
-        Table::read(&Feeder { rows, order, shared, when_spent }).unwrap()
+        Table::read(&Feeder { rows, order, shared, when_spent }, share).unwrap()
+    }
+
+    fn inline(rows: &[&str], order: Order, shared: bool, when_spent: WhenSpent) -> Table {
+        part(rows, order, shared, when_spent, Share::default())
     }
 
     fn take(table: &Table, places: &mut Places) -> Option<String> {
@@ -122,12 +131,22 @@ mod tests {
     }
 
     #[test]
+    fn generators_that_share_rows_take_every_row_once() {
+        let takes = |number| {
+            let table = part(&["a", "b", "c", "d", "e"], Order::Sequential, true, WhenSpent::Leave, Share { number, of: 2 });
+            std::iter::from_fn(move || take(&table, &mut Places::new())).collect::<String>()
+        };
+        assert_eq!([takes(0), takes(1)], ["ace", "bd"]);
+    }
+
+    #[test]
     fn files_are_read_and_their_mistakes_named_with_their_line() {
         let folder = tempfile::tempdir().unwrap();
         let (csv, json) = (folder.path().join("a.csv"), folder.path().join("a.jsonl"));
         std::fs::write(&csv, "name,n\n\"Ada, L\",1\n").unwrap();
         std::fs::write(&json, "{\"name\":\"Ada\",\"n\":1}\n\n{\"name\":\"Alan\"}\n").unwrap();
-        let read = |rows| Table::read(&Feeder { rows, order: Order::Sequential, shared: true, when_spent: WhenSpent::Repeat });
+        let read =
+            |rows| Table::read(&Feeder { rows, order: Order::Sequential, shared: true, when_spent: WhenSpent::Repeat }, Share::default());
         let table = read(Rows::Csv(csv.clone())).unwrap();
         assert_eq!((table.columns.join(" "), table.rows[0].join("|")), ("name n".into(), "Ada, L|1".into()));
         assert!(read(Rows::JsonLines(json)).unwrap_err().contains("line 3: it has no \"n\""));

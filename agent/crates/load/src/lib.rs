@@ -31,14 +31,14 @@ use std::thread::{self, JoinHandle};
 
 use partywall_clock::Nanos;
 use partywall_record::{Recorder, Tape};
-use partywall_wire::load::{LoadProgram, LoadSecond, LoadStarted};
+use partywall_wire::load::{LoadProgram, LoadSecond, LoadStarted, Pacing, Stage};
 
 use crate::compress::Pool;
 use crate::controls::{Controls, Switch};
 use crate::engine::{Shared, Worker};
 use crate::health::Surroundings;
-use crate::pacing::Pacer;
 use crate::record::{SecondRecorder, Seconds};
+use crate::schedule::Levels;
 use crate::user::User;
 
 pub use crate::program::ProgramError;
@@ -130,7 +130,7 @@ impl Load {
             files_needed,
             files_limit,
             user_bytes: (size_of::<User>() + size_of::<Option<link::Link>>()) as u64,
-            stages_ns: Pacer::new(&program.pacing, 0, 1, 0).end_ns(),
+            stages_ns: Levels::new(stages(&program.pacing)).end_ns(),
         };
         let shared = Arc::new(Shared { program, addresses, trust, controls, pool, seed: options.seed, threads, ports_most });
         let load = Self {
@@ -204,6 +204,12 @@ impl Load {
         }
         let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         Some(failure.unwrap_or_else(|| "all stages are over".into()))
+    }
+}
+
+fn stages(pacing: &Pacing) -> &[Stage] {
+    match pacing {
+        Pacing::Closed { stages, .. } | Pacing::Open { stages, .. } => stages,
     }
 }
 

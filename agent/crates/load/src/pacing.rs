@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use partywall_clock::Nanos;
-use partywall_wire::load::Pacing;
+use partywall_wire::load::{Pacing, Share};
 
 use crate::schedule::{ArrivalTimes, Levels};
 
@@ -27,8 +27,7 @@ pub(crate) enum Pacer {
 
 pub(crate) struct Closed {
     levels: Levels,
-    thread: u64,
-    threads: u64,
+    seat: Seat,
     users: u64,
     next: Option<(Nanos, Change)>,
     pub every_ns: Option<Nanos>,
@@ -42,20 +41,47 @@ pub(crate) struct Open {
     pub users_max: usize,
 }
 
+/// One worker among all that share a load, those of other generators included. What they share is numbered over all of them, and each
+/// takes every `of`th.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seat {
+    pub number: u64,
+    pub of: u64,
+}
+
+impl Seat {
+    /// Of a thread of the generator that has this share.
+    pub(crate) fn new(share: Share, thread: u32, threads: u32) -> Self {
+        let number = u64::from(share.number) + u64::from(share.of) * u64::from(thread);
+        Self { number, of: u64::from(share.of) * u64::from(threads) }
+    }
+
+    /// The number among all of what is this worker's own `local`th.
+    pub(crate) fn global(self, local: u64) -> u64 {
+        self.number + local * self.of
+    }
+
+    /// How many of `total` are this worker's.
+    pub(crate) fn part_of(self, total: u64) -> u64 {
+        (total + self.of - 1 - self.number) / self.of
+    }
+}
+
 impl Pacer {
-    pub(crate) fn new(pacing: &Pacing, thread: u32, threads: u32, seed: u64) -> Self {
+    pub(crate) fn new(pacing: &Pacing, seat: Seat, seed: u64) -> Self {
         match pacing {
             Pacing::Closed { stages, every_ns } => {
                 let (levels, every_ns) = (Levels::new(stages), *every_ns);
-                let (thread, threads) = (u64::from(thread), u64::from(threads));
-                let mut closed = Closed { levels, thread, threads, users: 0, next: None, every_ns };
+                let mut closed = Closed { levels, seat, users: 0, next: None, every_ns };
                 closed.next = closed.after(0);
                 Self::Closed(closed)
             }
             Pacing::Open { arrivals, stages, users_max } => {
                 let levels = Levels::new(stages);
-                let times = ArrivalTimes::new(levels.clone(), *arrivals, thread, threads, seed);
-                let users_max = (users_max + threads - 1 - thread) / threads;
+                // Arrivals fall to workers that may have users: with fewer users than workers some have none.
+                let takers = Seat { of: seat.of.min(u64::from(*users_max)).max(1), ..seat };
+                let times = ArrivalTimes::new(levels.clone(), *arrivals, takers, seed);
+                let users_max = seat.part_of(u64::from(*users_max));
                 Self::Open(Open { levels, times, waiting: VecDeque::new(), users_max: users_max as usize })
             }
         }
@@ -120,9 +146,9 @@ impl Closed {
         self.next = self.after(at_ns);
     }
 
-    /// Users are numbered over all threads, and a user is there while the level is above its number.
+    /// A user is there while the level is above its number.
     fn after(&self, at_ns: Nanos) -> Option<(Nanos, Change)> {
-        let number = |local: u64| (self.thread + local * self.threads) as f64;
+        let number = |local: u64| self.seat.global(local) as f64;
         let comes = self.levels.comes(at_ns, number(self.users)).map(|at| (at, Change::Come(self.users as u32)));
         let leave = |last: u64| (self.levels.leaves(at_ns, number(last)), Change::Leave(last as u32));
         let leaves = self.users.checked_sub(1).map(leave);
@@ -142,7 +168,8 @@ mod tests {
 
     fn changes(thread: u32, threads: u32) -> Vec<(u64, Change)> {
         let stages = vec![Stage { to: 3.0, for_ns: 3 * SECOND }, Stage { to: 3.0, for_ns: SECOND }, Stage { to: 0.0, for_ns: 3 * SECOND }];
-        let mut pacer = Pacer::new(&Pacing::Closed { stages, every_ns: None }, thread, threads, 1);
+        let seat = Seat::new(Share::default(), thread, threads);
+        let mut pacer = Pacer::new(&Pacing::Closed { stages, every_ns: None }, seat, 1);
         std::iter::from_fn(move || pacer.next().inspect(|_| pacer.advance())).map(|(at, change)| (at / SECOND, change)).collect()
     }
 
@@ -154,17 +181,46 @@ mod tests {
         assert_eq!(changes(1, 2), [(1, Come(0)), (6, Leave(0))]);
     }
 
+    fn seats(generators: u32, threads: u32) -> Vec<Seat> {
+        let of_one = |number| (0..threads).map(move |thread| Seat::new(Share { number, of: generators }, thread, threads));
+        (0..generators).flat_map(of_one).collect()
+    }
+
+    #[test]
+    fn every_worker_of_every_generator_has_a_seat_of_its_own() {
+        let mut numbers: Vec<_> = seats(3, 4).iter().map(|seat| (seat.number, seat.of)).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..12).map(|number| (number, 12)).collect::<Vec<_>>());
+    }
+
+    /// Users at most, and arrivals' times in ms, of each worker.
+    fn shared(users_max: u32, seats: &[Seat]) -> Vec<(usize, Vec<u64>)> {
+        let stages = vec![Stage { to: 10.0, for_ns: 0 }, Stage { to: 10.0, for_ns: SECOND }];
+        let pacing = Pacing::Open { arrivals: partywall_wire::load::Arrivals::Constant, stages, users_max };
+        let of_one = |seat: &Seat| {
+            let mut pacer = Pacer::new(&pacing, *seat, 1);
+            let most = if let Pacer::Open(open) = &pacer { open.users_max } else { 0 };
+            let times = std::iter::from_fn(|| pacer.next().inspect(|_| pacer.advance())).map(|(at, _)| at / 1_000_000).collect();
+            (most, times)
+        };
+        seats.iter().map(of_one).collect()
+    }
+
     #[test]
     fn users_of_the_open_model_are_shared_without_losing_any() {
-        let most = |thread| match Pacer::new(
-            &Pacing::Open { arrivals: partywall_wire::load::Arrivals::Constant, stages: vec![Stage { to: 1.0, for_ns: 1 }], users_max: 5 },
-            thread,
-            3,
-            1,
-        ) {
-            Pacer::Open(open) => open.users_max,
-            Pacer::Closed(_) => 0,
-        };
-        assert_eq!([most(0), most(1), most(2)], [2, 2, 1]);
+        let most = |users_max, seats: &[Seat]| shared(users_max, seats).into_iter().map(|(most, _)| most).collect::<Vec<_>>();
+        assert_eq!(most(5, &seats(1, 3)), [2, 2, 1]);
+        assert_eq!(most(3, &seats(5, 1)), [1, 1, 1, 0, 0]);
+    }
+
+    #[test]
+    fn arrivals_of_all_generators_are_evenly_spaced_and_none_falls_to_a_worker_without_users() {
+        for (users_max, generators, threads) in [(100, 4, 1), (100, 2, 2), (2, 1, 4), (3, 3, 2), (1, 2, 1)] {
+            let found = shared(users_max, &seats(generators, threads));
+            let mut times: Vec<_> = found.iter().flat_map(|(_, times)| times.clone()).collect();
+            times.sort_unstable();
+            assert_eq!(times, (0..=10).map(|n| n * 100).collect::<Vec<_>>(), "{users_max} users, {generators} x {threads}");
+            assert!(found.iter().all(|(most, times)| *most > 0 || times.is_empty()), "{found:?}");
+        }
     }
 }

@@ -13,6 +13,7 @@ use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use crate::address::Place;
 use crate::http2;
 use crate::link::Address;
+use crate::pacing::Seat;
 use crate::program::Program;
 use crate::tls::{self, Trust};
 
@@ -168,12 +169,13 @@ fn parse(text: &str) -> Option<Address> {
     }
 }
 
-/// Users there may be at the same time.
+/// Users there may be at the same time, of this generator.
 pub(crate) fn users_most(program: &Program) -> u64 {
-    match &program.pacing {
+    let total = match &program.pacing {
         Pacing::Open { users_max, .. } => u64::from(*users_max),
         Pacing::Closed { stages, .. } => stages.iter().map(|Stage { to, .. }| to.ceil() as u64).max().unwrap_or(0),
-    }
+    };
+    Seat::new(program.source.share, 0, 1).part_of(total)
 }
 
 /// Files and sockets needed, and the limit after it has been raised as far as need be and allowed.

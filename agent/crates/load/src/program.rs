@@ -124,7 +124,7 @@ pub(crate) struct Request {
 pub(crate) enum Payload {
     None,
     Bytes(Arc<[u8]>),
-    /// Pieces in order; values in a form are encoded.
+    /// Pieces in order.
     Pieces(Vec<PayloadPiece>),
 }
 
@@ -132,8 +132,12 @@ pub(crate) enum Payload {
 pub(crate) enum PayloadPiece {
     Bytes(Arc<[u8]>),
     Text(Template),
-    Encoded(Template),
+    /// Values are changed so that they are no more than values where they stand.
+    Encoded(Template, Encode),
 }
+
+/// Appends bytes as they are written somewhere.
+pub(crate) type Encode = fn(&[u8], &mut Vec<u8>);
 
 /// Reads a whole program; files it names are read too.
 pub(crate) fn compile(source: LoadProgram) -> Result<Program, ProgramError> {
@@ -194,7 +198,7 @@ impl Compiler {
     fn feeders(&mut self, source: &LoadProgram) {
         for (name, feeder) in &source.feeders {
             let key = format!("feeders.{name}");
-            if let Some(mut table) = self.checked(&key, Table::read(feeder)) {
+            if let Some(mut table) = self.checked(&key, Table::read(feeder, source.share)) {
                 table.variables = table.columns.iter().map(|column| self.variable(column)).collect();
                 self.feeders.push((name.clone(), Arc::new(table)));
             }
@@ -220,6 +224,10 @@ impl Compiler {
     }
 
     fn rest(&mut self, source: &LoadProgram) {
+        let share = source.share;
+        if share.number >= share.of {
+            self.problem("share", format!("part {} of {}; parts are numbered from 0", share.number, share.of));
+        }
         for address in &source.connections.local_addresses {
             if address.parse::<std::net::IpAddr>().is_err() {
                 self.problem("connections.local_addresses", format!("{address:?} is no IP address"));
@@ -454,10 +462,8 @@ impl Compiler {
         match body {
             None => (Payload::None, None),
             Some(Body::Text(text)) => (Payload::Pieces(vec![PayloadPiece::Text(self.template(key, text))]), None),
-            Some(Body::Base64(text)) => {
-                let bytes = self.checked(key, base64::engine::general_purpose::STANDARD.decode(text.as_bytes()));
-                (Payload::Bytes(bytes.unwrap_or_default().into()), None)
-            }
+            Some(Body::Json(text)) => (Payload::Pieces(vec![PayloadPiece::Encoded(self.template(key, text), json_escape)]), None),
+            Some(Body::Base64(text)) => (Payload::Bytes(self.base64(key, text)), None),
             Some(Body::File(path)) => (Payload::Bytes(self.file(key, path)), None),
             Some(Body::Form(fields)) => {
                 let mut pieces = Vec::new();
@@ -474,7 +480,7 @@ impl Compiler {
                             form_encode(text.as_bytes(), &mut bytes);
                             pieces.push(PayloadPiece::Bytes(bytes.into()));
                         }
-                        None => pieces.push(PayloadPiece::Encoded(template)),
+                        None => pieces.push(PayloadPiece::Encoded(template, form_encode)),
                     }
                 }
                 (Payload::Pieces(pieces), Some("application/x-www-form-urlencoded".into()))
@@ -490,8 +496,12 @@ impl Compiler {
         for (number, part) in parts.iter().enumerate() {
             let key = format!("{key}.multipart[{number}]");
             let mut head = format!("--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{}\"", quoted(&part.name));
-            if let PartContent::File(path) = &part.content {
-                let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let file_name = match &part.content {
+                PartContent::Text(_) => None,
+                PartContent::File(path) => Some(path.file_name().unwrap_or_default().to_string_lossy()),
+                PartContent::Content { file_name, .. } => Some(file_name.into()),
+            };
+            if let Some(name) = file_name {
                 head = format!("{head}; filename=\"{}\"", quoted(&name));
             }
             if let Some(content_type) = &part.content_type {
@@ -502,11 +512,17 @@ impl Compiler {
             pieces.push(match &part.content {
                 PartContent::Text(text) => PayloadPiece::Text(self.template(&key, text)),
                 PartContent::File(path) => PayloadPiece::Bytes(self.file(&key, path)),
+                PartContent::Content { base64, .. } => PayloadPiece::Bytes(self.base64(&key, base64)),
             });
             pieces.push(PayloadPiece::Bytes(b"\r\n".as_slice().into()));
         }
         pieces.push(PayloadPiece::Bytes(format!("--{BOUNDARY}--\r\n").into_bytes().into()));
         (Payload::Pieces(pieces), Some(format!("multipart/form-data; boundary={BOUNDARY}").into()))
+    }
+
+    fn base64(&mut self, key: &str, text: &str) -> Arc<[u8]> {
+        let bytes = self.checked(key, base64::engine::general_purpose::STANDARD.decode(text.as_bytes()));
+        bytes.unwrap_or_default().into()
     }
 
     fn file(&mut self, key: &str, path: &Path) -> Arc<[u8]> {
@@ -549,7 +565,7 @@ impl Request {
         }
         let fixed = |piece: &PayloadPiece| match piece {
             PayloadPiece::Bytes(_) => true,
-            PayloadPiece::Text(text) | PayloadPiece::Encoded(text) => text.fixed().is_some(),
+            PayloadPiece::Text(text) | PayloadPiece::Encoded(text, _) => text.fixed().is_some(),
         };
         if matches!(&self.body, Payload::Pieces(pieces) if !pieces.iter().all(fixed)) {
             return None;
@@ -619,6 +635,13 @@ impl Request {
         request.body(())
     }
 
+    /// The header into which a variable brings what would end it, if there is one: with it a value could write headers, or a whole
+    /// request, of its own. In the target such bytes are encoded.
+    pub(crate) fn broken_header<'v>(&self, value: impl Fn(u16) -> &'v str + Copy) -> Option<&str> {
+        let ends = |template: &Template| template.any_value(value, |value| value.contains(['\r', '\n', '\0']));
+        self.headers.iter().find(|(_, template)| ends(template)).map(|(name, _)| &**name)
+    }
+
     /// Headers that every request has unless it gives its own.
     fn usual_headers(&self, place: &Place) -> impl Iterator<Item = (&'static str, String)> + '_ {
         let usual = [
@@ -642,7 +665,7 @@ impl Request {
             Payload::Pieces(pieces) => pieces.iter().for_each(|piece| match piece {
                 PayloadPiece::Bytes(bytes) => into.extend_from_slice(bytes),
                 PayloadPiece::Text(text) => text.render(value, into),
-                PayloadPiece::Encoded(text) => text.render_encoded(value, form_encode, into),
+                PayloadPiece::Encoded(text, encode) => text.render_encoded(value, *encode, into),
             }),
         }
     }
@@ -689,6 +712,17 @@ pub(crate) fn form_encode(bytes: &[u8], into: &mut Vec<u8>) {
             b' ' => into.push(b'+'),
             b'*' | b'-' | b'.' | b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => into.push(byte),
             _ => into.extend_from_slice(&[b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]),
+        }
+    }
+}
+
+/// A value inside a string of JSON (RFC 8259, section 7).
+fn json_escape(bytes: &[u8], into: &mut Vec<u8>) {
+    for &byte in bytes {
+        match byte {
+            b'"' | b'\\' => into.extend_from_slice(&[b'\\', byte]),
+            0..b' ' => into.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            _ => into.push(byte),
         }
     }
 }

@@ -3,6 +3,8 @@
 
 use partywall_wire::load::{Arrivals, Stage};
 
+use crate::pacing::Seat;
+
 const NANOS: f64 = 1e9;
 /// By so much a level may be off without a user coming or leaving for it, so that rounding makes nobody come and leave for ever.
 const TOLERANCE: f64 = 1e-6;
@@ -120,24 +122,25 @@ fn seconds_until(count: f64, level: f64, slope: f64) -> f64 {
     }
 }
 
-/// The arrivals that fall to one of several worker threads.
+/// The arrivals that fall to one of several workers; one beyond them gets none.
 #[derive(Clone, Debug)]
 pub(crate) struct ArrivalTimes {
     levels: Levels,
     spacing: Arrivals,
-    threads: f64,
+    workers: f64,
     intensity: f64,
     chance: fastrand::Rng,
     next_ns: Option<u64>,
 }
 
 impl ArrivalTimes {
-    pub(crate) fn new(levels: Levels, spacing: Arrivals, thread: u32, threads: u32, seed: u64) -> Self {
-        let chance = fastrand::Rng::with_seed(seed ^ (u64::from(thread) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let mut times = Self { levels, spacing, threads: f64::from(threads), intensity: 1.0, chance, next_ns: None };
-        // Threads take evenly spaced arrivals in turn.
+    pub(crate) fn new(levels: Levels, spacing: Arrivals, seat: Seat, seed: u64) -> Self {
+        let chance = fastrand::Rng::with_seed(seed ^ (seat.number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let levels = if seat.number < seat.of { levels } else { Levels::default() };
+        let mut times = Self { levels, spacing, workers: seat.of as f64, intensity: 1.0, chance, next_ns: None };
+        // Workers take evenly spaced arrivals in turn.
         let first = match spacing {
-            Arrivals::Constant => f64::from(thread),
+            Arrivals::Constant => seat.number as f64,
             Arrivals::Poisson => times.step(),
         };
         times.next_ns = times.levels.time_of_count(0, first);
@@ -173,8 +176,8 @@ impl ArrivalTimes {
 
     fn step(&mut self) -> f64 {
         match self.spacing {
-            Arrivals::Constant => self.threads,
-            Arrivals::Poisson => self.threads * exponential(&mut self.chance),
+            Arrivals::Constant => self.workers,
+            Arrivals::Poisson => self.workers * exponential(&mut self.chance),
         }
     }
 }
@@ -212,9 +215,9 @@ mod tests {
     }
 
     #[test]
-    fn constant_arrivals_are_evenly_spaced_and_shared_among_threads() {
-        let all = |thread, threads| {
-            let mut times = ArrivalTimes::new(levels(&[(10.0, 0), (10.0, SECOND)]), Arrivals::Constant, thread, threads, 1);
+    fn constant_arrivals_are_evenly_spaced_and_shared_among_workers() {
+        let all = |number, of| {
+            let mut times = ArrivalTimes::new(levels(&[(10.0, 0), (10.0, SECOND)]), Arrivals::Constant, Seat { number, of }, 1);
             std::iter::from_fn(move || times.next().inspect(|_| times.advance())).collect::<Vec<_>>()
         };
         assert_eq!(all(0, 1), (0..=10).map(|n| n * SECOND / 10).collect::<Vec<_>>());
@@ -223,7 +226,7 @@ mod tests {
 
     #[test]
     fn poisson_arrivals_are_as_many_as_asked_and_as_irregular_as_chance_makes_them() {
-        let mut times = ArrivalTimes::new(levels(&[(1000.0, 0), (1000.0, 100 * SECOND)]), Arrivals::Poisson, 0, 1, 7);
+        let mut times = ArrivalTimes::new(levels(&[(1000.0, 0), (1000.0, 100 * SECOND)]), Arrivals::Poisson, Seat { number: 0, of: 1 }, 7);
         let mut gaps = Vec::new();
         let mut last = 0;
         while let Some(at) = times.next() {
@@ -239,7 +242,7 @@ mod tests {
 
     #[test]
     fn no_arrival_comes_while_switched_off() {
-        let mut times = ArrivalTimes::new(levels(&[(10.0, 0), (10.0, 10 * SECOND)]), Arrivals::Constant, 0, 1, 1);
+        let mut times = ArrivalTimes::new(levels(&[(10.0, 0), (10.0, 10 * SECOND)]), Arrivals::Constant, Seat { number: 0, of: 1 }, 1);
         times.switch(SECOND, 0.0);
         assert_eq!(times.next(), None);
         times.switch(2 * SECOND, 0.5);

@@ -62,6 +62,11 @@ impl Template {
         }
     }
 
+    /// Whether this is true of the value of any of its variables.
+    pub(crate) fn any_value<'v>(&self, value: impl Fn(u16) -> &'v str, test: impl Fn(&str) -> bool) -> bool {
+        self.0.iter().any(|piece| matches!(piece, Piece::Variable(number) if test(value(*number))))
+    }
+
     /// As [`Template::render`], each value changed by `encode` on its way.
     pub(crate) fn render_encoded<'v>(&self, value: impl Fn(u16) -> &'v str, encode: fn(&[u8], &mut Vec<u8>), into: &mut Vec<u8>) {
         for piece in &self.0 {

@@ -72,7 +72,8 @@ pub(crate) struct User {
     pub leaving: bool,
     /// Whether its next request has a time to leave at, rather than following at once upon a response.
     pub timed: bool,
-    pub deadline_armed: bool,
+    /// When its deadline is looked at next; a time that never comes if it is not. There is an entry in the heap for it.
+    pub armed_ns: Nanos,
     pub at: u32,
     /// Changes with all that is waited for, so that what comes too late is known.
     pub epoch: u32,
@@ -107,7 +108,7 @@ impl User {
             doing: Doing::Away,
             leaving: false,
             timed: false,
-            deadline_armed: false,
+            armed_ns: Nanos::MAX,
             at: 0,
             epoch: 0,
             iteration: 0,

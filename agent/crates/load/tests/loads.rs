@@ -246,6 +246,102 @@ fn arrivals_that_find_no_user_wait_and_count_from_when_they_were_due() {
 }
 
 #[test]
+fn a_short_timeout_is_kept_though_a_long_one_came_before_it() {
+    let server = Server::start(|path, _| (if path == "/silent" { String::new() } else { ok("") }, false));
+    let step =
+        |path: &str, timeout_ns: u64| json!({"http": {"name": path, "method": "GET", "url": server.url(path), "timeout_ns": timeout_ns}});
+    let (seconds, started) = run(program(&json!([step("/", 60_000 * MS), step("/silent", 30 * MS)])));
+    let silent = started.labels.iter().position(|label| label.name == "/silent").unwrap() as u32;
+    let (_, failed) = done(&seconds, silent);
+    // Far below the first one's minute, within which this load would end.
+    assert!(failed > 1 && errors(&seconds)[&(LoadErrorKind::Timeout, String::new())] == failed, "{:?}", errors(&seconds));
+}
+
+#[test]
+fn a_record_is_cut_where_the_stages_end() {
+    let server = Server::start(|_, _| {
+        clock::sleep_until(clock::now() + 120 * MS);
+        (ok(""), false)
+    });
+    let mut whole = program(&json!([get("one", &server.url("/"))]));
+    whole["pacing"] = json!({"closed": {"stages": [{"to": 1, "for_ns": 0}, {"to": 1, "for_ns": 100 * MS}]}});
+    let program: LoadProgram = serde_json::from_value(whole).unwrap();
+    let (load, started) = Load::prepare(program, &options()).unwrap();
+    let begin_ns = clock::now();
+    load.switch(begin_ns, 1.0).unwrap();
+    let deadline = clock::now() + 20_000 * MS;
+    while load.ended().is_none() {
+        assert!(clock::now() < deadline, "the load never ended");
+        clock::sleep_until(clock::now() + MS);
+    }
+    let (seconds, end_ns) = (load.take(), begin_ns + started.stages_ns);
+    assert!(seconds.iter().any(|second| second.end_ns == end_ns) && seconds.iter().any(|second| second.start_ns == end_ns));
+    let (within, after): (Vec<_>, Vec<_>) = seconds.into_iter().partition(|second| second.end_ns <= end_ns);
+    assert_eq!((done(&within, 0), done(&after, 0)), ((0, 0), (1, 0)));
+}
+
+#[test]
+fn arrivals_are_as_many_as_the_rate_says_and_each_is_answered_or_told_of() {
+    let server = Server::start(|_, _| (ok(""), false));
+    let mut whole = program(&json!([get("one", &server.url("/"))]));
+    let stages = json!([{"to": 100, "for_ns": 0}, {"to": 100, "for_ns": 300 * MS}]);
+    whole["pacing"] = json!({"open": {"arrivals": "constant", "stages": stages, "users_max": 50}});
+    let (seconds, _) = run(whole);
+    assert_eq!(done(&seconds, 0).0 + errors(&seconds).values().sum::<u64>(), 30);
+}
+
+#[test]
+fn values_cannot_write_headers_or_requests_of_their_own() {
+    let server = Server::start(|_, _| (ok(""), false));
+    let step = json!({"http": {"name": "one", "method": "GET", "url": server.url("/a?${value}"), "headers": [{"name": "X-Value", "value": "is ${value}"}]}});
+    for (value, sent) in [("good", true), ("a\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: x", false), ("a\nb", false), ("a\0b", false)] {
+        let mut whole = program(&json!([step]));
+        whole["kinds"][0]["variables"] = json!({"value": value});
+        let before = server.heard().len();
+        let (seconds, _) = run(whole);
+        let heard = server.heard().split_off(before);
+        assert!(heard.iter().all(|line| line.starts_with("GET /a?good ")), "{heard:?}");
+        assert_eq!((heard.is_empty(), errors(&seconds).is_empty()), (!sent, sent), "{value:?}");
+        let bad = errors(&seconds).into_keys().all(|error| error == (LoadErrorKind::BadHeader, "X-Value".into()));
+        assert!(bad && done(&seconds, 0).1 == errors(&seconds).values().sum::<u64>(), "{:?}", errors(&seconds));
+    }
+}
+
+#[test]
+fn values_stay_values_in_json_and_files_keep_their_names_where_they_came_with_the_program() {
+    let server = Server::start(|_, _| (ok(""), false));
+    let body = |body: Value| json!({"http": {"name": "one", "method": "POST", "url": server.url("/"), "body": body}});
+    let value = "say \"hi\"\\\n\u{1}é";
+    let content = json!({"file_name": "up \"1\".txt", "base64": "aGVsbG8="});
+    let mut whole = program(&json!([
+        body(json!({"json": "{\"m\": \"<${q}>\"}"})),
+        body(json!({"multipart": [{"name": "f", "content": {"content": content}}]}))
+    ]));
+    whole["kinds"][0]["variables"] = json!({"q": value});
+    let (seconds, _) = run(whole);
+    assert_eq!(errors(&seconds), BTreeMap::new());
+    let heard = server.heard();
+    let sent: Value = serde_json::from_str(heard[0].rsplit('|').next().unwrap()).unwrap();
+    assert_eq!(sent, json!({"m": format!("<{value}>")}));
+    assert!(heard[1].contains("filename=\"up %221%22.txt\"\r\n\r\nhello\r\n--"), "{}", heard[1]);
+}
+
+#[test]
+fn generators_that_share_a_load_have_users_and_rows_of_their_own() {
+    let server = Server::start(|_, _| (ok(""), false));
+    for number in 0..2 {
+        let mut whole = program(&json!([{"feed": {"feeder": "rows"}}, get("one", &server.url("/${row}/${user}"))]));
+        whole["pacing"] = json!({"closed": {"stages": [{"to": 3, "for_ns": 0}, {"to": 3, "for_ns": 50 * MS}], "every_ns": 1000 * MS}});
+        whole["feeders"] = json!({"rows": {"rows": {"inline": {"columns": ["row"], "rows": [["a"], ["b"], ["c"], ["d"]]}}}});
+        whole["share"] = json!({"number": number, "of": 2});
+        run(whole);
+    }
+    let mut heard: Vec<_> = server.heard().iter().map(|line| line.split(' ').nth(1).unwrap().to_string()).collect();
+    heard.sort();
+    assert_eq!(heard, ["/a/0", "/b/1", "/c/2"]);
+}
+
+#[test]
 fn connections_that_are_not_kept_are_made_anew_for_every_request() {
     let server = Server::start(|_, _| ("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nuntil the end".into(), true));
     let mut whole = program(&json!([get("one", &server.url("/"))]));

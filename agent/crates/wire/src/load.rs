@@ -47,6 +47,26 @@ pub struct LoadProgram {
     /// Also send slices, as a victim of a trial does; their work is requests.
     #[serde(default)]
     pub slices: bool,
+    /// Which part of it this generator does, of several that share it.
+    #[serde(default)]
+    pub share: Share,
+}
+
+/// A generator's part of a load that several share: users, arrivals and rows of shared feeders are numbered over all of them, and each
+/// takes every `of`th.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Share {
+    /// Which, from 0.
+    pub number: u32,
+    /// Of how many.
+    pub of: u32,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { number: 0, of: 1 }
+    }
 }
 
 /// A kind of user.
@@ -206,6 +226,8 @@ pub struct Header {
 pub enum Body {
     /// Template.
     Text(String),
+    /// Template of JSON whose variables stand in strings; their values are escaped.
+    Json(String),
     /// Bytes in base 64, sent decoded and otherwise as they are.
     Base64(String),
     /// The content of a file, read once before the start.
@@ -237,6 +259,13 @@ pub enum PartContent {
     Text(String),
     /// The content of a file, read once before the start; its last component is the name told.
     File(PathBuf),
+    /// The same where the file cannot be reached.
+    Content {
+        /// The file's name, as it is told.
+        file_name: String,
+        /// Its bytes.
+        base64: String,
+    },
 }
 
 /// How long a pause is.
@@ -669,6 +698,8 @@ pub enum LoadErrorKind {
     Compress,
     /// Any other error of the system.
     System,
+    /// A variable brought a line break or a zero into a header, which would have made other headers of it.
+    BadHeader,
     /// An arrival got no user before the end.
     NotServed,
     /// Not ended when the time for it was over.

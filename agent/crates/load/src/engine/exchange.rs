@@ -44,7 +44,11 @@ impl Worker<'_> {
         one.asked.detour = None;
         one.asked.deadline_ns = self.now_ns.saturating_add(request.timeout_ns);
         self.recorder.open.in_flight += 1;
-        self.ask(user);
+        let one = &self.users[user as usize];
+        match request.broken_header(|variable| one.value(variable)) {
+            None => self.ask(user),
+            Some(header) => self.fail(user, LoadErrorKind::BadHeader, header),
+        }
     }
 
     /// Sends what a user asks now: its request, or where a redirect led.

@@ -23,7 +23,7 @@ use rustix::time::Timespec;
 use crate::compress::Pool;
 use crate::controls::{Controls, Switch};
 use crate::link::{Address, Link};
-use crate::pacing::{Change, Pacer};
+use crate::pacing::{Change, Pacer, Seat};
 use crate::program::Program;
 use crate::record::SecondRecorder;
 use crate::tls::Trust;
@@ -56,6 +56,7 @@ pub(crate) struct Worker<'s> {
     shared: &'s Shared,
     program: &'s Program,
     thread: u32,
+    seat: Seat,
     poll: OwnedFd,
     recorder: SecondRecorder,
     pacer: Pacer,
@@ -113,13 +114,15 @@ impl<'s> Worker<'s> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&poll, shared.controls.waker(thread), EventData::new_u64(WAKE_KEY), EventFlags::IN)?;
         let (program, now_ns) = (&shared.program, clock::now());
+        let seat = Seat::new(program.source.share, thread, shared.threads);
         Ok(Self {
             shared,
             program,
             thread,
+            seat,
             poll,
             recorder,
-            pacer: Pacer::new(&program.pacing, thread, shared.threads, shared.seed),
+            pacer: Pacer::new(&program.pacing, seat, shared.seed),
             switches: VecDeque::new(),
             intensity: 0.0,
             began_ns: None,
@@ -172,6 +175,10 @@ impl<'s> Worker<'s> {
 
     /// Does all that time asks for.
     fn tend(&mut self) {
+        // Before the second is closed, so that no record holds both what is within the stages and what comes after.
+        if let Some(end_ns) = self.stages_end_ns().filter(|end_ns| self.closing_ns.is_none() && self.now_ns >= *end_ns) {
+            self.begin_to_close(end_ns);
+        }
         if self.now_ns >= self.recorder.ends_ns {
             self.account();
             self.recorder.close(self.now_ns);
@@ -180,9 +187,10 @@ impl<'s> Worker<'s> {
         self.switch();
         self.send_due();
         self.expire();
-        if self.closing_ns.is_none() && self.elapsed_ns().is_some_and(|elapsed_ns| elapsed_ns >= self.pacer.end_ns()) {
-            self.begin_to_close();
-        }
+    }
+
+    fn stages_end_ns(&self) -> Option<Nanos> {
+        self.began_ns.map(|began_ns| began_ns.saturating_add(self.pacer.end_ns()))
     }
 
     fn account(&mut self) {
@@ -242,19 +250,18 @@ impl<'s> Worker<'s> {
     /// When something is due that may be a little late.
     fn next_coarse(&self) -> Nanos {
         let deadline = self.deadlines.peek().map_or(Nanos::MAX, |Reverse((at_ns, _))| *at_ns);
-        let end = match (self.closing_ns, self.began_ns) {
-            (Some(closing_ns), _) => closing_ns.saturating_add(self.program.source.grace_ns),
-            (None, Some(began_ns)) => began_ns.saturating_add(self.pacer.end_ns()),
-            (None, None) => Nanos::MAX,
+        let end = match self.closing_ns {
+            Some(closing_ns) => closing_ns.saturating_add(self.program.source.grace_ns),
+            None => self.stages_end_ns().unwrap_or(Nanos::MAX),
         };
         deadline.min(end).min(self.recorder.ends_ns)
     }
 
-    /// What the pacer has due next, in absolute time.
+    /// What the pacer has due next, in absolute time; nothing at the end of the stages or after it.
     #[inline]
     fn next_change(&self) -> Option<(Nanos, Change)> {
         let (began_ns, (at_ns, change)) = self.began_ns.zip(self.pacer.next())?;
-        (self.closing_ns.is_none()).then(|| (began_ns.saturating_add(at_ns), change))
+        (self.closing_ns.is_none() && at_ns < self.pacer.end_ns()).then(|| (began_ns.saturating_add(at_ns), change))
     }
 
     /// Moves on all for whom it is time, the earliest first.
@@ -290,7 +297,11 @@ impl<'s> Worker<'s> {
             }
             self.deadlines.pop();
             let asking = &mut self.users[user as usize];
-            asking.deadline_armed = false;
+            // An earlier look was asked for later, and what is armed now is that one or one after it.
+            if asking.armed_ns != at_ns {
+                continue;
+            }
+            asking.armed_ns = Nanos::MAX;
             if asking.doing != Doing::Asking {
                 continue;
             }
@@ -307,13 +318,14 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// At most one deadline a user is in the heap; most requests are long over when theirs is looked at.
+    /// A user whose requests have all the same timeout has one deadline in the heap, and most requests are long over when it is looked
+    /// at. Only a deadline before the one that is armed needs another.
     #[inline]
     fn arm_deadline(&mut self, user: u32) {
         let asking = &mut self.users[user as usize];
-        if !asking.deadline_armed {
-            asking.deadline_armed = true;
-            self.deadlines.push(Reverse((asking.asked.deadline_ns, user)));
+        if asking.asked.deadline_ns < asking.armed_ns {
+            asking.armed_ns = asking.asked.deadline_ns;
+            self.deadlines.push(Reverse((asking.armed_ns, user)));
         }
     }
 
@@ -348,13 +360,23 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// After the last stage nothing new is begun: who waits goes to its end steps now, who asks when it has its answer.
-    fn begin_to_close(&mut self) {
+    /// After the last stage nothing new is begun: who waits goes to its end steps now, who asks when it has its answer. The record is
+    /// cut here, so that what was within the stages can be told from what came after.
+    fn begin_to_close(&mut self, end_ns: Nanos) {
+        // An arrival that was due before the end is begun even if it leaves after it; the rest of what was due then is not.
+        while let Some((at_ns, change)) = self.next_change() {
+            self.pacer.advance();
+            self.change(change, at_ns);
+        }
+        self.account();
         self.closing_ns = Some(self.now_ns);
         if let Pacer::Open(open) = &mut self.pacer {
             for _ in std::mem::take(&mut open.waiting) {
                 self.recorder.error(None, LoadErrorKind::NotServed, "");
             }
+        }
+        if self.recorder.open.start_ns < end_ns {
+            self.recorder.close(end_ns);
         }
         self.held.clear();
         self.free.clear();

@@ -69,7 +69,7 @@ impl Worker<'_> {
 
     fn new_user(&mut self) -> u32 {
         let local = self.users.len() as u64;
-        let number = u64::from(self.thread) + local * u64::from(self.shared.threads);
+        let number = self.seat.global(local);
         let seed = (self.shared.seed ^ 0x5851_f42d_4c95_7f2d).wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut user = User::new(number, 0, seed);
         user.kind = self.kind_for(&mut user.chance);
@@ -334,12 +334,12 @@ impl Worker<'_> {
         self.held.push(user);
     }
 
-    /// A step of the iteration failed so that the rest cannot be done; it is begun again after a while if nobody could be reached.
+    /// A step of the iteration failed so that the rest cannot be done; it is begun again after a while if nothing was sent.
     pub(super) fn abandon(&mut self, user: u32, kind: LoadErrorKind) {
         for open in std::mem::take(&mut self.users[user as usize].transactions) {
             self.recorder.failed(open.label, open.moments.intended_ns + open.thought_ns, self.now_ns);
         }
-        let rest_ns = if could_not_connect(kind) { BACK_OFF_NS } else { 0 };
+        let rest_ns = if sent_nothing(kind) { BACK_OFF_NS } else { 0 };
         self.users[user as usize].moments.intended_ns = self.now_ns;
         self.users[user as usize].timed = false;
         match self.users[user as usize].part {
@@ -401,11 +401,19 @@ impl Worker<'_> {
     }
 }
 
-fn could_not_connect(kind: LoadErrorKind) -> bool {
+/// Nothing slows the next try down but what is put in its way.
+fn sent_nothing(kind: LoadErrorKind) -> bool {
     use LoadErrorKind as Kind;
     matches!(
         kind,
-        Kind::ConnectionRefused | Kind::Unreachable | Kind::ConnectTimeout | Kind::Tls | Kind::NoPorts | Kind::NoFiles | Kind::System
+        Kind::ConnectionRefused
+            | Kind::Unreachable
+            | Kind::ConnectTimeout
+            | Kind::Tls
+            | Kind::NoPorts
+            | Kind::NoFiles
+            | Kind::BadHeader
+            | Kind::System
     )
 }
 

@@ -1,0 +1,77 @@
+"""What thresholds say of a load: of its stages, of arrivals that nobody served, and of seconds that can be believed."""
+
+import pytest
+
+from partywall.load.health import Doubt, Health, judge
+from partywall.load.second import Second
+from partywall.load.summary import summarise
+from partywall.load.thresholds import judge as judge_thresholds
+from partywall.load.thresholds import overall
+from partywall.model.finding import Outcome
+from partywall.model.load_plan import Threshold
+
+SECOND = 1_000_000_000
+LABELS = [{"name": "GET /", "sort": "http"}]
+GOOD, BAD = Health({}), Health({Doubt.STEAL: ""})
+NOT_SERVED = {"label": None, "kind": "not_served", "detail": "", "count": 12}
+
+
+def a_load(a_record, lengths, stages_s, healths=None, **changed):
+    """Seconds of these lengths, four responses each; what is changed, in the last that begins within the stages."""
+    seconds, at_ns = [], 0
+    for length_s in lengths:
+        end_ns = at_ns + round(length_s * SECOND)
+        last = at_ns < stages_s * SECOND <= end_ns
+        second = Second(at_ns, end_ns)
+        second.add(a_record(start_ns=at_ns, end_ns=end_ns, **(changed if last else {})))
+        seconds.append(second)
+        at_ns = end_ns
+    return summarise(seconds, healths or [judge(second) for second in seconds], 0, stages_s * SECOND)
+
+
+def found(summary, **threshold):
+    (kept,) = judge_thresholds([Threshold.model_validate(threshold)], summary, LABELS)
+    return kept
+
+
+def test_a_rate_counts_what_ended_within_the_stages(a_record):
+    summary = a_load(a_record, [1, 1, 1, 1], 2)
+    assert summary.rate == 4
+    assert found(summary, rate=4.5).outcome is Outcome.VIOLATED
+    assert found(summary, rate=4).outcome is Outcome.HOLDS
+    assert found(summary, of="GET /", rate=4.5).outcome is Outcome.VIOLATED
+
+
+def test_arrivals_that_nobody_served_are_errors_of_the_whole_and_not_of_one_request(a_record):
+    summary = a_load(a_record, [1, 1], 2, errors=[NOT_SERVED])
+    assert found(summary, errors="10%").found == "60 %"
+    assert found(summary, errors="10%").outcome is Outcome.VIOLATED
+    assert found(summary, of="GET /", errors="0%").outcome is Outcome.HOLDS
+
+
+def test_a_load_none_of_whose_arrivals_was_served_has_violated_its_errors(a_record):
+    nothing = {"timings": [], "statuses": [], "errors": [NOT_SERVED]}
+    assert found(a_load(a_record, [1], 1, **nothing), errors="1%").found == "100 %"
+
+
+@pytest.mark.parametrize("changed", [{"waiting": 1}, {"errors": [NOT_SERVED]}])
+def test_a_second_in_which_arrivals_had_to_wait_for_a_user_is_doubtful(a_record, changed):
+    assert dict(a_load(a_record, [1, 1], 2, **changed).doubtful) == {Doubt.FEW_USERS: 1}
+
+
+def test_idle_seconds_after_the_stages_lend_no_belief(a_record):
+    healths = [BAD, BAD, GOOD, GOOD, GOOD, GOOD]
+    summary = a_load(a_record, [1] * 6, 2, healths)
+    assert (summary.seconds, summary.good, dict(summary.doubtful)) == (2, 0, {Doubt.STEAL: 2})
+    assert overall([], summary, 0.5) is Outcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(("seconds", "length_s", "early"), [(5, 5, True), (10, 10, False), (12, 10, False)])
+def test_a_load_that_ended_early_has_the_rate_of_what_there_was_of_it_and_holds_nothing(
+    a_record, seconds, length_s, early
+):
+    summary = a_load(a_record, [1] * seconds, 10, [GOOD] * seconds)
+    assert (summary.rate, summary.length_s, summary.ended_early) == (4, length_s, early)
+    kept = [found(summary, rate=1)]
+    assert overall(kept, summary, 0.5) is (Outcome.INCONCLUSIVE if early else Outcome.HOLDS)
+    assert overall([*kept, found(summary, rate=100)], summary, 0.5) is Outcome.VIOLATED

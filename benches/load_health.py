@@ -10,7 +10,8 @@ A host that others use does not leave the generator alone for minutes. So the ru
 from outside: a second is healthy if, by the kernel's accounts of all tasks, others than the generator ran on its core
 for under 0.5 % of it, and none of it was stolen. What is said of the other seconds is told too.
 
-Bar: every full second of both starved runs is doubtful, and at least 99 % of the healthy ones are good.
+Bar: every full second of both starved runs is doubtful, and at least 99 % of the healthy ones are good. If more than
+half of the seconds left alone are not healthy, the host was too busy to tell, and the bar is not met.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from common import arguments, conclude
 from generators import GENERATOR_CPU, Found, load, nginx
 from partywall.load.health import Doubt
 from partywall.load.quick import Quick, program
+from partywall.load.second import Second
 from partywall.load.session import Session
+from partywall.load.summary import FULL_S
 from partywall.sandbox import cgroups, reap
 
 SECOND = 1_000_000_000
@@ -142,15 +145,18 @@ def undisturbed(found: Found, core: Core) -> list[bool]:
 
 def numbers(found: Found) -> list[int]:
     """The whole seconds of the stages, as the clock counts them."""
+    return [second.start_ns // SECOND for second in found.seconds if _whole(second, found)]
+
+
+def _whole(second: Second, found: Found) -> bool:
     end_ns = found.begin_ns + found.summary.length_s * 1e9
-    return [s.start_ns // SECOND for s in found.seconds if s.start_ns > found.begin_ns and s.end_ns <= end_ns]
+    return second.start_ns > found.begin_ns and second.end_ns <= end_ns and second.length_s > FULL_S
 
 
 def full(found: Found) -> list[bool]:
     """Whether each whole second of the stages is good."""
-    end_ns = found.begin_ns + found.summary.length_s * 1e9
     pairs = zip(found.seconds, found.healths, strict=True)
-    return [health.good for second, health in pairs if second.start_ns > found.begin_ns and second.end_ns <= end_ns]
+    return [health.good for second, health in pairs if _whole(second, found)]
 
 
 def show(name: str, found: Found) -> list[bool]:
@@ -170,15 +176,20 @@ def main() -> None:
             return Quick(url=url, for_ns=seconds * SECOND, rate=500, poisson=True, users=100)
 
         alone = load(program(rate(healthy_s)), around=watched)
-        show("left alone", alone)
+        left = show("left alone", alone)
         healthy = undisturbed(alone, cores[0])
         with busy():
             starved = show("busy neighbours", load(program(rate(starved_s))))
         full_speed = Quick(url=url, for_ns=starved_s * SECOND, users=50)
         starved += show("CPU limit", load(program(full_speed), around=limited))
     silent, told = sum(healthy), sum(not good for good in starved)
-    figure = f"{told} of {len(starved)} starved seconds are told, {silent} of {len(healthy)} healthy seconds are silent"
-    conclude("load-health", figure, met=told == len(starved) and silent >= 0.99 * len(healthy) > 0)
+    enough = bool(starved) and 2 * len(healthy) >= len(left) > 0
+    met = enough and told == len(starved) and silent >= 0.99 * len(healthy)
+    figure = (
+        f"{told} of {len(starved)} starved seconds are told, {silent} of {len(healthy)} healthy seconds are silent "
+        f"({len(healthy)} of {len(left)} seconds were healthy)"
+    )
+    conclude("load-health", figure, met=met)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def main() -> None:
     parts = 1 if limit == resource.RLIM_INFINITY else -(-USERS // max(1, limit - 100))
     # Started one after the other, for each reaps what dead ones left before it begins.
     with nginx(workers=parts) as url:
-        generators = [Generator(url, USERS // parts, hold_s) for _ in range(parts)]
+        generators = [Generator(url, (USERS + number) // parts, hold_s) for number in range(parts)]
         for generator in generators:
             generator.start()
         for generator in generators:

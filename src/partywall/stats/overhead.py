@@ -123,7 +123,8 @@ def fit(pairs: Sequence[Pair]) -> Model:
         for gap in _gaps([p for p in known if p.users == level], *_line([p for p in known if p.users != level]))
     ]
     scale = math.sqrt(statistics.fmean(gap * gap for gap in missed))
-    return Model(a, b, scale, max(len(known) - 2, len(levels) - 1), middle)
+    # Rounds of a level share what is special about it: a level is the unit, and the line takes two.
+    return Model(a, b, scale, max(len(levels) - 2, 1), middle)
 
 
 def _line(pairs: Sequence[Pair]) -> tuple[float, float, float]:
@@ -184,9 +185,14 @@ def mean_pair(pairs: Sequence[Pair]) -> Pair:
     )
 
 
-def mean_error(levels: Sequence[HeldOut]) -> float:
-    """Of response times and throughputs of all levels together."""
-    return statistics.fmean(error for level in levels for error in level.errors)
+def mean_errors(levels: Sequence[HeldOut]) -> tuple[float, float]:
+    """Of response times and of throughputs, over all levels.
+
+    Not one mean of both: where users mostly think, a throughput hardly depends on the response time, and its small
+    error would hide the other's.
+    """
+    times, rates = zip(*(level.errors for level in levels), strict=True)
+    return statistics.fmean(times), statistics.fmean(rates)
 
 
 def coverage(levels: Sequence[HeldOut]) -> float:

@@ -181,12 +181,14 @@ def model_section(found: Sequence[overhead.Pair]) -> Section | None:
     if len({pair.users for pair in found}) <= overhead.LEVELS_LEAST:
         return None
     judged = overhead.held_out(found)
+    time_error, rate_error = overhead.mean_errors(judged)
     covered, rounds = sum(level.covered for level in judged), sum(level.rounds for level in judged)
     return Section(
         id="model",
         title="What the bare host would have measured",
         lead=f"Each number of users foretold by a model that has not seen it: mean error "
-        f"{overhead.mean_error(judged):.1%}, {covered} of {rounds} rounds inside their 90 % intervals. "
+        f"{time_error:.1%} of response times and {rate_error:.1%} of throughputs, {covered} of {rounds} rounds "
+        f"inside their 90 % intervals. "
         f"{_formula(overhead.fit(found))}",
         columns=MODEL_COLUMNS,
         rows=tuple(_model_row(found, level) for level in judged),

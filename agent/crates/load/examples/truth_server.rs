@@ -159,8 +159,10 @@ impl Server {
             let first_ns = *self.first_ns.get_or_insert(arrived_ns);
             let answer = answer(&connection.path, arrived_ns, self.requests, first_ns);
             self.requests += 1;
-            if let Some((at_ns, _)) = answer.pieces.front() {
-                self.due.insert((*at_ns, number));
+            match answer.pieces.front() {
+                Some((at_ns, _)) => drop(self.due.insert((*at_ns, number))),
+                // What is never answered has no other moment.
+                None => self.log.push((connection.path.clone(), arrived_ns, arrived_ns, answer.what)),
             }
             connection.answer = Some(answer);
         }

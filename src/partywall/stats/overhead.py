@@ -118,13 +118,24 @@ def fit(pairs: Sequence[Pair]) -> Model:
     a, b, middle = _line(known)
     # A level's own points lie closer to the line than those of a level it has not seen.
     missed = [
-        gap
+        _gaps([p for p in known if p.users == level], *_line([p for p in known if p.users != level]))
         for level in levels
-        for gap in _gaps([p for p in known if p.users == level], *_line([p for p in known if p.users != level]))
     ]
-    scale = math.sqrt(statistics.fmean(gap * gap for gap in missed))
-    # Rounds of a level share what is special about it: a level is the unit, and the line takes two.
-    return Model(a, b, scale, max(len(levels) - 2, 1), middle)
+    scale = math.sqrt(statistics.fmean(gap * gap for gaps in missed for gap in gaps))
+    return Model(a, b, scale, _freedom(missed), middle)
+
+
+def _freedom(missed: Sequence[Sequence[float]]) -> int:
+    """Degrees of freedom of the gaps by level, two of which the line takes.
+
+    Rounds of a level share what is special about it, so that they are worth fewer than they are: n / (1 + (m - 1) r)
+    with m rounds a level and r their correlation (Kish, 1965, the design effect), at least one a level.
+    """
+    count, rounds = sum(map(len, missed)), sum(map(len, missed)) / len(missed)
+    within = statistics.fmean(statistics.pvariance(gaps) for gaps in missed) * rounds / max(rounds - 1, 1)
+    between = max(statistics.variance(map(statistics.fmean, missed)) - within / rounds, 0.0)
+    correlation = between / (between + within) if between + within > 0 else 1.0
+    return max(round(count / (1 + (rounds - 1) * correlation)) - 2, len(missed) - 2, 1)
 
 
 def _line(pairs: Sequence[Pair]) -> tuple[float, float, float]:

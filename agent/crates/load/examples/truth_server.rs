@@ -160,7 +160,9 @@ impl Server {
             let answer = answer(&connection.path, arrived_ns, self.requests, first_ns);
             self.requests += 1;
             match answer.pieces.front() {
-                Some((at_ns, _)) => drop(self.due.insert((*at_ns, number))),
+                Some((at_ns, _)) => {
+                    self.due.insert((*at_ns, number));
+                }
                 // What is never answered has no other moment.
                 None => self.log.push((connection.path.clone(), arrived_ns, arrived_ns, answer.what)),
             }

@@ -29,7 +29,7 @@
     const place = make('span', {className: 'bar'});
     if (ends) {
       const [low, high] = ends.map(end => 100 * Math.min(1, end));
-      place.append(make('i', {style: `left:${low}%;width:${Math.max(1, high - low)}%`}));
+      place.append(make('i', {style: `left:${Math.min(99, low)}%;width:${Math.max(1, high - low)}%`}));
     }
     return place;
   }

@@ -98,8 +98,10 @@ def _lopsided(value: float, low: float, high: float, unit: str, *, sign: bool) -
 
 
 def ratio(estimate: Estimate) -> str:
-    """An isolation factor or an efficiency: '0.82 ± 0.01'."""
-    return interval(estimate.value, estimate.low, estimate.high)
+    """An isolation factor or an efficiency: '0.82 ± 0.01', or what is known of it where that is little."""
+    if estimate.low < 0 or not math.isfinite(estimate.high):
+        return interval(estimate.value, estimate.low, estimate.high)
+    return multiple(estimate)
 
 
 def percent(estimate: Estimate, *, sign: bool = False) -> str:
@@ -119,7 +121,7 @@ def impact(estimate: Estimate) -> str:
 
 
 def multiple(times: Estimate, unit: str = "") -> str:
-    """A ratio of latencies: '1.12 ± 0.02'; where no digit of it means anything its nearer end, or 'not known'."""
+    """A ratio: '1.12 ± 0.02'; where no digit of it means anything its nearer end, or 'not known'."""
     if not _wide(times):
         return interval(times.value, times.low, times.high, unit)
     if times.low <= 1 <= times.high:
@@ -161,7 +163,9 @@ def reading(difference: Estimate, counter: Counter) -> str:
 
 
 def span(low: float, high: float) -> str:
-    """The ends of a band, with digits that follow its width: '0.994 to 1.006'."""
+    """The ends of a band, with digits that follow its width: '0.994 to 1.006', or 'not known'."""
+    if high > UNTOLD_REACH * low:
+        return UNTOLD
     width = high - low
     decimals = max(1 - magnitude(width), 0) if width > 0 else 4
     return f"{format_decimals(low, decimals)} to {format_decimals(high, decimals)}"

@@ -241,6 +241,13 @@ def _rest(unseen: Sequence[Cell], bands: Sequence[Band], precision: float, *, no
     reach = max(abs(1 - edge) for edge in edges)
     few = any(Warn.FEW_BLOCKS in cell.warnings for cell in unseen)
     coarse = few or reach > COARSE * precision
+    if reach > 1:
+        # An interval that holds a doubling, and what would be no more than half, holds nothing.
+        return (
+            "nothing conclusive: there are too few blocks to see any effect; give the run more budget"
+            if nothing_seen
+            else "of the rest nothing could be told, for want of blocks"
+        )
     # As close as is true, and as short as is honest: rounded up, to whole percents where tenths say nothing.
     shown = f"±{math.ceil(100 * reach - 1e-9)} %" if coarse else f"±{math.ceil(1000 * reach - 1e-9) / 10:g} %"
     if nothing_seen and coarse:

@@ -40,7 +40,7 @@ class Quick:
 
 def program(asked: Quick) -> dict[str, Any]:
     """The load program; UsageError for all that cannot be used, at once."""
-    problems = [*_number_problems(asked), *_header_problems(asked.headers)]
+    problems = [*_url_problems(asked.url), *_number_problems(asked), *_header_problems(asked.headers)]
     if asked.data is not None and asked.data_file is not None:
         problems.append(Problem("a body is given twice", "give --data or --data-file", key="--data"))
     if problems:
@@ -57,6 +57,14 @@ def program(asked: Quick) -> dict[str, Any]:
         # No longer than a request may take, for there is nothing else to end.
         "grace_ns": min(asked.timeout_ns, 5_000_000_000),
     }
+
+
+def _url_problems(url: str) -> list[Problem]:
+    if url.startswith(("http://", "https://")):
+        return []
+    # The scheme is what one forgets; a path alone lacks a host as well.
+    meant = f"http://{url}" if url and "://" not in url and not url.startswith("/") else "http://127.0.0.1:8080/"
+    return [Problem(f"{url!r} is neither a URL of http or https nor a plan that is there", f"write {meant}", key="URL")]
 
 
 def _number_problems(asked: Quick) -> list[Problem]:

@@ -281,9 +281,9 @@ fn hold(start: &GuardStart, plane: &Plane, rounds: &mut Rounds, at: usize, queue
     let alone = start.hooks[at].rules.is_empty();
     for leaf in leaves_of(start, at) {
         rounds.queued(leaf, queue && alone);
-        let hold_ns = start.leaves[leaf].hold_ns;
-        let ahead = |may: bool| if may { hold_ns } else { 0 };
-        plane.hold(leaf, Hold { tcp_ns: ahead(queue), others_ns: ahead(rounds.waits(leaf)) });
+        let ahead = |may: bool, ns: Nanos| if may { ns } else { 0 };
+        let tcp_ns = ahead(queue, rounds.tcp_ahead_ns(leaf));
+        plane.hold(leaf, Hold { tcp_ns, others_ns: ahead(rounds.waits(leaf), start.leaves[leaf].hold_ns) });
     }
 }
 

@@ -5,6 +5,7 @@ use partywall_allocation::{allocate, by_use, Claim, Seen, Throttle, Want};
 use partywall_clock::{self as clock, Nanos};
 use partywall_wire::{GuardLeaf, GuardPool, GuardStart, GuardTotal};
 
+use crate::place::LARGEST;
 use crate::plane::{Counters, Grant, Plane};
 
 /// What an idle leaf keeps, so that its first packets pass and its demand is seen: a thousandth of its guarantee.
@@ -99,6 +100,7 @@ pub struct Rounds {
     limited: Vec<bool>,
     pressed_until_ns: Vec<Nanos>,
     speaks_tcp: Vec<bool>,
+    has_goal: Vec<bool>,
     idle: Vec<bool>,
     fallbacks: Vec<Grant>,
     grants: Vec<Grant>,
@@ -123,12 +125,14 @@ impl Rounds {
             limited: vec![false; count],
             pressed_until_ns: vec![0; count],
             speaks_tcp: vec![false; count],
+            has_goal: vec![false; count],
             idle: vec![true; count],
             fallbacks: Vec::new(),
             grants: Vec::new(),
             period_ns: start.period_ns,
             at_ns: now,
         };
+        start.goals.iter().flat_map(|goal| &goal.leaves).for_each(|&leaf| rounds.has_goal[leaf] = true);
         rounds.narrow_first = (0..rounds.totals.len()).collect();
         rounds.narrow_first.sort_by_key(|&at| rounds.totals[at].members.len());
         rounds.fallbacks = rounds.fall_back();
@@ -165,6 +169,19 @@ impl Rounds {
     #[must_use]
     pub fn waits(&self, leaf: usize) -> bool {
         self.queued[leaf].waits
+    }
+
+    /// How far TCP may run ahead where a queue holds it back: by its largest packet at least, for else that one packet would have
+    /// all that follow it dropped where little is granted; but not where a goal bounds the wait.
+    #[must_use]
+    pub fn tcp_ahead_ns(&self, leaf: usize) -> Nanos {
+        let hold_ns = self.leaves[leaf].hold_ns;
+        let largest_ns = u128::from(LARGEST) * 8_000_000_000 / u128::from(self.pass_bps(leaf).max(1));
+        if self.has_goal[leaf] {
+            hold_ns
+        } else {
+            hold_ns.max(largest_ns as Nanos)
+        }
     }
 
     /// Whether the queue behind a leaf's hook is to hold back its senders.
@@ -442,6 +459,8 @@ fn cap(ceiling: u64, members: &[usize], claims: &mut [Claim]) {
 
 #[cfg(test)]
 mod tests {
+    use partywall_wire::GuardGoal;
+
     use super::*;
 
     fn leaf(name: &str, priority: u32, guarantee: u64, pps: Option<u64>, totals: &[usize]) -> GuardLeaf {
@@ -528,6 +547,16 @@ mod tests {
         small.ceiling_bps = 10_000;
         let rounds = Rounds::new(&start(vec![small], vec![]), 0);
         assert_eq!(rounds.fallback(0).bps, 10_000);
+    }
+
+    #[test]
+    fn tcp_may_run_ahead_by_its_largest_packet_but_not_beyond_a_goal() {
+        let low = GuardLeaf { ceiling_bps: 10_000_000, ..leaf("low", 1, 10_000_000, None, &[]) };
+        let mut asked = start(vec![low.clone(), low], vec![]);
+        asked.goals = vec![GuardGoal { name: "goal".into(), pool: 0, delay_ns: Some(1), jitter_ns: None, leaves: vec![1] }];
+        let rounds = Rounds::new(&asked, 0);
+        assert_eq!(rounds.tcp_ahead_ns(0) / 1_000_000, 59);
+        assert_eq!(rounds.tcp_ahead_ns(1), 1);
     }
 
     #[test]

@@ -272,7 +272,9 @@ def test_what_a_daemon_that_does_not_answer_keeps_is_told_and_not_forgotten(labe
     leftovers.note(label, uri, "partywall-x")
     reaped = reaper.clean(label)
     assert len(reaped.left) == 1
-    assert reaped.left[0].startswith(f"domain partywall-x of {uri} (libvirt")
+    # Why it is not known: the daemon does not answer, or there is no library to ask it with.
+    assert reaped.left[0].startswith(f"domain partywall-x of {uri} (")
+    assert "libvirt" in reaped.left[0].partition(" (")[2]
     assert (label.state / leftovers.FILE).exists()
     leftovers.forget(label, uri, "partywall-x")
     assert reaper.clean(label).left == ()

@@ -64,7 +64,7 @@ def _url_problems(url: str) -> list[Problem]:
         return []
     # The scheme is what one forgets; a path alone lacks a host as well.
     meant = f"http://{url}" if url and "://" not in url and not url.startswith("/") else "http://127.0.0.1:8080/"
-    return [Problem(f"{url!r} is neither a URL of http or https nor a plan that is there", f"write {meant}", key="URL")]
+    return [Problem(f"{url!r} is no URL of http or https, and no plan that is there", f"write {meant}", key="URL")]
 
 
 def _number_problems(asked: Quick) -> list[Problem]:

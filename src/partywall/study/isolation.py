@@ -27,7 +27,7 @@ from partywall.model.study import Asked, BoardEntry, Note, Outline, Section, Stu
 from partywall.plan import make as make_plan
 from partywall.plan.make import NULL
 from partywall.report import figures
-from partywall.report.export import row_of
+from partywall.report.rows import row_of
 from partywall.run import Progress, governor
 from partywall.scenario import loads, papers
 from partywall.scenario.documents import validated

@@ -1,0 +1,43 @@
+"""A cell as one row of plain values, for tables that other programs read: all digits, None for what is not known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from partywall.model.finding import Cell, Estimate, Findings
+from partywall.report.matrix import emulated
+
+
+def row_of(cell: Cell, findings: Findings) -> dict[str, Any]:
+    """What is found of a cell, by column."""
+    verdicts = [v.outcome.value for v in findings.verdicts if (v.trial, v.treatment) == (cell.trial, cell.treatment)]
+    cause = cell.causes[0] if cell.causes else None
+    return {
+        "run": findings.run,
+        "trial": cell.trial,
+        "victim": cell.victim,
+        "treatment": cell.treatment,
+        "role": cell.role,
+        "aggressor": cell.aggressor,
+        "intensity": cell.intensity,
+        **{f"level {path}": level for path, level in cell.levels.items()},
+        **_flat("isolation_factor", cell.isolation),
+        **_flat("baseline_rate", cell.baseline_rate),
+        **_flat("rate", cell.rate),
+        **{k: v for name, impact in cell.latency.items() for k, v in _flat(f"latency_impact_{name}", impact).items()},
+        **(_flat("efficiency", cell.efficiency) if cell.efficiency else {}),
+        "promised": cell.promised,
+        "achieved": cell.achieved,
+        "variation": cell.variation,
+        "blocks": cell.isolation.n,
+        "seen": cell.seen,
+        "emulated": emulated(cell),
+        "likely_resource": cause.resource if cause else None,
+        "likely_counter": cause.counter if cause else None,
+        "verdicts": " ".join(verdicts),
+        "warnings": " ".join(cell.warnings),
+    }
+
+
+def _flat(name: str, estimate: Estimate) -> dict[str, float]:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}

@@ -6,6 +6,7 @@ A study's directory holds a run directory for each part, so every part can be lo
 from __future__ import annotations
 
 import fnmatch
+import functools
 import itertools
 import json
 import os
@@ -100,6 +101,7 @@ class Isolation:
             raise TrialError(f"{directory.path}: no part has enough blocks yet for an interval; measure on")
         first = (asked.backends or study.backends)[0]
         notes = _notes(study, asked, runs, first)
+        board = tuple(_board(study, runs))
         return StudyReport(
             run=directory.name,
             name=study.name,
@@ -113,8 +115,8 @@ class Isolation:
             rows=tuple(_row(run, cell) for run in runs for cell in run.findings.cells),
             incomplete=_incomplete(runs),
             sections=(_by_backend(runs),),
-            board=tuple(_board(study, runs)),
-            figures={"board": [_plain(entry) for entry in _board(study, runs)]} if study.board else {},
+            board=board,
+            figures={"board": [_plain(entry) for entry in board]} if study.board else {},
         )
 
 
@@ -337,7 +339,9 @@ def _shown(trial: Trial, rate: Estimate) -> tuple[Estimate, int]:
     return scale.show_estimate(rate), -1 if scale.inverse else 1
 
 
-def _kernels() -> dict[str, dict[str, Any]]:
+@functools.cache
+def _kernels() -> Mapping[str, Mapping[str, Any]]:
+    # Asked for with each figure of a page, and the same for all of them.
     catalogue = pipeline.catalogue()
     return {name: info.model_dump() for name in catalogue.names() if (info := catalogue.kernel(name))}
 

@@ -1,7 +1,9 @@
 """Do promises hold for senders that are not ours? iperf3 over TCP and UDP; a TCP flow's goodput within 5 %.
 
-All three at once, over TCP and then over UDP at twice their promise: none below 95 % of its promise, and none above it
-by more than 1 %, for all three together are promised the whole link.
+All three at once, over TCP at the paper's promises, and then over UDP at one and a half times four tenths of them, for
+three iperf3 and their ends want more than two CPUs at a gigabit: none below 95 % of its promise, and none above it by
+more than 1 %, for all three together are promised the whole link. What each sends is said beside: what somebody does
+not offer is lent.
 
 Datagrams are offered at 900 Mb/s over a free link, first with nothing held back, then under guard: what iperf3's two
 ends can carry here is the measure of what guard takes away.
@@ -23,6 +25,8 @@ from partywall.model.policy import Policy
 
 OFFERED = 900e6
 PROMISED = {"vm1": 150e6, "vm2": 700e6, "vm3": 150e6}
+# Of these, for datagrams of all three at once.
+PART, OVER = 0.4, 1.5
 # Of a full frame; timestamps are on.
 PAYLOAD = 1448 / 1514
 DATAGRAM = 1472
@@ -60,52 +64,67 @@ def received(process: subprocess.Popen[str]) -> float:
     return float(found.get("sum_received", found.get("sum", {}))["bits_per_second"])
 
 
-def together(made: Lab, seconds: float) -> dict[str, float]:
-    """Datagrams of all at once, at twice what is promised; what arrived, in bits of whole frames a second."""
+def datagrams(made: Lab, seconds: float, offered: dict[str, float]) -> dict[str, tuple[float, float]]:
+    """Datagrams of all named at once: what each sent of what it was to, and what arrived, in bits of frames a second."""
     started = {
-        name: iperf(made, name, seconds, "-u", "-b", f"{2 * bps:.0f}", "-l", str(DATAGRAM))
+        name: iperf(made, name, seconds, "-u", "-b", f"{bps * DATAGRAM / 1514:.0f}", "-l", str(DATAGRAM))
+        for name, bps in offered.items()
+    }
+    found = {}
+    for name, process in started.items():
+        out, _ = process.communicate(timeout=120)
+        end = json.loads(out)["end"]
+        sent, came = (float(end[way]["bits_per_second"]) for way in ("sum_sent", "sum_received"))
+        found[name] = (sent * 1514 / DATAGRAM, came * 1514 / DATAGRAM)
+    return found
+
+
+@contextlib.contextmanager
+def kept(made: Lab, part: float = 1.0) -> Iterator[None]:
+    """The promises, or a part of all of them and of the link."""
+    vifs = {
+        name: {
+            "service_class": "gold" if name == "vm2" else "silver",
+            "send": {"guarantee": f"{bps * part:.0f}bit/s"},
+        }
         for name, bps in PROMISED.items()
     }
-    return {name: received(process) * 1514 / DATAGRAM for name, process in started.items()}
-
-
-def datagrams(made: Lab, seconds: float) -> tuple[float, float]:
-    """What iperf3 offered of 900 Mb/s, and what of it arrived, in bit/s."""
-    out, _ = iperf(made, "vm2", seconds, "-u", "-b", f"{OFFERED:.0f}", "-l", str(DATAGRAM)).communicate(timeout=120)
-    end = json.loads(out)["end"]
-    return float(end["sum_sent"]["bits_per_second"]), float(end["sum_received"]["bits_per_second"])
+    asked = Policy.model_validate(policy(made, vifs, f"{1e9 * part:.0f}bit/s"))
+    with guard.keep(guard.flatten(asked, guard.resolve(asked))):
+        yield
 
 
 def main() -> None:
     seconds = 8.0 if arguments(__doc__ or "").quick else 60.0
-    vifs = {
-        name: {"service_class": "gold" if name == "vm2" else "silver", "send": {"guarantee": f"{bps:.0f}bit/s"}}
-        for name, bps in PROMISED.items()
-    }
-    with lab(list(vifs)) as made, servers(made):
-        free = datagrams(made, seconds)
-        asked = Policy.model_validate(policy(made, vifs))
-        with guard.keep(guard.flatten(asked, guard.resolve(asked))):
-            tcp = {name: received(process) for name, process in {n: iperf(made, n, seconds) for n in vifs}.items()}
+    alone, at_once = {"vm2": OFFERED}, {name: PART * OVER * bps for name, bps in PROMISED.items()}
+    with lab(list(PROMISED)) as made, servers(made):
+        free = datagrams(made, seconds, alone)["vm2"]
+        with kept(made):
+            tcp = {name: received(process) for name, process in {n: iperf(made, n, seconds) for n in PROMISED}.items()}
             with sender(made, "vm1", 1514, 40_000), sender(made, "vm3", 1514, 40_000):
                 beside_udp = received(iperf(made, "vm2", seconds))
-            held = datagrams(made, seconds)
-            udp = together(made, seconds)
+            held = datagrams(made, seconds, alone)["vm2"]
+        loose = datagrams(made, seconds, at_once)
+        with kept(made, PART):
+            udp = datagrams(made, seconds, at_once)
     for name, bps in tcp.items():
         print(f"TCP {name}: goodput {bps / 1e6:.1f} Mb/s, promised {PROMISED[name] / 1e6:.0f} on the link")
     print(f"TCP vm2 beside datagrams at three times their promise: {beside_udp / 1e6:.1f} Mb/s")
     for name, (sent, came) in {"unguarded": free, "under guard": held}.items():
         print(f"UDP vm2 alone, {name}: iperf3 sent {sent / 1e6:.1f} Mb/s of 900, {came / 1e6:.1f} arrived")
-    for name, bps in udp.items():
-        print(f"UDP {name} beside the others: {bps / 1e6:.1f} Mb/s of frames, promised {PROMISED[name] / 1e6:.0f}")
-    shares = [bps / PROMISED[name] for name, bps in udp.items()]
+    for name, (sent, came) in udp.items():
+        print(
+            f"UDP {name} beside the others: {came / 1e6:.1f} Mb/s of frames, promised {PART * PROMISED[name] / 1e6:.0f}; "
+            f"offers {at_once[name] / 1e6:.0f}, sent {sent / 1e6:.1f}; unguarded {loose[name][1] / 1e6:.1f} arrived"
+        )
+    shares = [came / PART / PROMISED[name] for name, (_, came) in udp.items()]
     most = max(*(bps / PAYLOAD / PROMISED[name] for name, bps in tcp.items()), *shares)
     worst = min(*(bps / PROMISED[name] for name, bps in tcp.items()), beside_udp / PROMISED["vm2"])
     figure = f"TCP goodput at least {worst:.1%} of the guaranteed rate (bar 95 %; headers alone take {1 - PAYLOAD:.1%})"
-    kept = held[1] / free[1]
-    figure += f"; datagrams {kept:.1%} of what arrives unguarded (bar 98 %)"
+    alone_kept = held[1] / free[1]
+    figure += f"; datagrams {alone_kept:.1%} of what arrives unguarded (bar 98 %)"
     figure += f"; UDP at once at least {min(shares):.1%} of its promise (bar 95 %); nobody above {most:.1%} (bar 101 %)"
-    conclude("guard-independent", figure, met=worst >= 0.95 and kept >= 0.98 and min(shares) >= 0.95 and most <= 1.01)
+    conclude("guard-independent", figure, met=worst >= 0.95 and alone_kept >= 0.98 and min(shares) >= 0.95 and most <= 1.01)
 
 
 if __name__ == "__main__":

@@ -657,7 +657,7 @@ def _watch(session: Session, duration_ns: int | None, tick: Callable[[int], None
             session.pump(0.25)
 
 
-def clean_up() -> list[Reaped]:
-    """Removes what dead runs left on this host."""
+def clean_up(*, forget: bool = False) -> list[Reaped]:
+    """Removes what dead runs left on this host. forget: also the memory of what can't be reached any more."""
     governor.put_back()
-    return reap()
+    return reap(forget=forget)

@@ -276,8 +276,7 @@ def test_what_a_daemon_that_does_not_answer_keeps_is_told_and_not_forgotten(labe
     assert reaped.left[0].startswith(f"domain partywall-x of {uri} (")
     assert "libvirt" in reaped.left[0].partition(" (")[2]
     assert (label.state / leftovers.FILE).exists()
-    leftovers.forget(label, uri, "partywall-x")
-    assert reaper.clean(label).left == ()
+    assert reaper.clean(label, forget=True).left == reaped.left
     assert not label.state.exists()
 
 

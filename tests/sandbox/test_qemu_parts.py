@@ -205,6 +205,17 @@ def test_a_clock_stays_within_the_bound_that_is_told_of_it(ahead_ns, drift_ppb, 
     assert bound_ns < 2_000_000
 
 
+def test_a_clock_that_jumps_is_told_and_one_that_drifts_more_than_was_thought_is_followed():
+    guest = Guest(5_000_000_000, 0, itertools.repeat((100_000, 100_000)))
+    kept = clock.GuestClock(guest.call, lambda: guest.now_ns)
+    kept.shift()
+    guest._ahead += 2_000_000
+    assert kept.keep() >= 2_000_000
+    guest._ahead += 7_700_000_000
+    with pytest.raises(TrialError, match=r"jumped by \+7\.7\d\d s .* could be off by \d\.\d ms at most"):
+        kept.keep()
+
+
 def test_trips_that_contradict_each_other_leave_the_shortest():
     assert clock.offset_of([(0, 100, 10), (20, 1000, 24)]) == clock.Offset(24, 976, 980)
 

@@ -286,14 +286,25 @@ def doctor() -> int:
 
 
 @app.command()
-def reap() -> int:
+def reap(
+    forget: Annotated[
+        bool,
+        typer.Option("--forget", help="Forget domains whose libvirt daemon can't be reached: nobody looks for them again."),
+    ] = False,
+) -> int:
     """Remove what killed runs left on this host; every 'partywall run' does so too."""
     console = Console()
-    reaped = pipeline.clean_up()
+    reaped = pipeline.clean_up(forget=forget)
     for one in reaped:
-        console.print(f"run {one.run}: removed {', '.join(one.removed) or 'nothing'}", highlight=False)
-    if left := [thing for one in reaped for thing in one.left]:
-        raise PartywallError(f"could not be removed: {', '.join(left)}; remove them by hand")
+        console.print(f"run {one.run}: removed {'' if one.removed else 'nothing'}", highlight=False)
+        for thing in one.removed:
+            console.print(f"  {thing}", highlight=False)
+    left = [thing for one in reaped for thing in one.left]
+    if left and forget:
+        console.print(f"forgotten: {', '.join(left)}", highlight=False)
+    elif left:
+        remedy = "remove them by hand; 'partywall reap --forget' stops looking for what can't be reached"
+        raise PartywallError(f"could not be removed: {', '.join(left)}; {remedy}")
     if not reaped:
         console.print("nothing was left")
     return Exit.HOLDS

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from partywall.errors import TrialError
+
 # What the rate of a corrected clock may still be off between two looks: an emulated time-stamp counter was seen to be
 # some 10 parts in a million off before correction.
 DRIFT_PPB_MAX = 50_000
@@ -21,6 +23,8 @@ HORIZON_NS = 10_000_000_000
 FREQUENCY_PPB_MAX = 400_000
 # The least time over which a rate can be told from the noise of two looks.
 LOOK_NS = 3_000_000_000
+# What no drift between two looks comes to.
+JUMP_NS = 20_000_000
 # At the start there is time for many looks, later a block waits: a guest that gets a twentieth of a CPU answers slowly.
 _FIRST = (24, 2_000_000_000)
 _LATER = (8, 40_000_000)
@@ -84,12 +88,22 @@ class GuestClock:
         self._latest = self._anchor = self._measure(*_FIRST)
 
     def keep(self) -> int:
-        """Looks again, corrects the rate, and returns how far the clock can be off by now, in nanoseconds."""
+        """Looks again, corrects the rate, and returns how far the clock can be off by now, in nanoseconds.
+
+        TrialError if it jumped: what was switched by it before then was not when it seemed to be.
+        """
         later = self._measure(*_LATER)
         now_ns = later.at_ns
-        # A look that a busy guest answered late may say less than the last one and its age.
-        if self._latest is not None and self._latest.error_ns(now_ns) < later.error_ns(now_ns):
-            return self._latest.error_ns(now_ns)
+        known_ns = self._latest.error_ns(now_ns) if self._latest is not None else later.error_ns(now_ns)
+        beyond_ns = max(later.low_ns, -later.high_ns) - known_ns
+        if beyond_ns > JUMP_NS:
+            raise TrialError(
+                f"the clock there jumped by {later.middle_ns / 1e9:+.3f} s against this host's, where it could be off by "
+                f"{known_ns / 1e6:.1f} ms at most; a host without CPU to spare makes an emulated clock do so"
+            )
+        # A look that a busy guest answered late may say less than the last one and its age; one that contradicts it says more.
+        if beyond_ns <= 0 and known_ns < later.error_ns(now_ns):
+            return known_ns
         self._latest = later
         self._correct(later)
         return later.error_ns(now_ns)

@@ -30,17 +30,17 @@ class Reaped:
     left: tuple[str, ...]
 
 
-def reap() -> list[Reaped]:
-    """Cleans up after every dead run of this user."""
+def reap(*, forget: bool = False) -> list[Reaped]:
+    """Cleans up after every dead run of this user. forget: see `clean`."""
     root = state_root()
     owners = sorted(root.glob("*/owner.json")) if root.is_dir() else []
     dead = [owner.parent for owner in owners if not _is_alive(owner)]
     # A folder without an owner file was made a moment before its controller died, or is being made right now.
-    return [clean(_label(folder)) for folder in dead]
+    return [clean(_label(folder), forget=forget) for folder in dead]
 
 
-def clean(label: Label) -> Reaped:
-    """Removes all of one run from the host, whoever owns it."""
+def clean(label: Label, *, forget: bool = False) -> Reaped:
+    """Removes all of one run from the host, whoever owns it. forget: also what is known of domains that can't be reached."""
     removed = [f"process {pid}" for pid in _kill_processes(label.run)]
     removed += hooks.remove(label)
     removed += networks.remove(label)
@@ -49,7 +49,7 @@ def clean(label: Label) -> Reaped:
     undone, left = leftovers.remove(label)
     removed += undone
     # What a daemon that does not answer keeps is known by the state folder alone.
-    for folder in (label.work, *(() if left else (label.state,))):
+    for folder in (label.work, *(() if left and not forget else (label.state,))):
         if folder.exists():
             shutil.rmtree(folder, ignore_errors=True)
             (left if folder.exists() else removed).append(str(folder))

@@ -47,6 +47,7 @@ const TBF_BURST: u16 = 6;
 const TCMSG: usize = 20;
 const IFINFOMSG: usize = 16;
 const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
 const IFLA_STATS64: u16 = 23;
 const IFLA_LINK: u16 = 5;
 const IFLA_LINKINFO: u16 = 18;
@@ -164,6 +165,8 @@ pub struct Interface {
     pub name: String,
     /// The sort of its link, `ARPHRD_ETHER` (1) for instance, which decides what packets begin with.
     pub link: u16,
+    /// The largest packet it carries, in bytes without its link header.
+    pub mtu: u32,
     /// What it counted.
     pub counters: Counters,
     /// Of a veth, its other end.
@@ -451,7 +454,8 @@ pub(crate) fn interface(body: &[u8]) -> Interface {
         out_dropped: u64_at(stats, 56),
     };
     let name = attribute(&all, IFLA_IFNAME).map(text).unwrap_or_default();
-    Interface { index: u32_at(body, 4), link: u16_at(body, 2), name, counters, peer: peer(&all) }
+    let mtu = attribute(&all, IFLA_MTU).map_or(0, |value| u32_at(value, 0));
+    Interface { index: u32_at(body, 4), link: u16_at(body, 2), name, mtu, counters, peer: peer(&all) }
 }
 
 /// Other sorts of interface also name one that they stand on, which is nobody's other end.

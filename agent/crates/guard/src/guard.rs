@@ -290,7 +290,8 @@ fn hold(start: &GuardStart, plane: &Plane, rounds: &mut Rounds, at: usize, queue
 /// What the queue behind hook `at` lets pass.
 fn paced(start: &GuardStart, rounds: &Rounds, at: usize) -> Pace {
     let sum = |of: &dyn Fn(usize) -> u64| leaves_of(start, at).map(of).sum();
-    Pace { bps: sum(&|leaf| rounds.pace_bps(leaf)), strict: leaves_of(start, at).any(|leaf| rounds.holds_back(leaf)) }
+    let any = |of: &dyn Fn(usize) -> bool| leaves_of(start, at).any(of);
+    Pace { bps: sum(&|leaf| rounds.pace_bps(leaf)), strict: any(&|leaf| rounds.holds_back(leaf)), tcp: any(&|leaf| rounds.speaks_tcp(leaf)) }
 }
 
 /// The places of each goal.

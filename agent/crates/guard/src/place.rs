@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use partywall_bpf::tc::{Backlog, Counters, Direction, Hook, Network, Queue, Root};
+use partywall_bpf::tc::{Backlog, Counters, Direction, Hook, Interface, Network, Queue, Root};
 use partywall_bpf::{Namespace, NAME_PREFIX};
 use partywall_clock::Nanos;
 use partywall_wire::{GuardDirection, GuardExcess, GuardHook, GuardLeaf, GuardLink, GuardRemove, GuardRemoved};
@@ -21,10 +21,11 @@ const PRIORITY: u16 = 20;
 const BACKSTOP: &str = "backstop";
 const BACKSTOP_PRIORITY: u16 = 21;
 const STRICT_BURST_NS: Nanos = 2_000_000;
-/// A packet of 64 KiB that the card is to segment, with the headers of all its segments. A packet that waits and is larger than
-/// what its queue's burst is changed to would never leave, nor any behind it.
+/// A packet of 64 KiB that the card is to segment, with the headers of all its segments.
 pub(crate) const LARGEST: u64 = (64 << 10) + 128 * 66;
 const LIMIT_LEAST: u64 = 2 * LARGEST;
+/// Link header, with tags.
+const HEADER: u64 = 32;
 
 /// One hook on one interface.
 struct End {
@@ -69,6 +70,11 @@ pub(crate) struct Place {
     pub interface: String,
     pub excess: GuardExcess,
     queued: Option<Pace>,
+    /// Of the queue that is there. A packet that waits and is larger than what the burst is changed to would never leave, nor
+    /// any behind it: below the largest there are it only grows. What comes in larger than the burst the queue segments.
+    queue_burst: u64,
+    /// The largest that the interface sends in one piece.
+    frame: u64,
     burst_ns: Nanos,
     hold_ns: Nanos,
     idle_rounds: u32,
@@ -79,12 +85,14 @@ pub(crate) struct Place {
 pub(crate) struct Pace {
     pub bps: u64,
     pub strict: bool,
+    /// Packets that the card is to segment are let through in one piece.
+    pub tcp: bool,
 }
 
 impl Pace {
     /// Small changes are not worth a call, and a queue that is changed lets a burst pass.
     fn is_near(self, other: Self) -> bool {
-        self.strict == other.strict && self.bps.abs_diff(other.bps) <= other.bps / 500
+        self.strict == other.strict && self.tcp <= other.tcp && self.bps.abs_diff(other.bps) <= other.bps / 500
     }
 }
 
@@ -186,6 +194,9 @@ impl Place {
         let holdable = hook.hold && hook.direction == GuardDirection::Egress && !matches!(root, Root::Foreign(_));
         let direction = direction(hook.direction);
         let hooked = Hook { name: format!("{NAME_PREFIX}{NAME}"), direction, priority: PRIORITY, number: number(hook.leaf) };
+        // An earlier guard's: it goes on without a gap.
+        let taken_over = holdable && root == Root::Ours;
+        let frame = frame(&network.interface(index).map_err(found())?);
         let mut place = Self {
             end: End::new(network, index, hooked).map_err(found())?,
             backstop: None,
@@ -194,8 +205,9 @@ impl Place {
             shown: shown(hook),
             interface: hook.interface.clone(),
             excess: if holdable { GuardExcess::Held } else { GuardExcess::Dropped },
-            // An earlier guard's: it goes on without a gap.
-            queued: (holdable && root == Root::Ours).then_some(Pace { bps: 0, strict: true }),
+            queued: taken_over.then_some(Pace { bps: 0, strict: true, tcp: true }),
+            queue_burst: if taken_over { LARGEST } else { 0 },
+            frame,
             burst_ns: leaf.burst_ns,
             hold_ns: leaf.hold_ns,
             idle_rounds: 0,
@@ -263,17 +275,32 @@ impl Place {
 
     fn repace(&mut self, pace: Pace) -> io::Result<()> {
         if self.excess == GuardExcess::Held && !self.queued.is_some_and(|queued| pace.is_near(queued)) {
-            self.end.network.queue(self.end.index, &queue(pace, self.burst_ns, self.hold_ns))?;
-            self.queued = Some(pace);
+            let queue = self.queue(pace);
+            self.end.network.queue(self.end.index, &queue)?;
+            (self.queued, self.queue_burst) = (Some(pace), queue.burst_bytes.into());
         }
         Ok(())
+    }
+
+    /// The burst of a queue that only is in nobody's way is the hook's. One that holds senders back has little: what waits in it
+    /// bridges the moments in which they have no CPU, and each change of rate lets a burst pass.
+    fn queue(&self, pace: Pace) -> Queue {
+        let bytes_per_second = (pace.bps / 8).max(1000);
+        let during = |ns: Nanos| (u128::from(bytes_per_second) * u128::from(ns) / 1_000_000_000) as u64;
+        let burst_ns = if pace.strict { self.burst_ns.min(STRICT_BURST_NS) } else { self.burst_ns };
+        let least = if pace.tcp { LARGEST } else { self.frame.max(self.queue_burst.min(LARGEST)) };
+        Queue {
+            bytes_per_second,
+            burst_bytes: during(burst_ns).clamp(least, 1 << 31) as u32,
+            limit_bytes: u32::try_from(during(self.hold_ns).max(LIMIT_LEAST)).unwrap_or(u32::MAX),
+        }
     }
 
     /// Takes the queue away if nothing came for so many rounds: what it holds would go with it.
     pub fn unqueue_if_idle(&mut self, idle: bool, rounds: u32) {
         self.idle_rounds = if idle { self.idle_rounds.saturating_add(1) } else { 0 };
         if self.has_queue() && self.idle_rounds >= rounds && self.end.network.unqueue(self.end.index).is_ok() {
-            self.queued = None;
+            (self.queued, self.queue_burst) = (None, 0);
         }
     }
 
@@ -299,7 +326,12 @@ impl Place {
             }
         }
         let queued = !self.has_queue() || self.end.network.root(index)? == Root::Ours;
-        if let Some(pace) = self.queued.take_if(|_| !queued || moved) {
+        let frame = frame(&self.end.network.interface(index)?);
+        let grown = frame > std::mem::replace(&mut self.frame, frame);
+        if let Some(pace) = self.queued.take_if(|_| !queued || moved || grown) {
+            if !queued || moved {
+                self.queue_burst = 0;
+            }
             self.repace(pace)?;
         }
         Ok(match (moved, whole && queued) {
@@ -377,17 +409,9 @@ fn backstop(number: u16) -> Hook {
     Hook { name: format!("{NAME_PREFIX}{BACKSTOP}"), direction: Direction::Ingress, priority: BACKSTOP_PRIORITY, number }
 }
 
-/// The burst of a queue that only is in nobody's way is the hook's. One that holds senders back has little: what waits in it
-/// bridges the moments in which they have no CPU, and each change of rate lets a burst pass.
-fn queue(pace: Pace, burst_ns: Nanos, hold_ns: Nanos) -> Queue {
-    let bytes_per_second = (pace.bps / 8).max(1000);
-    let during = |ns: Nanos| (u128::from(bytes_per_second) * u128::from(ns) / 1_000_000_000) as u64;
-    let burst_ns = if pace.strict { burst_ns.min(STRICT_BURST_NS) } else { burst_ns };
-    Queue {
-        bytes_per_second,
-        burst_bytes: during(burst_ns).clamp(LARGEST, 1 << 31) as u32,
-        limit_bytes: u32::try_from(during(hold_ns).max(LIMIT_LEAST)).unwrap_or(u32::MAX),
-    }
+/// The largest that an interface sends in one piece, in bytes with its link header.
+fn frame(interface: &Interface) -> u64 {
+    u64::from(interface.mtu) + HEADER
 }
 
 fn direction(direction: GuardDirection) -> Direction {

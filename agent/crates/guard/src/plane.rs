@@ -220,6 +220,15 @@ impl Plane {
         }
     }
 
+    /// As if the program had counted so much more.
+    #[cfg(test)]
+    pub(crate) fn count(&self, leaf: usize, passed: (u64, u64), dropped: (u64, u64)) {
+        for (word, more) in [(3, passed.0), (4, passed.1), (5, dropped.0), (6, dropped.1)] {
+            let at = (leaf + 1) * STATE_WORDS + word;
+            self.state.release(at, self.state.read(at) + more);
+        }
+    }
+
     fn write(&self, leaf: usize, from: usize, words: &[u64]) {
         for (at, &word) in words.iter().enumerate() {
             self.limits.release((leaf + 1) * LIMITS_WORDS + from + at, word);

@@ -159,6 +159,12 @@ impl Rounds {
         self.speaks_tcp[leaf] || own && self.limited[leaf] && self.sends_few(leaf, WAITS_UP_TO_PPS)
     }
 
+    /// Whether any TCP came in the last round.
+    #[must_use]
+    pub fn speaks_tcp(&self, leaf: usize) -> bool {
+        self.speaks_tcp[leaf]
+    }
+
     /// Whether nothing came in the last round.
     #[must_use]
     pub fn is_idle(&self, leaf: usize) -> bool {
@@ -658,5 +664,36 @@ mod tests {
             rounds.queued(leaf, true);
         }
         assert_eq!([0, 1, 2].map(|leaf| rounds.waits(leaf)), [false, true, false]);
+    }
+
+    /// For `benches/guard_cost.py`, which reads what this prints: every demand changes in every round, so that every grant is
+    /// decided anew and most are written.
+    #[test]
+    #[ignore = "takes times, and needs root"]
+    fn rounds_of_ten_thousand() {
+        const LEAVES: usize = 10_000;
+        let leaves = (0..LEAVES).map(|at| leaf(&at.to_string(), at as u32 % 3, 80_000, None, &[])).collect();
+        let asked = start(leaves, vec![]);
+        let plane = Plane::load(LEAVES).expect("eBPF, and root");
+        let mut rounds = Rounds::new(&asked, 0);
+        let mut chance: u64 = 1;
+        let mut times: Vec<(Nanos, Nanos)> = Vec::new();
+        let mut written = 0;
+        for round in 1..=200 {
+            for leaf in 0..LEAVES {
+                // Knuth's multiplier of MMIX; the high bits are the good ones.
+                chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let packets = chance >> 61;
+                plane.count(leaf, (packets * 120, packets), (packets * 60, packets / 2));
+            }
+            let before = rounds.grants().to_vec();
+            let begun = clock::now();
+            let decided = rounds.run(&plane, round * asked.period_ns);
+            times.push((clock::now() - begun, decided));
+            written += before.iter().zip(rounds.grants()).filter(|(old, new)| old != new).count();
+        }
+        times.sort_unstable();
+        let (median, longest) = (times[times.len() / 2], times[times.len() - 1]);
+        println!("median {} of it {} longest {} written {}", median.0, median.1, longest.0, written / times.len());
     }
 }

@@ -74,6 +74,8 @@ def remove(label: Label) -> tuple[list[str], list[str]]:
 
 
 def _undo(entry: Entry) -> bool:
+    """Whether there was something to undo."""
+    libvirt = library()
     connection = connect(entry["uri"])
     try:
         domain = connection.lookupByName(entry["domain"])
@@ -81,9 +83,11 @@ def _undo(entry: Entry) -> bool:
             Tuner(connection, domain, entry["domain"]).restore(Before(**entry["before"]))
         else:
             domain.destroy()
-    except library().libvirtError:
-        # It is gone: with its daemon, its owner's connection or by itself.
-        return False
+    except libvirt.libvirtError as error:
+        # Gone with its owner's connection or by itself, perhaps between the look and the act.
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            return False
+        raise TrialError(str(error)) from error
     finally:
         connection.close()
     return True

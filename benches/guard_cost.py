@@ -91,7 +91,9 @@ def told(title: str, costs: dict[str, list[float]]) -> dict[str, float]:
     print(title)
     for way, found in costs.items():
         spread = statistics.quantiles(found, n=4)
-        print(f"  {way}: {statistics.median(found):.0f} ns (half of them {spread[0]:.0f} to {spread[2]:.0f})", flush=True)
+        print(
+            f"  {way}: {statistics.median(found):.0f} ns (half of them {spread[0]:.0f} to {spread[2]:.0f})", flush=True
+        )
     return {way: statistics.median(found) for way, found in costs.items()}
 
 
@@ -229,7 +231,10 @@ def main() -> None:
         f"{VIFS} vifs, {rounds.written} of whose grants change a round: {rounds.median / 1e6:.2f} ms in the median, of it "
         f"{rounds.deciding / 1e6:.2f} to decide; the longest {rounds.longest / 1e6:.2f}"
     )
-    parts = [f"passing {size} bytes adds {cost['guard, holding']:.0f} ns (HTB {cost['HTB']:.0f})" for size, cost in free.items()]
+    parts = [
+        f"passing {size} bytes adds {cost['guard, holding']:.0f} ns (HTB {cost['HTB']:.0f})"
+        for size, cost in free.items()
+    ]
     parts += [f"{case.title} {cost['guard, holding']:.0f} ns (HTB {cost['HTB']:.0f})" for case, cost in bound.items()]
     parts.append(f"{VIFS} vifs in {rounds.median / 1e6:.2f} ms a round, {rounds.deciding / 1e6:.2f} to decide (bar 5)")
     cheaper = all(cost["guard, holding"] < cost["HTB"] for cost in (*free.values(), *bound.values()))

@@ -2,8 +2,8 @@
 
 No QEMU; no kernel; a kernel that is none; modules that are none; memory that is not there; memory too small for the
 guest's own kernel; a disk too large for the host's; a command, for which a guest holds no programs; a root of packages
-that do not exist, or where nothing is there to build it with; an accelerator that does not exist. No port is ever
-opened, so none can be taken.
+that do not exist, or where nothing is there to build it with; an accelerator that does not exist; an image that was
+taken away. No port is ever opened, so none can be taken; a guest whose kernel panics is among the tests.
 
 Bar: every case ends with its exit code and one message that names the thing and the remedy, with the end of the guest's
 console where a guest was started; no traceback; nothing left.
@@ -11,6 +11,7 @@ console where a guest was started; no traceback; nothing left.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -66,11 +67,18 @@ def spoilt(folder: Path, *parts: str) -> dict[str, str]:
     return {"PARTYWALL_CACHE": str(folder / "cache")}
 
 
+def without_image(folder: Path) -> dict[str, str]:
+    environment = spoilt(folder, GuestKernel.prepared().image.name)
+    (folder / "cache" / "guest-kernel" / GuestKernel.prepared().image.name).unlink()
+    return environment
+
+
 VMSTAT = {"command": ["vmstat", "1"], "metric": {"csv_column": 1}}
 CASES = (
     Case("no QEMU", 4, ("qemu-system-x86_64 was not found", "apt-get install"), spoil=without_qemu),
     Case("no kernel", 4, ("no kernel for guests", "partywall vm prepare"), spoil=without_kernel),
     Case("kernel.json spoilt", 4, ("cannot be used", "vm prepare"), spoil=lambda f: spoilt(f, "kernel.json")),
+    Case("image taken away", 4, ("cannot be used", "vm prepare"), spoil=without_image),
     Case("kernel spoilt", 5, ("did not come up",), spoil=lambda f: spoilt(f, GuestKernel.prepared().image.name)),
     Case(
         "module spoilt",
@@ -113,6 +121,17 @@ CASES = (
 )
 
 
+def processes_about(folder: str) -> list[int]:
+    """Processes that still have to do with a folder, by their command lines and working directories."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            told = (process / "cmdline").read_bytes().decode(errors="replace") + str((process / "cwd").readlink())
+            if folder in told and int(process.name) != os.getpid():
+                found.append(int(process.name))
+    return found
+
+
 def wrong_with(case: Case) -> str:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)
@@ -120,12 +139,16 @@ def wrong_with(case: Case) -> str:
         content = {"partywall": 1, "name": "bad", "victims": {"v": victim}, "min_blocks": 8, "budget": "8s"}
         (folder / "bad.yaml").write_text(json.dumps(content))
         command = [sys.executable, "-m", "partywall", "run", "bad.yaml", "--out", "run", "--allow-commands"]
-        environment = os.environ | case.spoil(folder)
+        state = folder / "state"
+        environment = os.environ | {"PARTYWALL_STATE": str(state)} | case.spoil(folder)
         done = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
         )
     said = " ".join((done.stdout + done.stderr).split())
     absent = [word for word in case.words if word not in said]
+        left = [*state.glob("*/owner.json"), *processes_about(name)]
+    if left:
+        return f"left on the host: {left}"
     if done.returncode != case.code or absent or "Traceback" in said:
         return f"exit code {done.returncode} for {case.code}, not said: {absent}: {said[-600:]}"
     return ""

@@ -289,7 +289,9 @@ def doctor() -> int:
 def reap(
     forget: Annotated[
         bool,
-        typer.Option("--forget", help="Forget domains whose libvirt daemon can't be reached: nobody looks for them again."),
+        typer.Option(
+            "--forget", help="Forget domains whose libvirt daemon can't be reached: nobody looks for them again."
+        ),
     ] = False,
 ) -> int:
     """Remove what killed runs left on this host; every 'partywall run' does so too."""

@@ -7,8 +7,8 @@ counters among them, guards paid for. The figure is the ratio of the variances o
 estimates, read from successive repeats (half the mean square of their differences, so that an effect which wanders over
 minutes counts against neither), with a bootstrap interval. What both methods see alike from repeat to
 repeat is the effect itself moving, not a method's noise; it is shown beside. Also checked: that the intervals which the
-switched method states are honest: over null effects they must include no effect, and over real effects, which drift, those of
-every second block and of the blocks between, which met the same effect, must allow for each other.
+switched method states are honest: over null effects they must include no effect, and over real effects, which drift,
+those of every second block and of the blocks between, which met the same effect, must allow for each other.
 
 Bar: in the median of the pairs, variance of the null effect ≤ 1/50, of real effects ≤ 1/3; at most 8 % (quick: 15 %) of
 the intervals exclude what they should include.

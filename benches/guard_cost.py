@@ -228,8 +228,8 @@ def main() -> None:
     bound = {case: limited(case, *extent) for case in cases}
     rounds = rounds_of_many()
     print(
-        f"{VIFS} vifs, {rounds.written} of whose grants change a round: {rounds.median / 1e6:.2f} ms in the median, of it "
-        f"{rounds.deciding / 1e6:.2f} to decide; the longest {rounds.longest / 1e6:.2f}"
+        f"{VIFS} vifs, {rounds.written} of whose grants change a round: {rounds.median / 1e6:.2f} ms in the median, "
+        f"of it {rounds.deciding / 1e6:.2f} to decide; the longest {rounds.longest / 1e6:.2f}"
     )
     parts = [
         f"passing {size} bytes adds {cost['guard, holding']:.0f} ns (HTB {cost['HTB']:.0f})"

@@ -65,7 +65,7 @@ def received(process: subprocess.Popen[str]) -> float:
 
 
 def datagrams(made: Lab, seconds: float, offered: dict[str, float]) -> dict[str, tuple[float, float]]:
-    """Datagrams of all named at once: what each sent of what it was to, and what arrived, in bits of frames a second."""
+    """Datagrams of all named at once: what each sent of it and what arrived, in bits of frames a second."""
     started = {
         name: iperf(made, name, seconds, "-u", "-b", f"{bps * DATAGRAM / 1514:.0f}", "-l", str(DATAGRAM))
         for name, bps in offered.items()
@@ -114,8 +114,8 @@ def main() -> None:
         print(f"UDP vm2 alone, {name}: iperf3 sent {sent / 1e6:.1f} Mb/s of 900, {came / 1e6:.1f} arrived")
     for name, (sent, came) in udp.items():
         print(
-            f"UDP {name} beside the others: {came / 1e6:.1f} Mb/s of frames, promised {PART * PROMISED[name] / 1e6:.0f}; "
-            f"offers {at_once[name] / 1e6:.0f}, sent {sent / 1e6:.1f}; unguarded {loose[name][1] / 1e6:.1f} arrived"
+            f"UDP {name} beside the others: {came / 1e6:.1f} Mb/s, promised {PART * PROMISED[name] / 1e6:.0f}; offers "
+            f" {at_once[name] / 1e6:.0f}, sent {sent / 1e6:.1f}; unguarded {loose[name][1] / 1e6:.1f} arrived"
         )
     shares = [came / PART / PROMISED[name] for name, (_, came) in udp.items()]
     most = max(*(bps / PAYLOAD / PROMISED[name] for name, bps in tcp.items()), *shares)

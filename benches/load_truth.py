@@ -138,7 +138,7 @@ def delays(found: dict[str, tuple[Found, Span]], log: Log) -> float:
 
 
 def around(served: list[int], share: float) -> tuple[int, int]:
-    """Between which times a percentile may be said to lie: those ranked next to it, which differ where it is on a step."""
+    """Between which times a percentile may be said to lie: those ranked next to it, which differ at a step."""
     rank = share * (len(served) - 1)
     return served[max(0, math.floor(rank) - 1)], served[min(len(served) - 1, math.ceil(rank) + 1)]
 

@@ -144,9 +144,9 @@ def wrong_with(case: Case) -> str:
         done = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
         )
+        left = [*state.glob("*/owner.json"), *processes_about(name)]
     said = " ".join((done.stdout + done.stderr).split())
     absent = [word for word in case.words if word not in said]
-        left = [*state.glob("*/owner.json"), *processes_about(name)]
     if left:
         return f"left on the host: {left}"
     if done.returncode != case.code or absent or "Traceback" in said:

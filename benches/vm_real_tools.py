@@ -4,8 +4,9 @@ Each is in a guest of its own with a root image of distribution packages, built 
 reads its own disk directly, and its output is read as it comes; stress-ng computes on the same CPU of the host, on and
 off by schedule. Beside it in the long form: memory copying by stress-ng, and a built-in probe as victim.
 
-Bar: fio's rate is more than nothing in every block, and no trial fails; stress-ng on its CPU hurts it with an interval that excludes 1; stress-ng worked
-while it was on and not while it was off, by what its own guest counts; the null neighbour's interval holds 1.
+Bar: fio's rate is more than nothing in every block, and no trial fails; stress-ng on its CPU hurts it with an interval
+that excludes 1; stress-ng worked while it was on and not while it was off, by what its own guest counts; the null
+neighbour's interval holds 1.
 """
 
 from __future__ import annotations

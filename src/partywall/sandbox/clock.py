@@ -98,10 +98,10 @@ class GuestClock:
         beyond_ns = max(later.low_ns, -later.high_ns) - known_ns
         if beyond_ns > JUMP_NS:
             raise TrialError(
-                f"the clock there jumped by {later.middle_ns / 1e9:+.3f} s against this host's, where it could be off by "
-                f"{known_ns / 1e6:.1f} ms at most; a host without CPU to spare makes an emulated clock do so"
+                f"the clock there jumped by {later.middle_ns / 1e9:+.3f} s against this host's, where it could be off "
+                f"by {known_ns / 1e6:.1f} ms at most; a host without CPU to spare makes an emulated clock do so"
             )
-        # A look that a busy guest answered late may say less than the last one and its age; one that contradicts it says more.
+        # A look that a busy guest answered late may say less than the last one and its age, unless it contradicts it.
         if beyond_ns <= 0 and known_ns < later.error_ns(now_ns):
             return known_ns
         self._latest = later

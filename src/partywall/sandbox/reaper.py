@@ -40,7 +40,10 @@ def reap(*, forget: bool = False) -> list[Reaped]:
 
 
 def clean(label: Label, *, forget: bool = False) -> Reaped:
-    """Removes all of one run from the host, whoever owns it. forget: also what is known of domains that can't be reached."""
+    """Removes all of one run from the host, whoever owns it.
+
+    forget: also what is known of domains that can't be reached.
+    """
     removed = [f"process {pid}" for pid in _kill_processes(label.run)]
     removed += hooks.remove(label)
     removed += networks.remove(label)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from partywall.errors import CapabilityError, TrialError
 from partywall.model.plan import Limits
 from partywall.sandbox import Label, Settings, cgroups, make, qemu, reaper
 from partywall.sandbox.label import VARIABLE
+from partywall.sandbox.qemu.vcpus import VcpuGroup
 
 
 def lacking():
@@ -162,3 +164,24 @@ def test_the_reaper_takes_a_guest_whose_controller_forgot_it():
     assert reaped.left == ()
     assert not label.work.exists()
     orphan.stop()
+
+
+@pytest.mark.usefixtures("guest")
+def test_a_guest_that_dies_before_it_is_settled_fails_its_trial_with_the_reason():
+    label = Label.create(f"test-dead-{os.getpid()}", Path("/var/tmp"))
+    dead = make(Settings(name="guest", backend="qemu", cpus=(0,), files=False), label)
+    try:
+        dead.start(lambda *_: None)
+        os.kill(dead.pid, signal.SIGKILL)
+        dead.client.process.wait(30)
+        with pytest.raises(TrialError, match=r"sandbox guest: its virtual CPUs .* the guest is gone"):
+            dead.settle()
+    finally:
+        dead.stop()
+        reaper.clean(label)
+
+
+def test_what_the_host_refuses_of_a_live_guests_threads_names_the_file(guest, monkeypatch, tmp_path):
+    monkeypatch.setattr(guest, "_group", VcpuGroup(cgroups.Cgroups(v1={"cpu": tmp_path / "none"}), "/x"))
+    with pytest.raises(TrialError, match=rf"sandbox guest: its virtual CPUs .*{tmp_path}/none/x/cpu\S+"):
+        guest.limit(Limits(cpu_limit=0.5))

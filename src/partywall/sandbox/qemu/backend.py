@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from partywall.sandbox.switch import Switch
 WORK = "/work"
 # An emulated guest is up in three seconds alone, and several share this host's CPUs meanwhile.
 HELLO_S = 90.0
+GONE_S = 1.0
 CONSOLE_LINES = 8
 # Where a kernel, or our first process, says why it gave up; what follows matters, what came before does not.
 TELLING = ("Kernel panic", "Out of memory", "partywall-init")
@@ -98,7 +100,8 @@ class Qemu(Sandbox):
         client = self.client
         if client is None:
             return
-        pin(client.process.pid, self._vcpus, self.settings.cpus, self.settings.host_cpus or self.settings.cpus)
+        with self._placed():
+            pin(client.process.pid, self._vcpus, self.settings.cpus, self.settings.host_cpus or self.settings.cpus)
         # Before any limit: while a guest is held back it cannot tell the time at once.
         self._clock = GuestClock(client.call, Monotonic().now_ns)
         self._clock.shift()
@@ -163,7 +166,8 @@ class Qemu(Sandbox):
     def _group_vcpus(self, pid: int) -> None:
         settings = self.settings
         if self._group is not None:
-            self._group.create(pid, self._vcpus)
+            with self._placed():
+                self._group.create(pid, self._vcpus)
             self._hold(settings.cpu_limit, settings.cpu_weight)
         elif settings.cpu_limit is not None or settings.cpu_weight is not None:
             self._refuse()
@@ -172,7 +176,24 @@ class Qemu(Sandbox):
         if self._group is None:
             self._refuse()
         else:
-            self._group.set(self.settings.cpus, limit, weight)
+            with self._placed():
+                self._group.set(self.settings.cpus, limit, weight)
+
+    @contextlib.contextmanager
+    def _placed(self) -> Iterator[None]:
+        """What the host refuses of its threads is this sandbox's failure; mostly the guest is gone, and says why."""
+        try:
+            yield
+        except OSError as error:
+            if self.client is not None and isinstance(error, (FileNotFoundError, ProcessLookupError)):
+                # Its threads go a moment before the process does.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.client.process.wait(GONE_S)
+            where = f" ({error.filename})" if error.filename else ""
+            reason = self.reason_gone(f"{error.strerror or error}{where}")
+            raise TrialError(
+                f"sandbox {self.settings.name}: its virtual CPUs could not be pinned or limited: {reason}"
+            ) from error
 
     def _resize(self, size: int | None) -> None:
         """Fills the balloon until the guest has `size` bytes left, or empties it."""

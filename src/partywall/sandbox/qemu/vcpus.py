@@ -70,7 +70,12 @@ class VcpuGroup:
     def set(self, cpus: Sequence[int], limit: float | None, weight: float | None) -> None:
         """Ceiling and weight, as a container on the same CPUs would have them."""
         for name, value in files(cpus, limit, weight, v2=self.cgroups.is_v2).items():
-            (self.folder / name).write_text(value)
+            (self._weighed if name == "cpu.weight" else self.folder).joinpath(name).write_text(value)
+
+    @property
+    def _weighed(self) -> Path:
+        """A weight counts among siblings: the other sandboxes' groups, not the emulator's threads beside the vCPUs'."""
+        return self.folder.parent if self.cgroups.is_v2 else self.folder
 
 
 def files(cpus: Sequence[int], limit: float | None, weight: float | None, *, v2: bool) -> dict[str, str]:

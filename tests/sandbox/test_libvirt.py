@@ -1,5 +1,6 @@
 """Domains of a real libvirtd with emulated guests: made, tuned live, put back, and gone with their controller."""
 
+import json
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from partywall.errors import CapabilityError, TrialError
 from partywall.model.plan import Limits
 from partywall.model.scenario import Disk
 from partywall.sandbox import Label, Settings, make, reaper
-from partywall.sandbox.libvirt import domain, leftovers, library
+from partywall.sandbox.libvirt import backend, domain, leftovers, library, tuning
 from partywall.sandbox.libvirt.tuning import Tuner, mask, scheduling
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.kernel import GuestKernel
@@ -286,3 +287,107 @@ def test_without_the_library_it_is_named_with_how_to_get_it(monkeypatch, label):
     with pytest.raises(CapabilityError, match=r"libvirt-python is missing.*pip install 'partywall\[libvirt\]'"):
         make(settings("qemu:///system"), label)
     library.library.cache_clear()
+
+
+class RefusedError(Exception):
+    def __init__(self, code):
+        super().__init__(f"error {code}")
+        self.code = code
+
+    def get_error_code(self):
+        return self.code
+
+
+NO_DOMAIN, OTHER = 42, 38
+
+
+class Library:
+    """What of libvirt's module is asked for here, without the package."""
+
+    libvirtError = RefusedError  # noqa: N815 - libvirt's
+    VIR_ERR_NO_DOMAIN = NO_DOMAIN
+    VIR_DOMAIN_AFFECT_LIVE = 1
+
+
+class Connection:
+    """To a daemon with one domain, or none."""
+
+    def __init__(self, domain=None):
+        self.domain = domain
+        self.closed = 0
+
+    def getType(self):  # noqa: N802 - libvirt's
+        return "QEMU"
+
+    def getInfo(self):  # noqa: N802
+        return ["x86_64", 1024, 2]
+
+    def lookupByName(self, _name):  # noqa: N802
+        if self.domain is None:
+            raise RefusedError(NO_DOMAIN)
+        return self.domain
+
+    def close(self):
+        self.closed += 1
+
+
+class Domain:
+    def __init__(self, error=None, *, active=True):
+        self.error, self.active = error, active
+
+    def destroy(self):
+        if self.error:
+            raise RefusedError(self.error)
+
+    def isActive(self):  # noqa: N802
+        return self.active
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """A daemon that is not there; its domain is given by assignment."""
+    connection = Connection()
+    for module in (backend, leftovers, tuning, library):
+        monkeypatch.setattr(module, "library", Library)
+    for module in (backend, leftovers):
+        monkeypatch.setattr(module, "connect", lambda _uri: connection)
+    return connection
+
+
+@pytest.mark.parametrize(("error", "is_forgotten"), [(None, True), (NO_DOMAIN, True), (OTHER, False)])
+def test_a_domain_is_forgotten_only_once_it_is_gone(made_up, label, error, is_forgotten):
+    sandbox = make(settings("qemu:///system"), label)
+    leftovers.note(label, "qemu:///system", leftovers.domain_name(label, "guest"))
+    sandbox._domain = made_up.domain = Domain(error)
+    sandbox.stop()
+    assert (json.loads((label.state / leftovers.FILE).read_text()) == []) is is_forgotten
+    assert made_up.closed == 1
+    done, left = leftovers.remove(label)
+    assert (len(done), len(left)) == (0, 0 if is_forgotten else 1)
+
+
+def test_notes_of_domains_survive_whatever_ends_us_while_they_are_written(label, monkeypatch):
+    leftovers.note(label, "qemu:///system", "first")
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(leftovers.json, "dumps", killed)
+    with pytest.raises(KeyboardInterrupt):
+        leftovers.note(label, "qemu:///system", "second")
+    monkeypatch.undo()
+    assert [entry["domain"] for entry in json.loads((label.state / leftovers.FILE).read_text())] == ["first"]
+
+
+def test_notes_that_cannot_be_read_are_told(label):
+    (label.state / leftovers.FILE).write_text("[{")
+    done, left = leftovers.remove(label)
+    assert done == []
+    assert "what it says of domains cannot be read" in left[0]
+
+
+def test_a_domain_of_the_users_that_was_shut_down_meanwhile_has_nothing_to_be_put_back(made_up, label):
+    before = tuning.Before({"cpu_shares": 1024}, [[True]], [True], None, {}, 1024)
+    leftovers.note(label, "qemu:///system", "theirs", before)
+    made_up.domain = Domain(active=False)
+    assert leftovers.remove(label) == ([], [])

@@ -210,18 +210,19 @@ class Libvirt(Sandbox):
         if self._domain is None:
             return
         domain, self._domain = self._domain, None
-        if self._ours:
-            # It may have ended by itself.
-            with contextlib.suppress(library().libvirtError):
-                domain.destroy()
-        elif self._before is not None and self._tuner is not None:
-            try:
+        try:
+            if self._ours:
+                leftovers.destroy(domain)
+            elif self._before is not None and self._tuner is not None:
                 self._tuner.restore(self._before)
-            except TrialError:
-                # Its note stays, by which the run's end tries again, or the next start.
-                return
+        except TrialError:
+            # Its note stays, by which the run's end tries again, or the next start.
+            return
+        finally:
+            # A domain that would not go may still go with its connection; one that is broken cannot be closed.
+            with contextlib.suppress(library().libvirtError):
+                self._connection.close()
         leftovers.forget(self.label, self._uri, self._name)
-        self._connection.close()
 
     def _bridge(self) -> subprocess.Popen[bytes]:
         kind = "console" if self._tuner is not None and self._tuner.is_xen else "port"

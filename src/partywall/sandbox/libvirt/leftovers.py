@@ -43,25 +43,29 @@ def forget(label: Label, uri: str, domain: str) -> None:
 
 @contextlib.contextmanager
 def _entries(label: Label) -> Iterator[list[Entry]]:
-    """Read, and written again whole; sandboxes may come up side by side."""
+    """Read, and put in its place whole: a kill in between leaves the notes of before.
+
+    Sandboxes may come up side by side, so there is a lock, on a file that is never replaced.
+    """
     label.state.mkdir(parents=True, exist_ok=True)
-    with (label.state / FILE).open("a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        text = file.read()
-        entries: list[Entry] = json.loads(text) if text else []
+    file, written = label.state / FILE, label.state / f"{FILE}.new"
+    with (label.state / f"{FILE}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        entries: list[Entry] = json.loads(file.read_text()) if file.exists() else []
         yield entries
-        file.seek(0)
-        file.truncate()
-        file.write(json.dumps(entries))
+        written.write_text(json.dumps(entries))
+        written.replace(file)
 
 
 def remove(label: Label) -> tuple[list[str], list[str]]:
     """Takes a run's domains away and puts the user's own back as they were: (what was done, what could not be)."""
+    file = label.state / FILE
     try:
-        entries: list[Entry] = json.loads((label.state / FILE).read_text())
-    except (OSError, ValueError):
+        entries: list[Entry] = json.loads(file.read_text())
+    except FileNotFoundError:
         return [], []
+    except (OSError, ValueError) as error:
+        return [], [f"{file} (what it says of domains cannot be read: {error})"]
     done: list[str] = []
     left: list[str] = []
     for entry in entries:
@@ -73,21 +77,39 @@ def remove(label: Label) -> tuple[list[str], list[str]]:
     return done, left
 
 
-def _undo(entry: Entry) -> bool:
-    """Whether there was something to undo."""
+def destroy(domain: Any) -> bool:
+    """Ends a domain of ours: whether it was still there. TrialError if it would not go."""
     libvirt = library()
-    connection = connect(entry["uri"])
     try:
-        domain = connection.lookupByName(entry["domain"])
-        if entry["before"] is not None:
-            Tuner(connection, domain, entry["domain"]).restore(Before(**entry["before"]))
-        else:
-            domain.destroy()
+        domain.destroy()
     except libvirt.libvirtError as error:
-        # Gone with its owner's connection or by itself, perhaps between the look and the act.
+        # Gone with its owner's connection or by itself.
         if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
             return False
         raise TrialError(str(error)) from error
+    return True
+
+
+def _undo(entry: Entry) -> bool:
+    """Whether there was something to undo."""
+    connection = connect(entry["uri"])
+    try:
+        domain = _found(connection, entry["domain"])
+        if domain is None:
+            return False
+        if entry["before"] is None:
+            return destroy(domain)
+        return Tuner(connection, domain, entry["domain"]).restore(Before(**entry["before"]))
     finally:
         connection.close()
-    return True
+
+
+def _found(connection: Any, name: str) -> Any:
+    """The domain; None if there is none of that name."""
+    libvirt = library()
+    try:
+        return connection.lookupByName(name)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            return None
+        raise TrialError(str(error)) from error

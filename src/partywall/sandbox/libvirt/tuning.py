@@ -131,9 +131,14 @@ class Tuner:
         with told(self._what("its memory cannot be changed")):
             self._domain.setMemoryFlags(size_kib, library().VIR_DOMAIN_AFFECT_LIVE)
 
-    def restore(self, before: Before) -> None:
-        """Puts everything back as it was."""
+    def restore(self, before: Before) -> bool:
+        """Puts everything back as it was: whether there was anything.
+
+        Only what is live was changed, so a domain that was shut down meanwhile comes up as its owner defined it.
+        """
         with told(self._what("cannot be put back as it was")):
+            if not self._domain.isActive():
+                return False
             self._set(_settable(before.scheduler, self._kind))
             for number, pin in enumerate(before.vcpu_pins):
                 self._domain.pinVcpuFlags(number, tuple(pin), self._live)
@@ -143,6 +148,7 @@ class Tuner:
                 self._domain.setBlockIoTune(before.disk, before.disk_tune, self._live)
             if self._domain.info()[2] != before.memory_kib:
                 self._domain.setMemoryFlags(before.memory_kib, library().VIR_DOMAIN_AFFECT_LIVE)
+        return True
 
     def _disk_tune(self, disk: str | None) -> dict[str, int]:
         if self.is_xen or disk is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import time
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,7 @@ from rich.console import Console
 
 from partywall import pipeline, units
 from partywall.agent import binary
-from partywall.errors import Exit, UsageError
+from partywall.errors import CapabilityError, Exit, UsageError
 from partywall.sandbox import Label, Settings, make, qemu, reap, reaper
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 
@@ -36,7 +37,10 @@ def prepare(
         Path | None, typer.Option(help="The folder with its modules, e.g. /lib/modules/6.1.0; needs --kernel.")
     ] = None,
     fetch: Annotated[
-        bool, typer.Option("--fetch", help="Fetch a distribution's kernel even if the host's own can be read.")
+        bool,
+        typer.Option(
+            "--fetch", help="Fetch a distribution's newest kernel, even if one is ready or the host's own can be read."
+        ),
     ] = False,
     root: Annotated[
         list[str] | None,
@@ -46,7 +50,7 @@ def prepare(
     """Get the kernel that guests boot: the host's own if it can be read, else a distribution's.
 
     The distribution's package is fetched and unpacked into a cache folder ($PARTYWALL_CACHE, /var/cache/partywall for
-    root); nothing is installed.
+    root); nothing is installed. A kernel that is ready there is kept unless --fetch or --kernel asks for another.
 
     With --root: build the root image for guests whose scenario says sandbox: {root: [fio, stress-ng]}, from packages of
     this host's own distribution. A run builds what is missing too; here it can be done before, and by root for all.
@@ -59,9 +63,21 @@ def prepare(
         if path is not None and not is_right(path):
             raise UsageError(f"{option} {path}: there is no such {'file' if option == '--kernel' else 'folder'}")
     console = Console()
-    made = qemu.prepare(lambda text: console.print(text, highlight=False), image=kernel, tree=modules, fetch=fetch)
-    console.print(f"guests boot {made.release} ({made.source}), kept in {made.folder}", highlight=False, soft_wrap=True)
+    ready = None if fetch or kernel else _ready()
+    made = ready or qemu.prepare(
+        lambda text: console.print(text, highlight=False), image=kernel, tree=modules, fetch=fetch
+    )
+    words = "ready: guests boot" if ready else "guests boot"
+    console.print(f"{words} {made.release} ({made.source}), kept in {made.folder}", highlight=False, soft_wrap=True)
     return Exit.HOLDS
+
+
+def _ready() -> qemu.GuestKernel | None:
+    """The kernel that was prepared, if it can be used."""
+    try:
+        return qemu.GuestKernel.prepared()
+    except CapabilityError:
+        return None
 
 
 def _prepare_root(packages: list[str]) -> int:
@@ -92,13 +108,16 @@ def export(
     ] = False,
 ) -> int:
     """Write what guests boot into a folder, to be copied to another host and named by sandbox.boot."""
-    from partywall.sandbox.qemu.bzimage import unpacked  # noqa: PLC0415 - what unpacks is slow to import
-
     kernel = qemu.GuestKernel.prepared()
+    image = kernel.whole if uncompressed else kernel.packed
+    if image is None:
+        raise CapabilityError(
+            f"the kernel {kernel.release} could not be unpacked when it was prepared; leave --uncompressed out, or get "
+            "it again with what unpacks it: apt-get install zstd lz4 && partywall vm prepare --fetch"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        image = kernel.image.read_bytes()
-        (folder / "vmlinuz").write_bytes(unpacked(image) if uncompressed else image)
+        shutil.copyfile(image, folder / "vmlinuz")
         agent = loaded(binary.find().read_bytes())
         (folder / "initramfs").write_bytes(initramfs(agent, kernel.module_contents()))
     except OSError as error:

@@ -2,7 +2,7 @@
 
 That /dev/kvm opens proves nothing: where nested page tables are missing a machine can be made whose guest never comes
 up, and burns a core for ever. So a guest is started once, with a deadline, and what came of it is remembered until the
-host or its QEMU changes.
+host is booted anew, or its QEMU or the guests' kernel changes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Literal
 
 from partywall.errors import CapabilityError
 from partywall.sandbox.label import state_root
+from partywall.sandbox.qemu import kernel
 from partywall.sandbox.qemu.machine import PROGRAM
 
 DEVICE = Path("/dev/kvm")
@@ -112,7 +113,7 @@ def _verdict_file() -> Path:
 def _circumstances() -> dict[str, str]:
     """What the verdict depends on."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return {"boot": boot, "qemu": qemu_version()}
+    return {"boot": boot, "qemu": qemu_version(), "kernel": kernel.identity()}
 
 
 def _remembered() -> str | None:

@@ -5,6 +5,7 @@ Kept in a cache folder until somebody prepares another. Nothing is installed, an
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -49,10 +50,20 @@ class GuestKernel:
         return cache_root() / "guest-kernel"
 
     @property
+    def packed(self) -> Path:
+        """As it was shipped, which every loader takes."""
+        return self.folder / "vmlinuz"
+
+    @property
+    def whole(self) -> Path | None:
+        """Without its packing, if that could be had."""
+        file = self.folder / "vmlinux"
+        return file if file.exists() else None
+
+    @property
     def image(self) -> Path:
-        """What QEMU boots: without its packing, if that could be had."""
-        whole = self.folder / "vmlinux"
-        return whole if whole.exists() else self.folder / "vmlinuz"
+        """What QEMU boots: it need not unpack what was unpacked once."""
+        return self.whole or self.packed
 
     def module_contents(self) -> dict[str, bytes]:
         return {name: (self.folder / "modules" / name).read_bytes() for name in self.modules}
@@ -76,6 +87,16 @@ class GuestKernel:
                 f"the kernel for guests cannot be used: {folder}: {error}; get it again with: partywall vm prepare"
             ) from None
         return kernel
+
+
+def identity() -> str:
+    """Tells the image that guests boot from one that was prepared before or after it; empty if there is none."""
+    for name in ("vmlinux", "vmlinuz"):
+        image = cache_root() / "guest-kernel" / name
+        with contextlib.suppress(OSError):
+            found = image.stat()
+            return f"{image} {found.st_size} {found.st_mtime_ns}"
+    return ""
 
 
 def prepare(say: Say, *, image: Path | None = None, tree: Path | None = None, fetch: bool = False) -> GuestKernel:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -145,4 +146,73 @@ def test_the_recipe_of_this_host_names_its_release_and_its_own_sources():
     except CapabilityError as error:
         pytest.skip(str(error))
     assert made.packages == ("fio", "stress-ng")
-    assert all(re.fullmatch(rf"deb \S+ {made.release}\S* \S+", line) for line in made.sources)
+    assert all(re.fullmatch(rf"deb (\[signed-by=\S+\] )?\S+ {made.release}\S* \S+", line) for line in made.sources)
+
+
+def target(suite="bookworm", origin="Debian", uri="http://192.0.2.1/debian"):
+    return root.Target(uri, suite, "main", origin, "/no/such.list:1")
+
+
+def test_of_a_hosts_sources_those_of_others_are_left_out_though_their_suite_has_the_releases_name():
+    theirs = target(origin="Docker", uri="http://192.0.2.2/")
+    own = [target(), target("bookworm-security"), target("bookworm-backports", "Debian Backports")]
+    found = root.own_sources([theirs, *own, target("trixie")], "bookworm", ["debian"])
+    assert found == own
+    assert root.own_sources([target(origin="Ubuntu")], "bookworm", ["mint", "ubuntu"]) == [target(origin="Ubuntu")]
+
+
+def test_where_no_list_was_fetched_yet_every_source_of_the_release_is_used():
+    unknown = [target(origin="$(ORIGIN)"), target("bookworm-updates", "")]
+    assert root.own_sources([*unknown, target("trixie", "")], "bookworm", ["debian"]) == unknown
+
+
+STANZAS = """# deb http://192.0.2.1 x main
+Types: deb
+URIs: http://192.0.2.1/debian
+Signed-By: /usr/share/keyrings/a.gpg, /usr/share/keyrings/b.gpg
+
+# of ours
+
+Types: deb
+URIs: http://192.0.2.2/debian
+
+Types: deb
+Signed-By:
+ -----BEGIN PGP PUBLIC KEY BLOCK-----
+"""
+LINES = """# of ours
+deb [arch=amd64 signed-by=/etc/apt/keyrings/c.asc] http://192.0.2.1/debian bookworm main
+deb http://192.0.2.1/debian bookworm main
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "stanzas", "keys"),
+    [
+        (STANZAS, 1, True, "/usr/share/keyrings/a.gpg,/usr/share/keyrings/b.gpg"),
+        (STANZAS, 2, True, ""),
+        (STANZAS, 3, True, ""),
+        (STANZAS, 4, True, ""),
+        (LINES, 2, False, "/etc/apt/keyrings/c.asc"),
+        (LINES, 3, False, ""),
+        (LINES, 0, False, ""),
+    ],
+)
+def test_the_key_that_the_host_trusts_a_source_by_goes_with_it(text, number, stanzas, keys):
+    assert root.signed_by(text, number, stanzas=stanzas) == keys
+
+
+def test_a_sources_line_carries_its_key(tmp_path):
+    (tmp_path / "own.list").write_text(LINES)
+    made = root.Target("http://192.0.2.1/debian", "bookworm", "main", "Debian", f"{tmp_path}/own.list:2")
+    assert made.line == "deb [signed-by=/etc/apt/keyrings/c.asc] http://192.0.2.1/debian bookworm main"
+
+
+@pytest.mark.skipif(bool(root.lacking()), reason=f"root images need: {root.lacking()}")
+def test_a_package_that_no_list_knows_is_told_before_anything_is_fetched(cache, monkeypatch):
+    if not any(Path(file).exists() for file in root._targets("$(FILENAME)")):
+        pytest.skip("apt has no package lists")
+    monkeypatch.setattr(root, "_built", lambda *_: pytest.fail("a build was begun"))
+    with pytest.raises(CapabilityError, match=r"bookworm has no package nosuchpackage-x, so .*apt-cache search"):
+        root.build(recipe(("fio", "nosuchpackage-x")), pytest.fail)
+    assert not (cache / "guest-roots").exists()

@@ -7,6 +7,7 @@ a scenario's command starts what it needs.
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import hashlib
 import json
@@ -128,6 +129,8 @@ def build(recipe: Recipe, say: Say) -> RootImage:
         return image
     if why := lacking():
         raise CapabilityError(why)
+    if unknown := _unknown(recipe.packages):
+        raise CapabilityError(_no_package(recipe, unknown))
     with _alone(cache_root()):
         # Another may have built it while we waited.
         return cached(recipe) or _built(recipe, say)
@@ -214,13 +217,17 @@ def _why_not(recipe: Recipe, said: Sequence[str]) -> str:
     errors = [line for line in said if line.startswith("E:") and TOOL not in line and "setup failed" not in line]
     unknown = [match[1] for line in said if (match := re.search(r"Unable to locate package (\S+)", line))]
     if unknown:
-        names = ", ".join(dict.fromkeys(unknown))
-        return (
-            f"{recipe.release} has no package {names}, so the root image cannot be built; apt-cache search finds names"
-        )
+        return _no_package(recipe, unknown)
     words = (errors or said[-1:] or ["it said nothing"])[0]
     packages = ", ".join(recipe.packages) or "no packages"
     return f"the root image of {packages} could not be built: {words}; apt-get update says whether the network is there"
+
+
+def _no_package(recipe: Recipe, names: Sequence[str]) -> str:
+    return (
+        f"{recipe.release} has no package {', '.join(dict.fromkeys(names))}, so the root image cannot be built; "
+        "apt-cache search finds names, apt-get update makes new ones known"
+    )
 
 
 def _write_image(tree: Path, file: Path, label: Label) -> None:
@@ -263,32 +270,93 @@ def seconds_left(stage: int, elapsed_s: float) -> float:
 
 
 def _release() -> str:
-    content = Path("/etc/os-release").read_text()
-    match = re.search(r"^VERSION_CODENAME=(\S+)", content, re.MULTILINE)
-    if match is None:
+    release = _of_host("VERSION_CODENAME")
+    if not release:
         raise CapabilityError(
             "/etc/os-release names no VERSION_CODENAME, so the release of a root image is not known; "
             "root images need a Debian or Ubuntu host"
         )
-    return match[1].strip('"')
+    return release
+
+
+def _of_host(key: str) -> str:
+    match = re.search(rf"^{key}=(.+)", Path("/etc/os-release").read_text(), re.MULTILINE)
+    return match[1].strip().strip("\"'") if match else ""
 
 
 def _sources(release: str) -> tuple[str, ...]:
-    """The host's own sources of this release, whatever format they are written in; others are left out."""
+    """The distribution's own sources of this release that the host has, whatever format they are written in."""
     if not shutil.which("apt-get"):
         raise CapabilityError(
             "apt-get was not found, so no root image for guests can be built; use a Debian or Ubuntu host"
         )
-    form = "$(REPO_URI) $(RELEASE) $(COMPONENT)"
-    listing = _output(["apt-get", "indextargets", "--format", form, "Created-By: Packages"])
-    found = (line.split() for line in listing.splitlines())
-    ours = [p for p in found if len(p) == 3 and (p[1] == release or p[1].startswith(f"{release}-"))]
+    lines = _targets("$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(ORIGIN)|$(SOURCESENTRY)")
+    targets = [Target(*parts) for line in lines if len(parts := line.split("|")) == len(dataclasses.fields(Target))]
+    ours = own_sources(targets, release, f"{_of_host('ID')} {_of_host('ID_LIKE')}".split())
     if not ours:
         raise CapabilityError(
             f"apt knows no source of {release}, the release of this host, so no root image can be built; "
             "add one to /etc/apt/sources.list and run apt-get update"
         )
-    return tuple(dict.fromkeys(f"deb {uri} {suite} {component}" for uri, suite, component in ours))
+    return tuple(dict.fromkeys(target.line for target in ours))
+
+
+@dataclass(frozen=True)
+class Target:
+    """A list of packages that apt would fetch. entry: the source's file, and its line or stanza there."""
+
+    uri: str
+    suite: str
+    component: str
+    origin: str
+    entry: str
+
+    @property
+    def line(self) -> str:
+        """The source in apt's one-line format, with the key that the host trusts it by."""
+        file, _, number = self.entry.rpartition(":")
+        try:
+            key = signed_by(Path(file).read_text(), int(number), stanzas=file.endswith(".sources"))
+        except (OSError, ValueError):
+            key = ""
+        return f"deb {f'[signed-by={key}] ' if key else ''}{self.uri} {self.suite} {self.component}"
+
+
+def own_sources(targets: Sequence[Target], release: str, distribution: Sequence[str]) -> list[Target]:
+    """Those of the release that are the distribution's own, or all where none says so (no list was fetched yet). Pure.
+
+    Somebody else's archive may replace packages of the base system, and one that does not answer would end every build.
+    """
+    found = [t for t in targets if t.suite == release or t.suite.startswith(f"{release}-")]
+    return [t for t in found if t.origin.partition(" ")[0].casefold() in distribution] or found
+
+
+def signed_by(text: str, number: int, *, stanzas: bool) -> str:
+    """The keys that a source names, by file or fingerprint; none if it names none or holds one itself. Pure.
+
+    number: of the line, or of the stanza. Source: sources.list(5).
+    """
+    if stanzas:
+        bare = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+        parts = [part for part in re.split(r"\n\s*\n", bare) if part.strip()]
+        pattern = r"(?mi)^Signed-By:[ \t]*(.+)$"
+    else:
+        parts, pattern = text.splitlines(), r"\[[^\]]*signed-by=([^\]\s]+)"
+    match = re.search(pattern, parts[number - 1]) if 0 < number <= len(parts) else None
+    return ",".join(re.split(r"[\s,]+", match[1].strip())) if match else ""
+
+
+def _unknown(packages: Sequence[str]) -> list[str]:
+    """Names that this host's package lists do not know; none if it has no lists to look into."""
+    if not packages or not any(Path(file).exists() for file in _targets("$(FILENAME)")):
+        return []
+    known = set(re.findall(r"(?m)^(\S+):$", _output(["apt-cache", "policy", *packages])))
+    return [package for package in packages if package not in known]
+
+
+def _targets(form: str) -> list[str]:
+    """A line for each list of packages that this host's sources make apt fetch."""
+    return _output(["apt-get", "indextargets", "--format", form, "Created-By: Packages"]).splitlines()
 
 
 def _output(argv: list[str]) -> str:

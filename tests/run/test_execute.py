@@ -6,15 +6,19 @@ import pytest
 
 from partywall import pipeline
 from partywall.agent.catalogue import shipped
+from partywall.errors import TrialError
 from partywall.model.scenario import Scenario
 from partywall.plan import make
 from partywall.run import Silent
+from partywall.run.stage import Stage
+from partywall.sandbox.clock import Look, Looks, Offset
 from partywall.store import RunDirectory
 
 pytestmark = pytest.mark.host
 
 
-def test_a_run_ends_with_its_blocks_and_gives_the_cpus_back(tmp_path, monkeypatch):
+@pytest.fixture
+def run(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
     content = {
         "partywall": 1,
@@ -25,10 +29,13 @@ def test_a_run_ends_with_its_blocks_and_gives_the_cpus_back(tmp_path, monkeypatc
         "min_blocks": 8,
         "budget": "2s",
     }
-    before = os.sched_getaffinity(0)
     facts = pipeline.host_facts()
     plan = make(Scenario.model_validate(content), pipeline.topology(facts), shipped())
-    run = RunDirectory.create(tmp_path / "run", "", plan, facts)
+    return RunDirectory.create(tmp_path / "run", "", plan, facts)
+
+
+def test_a_run_ends_with_its_blocks_and_gives_the_cpus_back(run, tmp_path):
+    before = os.sched_getaffinity(0)
     pipeline.measure(run, Silent())
     assert os.sched_getaffinity(0) == before
     assert run.ended
@@ -37,3 +44,54 @@ def test_a_run_ends_with_its_blocks_and_gives_the_cpus_back(tmp_path, monkeypatc
     # Two busy threads on one CPU: each gets about half.
     assert cell.isolation.value < 0.8
     assert not (tmp_path / "state" / "run").exists()
+
+
+BOUND_NS, OFF_NS = 100_000, 5_000_000
+
+
+def looked(monkeypatch, broken):
+    """Replaces looks at clocks: all are within the bound but the third one, which is `broken`. When each was."""
+    moments = []
+
+    def look(_stage, now_ns, _for_ns=0):
+        moments.append(now_ns)
+        off_ns = broken() if len(moments) == 3 else BOUND_NS
+        return Looks(now_ns, (Look(Offset(now_ns, off_ns if off_ns > BOUND_NS else 0, off_ns), 0),))
+
+    monkeypatch.setattr(Stage, "look", look)
+    return moments
+
+
+def bounds(run):
+    return {event["block"]: event["error_ns"] for event in run.events("clock_bound")}
+
+
+def test_blocks_under_a_clock_that_broke_its_bound_are_void_and_those_after_it_have_wider_guards(run, monkeypatch):
+    moments = looked(monkeypatch, lambda: OFF_NS)
+    pipeline.measure(run, Silent())
+    void = [event for event in run.events("block_void") if "clock_off_ns" in event]
+    assert void
+    assert all(bounds(run)[event["block"]] == BOUND_NS and event["clock_off_ns"] == OFF_NS for event in void)
+    # Nothing counts that was measured between the last look that was well and the one that was not.
+    done = list(run.events("block_done"))
+    assert done
+    between = [
+        e for e in done if moments[1] < e["slots"][-1]["end_ns"] + BOUND_NS and e["slots"][0]["start_ns"] < moments[2]
+    ]
+    assert between == []
+    assert OFF_NS in bounds(run).values()
+
+
+def test_nothing_counts_that_was_measured_before_a_jump_was_seen(run, monkeypatch):
+    def jumped():
+        raise TrialError("the clock there jumped")
+
+    moments = looked(monkeypatch, jumped)
+    pipeline.measure(run, Silent())
+    assert [event["reason"] for event in run.events("trial_failed")] == ["the clock there jumped"]
+    done = list(run.events("block_done"))
+    assert [
+        e for e in done if moments[1] < e["slots"][-1]["end_ns"] + BOUND_NS and e["slots"][0]["start_ns"] < moments[2]
+    ] == []
+    # It is tried again, and well.
+    assert any(event["slots"][0]["start_ns"] > moments[2] for event in done)

@@ -18,15 +18,19 @@ from hypothesis import strategies as st
 
 from partywall import pipeline
 from partywall.agent.catalogue import shipped
+from partywall.cli import vm
 from partywall.errors import CapabilityError, TrialError
+from partywall.model.plan import Treatment
 from partywall.model.scenario import Disk, Scenario
-from partywall.plan import Topology, make
+from partywall.plan import Topology, lay_out, make
+from partywall.run.execute import guarded
 from partywall.sandbox import Settings, clock
+from partywall.sandbox.cgroups import Cgroups
 from partywall.sandbox.qemu import accelerator, balloon, kernel, machine, unpack
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.machine import Machine, Nic, drive
 from partywall.sandbox.qemu.modules import collect, depends, ordered
-from partywall.sandbox.qemu.vcpus import files
+from partywall.sandbox.qemu.vcpus import VcpuGroup, files
 from partywall.sandbox.switch import Port
 from partywall.scenario.check import check
 
@@ -145,6 +149,26 @@ def test_limits_of_vcpu_threads_are_those_of_a_container():
     assert files((0,), 0.25, 300, v2=True) == {"cpu.max": "25000 100000", "cpu.weight": "300"}
 
 
+def test_a_weight_stands_where_the_other_sandboxes_are_siblings_and_a_ceiling_on_the_vcpus_alone(tmp_path):
+    group = VcpuGroup(Cgroups(unified=tmp_path, unified_controllers=frozenset({"cpu"})), "/partywall/run/guest")
+    (tmp_path / "partywall/run/other").mkdir(parents=True)
+    group.create(1, [2])
+    group.set((0,), 0.25, 300)
+    guest = tmp_path / "partywall/run/guest"
+    assert (guest / "cpu.weight").read_text() == "300"
+    assert (guest / "vcpus/cpu.max").read_text() == "25000 100000"
+    assert not (guest / "vcpus/cpu.weight").exists()
+    assert not (guest / "cpu.max").exists()
+
+
+def test_of_version_1_all_stands_in_the_one_group(tmp_path):
+    group = VcpuGroup(Cgroups(v1={"cpu": tmp_path}), "/partywall/run/guest")
+    group.create(1, [2])
+    group.set((0,), 0.25, 300)
+    found = {path.name for path in (tmp_path / "partywall/run/guest").iterdir()}
+    assert found == {"tasks", "cpu.cfs_period_us", "cpu.cfs_quota_us", "cpu.shares"}
+
+
 # Clocks
 
 
@@ -178,31 +202,61 @@ class Guest:
         return {"monotonic_ns": told}
 
 
-@given(
-    st.integers(-(10**12), 10**12),
-    st.integers(-40_000, 40_000),
-    st.integers(0, 2**32),
-    st.sampled_from([100_000, 400_000, 20_000_000]),
-)
-def test_a_clock_stays_within_the_bound_that_is_told_of_it(ahead_ns, drift_ppb, seed, slow_ns):
+def delays(seed, slow_ns):
     chance = random.Random(seed)
+    while True:
+        longest = slow_ns if chance.random() < 0.5 else 90_000
+        yield chance.randint(50_000, longest), chance.randint(50_000, longest)
 
-    def delays():
-        while True:
-            slow = chance.random() < 0.5
-            yield (
-                chance.randint(50_000, slow_ns if slow else 90_000),
-                chance.randint(50_000, slow_ns if slow else 90_000),
-            )
 
-    guest = Guest(ahead_ns, drift_ppb, delays())
+DRIFTS = st.integers(-40_000, 40_000)
+SLOW = st.sampled_from([100_000, 400_000, 20_000_000])
+
+
+@given(st.integers(-(10**12), 10**12), DRIFTS, st.integers(0, 2**32), SLOW)
+def test_a_clock_stays_within_the_bound_that_is_told_of_it(ahead_ns, drift_ppb, seed, slow_ns):
+    guest = Guest(ahead_ns, drift_ppb, delays(seed, slow_ns))
     kept = clock.GuestClock(guest.call, lambda: guest.now_ns)
     kept.shift()
     for _ in range(30):
         guest.advance(2_000_000_000)
-        bound_ns = kept.keep()
-        assert abs(guest.error_ns) <= bound_ns + 1
-    assert bound_ns < 2_000_000
+        look = kept.keep()
+        assert abs(guest.error_ns) <= look.error_ns(guest.now_ns) + 1
+    assert look.error_ns(guest.now_ns) < 2_000_000
+
+
+@given(DRIFTS, st.integers(0, 2**32), SLOW, st.lists(st.integers(1, 70_000), min_size=8, max_size=8))
+def test_a_bound_holds_all_the_way_to_the_next_look_however_far_that_is(drift_ppb, seed, slow_ns, spans_ms):
+    guest = Guest(7_000_000, drift_ppb, delays(seed, slow_ns))
+    kept = clock.GuestClock(guest.call, lambda: guest.now_ns)
+    kept.shift()
+    for span_ms in spans_ms:
+        look = kept.keep(span_ms * 1_000_000)
+        bound_ns = look.error_ns(look.offset.at_ns + span_ms * 1_000_000)
+        for _ in range(10):
+            assert abs(guest.error_ns) <= bound_ns + 1
+            guest.advance(max(0, look.offset.at_ns + span_ms * 1_000_000 - guest.now_ns) // 5)
+
+
+def test_a_clock_far_faster_than_was_thought_is_bounded_once_that_is_known():
+    guest = Guest(0, 300_000, delays(1, 100_000))
+    kept = clock.GuestClock(guest.call, lambda: guest.now_ns)
+    kept.shift()
+    guest.advance(10_000_000_000)
+    kept.keep()
+    for span_ns in (1_000_000_000, 20_000_000_000, 70_000_000_000):
+        look = kept.keep(span_ns)
+        guest.advance(span_ns)
+        assert abs(guest.error_ns) <= look.error_ns(guest.now_ns)
+
+
+def test_a_rate_that_stands_for_long_does_not_carry_the_clock_past_the_hosts():
+    earlier, later = clock.Offset(0, 0, 0), clock.Offset(10 * clock.LOOK_NS, 300_000, 300_000)
+    span_ns = 70_000_000_000
+    drift_ppb = 10_000
+    left_ns = 300_000 + (clock.frequency(0, earlier, later, span_ns) + drift_ppb) * span_ns // 10**9
+    assert abs(left_ns) <= 100
+    assert 300_000 + (clock.frequency(0, earlier, later) + drift_ppb) * span_ns // 10**9 < -1_000_000
 
 
 def test_a_clock_that_jumps_is_told_and_one_that_drifts_more_than_was_thought_is_followed():
@@ -210,10 +264,30 @@ def test_a_clock_that_jumps_is_told_and_one_that_drifts_more_than_was_thought_is
     kept = clock.GuestClock(guest.call, lambda: guest.now_ns)
     kept.shift()
     guest._ahead += 2_000_000
-    assert kept.keep() >= 2_000_000
+    look = kept.keep()
+    assert look.error_ns(guest.now_ns) >= 2_000_000
+    assert look.offset.certain_ns > 1_500_000
     guest._ahead += 7_700_000_000
     with pytest.raises(TrialError, match=r"jumped by \+7\.7\d\d s .* could be off by \d\.\d ms at most"):
         kept.keep()
+
+
+@given(st.integers(0, 10**7), st.integers(0, 500_000), st.integers(1, 12), st.sampled_from([10**6, 10**10]))
+def test_guards_of_a_block_are_wide_enough_for_clocks_at_its_own_last_switch(off_ns, rate_ppb, count, slot_ns):
+    looks = clock.Looks(0, (clock.Look(clock.Offset(0, -off_ns, 0), rate_ppb), clock.Look(clock.Offset(0, 0, 5), 1)))
+
+    def laid_out(*, clock_error_ns):
+        treatments = [treatment(f"t{n}", slot_ns) for n in range(count)]
+        return lay_out(treatments, 10**9, None, grid_ns=10**7, clock_error_ns=clock_error_ns)
+
+    block, error_ns = guarded(laid_out, looks, 10**9)
+    assert error_ns >= looks.error_ns(block[-1].end_ns + 2 * error_ns)
+    assert block == laid_out(clock_error_ns=error_ns)
+    assert error_ns >= off_ns
+
+
+def treatment(id_, slot_ns):
+    return Treatment(id=id_, label=id_, role="baseline", slot_ns=slot_ns, guard_ns=10**6, release_ns=0)
 
 
 def test_trips_that_contradict_each_other_leave_the_shortest():
@@ -246,6 +320,21 @@ def test_kvm_is_tried_once_and_what_came_of_it_is_remembered(tmp_path, monkeypat
     assert len(tried) == 2
 
 
+def test_a_kernel_that_never_came_up_does_not_condemn_kvm_for_the_next_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("PARTYWALL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(accelerator, "qemu_version", lambda: "7.2")
+    device = tmp_path / "kvm"
+    device.touch()
+    image = tmp_path / "cache/guest-kernel/vmlinuz"
+    image.parent.mkdir(parents=True)
+    image.write_bytes(b"bad")
+    assert accelerator.choose("auto", lambda: "it panicked", device).name == "tcg"
+    image.write_bytes(b"better")
+    assert accelerator.choose("auto", lambda: "", device).name == "kvm"
+    assert accelerator.choose("auto", lambda: pytest.fail("it was tried again"), device).name == "kvm"
+
+
 def test_without_the_device_nothing_is_tried(tmp_path):
     chosen = accelerator.choose("auto", lambda: pytest.fail("it was tried"), tmp_path / "kvm")
     assert (chosen.name, "there is no" in chosen.why) == ("tcg", True)
@@ -268,18 +357,58 @@ def test_a_kernel_that_was_not_prepared_or_is_broken_is_told_with_the_remedy(tmp
 
 def test_a_prepared_kernel_replaces_the_one_before_whole(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_CACHE", str(tmp_path / "cache"))
-    tree = tmp_path / "6.1-test"
-    tree.mkdir()
-    names = ("virtio_pci", "virtio_blk", "virtio_console", "virtio_balloon", "virtio_net")
-    for name in names:
-        (tree / f"{name}.ko").write_bytes(b"\0depends=\0" + name.encode())
+    tree = kernel_tree(tmp_path)
     for content in (b"old", b"new"):
         (tmp_path / "vmlinuz").write_bytes(content)
         made = kernel.prepare(lambda _: None, image=tmp_path / "vmlinuz", tree=tree)
     assert made == kernel.GuestKernel.prepared()
     assert made.image.read_bytes() == b"new"
-    assert list(made.module_contents()) == [f"{name}.ko" for name in names]
+    assert sorted(made.module_contents()) == sorted(file.name for file in tree.iterdir())
     assert [path.name for path in made.folder.parent.iterdir()] == ["guest-kernel"]
+
+
+def kernel_tree(folder):
+    tree = folder / "6.1-test"
+    tree.mkdir()
+    for name in ("virtio_pci", "virtio_blk", "virtio_console", "virtio_balloon", "virtio_net"):
+        (tree / f"{name}.ko").write_bytes(b"\0depends=\0" + name.encode())
+    return tree
+
+
+def test_a_kernel_is_exported_as_it_was_shipped_or_without_its_packing(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_CACHE", str(tmp_path / "cache"))
+    whole = elf(PVH)
+    (tmp_path / "vmlinuz").write_bytes(packed(whole, lzma.compress))
+    kernel.prepare(lambda _: None, image=tmp_path / "vmlinuz", tree=kernel_tree(tmp_path))
+    vm.export(tmp_path / "out")
+    assert (tmp_path / "out/vmlinuz").read_bytes() == (tmp_path / "vmlinuz").read_bytes()
+    vm.export(tmp_path / "out", uncompressed=True)
+    assert (tmp_path / "out/vmlinuz").read_bytes() == whole
+    assert (tmp_path / "out/initramfs").stat().st_size > 0
+
+
+def test_a_kernel_that_could_not_be_unpacked_is_not_exported_as_if_it_were(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "vmlinuz").write_bytes(b"no kernel that is known")
+    kernel.prepare(lambda _: None, image=tmp_path / "vmlinuz", tree=kernel_tree(tmp_path))
+    with pytest.raises(CapabilityError, match=r"could not be unpacked.*leave --uncompressed out.*--fetch"):
+        vm.export(tmp_path / "out", uncompressed=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_kernel_that_is_ready_is_not_fetched_again_unless_asked(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PARTYWALL_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "vmlinuz").write_bytes(b"kernel")
+    tree = kernel_tree(tmp_path)
+    kernel.prepare(lambda _: None, image=tmp_path / "vmlinuz", tree=tree)
+    asked = []
+    monkeypatch.setattr(vm.qemu, "prepare", lambda _say, **how: asked.append(how) or kernel.GuestKernel.prepared())
+    vm.prepare()
+    assert asked == []
+    assert "ready: guests boot 6.1-test" in capsys.readouterr().out
+    vm.prepare(fetch=True)
+    vm.prepare(kernel=tmp_path / "vmlinuz", modules=tree)
+    assert [how["fetch"] for how in asked] == [True, False]
 
 
 def elf(*notes):
@@ -312,6 +441,7 @@ def test_a_kernel_is_booted_without_its_packing_if_a_machine_can_enter_it(pack):
     assert unpack.unpacked(packed(kernel, bytes)) is None
     assert unpack.unpacked(packed(kernel, lambda data: pack(data)[:9])) is None
     assert unpack.unpacked(b"no kernel at all") is None
+    assert unpack.unpacked(kernel) == kernel
 
 
 # Scenarios

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections import Counter
@@ -20,6 +21,7 @@ from partywall.run.progress import Progress
 from partywall.run.recorder import Recorder
 from partywall.run.stage import MONITOR, Stage, staged
 from partywall.sandbox import Label
+from partywall.sandbox.clock import Looks
 from partywall.store import RunDirectory, blocks_done
 
 # A block's schedule is sent this long before it begins: the controller may be late by as much without harm.
@@ -188,51 +190,52 @@ class Visitor:
         start_ns = self.clock.now_ns() + LEAD_NS
         began_ns, before = start_ns, None
         limiter = Limiter(stage, self.clock)
+        looks = self._look(stage, tally)
         while not tally.finished and self._goes_on(tally, start_ns - began_ns, share_ns, last=last):
-            error_ns = stage.clock_error_ns()
             start_ns = max(start_ns, self.clock.now_ns() + LEAD_MIN_NS)
-            slots, read = self._batch(recorder, tally, start_ns, before, error_ns)
+            slots, read, error_ns = self._batch(recorder, tally, start_ns, before, looks)
             send(stage, slots, read, error_ns)
             limiter.follow(slots)
             # The last switch comes as late as clocks may be off, and the next block's come after it.
             start_ns = slots[-1].end_ns + 2 * error_ns
             before = tally.trial.treatment(slots[-1].treatment)
             self.clock.sleep_until(start_ns - LEAD_NS)
-            self._settle(recorder, limiter, tally)
+            # Before anything of what was measured counts: a clock that broke its bound is seen only now.
+            looks = self._look(stage, tally)
+            self._settle(recorder, limiter, tally, looks)
             limiter.check()
         limiter.follow(())
         recorder.wait_for_all(self.clock)
-        self._settle(recorder, limiter, tally)
+        self.clock.sleep_until(start_ns)
+        self._settle(recorder, limiter, tally, self._look(stage, tally))
+
+    def _look(self, stage: Stage, tally: Tally) -> Looks:
+        return stage.look(self.clock.now_ns(), LEAD_NS + max(BATCH_NS, tally.trial.block_ns * tally.stretch))
 
     def _batch(
-        self, recorder: Recorder, tally: Tally, start_ns: int, before: Treatment | None, error_ns: int
-    ) -> tuple[list[Slot], list[int]]:
-        """The next blocks, at least one: their slots, and the moments at which counters are read."""
+        self, recorder: Recorder, tally: Tally, start_ns: int, before: Treatment | None, looks: Looks
+    ) -> tuple[list[Slot], list[int], int]:
+        """The next blocks, at least one: slots, the moments at which counters are read, how far clocks may be off."""
         timing, slots, read = self.plan.timing, list[Slot](), list[int]()
         beat = rhythm(tally.trial, timing.long, tally.stretch)
-        at_ns = start_ns
+        at_ns, error_ns = start_ns, 0
         while not slots or at_ns - start_ns < BATCH_NS:
             number, stretch = tally.next_block, tally.stretch
             ids = [id_ for id_ in order(self.plan.seed, tally.trial, number) if beat.holds(number, id_)]
             treatments = [tally.trial.treatment(id_) for id_ in ids]
             least_ns = beat.slot_ns_min(number)
-            block = lay_out(
-                treatments,
-                at_ns,
-                before,
-                grid_ns=timing.slice,
-                stretch=stretch,
-                at_least_ns=least_ns,
-                clock_error_ns=error_ns,
+            laid = functools.partial(
+                lay_out, treatments, at_ns, before, grid_ns=timing.slice, stretch=stretch, at_least_ns=least_ns
             )
+            block, error_ns = guarded(laid, looks, at_ns)
             self._note_clock(tally, error_ns)
-            recorder.expect(number, stretch, block, long=beat.is_long(number))
+            recorder.expect(number, stretch, block, long=beat.is_long(number), error_ns=error_ns)
             # A reading costs more than a short slot can bear.
             read += readings(block) if least_ns else []
             slots += block
             tally.next_block += 1
             at_ns, before = block[-1].end_ns, treatments[-1]
-        return slots, read
+        return slots, read, error_ns
 
     def _note_clock(self, tally: Tally, error_ns: int) -> None:
         """Where clocks differ, how much is a fact of the block."""
@@ -244,9 +247,9 @@ class Visitor:
             return tally.measured_ns < OVERTIME * self.plan.scenario.budget / len(self.tallies)
         return elapsed_ns + tally.trial.block_ns * tally.stretch // 2 < share_ns
 
-    def _settle(self, recorder: Recorder, limiter: Limiter, tally: Tally) -> None:
+    def _settle(self, recorder: Recorder, limiter: Limiter, tally: Tally, looks: Looks) -> None:
         """Takes in the blocks whose slices are all here, and decides what follows from them."""
-        for block, event in recorder.complete():
+        for block, event in recorder.complete(looks):
             slots = [Slot.model_validate(slot) for slot in event["slots"]]
             tally.measured_ns += slots[-1].end_ns - slots[0].start_ns
             if not block or limiter.was_late(slots):
@@ -290,6 +293,17 @@ class Visitor:
     def _may_stretch(self, tally: Tally) -> bool:
         longest = max(treatment.slot_ns for treatment in tally.trial.treatments)
         return longest * tally.stretch * 2 <= self.plan.timing.slot_max
+
+
+def guarded(laid_out: Callable[..., tuple[Slot, ...]], looks: Looks, start_ns: int) -> tuple[tuple[Slot, ...], int]:
+    """A block whose guards are as wide as clocks may be off by its last switch, which wider guards put off. Pure."""
+    error_ns = looks.error_ns(start_ns)
+    while True:
+        block = laid_out(clock_error_ns=error_ns)
+        needed_ns = looks.error_ns(block[-1].end_ns + 2 * error_ns)
+        if needed_ns <= error_ns:
+            return block, error_ns
+        error_ns = needed_ns
 
 
 def _attempt(tally: Tally, visit: str) -> str:

@@ -6,6 +6,7 @@ import queue
 from collections import Counter as Counts
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from partywall.model.evidence import VICTIM, Counter
 from partywall.model.observation import Observation
 from partywall.model.plan import Slot
 from partywall.run.stage import Stage
+from partywall.sandbox.clock import Looks
 from partywall.store.evidence import metric_rows, metrics
 from partywall.store.observe import Block, Samples, Window, observe
 from partywall.store.pending import Pending
@@ -24,6 +26,36 @@ from partywall.store.pending import Pending
 # How long after a block's end its slices may be missing before the victim counts as stuck.
 PATIENCE_NS = 15_000_000_000
 KEPT_NS = 5_000_000_000
+
+
+@dataclass
+class Expected:
+    """A block that was scheduled. error_ns: how far its guards let clocks be off; clock_off_ns: how far one was."""
+
+    block: Block
+    stretch: int
+    error_ns: int
+    clock_off_ns: int = 0
+
+    @property
+    def end_ns(self) -> int:
+        return self.block.slots[-1].end_ns
+
+    @property
+    def is_refuted(self) -> bool:
+        return self.clock_off_ns > self.error_ns
+
+    def event(self, visit: str) -> dict[str, Any]:
+        """What the run's events say of it."""
+        off = {"clock_off_ns": self.clock_off_ns} if self.is_refuted else {}
+        return {
+            "trial": self.block.trial,
+            "visit": visit,
+            "block": self.block.number,
+            "stretch": self.stretch,
+            "long": self.block.long,
+            "slots": [slot.model_dump() for slot in self.block.slots],
+        } | off
 
 
 class Recorder:
@@ -37,22 +69,34 @@ class Recorder:
         self._extractors = {name: Extractor(metric) for name, metric in metrics(stage.trial).items()}
         self._samples: deque[tuple[int, list[float | None]]] = deque(maxlen=1000)
         self._counters = tuple(Counter(**counter) for counter in stage.counters)
-        self._expected: deque[tuple[Block, int]] = deque()
+        self._expected: deque[Expected] = deque()
         self._tail: deque[str] = deque(maxlen=3)
         # Lines of output that came too fast, by workload.
         self.dropped: Counts[str] = Counts()
 
-    def expect(self, number: int, stretch: int, slots: Sequence[Slot], *, long: bool = False) -> None:
-        """A block was scheduled."""
-        self._expected.append((Block(self._stage.trial.id, number, tuple(slots), long=long), stretch))
+    def expect(
+        self, number: int, stretch: int, slots: Sequence[Slot], *, long: bool = False, error_ns: int = 0
+    ) -> None:
+        """A block was scheduled, with guards for clocks that are off by so much at the most."""
+        block = Block(self._stage.trial.id, number, tuple(slots), long=long)
+        self._expected.append(Expected(block, stretch, error_ns))
 
-    def complete(self) -> Iterator[tuple[tuple[Observation, ...], dict[str, Any]]]:
-        """Blocks that became complete, with the event to write; without observations if some slot is not known."""
+    def complete(self, looks: Looks) -> Iterator[tuple[tuple[Observation, ...], dict[str, Any]]]:
+        """Blocks that became complete before clocks were looked at, with the event to write.
+
+        Without observations if some slot is not known, or if a clock was off by more than the block's guards allow for.
+        """
         self._take_messages()
-        while self._expected and self._until_ns() >= self._expected[0][0].slots[-1].end_ns:
-            block, stretch = self._expected.popleft()
-            yield self._observe(block), self._event(block, stretch)
-            self._forget(block.slots[0].start_ns - KEPT_NS)
+        for expected in self._expected:
+            expected.clock_off_ns = max(expected.clock_off_ns, looks.certain_ns)
+        while self._expected and self._is_complete(self._expected[0], looks.at_ns):
+            expected = self._expected.popleft()
+            yield () if expected.is_refuted else self._observe(expected.block), expected.event(self._visit)
+            self._forget(expected.block.slots[0].start_ns - KEPT_NS)
+
+    def _is_complete(self, expected: Expected, looked_ns: int) -> bool:
+        """Whether all its slices are here, and clocks were looked at after it had ended by any of them."""
+        return self._until_ns() >= expected.end_ns and looked_ns >= expected.end_ns + expected.error_ns
 
     def take_rest(self) -> None:
         """Writes down what has come since the last block; that a workload ended is no error any more."""
@@ -65,7 +109,7 @@ class Recorder:
         """Waits until every expected block is complete; TrialError if the victim is stuck."""
         if not self._expected:
             return
-        end_ns = self._expected[-1][0].slots[-1].end_ns
+        end_ns = self._expected[-1].end_ns
         while self._until_ns() < end_ns:
             if clock.now_ns() > end_ns + PATIENCE_NS:
                 raise self._stuck()
@@ -96,10 +140,8 @@ class Recorder:
 
     def _is_silent(self) -> bool:
         """Whether the oldest block has ended so long ago, by the youngest, that its slices will not come."""
-        youngest = self._expected[-1][0].slots[0].start_ns
-        return (
-            self._until_ns() + PATIENCE_NS < youngest and self._expected[0][0].slots[-1].end_ns + PATIENCE_NS < youngest
-        )
+        youngest = self._expected[-1].block.slots[0].start_ns
+        return self._until_ns() + PATIENCE_NS < youngest and self._expected[0].end_ns + PATIENCE_NS < youngest
 
     def _take(self, name: str, method: str, params: dict[str, Any]) -> None:
         match method:
@@ -133,17 +175,6 @@ class Recorder:
         values = np.array([[np.nan if v is None else v for v in row] for _, row in self._samples], dtype=float)
         at_ns = np.array([at for at, _ in self._samples], dtype=np.int64)
         return Samples(self._counters, at_ns, values.reshape(len(at_ns), len(self._counters)))
-
-    def _event(self, block: Block, stretch: int) -> dict[str, Any]:
-        slots = [slot.model_dump() for slot in block.slots]
-        return {
-            "trial": block.trial,
-            "visit": self._visit,
-            "block": block.number,
-            "stretch": stretch,
-            "long": block.long,
-            "slots": slots,
-        }
 
     def _forget(self, before_ns: int) -> None:
         for window in self._windows.values():

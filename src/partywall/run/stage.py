@@ -18,6 +18,7 @@ from partywall.model.scenario import Workload
 from partywall.plan.make import NULL
 from partywall.plan.weights import weights
 from partywall.sandbox import Label, Sandbox, Settings, make
+from partywall.sandbox.clock import Looks
 from partywall.sandbox.peer import PEER
 
 MONITOR = "monitor"
@@ -76,9 +77,10 @@ class Stage:
         clients = {name: sandbox.client for name, sandbox in self.sandboxes.items() if name != MONITOR}
         return [name for name, client in clients.items() if client and client.hello.get("emulated")]
 
-    def clock_error_ns(self) -> int:
-        """How far any of the agents' clocks may be off the host's by now."""
-        return max((sandbox.clock_error_ns() for sandbox in self.sandboxes.values()), default=0)
+    def look(self, now_ns: int, for_ns: int = 0) -> Looks:
+        """Looks at the clocks of all agents. for_ns: how long it may be until the next look."""
+        each = tuple(look for sandbox in self.sandboxes.values() if (look := sandbox.look(for_ns)))
+        return Looks(min((look.offset.at_ns for look in each), default=now_ns), each)
 
     def explain(self, name: str, reason: str) -> TrialError:
         """The error for a workload that is gone."""

@@ -12,6 +12,7 @@ from partywall.agent.client import AgentClient, Sink
 from partywall.errors import TrialError
 from partywall.model.plan import Limits
 from partywall.model.scenario import Disk
+from partywall.sandbox.clock import Look
 from partywall.sandbox.label import Label
 
 
@@ -97,9 +98,17 @@ class Sandbox(ABC):
         """Starts the other end of a network kernel, on the host; its address, as the sandbox sees it."""
         raise TrialError(f"sandbox {self.settings.name}: {kernel} has no peer there, for it has no network of its own")
 
-    def clock_error_ns(self) -> int:
-        """How far the agent's clock may be off the host's. Only a machine of its own has a clock of its own."""
-        return 0
+    def look(self, for_ns: int = 0) -> Look | None:  # noqa: ARG002 - what others need of it
+        """Looks at the agent's clock, and keeps it on the host's; None if that is its clock, as on the same machine.
+
+        for_ns: how long it may be until the next look. TrialError if the clock jumped.
+        """
+        return None
+
+    def clock_error_ns(self, span_ns: int = 0) -> int:
+        """How far the agent's clock may be off the host's, by a look now, for as long as `span_ns`."""
+        look = self.look(span_ns)
+        return look.error_ns(look.offset.at_ns + span_ns) if look else 0
 
     def reason_gone(self, reason: str) -> str:
         """Adds to the reason why the agent went what the backend knows of it."""

@@ -17,7 +17,7 @@ from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, TrialError
 from partywall.model.plan import Limits
 from partywall.sandbox.base import Sandbox, Settings
-from partywall.sandbox.clock import GuestClock
+from partywall.sandbox.clock import GuestClock, Look
 from partywall.sandbox.label import Label
 from partywall.sandbox.libvirt import leftovers
 from partywall.sandbox.libvirt.domain import Boot, definition, has_port, is_local, throttles
@@ -100,10 +100,10 @@ class Libvirt(Sandbox):
             self.client.close()
         self._leave()
 
-    def clock_error_ns(self) -> int:
+    def look(self, for_ns: int = 0) -> Look | None:
         if self._inner is not None:
-            return self._inner.clock_error_ns()
-        return self._clock.keep() if self._clock else 0
+            return self._inner.look(for_ns)
+        return self._clock.keep(for_ns) if self._clock else None
 
     def reason_gone(self, reason: str) -> str:
         return f"domain {self._name} or the connection to it is gone: {reason}"

@@ -18,7 +18,7 @@ from partywall.errors import AgentError, CapabilityError, TrialError
 from partywall.model.plan import Limits
 from partywall.sandbox import cgroups, vif
 from partywall.sandbox.base import Sandbox, Settings
-from partywall.sandbox.clock import GuestClock
+from partywall.sandbox.clock import GuestClock, Look
 from partywall.sandbox.label import Label
 from partywall.sandbox.peer import Peer
 from partywall.sandbox.qemu import accelerator, balloon, disk, root
@@ -139,8 +139,8 @@ class Qemu(Sandbox):
         self._peers.append(peer)
         return f"{Nic.user().gateway if self._port is None else at}:{peer.port}"
 
-    def clock_error_ns(self) -> int:
-        return self._clock.keep() if self._clock else 0
+    def look(self, for_ns: int = 0) -> Look | None:
+        return self._clock.keep(for_ns) if self._clock else None
 
     def reason_gone(self, reason: str) -> str:
         if self.client is not None and self.client.process.poll() is None:

@@ -9,7 +9,7 @@ from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, TrialError
 from partywall.model.plan import Limits
 from partywall.sandbox.base import Sandbox, Settings
-from partywall.sandbox.clock import GuestClock
+from partywall.sandbox.clock import GuestClock, Look
 from partywall.sandbox.label import Label
 from partywall.sandbox.ssh.connection import PATIENCE_S, Connection
 
@@ -68,8 +68,8 @@ class Ssh(Sandbox):
         elif self._connection is not None:
             self._connection.end()
 
-    def clock_error_ns(self) -> int:
-        return self._clock.keep() if self._clock else 0
+    def look(self, for_ns: int = 0) -> Look | None:
+        return self._clock.keep(for_ns) if self._clock else None
 
     def reason_gone(self, reason: str) -> str:
         return f"the connection to {self.settings.host} ended: {reason}"

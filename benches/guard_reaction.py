@@ -18,6 +18,7 @@ CAPACITY = 200e6
 BESIDE = {"patient": 60e6, "eager": 140e6}
 ALONE = {"patient": CAPACITY, "eager": 0.0}
 WINDOW_NS, WINDOWS, BAR_NS = 100_000_000, 5, 100_000_000
+STRAY = 10
 
 
 def read_for(made: Lab, seconds: float) -> list[Counted]:
@@ -37,8 +38,9 @@ def step(made: Lab) -> tuple[int | None, int | None]:
         up = read_for(made, 1.2)
     down = read_for(made, 1.2)
     begun = next((reading.at_ns for reading in up if reading.packets["eager"] > idle), None)
-    last = down[-1].packets["eager"]
-    ended = next(reading.at_ns for reading in [*up, *down] if reading.packets["eager"] == last)
+    # But for what a namespace sends now and then by itself.
+    last = down[-1].packets["eager"] - STRAY
+    ended = next(reading.at_ns for reading in [*up, *down] if reading.packets["eager"] >= last)
     return settled_ns(up, begun, BESIDE), settled_ns(down, ended, ALONE)
 
 

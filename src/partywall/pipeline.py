@@ -397,16 +397,26 @@ def check_folder(work_root: Path) -> None:
     )
 
 
+def commands(scenario: Scenario) -> list[str]:
+    """The commands that a scenario holds, as its user may want to read them."""
+    return [
+        f"{key}.command: {' '.join(workload.command)}"
+        for key, workload in workloads(scenario).items()
+        if workload.command
+    ]
+
+
 def check_commands(scenario: Scenario, *, allowed: bool) -> None:
     """UsageError if the scenario holds commands and the user has not allowed them."""
-    everyone = workloads(scenario)
-    commands = [
-        f"{key}.command: {' '.join(workload.command)}" for key, workload in everyone.items() if workload.command
-    ]
-    if commands and not allowed:
-        listing = "\n".join(f"  {command}" for command in commands)
+    refuse_commands("scenario", [] if allowed else commands(scenario))
+
+
+def refuse_commands(what: str, listed: Sequence[str]) -> None:
+    """UsageError that shows the commands, if there are any."""
+    if listed:
+        listing = "\n".join(f"  {command}" for command in listed)
         raise UsageError(
-            f"the scenario would run these commands on this host:\n{listing}\n"
+            f"the {what} would run these commands on this host:\n{listing}\n"
             "read them, and run again with --allow-commands"
         )
 

@@ -147,12 +147,17 @@ def test_an_unknown_study_and_a_wrong_file_are_users_mistakes():
 
 def test_what_is_emulated_carries_its_mark_in_the_chart_and_the_caption():
     plain = beside({("VM", 25.0): 40.0, ("VM", 50.0): 80.0})
-    emulated = plain.model_copy(
-        update={"measured": tuple(point.model_copy(update={"emulated": True}) for point in plain.measured)}
+    own, beside_one = (
+        plain.model_copy(
+            update={"measured": tuple(point.model_copy(update={"emulated": what}) for point in plain.measured)}
+        )
+        for what in ("victim", "neighbour")
     )
-    texts = [json.dumps(charts.spec_of(paper.chart(one))) for one in (plain, emulated)]
-    assert ['"mark": "E"' in text for text in texts] == [False, True]
-    assert ["E: emulated" in paper.section([one], {}) for one in (plain, emulated)] == [False, True]
+    every = (plain, own, beside_one)
+    texts = [json.dumps(charts.spec_of(paper.chart(one))) for one in every]
+    assert ['"mark": "E"' in text for text in texts] == [False, True, False]
+    assert ['"mark": "(E)"' in text for text in texts] == [False, False, True]
+    assert ["E: emulated" in paper.section([one], {}) for one in every] == [False, True, True]
 
 
 def test_reasons_are_told_of_places_that_do_not_stand_as_in_the_paper_and_of_no_others():

@@ -551,6 +551,13 @@ def test_cells_of_emulated_sandboxes_say_so_and_no_others():
     assert all(Warn.EMULATED in c.warnings for c in witnessed(two, emulated=("victim",)).cells)
 
 
+def test_a_cell_says_so_of_every_neighbour_that_presses_in_it():
+    both = treatment("copies").model_copy(update={"intensities": {"disk-write": 1.0, "copies": 1.0}})
+    together = trial(COPY, treatment("disk-write"), both)
+    found = witnessed(together, emulated=("disk-write",))
+    assert [c.treatment for c in found.cells if Warn.EMULATED in c.warnings] == ["disk-write", "copies"]
+
+
 @pytest.mark.parametrize(("probe", "cached", "said"), [
     ("disk-read", 50, True), ("disk-read", 5, False), ("disk-reread", 100, False), ("disk-read", None, False),
 ])  # fmt: skip

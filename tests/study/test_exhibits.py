@@ -71,6 +71,40 @@ def test_several_backends_stand_in_one_exhibit_and_emulated_ones_are_marked():
     assert all(point.measured.emulated for point in found.values())
 
 
+def test_a_bare_victim_beside_an_emulated_neighbour_has_its_own_figures_and_says_so_of_the_neighbour():
+    scenario = {
+        "victims": {"v": {"probe": "cache"}},
+        "aggressors": {
+            "ring": {"stressor": "cache", "sandbox": {"backend": "qemu"}},
+            "two": {"stressor": "cache", "together": ["ring"]},
+            "bare": {"stressor": "cache"},
+        },
+    }
+    run = part(scenario, slower(0.1), emulated=("ring",))
+    found = places(rule(beside={name: name for name in ("none", "ring", "two", "bare")}), run)
+    emulated = {place.x: point.measured.emulated for place, point in found.items()}
+    assert emulated == {"none": None, "ring": "neighbour", "two": "neighbour", "bare": None}
+    board = Board.model_validate(
+        {
+            "part": "p",
+            "victim": "v",
+            "environment": "bare host",
+            "benchmark": "b",
+            "cores": "one",
+            "loads": {"none": "none", "ring": "ring"},
+        }
+    )
+    told = {entry.places["load"]: entry.emulated for entry in exhibits.entries([board], [run])}
+    assert told == {"none": None, "ring": "neighbour"}
+    assert "the neighbour is emulated" in exhibits.reason(found[Place("s", "ring")])
+    table = {row[2]: row[3] for row in isolation._by_backend([run]).rows}
+    assert not table["nobody"].endswith("E")
+    assert table["ring"].endswith(" (E)")
+    assert isolation._emulated([run]) == {"qemu"}
+    rows = [isolation._row(run, cell) for cell in run.findings.cells]
+    assert {row["treatment"]: row["emulated"] for row in rows if row["aggressor"] == "bare"} == {"bare@1": ""}
+
+
 def limited():
     sandbox = {"backend": "container"}
     return {
@@ -177,3 +211,9 @@ def test_errors_of_independent_figures_add_up():
     assert product.high - product.value == pytest.approx(6 * 0.01 * 2**0.5, rel=0.02)
     ratio = exhibits.over(estimate(2.0, 0.02), estimate(4.0, 0.0))
     assert (ratio.low, ratio.high) == (pytest.approx(0.495), pytest.approx(0.505))
+
+
+def test_a_victim_that_gets_nothing_has_a_share_of_nothing_and_not_an_error():
+    product = exhibits.times(estimate(0.0, 0.01), estimate(2.0, 0.1))
+    assert (product.value, product.low) == (0, 0)
+    assert product.high == pytest.approx(0.01 * 2.1)

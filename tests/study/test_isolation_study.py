@@ -58,6 +58,8 @@ def test_several_backends_are_trials_of_one_run_unless_limits_are_switched_live(
     assert [job.scenario.factors["sandbox.backend"] for job in vits] == [("container", "qemu")]
     hyperv = list(_jobs(read("hyperv-quality"), Asked(backends=("container", "qemu"), parts=("tested-disk*",))))
     assert [job.name for job in hyperv] == ["tested-disk-one-container", "tested-disk-one-qemu"]
+    one = _jobs(read("hyperv-quality"), Asked(backends=("container", "qemu"), parts=("loading-RAM-all-disk",)))
+    assert [job.name for job in one] == ["loading-RAM-all-disk-container", "loading-RAM-all-disk-qemu"]
 
 
 def test_parts_are_chosen_by_name_or_pattern_and_a_wrong_one_is_told():
@@ -145,6 +147,60 @@ exhibits:
 """
 
 
+def with_neighbour(tmp_path: Path, aggressor: str) -> Path:
+    file = tmp_path / "theirs.yaml"
+    file.write_text(SMALL.replace("ring: {stressor: integer}", f"ring: {aggressor}"))
+    return file
+
+
+def test_commands_of_a_study_are_shown_and_not_run_unless_they_are_allowed(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    made = tmp_path / "made"
+    file = with_neighbour(tmp_path, f'{{command: [touch, "{made}"], sandbox: {{backend: $backend}}}}')
+    options = ["--out", str(tmp_path / "out"), "--work-dir", str(tmp_path)]
+    said = CliRunner().invoke(app, ["study", str(file), *options])
+    assert isinstance(said.exception, UsageError)
+    assert f"part cache-process, aggressors.ring.command: touch {made}" in str(said.exception)
+    assert "again with --allow-commands" in str(said.exception)
+    assert not made.exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_commands_are_asked_about_again_when_a_study_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    file = with_neighbour(tmp_path, "{command: [touch, here]}")
+    asked = Asked(backends=("process",))
+    directory = StudyDirectory.create(tmp_path / "out", file.read_bytes(), asked, {})
+    said = CliRunner().invoke(app, ["study", "--resume", str(directory.path), "--work-dir", str(tmp_path)])
+    assert isinstance(said.exception, UsageError)
+    assert "aggressors.ring.command: touch here" in str(said.exception)
+
+
+@pytest.mark.parametrize(
+    ("aggressor", "key", "what"),
+    [
+        ("{stressor: integer, sandbox: {backend: ssh, host: web1}}", "sandbox.host", "this sandbox is on web1"),
+        (
+            '{stressor: integer, sandbox: {backend: libvirt, uri: "xen+tcp://web2/system", boot: /b}}',
+            "sandbox.uri",
+            "this sandbox is on xen+tcp://web2/system",
+        ),
+        ("{load: http://127.0.0.1:1/}", "load", "has no virtual users"),
+    ],
+)
+def test_what_a_study_cannot_measure_is_refused_by_place_also_on_a_dry_run(tmp_path, aggressor, key, what):
+    # Without $backend the study varies the backend of every sandbox, also of this one.
+    file = with_neighbour(tmp_path, aggressor)
+    own = "{probe: cache, params: {level: L2}, sandbox: {backend: $backend}}"
+    file.write_text(file.read_text().replace("{probe: cache, params: {level: L2}}", own))
+    said = CliRunner().invoke(app, ["study", str(file), "--dry-run"])
+    assert isinstance(said.exception, UsageError), said.output
+    (problem,) = said.exception.problems
+    assert (problem.file, problem.key) == ("small, part cache-process", f"aggressors.ring.{key}")
+    assert what in problem.message
+    assert problem.remedy
+
+
 @pytest.mark.host
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the neighbour needs a CPU beside the victim's")
 def test_a_study_is_measured_as_a_run_a_part_and_can_be_reported_again(tmp_path, monkeypatch):
@@ -165,3 +221,48 @@ def test_a_study_is_measured_as_a_run_a_part_and_can_be_reported_again(tmp_path,
     again = CliRunner().invoke(app, ["study", "--resume", str(tmp_path / "out")], catch_exceptions=False)
     assert again.exit_code == said.exit_code
     assert [p.name for p in (tmp_path / "out" / "runs").iterdir()] == ["cache"]
+
+
+KINDS = {
+    "integer",
+    "RAM",
+    "float",
+    "disk",
+    "sequential write",
+    "sequential read",
+    "random read",
+    "write-through",
+}
+
+
+def test_the_long_form_has_every_benchmark_beside_every_load_on_one_core_and_on_all_set_on_either_sandbox():
+    jobs = list(_jobs(read("hyperv-quality"), Asked(length="long")))
+    tested = [job for job in jobs if job.part == "tested"]
+    cores = {"one", "all"}
+    assert {(job.values["benchmark"], job.values["cores"]) for job in tested} == {(k, c) for k in KINDS for c in cores}
+    assert all(set(job.scenario.aggressors) == {"integer", "float", "ram", "disk"} for job in tested)
+    loading = [job for job in jobs if job.part == "loading"]
+    found = {(job.values["benchmark"], job.values["load"], job.values["cores"]) for job in loading}
+    assert found == {(k, load, c) for k in KINDS for load in ("integer", "RAM", "float", "disk") for c in cores}
+    for job in (*tested, *loading):
+        (levels,) = job.scenario.factors.values()
+        assert (levels[0], levels[-1]) == (0.05, 1)
+    energy = {(job.values["benchmark"], job.values["cores"]) for job in jobs if job.part == "energy"}
+    assert {(kind, core) for kind in ("integer", "float", "RAM") for core in cores} < energy
+
+
+def test_the_short_form_sets_the_loading_sandbox_beside_its_own_kind_and_others():
+    jobs = _jobs(read("hyperv-quality"), Asked(parts=("loading",)))
+    found = {(job.values["benchmark"], job.values["load"]) for job in jobs}
+    assert found == {(kind, load) for kind in ("integer", "RAM", "disk") for load in ("integer", "RAM", "disk")}
+
+
+def test_a_part_is_measured_for_each_with_each_of_across():
+    text = SMALL.replace(
+        "    budget: {short: 3s}\n",
+        "    budget: {short: 3s}\n    each: [{level: L1}, {level: L2}]\n    across: [{what: integer}, {what: float}]\n",
+    ).replace("level: L2}}}", "level: $level}}}")
+    study = Isolation().read(text.replace("{stressor: integer}", "{stressor: $what}").encode(), "a.yaml")
+    jobs = list(_jobs(study, Asked()))
+    assert [job.name for job in jobs] == ["cache-L1-integer", "cache-L1-float", "cache-L2-integer", "cache-L2-float"]
+    assert [job.scenario.aggressors["ring"].stressor for job in jobs] == ["integer", "float"] * 2

@@ -39,6 +39,9 @@ def study(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be measured, and for how long.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder to make. Default: runs/NAME-TIME-CHANCE.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted study, given its folder.")] = None,
+    allow_commands: Annotated[
+        bool, typer.Option("--allow-commands", help="Run the commands that the study's scenarios hold.")
+    ] = False,
     work_dir: WorkDir = pipeline.WORK_ROOT,
 ) -> int:
     """Make a published measurement again, and put the paper's tables and figures beside what is found here.
@@ -53,7 +56,7 @@ def study(
     if resume is not None:
         if name is not None:
             raise UsageError(f"--resume goes on with {resume} and its own study; leave out {name!r}")
-        return _go_on(StudyDirectory.open(resume), console, work_dir)
+        return _go_on(StudyDirectory.open(resume), console, work_dir, allow_commands=allow_commands)
     if name is None:
         return _list(console)
     file = studies.find(name)
@@ -73,13 +76,13 @@ def study(
         return Exit.HOLDS
     pipeline.clean_up()
     pipeline.check_folder(work_dir)
-    kind.check(wanted, asked, work_dir)
+    kind.check(wanted, asked, work_dir, allow_commands=allow_commands)
     host = pipeline.host_facts()
     host.pop("kernels", None)
     stamp = f"{wanted.name}-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     about = {"partywall": __version__, "host": host}
     directory = StudyDirectory.create(out or Path("runs") / stamp, content, asked, about)
-    return _measure(directory, kind, wanted, console, work_dir)
+    return _measure(directory, kind, wanted, console, work_dir, allow_commands=allow_commands)
 
 
 def _list(console: Console) -> int:
@@ -98,17 +101,19 @@ def _outline(console: Console, kind: Kind[Any], wanted: Any, asked: Asked, *, wh
         _say(console, f"  {line}")
 
 
-def _go_on(directory: StudyDirectory, console: Console, work_dir: Path) -> int:
+def _go_on(directory: StudyDirectory, console: Console, work_dir: Path, *, allow_commands: bool) -> int:
     file = directory.path / FILE
     kind = studies.kind_of(file)
     wanted = kind.read(directory.content, str(file))
     pipeline.clean_up()
     pipeline.check_folder(work_dir)
-    kind.check(wanted, directory.asked, work_dir)
-    return _measure(directory, kind, wanted, console, work_dir)
+    kind.check(wanted, directory.asked, work_dir, allow_commands=allow_commands)
+    return _measure(directory, kind, wanted, console, work_dir, allow_commands=allow_commands)
 
 
-def _measure(directory: StudyDirectory, kind: Kind[Any], wanted: Any, console: Console, work_dir: Path) -> int:
+def _measure(
+    directory: StudyDirectory, kind: Kind[Any], wanted: Any, console: Console, work_dir: Path, *, allow_commands: bool
+) -> int:
     total_ns = int(kind.outline(wanted, directory.asked).seconds * 1e9)
     try:
         with pipeline.terminated_as_interrupt(), Live(console, total_ns, total_ns) as live:
@@ -120,6 +125,7 @@ def _measure(directory: StudyDirectory, kind: Kind[Any], wanted: Any, console: C
             kind.measure(wanted, directory, work_dir, tell, live.note)
     except KeyboardInterrupt:
         words = ["partywall", "study", "--resume", str(directory.path)]
+        words += ["--allow-commands"] if allow_commands else []
         words += ["--work-dir", str(work_dir)] if work_dir != pipeline.WORK_ROOT else []
         _say(console, "Interrupted; nothing of it runs on, and what was measured is kept.")
         _say(console, f"Go on with:  {shlex.join(words)}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from partywall import units
 from partywall.model.observation import Observation
@@ -137,6 +137,10 @@ class Unread:
         return cls(*(str(missing.get(key) or "") for key in ("what", "why", "cost", "remedy")))
 
 
+Emulated = Literal["victim", "neighbour"]
+"""Of a figure: its victim was emulated, so an absolute figure is the emulator's; or a neighbour alone."""
+
+
 @dataclass(frozen=True)
 class Witness:
     """What agents said of a trial beside their measurements, by name of workload.
@@ -150,6 +154,12 @@ class Witness:
     readings: dict[str, Readings] = field(default_factory=dict)
     unread: tuple[Unread, ...] = ()
     emulated: tuple[str, ...] = ()
+
+    def emulation(self, neighbours: Iterable[str] = ()) -> Emulated | None:
+        """What of a victim beside these neighbours was emulated: with the victim all of its figures are."""
+        if VICTIM in self.emulated:
+            return "victim"
+        return "neighbour" if any(name in self.emulated for name in neighbours) else None
 
 
 @dataclass(frozen=True)

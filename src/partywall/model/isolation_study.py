@@ -28,17 +28,18 @@ class Form(Frozen):
 
 
 class Part(Frozen):
-    """A scenario, or one for each of `each`. budget: measuring time of each, by form.
+    """A scenario, or one for each of `each`, with each of `across`. budget: measuring time of one, by form.
 
     A scenario that says `$backend` is a run of its own for each backend; else the backend is a factor, and its trials
-    are visited in turn. One of `each` that says `only: long` is left out of the short form. reference: the victim that
-    stands for the bare host. governor: of the processor's clock while the part is measured; without `saving` a host
+    are visited in turn. What says `only: long` is left out of the short form. reference: the victim that stands for
+    the bare host. governor: of the processor's clock while the part is measured; without `saving` a host
     whose clock cannot be governed is taken as it is.
     """
 
     scenario: dict[str, Any]
     budget: dict[Length, DurationNs]
     each: tuple[dict[Name, Any], ...] = Field(({},), min_length=1)
+    across: tuple[dict[Name, Any], ...] = Field(({},), min_length=1)
     reference: Name | None = None
     governor: Literal["saving", "performance"] | None = None
 

@@ -17,6 +17,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
+from partywall.model.evidence import Emulated
 from partywall.model.scenario import Frozen
 from partywall.units import counted
 
@@ -106,14 +107,14 @@ class Paper(Frozen):
 
 
 class Measured(Frozen):
-    """A point measured here, with the ends of its interval. emulated: not by the hardware it stands for."""
+    """A point measured here, with the ends of its interval. emulated: what was not the hardware it stands for."""
 
     series: str
     x: X
     value: float
     low: float
     high: float
-    emulated: bool = False
+    emulated: Emulated | None = None
 
     @property
     def place(self) -> Place:

@@ -40,6 +40,11 @@ class Treatment(Frozen):
     slot_ns: int
     release_ns: int = 0
 
+    @property
+    def pressing(self) -> tuple[str, ...]:
+        """The aggressors that press, those that do so together among them; the null one does nothing."""
+        return () if self.role == "null" else tuple(self.intensities)
+
 
 class Trial(Frozen):
     """One victim at one combination of the levels that cannot be switched live, with all treatments it is given.

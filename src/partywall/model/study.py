@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from partywall.model.evidence import Emulated
 from partywall.model.finding import Estimate
 from partywall.model.paper import Beside
 from partywall.model.scenario import Frozen
@@ -62,13 +63,14 @@ class BoardEntry:
     """One place of the board, by its levels. absolute: as it is read.
 
     relative: over the bare host's; q: over what was set. Shares; None where there is nothing to hold them against.
+    emulated: whether the victim was, or a neighbour of it alone.
     """
 
     places: Mapping[str, str]
     absolute: str
     relative: Estimate | None
     q: Estimate | None
-    emulated: bool
+    emulated: Emulated | None
 
 
 @dataclass(frozen=True)

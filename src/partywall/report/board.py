@@ -36,11 +36,10 @@ def data(entries: Sequence[BoardEntry]) -> dict[str, Any]:
 
 def texts(entry: BoardEntry) -> list[str]:
     """Absolute, relative and q as they are read."""
-    mark = " E" if entry.emulated else ""
     return [
-        entry.absolute + mark,
+        entry.absolute + figures.mark(entry.emulated),
         _percent(entry.relative, "no bare host was measured"),
-        _percent(entry.q, "nothing set"),
+        _percent(entry.q, "no share was set or left"),
     ]
 
 
@@ -54,5 +53,6 @@ def section(entries: Sequence[BoardEntry]) -> Markup:
         return Markup()
     rows = [(*entry.places.values(), *texts(entry)) for entry in entries]
     columns = (*entries[0].places, *FIGURES)
-    text = html.environment().get_template("board.html.j2").render(rows=rows, columns=columns)
+    template = html.environment().get_template("board.html.j2")
+    text = template.render(rows=rows, columns=columns, emulated=figures.EMULATED)
     return Markup(text)  # noqa: S704 - made by a template that escapes

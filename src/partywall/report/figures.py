@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from partywall.model.evidence import Counter
+from partywall.model.evidence import Counter, Emulated
 from partywall.model.finding import Estimate
 from partywall.model.scenario import Victim
 from partywall.units import format_decimals, format_number, magnitude
@@ -21,8 +21,15 @@ ASYMMETRY = 1.5
 TIMES = 5.0
 """Multiple of the baseline's latency from which an impact is written as such, and not in percent."""
 
+EMULATED = "E: emulated, and an absolute figure is the emulator's; (E): not the victim, but a neighbour is emulated."
+
 UNTOLD_REACH = 10.0
 UNTOLD = "not known"
+
+
+def mark(emulated: Emulated | None) -> str:
+    """What stands behind a figure that is emulated, as `EMULATED` explains it; empty behind others."""
+    return {"victim": " E", "neighbour": " (E)"}[emulated] if emulated else ""
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ LOGARITHMIC_FROM = 20.0
 
 NOT_PRINTED = "not printed"
 NOT_MEASURED = "not measured"
+UNDER = {None: "", "victim": " under emulation", "neighbour": " beside an emulated neighbour"}
 
 
 # What stands in a table
@@ -60,8 +61,8 @@ def rows(beside: Beside) -> list[tuple[str, str, str, str]]:
 
 
 def measured_text(point: Measured) -> str:
-    """'41.2 ± 0.8', with E where emulated."""
-    return figures.interval(point.value, point.low, point.high) + (" E" if point.emulated else "")
+    """'41.2 ± 0.8', marked where emulated."""
+    return figures.interval(point.value, point.low, point.high) + figures.mark(point.emulated)
 
 
 def _places(beside: Beside) -> list[Place]:
@@ -166,7 +167,7 @@ def chart(beside: Beside) -> AnyChart:
         paper.mark_point(filled=False, size=80, strokeWidth=2, opacity=1).encode(shape=shape),
     ]
     if any(row["mark"] for row in known):
-        layers.append(here.mark_text(dx=11, fontSize=11).encode(text="mark:N"))
+        layers.append(here.mark_text(align="left", dx=7, fontSize=11).encode(text="mark:N"))
     if _numeric(known):
         layers[:0] = [paper.mark_line(strokeDash=[4, 4], strokeWidth=1.2), here.mark_line(strokeWidth=1.6)]
     return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
@@ -180,8 +181,9 @@ def _drawn(beside: Beside) -> Iterator[dict[str, Any]]:
             yield _row(place, "paper", value, value, value, f"{value:g}, printed in the paper")
         if place in ours:
             point = ours[place]
-            text = f"{measured_text(point)}, measured here{' under emulation' if point.emulated else ''}"
-            yield _row(place, "here", point.value, point.low, point.high, text, mark="E" if point.emulated else "")
+            text = f"{measured_text(point)}, measured here{UNDER[point.emulated]}"
+            mark = figures.mark(point.emulated).strip()
+            yield _row(place, "here", point.value, point.low, point.high, text, mark=mark)
 
 
 def _row(place: Place, origin: str, value: float, low: float, high: float, text: str, mark: str = "") -> dict[str, Any]:
@@ -251,6 +253,7 @@ def section(besides: Sequence[Beside], specs: dict[str, Any]) -> Markup:
         differs=list(dict.fromkeys(text for beside in besides for text in beside.differs)),
         title=title,
         rows=rows,
+        emulated=figures.EMULATED,
         claim=claim_text,
         verdict_text=verdict_text,
         reasons=reasons,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from partywall.model.evidence import Evidence
-from partywall.model.finding import BASELINE, Band, Cell, Estimate, Findings, Warn
+from partywall.model.evidence import Emulated, Evidence
+from partywall.model.finding import BASELINE, Band, Cell, Estimate, Findings
 from partywall.model.isolation_study import ALONE, Board, Setting, Shown
 from partywall.model.paper import Exhibit, Measured, Paired, Place
 from partywall.model.plan import Treatment, Trial
@@ -56,8 +56,10 @@ class PartRun:
         """The victim's rate alone."""
         return next((cell.baseline_rate for cell in self.cells(trial).values() if cell.baseline == BASELINE), None)
 
-    def emulated(self, trial: Trial) -> bool:
-        return any(Warn.EMULATED in cell.warnings for cell in self.cells(trial).values())
+    def emulated(self, trial: Trial, treatment: Treatment) -> Emulated | None:
+        """Of the trial's witness and not of its cells: alone a victim has no cell, and beside others others press."""
+        witness = self.evidence.witness.get(trial.id)
+        return witness.emulation(treatment.pressing) if witness else None
 
     @functools.cached_property
     def _measured(self) -> dict[str, series.Measured]:
@@ -102,6 +104,8 @@ def over(left: Estimate, right: Estimate) -> Estimate:
 def times(left: Estimate, right: Estimate) -> Estimate:
     """The product of two independent figures over 0, errors added on logarithms, each arm by itself."""
     value = left.value * right.value
+    if value <= 0:
+        return left.model_copy(update={"value": 0.0, "low": 0.0, "high": left.high * right.high})
     below = math.hypot(*(math.log(max(one.low, 1e-12) / one.value) for one in (left, right)))
     above = math.hypot(*(math.log(one.high / one.value) for one in (left, right)))
     ends = {"value": value, "low": value * math.exp(-below), "high": value * math.exp(above)}
@@ -124,15 +128,15 @@ class Point:
     run: PartRun
     trial: Trial
     treatment: str
+    emulated: Emulated | None
     power: int
     by: float
 
     @property
     def measured(self) -> Measured:
         found = self.estimate
-        emulated = self.run.emulated(self.trial)
         ends = {"value": found.value, "low": max(0.0, found.low), "high": found.high}
-        return Measured(series=self.place.series, x=self.place.x, emulated=emulated, **ends)
+        return Measured(series=self.place.series, x=self.place.x, emulated=self.emulated, **ends)
 
     @property
     def cell(self) -> Cell | None:
@@ -177,7 +181,7 @@ def _point(rule: Shown, run: PartRun, trial: Trial, treatment: Treatment, suffix
     said = named(label, run.values) if isinstance(label, str) else label
     x = said if rule.x == "beside" else round(100 * (share or 0.0), 6)
     place = Place(named(rule.series, {**run.values, "beside": said}) + suffix, x)
-    yield Point(place, estimate, run, trial, treatment.id, power, by)
+    yield Point(place, estimate, run, trial, treatment.id, run.emulated(trial, treatment), power, by)
 
 
 def name_of(treatment: Treatment) -> str | None:
@@ -264,7 +268,7 @@ class Entry:
     absolute: Estimate
     relative: Estimate | None
     q: Estimate | None
-    emulated: bool
+    emulated: Emulated | None
     reference: bool
 
 
@@ -306,7 +310,7 @@ def _entry(rule: Board, run: PartRun, trial: Trial, treatment: Treatment) -> Ent
         absolute=rate,
         relative=relative,
         q=None if relative is None or not expected else scaled(relative, 1 / expected),
-        emulated=run.emulated(trial),
+        emulated=run.emulated(trial, treatment),
         reference=relative is not None and relative.low == relative.high == 1,
     )
 
@@ -344,4 +348,4 @@ def reason(point: Point) -> str:
             text += ", so both had what they wanted: the resource is not short here"
     causes = [cause.text for cause in cell.causes[:1]]
     text += f"; {causes[0]}" if causes and cell.seen else ""
-    return text + ("; the guest is emulated" if Warn.EMULATED in cell.warnings else "")
+    return text + (f"; the {point.emulated} is emulated" if point.emulated else "")

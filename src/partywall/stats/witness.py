@@ -44,8 +44,9 @@ def said(trial: Trial, witness: Witness) -> Iterator[str]:
 
 
 def _warnings(trial: Trial, cell: Cell, witness: Witness) -> Iterator[Warn]:
-    concerned = [name for name in (VICTIM, cell.aggressor) if name]
-    if any(name in witness.emulated for name in concerned):
+    pressing = next((one.pressing for one in trial.treatments if one.id == cell.treatment), ())
+    concerned = [VICTIM, *pressing]
+    if witness.emulation(pressing):
         yield Warn.EMULATED
     if any(_cached(_workload(trial, name), witness.facts.get(name, ())) for name in concerned):
         yield Warn.SHARED_DISK_CACHE

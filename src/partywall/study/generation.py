@@ -50,8 +50,8 @@ class Generation:
         lines = (f"{len(study.cells)} cells in {form.rounds} rounds", *(cell.id for cell in study.cells))
         return Outline(lines, cells.estimate_s(study, form))
 
-    def check(self, study: Study, asked: Asked, work_root: Path) -> None:
-        del study, work_root
+    def check(self, study: Study, asked: Asked, work_root: Path, *, allow_commands: bool) -> None:
+        del study, work_root, allow_commands
         victim = {"probe": "integer", "sandbox": {"backend": _backend(asked)}}
         needs = {"partywall": 1, "name": "study", "victims": {"generator": victim}}
         pipeline.check_host(Scenario.model_validate(needs))

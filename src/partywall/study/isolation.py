@@ -19,7 +19,8 @@ from typing import Any, get_args
 
 from partywall import pipeline, units
 from partywall.errors import Problem, TrialError, UsageError
-from partywall.model.finding import Cell, Estimate
+from partywall.model import factors
+from partywall.model.finding import BASELINE, Cell, Estimate
 from partywall.model.isolation_study import Form, Part, Study
 from partywall.model.paper import Beside, Exhibit, Paper
 from partywall.model.plan import Trial
@@ -40,7 +41,8 @@ from partywall.store.study import StudyDirectory
 RUNS = "runs"
 OWN_BACKEND = "$backend"
 ONLY = "only"
-BACKENDS: tuple[str, ...] = get_args(Sandbox.model_fields["backend"].annotation)
+# A machine elsewhere is not planned for, see `_beyond_a_study`.
+BACKENDS = tuple(name for name in get_args(Sandbox.model_fields["backend"].annotation) if name != "ssh")
 
 
 HOW = (
@@ -74,9 +76,13 @@ class Isolation:
         lines += [f"{job.name}: left out: {why}" for job in jobs if (why := _why_not(job))]
         return Outline(tuple(lines), sum(seconds.values()))
 
-    def check(self, study: Study, asked: Asked, work_root: Path) -> None:
+    def check(self, study: Study, asked: Asked, work_root: Path, *, allow_commands: bool) -> None:
         del work_root
-        for job in _jobs(study, asked):
+        jobs = list(_jobs(study, asked))
+        if not allow_commands:
+            told = [f"part {job.name}, {command}" for job in jobs for command in pipeline.commands(job.scenario)]
+            pipeline.refuse_commands("study", told)
+        for job in jobs:
             pipeline.check_host(job.scenario)
 
     def measure(self, study: Study, directory: StudyDirectory, work_root: Path, tell: Tell, note: Note) -> None:
@@ -162,18 +168,21 @@ def _variants(study: Study, asked: Asked, backends: Sequence[str]) -> Iterator[t
     """(part, its values, backend) of what is asked for."""
     for name, part in study.parts.items():
         apart = OWN_BACKEND in json.dumps(part.scenario)
-        for values, backend in itertools.product(part.each, backends if apart else ("",)):
-            called = (name, _job_name(name, part, values, backend))
+        for own, other, backend in itertools.product(part.each, part.across, backends if apart else ("",)):
+            values = {key: value for key, value in {**own, **other}.items() if key != ONLY}
+            called = (name, _job_name(name, part, values, ""), _job_name(name, part, values, backend))
             wanted = any(fnmatch.fnmatch(one, pattern) for pattern in asked.parts for one in called)
-            if values.get(ONLY, asked.length) == asked.length and (wanted or not asked.parts):
-                yield name, {key: value for key, value in values.items() if key != ONLY}, backend
+            in_form = all(one.get(ONLY, asked.length) == asked.length for one in (own, other))
+            if in_form and (wanted or not asked.parts):
+                yield name, values, backend
 
 
 def _job_name(name: str, part: Part, values: Mapping[str, Any], backend: str) -> str:
-    """By the first value of `each`, and the second where the first is not enough to tell them apart."""
+    """By the first value of `each`, and the second where that cannot tell them apart, and by the first of `across`."""
     first = [str(next(iter(one.values()), "")) for one in part.each]
     count = 1 if len(set(first)) == len(first) else 2
-    told = [str(value).replace(" ", "-") for value in list(values.values())[:count]]
+    keys = [*list(part.each[0])[:count], *list(part.across[0])[:1]]
+    told = [str(values[key]).replace(" ", "-") for key in keys if key in values]
     return "-".join([name, *told, *([backend] if backend else [])])
 
 
@@ -182,9 +191,9 @@ def _job(study: Study, asked: Asked, name: str, values: Mapping[str, Any], backe
     known = {**_host_values(), **form.values, "backend": backend}
     known |= {key: _filled(value, known) for key, value in values.items()}
     content = _filled(part.scenario, known)
-    factors = dict(content.get("factors", {}))
+    varied = dict(content.get("factors", {}))
     if not backend:
-        factors[BACKEND] = list(asked.backends or study.backends)
+        varied[BACKEND] = list(asked.backends or study.backends)
     whole = {
         "partywall": 1,
         "name": f"{study.name}-{job_name}",
@@ -192,11 +201,27 @@ def _job(study: Study, asked: Asked, name: str, values: Mapping[str, Any], backe
         "precision": form.precision,
         "budget": f"{part.budget[asked.length]}ns",
         **content,
-        "factors": factors,
+        "factors": varied,
     }
     text = json.dumps(whole, indent=1)
     scenario = loads(text, f"{study.name}, part {job_name}")
+    if problems := list(dict.fromkeys(_beyond_a_study(scenario))):
+        raise UsageError(*problems)
     return Job(job_name, name, known, backend, part.reference, part.governor, scenario, text)
+
+
+def _beyond_a_study(scenario: Scenario) -> Iterator[Problem]:
+    """What parts of a study cannot hold: they are planned without a look at other machines, or at plans of users."""
+    for _, _, applied in factors.trials(scenario):
+        for key, workload in pipeline.workloads(applied).items():
+            if machine := workload.sandbox.machine:
+                where = "uri" if workload.sandbox.backend == "libvirt" else "host"
+                message = f"a study measures on this host alone, and this sandbox is on {machine}"
+                remedy = "measure there with 'partywall run' and a scenario of its own, or start the study there"
+                yield Problem(message, remedy, key=f"{key}.sandbox.{where}")
+            if workload.load is not None:
+                remedy = "measure them with 'partywall run', or by a study that begins with partywall_load_study"
+                yield Problem("a study of isolation has no virtual users", remedy, key=f"{key}.load")
 
 
 def _why_not(job: Job) -> str:
@@ -351,10 +376,10 @@ def _notes(study: Study, asked: Asked, runs: Sequence[PartRun], first: str) -> t
     notes = []
     if len(backends) > 1:
         notes.append(f"Verdicts compare the paper with {first}; other backends stand beside it by name.")
-    emulated = {run.backend_of(t) for run in runs for t in run.evidence.plan.trials if run.emulated(t)}
-    if emulated:
+    if emulated := sorted(_emulated(runs)):
         notes.append(
-            f"Emulated, and marked E: {', '.join(sorted(emulated))}. Absolute figures there are the emulator's."
+            f"Emulated, and marked E: {', '.join(emulated)}. Absolute figures there are the emulator's. Marked (E): "
+            "beside a neighbour that is emulated, so that what presses is the emulator."
         )
     jobs = list(_jobs(study, asked))
     begun = {(run.part, run.values.get("backend")) for run in runs}
@@ -368,6 +393,19 @@ def _notes(study: Study, asked: Asked, runs: Sequence[PartRun], first: str) -> t
     if left:
         notes.append(f"Not all was measured: {'; '.join(left[:3])}{'; …' if len(left) > 3 else ''}")
     return tuple(notes)
+
+
+def _emulated(runs: Sequence[PartRun]) -> set[str]:
+    """The backends whose sandboxes were emulated, as victims or as neighbours."""
+    everyone = [(run.evidence.witness.get(trial.id), trial) for run in runs for trial in run.evidence.plan.trials]
+    own = {trial.victim.sandbox.backend for witness, trial in everyone if witness and witness.emulation()}
+    return own | {
+        trial.aggressors[name].sandbox.backend
+        for witness, trial in everyone
+        if witness
+        for name in witness.emulated
+        if name in trial.aggressors
+    }
 
 
 SCALES = 0.75
@@ -405,7 +443,9 @@ def _facts(study: Study, asked: Asked, runs: Sequence[PartRun], version: str) ->
 
 def _row(run: PartRun, cell: Cell) -> dict[str, Any]:
     trial = next(trial for trial in run.evidence.plan.trials if trial.id == cell.trial)
-    return {"part": run.part, "backend": run.backend_of(trial), **row_of(cell, run.findings)}
+    treatment = next(treatment for treatment in trial.treatments if treatment.id == cell.treatment)
+    emulated = {"emulated": run.emulated(trial, treatment) or ""}
+    return {"part": run.part, "backend": run.backend_of(trial), **row_of(cell, run.findings), **emulated}
 
 
 def _board(study: Study, runs: Sequence[PartRun]) -> Iterator[BoardEntry]:
@@ -437,7 +477,7 @@ def _by_backend(runs: Sequence[PartRun]) -> Section:
         title="Every cell, by backend",
         lead="Beside nobody: the victim's rate, and its share of a bare process's where the same run measured one. "
         "Beside a neighbour: the isolation factor, 1 is unharmed. Under a limit: its share of what it does without. "
-        "E: emulated.",
+        + figures.EMULATED,
         columns=("part", "victim", "beside", *backends),
         rows=tuple((*key, *(texts.get(name, "not measured") for name in backends)) for key, texts in found.items()),
         short=len(backends) > 1,
@@ -448,13 +488,18 @@ def _fill(found: Texts, run: PartRun, trial: Trial) -> None:
     backend = run.backend_of(trial)
     levels = [_level_text(path, level) for path, level in trial.levels.items() if path != BACKEND]
     victim = " ".join([trial.victim_name, *levels])
-    mark = " E" if run.emulated(trial) else ""
-    texts = {"nobody": _alone(run, trial)} | {
-        _beside_whom(cell): figures.ratio(cell.isolation) for cell in run.cells(trial).values()
-    }
-    for beside, text in texts.items():
+    cells = run.cells(trial)
+    for treatment in trial.treatments:
+        if treatment.id == BASELINE:
+            beside, text = "nobody", _alone(run, trial)
+        elif treatment.id in cells:
+            cell = cells[treatment.id]
+            beside, text = _beside_whom(cell), figures.ratio(cell.isolation)
+        else:
+            continue
+        text += figures.mark(run.emulated(trial, treatment))
         # A bare host beside several backends is measured in the run of each; the first one stands here.
-        found.setdefault((run.name, victim, beside), {}).setdefault(backend, text + mark)
+        found.setdefault((run.name, victim, beside), {}).setdefault(backend, text)
 
 
 def _level_text(path: str, level: Level) -> str:

@@ -25,8 +25,11 @@ class Kind(Protocol[S]):
         """What would be measured. Raises UsageError for what this study cannot be asked for."""
         ...
 
-    def check(self, study: S, asked: Asked, work_root: Path) -> None:
-        """Raises CapabilityError for what the host lacks, before anything is made."""
+    def check(self, study: S, asked: Asked, work_root: Path, *, allow_commands: bool) -> None:
+        """Raises CapabilityError for what the host lacks, before anything is made.
+
+        UsageError if the study holds commands of a user's and they are not allowed.
+        """
         ...
 
     def measure(self, study: S, directory: StudyDirectory, work_root: Path, tell: Tell, note: Note) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from partywall.model.evidence import Counter, Evidence
-from partywall.model.observation import Histogram, Observation
+from partywall.model.observation import Histogram, Observation, bucket_of
 from partywall.model.plan import Limits, Plan, Treatment, Trial
 from partywall.model.scenario import Aggressor, Goal, Scenario, Timing, Victim
 
@@ -112,6 +113,21 @@ class Host:
                     )
                 )
         return found
+
+
+def with_latency(
+    observations: list[Observation], longer: dict[str, float], seed: int = 7, operations: int = 400, trial: str = ""
+) -> list[Observation]:
+    """The same with lognormal latencies. longer: factor of all latencies by treatment, in `trial` or in all of them."""
+    random = np.random.default_rng(seed)
+    found = []
+    for o in observations:
+        factor = longer.get(o.treatment, 1.0) if trial in ("", o.trial) else 1.0
+        values = random.lognormal(10, 0.3, operations) * factor
+        buckets, counts = np.unique([bucket_of(int(value)) for value in values], return_counts=True)
+        histogram = Histogram(dict(zip(buckets.tolist(), counts.tolist(), strict=True)))
+        found.append(replace(o, latency=histogram))
+    return found
 
 
 def evidence(of: Plan, observations: list[Observation], counters: dict[str, Counter] | None = None) -> Evidence:

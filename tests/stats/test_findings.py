@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import Host, evidence, limit, plan, treatment, trial
+from builders import Host, evidence, limit, plan, treatment, trial, with_latency
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +13,8 @@ from partywall.model.observation import Histogram, bucket_of
 from partywall.model.plan import Limits, Treatment
 from partywall.model.scenario import Aggressor, Goal, Sandbox, Victim
 from partywall.stats import analyse, carry_over, checkpoints, enough
-from partywall.stats.effects import variation_of
+from partywall.stats.effects import bands_of, variation_of
+from partywall.stats.latency import is_effect
 from partywall.stats.series import Measured
 
 COPY = treatment("memory-copy")
@@ -274,12 +275,56 @@ def goal_outcome(goal, factor, blocks=40):
 
 
 @pytest.mark.parametrize(
-    ("threshold", "outcome"), [(0.7, Outcome.HOLDS), (0.9, Outcome.VIOLATED), (0.8, Outcome.INCONCLUSIVE)]
+    ("threshold", "outcome", "reason"),
+    [
+        (0.7, Outcome.HOLDS, "all of it at least 0.7"),
+        (0.9, Outcome.VIOLATED, "all of it below 0.9"),
+        (0.8, Outcome.INCONCLUSIVE, "0.8 lies within it; more blocks would narrow it"),
+    ],
 )
-def test_a_goal_is_decided_only_by_a_whole_interval(threshold, outcome):
+def test_a_goal_is_decided_only_by_a_whole_interval(threshold, outcome, reason):
     verdict = goal_outcome(Goal(isolation_factor=threshold), 0.8)
     assert verdict.outcome is outcome
-    assert f"at least {threshold:g}" in verdict.reason
+    assert f": {reason}" in verdict.reason
+
+
+@pytest.mark.parametrize(("blocks", "said"), [(24, True), (149, True), (150, False)])
+def test_a_verdict_on_fewer_blocks_than_intervals_need_says_so(blocks, said):
+    verdict = goal_outcome(Goal(isolation_factor=0.7), 0.8, blocks)
+    assert verdict.outcome is Outcome.HOLDS
+    assert (f"on {blocks} blocks, of 150 from which" in verdict.reason) == said
+    assert (verdict.blocks, verdict.rough) == (blocks, said)
+
+
+def test_a_null_that_lengthens_the_latency_is_reported_and_widens_what_decides_a_goal():
+    longer = {"null": 1.15, "memory-copy": 1.15}
+    goal = Goal(latency_impact_p99=0.1)
+    found = findings(with_latency(Host().measure(ONE, 40, {"memory-copy": 0.8}), longer), goals=(goal,))
+    assert found.bands[0].null_latency["p99"].low > 0.1
+    assert Warn.NULL_LATENCY in cell(found, "memory-copy").warnings
+    assert Warn.NULL_EFFECT not in cell(found, "memory-copy").warnings
+    assert found.verdicts[0].outcome is Outcome.INCONCLUSIVE
+    assert "latency impact at p99 (widened, for the A/A check failed)" in found.verdicts[0].reason
+    assert found.headline.startswith(
+        "The A/A check failed for copy: a neighbour that does nothing seemed to change its p99 latency by "
+    )
+    assert any("had an effect on the p99 latency; the A/A check failed" in warning for warning in found.warnings)
+
+
+def test_a_latency_goal_is_violated_where_the_null_shows_no_latency():
+    goal = Goal(latency_impact_p99=0.1)
+    observations = with_latency(Host().measure(ONE, 40, {"memory-copy": 0.8}), {"memory-copy": 1.3}, seed=3)
+    found = findings(observations, goals=(goal,))
+    assert Warn.NULL_LATENCY not in cell(found, "memory-copy").warnings
+    assert found.verdicts[0].outcome is Outcome.VIOLATED
+    assert "all of it above 0.1" in found.verdicts[0].reason
+
+
+def test_a_null_that_does_nothing_to_the_latency_alarms_at_about_the_level():
+    lone, runs = trial(), 40
+    made = (with_latency(Host(seed).measure(lone, 60, {}), {}, seed, operations=60) for seed in range(runs))
+    alarms = sum(is_effect(bands_of(lone, Measured.of(o, "t1"))[0].null_latency["p99"]) for o in made)
+    assert alarms <= 0.05 * runs + 2.6 * math.sqrt(0.05 * 0.95 * runs)
 
 
 def test_a_goal_that_matches_nothing_is_inconclusive_and_says_so():
@@ -310,6 +355,8 @@ def test_an_efficiency_goal_has_two_sides():
     observations = Host().measure(limited, 40, {"half": 0.65})
     found = findings(observations, limited, goals=(Goal(efficiency=(0.9, 1.1)), Goal(efficiency=(0.9, 1.5))))
     assert [v.outcome for v in found.verdicts] == [Outcome.VIOLATED, Outcome.HOLDS]
+    assert ": all of it above 1.1;" in found.verdicts[0].reason
+    assert ": all of it at least 0.9 and at most 1.5;" in found.verdicts[1].reason
 
 
 def test_a_failed_check_of_nothing_widens_what_decides_a_goal():
@@ -363,6 +410,14 @@ def test_a_limit_is_no_point_of_a_sensitivity_curve():
     found = findings(Host().measure(steps, 30, {"memory-copy@1,cpu_limit=0.5": 0.4}), steps)
     assert [point[0] for point in found.curves[0].points] == [0.5, 1.0]
     assert found.headline.startswith("No neighbour was seen")
+
+
+def test_precision_counts_the_longer_arm_of_an_interval_that_ends_at_a_bound():
+    stalled = [
+        replace(o, rate=0.0, early_rate=0.0, late_rate=0.0) if o.treatment == "memory-copy" else o
+        for o in Host().measure(ONE, 20, {})
+    ]
+    assert enough(stalled, ONE.treatments, 0.01).half_width == pytest.approx(1 - 0.05 ** (1 / 20))
 
 
 def test_a_precision_that_rests_on_few_independent_blocks_is_not_believed():

@@ -4,10 +4,11 @@ import pytest
 from builders import KERNELS, Host, evidence, limit, plan, treatment, trial
 
 from partywall.agent.catalogue import shipped
-from partywall.model.finding import Band, Cell, Estimate
+from partywall.model.finding import Band, Cell, Estimate, Warn
 from partywall.model.scenario import Aggressor, Sandbox
 from partywall.stats import analyse
-from partywall.stats.headline import DOING, headline
+from partywall.stats.headline import DOING, percent
+from partywall.stats.headline import headline as line_of
 
 COPY, DISK, RING = treatment("memory-copy"), treatment("disk-write"), treatment("cache")
 
@@ -26,6 +27,18 @@ def cell(of, t, value, half, seen=True, **more):
 
 def band(of, null=1.0, half=0.003):
     return Band(trial=of.id, low=1 - half, high=1 + half, null=estimate(null, half))
+
+
+def headline(of, kernels, cells, bands):
+    """Of a plan that holds no more than what has cells here."""
+    measured = {(c.trial, c.treatment) for c in cells}
+    trials = tuple(
+        one.model_copy(
+            update={"treatments": tuple(t for t in one.treatments if not t.aggressor or (one.id, t.id) in measured)}
+        )
+        for one in of.trials
+    )
+    return line_of(of.model_copy(update={"trials": trials}), kernels, cells, bands)
 
 
 COPYING = trial(COPY, DISK, RING, name="t1")
@@ -175,3 +188,58 @@ def test_a_latency_probe_does_not_lose_bandwidth():
     kernels = KERNELS | {"memory-latency": {"resource": "memory_bandwidth"}}
     line = headline(plan(of), kernels, [cell(of, COPY, 0.82, 0.01)], [])
     assert line.endswith("costs you 18 % ± 1 of memory access speed.")
+
+
+UNDERSTATED = (
+    Warn.AGGRESSOR_IDLE, Warn.AGGRESSOR_NOT_STOPPED, Warn.AGGRESSOR_FELL_SHORT, Warn.CARRY_OVER,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("warning", UNDERSTATED)
+def test_a_neighbour_that_may_have_harmed_more_than_was_seen_is_no_clean_bill(warning):
+    sound = cell(COPYING, COPY, 0.998, 0.004, seen=False)
+    doubtful = cell(COPYING, RING, 0.9, 0.2, seen=False, warnings=(warning,))
+    line = headline(plan(COPYING), KERNELS, [sound, doubtful], [band(COPYING)])
+    assert line == (
+        "No neighbour was seen to cost you anything above ±0.6 %; 1 other could not be judged, as the warnings tell."
+    )
+    assert headline(plan(COPYING), KERNELS, [doubtful], [band(COPYING)]).startswith(
+        "Nothing conclusive: no neighbour could be judged"
+    )
+
+
+def test_trials_that_failed_are_counted_as_not_judged():
+    cells = [cell(COPYING, COPY, 0.82, 0.01)]
+    assert line_of(plan(COPYING, WRITING), KERNELS, cells, [band(COPYING)]) == (
+        "A memory-copying neighbour on the next core costs you 18 % ± 1 of memory bandwidth; "
+        "5 others could not be judged, as the warnings tell."
+    )
+
+
+def test_a_harm_in_doubt_on_few_blocks_or_emulated_is_marked():
+    more = (Warn.CARRY_OVER, Warn.FEW_BLOCKS, Warn.EMULATED)
+    cells = [cell(COPYING, COPY, 0.82, 0.01, warnings=more), cell(WRITING, DISK, 0.38, 0.04)]
+    line = headline(plan(COPYING, WRITING), KERNELS, cells, [])
+    assert "18 % ± 1 of memory bandwidth (or more; on only 50 blocks; emulated)." in line
+    assert "62 % ± 4 of disk throughput;" in line
+
+
+def test_harms_that_are_only_counted_are_marked_too():
+    trials = [trial(COPY, name=f"t{n}", victim=f"v{n}") for n in range(5)]
+    marked = {"warnings": (Warn.FEW_BLOCKS, Warn.EMULATED)}
+    cells = [cell(of, COPY, 0.5 + n / 10, 0.01, **(marked if n == 4 else {})) for n, of in enumerate(trials)]
+    line = headline(plan(*trials), KERNELS, cells, [])
+    assert line.endswith("20 % ± 1 (1 of them on too few blocks; 1 of them emulated).")
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_run_that_was_all_emulated_says_so_once(seen):
+    cells = [cell(COPYING, t, 0.8 if seen else 1.0, 0.004, seen=seen, warnings=(Warn.EMULATED,)) for t in (COPY, DISK)]
+    line = headline(plan(COPYING), KERNELS, cells, [])
+    assert line.startswith("Emulated: ")
+    assert line.count("mulated") == 1
+
+
+def test_a_full_stall_is_told_with_the_longer_arm_of_its_interval():
+    stalled = Estimate(value=0.0, low=0.0, high=0.139, n=20, method="m")
+    assert percent(stalled) == "100 % ± 14"

@@ -26,7 +26,8 @@ class Estimate(Frozen):
 
     @property
     def half_width(self) -> float:
-        return (self.high - self.low) / 2
+        """What may stand behind ±: the longer arm, as an interval that ends at a bound is not symmetric."""
+        return max(self.high - self.value, self.value - self.low)
 
 
 class Warn(StrEnum):
@@ -38,6 +39,7 @@ class Warn(StrEnum):
     FOREIGN_LOAD = "foreign_load"
     DRIFTING_EFFECT = "drifting_effect"
     NULL_EFFECT = "null_effect"
+    NULL_LATENCY = "null_latency"
     THROTTLED = "throttled"
     AGGRESSOR_FELL_SHORT = "aggressor_fell_short"
     AGGRESSOR_IDLE = "aggressor_idle"
@@ -131,7 +133,8 @@ class Band(Frozen):
 
     baseline: what the null was compared with; a trial has a band for its baseline and one for each switched limit, and
     a cell is judged by the one with its own baseline. long: of long blocks, for cells that were measured in them.
-    latency: the same of latency impacts, by percentile.
+    null: the null aggressor's isolation factor. null_latency: its latency impact by percentile. latency: the band that
+    each of these makes.
     """
 
     trial: str
@@ -141,6 +144,7 @@ class Band(Frozen):
     high: float
     null: Estimate
     latency: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    null_latency: dict[str, Estimate] = Field(default_factory=dict)
 
     def of(self, cell: Cell) -> bool:
         """Whether this is the band to judge a cell by."""
@@ -180,13 +184,19 @@ class Outcome(StrEnum):
 
 
 class Verdict(Frozen):
-    """A goal against a cell."""
+    """A goal against a cell.
+
+    blocks: what it rests on; None if no cell was measured. rough: these are fewer than those from which intervals were
+    shown to keep their promise.
+    """
 
     goal: Goal
     trial: str
     treatment: str
     outcome: Outcome
     reason: str
+    blocks: int | None = None
+    rough: bool = False
 
 
 class Findings(Frozen):

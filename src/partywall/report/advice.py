@@ -57,6 +57,13 @@ ADVICE: dict[Warn, Advice] = {
         "Distrust effects no larger than this one; pin victim and aggressors to other cores, lengthen the guard, "
         "run again.",
     ),
+    Warn.NULL_LATENCY: Advice(
+        "The null aggressor seems to change the latency",
+        "An aggressor that presses on nothing moved this victim's 99th percentile beyond chance. Some of it is "
+        "expected (one in twenty at 95 %); more means that switching itself delays operations, and latency impacts of "
+        "this size must not be believed.",
+        "Distrust latency impacts no larger than this one; lengthen the guard or the slots, run longer.",
+    ),
     Warn.THROTTLED: Advice(
         "A CPU limit throttled the victim",
         "The victim's cgroup was stopped for part of its period. Its rate then shows the limit, not the neighbour.",

@@ -200,7 +200,18 @@ def _verdicts(findings: Findings) -> Iterator[RenderableType]:
         yield _indented((f"and {len(open_ends) - VERDICTS_SHOWN} more, in the page", "dim"))
     if holding := len(findings.verdicts) - len(open_ends):
         badge = BADGES[Outcome.HOLDS], OUTCOMES[Outcome.HOLDS]
-        yield _indented(badge, f"  in {holding} of {len(findings.verdicts)} cells that goals speak of")
+        yield _indented(
+            badge, f"  in {holding} of {len(findings.verdicts)} cells that goals speak of{_rough(findings)}"
+        )
+
+
+def _rough(findings: Findings) -> str:
+    """What of it rests on fewer blocks than intervals need to keep their promise; each other reason tells it itself."""
+    blocks = [v.blocks for v in findings.verdicts if v.outcome is Outcome.HOLDS and v.rough and v.blocks is not None]
+    if not blocks:
+        return ""
+    fewest = f"{min(blocks)}" if min(blocks) == max(blocks) else f"{min(blocks)} to {max(blocks)}"
+    return f", {len(blocks)} of them on so few blocks ({fewest}) that the interval may be too narrow"
 
 
 def _causes(findings: Findings) -> Iterator[RenderableType]:

@@ -19,6 +19,7 @@ from partywall.stats.curves import curves_of
 from partywall.stats.effects import DISTURBED_SHARE, bands_of, cells_of
 from partywall.stats.headline import headline
 from partywall.stats.interval import PROMISED
+from partywall.stats.latency import JUDGED
 from partywall.stats.sameness import hosts_differ
 from partywall.stats.series import Measured, Series, baseline_of, compared, pairs_of
 from partywall.stats.verdicts import verdicts_of
@@ -168,10 +169,12 @@ def _warnings(
         for trial in trials
         if trial.id not in {b.trial for b in bands}
     ]
-    failed = dict.fromkeys(cell.trial for cell in cells if Warn.NULL_EFFECT in cell.warnings)
-    said += [
-        f"trial {trial}: an aggressor that presses on nothing had an effect; the A/A check failed" for trial in failed
-    ]
+    for warn, effect in ((Warn.NULL_EFFECT, "an effect"), (Warn.NULL_LATENCY, f"an effect on the {JUDGED} latency")):
+        failed = dict.fromkeys(cell.trial for cell in cells if warn in cell.warnings)
+        said += [
+            f"trial {trial}: an aggressor that presses on nothing had {effect}; the A/A check failed"
+            for trial in failed
+        ]
     said += dict.fromkeys(text for cell in cells if (text := _outlasting(cell)))
     with_long = {o.trial for o in observations if o.long}
     watched = [o for o in observations if o.long or o.trial not in with_long]

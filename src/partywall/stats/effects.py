@@ -53,6 +53,7 @@ def _band(trial: Trial, pair: Pair) -> Band:
     """The null treatment's interval, mirrored around 1 at its widest, and the same of its latency impacts."""
     found = pair.factor()
     reach = max(abs(math.log(max(found.low, 1e-9))), abs(math.log(found.high)))
+    impacts = latency.impacts(pair.treated, pair.baseline)
     return Band(
         trial=trial.id,
         baseline=pair.baseline[0].treatment,
@@ -60,7 +61,8 @@ def _band(trial: Trial, pair: Pair) -> Band:
         low=math.exp(-reach),
         high=math.exp(reach),
         null=found,
-        latency={name: latency.band(impact) for name, impact in latency.impacts(pair.treated, pair.baseline).items()},
+        latency={name: latency.band(impact) for name, impact in impacts.items()},
+        null_latency=impacts,
     )
 
 
@@ -134,6 +136,7 @@ def _cell(
         Warn.FEW_BLOCKS: len(pair) < min_blocks,
         Warn.DRIFTING_EFFECT: drifting,
         Warn.NULL_EFFECT: band is not None and _excludes_one(band.null),
+        Warn.NULL_LATENCY: band is not None and latency.is_effect(band.null_latency.get(latency.JUDGED)),
         Warn.AGGRESSOR_IDLE: used is not None and _is_idle(used, _mean(on, treatment, "moved")),
         Warn.AGGRESSOR_NOT_STOPPED: used_off is not None and used_off > max(STOPPED_CPU, STOPPED_SHARE * (used or 0.0)),
         Warn.AGGRESSOR_FELL_SHORT: achieved is not None and _fell_short(trial, treatment, achieved),

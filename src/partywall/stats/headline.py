@@ -6,17 +6,19 @@ It says less than the table on purpose: the worst neighbour of each victim, for 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
 from partywall.model.finding import Band, Cell, Estimate, Warn
-from partywall.model.plan import Plan, Trial
+from partywall.model.plan import Plan, Treatment, Trial
 from partywall.model.scenario import Aggressor
+from partywall.stats.doubts import understated
+from partywall.stats.latency import JUDGED, is_effect
+from partywall.stats.series import compared
 
 SHOWN = 3
-PERCENTILE = "p99"
-"""Latency has a place in the line at this percentile alone, as in goals."""
 
 COARSE = 5.0
 """Nothing seen at more than this many times the precision asked for is not a result."""
@@ -73,24 +75,70 @@ DOING = {
 def headline(plan: Plan, kernels: Mapping[str, Mapping[str, Any]], cells: Sequence[Cell], bands: Sequence[Band]) -> str:
     """The line. kernels: the agent's catalogue, for the words of a resource."""
     trials = {trial.id: trial for trial in plan.trials}
-    limited = {(trial.id, t.id) for trial in plan.trials for t in trial.treatments if t.victim_limits is not None}
-    neighbours = [c for c in cells if c.aggressor is not None and (c.trial, c.treatment) not in limited]
-    if not neighbours:
-        return _sentence(_failed_checks(trials, bands), _limits(cells))
+    planned = {(trial.id, t.id): t.aggressor for trial in plan.trials for t in compared(trial) if _presses_alone(t)}
+    neighbours = [cell for cell in cells if (cell.trial, cell.treatment) in planned]
     worst_first = sorted(neighbours, key=lambda cell: cell.isolation.value)
     harmful = [cell for cell in worst_first if cell.seen and cell.isolation.high < 1]
-    harms = _first_of_each(harmful, lambda cell: (cell.victim, cell.aggressor))
     helped = [cell for cell in neighbours if cell.seen and cell.isolation.low > 1]
-    slowed = [cell for cell in neighbours if not cell.seen and PERCENTILE in cell.latency_seen]
+    slowed = [cell for cell in neighbours if not cell.seen and JUDGED in cell.latency_seen]
     slower = sorted((c for c in slowed if _slowdown(c) > 0), key=_slowdown, reverse=True)
-    unseen = [cell for cell in neighbours if not cell.seen and cell not in slower]
+    told = [*harmful, *helped, *slower]
+    unseen = [cell for cell in neighbours if cell not in told and not understated(cell)]
+    mark = _Marks(emulated=not all(map(_emulated, neighbours)))
     parts = [
-        _costs(harms, trials, kernels),
-        _slower(_first_of_each(slower, lambda cell: (cell.victim, cell.aggressor)), trials),
-        _helped(helped),
-        _rest(unseen, bands, plan.scenario.precision, nothing_seen=not harms and not helped and not slower),
+        _costs(_first_of_each(harmful, _pair), trials, kernels, mark),
+        _slower(_first_of_each(slower, _pair), trials, mark),
+        _helped(helped, mark),
+        _rest(unseen, bands, plan.scenario.precision, mark, nothing_seen=not told),
+        "" if neighbours else _limits(cells),
     ]
-    return _sentence(_failed_checks(trials, bands), "; ".join(part for part in parts if part))
+    said = [part for part in parts if part]
+    said += _unjudged(_left_open(planned, told, unseen), alone=not said)
+    label = "emulated: " if neighbours and all(map(_emulated, neighbours)) else ""
+    return _sentences([*_failed_checks(trials, bands), label + "; ".join(said) if said else ""])
+
+
+def _presses_alone(treatment: Treatment) -> bool:
+    """Whether it is a neighbour beside a victim without limits of its own, which is what the line is about."""
+    return treatment.aggressor is not None and treatment.victim_limits is None
+
+
+def _pair(cell: Cell) -> tuple[str, str | None]:
+    return cell.victim, cell.aggressor
+
+
+def _emulated(cell: Cell) -> bool:
+    return Warn.EMULATED in cell.warnings
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """What must stand beside a figure. emulated: whether that is said of each, for it does not hold of all."""
+
+    emulated: bool
+
+    def of(self, cell: Cell) -> list[str]:
+        """The marks of one cell."""
+        return [
+            *(["or more"] if understated(cell) else []),
+            *([f"on only {cell.isolation.n} blocks"] if Warn.FEW_BLOCKS in cell.warnings else []),
+            *(["emulated"] if self.emulated and _emulated(cell) else []),
+        ]
+
+    def beside(self, cell: Cell, *first: str) -> str:
+        """' (or more; emulated)', or nothing."""
+        marks = [*first, *self.of(cell)]
+        return f" ({'; '.join(marks)})" if marks else ""
+
+    def among(self, cells: Sequence[Cell]) -> str:
+        """' (1 of them emulated)', or nothing."""
+        counts = {
+            "perhaps more": sum(bool(understated(cell)) for cell in cells),
+            "on too few blocks": sum(Warn.FEW_BLOCKS in cell.warnings for cell in cells),
+            "emulated": sum(map(_emulated, cells)) if self.emulated else 0,
+        }
+        marks = [f"{count} of them {what}" for what, count in counts.items() if count]
+        return f" ({'; '.join(marks)})" if marks else ""
 
 
 def percent(estimate: Estimate) -> str:
@@ -103,23 +151,27 @@ def _rounded(value: float, half: float) -> str:
     return f"{value:.{digits}f} % ± {half:.{digits}f}"
 
 
-def _sentence(*parts: str) -> str:
+def _sentences(parts: Sequence[str]) -> str:
     said = [part for part in parts if part] or [
         "nothing conclusive: no neighbour was measured in enough blocks; give the run more budget"
     ]
     return " ".join(f"{part[0].upper()}{part[1:]}." for part in said)
 
 
-def _failed_checks(trials: Mapping[str, Trial], bands: Sequence[Band]) -> str:
+def _failed_checks(trials: Mapping[str, Trial], bands: Sequence[Band]) -> list[str]:
     """Where an aggressor that presses on nothing seemed to have an effect, every effect up to that size is doubtful."""
-    failed = [band for band in bands if band.null.low > 1 or band.null.high < 1]
-    if not failed:
-        return ""
-    worst = max(failed, key=lambda band: band.high)
-    victims = ", ".join(dict.fromkeys(trials[band.trial].victim_name for band in failed))
-    change = _rounded(100 * (worst.null.value - 1), 100 * worst.null.half_width)
+    rates = [(band.trial, band.null, -1.0) for band in bands if band.null.low > 1 or band.null.high < 1]
+    late = [(band.trial, band.null_latency[JUDGED], 0.0) for band in bands if is_effect(band.null_latency.get(JUDGED))]
+    return [_failed(trials, failed, what) for failed, what in ((rates, "rate"), (late, f"{JUDGED} latency")) if failed]
+
+
+def _failed(trials: Mapping[str, Trial], failed: Sequence[tuple[str, Estimate, float]], what: str) -> str:
+    """failed: trial, what its null aggressor did, and what makes a change of that."""
+    victims = ", ".join(dict.fromkeys(trials[trial].victim_name for trial, _, _ in failed))
+    _, worst, shift = max(failed, key=lambda one: max(abs(one[1].low + one[2]), abs(one[1].high + one[2])))
+    change = _rounded(100 * (worst.value + shift), 100 * worst.half_width)
     return (
-        f"the A/A check failed for {victims}: a neighbour that does nothing seemed to change its rate by {change}, "
+        f"the A/A check failed for {victims}: a neighbour that does nothing seemed to change its {what} by {change}, "
         "so doubt effects of that size"
     )
 
@@ -131,7 +183,9 @@ def _first_of_each(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> li
     return list(found.values())
 
 
-def _costs(harms: Sequence[Cell], trials: Mapping[str, Trial], kernels: Mapping[str, Mapping[str, Any]]) -> str:
+def _costs(
+    harms: Sequence[Cell], trials: Mapping[str, Trial], kernels: Mapping[str, Mapping[str, Any]], mark: _Marks
+) -> str:
     """harms: the worst of each victim and aggressor, worst first."""
     shown = _first_of_each(harms, lambda cell: cell.victim)[:SHOWN]
     more = [cell for cell in harms if cell not in shown]
@@ -146,13 +200,14 @@ def _costs(harms: Sequence[Cell], trials: Mapping[str, Trial], kernels: Mapping[
     clauses: list[str] = []
     for who, cells in by_neighbour.items():
         costs = [
-            f"{percent(cell.isolation)} of {lost[cell.victim]}{f' ({cell.victim})' if same_words else ''}"
+            f"{percent(cell.isolation)} of {lost[cell.victim]}"
+            f"{mark.beside(cell, *([cell.victim] if same_words else []))}"
             for cell in cells
         ]
         name = _who(trials[cells[0].trial], cells[0], "one") if clauses else f"{who} costs you"
         clauses.append(f"{name} {_listed(costs)}")
     if more:
-        clauses.append(_more(more))
+        clauses.append(_more(more) + mark.among(more))
     return "; ".join(clauses)
 
 
@@ -165,19 +220,20 @@ def _more(harms: Sequence[Cell]) -> str:
 
 
 def _slowdown(cell: Cell) -> float:
-    return cell.latency[PERCENTILE].value
+    return cell.latency[JUDGED].value
 
 
-def _slower(slower: Sequence[Cell], trials: Mapping[str, Trial]) -> str:
+def _slower(slower: Sequence[Cell], trials: Mapping[str, Trial], mark: _Marks) -> str:
     """Neighbours who take time and no throughput that could be seen. slower: worst first, one a victim and other."""
     if not slower:
         return ""
     worst = slower[0]
-    longer = _longer(worst.latency[PERCENTILE])
+    longer = _longer(worst.latency[JUDGED])
     who = _who(trials[worst.trial], worst, "a neighbour")
-    first = f"{who} lengthens the {PERCENTILE} latency of {worst.victim} by {longer} without a loss of throughput seen"
+    first = f"{who} lengthens the {JUDGED} latency of {worst.victim} by {longer} without a loss of throughput seen"
     more = len(slower) - 1
-    return first + (f" ({more} more lengthen{'s' if more == 1 else ''} one by less)" if more else "")
+    others = f", and {more} more lengthen{'s' if more == 1 else ''} one by less" if more else ""
+    return f"{first}{mark.beside(worst)}{others}"
 
 
 def _longer(impact: Estimate) -> str:
@@ -228,11 +284,28 @@ def _where(trial: Trial, aggressor: str) -> str:
     return " on the next core" if placed in ("auto", "next") else " on another core"
 
 
-def _helped(helped: Sequence[Cell]) -> str:
-    return f"{len(helped)} made the victim faster, which the table shows" if helped else ""
+def _helped(helped: Sequence[Cell], mark: _Marks) -> str:
+    return f"{len(helped)} made the victim faster, which the table shows{mark.among(helped)}" if helped else ""
 
 
-def _rest(unseen: Sequence[Cell], bands: Sequence[Band], precision: float, *, nothing_seen: bool) -> str:
+def _left_open(
+    planned: Mapping[tuple[str, str], str | None], told: Sequence[Cell], unseen: Sequence[Cell]
+) -> set[tuple[str, str | None]]:
+    """Trials and aggressors of which nothing is told: not measured, or so that there may be more harm than was seen."""
+    known = {(cell.trial, cell.treatment) for cell in unseen}
+    open_ = {(trial, aggressor) for (trial, id_), aggressor in planned.items() if (trial, id_) not in known}
+    return open_ - {(cell.trial, cell.aggressor) for cell in told}
+
+
+def _unjudged(left: Collection[object], *, alone: bool) -> list[str]:
+    if not left:
+        return []
+    if alone:
+        return ["nothing conclusive: no neighbour could be judged, for the reasons among the warnings"]
+    return [f"{len(left)} other{'' if len(left) == 1 else 's'} could not be judged, as the warnings tell"]
+
+
+def _rest(unseen: Sequence[Cell], bands: Sequence[Band], precision: float, mark: _Marks, *, nothing_seen: bool) -> str:
     if not unseen:
         return ""
     trials = {cell.trial for cell in unseen}
@@ -255,10 +328,13 @@ def _rest(unseen: Sequence[Cell], bands: Sequence[Band], precision: float, *, no
             "nothing conclusive: no neighbour was seen to cost you anything, "
             f"but only effects above {shown} could have been; give the run more budget"
         )
+    some = " (partly emulated)" if mark.emulated and any(map(_emulated, unseen)) else ""
     if nothing_seen:
-        return f"no neighbour was seen to cost you anything above {shown}"
+        return f"no neighbour was seen to cost you anything above {shown}{some}"
     return (
-        f"nothing else could be told from noise (up to {shown})" if coarse else f"nothing else was seen above {shown}"
+        f"nothing else could be told from noise (up to {shown}){some}"
+        if coarse
+        else f"nothing else was seen above {shown}{some}"
     )
 
 
@@ -270,6 +346,7 @@ def _limits(cells: Sequence[Cell]) -> str:
     q = worst.efficiency
     return (
         f"limits gave their sandboxes {q.value:.2f} ± {q.half_width:.2f} of the promised share or nearer to it"
+        f"{_Marks(emulated=True).beside(worst)}"
         if q
         else ""
     )

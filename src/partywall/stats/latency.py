@@ -18,6 +18,9 @@ from partywall.model.observation import Histogram, Observation, bucket_bounds
 from partywall.stats.interval import FEWEST, Array, error_of_mean
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
+JUDGED = "p99"
+"""The percentile that goals, the A/A check, the headline and a comparison judge; the others are shown."""
+
 FEWEST_ABOVE = 20
 METHOD = "merged histograms; paired stationary block bootstrap, scaled to the long-run variance of the tail count"
 
@@ -63,6 +66,11 @@ def outside(impacts: Mapping[str, Estimate], bands: Mapping[str, tuple[float, fl
         for name, impact in impacts.items()
         if impact.high < bands.get(name, nothing)[0] or impact.low > bands.get(name, nothing)[1]
     )
+
+
+def is_effect(impact: Estimate | None) -> bool:
+    """Whether the whole interval lies on one side of no impact; what was not measured shows nothing."""
+    return impact is not None and (impact.low > 0 or impact.high < 0)
 
 
 def _matrix(observations: Sequence[Observation], buckets: Sequence[int]) -> Array:

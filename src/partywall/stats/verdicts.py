@@ -7,19 +7,12 @@ from fnmatch import fnmatchcase
 
 from partywall.model.finding import Band, Cell, Estimate, Outcome, Verdict, Warn
 from partywall.model.scenario import Goal
+from partywall.stats.doubts import rough, understated
+from partywall.stats.latency import JUDGED
 
 Judgement = tuple[Outcome, str]
 
-_UNDERSTATED = {
-    Warn.CARRY_OVER: "but the effect still moved inside the slots or outlasted them, so there may be more harm than "
-    "was measured; lengthen them",
-    Warn.AGGRESSOR_IDLE: "but the aggressor did nothing while it was on, so nothing was tested",
-    Warn.AGGRESSOR_NOT_STOPPED: "but the aggressor went on in the baseline, so there may be more harm than was "
-    "measured",
-    Warn.AGGRESSOR_FELL_SHORT: "but the aggressor pressed less than it was asked to, so there may be more harm than "
-    "was measured",
-}
-"""Why a harm may be greater than its interval says: with one of these nothing holds, though it may be violated."""
+_WIDENED = "(widened, for the A/A check failed)"
 
 
 def verdicts_of(goals: Sequence[Goal], cells: Sequence[Cell], bands: Sequence[Band]) -> tuple[Verdict, ...]:
@@ -57,17 +50,26 @@ def _owes_share(goal: Goal, cell: Cell) -> bool:
 
 
 def _of_cell(goal: Goal, cell: Cell, band: Band | None) -> Verdict:
-    judged = [*_isolation(goal, cell, band), *_latency(goal, cell), *_efficiency(goal, cell)]
+    judged = [*_isolation(goal, cell, band), *_latency(goal, cell, band), *_efficiency(goal, cell)]
     outcome = _worst([outcome for outcome, _ in judged])
     reasons = [reason for found, reason in judged if found == outcome]
+    limits = rough(cell)
     if Warn.FEW_BLOCKS in cell.warnings:
         outcome = Outcome.INCONCLUSIVE
         reasons = [f"only {cell.isolation.n} blocks; give the run more budget"]
-    doubts = [reason for warn, reason in _UNDERSTATED.items() if warn in cell.warnings]
+    elif limits:
+        reasons = [*reasons, limits]
+    doubts = [f"but {reason}" for reason in understated(cell)]
     if outcome is Outcome.HOLDS and doubts:
         outcome = Outcome.INCONCLUSIVE
     return Verdict(
-        goal=goal, trial=cell.trial, treatment=cell.treatment, outcome=outcome, reason="; ".join([*reasons, *doubts])
+        goal=goal,
+        trial=cell.trial,
+        treatment=cell.treatment,
+        outcome=outcome,
+        reason="; ".join([*reasons, *doubts]),
+        blocks=cell.isolation.n,
+        rough=bool(limits),
     )
 
 
@@ -85,21 +87,26 @@ def _isolation(goal: Goal, cell: Cell, band: Band | None) -> list[Judgement]:
     if band is not None and Warn.NULL_EFFECT in cell.warnings:
         # A host that shows an effect of nothing may add as much to any effect.
         found = found.model_copy(update={"low": found.low * band.low, "high": found.high * band.high})
-        name = "isolation factor (widened, for the A/A check failed)"
+        name = f"{name} {_WIDENED}"
     return [_judge(name, found, at_least=goal.isolation_factor)]
 
 
-def _latency(goal: Goal, cell: Cell) -> list[Judgement]:
+def _latency(goal: Goal, cell: Cell, band: Band | None) -> list[Judgement]:
     if goal.latency_impact_p99 is None or cell.aggressor is None:
         return []
-    if "p99" not in cell.latency:
+    if JUDGED not in cell.latency:
         return [
             (
                 Outcome.INCONCLUSIVE,
                 "too few operations for a 99th percentile; give the run more budget or shorter operations",
             )
         ]
-    return [_judge("latency impact at p99", cell.latency["p99"], at_most=goal.latency_impact_p99)]
+    found, name = cell.latency[JUDGED], f"latency impact at {JUDGED}"
+    if band is not None and Warn.NULL_LATENCY in cell.warnings:
+        low, high = band.latency[JUDGED]
+        ends = {"low": (1 + found.low) * (1 + low) - 1, "high": (1 + found.high) * (1 + high) - 1}
+        found, name = found.model_copy(update=ends), f"{name} {_WIDENED}"
+    return [_judge(name, found, at_most=goal.latency_impact_p99)]
 
 
 def _efficiency(goal: Goal, cell: Cell) -> list[Judgement]:
@@ -112,10 +119,15 @@ def _efficiency(goal: Goal, cell: Cell) -> list[Judgement]:
 
 def _judge(name: str, found: Estimate, at_least: float | None = None, at_most: float | None = None) -> Judgement:
     shown = f"{name} {found.value:.4g}, interval {found.low:.4g} to {found.high:.4g}"
+    if at_least is not None and found.high < at_least:
+        return Outcome.VIOLATED, f"{shown}: all of it below {at_least:g}"
+    if at_most is not None and found.low > at_most:
+        return Outcome.VIOLATED, f"{shown}: all of it above {at_most:g}"
+    inside = [f"{at_least:g}"] if at_least is not None and found.low < at_least else []
+    inside += [f"{at_most:g}"] if at_most is not None and found.high > at_most else []
+    if inside:
+        lie = f"{' and '.join(inside)} {'lies' if len(inside) == 1 else 'lie'} within it"
+        return Outcome.INCONCLUSIVE, f"{shown}: {lie}; more blocks would narrow it"
     bounds = (("at least", at_least), ("at most", at_most))
     wanted = " and ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None)
-    if (at_least is not None and found.high < at_least) or (at_most is not None and found.low > at_most):
-        return Outcome.VIOLATED, f"{shown}: all of it outside {wanted}"
-    if (at_least is None or found.low >= at_least) and (at_most is None or found.high <= at_most):
-        return Outcome.HOLDS, f"{shown}: all of it {wanted}"
-    return Outcome.INCONCLUSIVE, f"{shown}: reaches across {wanted}; more blocks would narrow it"
+    return Outcome.HOLDS, f"{shown}: all of it {wanted}"

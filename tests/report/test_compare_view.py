@@ -54,3 +54,24 @@ def test_runs_without_a_common_cell_are_inconclusive():
     text = shown()
     assert text.startswith("? inconclusive")
     assert "share no cell" in text
+
+
+def test_a_cell_that_the_run_lost_is_told_before_any_same():
+    text = shown(cell("null", 1.0, Change.SAME), only_reference=("ring under disk-write",))
+    assert text.startswith("? inconclusive")
+    assert "1 of the reference's is missing" in " ".join(text.split())
+
+
+def test_what_was_not_finished_is_named():
+    text = shown(cell("null", 1.0, Change.SAME), incomplete=("new: trial t2: died",))
+    assert text.startswith("? inconclusive")
+    assert "Not finished, new: trial t2: died" in text
+
+
+def test_why_a_cell_got_worse_is_told():
+    assert "▼ copy, memory-copy 100 %: test" in shown(cell("memory-copy 100 %", 0.9, Change.WORSE))
+
+
+def test_emulated_cells_say_so():
+    emulated = cell("memory-copy 100 %", 1.0, Change.SAME).model_copy(update={"emulated": True})
+    assert "copy, memory-copy 100 % (emulated)" in " ".join(shown(emulated).split())

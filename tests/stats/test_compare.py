@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import Host, evidence, plan, treatment, trial
+from builders import Host, evidence, plan, treatment, trial, with_latency
 
 from partywall.model.comparison import Change
-from partywall.model.finding import Estimate, Outcome
+from partywall.model.finding import Estimate, Outcome, Warn
 from partywall.model.scenario import Aggressor
 from partywall.stats import analyse, compare
 from partywall.stats.compare import UNKNOWN_SPREAD, compare_runs, ratio_of
@@ -38,7 +38,95 @@ def test_cells_without_a_counterpart_are_named():
     found = compare(run(0.8, of=more), run(0.8))
     assert found.only_run == ("copy under disk-write",)
     assert found.only_reference == ()
-    assert compare(run(0.8), run(0.8, of=more)).only_reference == ("copy under disk-write",)
+    assert found.outcome is Outcome.HOLDS
+    lost = compare(run(0.8), run(0.8, of=more))
+    assert lost.only_reference == ("copy under disk-write",)
+    assert lost.outcome is Outcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("failed", ["run", "reference"])
+def test_a_trial_that_failed_on_either_side_is_no_pass(failed):
+    good = run(0.8)
+    bad = run(0.8, seed=2).model_copy(update={"incomplete": ("trial t2: the victim died",)})
+    found = compare(bad, good) if failed == "run" else compare(good, bad)
+    assert found.cells[0].change is Change.SAME
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert found.incomplete == ("r1: trial t2: the victim died",)
+
+
+def warned(found, *warnings):
+    cells = tuple(cell.model_copy(update={"warnings": (*cell.warnings, *warnings)}) for cell in found.cells)
+    return found.model_copy(update={"cells": cells})
+
+
+@pytest.mark.parametrize("now", [0.8, 0.9])
+@pytest.mark.parametrize("side", ["run", "reference"])
+@pytest.mark.parametrize(
+    "warning",
+    [
+        Warn.AGGRESSOR_IDLE,
+        Warn.AGGRESSOR_NOT_STOPPED,
+        Warn.AGGRESSOR_FELL_SHORT,
+        Warn.CARRY_OVER,
+        Warn.FEW_BLOCKS,
+        Warn.EMULATED,
+    ],
+)
+def test_a_figure_in_doubt_on_either_side_is_neither_better_nor_the_same(now, side, warning):
+    first, second = run(now), run(0.8, seed=2)
+    found = compare(warned(first, warning), second) if side == "run" else compare(first, warned(second, warning))
+    assert found.cells[0].change is Change.INCONCLUSIVE
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert "; but " in found.cells[0].reason
+
+
+def test_worse_stays_worse_where_the_run_may_only_be_worse_still():
+    found = compare(warned(run(0.7), Warn.CARRY_OVER), run(0.8, seed=2))
+    assert found.cells[0].change is Change.WORSE
+    assert "but in the run the effect still moved" in found.cells[0].reason
+    assert compare(run(0.7), warned(run(0.8), Warn.CARRY_OVER)).cells[0].change is Change.INCONCLUSIVE
+
+
+def test_emulated_runs_compare_with_each_other_and_the_cell_says_so():
+    found = compare(warned(run(0.8), Warn.EMULATED), warned(run(0.8, seed=2), Warn.EMULATED))
+    assert found.cells[0].change is Change.SAME
+    assert found.cells[0].emulated
+
+
+def late(longer, seed=1, factor=0.8):
+    return analyse(evidence(plan(ONE), with_latency(
+        Host(seed).measure(ONE, 60, {"memory-copy": factor}), {"memory-copy": longer}, seed,
+    )))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("longer", "change", "outcome"),
+    [
+        (2.0, Change.WORSE, Outcome.VIOLATED),
+        (0.5, Change.BETTER, Outcome.HOLDS),
+        (1.0, Change.SAME, Outcome.HOLDS),
+        (1.25, Change.INCONCLUSIVE, Outcome.INCONCLUSIVE),
+    ],
+)
+def test_a_longer_p99_at_equal_throughput_is_judged(longer, change, outcome):
+    found = compare(late(longer), late(1.0, seed=2))
+    assert found.cells[0].change is change
+    assert found.outcome is outcome
+    assert "p99 latency" in found.cells[0].reason
+    assert found.cells[0].latency["p99"].value == pytest.approx(longer, rel=0.1)
+
+
+def test_latencies_that_are_not_to_be_judged_are_shown():
+    found = compare(late(2.0), late(1.0, seed=2), latency_tolerance=None)
+    assert found.cells[0].change is Change.SAME
+    assert found.cells[0].latency["p99"].low > 1.5
+
+
+def test_the_spread_of_latencies_between_runs_is_in_their_interval():
+    wild = [late(longer, seed) for seed, longer in enumerate([0.6, 1.6, 0.7, 1.5], start=20)]
+    found = compare(late(1.5), late(1.0, seed=2), earlier=wild).cells[0]
+    assert found.latency["p99"].low < 1 < found.latency["p99"].high
+    assert found.change is Change.INCONCLUSIVE
 
 
 def test_runs_with_nothing_in_common_are_inconclusive():

@@ -226,7 +226,12 @@ def report(
 def compare(
     run: RunPath,
     reference: Annotated[Path, typer.Argument(help="The earlier run to compare with.")],
-    tolerance: Annotated[str, typer.Option(help="A change this small does not matter, e.g. 2%.")] = "2%",
+    tolerance: Annotated[
+        str, typer.Option(help="A change of the isolation factor this small does not matter, e.g. 2%.")
+    ] = "2%",
+    latency_tolerance: Annotated[
+        str, typer.Option(help="The same of the p99 latency, e.g. 25%; off: show latencies, do not judge them.")
+    ] = "25%",
     also: Annotated[
         list[Path] | None, typer.Option(metavar="RUN", help="One more run beside RUN; may be repeated.")
     ] = None,
@@ -240,7 +245,9 @@ def compare(
     run is the unit; else finished runs of the same scenario and host beside REFERENCE show how much runs differ. Cells
     whose kernels or parameters differ are not compared; differing hosts are named.
 
-    Exit code: 0 no cell got worse, 1 one got worse, 3 some cell is too uncertain to tell.
+    Exit code: 0 no cell got worse; 1 one got worse; 3 none did as far as can be told, but not all can: an interval is
+    too wide, a cell of REFERENCE is missing or does something else, a run is not complete, or a warning of either side
+    (too few blocks, an aggressor that did nothing …) leaves the figure in doubt.
     """
     from partywall.report import compare_view  # noqa: PLC0415 - what draws is slow to import
 
@@ -249,12 +256,20 @@ def compare(
         raise UsageError(
             Problem(f"{tolerance} is out of range", "give 0 or more and less than 100%", key="--tolerance")
         )
+    latency = (
+        None if latency_tolerance == "off" else _parsed("--latency-tolerance", latency_tolerance, units.parse_share)
+    )
+    if latency is not None and latency < 0:
+        raise UsageError(
+            Problem(f"{latency_tolerance} is below nothing", "give 0 or more, or off", key="--latency-tolerance")
+        )
     given = [run, reference, *(also or ()), *(also_reference or ())]
     measured = {path: pipeline.analyse(directory) for path, directory in _opened(given).items()}
     comparison = compare_runs(
         measured[run],
         measured[reference],
         share,
+        latency_tolerance=latency,
         also=[measured[path][1] for path in also or ()],
         also_reference=[measured[path][1] for path in also_reference or ()],
         earlier=pipeline.earlier_runs(RunDirectory(reference), given),

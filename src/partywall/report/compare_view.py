@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall.model.comparison import Change, ComparedCell, Comparison
+from partywall.model.finding import Outcome
 from partywall.report import figures
 
 MARKS = {
@@ -21,6 +22,8 @@ STYLES = {Change.WORSE: "bold red", Change.BETTER: "bold green", Change.INCONCLU
 ORDER = tuple(MARKS)
 WIDE = 96
 """Columns of a terminal from which on latencies have room too."""
+
+REASONS_SHOWN = 8
 
 
 def show(comparison: Comparison, console: Console) -> None:
@@ -40,11 +43,14 @@ def parts(comparison: Comparison, width: int) -> Iterator[RenderableType]:
         yield _remark(f"{text[0].upper()}{text[1:]}.")
     if comparison.cells:
         yield Group(Text(), _table(comparison, latency=width >= WIDE))
+        yield from _reasons(comparison)
     for name, cells in ((comparison.run, comparison.only_run), (comparison.reference, comparison.only_reference)):
         if cells:
             yield Text(f"\nOnly in {name}: {', '.join(cells)}", overflow="fold")
     for text in comparison.incomparable:
         yield _remark(f"Not compared, {text}")
+    for text in comparison.incomplete:
+        yield _remark(f"Not finished, {text}")
 
 
 def _remark(text: str) -> Text:
@@ -52,8 +58,9 @@ def _remark(text: str) -> Text:
 
 
 def worst(comparison: Comparison) -> Change:
-    """What a reader must hear first: any worsening, then any doubt. Nothing in common is a doubt."""
-    found = {cell.change for cell in comparison.cells} or {Change.INCONCLUSIVE}
+    """What a reader must hear first: any worsening, then any doubt. What could not be compared is a doubt."""
+    found = {cell.change for cell in comparison.cells}
+    found |= {Change.INCONCLUSIVE} if comparison.outcome is Outcome.INCONCLUSIVE else set()
     return next(change for change in ORDER if change in found)
 
 
@@ -64,14 +71,35 @@ def headline(comparison: Comparison) -> str:
     counts = {change: sum(cell.change is change for cell in comparison.cells) for change in ORDER}
     told = ", ".join(f"{count} {change.value}" for change, count in counts.items() if count)
     within = figures.bare_percent(comparison.tolerance)
-    return f"of {len(comparison.cells)} cells {told} (same: within {within} of the reference)"
+    if comparison.latency_tolerance is not None and any("p99" in cell.latency for cell in comparison.cells):
+        within += f", p99 latency within {figures.bare_percent(comparison.latency_tolerance)},"
+    lost = {
+        "is missing": len(comparison.only_reference),
+        "does something else": len(comparison.incomparable),
+    }
+    missing = "".join(f"; {count} of the reference's {what}" for what, count in lost.items() if count)
+    return f"of {len(comparison.cells)} cells {told} (same: within {within} of the reference){missing}"
+
+
+def _reasons(comparison: Comparison) -> Iterator[RenderableType]:
+    """Why what got worse or cannot be told is called so; the table's figures are only a part of it."""
+    found = [cell for cell in _ordered(comparison) if cell.change in (Change.WORSE, Change.INCONCLUSIVE)]
+    for number, cell in enumerate(found[:REASONS_SHOWN]):
+        mark = (f"{MARKS[cell.change].split()[0]} ", STYLES[cell.change])
+        yield Text.assemble("" if number else "\n", mark, f"{_name(cell)}: {cell.reason}", overflow="fold")
+    if len(found) > REASONS_SHOWN:
+        yield Text(f"and {len(found) - REASONS_SHOWN} more", style="dim")
+
+
+def _ordered(comparison: Comparison) -> list[ComparedCell]:
+    return sorted(comparison.cells, key=lambda cell: (ORDER.index(cell.change), cell.ratio.value))
 
 
 def _table(comparison: Comparison, *, latency: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for name in ("", "cell", "reference", "run", "ratio", *(["p99 ratio"] if latency else [])):
         table.add_column(name, no_wrap=name != "cell", overflow="fold")
-    for cell in sorted(comparison.cells, key=lambda cell: (ORDER.index(cell.change), cell.ratio.value)):
+    for cell in _ordered(comparison):
         impact = cell.latency.get("p99")
         p99 = [figures.multiple(impact) if impact else ""] if latency else []
         shown = [figures.ratio(figure) for figure in (cell.reference_isolation, cell.isolation, cell.ratio)]
@@ -82,4 +110,5 @@ def _table(comparison: Comparison, *, latency: bool) -> Table:
 
 def _name(cell: ComparedCell) -> str:
     levels = ", ".join(f"{path.rsplit('.', 1)[-1]} {level}" for path, level in cell.levels.items())
-    return f"{cell.victim}{f' ({levels})' if levels else ''}, {cell.label}"
+    emulated = " (emulated)" if cell.emulated else ""
+    return f"{cell.victim}{f' ({levels})' if levels else ''}, {cell.label}{emulated}"

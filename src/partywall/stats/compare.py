@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import scipy
 
 from partywall.model.comparison import Change, ComparedCell, Comparison
 from partywall.model.evidence import Evidence
-from partywall.model.finding import Cell, Estimate, Findings
+from partywall.model.finding import Cell, Estimate, Findings, Warn
+from partywall.stats.doubts import understated
+from partywall.stats.latency import JUDGED
 from partywall.stats.sameness import hosts_differ, workloads_differ
 
 _SMALLEST = 1e-6
@@ -33,8 +35,14 @@ UNKNOWN_SPREAD = (
     "give more runs of each side (--also, --also-reference)"
 )
 
+LATENCY_TOLERANCE = 0.25
+"""A 99th percentile is known several times less well than a rate; a change this small is not looked for."""
+
 Key = tuple[str, str, tuple[tuple[str, str], ...]]
 Measured = tuple[Evidence, Findings]
+Figure = Callable[[Cell], Estimate | None]
+"""What is compared of a cell: a positive factor with its interval, or None where it was not measured."""
+Judgement = tuple[Change, str]
 
 
 @dataclass(frozen=True)
@@ -48,20 +56,22 @@ class Side:
         """The cell of that key in each run that has it."""
         return [cell for run in self.runs if (cell := _by_key(run).get(key))]
 
-    def spread(self, key: Key) -> list[list[float]]:
-        """Groups of logarithms of the isolation factor that differ by nothing but the run."""
+    def spread(self, key: Key, figure: Figure) -> list[float]:
+        """Logarithms of the figure in all runs that differ by nothing but the run."""
         both = [cell for run in (*self.runs, *self.earlier) if (cell := _by_key(run).get(key))]
-        return [[_log(cell.isolation.value) for cell in both]]
+        return [_log(found.value) for cell in both if (found := figure(cell))]
 
 
 def compare(
-    run: Findings, reference: Findings, tolerance: float = 0.02, *, also: Sequence[Findings] = (),
+    run: Findings, reference: Findings, tolerance: float = 0.02, *,
+    latency_tolerance: float | None = LATENCY_TOLERANCE, also: Sequence[Findings] = (),
     also_reference: Sequence[Findings] = (), earlier: Sequence[Findings] = (), host: Sequence[str] = (),
     workloads: Mapping[tuple[str, str], str] | None = None,
 ) -> Comparison:  # fmt: skip
     """Matched by victim, treatment and levels. tolerance: change of the isolation factor that does not matter.
 
-    also, also_reference: more runs of either side. earlier: runs like the reference, for the spread between runs. host
+    latency_tolerance: the same of the 99th percentile; None to leave it unjudged. also, also_reference: more runs of
+    either side. earlier: runs like the reference, for the spread between runs. host
     and workloads: what differs, see `partywall.stats.sameness`; cells of workloads that differ are not compared.
     """
     if not 0 <= tolerance < 1:
@@ -70,23 +80,26 @@ def compare(
     new, old = _by_key(run), _by_key(reference)
     shared = [key for key in new if key in old]
     changed = {key: why for key in shared if (why := _changed(new[key], workloads or {}))}
-    cells = tuple(_compared(first, second, key, tolerance) for key in shared if key not in changed)
+    cells = tuple(_compared(first, second, key, tolerance, latency_tolerance) for key in shared if key not in changed)
     known = any(cell.runs > 0 for cell in cells)
     return Comparison(
         run=_named(first),
         reference=_named(second),
         tolerance=tolerance,
+        latency_tolerance=latency_tolerance,
         cells=cells,
         only_run=tuple(_name(cell) for key, cell in new.items() if key not in old),
         only_reference=tuple(_name(cell) for key, cell in old.items() if key not in new),
         incomparable=tuple(f"{_name(new[key])}: {why}" for key, why in changed.items()),
+        incomplete=tuple(f"{one.run}: {text}" for one in (*first.runs, *second.runs) for text in one.incomplete),
         host=tuple(host),
         notes=() if known or not cells else (UNKNOWN_SPREAD,),
     )
 
 
 def compare_runs(
-    run: Measured, reference: Measured, tolerance: float = 0.02, *, also: Sequence[Findings] = (),
+    run: Measured, reference: Measured, tolerance: float = 0.02, *,
+    latency_tolerance: float | None = LATENCY_TOLERANCE, also: Sequence[Findings] = (),
     also_reference: Sequence[Findings] = (), earlier: Sequence[Findings] = (),
 ) -> Comparison:  # fmt: skip
     """`compare`, with what differs between the hosts and workloads of the two first runs found out."""
@@ -94,6 +107,7 @@ def compare_runs(
         run[1],
         reference[1],
         tolerance,
+        latency_tolerance=latency_tolerance,
         also=also,
         also_reference=also_reference,
         earlier=earlier,
@@ -102,9 +116,9 @@ def compare_runs(
     )
 
 
-def ratio_of(first: Estimate, second: Estimate, shift: float = 0.0) -> Estimate:
-    """(first + shift) / (second + shift), the intervals joined on the logarithmic scale."""
-    a, b = (_log_bounds(estimate, shift) for estimate in (first, second))
+def ratio_of(first: Estimate, second: Estimate) -> Estimate:
+    """First / second, the intervals joined on the logarithmic scale."""
+    a, b = (_log_bounds(estimate) for estimate in (first, second))
     centre = a[1] - b[1]
     low = centre - math.hypot(a[1] - a[0], b[2] - b[1])
     high = centre + math.hypot(a[2] - a[1], b[1] - b[0])
@@ -118,12 +132,27 @@ def ratio_of(first: Estimate, second: Estimate, shift: float = 0.0) -> Estimate:
     )
 
 
-def _log(value: float, shift: float = 0.0) -> float:
-    return math.log(max(value + shift, _SMALLEST))
+def _log(value: float) -> float:
+    return math.log(max(value, _SMALLEST))
 
 
-def _log_bounds(estimate: Estimate, shift: float) -> tuple[float, float, float]:
-    return _log(estimate.low, shift), _log(estimate.value, shift), _log(estimate.high, shift)
+def _log_bounds(estimate: Estimate) -> tuple[float, float, float]:
+    return _log(estimate.low), _log(estimate.value), _log(estimate.high)
+
+
+def _isolation(cell: Cell) -> Estimate:
+    return cell.isolation
+
+
+def _times(percentile: str) -> Figure:
+    """A percentile of the latency as a multiple of the baseline's."""
+
+    def times(cell: Cell) -> Estimate | None:
+        if (impact := cell.latency.get(percentile)) is None:
+            return None
+        return impact.model_copy(update={name: 1 + getattr(impact, name) for name in ("value", "low", "high")})
+
+    return times
 
 
 def _by_key(found: Findings) -> dict[Key, Cell]:
@@ -149,16 +178,16 @@ def _changed(cell: Cell, workloads: Mapping[tuple[str, str], str]) -> str:
     return "; ".join(f"{role} {name}: {why}" for role, name in concerned if (why := workloads.get((role, name))))
 
 
-def _compared(first: Side, second: Side, key: Key, tolerance: float) -> ComparedCell:
+def _compared(first: Side, second: Side, key: Key, tolerance: float, latency_tolerance: float | None) -> ComparedCell:
     now, before = first.cells(key), second.cells(key)
     cell, reference = now[0], before[0]
-    ratio = ratio_of(cell.isolation, reference.isolation)
-    between, runs = _between([c.isolation for c in now], [c.isolation for c in before], first, second, key)
-    if between is not None:
-        # One run each: earlier runs can only widen what the two say of themselves.
-        ratio = between if len(now) + len(before) > 2 else _wider(ratio, between)
-    change, reason = _judge(ratio, tolerance)
+    ratio, runs = _ratio(first, second, key, _isolation)
     both = [name for name in cell.latency if name in reference.latency]
+    latency = {name: _ratio(first, second, key, _times(name))[0] for name in both}
+    judged = [_judge("isolation factor", ratio, tolerance)]
+    if latency_tolerance is not None and JUDGED in latency:
+        judged.append(_judge(f"{JUDGED} latency", latency[JUDGED], latency_tolerance, more_is_worse=True))
+    change, reason = _doubted(*_joined(judged), now, before)
     return ComparedCell(
         victim=cell.victim,
         label=cell.label,
@@ -167,18 +196,29 @@ def _compared(first: Side, second: Side, key: Key, tolerance: float) -> Compared
         isolation=cell.isolation,
         reference_isolation=reference.isolation,
         ratio=ratio,
-        latency={name: ratio_of(cell.latency[name], reference.latency[name], shift=1.0) for name in both},
+        latency=latency,
         change=change,
         reason=reason,
         runs=runs,
+        emulated=any(Warn.EMULATED in one.warnings for one in (*now, *before)),
     )
 
 
+def _ratio(first: Side, second: Side, key: Key, figure: Figure) -> tuple[Estimate, int]:
+    """The ratio of a figure that both first runs have, and how many runs its spread rests on."""
+    now, before = ([found for cell in side.cells(key) if (found := figure(cell))] for side in (first, second))
+    within = ratio_of(now[0], before[0])
+    between, runs = _between(now, before, [side.spread(key, figure) for side in (first, second)])
+    if between is None:
+        return within, 0
+    # One run each: earlier runs can only widen what the two say of themselves.
+    return (between if len(now) + len(before) > 2 else _wider(within, between)), runs
+
+
 def _between(
-    now: Sequence[Estimate], before: Sequence[Estimate], first: Side, second: Side, key: Key
+    now: Sequence[Estimate], before: Sequence[Estimate], groups: Sequence[Sequence[float]]
 ) -> tuple[Estimate | None, int]:
     """The ratio with the run as the unit, and how many runs its spread rests on; None if too few show it."""
-    groups = [group for side in (first, second) for group in side.spread(key)]
     free = sum(len(group) - 1 for group in groups)
     if free < FEWEST_FREE:
         return None, 0
@@ -197,12 +237,47 @@ def _wider(within: Estimate, between: Estimate) -> Estimate:
     return within.model_copy(update={"low": low, "high": high, "method": f"{METHOD}; not narrower than runs differ"})
 
 
-def _judge(ratio: Estimate, tolerance: float) -> tuple[Change, str]:
-    shown = f"isolation factor {ratio.value:.4g} times the reference's, interval {ratio.low:.4g} to {ratio.high:.4g}"
+def _judge(name: str, ratio: Estimate, tolerance: float, *, more_is_worse: bool = False) -> Judgement:
+    shown = f"{name} {ratio.value:.4g} times the reference's, interval {ratio.low:.4g} to {ratio.high:.4g}"
+    less, more = (Change.BETTER, Change.WORSE) if more_is_worse else (Change.WORSE, Change.BETTER)
     if ratio.high < 1 - tolerance:
-        return Change.WORSE, f"{shown}: all of it below {1 - tolerance:g}"
+        return less, f"{shown}: all of it below {1 - tolerance:g}"
     if ratio.low > 1 + tolerance:
-        return Change.BETTER, f"{shown}: all of it above {1 + tolerance:g}"
+        return more, f"{shown}: all of it above {1 + tolerance:g}"
     if 1 - tolerance <= ratio.low and ratio.high <= 1 + tolerance:
         return Change.SAME, f"{shown}: all of it within ±{100 * tolerance:g} %"
-    return Change.INCONCLUSIVE, f"{shown}: reaches across ±{100 * tolerance:g} %; longer runs would narrow it"
+    return Change.INCONCLUSIVE, f"{shown}: only in part within ±{100 * tolerance:g} %; longer runs would narrow it"
+
+
+def _joined(judged: Sequence[Judgement]) -> Judgement:
+    """What matters most of several figures of one cell, and why."""
+    found = {change for change, _ in judged}
+    change = next(
+        change for change in (Change.WORSE, Change.INCONCLUSIVE, Change.BETTER, Change.SAME) if change in found
+    )
+    return change, "; ".join(reason for one, reason in judged if one is change)
+
+
+def _doubted(change: Change, reason: str, now: Sequence[Cell], before: Sequence[Cell]) -> Judgement:
+    """A change is none where either side cannot be relied on. Worse it stays where only the run may be worse still."""
+    run, reference = (list(dict.fromkeys(_doubts(cells))) for cells in (now, before))
+    either = list(dict.fromkeys(_unusable(now, before)))
+    stands = change is Change.WORSE and not reference and not either
+    told = [f"but in the run {text}" for text in run] + [f"but in the reference {text}" for text in reference]
+    doubted = change if stands or not (told or either) else Change.INCONCLUSIVE
+    return doubted, "; ".join([reason, *told, *either])
+
+
+def _doubts(cells: Sequence[Cell]) -> Iterator[str]:
+    for cell in cells:
+        yield from understated(cell)
+
+
+def _unusable(now: Sequence[Cell], before: Sequence[Cell]) -> Iterator[str]:
+    for side, cells in (("run", now), ("reference", before)):
+        for cell in cells:
+            if Warn.FEW_BLOCKS in cell.warnings:
+                yield f"but the {side} has only {cell.isolation.n} blocks"
+    emulated = {Warn.EMULATED in cell.warnings for cell in (*now, *before)}
+    if len(emulated) > 1:
+        yield "but one is emulated and the other is not, and such figures do not compare"

@@ -301,6 +301,7 @@ def _lacking_for_guests(scenario: Scenario) -> Iterator[str]:
         except CapabilityError as error:
             yield str(error)
     yield from _lacking_for_roots(scenario)
+    yield from _lacking_devices(scenario)
     if any(workload.sandbox.network == "bridge" for workload in workloads(scenario).values()) and switch.lacking():
         yield switch.lacking()
     needed, there = guest_memory(scenario), available_memory()
@@ -309,6 +310,19 @@ def _lacking_for_guests(scenario: Scenario) -> Iterator[str]:
             f"the guests of one trial need {units.format_bytes(needed)} of memory, and {units.format_bytes(there)} are "
             "available; lower sandbox.memory, or list fewer aggressors"
         )
+
+
+def _lacking_devices(scenario: Scenario) -> Iterator[str]:
+    """What keeps the host's devices from being guests' disks."""
+    found: list[str] = []
+    for _, _, applied in factors.trials(scenario):
+        for key, workload in workloads(applied).items():
+            asked = workload.sandbox.disk
+            if asked is None or asked.device is None:
+                continue
+            if why := qemu.disk.unusable(Path(asked.device), overwrite=asked.overwrite):
+                found.append(f"{key}.sandbox.disk.device: {why}")
+    yield from dict.fromkeys(found)
 
 
 def _lacking_for_roots(scenario: Scenario) -> Iterator[str]:
@@ -501,7 +515,9 @@ def _files_of(trial: Trial) -> int:
         *((a.stressor, a) for a in trial.aggressors.values()),
     ]
     return sum(
-        memory.file_bytes(kernel, workload, catalogue()) for kernel, workload in kernels if not workload.sandbox.machine
+        memory.file_bytes(kernel, workload, catalogue())
+        for kernel, workload in kernels
+        if not workload.sandbox.machine and not (workload.sandbox.disk and workload.sandbox.disk.device)
     )
 
 

@@ -36,7 +36,7 @@ class Frozen(BaseModel):
 
 
 class Disk(Frozen):
-    """Limits on the block device that holds the sandbox's files. cache and size are of a guest's own disk."""
+    """Limits on the block device that holds the sandbox's files. The others are of a guest's own disk."""
 
     read_bps: BytesPerSecond | None = None
     write_bps: BytesPerSecond | None = None
@@ -46,6 +46,12 @@ class Disk(Frozen):
         None, description="qemu: how the host caches the guest's disk; default none: it bypasses the host's page cache"
     )
     size: Bytes | None = Field(None, description="qemu: size of the guest's disk; default 1GiB")
+    device: str | None = Field(
+        None,
+        description="qemu: a block device of the host as the guest's disk, e.g. /dev/sdb, in place of a file. A file "
+        "system is made on it; refused if it is in use, or holds anything",
+    )
+    overwrite: bool = Field(False, description="qemu: with device: what it holds may be lost")
 
 
 class Sandbox(Frozen):

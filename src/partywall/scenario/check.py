@@ -18,7 +18,7 @@ from partywall import units
 from partywall.agent.catalogue import Catalogue, Role
 from partywall.agent.metric import MetricError, reader
 from partywall.model import factors
-from partywall.model.scenario import Aggressor, Goal, Level, Load, Sandbox, Scenario, Victim
+from partywall.model.scenario import Aggressor, Disk, Goal, Level, Load, Sandbox, Scenario, Victim
 from partywall.scenario.decode import Path
 from partywall.scenario.explain import Mistake, did_you_mean, explain
 
@@ -45,7 +45,7 @@ ABLE: dict[str, frozenset[str]] = {
     "ssh": frozenset(("host",)),
     "libvirt": frozenset((*LIMITS, "vcpus", "host_cpus", "accel", *ELSEWHERE)),
 }
-MACHINE_DISK = ("cache", "size")
+MACHINE_DISK = ("cache", "size", "device")
 
 
 def check(scenario: Scenario, catalogue: Catalogue) -> list[Mistake]:
@@ -68,6 +68,7 @@ def check_parts(scenario: Scenario, catalogue: Catalogue) -> list[Mistake]:
         *(m for name, aggressor in scenario.aggressors.items() for m in _aggressor(name, aggressor, catalogue)),
         *_together(scenario),
         *_reservations(scenario),
+        *_devices(scenario),
         *(m for index, goal in enumerate(scenario.goals) for m in _goal(index, goal, scenario)),
     ]
 
@@ -287,6 +288,41 @@ def _disk_settings(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
     given = [key for key in MACHINE_DISK if sandbox.disk is not None and getattr(sandbox.disk, key) is not None]
     if given and sandbox.backend == "container":
         yield Mistake((*at, given[0]), f"the container backend cannot do disk.{given[0]}", "use backend: qemu")
+    if sandbox.disk is not None:
+        yield from _device(at, sandbox, sandbox.disk)
+
+
+def _device(at: Path, sandbox: Sandbox, disk: Disk) -> Iterator[Mistake]:
+    """A device as the disk of a guest that is made for the run."""
+    if disk.device is None:
+        if disk.overwrite:
+            yield Mistake((*at, "overwrite"), "there is no device that would be overwritten", "leave it out")
+        return
+    if not disk.device.startswith("/dev/"):
+        message = f"device {disk.device[:60]!r} is no path of a device"
+        yield Mistake((*at, "device"), message, "write for example /dev/sdb")
+    if sandbox.backend == "libvirt" and sandbox.domain is None:
+        yield Mistake((*at, "device"), "the libvirt backend cannot do disk.device", "use backend: qemu")
+    if disk.size is not None:
+        yield Mistake((*at, "size"), f"the disk is {disk.device}, as large as it is", "leave size out")
+
+
+def _devices(scenario: Scenario) -> Iterator[Mistake]:
+    """A device is the disk of one sandbox of a trial; victims are never in one trial."""
+    taken: dict[str, str] = {}
+    everyone = [("aggressors", name, a.sandbox) for name, a in scenario.aggressors.items()]
+    everyone += [("victims", name, v.sandbox) for name, v in scenario.victims.items()]
+    for kind, name, sandbox in everyone:
+        device = sandbox.disk.device if sandbox.disk else None
+        if device is None:
+            continue
+        if device in taken:
+            message = f"{device} is the disk of {taken[device]} already, which is there at the same time"
+            yield Mistake(
+                (kind, name, "sandbox", "disk", "device"), message, "give each a device of its own, or a file"
+            )
+        elif kind == "aggressors":
+            taken[device] = f"{kind}.{name}"
 
 
 def _reservations(scenario: Scenario) -> Iterator[Mistake]:

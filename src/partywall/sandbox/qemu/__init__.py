@@ -3,7 +3,7 @@
 Deliberately not here: machines somebody else defines (libvirt, ssh).
 """
 
-from partywall.sandbox.qemu import root
+from partywall.sandbox.qemu import disk, root
 from partywall.sandbox.qemu.accelerator import DEADLINE_S, Accelerator, choose, untried, verdict
 from partywall.sandbox.qemu.accelerator import qemu_version as version
 from partywall.sandbox.qemu.backend import Qemu
@@ -18,6 +18,7 @@ __all__ = [
     "GuestKernel",
     "Qemu",
     "choose",
+    "disk",
     "prepare",
     "root",
     "untried",

@@ -16,6 +16,7 @@ from partywall.agent.client import AgentClient, Sink
 from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, TrialError
 from partywall.model.plan import Limits
+from partywall.model.scenario import Disk
 from partywall.sandbox import cgroups, vif
 from partywall.sandbox.base import Sandbox, Settings
 from partywall.sandbox.clock import GuestClock, Look
@@ -52,6 +53,7 @@ class Qemu(Sandbox):
         self._monitor: Monitor | None = None
         self._clock: GuestClock | None = None
         self._vcpus: list[int] = []
+        self._device: disk.Device | None = None
         self._group = VcpuGroup(cgroups.read(), f"{label.cgroup}/{settings.name}") if _may_group() else None
         self._live = Limits()
 
@@ -125,6 +127,9 @@ class Qemu(Sandbox):
         if self._monitor is not None:
             self._monitor.close()
             self._monitor = None
+        if self._device is not None:
+            self._device.release()
+            self._device = None
         while self._peers:
             self._peers.pop().stop()
         if self._port is not None:
@@ -221,10 +226,13 @@ class Qemu(Sandbox):
     def _disk(self) -> Path | None:
         if not self.settings.files and self.settings.disk is None:
             return None
+        asked = self.settings.disk or Disk()
+        if asked.device is not None:
+            self._device = disk.Device(Path(asked.device), overwrite=asked.overwrite)
+            return self._device.path
         image = self._own_work_dir() / "disk.img"
         image.unlink(missing_ok=True)
-        asked = self.settings.disk.size if self.settings.disk else None
-        disk.create(image, asked or disk.SIZE)
+        disk.create(image, asked.size or disk.SIZE)
         return image
 
     def _last_lines(self) -> str:

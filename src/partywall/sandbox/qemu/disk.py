@@ -1,11 +1,15 @@
-"""A guest's disk: a file of its full size with an empty ext4 in it.
+"""A guest's disk: a file of its full size with an empty ext4 in it, or a device of the host's with one.
 
-Its blocks are allocated beforehand, for a hole is neither throttled nor read from a device.
+A file's blocks are allocated beforehand, for a hole is neither throttled nor read from a device. A device is claimed
+for as long as its guest has it, so that nobody mounts it meanwhile, and left without a file system.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import stat
 import subprocess
 from pathlib import Path
 
@@ -13,6 +17,10 @@ from partywall import units
 from partywall.errors import CapabilityError
 
 SIZE = 1 << 30
+# What a device's file system is called: one of ours, which a killed run left, may be made anew.
+LABEL = "partywall"
+# What blkid exits with where a device holds nothing that it knows.
+HOLDS_NOTHING = 2
 
 
 def create(image: Path, size: int) -> None:
@@ -26,8 +34,73 @@ def create(image: Path, size: int) -> None:
                 f"{image}: no room for a guest's disk of {units.format_bytes(size)}: {error.strerror}; "
                 "free some space, lower sandbox.disk.size or set --work-dir to a folder on another disk"
             ) from error
+    _make_file_system(image)
+
+
+class Device:
+    """A block device of the host's as a guest's disk. CapabilityError if it cannot be, or may not be."""
+
+    def __init__(self, path: Path, *, overwrite: bool) -> None:
+        if why := unusable(path, overwrite=overwrite):
+            raise CapabilityError(why)
+        self.path = path
+        # Few large files are kept there: with the usual number of inodes a large disk would take minutes.
+        _make_file_system(path, "-T", "largefile4", "-L", LABEL)
+        self._claim: int | None = _claim(path)
+
+    def release(self) -> None:
+        """Leaves it without a file system. May be called twice."""
+        if self._claim is None:
+            return
+        os.close(self._claim)
+        self._claim = None
+        # It may have been taken away meanwhile.
+        with contextlib.suppress(OSError):
+            subprocess.run(["wipefs", "--quiet", "--all", str(self.path)], capture_output=True, check=False)
+
+
+def unusable(device: Path, *, overwrite: bool) -> str:
+    """Why a guest cannot have this device as its disk, and what would do; empty if it can."""
+    try:
+        if not stat.S_ISBLK(device.stat().st_mode):
+            return f"{device} is no block device; give one such as /dev/sdb, or leave device out for a file"
+        os.close(_claim(device))
+    except FileNotFoundError:
+        return f"{device} is not there; lsblk lists the host's block devices"
+    except PermissionError:
+        return f"{device} may not be opened; run with sudo"
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            return f"{device} cannot be opened: {error.strerror}; give another device"
+        return f"{device} is in use (mounted, swap, or part of another device); free it, or give another device"
+    held = "" if overwrite else holds(device)
+    return f"{device} holds {held}; say overwrite: true beside device if that may be lost" if held else ""
+
+
+def holds(device: Path) -> str:
+    """What is on a device, by its signatures; empty if nothing is, or a file system that we left."""
+    try:
+        done = subprocess.run(["blkid", "-p", "-o", "export", str(device)], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "what cannot be told, for blkid was not found (apt-get install util-linux)"
+    if done.returncode == HOLDS_NOTHING:
+        return ""
+    found = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    if (found.get("TYPE"), found.get("LABEL")) == ("ext4", LABEL):
+        return ""
+    if "TYPE" in found:
+        return f"{found['TYPE']}" + (f" called {found['LABEL']!r}" if "LABEL" in found else "")
+    return f"a partition table ({found['PTTYPE']})" if "PTTYPE" in found else "what cannot be told apart"
+
+
+def _claim(device: Path) -> int:
+    """Opened so that no file system, swap or other device takes it meanwhile; the kernel refuses if one has."""
+    return os.open(device, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC)
+
+
+def _make_file_system(image: Path, *more: str) -> None:
     # Nothing may be left for the guest to initialise in the background while something is measured.
-    options = ("-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", "-m", "0")
+    options = ("-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", "-m", "0", *more)
     try:
         subprocess.run(["mkfs.ext4", "-q", "-F", *options, str(image)], capture_output=True, check=True)
     except FileNotFoundError:

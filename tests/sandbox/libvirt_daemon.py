@@ -45,6 +45,14 @@ class Daemon:
             own.mkdir()
             Path(place).mkdir(parents=True, exist_ok=True)
             mounts.append(f"mount --bind {own} {place}")
+        # Debian makes the user that the driver looks for with a package that also starts a daemon of the host's own.
+        for name, line in (
+            ("passwd", "libvirt-qemu:x:64055:64055::/nonexistent:/bin/false"),
+            ("group", "libvirt-qemu:x:64055:"),
+        ):
+            own = self.folder / name
+            own.write_text(Path(f"/etc/{name}").read_text() + f"{line}\n")
+            mounts.append(f"mount --bind {own} /etc/{name}")
         (self.folder / "private-0" / "qemu.conf").write_text(
             'user = "root"\ngroup = "root"\nremember_owner = 0\nnamespaces = []\nsecurity_driver = "none"\n'
             'stdio_handler = "file"\n'

@@ -32,6 +32,8 @@ AGENT = Path(__file__).parents[1] / "agent"
 SECOND = 1_000_000_000
 SHARES = (0.5, 0.9, 0.99)
 TRIES = 5
+# Spread out: users that wait for the same delay and ask again go in step, and one pause of the host delays all of them.
+USERS, RATE = 100, 400
 # Beyond a load's length and a request's timeout: making its sandbox, and taking it down.
 BESIDES_S = 5
 
@@ -103,7 +105,7 @@ def delayed(there: Server, path: str, seconds: float) -> tuple[Found, Span]:
     """A load without doubtful seconds, and when it was: what the log has of other times does not count."""
     for _ in range(TRIES):
         begin_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        found = ask(there.url + path, seconds, users=20)
+        found = ask(there.url + path, seconds, users=USERS, rate=RATE)
         span = begin_ns, time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         if found.summary.good == found.summary.seconds:
             break

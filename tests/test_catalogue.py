@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from importlib import resources
+from pathlib import Path
 
 import pytest
 
+from partywall import units
 from partywall.agent import binary
 from partywall.agent.catalogue import Catalogue, shipped
 from partywall.errors import CapabilityError
@@ -99,3 +102,42 @@ def test_parameters_are_told_with_their_choices_and_defaults():
 def test_default_sizes_are_written_as_one_would_write_them():
     sizes = {parameter.name: parameter.default for parameter in shipped().kernel("disk-direct-read").parameters}
     assert sizes["file_bytes"] == "256MiB"
+
+
+KERNEL_PAGES = Path(__file__).parents[1] / "docs" / "kernels"
+TOLD = ("figure", "parameters", "as a probe", "as a stressor", "source", "settles", "limits")
+
+
+def sections():
+    """Section of each kernel's own, by name, and the page it is on; a name with two sections is a mistake."""
+    found = {}
+    for page in KERNEL_PAGES.glob("*.md"):
+        for name, text in re.findall(
+            r"^## `([a-z-]+)`\n(.*?)(?=^## |\Z)", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
+        ):
+            assert name not in found, f"{name} has a section in {found[name][0]} and in {page.name}"
+            found[name] = (page.name, text)
+    return found
+
+
+def test_every_kernel_has_a_section_of_its_own_and_no_section_is_of_none():
+    assert set(sections()) == set(shipped().names())
+
+
+@pytest.mark.parametrize("name", shipped().names())
+def test_a_kernels_section_tells_what_the_catalogue_says_of_it(name):
+    page, text = sections()[name]
+    rows = dict(re.findall(r"^\| ([a-z ]+) \| (.+) \|$", text, re.MULTILINE))
+    assert [title for title in TOLD if not rows.get(title)] == []
+    kernel = shipped().kernel(name)
+    assert rows["figure"].startswith(f"{kernel.figure['label']}, ")
+    assert rows["figure"].endswith(f"latency: {kernel.latency['of']}")
+    assert re.findall(r"`(\w+)`", rows["parameters"]) == list(kernel.params.get("properties", {}))
+    assert rows["as a probe"].startswith("not one") != kernel.can_be("probe")
+    assert rows["as a stressor"].startswith("presses ") == kernel.can_be("stressor")
+    rise, release = kernel.settle.rise_ns, kernel.settle.release_ns
+    settles = (
+        f"on {units.format_duration(rise)}, off {units.format_duration(release)}" if rise or release else "at once"
+    )
+    assert rows["settles"] == settles
+    assert f"({page}#{name})" in (KERNEL_PAGES / "README.md").read_text("utf-8")

@@ -32,7 +32,8 @@ from partywall.model.finding import Estimate
 from partywall.model.observation import Observation
 from partywall.model.plan import Slot, Treatment, Trial
 from partywall.model.scenario import Scenario
-from partywall.plan import lay_out, rhythm
+from partywall.pace import rhythm
+from partywall.plan import lay_out
 from partywall.run.execute import BATCH_NS, aside, readings, send
 from partywall.run.recorder import Recorder
 from partywall.run.stage import Stage, staged
@@ -144,7 +145,7 @@ class Bench:
 
     def switched(self, chance: random.Random) -> Series:
         """As a run measures: see `partywall.run.execute`."""
-        beat = rhythm(self.trial, self.timing.long, 1)
+        beat = rhythm(self.trial.treatments, self.timing)
         assert beat.quick in ({BASELINE, NULL, REAL}, set()), "all are measured in blocks of one kind"
         began = at = self.clock.now_ns() + BATCH_NS
         number, seen = 0, list[Observation]()

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
 from partywall.model.plan import Plan, Treatment
-from partywall.model.scenario import Sandbox, Scenario
-from partywall.plan import Topology, lay_out, make, order, rhythm, visits
+from partywall.model.scenario import Sandbox, Scenario, Timing
+from partywall.model.weights import WEIGHT_MAX, reserving, weights
+from partywall.pace import rhythm
+from partywall.plan import Topology, lay_out, make, order, visits
 from partywall.plan.placement import aggressor_cpus, parse_cpus, victim_cpus
-from partywall.plan.weights import WEIGHT_MAX, reserving, weights
 
 TWO = Topology((0, 1), ((0, 1),))
 # Two packages of two cores with two siblings each: 0/4, 1/5 | 2/6, 3/7.
@@ -137,7 +138,7 @@ def test_without_reservations_weights_are_as_asked():
 
 def test_long_blocks_take_a_quarter_of_the_time_and_hold_every_treatment():
     trial = make(scenario(), TWO, shipped()).trials[0]
-    beat = rhythm(trial, 60_000_000, 1)
+    beat = rhythm(trial.treatments, Timing())
     assert [beat.is_long(block) for block in (0, 1, beat.every)] == [True, False, True]
     took = {at_least: laid(trial.treatments, at_least) for at_least in (0, beat.slot_ns_min(0))}
     share = took[60_000_000] / (took[60_000_000] + (beat.every - 1) * took[0])
@@ -147,11 +148,11 @@ def test_long_blocks_take_a_quarter_of_the_time_and_hold_every_treatment():
 def test_short_blocks_leave_out_what_is_slow_and_there_are_none_once_slots_are_long():
     content = {"aggressors": {"quick": {"stressor": "syscall"}, "slow": {"stressor": "disk-direct-write"}}}
     trial = make(scenario(**content), TWO, shipped()).trials[0]
-    beat = rhythm(trial, 60_000_000, 1)
+    beat = rhythm(trial.treatments, Timing())
     assert beat.quick == {"baseline", "null", "quick@1"}
     assert all(beat.holds(0, treatment.id) for treatment in trial.treatments)
     assert not beat.holds(1, "slow@1")
-    stretched = rhythm(trial, 60_000_000, 8)
+    stretched = rhythm(trial.treatments, Timing(), 8)
     assert not stretched.quick
     assert stretched.holds(1, "slow@1")
     assert stretched.slot_ns_min(1) == 60_000_000

@@ -1,12 +1,17 @@
 """How far a trial has come is told by its events alone."""
 
+import pytest
+
 from partywall.agent.catalogue import shipped
+from partywall.model.observation import Histogram, Observation
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
-from partywall.run.execute import _attempt, tally
+from partywall.run import Decisions, Silent
+from partywall.run.execute import COARSE_BLOCKS, PILOT_BLOCKS, Tally, Visitor, _attempt, tally
 
 SCENARIO = {"partywall": 1, "name": "t", "victims": {"v": {"probe": "integer"}}}
-(TRIAL,) = make(Scenario.model_validate(SCENARIO), Topology((0, 1)), shipped()).trials
+TWO = Topology((0, 1))
+(TRIAL,) = make(Scenario.model_validate(SCENARIO), TWO, shipped()).trials
 
 
 def test_a_resumed_trial_knows_its_blocks_visits_and_length_of_slots():
@@ -27,3 +32,84 @@ def test_a_resumed_trial_knows_its_blocks_visits_and_length_of_slots():
 def test_each_payment_of_a_visit_has_records_of_its_own():
     found = tally(TRIAL, [{"kind": "visit", "visit": "1"}], ())
     assert [_attempt(found, visit) for visit in ("1", "1", "2")] == ["1.1", "1.2", "2"]
+
+
+def measured(trial, blocks, stretch=1):
+    """The events and observations of so many blocks, in which all treatments are."""
+    slots = [{"start_ns": 0, "end_ns": 10_000_000}]
+    events = [{"kind": "block_done", "block": n, "slots": slots, "stretch": stretch} for n in range(blocks)]
+    seen = [
+        Observation(trial.id, n, 0, t.id, 0, 10_000_000, 1.0, 1.0, 1.0, None, Histogram({}))
+        for n in range(blocks)
+        for t in trial.treatments
+    ]
+    return events, seen
+
+
+@pytest.mark.parametrize(("blocks", "looked"), [(7, ()), (20, (20,)), (61, (20, 60)), (500, PILOT_BLOCKS)])
+def test_a_resumed_trial_has_had_the_looks_at_carry_over_that_its_blocks_came_to(blocks, looked):
+    found = tally(TRIAL, *measured(TRIAL, blocks))
+    assert found.pilot_tested == {(1, at) for at in looked}
+    assert found.coarse_tested == ({1} if blocks >= COARSE_BLOCKS else set())
+
+
+def test_what_was_measured_before_slots_were_lengthened_does_not_count_in_a_resumed_trial():
+    events, seen = measured(TRIAL, 30)
+    found = tally(TRIAL, [*events, {"kind": "stretched", "stretch": 2}], seen)
+    assert (found.stretch, found.blocks, found.pilot_tested) == (2, 0, set())
+
+
+class Nowhere:
+    """A run directory that keeps nothing but what was lengthened."""
+
+    def __init__(self):
+        self.stretched = []
+
+    def append(self, kind, **event):
+        self.stretched += [event["stretch"]] if kind == "stretched" else []
+
+
+def visitor(budget, *names, **content):
+    victims = {name: {"probe": "integer", "sandbox": {"backend": "container"}} for name in names or ("v",)}
+    asked = (
+        SCENARIO | {"budget": budget, "victims": victims, "aggressors": {"n": {"stressor": "memory-copy"}}} | content
+    )
+    plan = make(Scenario.model_validate(asked), TWO, shipped())
+    looks = []
+
+    def carries_over(_trial, observations):
+        looks.append(len(observations))
+        return True
+
+    made = Visitor(
+        Nowhere(), plan, None, Decisions(lambda *_: (False, ""), carries_over), Silent(), None,
+        {t.id: Tally(t) for t in plan.trials},
+    )  # fmt: skip
+    return made, looks
+
+
+@pytest.mark.parametrize(("budget", "lengthened"), [("1s", []), ("1min", [2])])
+def test_slots_are_lengthened_only_where_the_time_still_holds_the_least_number_of_blocks(budget, lengthened):
+    made, looks = visitor(budget)
+    (found,) = made.tallies.values()
+    found.observations = measured(found.trial, 20)[1]
+    made._decide(found)
+    assert made.run.stretched == lengthened
+    assert len(looks) == len(lengthened)
+
+
+def test_a_trial_of_slow_treatments_gets_the_time_that_its_blocks_need():
+    made, _ = visitor("10min", "quick", "slow", factors={"victims.slow.sandbox.cpu_limit": [0.25, 0.75]})
+    quick, slow = made.tallies.values()
+    got = [made._share_ns(0, one) * made.plan.rounds for one in (quick, slow)]
+    assert sum(got) == pytest.approx(600e9, rel=1e-6)
+    # Each has the same beyond what its least number of blocks needs: 187 s and 2 s.
+    assert got[1] - got[0] == pytest.approx(185e9, rel=0.02)
+
+
+def test_time_that_a_finished_trial_leaves_goes_to_the_others_by_their_parts():
+    made, _ = visitor("4min", "one", "two", "three")
+    one, two, three = made.tallies.values()
+    one.finished, one.measured_ns = True, 20_000_000_000
+    assert made._share_ns(0, two) == made._share_ns(0, three)
+    assert made._share_ns(0, two) * made.plan.rounds * 2 == pytest.approx(220e9, rel=1e-6)

@@ -163,6 +163,19 @@ def test_an_aggressor_that_shares_the_victims_cpu_is_not_blamed_for_getting_only
     assert Warn.AGGRESSOR_FELL_SHORT not in harm.warnings
 
 
+def test_an_aggressor_on_another_machine_shares_no_cpu_that_would_excuse_it():
+    far = Aggressor(stressor="memory-copy", sandbox=Sandbox(backend="ssh", host="far", cpus="0"))
+    apart = trial(COPY, cpus=0).model_copy(update={"aggressors": {"memory-copy": far}})
+    weak = [replace(o, achieved={"memory-copy": 0.3}) for o in Host().measure(apart, 40, {"memory-copy": 0.5})]
+    assert Warn.AGGRESSOR_FELL_SHORT in cell(findings(weak, apart), "memory-copy").warnings
+
+
+def test_several_looks_share_the_error_that_one_look_may_make():
+    quiet = Host().measure(ONE, 40, {})
+    once, thrice = (carry_over(quiet, ONE.treatments, looks)["memory-copy"].drift for looks in (1, 3))
+    assert 1 - thrice.level == pytest.approx((1 - once.level) / 3)
+
+
 def test_an_effect_that_still_moves_inside_its_slots_is_carry_over():
     host = Host()
     moving = host.measure(ONE, 40, {"memory-copy": 0.8}, late={"memory-copy": -0.06})

@@ -57,6 +57,15 @@ def test_costs_come_worst_first_with_what_was_not_seen():
     )
 
 
+def test_the_same_number_on_another_machine_is_another_cpu():
+    far = Aggressor(stressor="memory-copy", sandbox=Sandbox(backend="ssh", host="far", cpus="0"))
+    apart = trial(COPY, cpus=0).model_copy(update={"aggressors": {"memory-copy": far}})
+    assert apart.victim_cpus == apart.aggressor_cpus["memory-copy"] == (0,)
+    assert headline(plan(apart), KERNELS, [cell(apart, COPY, 0.82, 0.01)], []) == (
+        "A memory-copying neighbour on another machine costs you 18 % ± 1 of memory bandwidth."
+    )
+
+
 def test_only_the_worst_neighbour_of_each_victim_is_spelt_out():
     cells = [
         cell(COPYING, COPY, 0.82, 0.01), cell(COPYING, DISK, 0.95, 0.004), cell(COPYING, RING, 0.5, 0.01),

@@ -134,6 +134,30 @@ def test_waiting_for_the_cpu_is_foreign_load_only_where_nobody_of_ours_presses()
     assert [disturbed(name) for name in ("baseline", "null", "next@1", "same@1")] == [expected, expected, (), ()]
 
 
+def test_what_a_victims_own_ceiling_holds_up_is_nobody_elses_disturbance():
+    names = ("victim.process_run_queue_wait_ns", "victim.cgroup_cpu_throttled_ns")
+    counters = tuple(Counter(name, "nanoseconds", "total", "cpu") for name in names)
+    samples = Samples(counters, np.array([0, 100 * MS], dtype=np.int64), np.array([[0.0, 0.0], [50.0 * MS, 50.0 * MS]]))
+    box = {"backend": "container"}
+
+    def disturbed(sandbox, treatment, **more):
+        content = SCENARIO | {"victims": {"v": {"probe": "integer", "sandbox": box | sandbox}}} | more
+        trial = make(Scenario.model_validate(content), Topology((0, 1)), shipped()).trials[0]
+        block = Block("000-v", 0, (slot(0, 0, 100, treatment),))
+        return [
+            text.split()[0]
+            for text in observe(block, trial, Window([piece(0, 100, 1.0)]), {}, {}, samples)[0].disturbed
+        ]
+
+    switched = {"factors": {"victim.sandbox.cpu_limit": [0.5]}}
+    assert disturbed({"cpu_limit": 0.5}, "baseline") == []
+    assert disturbed({"cpu_limit": 0.5}, "next@1") == []
+    assert disturbed({}, "null,cpu_limit=0.5", **switched) == []
+    # Without a ceiling of its own in force, being held up is news.
+    assert disturbed({}, "baseline", **switched) == ["foreign", "throttled"]
+    assert disturbed({"cpu_limit": 1.0}, "next@1") == ["throttled"]
+
+
 def test_an_operation_longer_than_a_slot_is_counted_where_it_ended():
     rows = [piece(0, 10, 1.0), piece(10, 310, 1.0, latency=[(900, 1)]), piece(310, 320, 1.0)]
     block = Block("000-v", 0, (slot(100, 110, 200), slot(200, 210, 320, "null")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,44 +17,76 @@ from partywall import units
 from partywall.agent.catalogue import Catalogue, KernelInfo
 from partywall.model.plan import Plan, Treatment, Trial, null_cpus
 from partywall.model.scenario import Scenario
-from partywall.plan import order
+from partywall.pace import Forecast, needed_ns
+from partywall.plan import forecasts, order, shares
 from partywall.report import figures
+
+HOW = """\
+In a block treatments take turns, one slot each, in random order; a guard after each switch is left out.
+Long blocks hold every treatment, short ones between them those whose slots can be short: a treatment is judged by the
+blocks named beside it."""
 
 
 def plan(console: Console, plan: Plan) -> None:
     """What would be done, and how long it would take. Trials that are planned alike are told once."""
-    scenario = plan.scenario
-    blocks = scenario.budget // sum(trial.block_ns for trial in plan.trials)
+    scenario, parts, blocks = plan.scenario, shares(plan), forecasts(plan)
     console.print(
         f"{scenario.name}: {units.counted(len(plan.trials), 'trial')} in {units.counted(plan.rounds, 'round')}, "
-        f"seed {plan.seed}; measuring {units.format_duration(scenario.budget)}, about {blocks} blocks a trial; "
+        f"seed {plan.seed}; measuring {units.format_duration(scenario.budget)}, "
         f"with set-up about {units.format_duration(plan.estimate_ns)}",
         highlight=False,
     )
-    console.print(
-        "In a block each treatment gets one slot, in random order; a guard after each switch is left out.",
-        style="dim",
-        highlight=False,
-    )
+    console.print(HOW, style="dim", highlight=False)
     alike: dict[tuple[Any, ...], list[Trial]] = {}
     for trial in plan.trials:
-        alike.setdefault((trial.victim_cpus, trial.block_ns, _treatments(trial)), []).append(trial)
-    for (_, _, rows), trials in alike.items():
-        console.print(_planned(trials, rows))
-        first = trials[0]
-        for n in range(2):
-            labels = ", ".join(_labels(first.treatments, order(plan.seed, first, n)))
-            console.print(Padding(Text(f"block {n + 1} of {first.id}: {labels}", style="dim"), (0, 0, 0, 2)))
+        key = (trial.victim_cpus, parts[trial.id], blocks[trial.id], _treatments(trial, plan, blocks[trial.id]))
+        alike.setdefault(key, []).append(trial)
+    for (_, share_ns, forecast, rows), trials in alike.items():
+        console.print(_planned(trials, rows, share_ns, forecast))
+        for number in range(2):
+            console.print(Padding(Text(_block(plan, trials[0], forecast, number), style="dim"), (0, 0, 0, 2)))
+    short = [trial.id for trial in plan.trials if _fewest(parts[trial.id], blocks[trial.id]) < scenario.min_blocks]
+    if short:
+        console.print(_too_short(plan, short, blocks), style="yellow", highlight=False)
     console.print("\nNothing was measured. Leave out --dry-run to measure.")
 
 
-def _planned(trials: Sequence[Trial], rows: Sequence[Sequence[str]]) -> Group:
-    """Trials of one shape, and the treatments of each of their blocks."""
-    table = Table("treatment", "on CPU", "guard", "slot", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+def _planned(trials: Sequence[Trial], rows: Sequence[Sequence[str]], share_ns: int, forecast: Forecast) -> Group:
+    """Trials of one shape: their time, and the treatments of each."""
+    table = Table("treatment", "on CPU", "guard", "slot", "blocks", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for row in rows:
         table.add_row(*row)
-    where = f"victim on CPU {_list(trials[0].victim_cpus)}, one block {units.format_duration(trials[0].block_ns)}"
+    whole, short = forecast.blocks(share_ns)
+    if forecast.short_ns is None:
+        counted = f"about {whole} blocks of {units.format_duration(forecast.whole_ns)}"
+    else:
+        long = f"about {whole} long blocks of {units.format_duration(forecast.whole_ns)}"
+        counted = f"{long} and {short} short ones of {units.format_duration(forecast.short_ns)}"
+    each = " each" if len(trials) > 1 else ""
+    where = f"victim on CPU {_list(trials[0].victim_cpus)}; {units.format_duration(share_ns)}{each}: {counted}"
     return Group(Text(f"\n{'; '.join(map(_named, trials))}: {where}", style="bold"), Padding(table, (0, 0, 0, 2)))
+
+
+def _block(plan: Plan, trial: Trial, forecast: Forecast, number: int) -> str:
+    beat = forecast.beat
+    kind = "" if forecast.short_ns is None else " (long)" if beat.is_long(number) else " (short)"
+    held = [id_ for id_ in order(plan.seed, trial, number) if beat.holds(number, id_)]
+    return f"block {number + 1}{kind} of {trial.id}: {', '.join(_labels(trial.treatments, held))}"
+
+
+def _fewest(share_ns: int, forecast: Forecast) -> int:
+    """Blocks of the treatment that is measured least."""
+    whole, short = forecast.blocks(share_ns)
+    return whole if forecast.slow or forecast.short_ns is None else short
+
+
+def _too_short(plan: Plan, trials: Sequence[str], blocks: Mapping[str, Forecast]) -> str:
+    """CPUs that only the host tells may make blocks longer than the scenario alone shows."""
+    needed = sum(needed_ns(list(blocks.values()), plan.scenario.min_blocks))
+    return (
+        f"\nThe budget does not hold {plan.scenario.min_blocks} blocks of {', '.join(trials)}: what is measured less "
+        f"decides no goal. Give --budget {math.ceil(needed / 1e9)}s or more."
+    )
 
 
 def _named(trial: Trial) -> str:
@@ -61,16 +94,19 @@ def _named(trial: Trial) -> str:
     return f"{trial.id} ({levels})" if levels else trial.id
 
 
-def _treatments(trial: Trial) -> tuple[tuple[str, ...], ...]:
-    null = null_cpus(trial)
+def _treatments(trial: Trial, plan: Plan, forecast: Forecast) -> tuple[tuple[str, ...], ...]:
+    """Slots and blocks are those by which a treatment is judged: the short ones, if it is in them."""
+    null, beat = null_cpus(trial), forecast.beat
     return tuple(
         (
             treatment.label,
             _list(trial.aggressor_cpus.get(treatment.aggressor or "", null if treatment.role == "null" else ())),
             units.format_duration(treatment.guard_ns),
-            units.format_duration(treatment.slot_ns),
+            units.format_duration(treatment.slot_ns if quick else max(treatment.slot_ns, plan.timing.long)),
+            "short" if quick else "long" if beat.quick else "all",
         )
         for treatment in trial.treatments
+        for quick in (treatment.id in beat.quick,)
     )
 
 

@@ -6,6 +6,7 @@ Pure data, written as plan.json. The order of treatments in block *k* of a trial
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 from pydantic import Field
@@ -72,9 +73,24 @@ class Trial(Frozen):
         """The victim's and every aggressor's."""
         return (self.victim.sandbox, *(aggressor.sandbox for aggressor in self.aggressors.values()))
 
+    def shares_cpu(self, aggressor: str) -> bool:
+        """Whether an aggressor is on one of the victim's own CPUs."""
+        if aggressor not in self.aggressors:
+            return False
+        theirs = self.aggressor_cpus.get(aggressor, ())
+        return meet(self.victim.sandbox, self.victim_cpus, self.aggressors[aggressor].sandbox, theirs)
+
     def treatment(self, id_: str) -> Treatment:
         """The treatment of that id; KeyError if there is none."""
         return {t.id: t for t in self.treatments}[id_]
+
+
+def meet(one: Sandbox, cpus: Collection[int | str], other: Sandbox, theirs: Collection[int | str]) -> bool:
+    """Whether two sandboxes have a CPU in common. The same number on two machines is not the same CPU.
+
+    CPUs are numbers, or where these are not known yet, words.
+    """
+    return one.machine == other.machine and not set(cpus).isdisjoint(theirs)
 
 
 def null_cpus(trial: Trial) -> tuple[int, ...]:

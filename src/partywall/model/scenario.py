@@ -120,6 +120,11 @@ class Sandbox(Frozen):
         return self.backend == "qemu" or (self.backend == "libvirt" and self.domain is None)
 
     @property
+    def limited(self) -> bool:
+        """Whether a ceiling makes it wait all the time. A ceiling of all the time of its CPUs does not."""
+        return self.cpu_limit is not None and self.cpu_limit < 1
+
+    @property
     def machine(self) -> str:
         """Whose CPUs `cpus` numbers: another machine's, by the name it is reached by, or this host's if empty."""
         if self.backend == "libvirt":

@@ -1,8 +1,9 @@
 """From a scenario to what will be done, as a pure function of the scenario, the host's facts and the seed."""
 
+from partywall.plan.budget import forecasts, shares
 from partywall.plan.make import make
 from partywall.plan.order import order, visits
 from partywall.plan.placement import Topology
-from partywall.plan.timing import Rhythm, lay_out, rhythm
+from partywall.plan.timing import lay_out
 
-__all__ = ["Rhythm", "Topology", "lay_out", "make", "order", "rhythm", "visits"]
+__all__ = ["Topology", "forecasts", "lay_out", "make", "order", "shares", "visits"]

@@ -15,7 +15,8 @@ from partywall.clock import Clock, Monotonic
 from partywall.errors import AgentError, TrialError
 from partywall.model.observation import Observation
 from partywall.model.plan import Plan, Slot, Treatment, Trial
-from partywall.plan import lay_out, order, rhythm, visits
+from partywall.pace import forecast, rhythm
+from partywall.plan import lay_out, order, shares, visits
 from partywall.run.limiter import Limiter
 from partywall.run.progress import Progress
 from partywall.run.recorder import Recorder
@@ -107,23 +108,32 @@ def execute(
 
 
 def tally(trial: Trial, events: Sequence[dict[str, Any]], observations: Sequence[Observation]) -> Tally:
-    """How far a trial has come, from its events."""
+    """How far a trial has come, from its events.
+
+    What was measured before its slots were last lengthened does not count. Looks at carry-over that a run of so many
+    blocks has had are not had again, for each spends some of the error that is allowed.
+    """
     done = blocks_done(events)
-    return Tally(
+    stretch = max((event["stretch"] for event in events if "stretch" in event), default=1)
+    as_long = {number for number, event in done.items() if event["stretch"] == stretch}
+    found = Tally(
         trial=trial,
-        observations=[o for o in observations if o.trial == trial.id],
+        observations=[o for o in observations if o.trial == trial.id and o.block in as_long],
         next_block=max(done, default=-1) + 1,
-        stretch=max((event["stretch"] for event in events if "stretch" in event), default=1),
+        stretch=stretch,
         measured_ns=sum(event["slots"][-1]["end_ns"] - event["slots"][0]["start_ns"] for event in done.values()),
         finished=any(event["kind"] == "trial_precise" for event in events),
         visits_done={event["visit"] for event in events if event["kind"] == "visit_ended"},
         visits_paid=Counter(event["visit"].partition(".")[0] for event in events if event["kind"] == "visit"),
     )
+    found.pilot_tested = {(stretch, blocks) for blocks in PILOT_BLOCKS if blocks <= found.blocks}
+    found.coarse_tested = {stretch} if found.blocks >= COARSE_BLOCKS else set()
+    return found
 
 
 @dataclass
 class Visitor:
-    """Pays visits: the share of the budget that one gets is what is left, divided by the visits that are left."""
+    """Pays visits: the share of the budget that one gets is its part of what is left, with the visits that are left."""
 
     run: RunDirectory
     plan: Plan
@@ -133,12 +143,15 @@ class Visitor:
     clock: Clock
     tallies: dict[str, Tally]
 
+    def __post_init__(self) -> None:
+        self._shares = shares(self.plan)
+
     def visit(self, round_: int, tally: Tally) -> None:
         """One visit, if the trial still needs it. A trial that fails is left; the run goes on with the others."""
         visit = str(round_)
         if tally.finished or tally.failures >= ATTEMPTS or visit in tally.visits_done:
             return
-        share_ns = self._share_ns(round_)
+        share_ns = self._share_ns(round_, tally)
         try:
             self._pay(visit, tally, share_ns, last=round_ == self.plan.rounds - 1)
         except (TrialError, AgentError) as error:
@@ -150,11 +163,16 @@ class Visitor:
             self.run.append("visit_ended", trial=tally.trial.id, visit=visit)
         self.run.compact()
 
-    def _share_ns(self, round_: int) -> int:
+    def _share_ns(self, round_: int, tally: Tally) -> int:
+        """Of the time that is left, by the trials' parts of the budget and their visits that are left."""
         spent_ns = sum(tally.measured_ns for tally in self.tallies.values())
         going = [tally for tally in self.tallies.values() if not tally.finished and tally.failures < ATTEMPTS]
-        left = sum(1 for tally in going for r in range(round_, self.plan.rounds) if str(r) not in tally.visits_done)
-        return max(0, self.plan.scenario.budget - spent_ns) // max(1, left)
+        left_ns = sum(self._shares[one.trial.id] * self._visits_left(round_, one) for one in going)
+        own_ns = self._shares[tally.trial.id]
+        return max(0, self.plan.scenario.budget - spent_ns) * own_ns // max(1, left_ns)
+
+    def _visits_left(self, round_: int, tally: Tally) -> int:
+        return sum(str(r) not in tally.visits_done for r in range(round_, self.plan.rounds))
 
     def _pay(self, visit: str, tally: Tally, share_ns: int, *, last: bool) -> None:
         trial = tally.trial
@@ -217,7 +235,7 @@ class Visitor:
     ) -> tuple[list[Slot], list[int], int]:
         """The next blocks, at least one: slots, the moments at which counters are read, how far clocks may be off."""
         timing, slots, read = self.plan.timing, list[Slot](), list[int]()
-        beat = rhythm(tally.trial, timing.long, tally.stretch)
+        beat = rhythm(tally.trial.treatments, timing, tally.stretch)
         at_ns, error_ns = start_ns, 0
         while not slots or at_ns - start_ns < BATCH_NS:
             number, stretch = tally.next_block, tally.stretch
@@ -244,7 +262,7 @@ class Visitor:
 
     def _goes_on(self, tally: Tally, elapsed_ns: int, share_ns: int, *, last: bool) -> bool:
         if last and tally.blocks < self.plan.scenario.min_blocks:
-            return tally.measured_ns < OVERTIME * self.plan.scenario.budget / len(self.tallies)
+            return tally.measured_ns < OVERTIME * self._shares[tally.trial.id]
         return elapsed_ns + tally.trial.block_ns * tally.stretch // 2 < share_ns
 
     def _settle(self, recorder: Recorder, limiter: Limiter, tally: Tally, looks: Looks) -> None:
@@ -284,11 +302,20 @@ class Visitor:
             if straddles[int(STRADDLE_CALMEST * len(straddles))] > STRADDLE_MAX:
                 return "the victim reports too seldom for such short slots"
         reached = [(tally.stretch, blocks) for blocks in PILOT_BLOCKS if tally.blocks >= blocks]
-        if reached and reached[-1] not in tally.pilot_tested:
+        if reached and reached[-1] not in tally.pilot_tested and self._could_begin_again(tally):
             tally.pilot_tested.add(reached[-1])
             if self.decisions.carries_over(tally.trial, tally.observations):
                 return "effects carry over between slots"
         return ""
+
+    def _could_begin_again(self, tally: Tally) -> bool:
+        """Whether its time holds the least number of blocks of twice the length.
+
+        If not, lengthening would leave nothing, while what is there stands with a warning.
+        """
+        longer = forecast(tally.trial.treatments, self.plan.timing, 2 * tally.stretch)
+        left_ns = OVERTIME * self._shares[tally.trial.id] - tally.measured_ns
+        return longer.needed_ns(self.plan.scenario.min_blocks) <= left_ns
 
     def _may_stretch(self, tally: Tally) -> bool:
         longest = max(treatment.slot_ns for treatment in tally.trial.treatments)

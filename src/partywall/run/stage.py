@@ -15,8 +15,8 @@ from partywall.errors import AgentError, TrialError
 from partywall.model.evidence import VICTIM
 from partywall.model.plan import Trial, null_cpus
 from partywall.model.scenario import Workload
-from partywall.plan.make import NULL
-from partywall.plan.weights import weights
+from partywall.model.weights import weights
+from partywall.pace import NULL
 from partywall.sandbox import Label, Sandbox, Settings, make
 from partywall.sandbox.clock import Looks
 from partywall.sandbox.peer import PEER

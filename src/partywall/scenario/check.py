@@ -18,7 +18,9 @@ from partywall import units
 from partywall.agent.catalogue import Catalogue, Role
 from partywall.agent.metric import MetricError, reader
 from partywall.model import factors
+from partywall.model.plan import meet
 from partywall.model.scenario import Aggressor, Disk, Goal, Level, Load, Sandbox, Scenario, Victim
+from partywall.pace import Forecast, forecast, needed_ns, treatments
 from partywall.scenario.decode import Path
 from partywall.scenario.explain import Mistake, did_you_mean, explain
 
@@ -44,6 +46,12 @@ ABLE: dict[str, frozenset[str]] = {
     "qemu": frozenset((*LIMITS, *MACHINE)),
     "ssh": frozenset(("host",)),
     "libvirt": frozenset((*LIMITS, "vcpus", "host_cpus", "accel", *ELSEWHERE)),
+}
+# Why a setting gives no efficiency by itself.
+NO_PROMISE = {
+    "cpu_limit": "with a cpu_limit all the time there is no unlimited baseline to hold it against",
+    "cpu_reservation": "a cpu_reservation is a promise against aggressors, and there are none",
+    "cpu_weight": "a cpu_weight is relative to whoever else wants the CPU, and promises no share",
 }
 MACHINE_DISK = ("cache", "size", "device")
 
@@ -387,12 +395,35 @@ def _efficiency(at: Path, goal: Goal, bounds: tuple[float, float], scenario: Sce
         yield Mistake(
             at, f"efficiency [{low:g}, {high:g}] is no range", "give the lower bound first, for example [0.9, 1.1]"
         )
-    settings = ("cpu_limit", "cpu_reservation", "cpu_weight")
     named = fnmatch.filter(scenario.victims, goal.victim)
-    sandboxes = [scenario.victims[name].sandbox for name in named]
-    if named and all(getattr(sandbox, key) is None for sandbox in sandboxes for key in settings):
-        message = "efficiency is what a limited sandbox got of what its setting promised, and nothing here is limited"
-        yield Mistake(at, message, f"give the victim's sandbox one of {', '.join(settings)}, or vary it by a factor")
+    if not named or any(_is_promised(scenario, name) for name in named):
+        return
+    said = {key: text for key, text in NO_PROMISE.items() if any(_has(scenario, name, key) for name in named)}
+    why = next(iter(said.values()), "nothing here is limited")
+    message = f"efficiency is what a limited sandbox got of what its setting promised, and {why}"
+    live = f"factors: {{victims.{named[0]}.sandbox.cpu_limit: [25%, 50%]}}"
+    remedy = f"switch the limit by slot, with {live} and backend {' or '.join(factors.LIVE_BACKENDS)}"
+    remedy += "; or promise the victim a cpu_reservation, without cpu_limit, beside aggressors"
+    yield Mistake(at, message, remedy)
+
+
+def _is_promised(scenario: Scenario, name: str) -> bool:
+    """Whether some cell of this victim has an efficiency, see `partywall.stats.effects.promise_of`."""
+    sandbox = scenario.victims[name].sandbox
+    reserved = sandbox.cpu_reservation is not None and sandbox.cpu_limit is None and bool(scenario.aggressors)
+    return reserved or _is_switched(scenario, name, "cpu_limit")
+
+
+def _has(scenario: Scenario, name: str, key: str) -> bool:
+    return getattr(scenario.victims[name].sandbox, key) is not None or _is_switched(scenario, name, key)
+
+
+def _is_switched(scenario: Scenario, name: str, key: str) -> bool:
+    try:
+        live, _ = factors.split(scenario)
+        return any(("victims", name, "sandbox", key) in factors.targets(scenario, path) for path in live)
+    except factors.FactorError:  # told by usable_factors
+        return True
 
 
 def _together(scenario: Scenario) -> Iterator[Mistake]:
@@ -559,42 +590,42 @@ def _live_count(scenario: Scenario, varied: factors.Factors, live: list[str], vi
     return math.prod(len(values) for values in levels.values()) if levels else 0
 
 
-def _block_ns_min(scenario: Scenario, live: factors.Factors, catalogue: Catalogue) -> int:
-    """The least a block can take: guards are as long as the timing says, or as an aggressor takes to bite.
+def _forecasts(scenario: Scenario, catalogue: Catalogue) -> list[tuple[str, int, Forecast]]:
+    """Of each trial its victim, the number of its treatments, and what its blocks take."""
+    live, _ = factors.split(scenario)
+    found = []
+    for name, _, applied in factors.trials(scenario):
+        concerned = factors.concerning(applied, live, name)
+        victim = applied.victims[name]
+        held = tuple(treatments(applied, victim, concerned, catalogue, _sharing(applied, victim)))
+        found.append((name, len(held), forecast(held, scenario.timing)))
+    return found
 
-    Under each combination of live limits the victim is seen alone and with every aggressor.
-    """
-    timing = scenario.timing
-    alone = timing.slot + timing.guard
-    pressed = _pressed_ns_min(scenario, catalogue)
-    limited = math.prod(len(levels) for levels in live.values()) if live else 0
-    return 2 * alone + pressed + limited * (alone + pressed)
 
-
-def _pressed_ns_min(scenario: Scenario, catalogue: Catalogue) -> int:
-    timing = scenario.timing
-    total = 0
-    for aggressor in scenario.aggressors.values():
-        info = catalogue.kernel(aggressor.stressor) if aggressor.stressor else None
-        settle = aggressor.settle if aggressor.settle is not None else info.settle.rise_ns if info else 0
-        total += len(aggressor.intensity) * (timing.slot + max(timing.guard, settle))
-    return total
+def _sharing(scenario: Scenario, victim: Victim) -> frozenset[str]:
+    """The aggressors on the victim's own CPU as far as the file tells; the plan knows the host's and may find more."""
+    own = _places(victim.sandbox.cpus, None)
+    return frozenset(
+        name
+        for name, aggressor in scenario.aggressors.items()
+        if meet(victim.sandbox, own, aggressor.sandbox, _places(aggressor.sandbox.cpus, own))
+    )
 
 
 def _budget(scenario: Scenario, catalogue: Catalogue) -> Iterator[Mistake]:
-    trials = factors.trials(scenario)
-    live, _ = factors.split(scenario)
-    blocks = [
-        _block_ns_min(applied, factors.concerning(applied, live, victim), catalogue) for victim, _, applied in trials
-    ]
-    needed = scenario.min_blocks * sum(blocks)
-    if needed <= scenario.budget:
+    found = _forecasts(scenario, catalogue)
+    needed = needed_ns([one for _, _, one in found], scenario.min_blocks)
+    if sum(needed) <= scenario.budget:
         return
-    what = "the trial" if len(trials) == 1 else f"each of the {len(trials)} trials"
+    what = "the trial" if len(found) == 1 else f"each of the {len(found)} trials"
+    dearest = max(range(len(found)), key=needed.__getitem__)
+    name, count, blocks = found[dearest]
     message = (
         f"a budget of {units.format_duration(scenario.budget)} cannot hold {scenario.min_blocks} blocks of {what}: "
-        f"that takes at least {units.format_duration(needed)}"
+        f"that takes at least {units.format_duration(sum(needed))}. A block of victim {name!r} with all "
+        f"{count} treatments takes {units.format_duration(blocks.whole_ns)}"
     )
-    less = "fewer victims, aggressors or levels, or a shorter timing.slot"
-    remedy = f"give budget: {math.ceil(needed / 1e9)}s or more, or {less}"
+    message += ", and as much time goes to short blocks of the quick ones" if blocks.slow and blocks.short_ns else ""
+    less = "fewer victims, aggressors, intensities or levels, a smaller min_blocks, or a shorter timing.slot"
+    remedy = f"give budget: {math.ceil(sum(needed) / 1e9)}s or more, or {less}"
     yield Mistake(("budget",), message, remedy)

@@ -136,12 +136,17 @@ def _enough(series: Series, treatments: Sequence[Treatment], precision: float, m
     return Precision(reached=reached, half_width=half, treatment=widest, blocks=last, next_blocks=following)
 
 
-def carry_over(observations: Iterable[Observation], treatments: Sequence[Treatment]) -> dict[str, CarryOver]:
-    """By treatment id: whether the effect still moved inside one trial's slots; absent with too few blocks."""
+def carry_over(
+    observations: Iterable[Observation], treatments: Sequence[Treatment], looks: int = 1
+) -> dict[str, CarryOver]:
+    """By treatment id: whether the effect still moved inside one trial's slots; absent with too few blocks.
+
+    looks: how often it is asked while blocks come in, which share the error that is allowed.
+    """
     observations = tuple(observations)
     if not observations:
         return {}
-    return carryover.carry_over(Measured.of(observations, observations[0].trial), treatments)
+    return carryover.carry_over(Measured.of(observations, observations[0].trial), treatments, looks)
 
 
 def _with_causes(series: Series, cells: Sequence[Cell], evidence: Evidence) -> list[Cell]:

@@ -57,15 +57,16 @@ def carry_over_of(
     )
 
 
-def carry_over(measured: Measured, treatments: Sequence[Treatment]) -> dict[str, CarryOver]:
-    """By treatment id, for those with enough blocks to say."""
+def carry_over(measured: Measured, treatments: Sequence[Treatment], looks: int = 1) -> dict[str, CarryOver]:
+    """By treatment id, for those with enough blocks to say. looks: how often it is asked, each at its part of ALPHA."""
     pairs = list(measured.pairs(treatments))
     beside = {treatment.id: pair for treatment, pair in pairs_of(measured.long, treatments)}
-    level = 1 - ALPHA / _TESTS / max(1, len(pairs))
+    alpha = ALPHA / looks / _TESTS
+    level = 1 - alpha / max(1, len(pairs))
     late = {
         id_: deferred
         for series in (measured.long, measured.short)
-        for id_, deferred in deferred_of(series, treatments, ALPHA / _TESTS / 2).items()
+        for id_, deferred in deferred_of(series, treatments, alpha / 2).items()
     }
     return {
         t.id: carry_over_of(pair, t.slot_ns, level, late.get(t.id), None if pair.long else beside.get(t.id))

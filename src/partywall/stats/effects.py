@@ -235,12 +235,9 @@ def _intensity(treatment: Treatment, default: float) -> float:
 
 def _fell_short(trial: Trial, treatment: Treatment, achieved: float) -> bool:
     asked = _intensity(treatment, 1.0)
-    return achieved < asked * (FELL_SHORT_FLAT_OUT if asked >= 1 else FELL_SHORT) and not _shares_cpu(trial, treatment)
-
-
-def _shares_cpu(trial: Trial, treatment: Treatment) -> bool:
-    """Both want the same CPU, so that the aggressor gets only its part of it is the harm, not a flaw."""
-    return bool(set(trial.victim_cpus) & set(trial.aggressor_cpus.get(treatment.aggressor or "", ())))
+    short = achieved < asked * (FELL_SHORT_FLAT_OUT if asked >= 1 else FELL_SHORT)
+    # Where both want the same CPU, that the aggressor gets only its part of it is the harm, not a flaw.
+    return short and not trial.shares_cpu(treatment.aggressor or "")
 
 
 def _mean(

@@ -319,8 +319,7 @@ def _expected(rule: Board, trial: Trial, treatment: Treatment, share: float | No
     """What the setting leaves the victim: its own share, or on CPUs it shares with a busy neighbour the rest."""
     if rule.x != "level":
         return share
-    mine, theirs = set(trial.victim_cpus), set(trial.aggressor_cpus.get(treatment.aggressor or "", ()))
-    return 1.0 if share is None or not mine & theirs else 1 - share
+    return 1 - share if share is not None and trial.shares_cpu(treatment.aggressor or "") else 1.0
 
 
 # Why an effect does not show

@@ -277,8 +277,10 @@ def _where(trial: Trial, aggressor: str) -> str:
     theirs, ours = trial.aggressor_cpus.get(aggressor, ()), trial.victim_cpus
     if not theirs or not ours:
         return ""
-    if set(theirs) & set(ours):
+    if trial.shares_cpu(aggressor):
         return " on the same core"
+    if aggressor in trial.aggressors and trial.aggressors[aggressor].sandbox.machine != trial.victim.sandbox.machine:
+        return " on another machine"
     # CPUs next to each other in number may lie in different packages; only placement by topology knows the nearest.
     placed = trial.aggressors[aggressor].sandbox.cpus if aggressor in trial.aggressors else ""
     return " on the next core" if placed in ("auto", "next") else " on another core"

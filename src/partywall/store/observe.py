@@ -259,17 +259,19 @@ def _disturbances(counters: Mapping[str, float], trial: Trial, treatment: Treatm
     if steal > STEAL_SHARE:
         yield f"steal {steal:.0%}"
     waited = counters.get("victim.process_run_queue_wait_ns", 0.0) / 1e9
+    ceiling = _limited(trial, treatment)
     # Beside an aggressor waiting may be its own doing (interrupts, kernel threads), so only quiet slots accuse others.
-    quiet = treatment.role in ("baseline", "null") and not limited(trial)
+    quiet = treatment.role in ("baseline", "null") and not ceiling
     if quiet and waited > WAIT_SHARE * len(trial.victim_cpus):
         yield f"foreign load: the victim waited {waited:.0%} of the slot for its CPU"
     throttled = counters.get("victim.cgroup_cpu_throttled_ns", 0.0) / 1e9
-    if throttled > WAIT_SHARE and treatment.victim_limits is None:
+    if throttled > WAIT_SHARE and not ceiling:
         yield f"throttled {throttled:.0%} of the slot by the victim's own ceiling"
     if swapped := counters.get("swapped_in_pages_count", 0.0) + counters.get("swapped_out_pages_count", 0.0):
         yield f"swap: {swapped:.3g} pages a second"
 
 
-def limited(trial: Trial) -> bool:
-    """Whether the victim has a ceiling all the time, which makes it wait."""
-    return trial.victim.sandbox.cpu_limit is not None
+def _limited(trial: Trial, treatment: Treatment) -> bool:
+    """Whether the victim was meant to have a ceiling, which makes it wait: all the time, or in this slot."""
+    switched = treatment.victim_limits is not None and treatment.victim_limits.cpu_limit is not None
+    return switched or trial.victim.sandbox.limited

@@ -26,8 +26,8 @@ from partywall.model.paper import Beside, Exhibit, Paper
 from partywall.model.plan import Trial
 from partywall.model.scenario import Level, Sandbox, Scenario
 from partywall.model.study import Asked, BoardEntry, Note, Outline, Section, StudyReport, Tell
+from partywall.pace import NULL
 from partywall.plan import make as make_plan
-from partywall.plan.make import NULL
 from partywall.report import figures
 from partywall.report.rows import row_of
 from partywall.run import Progress, governor

@@ -1,0 +1,126 @@
+"""What blocks hold and how long they take, and what a budget holds of them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partywall.agent.catalogue import shipped
+from partywall.model.plan import Trial
+from partywall.model.scenario import Scenario, Timing
+from partywall.pace import forecast, needed_ns, shares
+from partywall.plan import Topology, forecasts, lay_out, make, order
+from partywall.plan import shares as parts_of
+from partywall.scenario import find, load
+
+MS = 1_000_000
+TWO = Topology((0, 1), ((0, 1),))
+BOX = {"backend": "container"}
+
+
+def planned(victim=None, **aggressors):
+    content = {
+        "partywall": 1,
+        "name": "test",
+        "victims": {"v": {"probe": "integer", "sandbox": victim or BOX}},
+        "aggressors": {name: {"stressor": "integer", **asked} for name, asked in aggressors.items()},
+    }
+    return make(Scenario.model_validate(content), TWO, shipped()).trials[0]
+
+
+def slots(trial):
+    return {t.id: (t.guard_ns // MS, t.slot_ns // MS) for t in trial.treatments}
+
+
+def test_beside_an_aggressor_with_a_ceiling_slots_hold_whole_periods_of_it():
+    trial = planned(free={"sandbox": BOX}, held={"sandbox": BOX | {"cpu_limit": 0.25}})
+    assert slots(trial) == {"baseline": (2, 10), "null": (2, 10), "free@1": (2, 10), "held@1": (200, 500)}
+    # Held up by its ceiling, it sees only in its next period that it was switched off.
+    assert trial.treatment("held@1").release_ns == 100 * MS
+
+
+def test_one_that_presses_together_with_an_aggressor_that_has_a_ceiling_gets_the_same():
+    trial = planned(both={"sandbox": BOX, "together": ["held"]}, held={"sandbox": BOX | {"cpu_limit": 0.25}})
+    assert slots(trial)["both@1"] == (200, 500)
+
+
+def test_a_victim_with_a_ceiling_is_measured_in_whole_periods_throughout():
+    trial = planned(BOX | {"cpu_limit": 0.5}, free={"sandbox": BOX})
+    assert set(slots(trial).values()) == {(200, 500)}
+    assert not forecast(trial.treatments, Timing()).beat.quick
+
+
+def test_a_ceiling_of_all_the_time_of_its_cpus_holds_nobody_up():
+    trial = planned(BOX | {"cpu_limit": 1.0}, free={"sandbox": BOX | {"cpu_limit": 1.0}})
+    assert set(slots(trial).values()) == {(2, 10)}
+
+
+AGGRESSORS = {
+    "quick": {"quick": {"sandbox": BOX}},
+    "same core": {"same": {"sandbox": BOX | {"cpus": "same"}}, "quick": {}},
+    "lingering": {"slow": {"settle": "100ms"}, "quick": {}, "other": {"stressor": "process-creation"}},
+    "ceiling": {"held": {"sandbox": BOX | {"cpu_limit": 0.25}}, "quick": {}},
+    "only slow": {"slow": {"settle": "300ms"}},
+}
+
+
+def measured(trial: Trial, time_ns: int) -> tuple[int, int]:
+    """Long and short blocks laid out one after the other until the time is over, as a run does it."""
+    timing, beat = Timing(), forecast(trial.treatments, Timing()).beat
+    at, before, number, counts = 0, None, 0, [0, 0]
+    while at < time_ns:
+        held = [trial.treatment(id_) for id_ in order(7, trial, number) if beat.holds(number, id_)]
+        at_least_ns = beat.slot_ns_min(number)
+        at = lay_out(held, at, before, grid_ns=timing.slice, at_least_ns=at_least_ns)[-1].end_ns
+        counts[0 if at_least_ns else 1] += at <= time_ns
+        before, number = held[-1], number + 1
+    return counts[0], counts[1]
+
+
+@pytest.mark.parametrize("name", AGGRESSORS)
+def test_a_time_holds_as_many_blocks_as_are_foretold(name):
+    trial = planned(**AGGRESSORS[name])
+    for seconds in (5, 30, 120):
+        told = forecast(trial.treatments, Timing()).blocks(seconds * 1000 * MS)
+        assert told == (pytest.approx(measured(trial, seconds * 1000 * MS), rel=0.03, abs=2))
+
+
+def test_the_demo_tells_how_often_its_slow_neighbours_and_its_quick_ones_are_measured():
+    plan = make(load(find("demo")), TWO, shipped())
+    trial = next(t for t in plan.trials if t.victim_name == "memory")
+    told = forecasts(plan)[trial.id].blocks(parts_of(plan)[trial.id])
+    assert told == (pytest.approx(measured(trial, parts_of(plan)[trial.id]), rel=0.03, abs=2))
+
+
+@given(st.sampled_from(sorted(AGGRESSORS)), st.integers(8, 200))
+def test_what_a_number_of_blocks_needs_holds_so_many_and_no_less_does(name, blocks):
+    found = forecast(planned(**AGGRESSORS[name]).treatments, Timing())
+    needed = found.needed_ns(blocks)
+
+    def fewest(time_ns):
+        whole, short = found.blocks(time_ns)
+        return whole if found.slow or found.short_ns is None else short
+
+    assert fewest(needed) == blocks
+    assert fewest(needed - 1) < blocks
+
+
+@given(st.integers(1, 10**13), st.lists(st.integers(1, 10**11), min_size=1, max_size=20))
+def test_each_trial_gets_what_it_needs_or_where_that_is_too_much_in_proportion(budget_ns, needed):
+    found = shares(budget_ns, needed)
+    assert 0 <= budget_ns - sum(found) < 2 * len(needed)
+    if sum(needed) <= budget_ns:
+        rest = {share - need for share, need in zip(found, needed, strict=True)}
+        assert len(rest) == 1
+        assert rest.pop() >= 0
+    else:
+        assert all(share <= need for share, need in zip(found, needed, strict=True))
+
+
+def test_trials_that_are_alike_get_equal_parts():
+    assert shares(100, [7, 7, 7, 7]) == [25, 25, 25, 25]
+
+
+@pytest.mark.parametrize("name", ["demo", "full", "real-tools"])
+def test_shipped_scenarios_can_judge_every_treatment_on_two_cpus(name):
+    plan = make(load(find(name)), TWO, shipped())
+    assert sum(needed_ns(list(forecasts(plan).values()), plan.scenario.min_blocks)) <= plan.scenario.budget

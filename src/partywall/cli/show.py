@@ -21,10 +21,11 @@ from partywall.pace import Forecast, needed_ns
 from partywall.plan import forecasts, order, shares
 from partywall.report import figures
 
-HOW = """\
-In a block treatments take turns, one slot each, in random order; a guard after each switch is left out.
-Long blocks hold every treatment, short ones between them those whose slots can be short: a treatment is judged by the
-blocks named beside it."""
+HOW = (
+    "In a block treatments take turns, one slot each, in random order; a guard after each switch is left out. Long "
+    "blocks hold every treatment, short ones between them those whose slots can be short. Each is judged by the blocks "
+    "named beside it."
+)
 
 
 def plan(console: Console, plan: Plan) -> None:

@@ -52,6 +52,8 @@ def run(victim: dict[str, Any], aggressors: dict[str, Any], seconds: int, sandbo
         "budget": f"{seconds}s",
     }
     evidence, findings = measure(content)
+    for reason in findings.incomplete:
+        print(f"failed: {reason}", flush=True)
     cells = {cell.aggressor or cell.role: cell for cell in findings.cells}
     trial = next((cell.trial for cell in findings.cells), "")
     return cells, Measured.of(evidence.observations, trial).holding(next((c.treatment for c in cells.values()), ""))

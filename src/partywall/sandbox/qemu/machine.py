@@ -134,8 +134,8 @@ def _accelerator(accel: str) -> tuple[str, ...]:
     if accel == "kvm":
         return ("-accel", "kvm", "-cpu", "host")
     # Kernels size their rings by the caches they are told of; the host's are those the memory really passes through.
-    # Fast string instructions are emulated byte by byte: a guest's libraries and kernel that believe in them copied 24 MB/s
-    # where others copy 960.
+    # Fast string instructions are emulated byte by byte: a guest's libraries and kernel that believe in them copied
+    # 24 MB/s where others copy 960.
     return ("-accel", "tcg,thread=multi", "-cpu", "max,host-cache-info=on,-erms,-fsrm")
 
 

@@ -59,7 +59,7 @@ def test_runs_without_a_common_cell_are_inconclusive():
 def test_a_cell_that_the_run_lost_is_told_before_any_same():
     text = shown(cell("null", 1.0, Change.SAME), only_reference=("ring under disk-write",))
     assert text.startswith("? inconclusive")
-    assert "1 of the reference's is missing" in " ".join(text.split())
+    assert "of the reference's 1 missing" in " ".join(text.split())
 
 
 def test_what_was_not_finished_is_named():

@@ -73,11 +73,8 @@ def headline(comparison: Comparison) -> str:
     within = figures.bare_percent(comparison.tolerance)
     if comparison.latency_tolerance is not None and any("p99" in cell.latency for cell in comparison.cells):
         within += f", p99 latency within {figures.bare_percent(comparison.latency_tolerance)},"
-    lost = {
-        "is missing": len(comparison.only_reference),
-        "does something else": len(comparison.incomparable),
-    }
-    missing = "".join(f"; {count} of the reference's {what}" for what, count in lost.items() if count)
+    lost = {"missing": len(comparison.only_reference), "not comparable": len(comparison.incomparable)}
+    missing = "".join(f"; of the reference's {count} {what}" for what, count in lost.items() if count)
     return f"of {len(comparison.cells)} cells {told} (same: within {within} of the reference){missing}"
 
 

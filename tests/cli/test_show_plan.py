@@ -1,0 +1,63 @@
+"""What --dry-run says of a plan."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from partywall.agent.catalogue import shipped
+from partywall.cli import show
+from partywall.model.scenario import Scenario
+from partywall.plan import Topology, make
+
+CONTENT = {
+    "partywall": 1,
+    "name": "shown",
+    "victims": {"v": {"probe": "memory-copy"}},
+    "aggressors": {
+        "quick": {"stressor": "syscall"},
+        "slow": {"stressor": "disk-direct-write", "settle": "100ms", "sandbox": {"cpus": "1"}},
+    },
+    "budget": "60s",
+}
+
+
+def shown(topology=(0, 1), **changes):
+    console = Console(file=io.StringIO(), width=200)
+    show.plan(console, make(Scenario.model_validate(CONTENT | changes), Topology(topology), shipped()))
+    return console.file.getvalue()
+
+
+def row(text, name):
+    return next(line.split() for line in text.splitlines() if line.split()[:1] == [name])
+
+
+def test_it_tells_how_many_blocks_of_each_kind_and_which_treatment_is_in_which():
+    text = shown()
+    long, long_ms, short, short_ms = map(
+        float, re.search(r"1 min: about (\d+) long blocks of (\S+) ms and (\d+) short ones of (\S+) ms", text).groups()
+    )
+    # Half of the time is for the blocks that hold the slow one too.
+    assert long * long_ms == pytest.approx(30_000, rel=0.05)
+    assert short * short_ms == pytest.approx(30_000, rel=0.05)
+    assert row(text, "quick")[-1] == "short"
+    assert row(text, "slow")[-3:] == ["60", "ms", "long"]
+    first, second = (next(line.strip() for line in text.splitlines() if f"block {n} (" in line) for n in (1, 2))
+    assert "(long)" in first
+    assert sorted(first.split(": ")[1].split(", ")) == ["baseline", "null", "quick", "slow"]
+    assert "(short)" in second
+    assert sorted(second.split(": ")[1].split(", ")) == ["baseline", "null", "quick"]
+
+
+def test_blocks_that_are_all_alike_are_not_called_long():
+    limited = {"probe": "integer", "sandbox": {"backend": "container", "cpu_limit": "50%"}}
+    text = shown(victims={"v": limited})
+    assert "about 21 blocks of 2.8 s" in text
+    assert "(long)" not in text
+
+
+def test_a_budget_that_the_hosts_cpus_make_too_small_is_told_with_what_it_would_take():
+    text = shown(budget="10s")
+    assert "does not hold 20 blocks of 000-v: what is measured less decides no goal. Give --budget 18s or more." in text
+    assert "decides no goal" not in shown()

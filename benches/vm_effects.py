@@ -22,15 +22,15 @@ from partywall.model.finding import Cell, Estimate
 from partywall.stats.series import Measured, Series
 
 GUEST = {"backend": "qemu"}
-FILE = {"file_bytes": "64MiB"}
+FILE = {"file_bytes": 64 << 20}
 MEMORY = {"probe": "memory-copy"}
-DISK = {"probe": "disk-direct-read", "params": {"request_bytes": "8KiB"} | FILE}
+DISK = {"probe": "disk-direct-read", "params": {"request_bytes": 8192} | FILE}
 WRITES = {
     name: {"stressor": stressor, "params": {"request_bytes": size} | FILE, "settle": "100ms"}
     for name, stressor, size in (
-        ("direct-8KiB", "disk-direct-write", "8KiB"),
-        ("direct-128KiB", "disk-direct-write", "128KiB"),
-        ("buffered-128KiB", "disk-write", "128KiB"),
+        ("direct-8KiB", "disk-direct-write", 8 << 10),
+        ("direct-128KiB", "disk-direct-write", 128 << 10),
+        ("buffered-128KiB", "disk-write", 128 << 10),
     )
 }
 

@@ -140,7 +140,8 @@ mod tests {
             let mut latencies = Latencies::default();
             let mut kernel = (ENTRY.build)(&parsed(r#"{"period_ns": 50000, "slack_ns": 7}"#), &environment()).expect("in range");
             let work: f64 = (0..10).map(|_| kernel.step(&mut latencies).expect("slack is allowed")).sum();
-            (work as u64, latencies.0.len(), rustix::thread::current_timer_slack().expect("this thread's"))
+            let missed = kernel.facts()["missed"].as_u64().expect("a count");
+            (work as u64, latencies.0.len() as u64 - missed, rustix::thread::current_timer_slack().expect("this thread's"))
         });
         assert_eq!(worker.join().expect("no panic"), (10, 10, 7));
     }

@@ -291,7 +291,11 @@ fn hold(start: &GuardStart, plane: &Plane, rounds: &mut Rounds, at: usize, queue
 fn paced(start: &GuardStart, rounds: &Rounds, at: usize) -> Pace {
     let sum = |of: &dyn Fn(usize) -> u64| leaves_of(start, at).map(of).sum();
     let any = |of: &dyn Fn(usize) -> bool| leaves_of(start, at).any(of);
-    Pace { bps: sum(&|leaf| rounds.pace_bps(leaf)), strict: any(&|leaf| rounds.holds_back(leaf)), tcp: any(&|leaf| rounds.speaks_tcp(leaf)) }
+    Pace {
+        bps: sum(&|leaf| rounds.pace_bps(leaf)),
+        strict: any(&|leaf| rounds.holds_back(leaf)),
+        tcp: any(&|leaf| rounds.speaks_tcp(leaf)),
+    }
 }
 
 /// The places of each goal.

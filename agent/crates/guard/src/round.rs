@@ -670,6 +670,7 @@ mod tests {
     /// decided anew and most are written.
     #[test]
     #[ignore = "takes times, and needs root"]
+    #[expect(clippy::print_stdout, reason = "what a benchmark reads")]
     fn rounds_of_ten_thousand() {
         const LEAVES: usize = 10_000;
         let leaves = (0..LEAVES).map(|at| leaf(&at.to_string(), at as u32 % 3, 80_000, None, &[])).collect();

@@ -118,8 +118,11 @@ def parse_cpus(text: str) -> tuple[int, ...]:
 
 
 def format_duration(ns: float) -> str:
-    """A duration as one reads it: '45 s', '2 min 30 s', '120 ms'."""
+    """A duration as one reads it: '43 h 32 min', '45 s', '2 min 30 s', '120 ms'."""
     seconds = ns / 1e9
+    if seconds >= 2 * 3600:
+        hours, rest = divmod(round(seconds / 60), 60)
+        return f"{hours} h {rest} min" if rest else f"{hours} h"
     if seconds >= 60:
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes} min {rest:02d} s" if rest else f"{minutes} min"

@@ -186,12 +186,20 @@ def _uncontrolled(trial: Trial, treatment: Treatment, *, long: bool) -> Iterator
         if own != control:
             yield f"{what} {own / 1e6:g} ms, not {control / 1e6:g}"
     cpus = trial.aggressor_cpus.get(treatment.aggressor, ())
-    if cpus != null_cpus(trial):
+    machine, like = (trial.aggressors[one].sandbox.machine for one in (treatment.aggressor, _first(trial)))
+    if machine != like:
+        yield f"on {machine or 'this host'}, not {like or 'this host'}"
+    elif cpus != null_cpus(trial):
         yield f"CPU {_listed(cpus)}, not {_listed(null_cpus(trial))}"
     if trial.aggressors[treatment.aggressor].command is not None:
         yield "a command that is stopped and continued, not a stressor"
     if trial.aggressors[treatment.aggressor].load is not None:
         yield "virtual users and the service they ask, not a stressor"
+
+
+def _first(trial: Trial) -> str:
+    """The aggressor that the null one is like."""
+    return next(iter(trial.aggressors))
 
 
 def _listed(cpus: Sequence[int]) -> str:

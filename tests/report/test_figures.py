@@ -107,3 +107,9 @@ def test_a_command_is_shown_in_the_unit_its_metric_names():
 def test_a_band_has_digits_that_follow_its_width():
     assert figures.span(0.99412, 1.00588) == "0.994 to 1.006"
     assert figures.span(0.9, 1.1) == "0.90 to 1.10"
+
+
+def test_a_band_of_changes_goes_from_a_fall_to_a_rise():
+    assert figures.change_span(-0.0849, 0.0927) == "−8 to +9 %"
+    assert figures.change_span(-0.00495, 0.00497) == "−0.50 to +0.50 %"
+    assert figures.change_span(-0.59, 1.444) == "−59 to +144 %"

@@ -178,6 +178,13 @@ def span(low: float, high: float) -> str:
     return f"{format_decimals(low, decimals)} to {format_decimals(high, decimals)}"
 
 
+def change_span(low: float, high: float) -> str:
+    """The ends of a band of changes, as shares: '−8.5 to +9.3 %'."""
+    decimals = max(1 - magnitude(100 * (high - low)), 0) if high > low else 1
+    ends = (format_decimals(100 * end, decimals, sign=True) for end in (low, high))
+    return f"{' to '.join(ends)} %"
+
+
 def bare_percent(share: float, digits: int = 1) -> str:
     """A share without an interval, such as an intensity: '50 %'."""
     text = f"{100 * share:.{digits}f}"

@@ -203,7 +203,7 @@ def _figures(cell: Cell, findings: Findings, evidence: Evidence) -> Iterator[tup
         for name, (low, high) in band.latency.items():
             yield (
                 f"A/A band, {name}",
-                f"{figures.span(100 * low, 100 * high)} %",
+                figures.change_span(low, high),
                 _against_band(name in cell.latency_seen),
             )
         if cell.uncontrolled:

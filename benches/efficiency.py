@@ -174,7 +174,8 @@ class Bench:
         return self.taken()
 
     def taken(self) -> list[Observation]:
-        return [observation for block, _ in self.recorder.complete() for observation in block]
+        looks = self.stage.look(self.clock.now_ns())
+        return [observation for block, _ in self.recorder.complete(looks) for observation in block]
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,13 @@ from typing import Any
 from common import conclude
 from partywall import pipeline
 from partywall.agent.client import AgentClient
-from partywall.errors import CapabilityError
 from partywall.sandbox import Label, Sandbox, Settings, make, qemu, reap, reaper
 
 
 def needed(name: str) -> None:
     """Ends the benchmark where there can be no guests, saying why."""
-    try:
-        qemu.version()
-        qemu.GuestKernel.prepared()
-    except CapabilityError as error:
-        conclude(name, f"not measured: {error}", met=False)
+    if why := qemu.lacking():
+        conclude(name, f"not measured: {why}", met=False)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ import subprocess
 import time
 from pathlib import Path
 
-from partywall.errors import CapabilityError
 from partywall.sandbox import cgroups, qemu
 
 DRIVER = "libvirt/connection-driver/libvirt_driver_qemu.so"
@@ -25,12 +24,7 @@ def lacking():
         found.append("libvirt-python")
     if not any(Path(folder, DRIVER).exists() for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib")):
         found.append("libvirt's driver for QEMU")
-    try:
-        qemu.version()
-        qemu.GuestKernel.prepared()
-    except CapabilityError as error:
-        found.append(str(error))
-    return ", ".join(found)
+    return ", ".join([*found, *([why] if (why := qemu.lacking()) else [])])
 
 
 class Daemon:

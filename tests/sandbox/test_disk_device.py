@@ -114,16 +114,7 @@ victims:
     assert told.startswith(f"victims.v.sandbox.disk.device: /dev/partywall-{tmp_path.name} is not there")
 
 
-def without_guests():
-    try:
-        qemu.version()
-        qemu.GuestKernel.prepared()
-    except CapabilityError as error:
-        return str(error)
-    return ""
-
-
-@pytest.mark.skipif(bool(without_guests()), reason=f"a guest needs: {without_guests()}")
+@pytest.mark.skipif(bool(qemu.lacking()), reason=f"a guest needs: {qemu.lacking()}")
 def test_a_guest_works_on_the_device_and_leaves_it_empty(device, tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
     label = Label.create(f"test-device-{os.getpid()}", tmp_path)

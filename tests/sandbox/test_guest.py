@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from partywall.errors import CapabilityError, TrialError
+from partywall.errors import TrialError
 from partywall.model.plan import Limits
 from partywall.sandbox import Label, Settings, cgroups, make, qemu, reaper
 from partywall.sandbox.label import VARIABLE
@@ -18,12 +18,7 @@ from partywall.sandbox.qemu.vcpus import VcpuGroup
 def lacking():
     if os.geteuid() != 0:
         return "root"
-    try:
-        qemu.version()
-        qemu.GuestKernel.prepared()
-    except CapabilityError as error:
-        return str(error)
-    return ""
+    return qemu.lacking()
 
 
 pytestmark = [pytest.mark.host, pytest.mark.skipif(bool(lacking()), reason=f"guests need: {lacking()}")]

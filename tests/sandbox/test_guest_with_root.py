@@ -21,12 +21,7 @@ REAL = ("fio", "stress-ng")
 def lacking():
     if os.geteuid() != 0:
         return "root"
-    try:
-        qemu.version()
-        qemu.GuestKernel.prepared()
-    except CapabilityError as error:
-        return str(error)
-    return ""
+    return qemu.lacking()
 
 
 def not_built():

@@ -3,6 +3,7 @@
 Deliberately not here: machines somebody else defines (libvirt, ssh).
 """
 
+from partywall.errors import CapabilityError
 from partywall.sandbox.qemu import disk, root
 from partywall.sandbox.qemu.accelerator import DEADLINE_S, Accelerator, choose, untried, verdict
 from partywall.sandbox.qemu.accelerator import qemu_version as version
@@ -19,9 +20,20 @@ __all__ = [
     "Qemu",
     "choose",
     "disk",
+    "lacking",
     "prepare",
     "root",
     "untried",
     "verdict",
     "version",
 ]
+
+
+def lacking() -> str:
+    """What keeps guests from being started here, with the remedy; nothing if they can be."""
+    try:
+        version()
+        GuestKernel.prepared()
+    except CapabilityError as error:
+        return str(error)
+    return ""

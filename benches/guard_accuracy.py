@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 from common import arguments, conclude
 from partywall import guard
-from partywall.guard.lab import LINK_BURST, LINK_LATENCY, Lab, lab, policy, sender, tc
+from partywall.guard.lab import policy
 from partywall.model.policy import Policy
+from partywall.sandbox.lab import LINK_BURST, LINK_LATENCY, Lab, lab, sender, tc
 
 LARGE, SMALL = 1514, 64
 BITS_BAR, PACKETS_BAR = 0.01, 0.02

@@ -7,7 +7,10 @@ with HTB, and taken away.
 
 Limited: more is offered than may pass. What the core has left is told by a loop at idle priority on it, whose work a
 second is compared with what it does there alone, so that interrupts count; the figure is the core's time a packet that
-was delivered, whatever becomes of the rest. Datagrams at twice the limit, and TCP (iperf3), which slows down.
+was delivered, whatever becomes of the rest. Datagrams at twice the limit, and TCP (iperf3), which slows down: that
+takes some 5 % of the core under either, about what the core itself wanders, so it is shown and not judged.
+
+Bar: in the median below HTB at 64 and 1514 bytes, passing and limited; a round of 10,000 vifs in under 5 ms.
 """
 
 from __future__ import annotations
@@ -27,10 +30,11 @@ from pathlib import Path
 from agents import Kernel, Resident, now_ns, rate
 from common import arguments, conclude
 from partywall import guard
-from partywall.guard.lab import Lab, lab, policy, sender, tc
+from partywall.guard.lab import policy
 from partywall.guard.run import keep
 from partywall.model.policy import Policy
 from partywall.sandbox import Label, reaper
+from partywall.sandbox.lab import Lab, lab, sender, tc
 
 AGENT = Path(__file__).parents[1] / "agent"
 VIFS, ROUND_BAR_NS = 10_000, 5_000_000
@@ -237,7 +241,8 @@ def main() -> None:
     ]
     parts += [f"{case.title} {cost['guard, holding']:.0f} ns (HTB {cost['HTB']:.0f})" for case, cost in bound.items()]
     parts.append(f"{VIFS} vifs in {rounds.median / 1e6:.2f} ms a round, {rounds.deciding / 1e6:.2f} to decide (bar 5)")
-    cheaper = all(cost["guard, holding"] < cost["HTB"] for cost in (*free.values(), *bound.values()))
+    judged = [*free.values(), *(cost for case, cost in bound.items() if not case.tcp)]
+    cheaper = all(cost["guard, holding"] < cost["HTB"] for cost in judged)
     conclude("guard-cost", "; ".join(parts), met=cheaper and rounds.median < ROUND_BAR_NS)
 
 

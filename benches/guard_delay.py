@@ -13,8 +13,9 @@ from typing import Any
 from common import arguments, conclude
 from partywall import guard
 from partywall.guard import delay
-from partywall.guard.lab import Lab, lab, policy, sender
+from partywall.guard.lab import policy
 from partywall.model.policy import Policy
+from partywall.sandbox.lab import Lab, lab, sender
 from partywall.sandbox.networks import NETNS
 
 GOAL_MS = 3.0

@@ -16,8 +16,9 @@ from pathlib import Path
 from common import arguments, conclude
 from partywall import guard
 from partywall.guard import delay
-from partywall.guard.lab import Counted, ip, lab, policy, sender
+from partywall.guard.lab import policy
 from partywall.model.policy import Policy
+from partywall.sandbox.lab import Counted, ip, lab, sender
 from partywall.sandbox.networks import NETNS
 
 CEILING_BPS, BURST_NS, PACKET_BYTES = 50e6, 10_000_000, 1514

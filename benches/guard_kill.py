@@ -11,9 +11,10 @@ import time
 
 from common import arguments, conclude
 from partywall import guard
-from partywall.guard.lab import Lab, lab, policy, sender, tc
+from partywall.guard.lab import policy
 from partywall.guard.run import keep
 from partywall.model.policy import Policy
+from partywall.sandbox.lab import Lab, lab, sender, tc
 
 GUARANTEES = {"a": 30e6, "b": 60e6}
 CEILING_BPS = 80e6

@@ -11,8 +11,9 @@ import time
 
 from common import arguments, conclude
 from partywall import guard
-from partywall.guard.lab import Counted, Lab, lab, policy, sender
+from partywall.guard.lab import policy
 from partywall.model.policy import Policy
+from partywall.sandbox.lab import Counted, Lab, lab, sender
 
 CAPACITY = 200e6
 BESIDE = {"patient": 60e6, "eager": 140e6}

@@ -594,6 +594,17 @@ def trace(
 
     report: told all that was found by now, and the last report; tick: told four times a second how long it has gone on.
     """
+    with terminated_as_interrupt():
+        return trace_while(asked, out, lambda session: _watch(session, duration_ns, tick), report)
+
+
+def trace_while(
+    asked: Asked,
+    out: Path | None,
+    happens: Callable[[Session], None],
+    report: Callable[[TraceEvidence, Report], None] = lambda _whole, _last: None,
+) -> TraceDirectory:
+    """Traces while `happens` goes on, and stores what is found. No hook is left, however this ends."""
     now = datetime.datetime.now().astimezone()
     label = Label.create(f"trace-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}", WORK_ROOT)
     start = Start(
@@ -602,29 +613,17 @@ def trace(
         wall_ns=time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC),
         version=__version__,
     )
+    log = _TraceLog(start, report)
     try:
-        with terminated_as_interrupt():
-            return _traced(start, out or Path("runs") / label.run, label, duration_ns, report, tick)
+        host = host_facts()
+        with Session(asked, label, log.report, log.clock) as session:
+            # Made only now, so that a trace that cannot start leaves no folder.
+            log.open(TraceDirectory.create(out or Path("runs") / label.run, start, host), session.record_ns)
+            happens(session)
+            session.finish()
+            return log.end()
     finally:
         reaper.clean(label)
-
-
-def _traced(
-    start: Start,
-    path: Path,
-    label: Label,
-    duration_ns: int | None,
-    report: Callable[[TraceEvidence, Report], None],
-    tick: Callable[[int], None],
-) -> TraceDirectory:
-    host = host_facts()
-    log = _TraceLog(start, report)
-    with Session(start.asked, label, log.report, log.clock) as session:
-        # Made only now, so that a trace that cannot start leaves no folder.
-        log.open(TraceDirectory.create(path, start, host), session.record_ns)
-        _watch(session, duration_ns, tick)
-        session.finish()
-        return log.end()
 
 
 class _TraceLog:

@@ -19,9 +19,10 @@ import pytest
 
 from partywall import guard, pipeline
 from partywall.guard import delay
-from partywall.guard.lab import Lab, ip, lab, policy, sender, tc
+from partywall.guard.lab import policy
 from partywall.guard.run import Kept, Report
 from partywall.model.policy import Policy
+from partywall.sandbox.lab import Lab, ip, lab, sender, tc
 from partywall.sandbox.networks import NETNS
 
 pytestmark = pytest.mark.host

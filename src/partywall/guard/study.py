@@ -15,11 +15,12 @@ from pathlib import Path
 from partywall.agent.client import AgentClient
 from partywall.guard import delay
 from partywall.guard.flatten import flatten
-from partywall.guard.lab import LINK_BURST, LINK_LATENCY, Lab, lab, policy, sender, tc
+from partywall.guard.lab import policy
 from partywall.guard.resolve import resolve
 from partywall.guard.run import keep
 from partywall.model.guard_study import Cell, Extent, Study, TenantCell
 from partywall.model.policy import Policy
+from partywall.sandbox.lab import LINK_BURST, LINK_LATENCY, Lab, lab, sender, tc
 from partywall.sandbox.networks import NETNS
 from partywall.scenario.documents import validated
 

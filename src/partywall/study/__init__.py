@@ -18,11 +18,12 @@ from partywall.store.study import StudyDirectory
 from partywall.study.generation import Generation
 from partywall.study.isolation import Isolation
 from partywall.study.kind import Kind
+from partywall.study.path import PathStudy
 from partywall.study.promises import Promises
 
 __all__ = ["KINDS", "Kind", "find", "kind_of", "names", "report"]
 
-KINDS: dict[str, Kind[Any]] = {kind.key: kind for kind in (Isolation(), Generation(), Promises())}
+KINDS: dict[str, Kind[Any]] = {kind.key: kind for kind in (Isolation(), Generation(), Promises(), PathStudy())}
 """By the key that study files begin with."""
 
 

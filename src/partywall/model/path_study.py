@@ -1,0 +1,70 @@
+"""A study of a sender of datagrams beside a neighbour on one link, with a trace of its path; and what was measured.
+
+Deliberately not here: carrying it out (`partywall.trace.study`) and what is made of it (`partywall.stats.path`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from partywall.model.policy import BitRate, PacketRate
+from partywall.model.scenario import DurationNs, Frozen, Name
+
+Size = int | None
+"""Bytes of data in the neighbour's datagrams; None beside a quiet neighbour."""
+
+
+class Extent(Frozen):
+    """How much is measured: in each block every size gets one slot; then each traced size is traced once."""
+
+    blocks: int = Field(ge=2)
+    slot: DurationNs = Field(gt=0)
+    traced: DurationNs = Field(gt=0)
+
+
+class Study(Frozen):
+    """A study file."""
+
+    partywall_path_study: Literal[1] = Field(description="version of this format")
+    name: Name
+    description: str = ""
+    link: BitRate
+    target_bytes: int = Field(
+        ge=16, le=1472, description="data of the target's datagrams: room for the marker, and never cut into fragments"
+    )
+    neighbour_bytes: tuple[int, ...] = Field(min_length=1, description="sizes that are compared, 0 to 16384")
+    neighbour_rate: PacketRate = Field(description="datagrams a second, at every size")
+    traced: tuple[Size, ...] = Field(min_length=1, description="sizes beside which the path is traced; null: quiet")
+    short: Extent
+    long: Extent
+
+    @model_validator(mode="after")
+    def _sizes(self) -> Self:
+        wrong = [size for size in self.neighbour_bytes if not 0 <= size <= 16384]
+        if wrong:
+            raise ValueError(f"neighbour_bytes: a datagram of {wrong[0]} bytes cannot be sent; give 0 to 16384")
+        for key, sizes in (("neighbour_bytes", self.neighbour_bytes), ("traced", self.traced)):
+            if len(set(sizes)) < len(sizes):
+                raise ValueError(f"{key}: a size stands there twice; give each once")
+        if unknown := sorted({size for size in self.traced if size is not None} - set(self.neighbour_bytes)):
+            raise ValueError(f"traced: {unknown[0]} is none of neighbour_bytes; add it there, or leave it out here")
+        return self
+
+
+class Cell(Frozen):
+    """What was delivered of the target in one slot, beside datagrams of so many bytes."""
+
+    block: int
+    bytes: Size
+    bps: float
+    pps: float
+
+
+class Traced(Frozen):
+    """One trace. run: its folder among the study's runs; missing: packets lost by the interfaces' own counters."""
+
+    bytes: Size
+    run: str
+    missing: int

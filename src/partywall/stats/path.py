@@ -1,0 +1,104 @@
+"""What a study of a path found: a target's bandwidth by its neighbour's datagrams, and where its own wait. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from partywall import units
+from partywall.model.paper import Beside, Paper, Place
+from partywall.model.path_study import Cell, Size, Study, Traced
+from partywall.model.study import Section
+from partywall.model.trace import HopFinding, TraceFindings, WayFinding
+from partywall.stats import rounds
+
+DIFFERS = (
+    "tenants are network namespaces of one host instead of VMs; their traffic shares a bridge and an uplink",
+    "an MTU of 1500 bytes instead of 1024",
+)
+
+
+def beside(study: Study, cells: Sequence[Cell], paper: Paper) -> Beside:
+    """Figure 10: each size's share of the target's bandwidth alone, in the same block."""
+    rate = f"{units.format_decimals(study.neighbour_rate, 0)} datagrams a second"
+    differs = (*DIFFERS, f"the neighbour sends {rate} at every size; the paper does not say its rate")
+    return rounds.beside(paper, paper.exhibit("fig 10"), _shares(study, cells), differs)
+
+
+def shares(cells: Sequence[Cell]) -> dict[tuple[int, Size], float]:
+    """By (block, size): what was delivered over what was beside a quiet neighbour in that block. Later cells win."""
+    bps = {(cell.block, cell.bytes): cell.bps for cell in cells}
+    return {(block, size): got / bps[block, None] for (block, size), got in bps.items() if bps.get((block, None))}
+
+
+def _shares(study: Study, cells: Sequence[Cell]) -> dict[Place, dict[int, float]]:
+    found: dict[Place, dict[int, float]] = {Place("target", float(size)): {} for size in study.neighbour_bytes}
+    for (block, size), share in shares(cells).items():
+        if size is not None:
+            found[Place("target", float(size))][block] = share
+    return found
+
+
+def hops(traces: Sequence[tuple[Traced, TraceFindings]], places: Sequence[str]) -> Section:
+    """Where the target's datagrams wait and are lost, by the neighbour's size. places: what a reader calls the hops."""
+    rows = [
+        (told(traced.bytes), *map(_step, way.steps), _whole(way), _missing(traced, way, found))
+        for traced, found in traces
+        for way in found.ways[:1]
+    ]
+    return Section(
+        id="hops",
+        title="Where the target's datagrams wait",
+        lead="From each place to the next: half take up to the first time, 99 in 100 up to the second; then what was "
+        "lost there. Every trace is a run of its own, with all delays, losses and single packets: partywall report "
+        "runs/NAME in this folder. The last column is what the interfaces' own counters say was lost.",
+        columns=("beside", *(f"to {place}" for place in places[1:]), "in all", "lost, by counters"),
+        rows=tuple(rows),
+        short=True,
+    )
+
+
+def told(size: Size) -> str:
+    """A size of the neighbour's for a reader."""
+    return "a quiet neighbour" if size is None else units.counted(size, "byte")
+
+
+def unexplained(traced: Traced, found: TraceFindings) -> int:
+    """Packets by which the trace's account and the counters' differ beyond what the tracer says it did not see."""
+    way = found.ways[0]
+    account = way.lost + sum(step.astray for step in way.steps)
+    return max(0, abs(traced.missing - account) - way.unfinished - sum(found.missed.values()))
+
+
+def figures(traces: Sequence[tuple[Traced, TraceFindings]]) -> Mapping[str, object]:
+    """The same for other programs."""
+    return {
+        "path": [
+            {
+                "neighbour_bytes": traced.bytes,
+                "run": traced.run,
+                "missing": traced.missing,
+                "unexplained": unexplained(traced, found),
+                "way": found.ways[0].model_dump(),
+            }
+            for traced, found in traces
+        ]
+    }
+
+
+def _step(step: HopFinding) -> str:
+    return _delays(step.delay_ns) + (f", {step.lost_share:.2%} lost" if step.lost and step.lost_share else "")
+
+
+def _whole(way: WayFinding) -> str:
+    return _delays(way.total_ns)
+
+
+def _delays(quantiles: Mapping[str, float]) -> str:
+    return ", ".join(units.format_duration(quantiles[name]) for name in ("p50", "p99") if name in quantiles) or "—"
+
+
+def _missing(traced: Traced, way: WayFinding, found: TraceFindings) -> str:
+    """With a mark where the trace and the counters differ."""
+    share = f"{traced.missing} of {units.format_decimals(way.sent, 0)}"
+    beyond = unexplained(traced, found)
+    return share + (f" (trace: {way.lost})" if beyond else "")

@@ -1,0 +1,175 @@
+"""Studies of a path: a target's datagrams beside a neighbour's of every size, and a trace of where they wait."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from partywall import pipeline, units
+from partywall.errors import CapabilityError, Problem, TrialError, UsageError
+from partywall.model.path_study import Cell, Extent, Study, Traced
+from partywall.model.study import Asked, Note, Outline, StudyReport, Tell
+from partywall.model.trace import TraceFindings
+from partywall.scenario import papers
+from partywall.stats import path as stats
+from partywall.stats.trace import findings
+from partywall.store.study import StudyDirectory
+from partywall.store.trace import TraceDirectory
+from partywall.trace import study as slots
+from partywall.trace.session import Session
+
+RUNS = "runs"
+PACKETS = 2000
+"""A second of a trace, kept for its pcapng file."""
+HOW = (
+    "In each block every size of the neighbour's datagrams, and a quiet neighbour, had one slot, in an order drawn "
+    "anew, while the target sent flat out. What was delivered of it was read at its sink's port, and stands over what "
+    "was delivered beside the quiet neighbour in the same block. Afterwards the target's path was traced beside some "
+    "of the sizes; bandwidth under a trace is not in the figure."
+)
+
+
+class PathStudy:
+    """Each size of the neighbour's datagrams gets one slot in a block."""
+
+    key = "partywall_path_study"
+
+    def read(self, content: bytes, file: str) -> Study:
+        return slots.load(content, file)
+
+    def outline(self, study: Study, asked: Asked) -> Outline:
+        if asked.backends:
+            raise UsageError(Problem(f"{study.name} knows no backends", "leave it out", key="--backend"))
+        if asked.parts:
+            raise UsageError(Problem(f"{study.name} has no parts", "leave it out", key="--only"))
+        extent = _extent(study, asked)
+        sizes = ", ".join(map(str, study.neighbour_bytes))
+        beside = ", ".join(map(stats.told, study.traced))
+        lines = (
+            f"{study.target_bytes} bytes flat out beside datagrams of {sizes} bytes: {extent.blocks} blocks of "
+            f"{units.format_duration(extent.slot)} slots",
+            f"then a trace of {units.format_duration(extent.traced)} beside each of: {beside}",
+        )
+        return Outline(lines, _left_s(study, extent, asked.seed, [], []))
+
+    def check(self, study: Study, asked: Asked, work_root: Path, *, allow_commands: bool) -> None:
+        del study, asked, work_root, allow_commands
+        if os.geteuid() != 0:
+            raise CapabilityError("a study of a path makes network namespaces, which needs root; run with sudo")
+        if shutil.which("ip") is None or shutil.which("tc") is None:
+            raise CapabilityError("a study of a path needs ip and tc; install iproute2")
+        lacking = next((m for m in pipeline.host_facts()["missing"] if m["what"] == "eBPF programs"), None)
+        if lacking is not None:
+            raise CapabilityError(f"a study of a path traces it: {lacking['why']}; {lacking['remedy']}")
+
+    def measure(self, study: Study, directory: StudyDirectory, work_root: Path, tell: Tell, note: Note) -> None:
+        del work_root, note
+        asked = directory.asked
+        extent = _extent(study, asked)
+        cells, traces = _cells(directory), _traced(directory)
+        order = slots.plan(study, extent, asked.seed, cells)
+        untraced = [size for size in study.traced if size not in {traced.bytes for traced in traces}]
+        if not order and not untraced:
+            return
+        left_s = _left_s(study, extent, asked.seed, cells, traces)
+        tell("making tenants, bridge and uplink", left_s)
+        with slots.bench(study) as ready:
+            for block, size in slots.measure(ready, order, extent, lambda cell: _keep(directory, cell)):
+                tell(f"beside {stats.told(size)}, block {block + 1} of {extent.blocks}", left_s)
+                left_s -= slots.slot_s(extent)
+            for size in untraced:
+                tell(f"tracing beside {stats.told(size)}", left_s)
+                _keep(directory, self._trace(ready, size, extent, directory))
+                left_s -= slots.trace_s(extent)
+
+    def _trace(self, ready: slots.Bench, size: int | None, extent: Extent, directory: StudyDirectory) -> Traced:
+        run = "quiet" if size is None else f"{size}-bytes"
+        folder = directory.path / RUNS / run
+        # What was cut off is not gone on with: its packets before and after would be on different ways.
+        shutil.rmtree(folder, ignore_errors=True)
+
+        def happens(_session: Session) -> None:
+            ready.slot(size, extent.traced)
+
+        before = ready.gone()
+        pipeline.trace_while(ready.asked(PACKETS), folder, happens)
+        return Traced(bytes=size, run=run, missing=ready.gone() - before)
+
+    def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
+        cells, asked = _cells(directory), directory.asked
+        if not any(block for block, _ in stats.shares(cells)):
+            raise TrialError(f"{directory.path}: no size was measured twice, so there is no interval; measure again")
+        traces = list(_found(directory))
+        places = tuple(name for *_, name in slots.PLACES)
+        return StudyReport(
+            run=directory.name,
+            name=study.name,
+            description=study.description,
+            length=asked.length,
+            besides=(stats.beside(study, cells, papers.load(study.name)),),
+            notes=tuple(_notes(traces)),
+            facts=_facts(study, _extent(study, asked), asked.seed),
+            how=HOW,
+            host=directory.about.get("host", {}),
+            rows=tuple(_rows(cells)),
+            sections=(stats.hops(traces, places),) if traces else (),
+            figures=stats.figures(traces),
+        )
+
+
+def _extent(study: Study, asked: Asked) -> Extent:
+    extent = study.long if asked.length == "long" else study.short
+    return extent if asked.rounds is None else extent.model_copy(update={"blocks": asked.rounds})
+
+
+def _left_s(study: Study, extent: Extent, seed: int, cells: Sequence[Cell], traces: Sequence[Traced]) -> float:
+    slots_s = len(slots.plan(study, extent, seed, cells)) * slots.slot_s(extent)
+    return slots.START_S + slots_s + (len(study.traced) - len(traces)) * slots.trace_s(extent)
+
+
+def _keep(directory: StudyDirectory, found: Cell | Traced) -> None:
+    directory.append(found.model_dump_json())
+
+
+def _cells(directory: StudyDirectory) -> list[Cell]:
+    return [Cell.model_validate(row) for row in directory.observations() if "block" in row]
+
+
+def _traced(directory: StudyDirectory) -> list[Traced]:
+    return [Traced.model_validate(row) for row in directory.observations() if "run" in row]
+
+
+def _found(directory: StudyDirectory) -> Sequence[tuple[Traced, TraceFindings]]:
+    """Every trace with what it found."""
+    runs = [(traced, TraceDirectory(directory.path / RUNS / traced.run)) for traced in _traced(directory)]
+    return [(traced, findings(run.evidence())) for traced, run in runs]
+
+
+def _notes(traces: Sequence[tuple[Traced, TraceFindings]]) -> Sequence[str]:
+    """Where the two accounts differ, and what every trace has to say of itself."""
+    differ = [
+        f"beside {stats.told(traced.bytes)}, {units.counted(beyond, 'packet')} are lost by the interfaces' counters "
+        "and not by the trace, or the other way"
+        for traced, found in traces
+        if (beyond := stats.unexplained(traced, found))
+    ]
+    return [*differ, *(f"trace beside {stats.told(of.bytes)}: {note}" for of, found in traces for note in found.notes)]
+
+
+def _rows(cells: Sequence[Cell]) -> Sequence[dict[str, Any]]:
+    over = stats.shares(cells)
+    return [{**cell.model_dump(), "share": over.get((cell.block, cell.bytes))} for cell in cells]
+
+
+def _facts(study: Study, extent: Extent, seed: int) -> tuple[tuple[str, str], ...]:
+    return (
+        ("slots", f"{units.format_duration(extent.slot)}, every size once in each of {extent.blocks} blocks"),
+        ("target", f"datagrams of {study.target_bytes} bytes, flat out, each with a mark that tells it apart"),
+        ("neighbour", f"{units.format_decimals(study.neighbour_rate, 0)} datagrams a second, at every size"),
+        ("link", units.format_bit_rate(study.link)),
+        ("traced", f"{units.format_duration(extent.traced)} beside each of {len(study.traced)} neighbours"),
+        ("seed", str(seed)),
+    )

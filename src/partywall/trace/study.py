@@ -1,0 +1,157 @@
+"""What a study of a path measures: a target's datagrams beside a neighbour's, on one link of a lab.
+
+Target and neighbour are agents in namespaces of their own, with a sender of each size resident. In each block every
+size, and a quiet neighbour, has one slot in random order; what was delivered is read at the sink's port, which is
+nobody's but the kernel's. Deliberately not here: the trace itself, which is a run of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from partywall.agent import binary
+from partywall.agent.client import AgentClient, start_agent
+from partywall.clock import Clock, Monotonic
+from partywall.errors import TrialError
+from partywall.model.path_study import Cell, Extent, Size, Study
+from partywall.model.trace import Asked
+from partywall.sandbox.lab import Lab, ip, lab
+from partywall.scenario.documents import validated
+from partywall.trace.hops import ask
+
+PORT = 9
+LEAD_NS, SETTLE_NS, TAIL_NS, DRAIN_NS = 3_000_000, 30_000_000, 2_000_000, 25_000_000
+"""Around a slot: until its senders know of it, until rates are steady, before it ends, and until queues are empty."""
+CALIBRATE_NS = 20_000_000
+START_S = 1.5
+"""What the lab takes, to tell the time left."""
+TRACE_S = 1.0
+"""What a trace takes besides the time traced."""
+PLACES = (
+    ("target", "eth0", "out", "the target's interface"),
+    ("switch", "p1", "in", "the bridge's port"),
+    ("switch", "nic", "out", "the uplink"),
+    ("far", "uplink", "in", "the uplink's far end"),
+    ("far", "p1", "out", "the sink's port"),
+)
+"""The target's path: namespace, interface, hook, and what a reader calls it."""
+
+
+def load(content: bytes, file: str) -> Study:
+    """A study file. UsageError with all that is wrong with it."""
+    return validated(Study, content, file, "see scenarios/papers/vits-network.yaml")
+
+
+class Bench:
+    """Target and neighbour in a lab, resident and quiet."""
+
+    def __init__(self, made: Lab, target: _Tenant, neighbour: _Tenant, clock: Clock) -> None:
+        self.made = made
+        self._target, self._neighbour, self._clock = target, neighbour, clock
+
+    def slot(self, size: Size, for_ns: int) -> tuple[float, float]:
+        """(bit/s, packets/s) delivered of the target while the neighbour sends datagrams of one size."""
+        start = self._clock.now_ns() + LEAD_NS
+        end = start + SETTLE_NS + for_ns
+        self._target.on("target", start, end)
+        if size is not None:
+            self._neighbour.on(str(size), start, end)
+        self._clock.sleep_until(start + SETTLE_NS)
+        before = self.made.read()
+        self._clock.sleep_until(end - TAIL_NS)
+        after = self.made.read()
+        self._clock.sleep_until(end + DRAIN_NS)
+        return before.rates(after)["target"]
+
+    def asked(self, packets: int) -> Asked:
+        """A trace of the target's path. packets: a second that are kept for the pcapng file."""
+        path = [f"{self.made.namespace(space)}/{port}:{hook}" for space, port, hook, _ in PLACES]
+        return ask(path, budget="100%", protocol="udp", port=PORT, packets=packets)
+
+    def gone(self) -> int:
+        """Packets that left the target so far and did not leave by the port that only its sink hangs on."""
+        left, arrived = (_sent(self.made.namespace(space), port) for space, port, *_ in (PLACES[0], PLACES[-1]))
+        return left - arrived
+
+
+@contextlib.contextmanager
+def bench(study: Study) -> Iterator[Bench]:
+    """A bench while the block runs; nothing of it is left on the host. CapabilityError where it cannot be made."""
+    first, last = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
+    mine = {"target": {"datagram_bytes": study.target_bytes, "marker": True}}
+    theirs = {str(size): {"datagram_bytes": size, "rate_pps": study.neighbour_rate} for size in study.neighbour_bytes}
+    with (
+        lab(["target", "neighbour"], f"{study.link}bit") as made,
+        contextlib.closing(_Tenant(made, "target", first, mine)) as target,
+        contextlib.closing(_Tenant(made, "neighbour", last, theirs)) as neighbour,
+    ):
+        ready = Bench(made, target, neighbour, Monotonic())
+        ready.slot(None, 10 * SETTLE_NS)
+        yield ready
+
+
+def measure(
+    ready: Bench, order: Sequence[tuple[int, Size]], extent: Extent, take: Callable[[Cell], None]
+) -> Iterator[tuple[int, Size]]:
+    """Slots in an order; says which, before each."""
+    for block, size in order:
+        yield block, size
+        bps, pps = ready.slot(size, extent.slot)
+        if size is None and not bps:
+            raise TrialError("nothing of the target arrived at its sink though its neighbour was quiet")
+        take(Cell(block=block, bytes=size, bps=bps, pps=pps))
+
+
+def plan(study: Study, extent: Extent, seed: int, done: Sequence[Cell] = ()) -> list[tuple[int, Size]]:
+    """(block, size) in order. A block that lacks a slot is measured whole again, for its slots are compared."""
+    chance = random.Random(seed)  # noqa: S311 - an order, not a secret
+    sizes: list[Size] = [None, *study.neighbour_bytes]
+    orders = [(block, chance.sample(sizes, len(sizes))) for block in range(extent.blocks)]
+    whole = {block for block, _ in orders if {cell.bytes for cell in done if cell.block == block} == set(sizes)}
+    return [(block, size) for block, order in orders if block not in whole for size in order]
+
+
+def slot_s(extent: Extent) -> float:
+    """How long a slot takes with all around it."""
+    return (LEAD_NS + SETTLE_NS + extent.slot + DRAIN_NS) / 1e9
+
+
+def trace_s(extent: Extent) -> float:
+    """How long a trace takes with all around it."""
+    return extent.traced / 1e9 + TRACE_S
+
+
+class _Tenant:
+    """An agent in a tenant's namespace with senders, resident and off."""
+
+    def __init__(self, made: Lab, name: str, cpu: int, senders: dict[str, dict[str, Any]]) -> None:
+        argv = ["ip", "netns", "exec", made.namespace(name), str(binary.find()), "serve", "--die-with-parent"]
+        process = start_agent([*argv, "--cpus", str(cpu)], env=os.environ | made.label.environment)
+        self._client = AgentClient(name, process, lambda *_: None)
+        try:
+            self._client.greet()
+            for id_, params in senders.items():
+                kernel = {"name": "udp-send", "params": {"to": f"{made.address(name)}:{PORT}", "batch": 1} | params}
+                work: dict[str, Any] = {"work": {"kernel": kernel}, "pace": "scheduled"}
+                self._client.call("workload.start", id=id_, **work, work_dir=str(made.label.work))
+                self._client.call("workload.calibrate", timeout_s=60, id=id_, for_ns=CALIBRATE_NS)
+        except BaseException:
+            self.close()
+            raise
+
+    def on(self, id_: str, start_ns: int, end_ns: int) -> None:
+        switches = [{"at_ns": start_ns, "intensity": 1.0}, {"at_ns": end_ns, "intensity": 0.0}]
+        self._client.call("workload.schedule", id=id_, switches=switches)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _sent(namespace: str, interface: str) -> int:
+    shown = json.loads(ip("-n", namespace, "-s", "-j", "link", "show", interface))
+    return int(shown[0]["stats64"]["tx"]["packets"])

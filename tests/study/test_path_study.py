@@ -1,0 +1,162 @@
+"""Studies of a path: what is measured again after a kill, what is made of it, and one on this host."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from partywall import pipeline, study
+from partywall.cli.app import app
+from partywall.errors import UsageError
+from partywall.model.path_study import Cell, Extent, Study, Traced
+from partywall.model.study import Asked
+from partywall.model.trace import Asked as Hops
+from partywall.model.trace import Hop, Missed, Report, Start, Step, TraceEvidence, Way
+from partywall.scenario import papers
+from partywall.stats import path as stats
+from partywall.stats.trace import findings
+from partywall.store.study import StudyDirectory
+from partywall.trace import study as slots
+
+SMALL = b"""partywall_path_study: 1
+name: vits-network
+link: 1Gbit/s
+target_bytes: 256
+neighbour_bytes: [256, 16384]
+neighbour_rate: 20k/s
+traced: [null, 16384]
+short: {blocks: 3, slot: 40ms, traced: 100ms}
+long: {blocks: 3, slot: 40ms, traced: 100ms}
+"""
+EXTENT = Extent(blocks=3, slot="40ms", traced="100ms")
+
+
+def small() -> Study:
+    return slots.load(SMALL, "small.yaml")
+
+
+def cell(block: int, size: int | None, bps: float) -> Cell:
+    return Cell(block=block, bytes=size, bps=bps, pps=bps / 2400)
+
+
+def test_every_block_holds_every_size_and_a_quiet_neighbour_once_in_an_order_drawn_anew():
+    order = slots.plan(small(), EXTENT, seed=1)
+    blocks = [[size for block, size in order if block == number] for number in range(3)]
+    assert [set(block) for block in blocks] == [{None, 256, 16384}] * 3
+    assert sum(map(len, blocks)) == 9
+    assert slots.plan(small(), EXTENT, seed=1) == order
+    assert any(slots.plan(small(), EXTENT, seed=seed) != order for seed in range(2, 6))
+
+
+def test_a_block_that_was_cut_off_is_measured_whole_again():
+    done = [cell(0, None, 1.0), cell(0, 256, 1.0), cell(0, 16384, 1.0), cell(1, None, 1.0)]
+    left = slots.plan(small(), EXTENT, seed=1, done=done)
+    assert {block for block, _ in left} == {1, 2}
+    assert len(left) == 6
+
+
+def test_a_share_is_over_the_quiet_neighbour_of_the_same_block_and_what_was_measured_again_counts():
+    cells = [cell(0, None, 100.0), cell(0, 256, 10.0), cell(1, 256, 1.0), cell(0, None, 200.0), cell(0, 256, 100.0)]
+    assert stats.shares(cells) == {(0, None): 1.0, (0, 256): 0.5}
+
+
+def test_the_exhibit_has_an_interval_over_blocks_and_pairs_of_the_same_block():
+    cells = [
+        cell(block, size, base * share)
+        for block, base in enumerate((100.0, 200.0, 50.0))
+        for size, share in ((None, 1.0), (256, 0.9 + block / 100), (16384, 0.3 + block / 100))
+    ]
+    found = stats.beside(small(), cells, papers.load("vits-network"))
+    points = {point.x: point for point in found.measured}
+    assert points[256.0].value == pytest.approx(0.91)
+    assert points[256.0].low < 0.91 < points[256.0].high
+    (pair,) = [pair for pair in found.paired if {pair.left.x, pair.right.x} == {256.0, 16384.0}]
+    assert not pair.low <= 1 <= pair.high
+
+
+def traced(missing: int, *, lost: int = 0, astray: int = 0, missed: int = 0, unfinished: int = 0):
+    steps = (Step(packets=100), Step(packets=100 - lost, lost=lost, astray=astray))
+    way = Way(steps=steps, delivered=100 - lost, unfinished=unfinished)
+    report = Report(
+        start_ns=0, end_ns=10**9, ways=(way, Way(steps=(Step(), Step()))), hops=(Missed(missed=missed),) * 2
+    )
+    path = tuple(Hop(name=name, interface=name, hook="out") for name in ("a", "b"))
+    start = Start(asked=Hops(hops=path, horizon_ns=1), started="", wall_ns=0, version="")
+    evidence = TraceEvidence(
+        run="x", start=start, host={}, reports=(report,), clocks=(), record_ns=None, interrupted=False
+    )
+    return Traced(bytes=16384, run="x", missing=missing), findings(evidence)
+
+
+@pytest.mark.parametrize(
+    ("missing", "seen", "beyond"),
+    [
+        (5, {"lost": 5}, 0),
+        (5, {"lost": 2}, 3),
+        (0, {"lost": 2}, 2),
+        (7, {"lost": 5, "astray": 2}, 0),
+        (5, {"lost": 2, "missed": 1}, 1),
+        (5, {"lost": 2, "unfinished": 3}, 0),
+    ],
+)
+def test_packets_are_unexplained_that_counters_miss_and_the_trace_neither_lost_nor_failed_to_see(missing, seen, beyond):
+    assert stats.unexplained(*traced(missing, **seen)) == beyond
+
+
+def test_the_section_of_hops_has_a_row_a_trace_and_a_column_a_hop():
+    found = stats.hops([traced(5, lost=2)], ("here", "there"))
+    assert found.columns == ("beside", "to there", "in all", "lost, by counters")
+    assert found.rows[0][0] == "16384 bytes"
+    assert "2.00% lost" in found.rows[0][1]
+    assert found.rows[0][-1] == "5 of 100 (trace: 2)"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (b"neighbour_bytes: [256, 256]", "neighbour_bytes: a size stands there twice"),
+        (b"neighbour_bytes: [256, 20000]", "neighbour_bytes: a datagram of 20000 bytes cannot be sent"),
+        (b"neighbour_bytes: [256]", "traced: 16384 is none of neighbour_bytes"),
+    ],
+)
+def test_sizes_that_cannot_be_are_told(wrong, said):
+    content = SMALL.replace(b"neighbour_bytes: [256, 16384]", wrong)
+    with pytest.raises(UsageError, match=said):
+        slots.load(content, "small.yaml")
+
+
+@pytest.mark.parametrize(("asked", "key"), [({"backends": ("qemu",)}, "--backend"), ({"parts": ("x",)}, "--only")])
+def test_what_it_cannot_be_asked_for_is_refused(asked, key):
+    with pytest.raises(UsageError, match=key):
+        study.kind_of(study.find("vits-network")).outline(small(), Asked(**asked))
+
+
+@pytest.mark.host
+def test_a_small_one_on_this_host_has_its_figure_its_traces_and_goes_on_after_a_kill(tmp_path: Path) -> None:
+    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc", "bridge"))):
+        pytest.skip("root and iproute2")
+    if any(missing["what"] == "eBPF programs" for missing in pipeline.host_facts()["missing"]):
+        pytest.skip("an agent built with clang, for eBPF programs")
+    file, out = tmp_path / "small.yaml", tmp_path / "out"
+    file.write_bytes(SMALL)
+    ran = CliRunner().invoke(app, ["study", str(file), "--out", str(out)], catch_exceptions=False)
+    assert ran.exit_code == 0, ran.output
+    directory = StudyDirectory.open(out)
+    found = study.report(directory)
+    assert {point.x for point in found.besides[0].measured} == {256.0, 16384.0}
+    path = json.loads((out / "findings.json").read_text())["path"]
+    assert [(entry["neighbour_bytes"], entry["unexplained"]) for entry in path] == [(None, 0), (16384, 0)]
+    assert all(entry["way"]["sent"] > 0 for entry in path)
+    assert "datagrams wait<" in (out / "report.html").read_text()
+    assert CliRunner().invoke(app, ["report", str(out / "runs" / "quiet")], catch_exceptions=False).exit_code == 0
+    # Killed before the last trace was written down: that one is made again, and nothing else.
+    lines = (out / "observations.jsonl").read_text().splitlines(keepends=True)
+    (out / "observations.jsonl").write_text("".join(lines[:-1]))
+    ran = CliRunner().invoke(app, ["study", "--resume", str(out)], catch_exceptions=False)
+    assert ran.exit_code == 0, ran.output
+    assert len((out / "observations.jsonl").read_text().splitlines()) == len(lines)

@@ -35,6 +35,8 @@ BADGES = {
     Likeness.UNTOLD: ("?", "inconclusive"),
     Likeness.MISSING: ("–", "none"),
 }
+WIDE_FROM = 200
+"""An axis of numbers this far apart is drawn by their logarithms."""
 LOGARITHMIC_FROM = 20.0
 """Values that lie further apart than this get a logarithmic axis: what was published may be another order of size."""
 
@@ -208,7 +210,10 @@ def _axis(beside: Beside, known: Sequence[Mapping[str, Any]]) -> alt.X:
         order = list(dict.fromkeys(str(row["x"]) for row in known))
         return alt.X("x:N", title=str(beside.exhibit.x), sort=order, axis=alt.Axis(labelAngle=0))
     ticks = sorted({row["x"] for row in known})
-    padded = alt.Scale(nice=False, zero=False, padding=24)
+    above = [tick for tick in ticks if tick > 0]
+    # Sizes that double each time, 0 among them.
+    wide = min(ticks) >= 0 and bool(above) and max(above) > WIDE_FROM * min(above)
+    padded = alt.Scale(type="symlog" if wide else "linear", nice=False, zero=False, padding=24)
     return alt.X(
         "x:Q",
         title=str(beside.exhibit.x),

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from partywall import guard, pipeline
+from partywall.guard.lab import policy as lab_policy
 from partywall.model.policy import Policy
 from partywall.run.stage import with_peer
 from partywall.sandbox import Label, Sandbox, Settings, make, networks, qemu, reaper, switch, vif
+from partywall.sandbox.lab import lab, sender
 
 CEILING_BPS = 4_000_000
 
@@ -109,6 +111,24 @@ def test_a_guest_behind_a_tap_is_held_by_a_guards_policy_that_names_its_sandbox(
     assert free > 2 * CEILING_BPS, "the guest sends too little for a test"
     assert held < 1.15 * CEILING_BPS
     assert freed > 2 * CEILING_BPS
+
+
+def test_tenants_of_a_lab_can_be_guests_whose_promises_are_kept_at_their_taps() -> None:
+    if any(missing["what"] == "eBPF programs" for missing in pipeline.host_facts()["missing"]):
+        pytest.skip("an agent built with clang, for eBPF programs")
+    with lab(["vm"], "50mbit", accel="tcg") as made, sender(made, "vm", 1514, None):
+        assert made.emulated
+        until(lambda: made.read().packets["vm"] > 100)
+        written = lab_policy(made, {"vm": {"send": {"ceiling": f"{CEILING_BPS}bit/s"}}}, "50Mbit/s")
+        policy = Policy.model_validate(written)
+        with guard.keep(guard.flatten(policy, guard.resolve(policy), 50_000_000)) as kept:
+            until(lambda: (report := kept.report(1)) and report.rows["vm"]["dropped_packets"] > 0)
+            before, given = made.read(), made.given()
+            until(lambda: made.read().bytes["vm"] > before.bytes["vm"] + CEILING_BPS // 8)
+            (bps, _), after = before.rates(made.read())["vm"], made.given()
+    assert bps < 1.15 * CEILING_BPS
+    assert after["vm"] - given["vm"] > 1.5 * bps / 8 / 1514, "the guest offers too little for a test"
+    assert not (networks.NETNS / made.namespace("switch")).exists()
 
 
 def rate_bps() -> float:

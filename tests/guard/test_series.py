@@ -133,6 +133,35 @@ def test_ways_are_compared_in_the_same_blocks(tmp_path: Path) -> None:
     assert ratio.low < (2.0 if ratio.left == guard else 0.5) < ratio.high
 
 
+def test_a_study_in_emulated_guests_is_one_in_small_and_marked(tmp_path: Path) -> None:
+    asked = load()
+    small = asked.scaled(0.05)
+    assert (small.link, small.offered, small.tenants["VM2"].guarantee) == (50_000_000, 50_000_000, 35_000_000)
+    assert small.scenarios["2"].packets == {"VM1": 1000, "VM2": 3000, "VM3": 3000}
+    assert small.scenarios["2"].frame_bytes == asked.scenarios["2"].frame_bytes
+    content = studies.find("dba-vm").read_bytes()
+    directory = StudyDirectory.create(tmp_path / "study", content, Asked(backends=("qemu",)), {})
+    for line in measured(tmp_path / "other", asked).observations():
+        directory.append(Cell.model_validate(line | {"emulated": True}).model_dump_json())
+    report = studies.report(directory)
+    points = [point for beside in report.besides for point in beside.measured]
+    assert {point.emulated for point in points} == {"victim"}
+    assert "0.05 of the paper's" in report.notes[0]
+    assert ("link", "50 Mbit/s") in report.facts
+    by_id = {beside.exhibit.id: beside.differs for beside in report.besides}
+    assert stats.NO_PROBES in by_id["fig 6 (delay)"]
+    assert stats.NO_PROBES not in by_id["fig 6 (loss)"]
+    assert not set(stats.NAMESPACES) & set(by_id["fig 3"])
+
+
+def test_tenants_are_namespaces_or_guests() -> None:
+    kind, asked = studies.kind_of(studies.find("dba-vm")), load()
+    plain, virtual = (kind.outline(asked, Asked(backends=backends)) for backends in ((), ("qemu",)))
+    assert "network namespaces" in plain.lines[-1]
+    assert "guests" in virtual.lines[-1]
+    assert virtual.seconds > plain.seconds
+
+
 def test_a_study_goes_on_with_the_slots_that_are_not_there(tmp_path: Path) -> None:
     asked = load()
     directory = measured(tmp_path / "study", asked)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from partywall.agent.client import AgentClient
+from partywall.errors import TrialError
 from partywall.guard import delay
 from partywall.guard.flatten import flatten
 from partywall.guard.lab import policy
@@ -20,13 +21,15 @@ from partywall.guard.resolve import resolve
 from partywall.guard.run import keep
 from partywall.model.guard_study import Cell, Extent, Study, TenantCell
 from partywall.model.policy import Policy
-from partywall.sandbox.lab import LINK_BURST, LINK_LATENCY, Lab, lab, sender, tc
+from partywall.sandbox.lab import LINK_BURST, LINK_LATENCY, Lab, ip, lab, sender, tc
 from partywall.sandbox.networks import NETNS
 from partywall.scenario.documents import validated
 
 SETTLE_S = 0.3
 START_S = 0.4
 """What a change of ways takes, to tell the time left."""
+BOOT_S = 10.0
+"""What guests take to come up, likewise."""
 
 
 def load(content: bytes, file: str) -> Study:
@@ -41,15 +44,19 @@ class Bench:
         self.study, self.scenario, self.made = study, scenario, made
         self.sending = study.scenarios[scenario]
         self._senders = senders
+        # A guest has a clock of its own, and wakes up late where it is emulated: no probe leaves it.
         self.probes = {
             name: delay.Probe(
                 NETNS / made.namespace(name), NETNS / made.namespace(f"{name}-sink"), made.address(name, counted=False)
             )
             for name in study.tenants
+            if name not in made.guests
         }
 
     def sent(self) -> dict[str, int]:
-        """Datagrams each tenant's kernel was handed, those it dropped itself among them."""
+        """Datagrams each tenant's kernel was handed, those it dropped itself among them; of a guest, those it sent."""
+        if self.made.guests:
+            return self.made.given()
         return {name: _sent(client.process.pid) for name, client in self._senders.items()}
 
     def close(self) -> None:
@@ -71,16 +78,24 @@ class Bench:
         for name, (bps, pps) in rates.items():
             handed = sent_after[name] - sent[name]
             lost = max(0.0, 1 - packets[name] / handed) if handed else None
-            wait, jitter = self.probes[name].take()
+            wait, jitter = self.probes[name].take() if name in self.probes else (None, None)
             tenants[name] = TenantCell(bps=bps, pps=pps, lost=lost, delay_ns=wait, jitter_ns=jitter)
         cpu = (busy_after - busy) / max(1, sum(packets.values()))
-        return Cell(scenario=self.scenario, way=way, block=block, period_ns=period_ns, cpu_ns=cpu, tenants=tenants)
+        return Cell(
+            scenario=self.scenario,
+            way=way,
+            block=block,
+            period_ns=period_ns,
+            cpu_ns=cpu,
+            emulated=self.made.emulated,
+            tenants=tenants,
+        )
 
 
 @contextlib.contextmanager
-def bench(study: Study, scenario: str) -> Iterator[Bench]:
-    """A bench of one scenario while the block runs."""
-    with lab(list(study.tenants), f"{study.link}bit") as made, contextlib.ExitStack() as stack:
+def bench(study: Study, scenario: str, accel: str | None) -> Iterator[Bench]:
+    """A bench of one scenario while the block runs. accel: of tenants that are guests."""
+    with lab(list(study.tenants), f"{study.link}bit", accel=accel) as made, contextlib.ExitStack() as stack:
         senders = {
             name: stack.enter_context(sender(made, name, size, study.offered / 8 / size))
             for name, size in study.scenarios[scenario].frame_bytes.items()
@@ -97,14 +112,20 @@ def carry_out(
     take: Callable[[Cell], None],
     tell: Callable[[str, float], None],
     done: Container[Slot] = (),
+    accel: str | None = None,
 ) -> None:
-    """Measures all but what is done. take: is given each slot; tell: what is measured now and the seconds left."""
-    left = duration_s(study, extent, done)
+    """Measures all but what is done. take: is given each slot; tell: what is measured now and the seconds left.
+
+    accel: tenants are guests on it, each behind a tap, instead of namespaces.
+    """
+    left = duration_s(study, extent, done, virtual=accel is not None)
     for scenario, slots in plan(study, extent, seed):
         wanted = [slot for slot in slots if (scenario, *slot) not in done]
         if not wanted:
             continue
-        with bench(study, scenario) as ready:
+        tell(f"scenario {scenario}: making tenants, link and sinks", left)
+        with bench(study, scenario, accel) as ready:
+            left -= BOOT_S if accel else 0
             for way, block, period_ns in wanted:
                 period = f", period {period_ns / 1e9:g} s" if period_ns else ""
                 tell(f"scenario {scenario}, {way}{period}, block {block + 1} of {extent.blocks}", left)
@@ -112,10 +133,11 @@ def carry_out(
                 left -= _spent_s(extent, period_ns)
 
 
-def duration_s(study: Study, extent: Extent, done: Container[Slot] = ()) -> float:
-    """How long the slots take that are not done."""
-    each = [(scenario, slot) for scenario, slots in plan(study, extent, 0) for slot in slots]
-    return sum(_spent_s(extent, slot[2]) for scenario, slot in each if (scenario, *slot) not in done)
+def duration_s(study: Study, extent: Extent, done: Container[Slot] = (), *, virtual: bool = False) -> float:
+    """How long the slots take that are not done. virtual: with guests to be booted for each scenario."""
+    left = [[slot for slot in slots if (scenario, *slot) not in done] for scenario, slots in plan(study, extent, 0)]
+    boots = sum(map(bool, left)) if virtual else 0
+    return boots * BOOT_S + sum(_spent_s(extent, period_ns) for slots in left for _, _, period_ns in slots)
 
 
 Slot = tuple[str, str, int, int | None]
@@ -200,14 +222,34 @@ def _htb(ready: Bench, _period_ns: int | None) -> Iterator[None]:
 @contextlib.contextmanager
 def _tbf(ready: Bench, _period_ns: int | None) -> Iterator[None]:
     """A fixed ceiling at each tenant's own interface: nothing is lent."""
-    placed = [(ready.made.namespace(name), promised.guarantee) for name, promised in ready.study.tenants.items()]
+    with contextlib.ExitStack() as stack:
+        for number, (name, promised) in enumerate(ready.study.tenants.items(), start=1):
+            tbf = f"tbf rate {promised.guarantee}bit burst {LINK_BURST} latency {LINK_LATENCY}".split()
+            if name in ready.made.guests:
+                switch, aside = ready.made.namespace("switch"), f"aside{number}"
+                stack.enter_context(_redirected(switch, ready.made.port(name), aside))
+                tc(switch, "qdisc", "replace", "dev", aside, "root", *tbf)
+            else:
+                inside = ready.made.namespace(name)
+                tc(inside, "qdisc", "replace", "dev", "eth0", "root", *tbf)
+                stack.callback(tc, inside, "qdisc", "del", "dev", "eth0", "root")
+        yield
+
+
+@contextlib.contextmanager
+def _redirected(namespace: str, tap: str, aside: str) -> Iterator[None]:
+    """What comes in by a tap goes through an interface of its own, for there is no queue on the way in."""
+    ip("-n", namespace, "link", "add", aside, "type", "ifb")
     try:
-        for inside, rate in placed:
-            tc(inside, *f"qdisc replace dev eth0 root tbf rate {rate}bit burst 256k latency 20ms".split())
+        ip("-n", namespace, "link", "set", aside, "up")
+        tc(namespace, "qdisc", "add", "dev", tap, "handle", "ffff:", "ingress")
+        match = "protocol all u32 match u32 0 0 action mirred egress redirect dev"
+        tc(namespace, "filter", "add", "dev", tap, "parent", "ffff:", *match.split(), aside)
         yield
     finally:
-        for inside, _ in placed:
-            tc(inside, "qdisc", "del", "dev", "eth0", "root")
+        with contextlib.suppress(TrialError):
+            tc(namespace, "qdisc", "del", "dev", tap, "ingress")
+        ip("-n", namespace, "link", "del", aside)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ Deliberately not here: carrying it out (`partywall.guard.study`) and what is mad
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 
@@ -56,8 +56,26 @@ class Study(Frozen):
     scenarios: dict[Name, Sending] = Field(min_length=1)
     ways: tuple[Way, ...] = Field(min_length=1)
     periods: Periods
+    emulated_scale: float = Field(
+        0.05, gt=0, le=1, description="of link, promises and offers where tenants are emulated guests, which send less"
+    )
     short: Extent
     long: Extent
+
+    def scaled(self, share: float) -> Self:
+        """The same in small: rates of bits and packets are so many times what they were."""
+        tenants = {
+            name: promised.model_copy(update={"guarantee": round(promised.guarantee * share)})
+            for name, promised in self.tenants.items()
+        }
+        scenarios = {
+            name: sending.model_copy(
+                update={"packets": {of: round(rate * share) for of, rate in sending.packets.items()}}
+            )
+            for name, sending in self.scenarios.items()
+        }
+        rates = {"link": round(self.link * share), "offered": round(self.offered * share)}
+        return self.model_copy(update={**rates, "tenants": tenants, "scenarios": scenarios})
 
 
 class TenantCell(Frozen):
@@ -78,4 +96,5 @@ class Cell(Frozen):
     block: int
     period_ns: int | None = None
     cpu_ns: float = Field(description="CPU time of the whole host, per delivered packet")
+    emulated: bool = Field(False, description="whether tenants are guests whose processor is emulated")
     tenants: dict[str, TenantCell]

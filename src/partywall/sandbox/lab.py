@@ -1,9 +1,9 @@
 """Several tenants behind one network card, on one machine: namespaces joined by veth, and what is read there.
 
-Each tenant is a namespace whose eth0 leads to a bridge; the bridge's `nic`, a veth with tbf at the link's rate, leads
-to a second bridge, and from there each tenant's traffic to a sink of its own, so that what was delivered of whom is
-told by counters that are nobody's but the kernel's. Benchmarks and studies stand on it. Needs root and iproute2;
-whatever happens, the namespaces are removed, by the next start if need be.
+Each tenant is a namespace whose eth0 leads to a bridge, or a guest whose tap is a port of it; the bridge's `nic`, a
+veth with tbf at the link's rate, leads to a second bridge, and from there each tenant's traffic to a sink of its own,
+so that what was delivered of whom is told by counters that are nobody's but the kernel's. Benchmarks and studies stand
+on it. Needs root and iproute2; whatever happens, the namespaces are removed, by the next start if need be.
 """
 
 from __future__ import annotations
@@ -14,20 +14,25 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
-from partywall.errors import CapabilityError, TrialError
+from partywall.errors import AgentError, CapabilityError, TrialError
 from partywall.sandbox import networks
+from partywall.sandbox.base import Settings
 from partywall.sandbox.label import Label
+from partywall.sandbox.qemu import Qemu
 from partywall.sandbox.reaper import clean
+from partywall.sandbox.switch import Port
 
 HEADERS = 14 + 20 + 8  # Ethernet, IPv4, UDP
 LINK_BURST, LINK_LATENCY = "256k", "20ms"
+NOWHERE = "10.9.0.1"
+"""A guest's gateway, which nobody is."""
 
 
 def ip(*arguments: str) -> str:
@@ -70,11 +75,12 @@ class Counted:
 class Lab:
     """The tenants by name, and their sinks. rate: of the link, as tc writes it; None for none."""
 
-    def __init__(self, names: list[str], rate: str | None, label: Label) -> None:
+    def __init__(self, names: list[str], rate: str | None, label: Label, *, accel: str | None = None) -> None:
         self.names = names
         self.label = label
         self.holder: subprocess.Popen[bytes] | None = None
         self.rate = rate
+        self.guests = {name: self._guest(number, name, accel) for number, name in enumerate(names, 1) if accel}
 
     def namespace(self, name: str) -> str:
         """What a tenant's namespace, or 'switch' and 'far' of the two bridges, is called."""
@@ -83,7 +89,8 @@ class Lab:
     def build(self) -> None:
         """Makes it; TrialError if the host refuses."""
         switch, far = self.namespace("switch"), self.namespace("far")
-        every = ["switch", "far", *self.names, *(f"{name}-sink" for name in self.names)]
+        tenants = [name for name in self.names if name not in self.guests]
+        every = ["switch", "far", *tenants, *(f"{name}-sink" for name in self.names)]
         networks.note(self.label, [self.namespace(name) for name in every])
         for name in (switch, far):
             self._namespace(name)
@@ -100,6 +107,7 @@ class Lab:
         deadline = time.monotonic() + 5
         while not self._counters() and time.monotonic() < deadline:
             time.sleep(0.01)
+        self._boot()
 
     def _namespace(self, name: str) -> None:
         """Without IPv6, whose own reports and solicitations would count among the tenants' packets."""
@@ -122,29 +130,68 @@ class Lab:
 
     def _tenant(self, number: int, name: str) -> None:
         tenant, sink = self.namespace(name), self.namespace(f"{name}-sink")
-        mac_tenant, mac_sink = f"02:00:00:00:01:{number:02x}", f"02:00:00:00:02:{number:02x}"
-        for namespace, mac, switch, address, other, other_mac in (
-            (tenant, mac_tenant, "switch", f"10.9.1.{number}", f"10.9.2.{number}", mac_sink),
-            (sink, mac_sink, "far", f"10.9.2.{number}", f"10.9.1.{number}", mac_tenant),
-        ):
-            self._namespace(namespace)
-            port = f"p{number}"
-            self._pair(namespace, "eth0", self.namespace(switch), port)
-            ip("-n", namespace, "link", "set", "eth0", "address", mac)
-            ip("-n", namespace, "addr", "add", f"{address}/16", "dev", "eth0")
-            ip("-n", namespace, "neigh", "add", other, "lladdr", other_mac, "dev", "eth0")
-            ip("-n", namespace, "link", "set", "lo", "up")
-            self._known(switch, mac, port)
-        # Nobody has this address: what is sent there is counted at the sink's port and dropped at no cost.
-        ip("-n", tenant, "neigh", "add", f"10.9.3.{number}", "lladdr", mac_sink, "dev", "eth0")
+        mac_tenant, mac_sink = _macs(number)
+        counted = f"10.9.3.{number}"
+        self._end(sink, "far", number, mac_sink, f"10.9.2.{number}", {f"10.9.1.{number}": mac_tenant})
+        if name in self.guests:
+            # Nobody tells a guest who has this address, so the sink says that it does.
+            ip("-n", sink, "addr", "add", f"{counted}/32", "dev", "eth0")
+        else:
+            # Nobody has this address: what is sent there is counted at the sink's port and dropped at no cost.
+            known = {f"10.9.2.{number}": mac_sink, counted: mac_sink}
+            self._end(tenant, "switch", number, mac_tenant, f"10.9.1.{number}", known)
         self._known("switch", mac_sink, "nic")
         self._known("far", mac_tenant, "uplink")
+
+    def _end(self, own: str, switch: str, number: int, mac: str, address: str, known: Mapping[str, str]) -> None:
+        """A namespace with eth0 on a bridge. known: who else is there, by address."""
+        port = f"p{number}"
+        self._namespace(own)
+        self._pair(own, "eth0", self.namespace(switch), port)
+        ip("-n", own, "link", "set", "eth0", "address", mac)
+        ip("-n", own, "addr", "add", f"{address}/16", "dev", "eth0")
+        for other, other_mac in known.items():
+            ip("-n", own, "neigh", "add", other, "lladdr", other_mac, "dev", "eth0")
+        ip("-n", own, "link", "set", "lo", "up")
+        self._known(switch, mac, port)
+
+    def _guest(self, number: int, name: str, accel: str) -> Qemu:
+        mac, _ = _macs(number)
+        port = Port(self.namespace("switch"), f"p{number}", mac, f"10.9.1.{number}/16", NOWHERE)
+        cpus = sorted(os.sched_getaffinity(0))
+        own = cpus[number % len(cpus)]
+        return Qemu(Settings(name=name, backend="qemu", cpus=(own,), files=False, accel=accel), self.label, port)
+
+    def _boot(self) -> None:
+        """All guests at once."""
+        for guest in self.guests.values():
+            guest.launch(lambda _method, _params: None)
+        for guest in self.guests.values():
+            guest.start(lambda _method, _params: None)
+        for guest in self.guests.values():
+            guest.settle()
+
+    @property
+    def emulated(self) -> bool:
+        """Whether a tenant's processor is."""
+        return any(guest.client and guest.client.hello.get("emulated") for guest in self.guests.values())
+
+    def port(self, name: str) -> str:
+        """Of the bridge, or of the second one: where a tenant, or its sink, is plugged in."""
+        return f"p{self.names.index(name) + 1}"
+
+    def given(self) -> dict[str, int]:
+        """Packets that came in by each guest's tap so far, before any hook or queue."""
+        # QEMU itself is where the tap is.
+        return {name: _interfaces(guest.pid or 0)[self.port(name)].received for name, guest in self.guests.items()}
 
     def _known(self, switch: str, mac: str, port: str) -> None:
         _tool("bridge", "-n", self.namespace(switch), "fdb", "replace", mac, "dev", port, "master", "static")
 
     def remove(self) -> None:
         """Takes all of it away."""
+        for guest in self.guests.values():
+            guest.stop()
         if self.holder:
             self.holder.kill()
             self.holder.wait()
@@ -154,33 +201,59 @@ class Lab:
         """Where a tenant sends: an address that only counts, or its sink's own."""
         return f"10.9.{3 if counted else 2}.{self.names.index(name) + 1}"
 
-    def _counters(self) -> dict[str, tuple[int, int]]:
-        if self.holder is None:
-            return {}
-        found = {}
-        for line in Path(f"/proc/{self.holder.pid}/net/dev").read_text().splitlines()[2:]:
-            port, _, rest = line.partition(":")
-            fields = rest.split()
-            found[port.strip()] = (int(fields[8]), int(fields[9]))
+    def _counters(self) -> dict[str, _Interface]:
+        found = _interfaces(self.holder.pid) if self.holder else {}
         return found if "p1" in found else {}
 
     def read(self) -> Counted:
         """What every sink's port was given so far."""
         found = self._counters()
         at_ns = time.monotonic_ns()
-        ports = {name: found[f"p{number}"] for number, name in enumerate(self.names, start=1)}
-        return Counted(at_ns, {n: p for n, (_, p) in ports.items()}, {n: b for n, (b, _) in ports.items()})
+        ports = {name: found[self.port(name)] for name in self.names}
+        return Counted(
+            at_ns,
+            {name: port.sent for name, port in ports.items()},
+            {name: port.sent_bytes for name, port in ports.items()},
+        )
+
+
+@dataclass(frozen=True)
+class _Interface:
+    """Packets received and sent, and bytes sent."""
+
+    received: int
+    sent: int
+    sent_bytes: int
+
+
+def _interfaces(pid: int) -> dict[str, _Interface]:
+    """Of the network namespace that a process is in."""
+    found = {}
+    for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]:
+        port, _, rest = line.partition(":")
+        fields = [int(field) for field in rest.split()]
+        found[port.strip()] = _Interface(received=fields[1], sent=fields[9], sent_bytes=fields[8])
+    return found
+
+
+def _macs(number: int) -> tuple[str, str]:
+    """Of a tenant and of its sink."""
+    return f"02:00:00:00:01:{number:02x}", f"02:00:00:00:02:{number:02x}"
 
 
 @contextlib.contextmanager
-def lab(names: list[str], rate: str | None = "1gbit") -> Iterator[Lab]:
-    """A lab while the block runs. CapabilityError where it cannot be made."""
+def lab(names: list[str], rate: str | None = "1gbit", *, accel: str | None = None) -> Iterator[Lab]:
+    """A lab while the block runs. accel: tenants are guests on it. CapabilityError where it cannot be made."""
     lacking = [tool for tool in ("ip", "tc", "bridge") if shutil.which(tool) is None]
     if os.geteuid() != 0 or lacking:
         why = f"{', '.join(lacking)} (package iproute2)" if lacking else "root"
         raise CapabilityError(f"tenants in network namespaces need {why}")
     label = Label.create(f"pw{os.getpid()}", Path(tempfile.gettempdir()))
-    made = Lab(names, rate, label)
+    try:
+        made = Lab(names, rate, label, accel=accel)
+    except BaseException:
+        clean(label)
+        raise
     try:
         made.build()
         yield made
@@ -191,9 +264,6 @@ def lab(names: list[str], rate: str | None = "1gbit") -> Iterator[Lab]:
 @contextlib.contextmanager
 def sender(made: Lab, name: str, packet_bytes: int, rate_pps: float | None, batch: int = 16) -> Iterator[AgentClient]:
     """Datagrams of `packet_bytes` on the link (with all headers), at a rate or flat out."""
-    command = ["ip", "netns", "exec", made.namespace(name), str(binary.find()), "serve", "--die-with-parent"]
-    process = start_agent(command, env=os.environ | made.label.environment)
-    client = AgentClient(name, process, lambda _method, _params: None)
     params: dict[str, Any] = {
         "datagram_bytes": packet_bytes - HEADERS,
         "to": f"{made.address(name)}:9",
@@ -201,10 +271,25 @@ def sender(made: Lab, name: str, packet_bytes: int, rate_pps: float | None, batc
     }
     if rate_pps is not None:
         params["rate_pps"] = rate_pps
-    try:
-        client.greet()
-        work = {"kernel": {"name": "udp-send", "params": params}}
-        client.call("workload.start", id="send", work=work, pace="flat_out", work_dir=tempfile.gettempdir())
+    work = {"kernel": {"name": "udp-send", "params": params}}
+    with _agent(made, name) as (client, work_dir):
+        client.call("workload.start", id="send", work=work, pace="flat_out", work_dir=work_dir)
         yield client
-    finally:
-        client.close()
+
+
+@contextlib.contextmanager
+def _agent(made: Lab, name: str) -> Iterator[tuple[AgentClient, str]]:
+    """The one in a tenant's guest, or one in its namespace; and where it keeps files."""
+    guest = made.guests.get(name)
+    if guest is not None and guest.client is not None:
+        try:
+            yield guest.client, guest.work_dir
+        finally:
+            with contextlib.suppress(AgentError):
+                guest.client.call("workload.stop", id="send")
+        return
+    command = ["ip", "netns", "exec", made.namespace(name), str(binary.find()), "serve", "--die-with-parent"]
+    process = start_agent(command, env=os.environ | made.label.environment)
+    with contextlib.closing(AgentClient(name, process, lambda _method, _params: None)) as client:
+        client.greet()
+        yield client, tempfile.gettempdir()

@@ -5,24 +5,45 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
+from partywall.model.evidence import Emulated
 from partywall.model.guard_study import Cell, Study, TenantCell
 from partywall.model.paper import Beside, Exhibit, Paper, Place
 from partywall.stats import rounds
 
 NO_COUNTERS = "memory traffic is not measured: no counter of it is read here"
-DIFFERS = (
+NO_PROBES = "delay and jitter are not measured of guests: none of the study's probes leaves from within one"
+NAMESPACES = (
     "tenants are network namespaces, not virtual machines: there is no copy from a guest to save",
-    "senders, bridges and sinks share this host's CPUs; the paper's sink was another machine",
     "the guard makes senders of datagrams wait before it drops; the paper's allocator drops",
 )
+VIRTUAL = ("lost counts from a guest's tap on; what its own kernel dropped is not seen from outside",)
+DIFFERS = ("senders, bridges and sinks share this host's CPUs; the paper's sink was another machine",)
 
 
-def besides(study: Study, cells: Sequence[Cell], paper: Paper) -> tuple[Beside, ...]:
-    """Every exhibit of the paper's with what was measured of it. Slots of one block are a round."""
+def besides(study: Study, cells: Sequence[Cell], paper: Paper, *, virtual: bool = False) -> tuple[Beside, ...]:
+    """Every exhibit of the paper's with what was measured of it. Slots of one block are a round.
+
+    study: with the rates it was carried out with; virtual: whether tenants are guests.
+    """
+    emulated: Emulated | None = "victim" if any(cell.emulated for cell in cells) else None
     return tuple(
-        rounds.beside(paper, exhibit, _measured(study, cells, exhibit), _differs(exhibit), _why(study, cells, exhibit))
+        _marked(
+            rounds.beside(
+                paper,
+                exhibit,
+                _measured(study, cells, exhibit),
+                _differs(exhibit, virtual=virtual),
+                _why(study, cells, exhibit),
+            ),
+            emulated,
+        )
         for exhibit in paper.exhibits
     )
+
+
+def _marked(beside: Beside, emulated: Emulated | None) -> Beside:
+    points = tuple(point.model_copy(update={"emulated": emulated}) for point in beside.measured)
+    return beside.model_copy(update={"measured": points})
 
 
 ENOUGH = 1.1
@@ -52,8 +73,11 @@ def _handed_bps(got: TenantCell) -> float:
     return got.bps / (1 - got.lost) if got.lost is not None and got.lost < 1 else got.bps
 
 
-def _differs(exhibit: Exhibit) -> tuple[str, ...]:
-    return (*DIFFERS, NO_COUNTERS) if exhibit.id in ("fig 4", "fig 8") else DIFFERS
+def _differs(exhibit: Exhibit, *, virtual: bool) -> tuple[str, ...]:
+    found = (*(VIRTUAL if virtual else NAMESPACES), *DIFFERS)
+    if virtual and exhibit.id in ("fig 6 (delay)", "fig 6 (jitter)"):
+        found += (NO_PROBES,)
+    return (*found, NO_COUNTERS) if exhibit.id in ("fig 4", "fig 8") else found
 
 
 Value = Callable[[TenantCell], float | None]

@@ -6,11 +6,12 @@ import os
 import shutil
 from pathlib import Path
 
-from partywall import units
+from partywall import pipeline, units
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.guard import study as slots
 from partywall.model.guard_study import Cell, Extent, Study
 from partywall.model.study import Asked, Note, Outline, StudyReport, Tell
+from partywall.sandbox import qemu
 from partywall.scenario import papers
 from partywall.stats import guard as stats
 from partywall.store.study import StudyDirectory
@@ -19,6 +20,10 @@ HOW = (
     "In each block every way of keeping the promises was in force for one slot, in an order drawn anew, while the "
     "tenants sent all the time. What was delivered was read at the sinks' ports."
 )
+
+
+GUESTS = "qemu"
+"""The backend whose tenants are virtual machines."""
 
 
 class Promises:
@@ -30,36 +35,49 @@ class Promises:
         return slots.load(content, file)
 
     def outline(self, study: Study, asked: Asked) -> Outline:
-        if asked.backends:
-            raise UsageError(Problem(f"{study.name} knows no backends", "leave it out", key="--backend"))
+        if unknown := [name for name in asked.backends if name != GUESTS]:
+            remedy = f"leave it out for network namespaces, or give {GUESTS} for guests, each behind a tap"
+            raise UsageError(Problem(f"{study.name} knows no backend {unknown[0]}", remedy, key="--backend"))
         if asked.parts:
             raise UsageError(Problem(f"{study.name} has no parts", "leave it out", key="--only"))
         extent = _extent(study, asked)
+        virtual = bool(asked.backends)
+        tenants = "guests, each behind a tap" if virtual else "network namespaces"
         lines = (
             f"{', '.join(study.ways)}: {extent.blocks} blocks of {units.format_duration(extent.slot)} slots, "
             f"in scenarios {', '.join(study.scenarios)}",
             f"periods of {', '.join(units.format_duration(period) for period in study.periods.every)}",
+            f"tenants are {tenants}",
         )
-        return Outline(lines, slots.duration_s(study, extent))
+        return Outline(lines, slots.duration_s(study, extent, virtual=virtual))
 
     def check(self, study: Study, asked: Asked, work_root: Path, *, allow_commands: bool) -> None:
-        del study, asked, work_root, allow_commands
+        del study, work_root, allow_commands
         if os.geteuid() != 0:
             raise CapabilityError("a study of promises makes network namespaces, which needs root; run with sudo")
         if shutil.which("ip") is None or shutil.which("tc") is None:
             raise CapabilityError("a study of promises needs ip and tc; install iproute2")
+        if asked.backends and (lacking := qemu.lacking()):
+            raise CapabilityError(lacking)
 
     def measure(self, study: Study, directory: StudyDirectory, work_root: Path, tell: Tell, note: Note) -> None:
-        del work_root, note
+        del work_root
         asked = directory.asked
         done = frozenset(map(slots.slot_of, _cells(directory)))
+        accel = None
+        if asked.backends:
+            chosen = pipeline.choose_accelerator("auto")
+            accel = chosen.name
+            if accel == "tcg":
+                note(f"guests are emulated (tcg): {chosen.why}; {_scale(study)}")
         slots.carry_out(
-            study,
+            study.scaled(study.emulated_scale) if accel == "tcg" else study,
             _extent(study, asked),
             asked.seed,
             lambda cell: directory.append(cell.model_dump_json()),
             tell,
             done,
+            accel,
         )
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
@@ -67,14 +85,16 @@ class Promises:
         if not any(cell.block for cell in cells):
             raise TrialError(f"{directory.path}: no way was measured twice, so there is no interval; measure again")
         asked = directory.asked
+        emulated = any(cell.emulated for cell in cells)
+        carried_out = study.scaled(study.emulated_scale) if emulated else study
         return StudyReport(
             run=directory.name,
             name=study.name,
             description=study.description,
             length=asked.length,
-            besides=stats.besides(study, cells, papers.load(study.name)),
-            notes=(),
-            facts=_facts(study, _extent(study, asked), len(cells), asked.seed),
+            besides=stats.besides(carried_out, cells, papers.load(study.name), virtual=bool(asked.backends)),
+            notes=(_scale(study),) if emulated else (),
+            facts=_facts(carried_out, _extent(study, asked), len(cells), asked.seed),
             how=HOW,
             host=directory.about.get("host", {}),
             rows=tuple(row for cell in cells for row in _rows(cell)),
@@ -93,6 +113,13 @@ def _cells(directory: StudyDirectory) -> list[Cell]:
 def _rows(cell: Cell) -> list[dict[str, object]]:
     own = cell.model_dump(exclude={"tenants"})
     return [{**own, "tenant": name, **got.model_dump()} for name, got in cell.tenants.items()]
+
+
+def _scale(study: Study) -> str:
+    return (
+        "tenants are guests whose processor is emulated, which send less than the paper's: link, promises and offers "
+        f"are {study.emulated_scale:g} of the paper's, and CPU time is the emulator's"
+    )
 
 
 def _facts(study: Study, extent: Extent, count: int, seed: int) -> tuple[tuple[str, str], ...]:

@@ -28,7 +28,7 @@ from partywall.sandbox.qemu.kernel import GuestKernel
 from partywall.sandbox.qemu.machine import MEMORY, PROGRAM, Machine, Nic
 from partywall.sandbox.qemu.monitor import Monitor
 from partywall.sandbox.qemu.vcpus import VcpuGroup, pin
-from partywall.sandbox.switch import Switch
+from partywall.sandbox.switch import Port, Switch
 
 WORK = "/work"
 # An emulated guest is up in three seconds alone, and several share this host's CPUs meanwhile.
@@ -42,12 +42,14 @@ TELLING = ("Kernel panic", "Out of memory", "partywall-init")
 class Qemu(Sandbox):
     """An agent in a guest."""
 
-    def __init__(self, settings: Settings, label: Label) -> None:
+    def __init__(self, settings: Settings, label: Label, port: Port | None = None) -> None:
+        """port: on a bridge of somebody's, instead of the run's own."""
         super().__init__(settings, label)
         accelerator.qemu_version()
         self._kernel = GuestKernel.prepared()
         self._root = _root_image(settings)
-        self._port = Switch(label).port(settings.name) if settings.interface == "bridge" else None
+        bridged = port is None and settings.interface == "bridge"
+        self._port = Switch(label).port(settings.name) if bridged else port
         self._peers: list[Peer] = []
         self._console = label.state / "guests" / f"{settings.name}.console"
         self._monitor: Monitor | None = None

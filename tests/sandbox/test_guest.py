@@ -3,6 +3,8 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -60,6 +62,13 @@ def guest(tmp_path_factory):
             os.environ["PARTYWALL_STATE"] = before
 
 
+def wait_until(condition, timeout_s=60):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.02)
+
+
 def slices_until(guest, condition, timeout_s=60):
     deadline = time.monotonic() + timeout_s
     while not condition(found := [s for m, p in guest.messages if m == "slices" for s in p["slices"]]):
@@ -110,6 +119,36 @@ def test_a_limit_holds_the_vcpu_thread_and_is_lifted_again(guest):
     guest.limit(Limits())
     assert used_ns(0.5) > 0.2
     guest.client.call("workload.stop", id="w")
+
+
+def test_what_counters_call_its_cgroup_is_its_virtual_cpus_and_nobody_elses(guest):
+    if "cpuacct" not in cgroups.read().v1:
+        pytest.skip("no cgroup cpuacct controller")
+    messages = []
+    monitor = make(Settings(name="monitor", backend="process", cpus=(1,)), guest.label)
+    client = monitor.start(lambda method, params: messages.append((method, params)))
+    start(guest, "integer")
+    guest.limit(Limits(cpu_limit=0.2))
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        targets = {"cgroups_of": {"guest": guest.cgroup_member}, "cgroups_below": guest.label.cgroup}
+        header = client.call("monitor.start", id="m", **targets)
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        client.call("monitor.schedule", id="m", at_ns=[now + 100_000_000, now + 1_100_000_000])
+        wait_until(lambda: sum(method == "sample" for method, _ in messages) == 2)
+    finally:
+        busy.kill()
+        busy.wait()
+        monitor.stop()
+        guest.limit(Limits())
+        guest.client.call("workload.stop", id="w")
+    mine = [n for n, info in enumerate(header["counters"]) if info["subject"] == "guest"]
+    # Nothing holds its memory in a cgroup of its own, and the host's is not its.
+    assert {header["counters"][n]["resource"] for n in mine} == {"cpu"}
+    first, last = (params for method, params in messages if method == "sample")
+    used = next(n for n in mine if header["counters"][n]["name"] == "cgroup_cpu_usage_ns")
+    share = (last["values"][used] - first["values"][used]) / (last["at_ns"] - first["at_ns"])
+    assert 0.1 < share < 0.3
 
 
 def test_memory_is_taken_from_a_guest_while_it_runs_and_given_back(guest):

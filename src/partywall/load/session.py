@@ -135,8 +135,8 @@ class Session:
         self._watchers = {GENERATOR: _client(own)}
         pids = [sandbox.pid for sandbox in self._generators.values() if sandbox.pid is not None]
         targets: dict[str, Any] = {"pids": pids}
-        if caged := {name: s.pid for name, s in self._generators.items() if s.cgroup and s.pid is not None}:
-            targets["cgroups_of"] = caged
+        if caged := {name: s.cgroup_member for name, s in self._generators.items() if s.cgroup_member}:
+            targets |= {"cgroups_of": caged, "cgroups_below": label.cgroup}
         header = _client(own).call("monitor.start", id=MONITOR, cpus=sorted(allowed), **targets)
         self.monitor = Monitor(header["counters"])
         self.monitors = {GENERATOR: self.monitor}

@@ -263,7 +263,8 @@ def _watch(stage: Stage) -> None:
     targets: dict[str, Any] = {"cpus": _watched_cpus(stage.trial)}
     if victim.pid is not None:
         targets["pids"] = [victim.pid]
-        targets["cgroups_of"] = {VICTIM: victim.cgroup_member} if victim.cgroup_member else {}
+        if victim.cgroup_member:
+            targets |= {"cgroups_of": {VICTIM: victim.cgroup_member}, "cgroups_below": victim.label.cgroup}
     header = stage.client(MONITOR).call("monitor.start", id=MONITOR, **targets)
     stage.counters = [_counter(info, victim.pid) for info in header["counters"]]
     stage.missing = header["missing"]

@@ -88,7 +88,8 @@ impl Monitor {
 }
 
 fn cgroups(root: &Path, start: &MonitorStart) -> std::io::Result<Vec<CgroupTarget>> {
-    let target = |(label, pid): (&String, &u32)| Ok(CgroupTarget { label: label.clone(), folders: cgroup::of_process(root, *pid)? });
+    let below = start.cgroups_below.as_deref();
+    let target = |(label, pid): (&String, &u32)| Ok(CgroupTarget { label: label.clone(), folders: cgroup::of_process(root, *pid, below)? });
     start.cgroups_of.iter().map(target).collect()
 }
 

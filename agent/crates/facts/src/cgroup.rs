@@ -98,12 +98,12 @@ fn v1_controllers<'t>(options: &'t str, known: &'t [&str]) -> impl Iterator<Item
     options.split(',').filter(|option| known.contains(option)).map(str::to_owned)
 }
 
-/// The cgroup of process `pid`, for the controllers that are mounted.
+/// The cgroup of process or thread `pid`, for the controllers that are mounted: all, or those at or below a path.
 ///
 /// # Errors
 /// If the process has ended or its `cgroup` file cannot be read.
-pub fn of_process(root: &Path, pid: u32) -> std::io::Result<CgroupFolders> {
-    survey::text(&under(root, &format!("/proc/{pid}/cgroup"))).map(|text| folders(root, &text))
+pub fn of_process(root: &Path, pid: u32, below: Option<&str>) -> std::io::Result<CgroupFolders> {
+    survey::text(&under(root, &format!("/proc/{pid}/cgroup"))).map(|text| folders(root, &text, below))
 }
 
 /// The cgroup of this process.
@@ -111,13 +111,14 @@ pub fn of_process(root: &Path, pid: u32) -> std::io::Result<CgroupFolders> {
 /// # Errors
 /// If its `cgroup` file cannot be read.
 pub fn own(root: &Path) -> std::io::Result<CgroupFolders> {
-    survey::text(&under(root, "/proc/self/cgroup")).map(|text| folders(root, &text))
+    survey::text(&under(root, "/proc/self/cgroup")).map(|text| folders(root, &text, None))
 }
 
-fn folders(root: &Path, text: &str) -> CgroupFolders {
+fn folders(root: &Path, text: &str, below: Option<&str>) -> CgroupFolders {
     let mounts = mounts(root);
     let mut found = CgroupFolders::default();
-    for (controllers, path) in text.lines().filter_map(parse_membership) {
+    let counts = |path: &str| below.is_none_or(|below| is_below(path, below));
+    for (controllers, path) in text.lines().filter_map(parse_membership).filter(|(_, path)| counts(path)) {
         if controllers.is_empty() {
             found.v2 = mounts.v2.as_deref().map(|mount| folder(root, mount, path));
         }
@@ -128,6 +129,11 @@ fn folders(root: &Path, text: &str) -> CgroupFolders {
         }
     }
     found
+}
+
+/// The path may begin with a part of its own where this process is not at the root of the host's cgroups.
+fn is_below(path: &str, below: &str) -> bool {
+    format!("{path}/").contains(&format!("{}/", below.trim_end_matches('/')))
 }
 
 /// Controllers and path of a line such as `4:memory:/a/b`.
@@ -254,7 +260,7 @@ mod tests {
     fn a_hybrid_host_gives_each_controller_its_folder() {
         let root = host(HYBRID);
         assert_eq!(mounts(root.path()).mode, Some(CgroupMode::Hybrid));
-        let folders = of_process(root.path(), 7).unwrap();
+        let folders = of_process(root.path(), 7, None).unwrap();
         assert_eq!(folders.v1["memory"], "/sys/fs/cgroup/memory/box");
         assert_eq!(folders.v1["cpuacct"], "/sys/fs/cgroup/cpu,cpuacct", "a path the mount does not show falls back to the mount");
         assert_eq!(folders.v2.as_deref(), Some("/sys/fs/cgroup/unified"));
@@ -262,7 +268,16 @@ mod tests {
     }
 
     #[test]
+    fn a_cgroup_that_is_shared_with_others_is_not_the_one_asked_for() {
+        let root = host(HYBRID);
+        let folders = of_process(root.path(), 7, Some("/box")).unwrap();
+        assert_eq!(folders.v1.keys().collect::<Vec<_>>(), ["memory"]);
+        assert_eq!(folders.v2, None);
+        assert_eq!(of_process(root.path(), 7, Some("/bo")).unwrap(), CgroupFolders::default(), "a part of a name is none");
+    }
+
+    #[test]
     fn an_ended_process_is_an_error() {
-        assert!(of_process(host(HYBRID).path(), 8).is_err());
+        assert!(of_process(host(HYBRID).path(), 8, None).is_err());
     }
 }

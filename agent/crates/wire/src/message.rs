@@ -212,6 +212,9 @@ pub struct MonitorStart {
     /// Cgroups to watch: a label, and a process that is in it.
     #[serde(default)]
     pub cgroups_of: BTreeMap<String, u32>,
+    /// Only cgroups at or below this path count: in some hierarchies a process may be in one that it shares with others.
+    #[serde(default)]
+    pub cgroups_below: Option<String>,
     /// CPUs to tell one by one; all that are online if not given.
     #[serde(default)]
     pub cpus: Option<Vec<u32>>,

@@ -51,12 +51,20 @@ class VcpuGroup:
 
     def create(self, pid: int, vcpus: Sequence[int]) -> None:
         """Makes the group and moves the vCPU threads of process `pid` into it."""
-        folder = self.folder
-        folder.mkdir(parents=True, exist_ok=True)
-        if self.cgroups.is_v2:
-            self._make_threaded(folder, pid)
-        for thread in vcpus:
-            (folder / ("cgroup.threads" if self.cgroups.is_v2 else "tasks")).write_text(str(thread))
+        for folder in self._folders:
+            folder.mkdir(parents=True, exist_ok=True)
+            if self.cgroups.is_v2:
+                self._make_threaded(folder, pid)
+            for thread in vcpus:
+                (folder / ("cgroup.threads" if self.cgroups.is_v2 else "tasks")).write_text(str(thread))
+
+    @property
+    def _folders(self) -> list[Path]:
+        """Where the threads are limited; and in version 1 where their CPU time is counted, if that is another place."""
+        counted = self.cgroups.v1.get("cpuacct")
+        if self.cgroups.is_v2 or counted is None:
+            return [self.folder]
+        return list(dict.fromkeys([self.folder, counted / self.path.lstrip("/")]))
 
     def _make_threaded(self, folder: Path, pid: int) -> None:
         """The process lives in the parent, from which the controller is handed down; its threads may then be split."""

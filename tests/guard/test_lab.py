@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import socket
 import struct
 import time
@@ -22,7 +21,7 @@ from partywall.guard import delay
 from partywall.guard.lab import policy
 from partywall.guard.run import Kept, Report
 from partywall.model.policy import Policy
-from partywall.sandbox.lab import Lab, ip, lab, sender, tc
+from partywall.sandbox.lab import Lab, ip, lab, lacking, sender, tc
 from partywall.sandbox.networks import NETNS
 
 pytestmark = pytest.mark.host
@@ -31,10 +30,8 @@ REPORT_NS = 100_000_000
 
 @pytest.fixture(scope="module", autouse=True)
 def able() -> None:
-    if os.geteuid() != 0:
-        pytest.skip("root")
-    if not all(shutil.which(tool) for tool in ("ip", "tc", "bridge")):
-        pytest.skip("iproute2")
+    if why := lacking():
+        pytest.skip(why)
     if any(missing["what"] == "eBPF programs" for missing in pipeline.host_facts()["missing"]):
         pytest.skip("an agent built with clang, for eBPF programs")
 

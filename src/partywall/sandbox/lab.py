@@ -241,13 +241,19 @@ def _macs(number: int) -> tuple[str, str]:
     return f"02:00:00:00:01:{number:02x}", f"02:00:00:00:02:{number:02x}"
 
 
+def lacking() -> str:
+    """What keeps a lab from being made here, with the remedy; nothing if it can be."""
+    missing = [tool for tool in ("ip", "tc", "bridge") if shutil.which(tool) is None]
+    if missing:
+        return f"tenants in network namespaces need {', '.join(missing)}; apt-get install iproute2"
+    return "" if os.geteuid() == 0 else "tenants in network namespaces need root; run with sudo"
+
+
 @contextlib.contextmanager
 def lab(names: list[str], rate: str | None = "1gbit", *, accel: str | None = None) -> Iterator[Lab]:
     """A lab while the block runs. accel: tenants are guests on it. CapabilityError where it cannot be made."""
-    lacking = [tool for tool in ("ip", "tc", "bridge") if shutil.which(tool) is None]
-    if os.geteuid() != 0 or lacking:
-        why = f"{', '.join(lacking)} (package iproute2)" if lacking else "root"
-        raise CapabilityError(f"tenants in network namespaces need {why}")
+    if why := lacking():
+        raise CapabilityError(why)
     label = Label.create(f"pw{os.getpid()}", Path(tempfile.gettempdir()))
     try:
         made = Lab(names, rate, label, accel=accel)

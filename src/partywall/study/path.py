@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.model.path_study import Cell, Extent, Study, Traced
 from partywall.model.study import Asked, Note, Outline, StudyReport, Tell
 from partywall.model.trace import TraceFindings
+from partywall.sandbox import lab
 from partywall.scenario import papers
 from partywall.stats import path as stats
 from partywall.stats.trace import findings
@@ -57,10 +57,8 @@ class PathStudy:
 
     def check(self, study: Study, asked: Asked, work_root: Path, *, allow_commands: bool) -> None:
         del study, asked, work_root, allow_commands
-        if os.geteuid() != 0:
-            raise CapabilityError("a study of a path makes network namespaces, which needs root; run with sudo")
-        if shutil.which("ip") is None or shutil.which("tc") is None:
-            raise CapabilityError("a study of a path needs ip and tc; install iproute2")
+        if why := lab.lacking():
+            raise CapabilityError(why)
         lacking = next((m for m in pipeline.host_facts()["missing"] if m["what"] == "eBPF programs"), None)
         if lacking is not None:
             raise CapabilityError(f"a study of a path traces it: {lacking['why']}; {lacking['remedy']}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 from partywall import pipeline, units
@@ -11,7 +9,7 @@ from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.guard import study as slots
 from partywall.model.guard_study import Cell, Extent, Study
 from partywall.model.study import Asked, Note, Outline, StudyReport, Tell
-from partywall.sandbox import qemu
+from partywall.sandbox import lab, qemu
 from partywall.scenario import papers
 from partywall.stats import guard as stats
 from partywall.store.study import StudyDirectory
@@ -53,12 +51,8 @@ class Promises:
 
     def check(self, study: Study, asked: Asked, work_root: Path, *, allow_commands: bool) -> None:
         del study, work_root, allow_commands
-        if os.geteuid() != 0:
-            raise CapabilityError("a study of promises makes network namespaces, which needs root; run with sudo")
-        if shutil.which("ip") is None or shutil.which("tc") is None:
-            raise CapabilityError("a study of promises needs ip and tc; install iproute2")
-        if asked.backends and (lacking := qemu.lacking()):
-            raise CapabilityError(lacking)
+        if why := lab.lacking() or (qemu.lacking() if asked.backends else ""):
+            raise CapabilityError(why)
 
     def measure(self, study: Study, directory: StudyDirectory, work_root: Path, tell: Tell, note: Note) -> None:
         del work_root

@@ -45,6 +45,8 @@ from partywall.trace import Session
 WORK_ROOT = Path("/var/tmp")  # noqa: S108 - a folder of the run's own is made in it
 
 MEMORY_LEAST = 64 << 20
+# What a guest gets above its usual memory comes in such steps.
+GUEST_STEP = 64 << 20
 MEMORY_CHECK_NS = 10_000_000_000
 MEMORY_DOUBTS = {
     "time_up": "there was no time to touch all of it twice",
@@ -130,6 +132,8 @@ def plan(scenario: Scenario, facts: dict[str, Any], seed: int | None = None) -> 
     elsewhere = {machine: topology(told) for machine, told in machines.items()}
     notes += tuple(f"CPUs of {machine} are its own: {_in_words(told)}" for machine, told in machines.items())
     made = make_plan(scenario, topology(facts), catalogue(), seed, elsewhere)
+    made = made.model_copy(update={"trials": tuple(with_room(trial, facts) for trial in made.trials)})
+    check_guest_memory(made)
     if problems := list(dict.fromkeys(p for trial in made.trials for p in _beyond_memory(trial, facts))):
         raise UsageError(*problems)
     return made.model_copy(update={"warnings": (*made.warnings, *notes)})
@@ -304,12 +308,6 @@ def _lacking_for_guests(scenario: Scenario) -> Iterator[str]:
     yield from _lacking_devices(scenario)
     if any(workload.sandbox.network == "bridge" for workload in workloads(scenario).values()) and switch.lacking():
         yield switch.lacking()
-    needed, there = guest_memory(scenario), available_memory()
-    if needed > there:
-        yield (
-            f"the guests of one trial need {units.format_bytes(needed)} of memory, and {units.format_bytes(there)} are "
-            "available; lower sandbox.memory, or list fewer aggressors"
-        )
 
 
 def _lacking_devices(scenario: Scenario) -> Iterator[str]:
@@ -381,21 +379,42 @@ def _lacking_for_domains(scenario: Scenario) -> Iterator[str]:
             yield str(error)
 
 
-def guest_memory(scenario: Scenario) -> int:
-    """Bytes that the guests of the largest trial have: its victim's, every aggressor's and the null one's."""
+def with_room(trial: Trial, facts: dict[str, Any]) -> Trial:
+    """The trial with guests that have room for what their kernels of work hold, where no memory was asked for."""
+    roomy = {key: workload for key, w, held in _held(trial, facts) if (workload := _with_room(w, held)) is not w}
+    victim = roomy.pop(f"victims.{trial.victim_name}", trial.victim)
+    aggressors = trial.aggressors | {key.removeprefix("aggressors."): workload for key, workload in roomy.items()}
+    return trial.model_copy(update={"victim": victim, "aggressors": aggressors})
 
-    def guests(victim: str, applied: Scenario) -> list[int]:
-        sandboxes = [applied.victims[victim].sandbox, *(a.sandbox for a in applied.aggressors.values())]
-        own = [sandbox.memory or qemu.MEMORY for sandbox in sandboxes if sandbox.guest and not sandbox.machine]
-        return [*own, qemu.MEMORY] if own else []
 
-    return max(sum(guests(victim, applied)) for victim, _, applied in factors.trials(scenario))
+def _with_room(workload: Workload, held: int) -> Workload:
+    needed = -(-(held + memory.AGENT_BYTES + qemu.KERNEL_BYTES) // GUEST_STEP) * GUEST_STEP
+    if not workload.sandbox.guest or workload.sandbox.memory is not None or needed <= qemu.MEMORY:
+        return workload
+    return workload.model_copy(update={"sandbox": workload.sandbox.model_copy(update={"memory": needed})})
+
+
+def check_guest_memory(plan: Plan) -> None:
+    """CapabilityError if the guests of one trial would not fit into what this host, or our part of it, has left."""
+    needed, there = max(map(guest_memory, plan.trials), default=0), available_memory()
+    if needed > there:
+        raise CapabilityError(
+            f"the guests of one trial need {units.format_bytes(needed)} of memory, and {units.format_bytes(there)} are "
+            "available; lower sandbox.memory, or list fewer aggressors"
+        )
+
+
+def guest_memory(trial: Trial) -> int:
+    """Bytes that a trial's guests on this host have: its victim's, every aggressor's and the null one's."""
+    own = [s.memory or qemu.MEMORY for s in trial.sandboxes if s.guest and not s.machine]
+    return sum(own) + qemu.MEMORY if own else 0
 
 
 def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Bytes that the kernel says can be had without swapping."""
+    """Bytes that the kernel says can be had without swapping, and that our own cgroup's limits leave."""
     lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-    return int(lines["MemAvailable"].split()[0]) * 1024
+    left = cgroups.memory_left(cgroups.read(), Path("/proc/self/cgroup").read_text())
+    return min(int(lines["MemAvailable"].split()[0]) * 1024, *([] if left is None else [left]))
 
 
 def check_folder(work_root: Path) -> None:

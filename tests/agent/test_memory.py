@@ -7,6 +7,7 @@ from partywall.agent.catalogue import shipped
 from partywall.agent.memory import AGENT_BYTES, RING_LEAST, caches_of, file_bytes, held_bytes
 from partywall.errors import CapabilityError, UsageError
 from partywall.model.scenario import Scenario, Workload
+from partywall.sandbox import cgroups, qemu
 
 MIB = 1 << 20
 CACHES = {1: 32 << 10, 2: MIB, 3: 32 * MIB}
@@ -77,6 +78,63 @@ def test_a_kernel_that_its_own_sandbox_would_kill_is_refused_before_the_run(monk
 def test_the_memory_check_counts_every_block_thread_and_agent(monkeypatch):
     (trial,) = planned("1GiB", monkeypatch).trials
     assert pipeline.memory_needed(trial, FACTS) == pipeline.MEMORY_LEAST + 2 * 3 * 64 * MIB + 2 * AGENT_BYTES
+
+
+def guests(monkeypatch, victim, aggressor, **changes):
+    monkeypatch.setattr(pipeline, "check_host", lambda scenario: None)
+    content = {
+        "partywall": 1,
+        "name": "guests",
+        "victims": {"sum": {"probe": "integer", "sandbox": {"backend": "qemu", "accel": "tcg"} | victim}},
+        "aggressors": {
+            "ram": {
+                "stressor": "memory-write",
+                "threads": 16,
+                "sandbox": {"backend": "qemu", "accel": "tcg", "cpus": "same"} | aggressor,
+            }
+        },
+    }
+    return pipeline.plan(Scenario.model_validate(content | changes), FACTS)
+
+
+def test_a_guest_has_room_for_what_its_kernel_of_work_holds_unless_it_was_told_how_much(monkeypatch):
+    monkeypatch.setattr(pipeline, "available_memory", lambda: 1 << 40)
+    (trial,) = guests(monkeypatch, {}, {}).trials
+    assert trial.victim.sandbox.memory is None
+    held = 16 * 64 * MIB + AGENT_BYTES + qemu.KERNEL_BYTES
+    assert held <= trial.aggressors["ram"].sandbox.memory < held + 64 * MIB
+    assert pipeline.guest_memory(trial) == trial.aggressors["ram"].sandbox.memory + 2 * qemu.MEMORY
+    with pytest.raises(UsageError, match=r"aggressors\.ram\.sandbox\.memory: its kernel and agent hold"):
+        guests(monkeypatch, {}, {"memory": "512MiB"})
+
+
+def test_a_guest_whose_memory_is_switched_counts_with_the_most_of_it(monkeypatch):
+    changes = {"factors": {"victim.sandbox.memory": ["1GiB", "900GiB"]}, "budget": "10min"}
+    with pytest.raises(CapabilityError, match=r"guests of one trial need 90\d\.\d+ GiB of memory"):
+        guests(monkeypatch, {}, {}, **changes)
+
+
+MEMBERSHIP = "4:memory:/box/inner\n1:cpu,cpuacct:/\n0::/unit\n"
+
+
+@pytest.mark.parametrize(
+    ("mounted", "folder", "names"),
+    [
+        ("v1", "box", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")),
+        ("v2", "unit", ("memory.max", "memory.current", "inactive_file")),
+    ],
+)
+def test_what_the_tightest_limit_of_our_own_cgroup_leaves_counts(tmp_path, mounted, folder, names):
+    found = cgroups.Cgroups({"memory": tmp_path}) if mounted == "v1" else cgroups.Cgroups(unified=tmp_path)
+    assert cgroups.memory_left(found, MEMBERSHIP) is None
+    box = tmp_path / folder
+    box.mkdir()
+    for name, value in zip(names, ("1000", "900", "inactive_file 1"), strict=True):
+        (box / name).write_text(value)
+    (box / "memory.stat").write_text(f"anon 1\n{names[2]} 300\n")
+    assert cgroups.memory_left(found, MEMBERSHIP) == 400
+    (box / names[0]).write_text("max" if mounted == "v2" else "9223372036854771712")
+    assert cgroups.memory_left(found, MEMBERSHIP) in (None, 9223372036854771712 - 600)
 
 
 def test_files_that_do_not_fit_on_the_disk_are_refused_before_the_run(tmp_path):

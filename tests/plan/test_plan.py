@@ -13,7 +13,7 @@ from partywall.model.scenario import Sandbox, Scenario, Timing
 from partywall.model.weights import WEIGHT_MAX, reserving, weights
 from partywall.pace import rhythm
 from partywall.plan import Topology, lay_out, make, order, visits
-from partywall.plan.placement import aggressor_cpus, parse_cpus, victim_cpus
+from partywall.plan.placement import aggressor_cpus, victim_cpus
 
 TWO = Topology((0, 1), ((0, 1),))
 # Two packages of two cores with two siblings each: 0/4, 1/5 | 2/6, 3/7.
@@ -118,10 +118,10 @@ def test_cpus_that_are_not_there_are_refused_by_number():
         victim_cpus("9", TWO, "victims.copy.sandbox.cpus")
 
 
-@pytest.mark.parametrize("text", ["", "x", "1-", "-1", "3-1"])
-def test_what_is_no_list_of_cpus_is_refused(text):
-    with pytest.raises(ValueError, match=r"invalid literal|3-1"):
-        parse_cpus(text)
+def test_emulators_threads_on_cpus_that_are_not_there_are_refused_before_a_guest_boots():
+    victims = {"v": {"probe": "integer", "sandbox": {"backend": "qemu", "host_cpus": "0,9"}}}
+    with pytest.raises(UsageError, match=r"victims\.v\.sandbox\.host_cpus: CPU 9 .*there are 0, 1"):
+        make(scenario(victims=victims), TWO, shipped())
 
 
 @given(st.integers(1, 99), st.integers(1, 8))

@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from partywall import pipeline
 from partywall import study as studies
 from partywall.cli.app import app
 from partywall.errors import UsageError
 from partywall.model.study import Asked
 from partywall.run import governor
+from partywall.sandbox import qemu
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
-from partywall.study.isolation import Isolation, _jobs
+from partywall.study.isolation import Isolation, _jobs, _unplannable
 
 NAMES = ("vits", "hyperv-quality")
 
@@ -51,6 +53,18 @@ def test_every_part_is_a_good_scenario_on_every_backend_that_can_do_it(name, len
         sandboxes = [victim.sandbox.backend for victim in job.scenario.victims.values()]
         levels = job.scenario.factors.get("sandbox.backend", ())
         assert backend in {*sandboxes, *levels}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("cpus", [2, 8, 64])
+def test_every_part_fits_into_guests_on_hosts_of_any_size(name, cpus, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cpus)))
+    monkeypatch.setattr(pipeline, "check_host", lambda scenario: None)
+    monkeypatch.setattr(pipeline, "choose_accelerator", lambda asked: qemu.Accelerator("tcg", "asked for"))
+    monkeypatch.setattr(pipeline, "available_memory", lambda: 1 << 40)
+    jobs = list(_jobs(read(name), Asked(backends=("qemu",))))
+    assert jobs
+    assert [problem for job in jobs for problem in _unplannable(read(name), job, {})] == []
 
 
 def test_several_backends_are_trials_of_one_run_unless_limits_are_switched_live():

@@ -154,6 +154,7 @@ def _measure_and_report(directory: RunDirectory, console: Console, work_dir: Pat
     plan = directory.plan
     pipeline.check_commands(plan.scenario, allowed=allow_commands)
     pipeline.check_host(plan.scenario)
+    pipeline.check_guest_memory(plan)
     pipeline.check_folder(work_dir)
     pipeline.check_disk(plan, work_dir)
     try:

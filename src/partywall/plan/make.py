@@ -14,7 +14,7 @@ from partywall.model import factors
 from partywall.model.plan import Plan, Trial, meet
 from partywall.model.scenario import Sandbox, Scenario, Victim
 from partywall.pace import MACHINES, treatments
-from partywall.plan.placement import Topology, aggressor_cpus, victim_cpus
+from partywall.plan.placement import Topology, aggressor_cpus, listed, victim_cpus
 
 # A visit shorter than this is mostly set-up; a run of many short visits compares hosts that hardly differ.
 VISIT_MIN_NS = 12_000_000_000
@@ -90,6 +90,7 @@ def _trial(
         other: _aggressor_cpus(aggressor.sandbox, own, machine, topologies, f"aggressors.{other}.sandbox.cpus")
         for other, aggressor in scenario.aggressors.items()
     }
+    _check_host_cpus({f"victims.{name}": victim.sandbox, **_by_key(scenario)}, topologies)
     shared = frozenset(
         other
         for other, aggressor in scenario.aggressors.items()
@@ -106,6 +107,16 @@ def _trial(
         treatments=tuple(treatments(scenario, victim, concerned, catalogue, shared)),
         aside_cpus=tuple(cpu for cpu in topologies[machine].cpus if cpu not in own),
     )
+
+
+def _by_key(scenario: Scenario) -> dict[str, Sandbox]:
+    return {f"aggressors.{name}": aggressor.sandbox for name, aggressor in scenario.aggressors.items()}
+
+
+def _check_host_cpus(sandboxes: Mapping[str, Sandbox], topologies: Mapping[str, Topology]) -> None:
+    for key, sandbox in sandboxes.items():
+        if sandbox.host_cpus is not None:
+            listed(sandbox.host_cpus, topologies[sandbox.machine], f"{key}.sandbox.host_cpus")
 
 
 def _aggressor_cpus(

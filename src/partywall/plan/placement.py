@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from partywall import units
 from partywall.errors import Problem, UsageError
 
 
@@ -28,17 +29,6 @@ class Topology:
         return tuple(sorted((other for other in self.cpus if other != cpu), key=distance))
 
 
-def parse_cpus(text: str) -> tuple[int, ...]:
-    """'0,2-3' → (0, 2, 3); ValueError for anything else."""
-    numbers: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        numbers += range(int(first), int(last) + 1) if dash else [int(first)]
-    if not numbers:
-        raise ValueError(text)
-    return tuple(dict.fromkeys(numbers))
-
-
 def victim_cpus(spec: str, topology: Topology, key: str) -> tuple[int, ...]:
     """CPUs of a victim.
 
@@ -50,7 +40,7 @@ def victim_cpus(spec: str, topology: Topology, key: str) -> tuple[int, ...]:
         )
     if spec in ("auto", "next"):
         return (topology.cpus[1] if len(topology.cpus) > 2 else topology.cpus[0],)
-    return _listed(spec, topology, key)
+    return listed(spec, topology, key)
 
 
 def aggressor_cpus(spec: str, victim: tuple[int, ...], topology: Topology, key: str) -> tuple[int, ...]:
@@ -69,11 +59,12 @@ def aggressor_cpus(spec: str, victim: tuple[int, ...], topology: Topology, key: 
                 )
             )
         return tuple(others[: len(victim)])
-    return _listed(spec, topology, key)
+    return listed(spec, topology, key)
 
 
-def _listed(spec: str, topology: Topology, key: str) -> tuple[int, ...]:
-    cpus = parse_cpus(spec)
+def listed(spec: str, topology: Topology, key: str) -> tuple[int, ...]:
+    """CPUs of a list such as 0,2-3, all of which are there."""
+    cpus = units.parse_cpus(spec)
     if missing := [cpu for cpu in cpus if cpu not in topology.cpus]:
         raise UsageError(
             Problem(

@@ -82,8 +82,11 @@ class Isolation:
         if not allow_commands:
             told = [f"part {job.name}, {command}" for job in jobs for command in pipeline.commands(job.scenario)]
             pipeline.refuse_commands("study", told)
-        for job in jobs:
-            pipeline.check_host(job.scenario)
+        # All parts at once: what one cannot do shall not be found after hours of others.
+        facts = pipeline.host_facts()
+        problems = [p for job in jobs if not _why_not(job) for p in _unplannable(study, job, facts)]
+        if problems:
+            raise UsageError(*dict.fromkeys(problems))
 
     def measure(self, study: Study, directory: StudyDirectory, work_root: Path, tell: Tell, note: Note) -> None:
         asked = directory.asked
@@ -276,6 +279,15 @@ def _unsound(study: Study) -> Iterator[Problem]:
         for length in study.forms:
             if length not in part.budget:
                 yield Problem(f"there is no budget for the {length} form", "add it", key=f"parts.{name}.budget")
+
+
+def _unplannable(study: Study, job: Job, facts: dict[str, Any]) -> Iterator[Problem]:
+    """What is wrong with a part on this host."""
+    try:
+        pipeline.plan(job.scenario, facts)
+    except UsageError as error:
+        where = f"{study.name}, part {job.name}"
+        yield from (Problem(p.message, p.remedy, where, None, p.key) for p in error.problems)
 
 
 # Measuring

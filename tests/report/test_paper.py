@@ -99,6 +99,20 @@ def test_claims_of_the_text_are_judged_where_no_number_is_printed():
     assert ("VM", "25", paper.NOT_PRINTED, "1.00 ± 0.01") in paper.rows(right)
 
 
+def test_what_the_text_says_of_two_places_counts_before_printed_numbers_that_hardly_differ():
+    vits = papers.load("vits")
+    exhibit = vits.exhibit("fig 5")
+
+    def verdict(interference: float) -> Likeness:
+        values = {"normal": 10.0, "interference": interference}
+        points = [Measured(series="cache", x=x, value=v, low=v * 0.99, high=v * 1.01) for x, v in values.items()]
+        return judge(Beside(paper=vits, exhibit=exhibit, measured=tuple(points))).likeness
+
+    assert verdict(13.0) is Likeness.SAME_ORDER
+    assert verdict(10.0) is Likeness.UNTOLD
+    assert verdict(7.0) is Likeness.DIFFERS
+
+
 @given(st.floats(1e-6, 1e6))
 def test_a_verdict_does_not_depend_on_the_unit(factor: float):
     scaled = {place: value * factor for place, value in AS_PUBLISHED.items()}

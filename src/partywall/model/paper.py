@@ -263,9 +263,11 @@ def _pairs(beside: Beside) -> Iterator[Pair]:
             published = None if claim.by is None else 1 + claim.direction * claim.by
             yield Pair(claim.left, claim.than, claim.direction, published, ratio, main=True)
     values = beside.exhibit.values
+    # What the text says of two places counts before numbers of theirs that hardly differ.
+    said = {frozenset((claim.left, claim.than)) for claim in beside.exhibit.claims}
     for left, right, main in _places(beside.exhibit):
         ratio = _ratio(beside, left, right)
-        if ratio is not None and values[right] > 0:
+        if ratio is not None and values[right] > 0 and frozenset((left, right)) not in said:
             published = values[left] / values[right]
             yield Pair(left, right, _direction(published), published, ratio, main)
 

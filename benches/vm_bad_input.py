@@ -1,9 +1,10 @@
 """What goes wrong with guests, told to the user: each case by the command line as a user meets it.
 
-No QEMU; no kernel; a kernel that is none; modules that are none; memory that is not there; memory too small for the
-guest's own kernel; a disk too large for the host's; a command, for which a guest holds no programs; a root of packages
-that do not exist, or where nothing is there to build it with; an accelerator that does not exist; an image that was
-taken away. No port is ever opened, so none can be taken; a guest whose kernel panics is among the tests.
+No QEMU; no kernel; a kernel that is none, that cannot be read, or that was taken away; modules that are none; a root
+image that is none, at which the guest's kernel panics; memory that is not there; memory too small for the guest's own
+kernel; a disk too large for the host's; a command, for which a guest holds no programs; a root of packages that do not
+exist, or where nothing is there to build it with; an accelerator that does not exist; CPUs for the emulator that the
+host does not have. No port is ever opened, so none can be taken.
 
 Bar: every case ends with its exit code and one message that names the thing and the remedy, with the end of the guest's
 console where a guest was started; no traceback; nothing left.
@@ -25,7 +26,7 @@ from typing import Any
 
 from common import arguments, conclude
 from guests import needed
-from partywall.sandbox.qemu import GuestKernel
+from partywall.sandbox.qemu import GuestKernel, root
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,30 @@ def spoilt(folder: Path, *parts: str) -> dict[str, str]:
 
 
 def without_image(folder: Path) -> dict[str, str]:
-    environment = spoilt(folder, GuestKernel.prepared().image.name)
-    (folder / "cache" / "guest-kernel" / GuestKernel.prepared().image.name).unlink()
+    """Neither as it was shipped nor unpacked; one of the two would do."""
+    kernel = GuestKernel.prepared()
+    environment = spoilt(folder, kernel.image.name)
+    for image in (kernel.image, kernel.packed):
+        (folder / "cache" / "guest-kernel" / image.name).unlink(missing_ok=True)
     return environment
+
+
+def unreadable_image(folder: Path) -> dict[str, str]:
+    """Root may read every file, but no folder as one."""
+    environment = without_image(folder)
+    (folder / "cache" / "guest-kernel" / GuestKernel.prepared().packed.name).mkdir()
+    return environment
+
+
+def spoilt_root(folder: Path) -> dict[str, str]:
+    """A root image that is none, as if it had been built: the guest's first process gives up, and its kernel panics."""
+    recipe = root.Recipe.of(("procps",))
+    built = folder / "cache" / "guest-roots" / recipe.key
+    built.mkdir(parents=True)
+    (built / "root.ext4").write_bytes(b"this is nothing of the kind\n" * 100_000)
+    (built / "recipe.json").write_text(json.dumps({"packages": recipe.packages, "programs": ["vmstat"]}))
+    shutil.copytree(GuestKernel.prepared().folder, folder / "cache" / "guest-kernel")
+    return {"PARTYWALL_CACHE": str(folder / "cache")}
 
 
 VMSTAT = {"command": ["vmstat", "1"], "metric": {"csv_column": 1}}
@@ -79,12 +101,21 @@ CASES = (
     Case("no kernel", 4, ("no kernel for guests", "partywall vm prepare"), spoil=without_kernel),
     Case("kernel.json spoilt", 4, ("cannot be used", "vm prepare"), spoil=lambda f: spoilt(f, "kernel.json")),
     Case("image taken away", 4, ("cannot be used", "vm prepare"), spoil=without_image),
+    Case("image unreadable", 4, ("cannot be used", "vm prepare"), spoil=unreadable_image),
     Case("kernel spoilt", 5, ("did not come up",), spoil=lambda f: spoilt(f, GuestKernel.prepared().image.name)),
     Case(
         "module spoilt",
         5,
         ("did not come up", "console ended with", "inserting the module"),
         spoil=lambda f: spoilt(f, "modules", "virtio.ko"),
+    ),
+    Case(
+        "root image spoilt, and the guest's kernel panics",
+        5,
+        ("did not come up", "console ended with", "Kernel panic"),
+        {"root": ["procps"]},
+        VMSTAT,
+        spoil=spoilt_root,
     ),
     Case("memory beyond the host's", 4, ("of memory", "lower sandbox.memory"), {"memory": "900GiB"}),
     Case("memory too small", 2, ("sandbox.memory", "give at least"), {"memory": "32MiB"}),
@@ -96,6 +127,7 @@ CASES = (
         {"probe": "disk-read"},
     ),
     Case("unknown accelerator", 2, ("accel",), {"accel": "hvf"}),
+    Case("emulator's CPUs that are not there", 2, ("host_cpus", "CPU 4095"), {"host_cpus": "4095"}),
     Case(
         "a command",
         2,

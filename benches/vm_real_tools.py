@@ -6,7 +6,7 @@ off by schedule. Beside it in the long form: memory copying by stress-ng, and a 
 
 Bar: fio's rate is more than nothing in every block, and no trial fails; stress-ng on its CPU hurts it with an interval
 that excludes 1; stress-ng worked while it was on and not while it was off, by what its own guest counts; the null
-neighbour's interval holds 1.
+neighbour's interval holds 1, and is known to a quarter.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from partywall.model.finding import Cell
 from partywall.sandbox.qemu import root
 
 PACKAGES = ("fio", "stress-ng")
+# fio on an emulated disk is noisy; an interval wider than this would hold 1 whatever there was.
+KNOWN = 0.25
 GUEST = {"backend": "qemu", "root": list(PACKAGES)}
 FIO = (
     "fio --name=victim --filename=partywall-fio.dat --size=16m --rw=randread --bs=8k --direct=1 --thread --time_based "
@@ -87,9 +89,10 @@ def main() -> None:
     cpu, null = mine.get("cpu"), mine.get("null")
     hurt = cpu is not None and cpu.isolation.high < 1
     quiet = null is not None and null.isolation.low <= 1 <= null.isolation.high
+    known = null is not None and null.isolation.high - null.isolation.low <= 2 * KNOWN
     figure = "fio in a guest was not measured" if cpu is None else f"{told(cpu)}; {busy(cpu)}"
     read = bool(rates) and min(rates) > 0 and not findings.incomplete
-    conclude("vm-real-tools", figure, met=read and hurt and quiet and cpu is not None and worked(cpu))
+    conclude("vm-real-tools", figure, met=read and hurt and quiet and known and cpu is not None and worked(cpu))
 
 
 if __name__ == "__main__":

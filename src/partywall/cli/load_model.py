@@ -74,6 +74,8 @@ def _asked_pair(users: int, response: str, used: str, think_s: float) -> Pair:
             problems.append(Problem(str(error), key=option))
     if not problems and values["--response"] <= 0:
         problems.append(Problem("a response takes some time", "give for example 45ms", key="--response"))
+    if not problems and values["--used"] <= 0:
+        problems.append(Problem("a load takes some CPU time", "give for example 40%", key="--used"))
     if problems:
         raise UsageError(*problems)
     return Pair(users, think_s, values["--response"] / 1e9, values["--used"])

@@ -264,6 +264,6 @@ def pairs(study: Study, observations: Sequence[Observed], *, compress: bool = Tr
     for (generator, users, number), values in sorted(found.items()):
         bare = found.get(("physical", users, number))
         response, used = values["response_s"], values["cpu_percent"]
-        if generator == "sandbox" and bare is not None and response and used is not None and bare["response_s"]:
+        if generator == "sandbox" and bare is not None and response and used and bare["response_s"]:
             made.append(Pair(users, mean_s, response, used / 100, bare["response_s"], bare["throughput"]))
     return made

@@ -1,32 +1,45 @@
 """What the bare host would have measured, from what a sandboxed generator measured: the overhead model. Pure.
 
 So many users N that think for Z on average and then wait for one bottleneck with a service demand of D see, by mean
-value analysis (Reiser and Lavenberg, 1980), the response time R(N, Z, D), and the throughput N/(R+Z). Read backwards, a
-response time tells D. A sandbox makes D larger: the logarithm of D on the bare host over D in the sandbox is fitted as
-a + b·u, where u is how much of its CPUs the sandbox used (a host counter). The prediction is R and N/(R+Z) of the D
-that follows; its interval comes from how far the same model, fitted without a level, missed that level.
+value analysis (Reiser and Lavenberg, 1980; Reiser, 1979, for services that are not exponential), the response time
+R(N, Z, D), and the throughput N/(R+Z). Read backwards, a response time tells the D it came from.
+
+A sandbox tells two things that follow D on the bare host, each in a case of its own. The CPU time C that an iteration
+took there: where the generator works, and a limit held the sandbox back, its response times tell of the limit, but C is
+what it would have been outside. And the D of its response times: where it waited for what is not its own, the service
+or a disk, C tells nothing. So ln D on the bare host is fitted as a + w·ln C + (1-w)·ln D in the sandbox, w within 0 and
+1. The prediction is R and N/(R+Z) of the D that follows; its interval comes from how far the same model, fitted without
+a level, missed that level.
 
 Published work asked for such a model without giving one (Netto et al., section VI).
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import scipy
 
 LEVEL = 0.9
-_STEPS = 60
+# Where the root is sought besides, for it may be an end.
+_BESIDES = 1e-6
 LEVELS_LEAST = 3
+RESIDUALS = (0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.85, 1.0, 1.25, 1.5, 2.0)
+"""What is left of a service when the next user comes, in services: 1 if exponential, 1/2 if constant; in effect
+less where users who were served one after another come back so."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One round of one level. used: share of its CPUs that the sandbox used. physical_*: None where it is asked for."""
+    """One round of one level. used: share of its CPUs that the sandbox used, more than 0.
+
+    physical_*: None where it is asked for.
+    """
 
     users: int
     think_s: float
@@ -34,6 +47,11 @@ class Pair:
     used: float
     physical_s: float | None = None
     physical_rate: float | None = None
+
+    @property
+    def work_s(self) -> float:
+        """CPU time of an iteration, as a share of that of all its CPUs: what was used over the throughput."""
+        return self.used * (self.sandbox_s + self.think_s) / self.users
 
 
 @dataclass(frozen=True)
@@ -45,24 +63,37 @@ class Forecast:
 
 
 @dataclass(frozen=True)
-class Model:
-    """ln(D physical / D sandbox) = a + b·u, and how far off it is: scale with its degrees of freedom."""
+class Line:
+    """ln D on the bare host = a + weight · ln C + (1 - weight) · ln D in the sandbox; residual: see RESIDUALS."""
 
     a: float
-    b: float
+    weight: float
+    residual: float
+
+    def log_demand(self, pair: Pair) -> float:
+        told = _log_demand(pair.users, pair.think_s, pair.sandbox_s, self.residual)
+        return self.a + self.weight * math.log(pair.work_s) + (1 - self.weight) * told
+
+    def gap(self, pair: Pair) -> float:
+        """How far it is off, of a pair that was measured physically."""
+        return _own(pair, self.residual) - self.log_demand(pair)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A line, and how far off it is: scale with its degrees of freedom."""
+
+    line: Line
     scale: float
     freedom: int
-    used_middle: float
 
     def forecast(self, pair: Pair) -> Forecast:
-        centre = math.log(demand(pair.users, pair.think_s, pair.sandbox_s)) + self._shift(pair.used)
+        centre = self.line.log_demand(pair)
         reach = float(scipy.stats.t.ppf((1 + LEVEL) / 2, self.freedom)) * self.scale
-        times = [response(pair.users, pair.think_s, math.exp(centre + step)) for step in (0.0, -reach, reach)]
+        demands = [math.exp(centre + step) for step in (0.0, -reach, reach)]
+        times = [response(pair.users, pair.think_s, demand_s, self.line.residual) for demand_s in demands]
         rates = [pair.users / (time + pair.think_s) for time in times]
         return Forecast((times[0], times[1], times[2]), (rates[0], rates[2], rates[1]))
-
-    def _shift(self, used: float) -> float:
-        return self.a + self.b * (used - self.used_middle)
 
 
 @dataclass(frozen=True)
@@ -86,25 +117,38 @@ class HeldOut:
         )
 
 
-def response(users: int, think_s: float, demand_s: float) -> float:
+def response(users: int, think_s: float, demand_s: float, residual: float = 1.0) -> float:
     """R(N, Z, D): mean value analysis of one queue and thinking."""
-    queue = time = 0.0
+    queue = busy = time = 0.0
     for number in range(1, users + 1):
-        time = demand_s * (1 + queue)
-        queue = number * time / (time + think_s)
+        time = demand_s * (1 + queue - (1 - residual) * busy)
+        rate = number / (time + think_s)
+        queue, busy = rate * time, min(1.0, rate * demand_s)
     return time
 
 
-def demand(users: int, think_s: float, response_s: float) -> float:
-    """D at which R(N, Z, D) is the given one; R grows with D, and lies between D and N·D."""
-    low, high = math.log(response_s / users), math.log(response_s)
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        if response(users, think_s, math.exp(middle)) < response_s:
-            low = middle
-        else:
-            high = middle
-    return math.exp((low + high) / 2)
+def demand(users: int, think_s: float, response_s: float, residual: float = 1.0) -> float:
+    """D at which R(N, Z, D) is the given one; R grows with D, and lies between D and N·D, or 2·N·D if residual is 2."""
+    low, high = math.log(response_s / users / max(residual, 1.0)), math.log(response_s)
+    if users == 1:
+        return response_s
+
+    def over(log_s: float) -> float:
+        return math.log(response(users, think_s, math.exp(log_s), residual) / response_s)
+
+    return math.exp(scipy.optimize.brentq(over, low - _BESIDES, high + _BESIDES, xtol=1e-9))
+
+
+# Every fit without a level asks for the others' again.
+@functools.lru_cache(maxsize=100_000)
+def _log_demand(users: int, think_s: float, response_s: float, residual: float) -> float:
+    return math.log(demand(users, think_s, response_s, residual))
+
+
+def _own(pair: Pair, residual: float) -> float:
+    if pair.physical_s is None:
+        raise ValueError("this level was not measured physically")
+    return _log_demand(pair.users, pair.think_s, pair.physical_s, residual)
 
 
 def fit(pairs: Sequence[Pair]) -> Model:
@@ -115,14 +159,14 @@ def fit(pairs: Sequence[Pair]) -> Model:
         raise ValueError(
             f"a model needs {LEVELS_LEAST} numbers of users measured both ways, and there are {len(levels)}"
         )
-    a, b, middle = _line(known)
     # A level's own points lie closer to the line than those of a level it has not seen.
     missed = [
-        _gaps([p for p in known if p.users == level], *_line([p for p in known if p.users != level]))
+        [line.gap(pair) for pair in known if pair.users == level]
         for level in levels
+        for line in [_line([pair for pair in known if pair.users != level])]
     ]
     scale = math.sqrt(statistics.fmean(gap * gap for gaps in missed for gap in gaps))
-    return Model(a, b, scale, _freedom(missed), middle)
+    return Model(_line(known), scale, _freedom(missed))
 
 
 def _freedom(missed: Sequence[Sequence[float]]) -> int:
@@ -138,25 +182,21 @@ def _freedom(missed: Sequence[Sequence[float]]) -> int:
     return max(round(count / (1 + (rounds - 1) * correlation)) - 2, len(missed) - 2, 1)
 
 
-def _line(pairs: Sequence[Pair]) -> tuple[float, float, float]:
-    """(a, b, middle of u) by least squares; flat where u does not vary."""
-    used = np.array([pair.used for pair in pairs])
-    middle = float(used.mean())
-    ratios = np.array([_log_ratio(pair) for pair in pairs])
-    spread = float(((used - middle) ** 2).sum())
-    slope = float(((used - middle) * (ratios - ratios.mean())).sum()) / spread if spread > 1e-9 else 0.0
-    return float(ratios.mean()), slope, middle
+def _line(pairs: Sequence[Pair]) -> Line:
+    """By least squares, with the residual that leaves the least."""
+    lines = [_line_of(pairs, residual) for residual in RESIDUALS]
+    return min(lines, key=lambda line: statistics.fmean(line.gap(pair) ** 2 for pair in pairs))
 
 
-def _gaps(pairs: Iterable[Pair], a: float, b: float, middle: float) -> list[float]:
-    return [_log_ratio(pair) - a - b * (pair.used - middle) for pair in pairs]
-
-
-def _log_ratio(pair: Pair) -> float:
-    if pair.physical_s is None:
-        raise ValueError("this level was not measured physically")
-    own = demand(pair.users, pair.think_s, pair.physical_s)
-    return math.log(own / demand(pair.users, pair.think_s, pair.sandbox_s))
+def _line_of(pairs: Sequence[Pair], residual: float) -> Line:
+    """Both sides less ln D in the sandbox, the fit is a straight line; its slope is the weight."""
+    told = np.array([_log_demand(pair.users, pair.think_s, pair.sandbox_s, residual) for pair in pairs])
+    work = np.array([math.log(pair.work_s) for pair in pairs]) - told
+    own = np.array([_own(pair, residual) for pair in pairs]) - told
+    spread = float(((work - work.mean()) ** 2).sum())
+    slope = float(((work - work.mean()) * (own - own.mean())).sum()) / spread if spread > 1e-9 else 0.0
+    weight = min(max(slope, 0.0), 1.0)
+    return Line(float(own.mean() - weight * work.mean()), weight, residual)
 
 
 def held_out(pairs: Sequence[Pair]) -> list[HeldOut]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -216,8 +217,12 @@ def _model_row(found: Sequence[overhead.Pair], level: overhead.HeldOut) -> tuple
 
 
 def _formula(model: overhead.Model) -> str:
-    factor = f"exp({model.a:.3g} {model.b:+.3g} · (u − {model.used_middle:.2g}))"
-    return f"Service demand there is that in the sandbox times {factor}, u: the share of its CPUs that the sandbox used"
+    line = model.line
+    return (
+        f"Service demand there is {math.exp(line.a):.3g} · C^{line.weight:.2f} · D^{1 - line.weight:.2f}, "
+        "C: the CPU time of an iteration in the sandbox (used share of its CPUs over throughput), "
+        "D: the service demand its response times tell"
+    )
 
 
 def time_span(forecast: overhead.Forecast) -> str:

@@ -91,7 +91,7 @@ long-test: bench-setup ## run the slow tests and the benchmarks in their long fo
 	@failed=0; for file in $(BENCHES); do echo "== $$file"; $(PY) $$file || failed=1; done; exit $$failed
 
 # libFuzzer needs a nightly compiler; without one the decoder is tried with as many random lines by proptest instead.
-fuzz: setup ## fuzz the wire decoder, the readers of servers' responses (FUZZ_SECONDS=60 each) and the scenario decoder (FUZZ_EXAMPLES=2000 a test)
+fuzz: setup ## fuzz the wire decoder, the readers of servers' responses (FUZZ_SECONDS=60 each) and the decoders of scenarios, load plans and recordings (FUZZ_EXAMPLES=2000 a test)
 	@if cargo +nightly --version >/dev/null 2>&1; then \
 	  command -v g++ >/dev/null || $(SUDO) apt-get install -y --no-install-recommends g++; \
 	  cargo fuzz --version >/dev/null 2>&1 || cargo install --quiet --locked cargo-fuzz; \
@@ -103,7 +103,7 @@ fuzz: setup ## fuzz the wire decoder, the readers of servers' responses (FUZZ_SE
 	  echo "no nightly compiler (rustup toolchain install nightly): proptest takes the place of libFuzzer"; \
 	  cd agent && PROPTEST_CASES=1000000 cargo test --release -p partywall-wire && PROPTEST_CASES=1000000 cargo test --release -p partywall-load --lib http; \
 	fi
-	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(PY) -m pytest tests/scenario/test_fuzz.py --timeout=3600
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(PY) -m pytest tests/scenario/test_fuzz.py tests/load/test_har.py tests/load/test_load_plan.py --timeout=3600
 
 clean: ## remove what was built
 	rm -rf $(VENV) agent/target src/partywall/_bin

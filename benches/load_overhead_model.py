@@ -1,9 +1,10 @@
 """How well the overhead model tells what the bare host would have measured from what a container measured.
 
 Users ask nginx (on another core) for a page and then compress a file, so that the generator itself works, from 20 to
-260 of them on one core, which carries some 125 before they queue: from a sixth of what it can do to twice that. Each number of users is measured from a process and from a container that may use three
-quarters of the core, in random order, several rounds. Each number in turn is held out: a model of the others predicts
-it from its container rounds and its own CPU counters.
+260 of them on one core, which carries some 125 before they queue: from a sixth of what it can do to twice that. Each
+number of users is measured from a process and from a container that may use three quarters of the core, in random
+order, several rounds. Each number in turn is held out: a model of the others predicts it from its container rounds and
+its own CPU counters.
 
 Bar: mean error on held-out levels at most 10 % of response times, and at most 10 % of throughputs; 80 to 97 % of
 held-out rounds in their 90 % intervals. Five levels cannot tell such a share (five of five is too many, and three too
@@ -85,6 +86,15 @@ def measured(url: str, numbers: Sequence[int], rounds: int, hold_s: float) -> li
     return pairs
 
 
+def repeats(pairs: Sequence[Pair]) -> float:
+    """How far a round of the bare host is off the mean of its others, over all levels: no model could be nearer."""
+    found = []
+    for users in {pair.users for pair in pairs}:
+        times = [pair.physical_s or 0 for pair in pairs if pair.users == users]
+        found += [abs((sum(times) - t) / (len(times) - 1) / t - 1) for t in times if len(times) > 1]
+    return statistics.fmean(found) if found else float("nan")
+
+
 def main() -> None:
     quick = arguments(__doc__ or "").quick
     reap()
@@ -97,6 +107,8 @@ def main() -> None:
             f"measured {level.physical_s * 1e3:.2f} ms and {level.physical_rate:.1f}/s; "
             f"{level.covered} of {level.rounds} rounds inside"
         )
+    if not quick:
+        print(f"a round of the bare host is {repeats(pairs):.1%} off the mean of its other rounds")
     apart = statistics.fmean(pair.sandbox_s / (pair.physical_s or 1) for pair in pairs) - 1
     rounds = sum(level.rounds for level in levels)
     time_error, rate_error = mean_errors(levels)

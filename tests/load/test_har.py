@@ -1,6 +1,7 @@
 """A browser's recording becomes a plan that can be carried out, or one clear message."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -166,7 +167,7 @@ WILD = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=int(os.environ.get("FUZZ_EXAMPLES", "200")))
 @given(st.lists(WILD | ANY, max_size=4), st.lists(ANY, max_size=2))
 def test_any_recording_is_a_plan_that_compiles_or_a_users_mistake(entries: list, pages: list):
     content = json.dumps({"log": {"entries": entries, "pages": pages}})
@@ -177,7 +178,7 @@ def test_any_recording_is_a_plan_that_compiles_or_a_users_mistake(entries: list,
     program(plan.loads(found.text.encode(), "plan.yaml", Path(__file__).parent))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=int(os.environ.get("FUZZ_EXAMPLES", "200")))
 @given(st.text(max_size=200) | ANY.map(json.dumps))
 def test_any_text_is_a_users_mistake(content: str):
     with pytest.raises(UsageError):

@@ -8,7 +8,7 @@ import pytest
 
 from partywall import pipeline
 from partywall.errors import UsageError
-from partywall.load.lasting import FOR_EVER_NS, addresses, lasting
+from partywall.load.lasting import FOR_EVER_NS, addresses, for_guest, lasting
 from partywall.model.scenario import Load
 from partywall.scenario import loads
 
@@ -46,6 +46,18 @@ def test_names_are_resolved_here_once_and_unknown_ones_are_told():
     program["kinds"][0]["actions"].append({"transaction": {"steps": [{"http": {"url": "http://no.invalid/"}}]}})
     with pytest.raises(UsageError, match=r"no\.invalid cannot be resolved"):
         addresses(program)
+
+
+def test_what_is_on_this_hosts_loopback_is_at_the_gateway_of_a_guest():
+    program = {
+        "kinds": [{"actions": [{"http": {"url": "http://127.0.0.1:81/x"}}, {"http": {"url": "https://192.0.2.7/"}}]}],
+        "addresses": {"shop.test:80": ["[::1]:8080"]},
+    }
+    assert for_guest(program, "10.0.2.2") == {
+        "shop.test:80": ["10.0.2.2:8080"],
+        "127.0.0.1:81": ["10.0.2.2:81"],
+        "192.0.2.7:443": ["192.0.2.7:443"],
+    }
 
 
 def test_a_scenario_gets_the_programs_of_its_plans_and_their_mistakes(tmp_path):

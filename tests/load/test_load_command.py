@@ -19,6 +19,7 @@ from partywall.load.evidence import load_run
 from partywall.load.quick import Quick, program
 from partywall.load.session import Session, Setup
 from partywall.load.store import LoadDirectory
+from partywall.sandbox import qemu
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -223,6 +224,26 @@ def test_containers_share_the_users_and_none_is_lost(url, tmp_path):
     assert "errors: none" in said.stdout
     assert max(row["users"] for row in pq.read_table(out / "seconds.parquet").to_pylist()) == 3
     assert "2 of them sharing the users" in json.loads((out / "load.json").read_text())["generator"]
+
+
+@pytest.mark.host
+@pytest.mark.slow
+@pytest.mark.skipif(bool(qemu.lacking()), reason=qemu.lacking() or "-")
+def test_a_generator_in_a_guest_reaches_a_service_on_this_hosts_loopback(url, tmp_path):
+    out = tmp_path / "kept"
+    said = partywall(url, "--users", 2, "--think", "50ms", "--for", "3s", "--sandbox", "qemu", "--out", out)
+    assert said.returncode in (0, 3), said.stderr
+    assert "errors: none" in said.stdout
+    about = json.loads((out / "load.json").read_text())
+    assert about["generator"].startswith("a guest of QEMU")
+    assert about["started"]["origins"][0]["addresses"][0].startswith("10.0.2.2:")
+
+
+def test_a_guest_does_not_see_this_hosts_sockets(tmp_path):
+    if why := qemu.lacking():
+        pytest.skip(why)
+    said = partywall("http://x/", "--connect-to", "unix:/run/x", "--sandbox", "qemu", "--out", tmp_path / "kept")
+    assert (said.returncode, "unix:/run/x is a socket of this host's" in said.stderr) == (2, True)
 
 
 def test_the_load_has_its_cpus_to_itself(url, tmp_path):

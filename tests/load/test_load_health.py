@@ -45,6 +45,7 @@ def test_what_the_generator_says_of_itself_is_doubted_by_name(a_record, changed,
         ({"throttled_ns": 1e6}, Doubt.THROTTLED),
         ({"retransmitted_segments": 2e3}, Doubt.RETRANSMITTED),
         ({"listen_drops": 1}, Doubt.LISTEN_DROPS),
+        ({"guest_wait_ns": 12e6}, Doubt.STARVED),
     ],
 )
 def test_what_its_host_says_is_doubted_by_name(a_record, changed, doubt):

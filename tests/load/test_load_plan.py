@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import json
+import os
 import re
 from pathlib import Path
 
@@ -115,7 +116,7 @@ def test_the_checked_in_schema_of_plans_is_up_to_date_and_fits_the_good_plan():
     assert [error.message for error in jsonschema.Draft202012Validator(checked_in).iter_errors(good)] == []
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=int(os.environ.get("FUZZ_EXAMPLES", "150")))
 @given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
 def test_any_bytes_are_a_plan_or_a_users_mistake(raw: bytes):
     with pytest.raises(UsageError):
@@ -130,7 +131,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=int(os.environ.get("FUZZ_EXAMPLES", "300")))
 @given(st.lists(VALUES, max_size=3), VALUES)
 @example([], {"http": None, "steps": [{"http": None, "uniform": None}, {}]})
 def test_any_steps_are_compiled_or_a_users_mistake(steps: list, closed: object):

@@ -1,5 +1,6 @@
 """The overhead model: exact on what it assumes, honest on noise, and its intervals cover what they say."""
 
+import heapq
 import random
 import statistics
 
@@ -115,3 +116,49 @@ def test_students_interval_is_that_of_the_textbook_and_needs_two_values():
     assert (estimate.value, estimate.high) == (2.0, pytest.approx(2 + 4.303 / 3**0.5, rel=1e-3))
     with pytest.raises(ValueError, match="two values"):
         student([1.0])
+
+
+def measured(users, limit, work_s, seed, think_s=0.5):
+    """(mean response time, throughput, share of its CPU used) of a core that serves one after another, by events.
+
+    Each service takes work_s of CPU time; in each tenth of a second no more than `limit` of it may be used.
+    """
+    period_s, ends_s = 0.1, 4.0
+    chances = [random.Random(seed * 1000 + user) for user in range(users)]
+    coming = [(0.3 * user / users, user) for user in range(users)]
+    free_s, period, left_s, times = 0.0, 0, limit * period_s, []
+    while coming[0][0] < ends_s:
+        at_s, user = heapq.heappop(coming)
+        now_s, todo_s = max(at_s, free_s), work_s
+        while todo_s > 1e-12:
+            if int(now_s / period_s) != period:
+                period, left_s = int(now_s / period_s), limit * period_s
+            edge_s = (period + 1) * period_s
+            done_s = min(todo_s, left_s, edge_s - now_s)
+            left_s, todo_s = left_s - done_s, todo_s - done_s
+            now_s = now_s + done_s if todo_s <= 1e-12 else edge_s + 1e-9
+        free_s = now_s
+        if at_s > 1.0:
+            times.append(now_s - at_s)
+        heapq.heappush(coming, (now_s + chances[user].expovariate(1 / think_s), user))
+    mean_s = statistics.fmean(times)
+    rate = users / (mean_s + think_s)
+    return mean_s, rate, rate * work_s / limit
+
+
+def test_a_generator_that_a_limit_holds_back_foretells_the_whole_core():
+    """Constant services and a limit by periods: nothing of either is in the model's formulas."""
+    chance, errors = random.Random(1), []
+    for seed in range(2):
+        pairs = []
+        for users in range(20, 261, 30):
+            works = [0.004 * chance.lognormvariate(0, 0.02) for _ in range(2)]
+            (boxed_s, _, used), (bare_s, rate, _) = (
+                measured(users, 0.75, works[0], seed),
+                measured(users, 1, works[1], seed),
+            )
+            pairs.append(Pair(users, 0.5, boxed_s, used, bare_s, rate))
+        errors.append(mean_errors(held_out(pairs)))
+    times, rates = (statistics.fmean(values) for values in zip(*errors, strict=True))
+    assert times < 0.12
+    assert rates < 0.05

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import json
 import os
 import secrets
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,11 +30,12 @@ from partywall.load.compiling import program as compiled_plan
 from partywall.load.evidence import load_run
 from partywall.load.har import plan_of
 from partywall.load.health import Health, judge
-from partywall.load.lasting import addresses
+from partywall.load.lasting import addresses, for_guest
 from partywall.load.quick import USERS_OPEN, Quick, program
 from partywall.load.schema import json_schema
 from partywall.load.second import SECOND_NS, Second
-from partywall.load.session import SERVER, Session, Setup
+from partywall.load.session import GUESTS_HOST, SERVER, Session, Setup
+from partywall.load.session import check as judged_by_agent
 from partywall.load.store import LoadDirectory, Readings
 from partywall.load.summary import Summary, summarise
 from partywall.load.thresholds import judge as judge_thresholds
@@ -85,6 +87,8 @@ def check(plan: PlanPath) -> int:
     console = Console()
     loaded = plans.load(plan)
     compiled = compiled_plan(loaded)
+    with _told_by_lines(loaded):
+        judged_by_agent(compiled)
     _say(console, f"{plan}: no mistakes")
     for name, user in loaded.plan.users.items():
         counts = f"{len(user.init)} steps of init, {len(user.actions)} of actions, {len(user.end)} of end"
@@ -185,11 +189,15 @@ def run(
         Path | None, typer.Option(help="Folder to keep the load in. Default: runs/load-TIME-CHANCE.")
     ] = None,
     sandbox: Annotated[
-        str, typer.Option(help="Where the generator runs: process, or container (needs root and crun or runc).")
+        str,
+        typer.Option(
+            help="Where the generator runs: process, container (needs root and crun or runc), or qemu, a virtual "
+            "machine (see partywall vm), which reaches the service through QEMU's own network stack."
+        ),
     ] = "process",
     sandboxes: Annotated[int, typer.Option(help="Generators, which share the users.", min=1, max=64)] = 1,
     cpu_limit: Annotated[
-        str | None, typer.Option(help="Of a container: share of its CPUs' time at most, e.g. 50%.")
+        str | None, typer.Option(help="Of a container or qemu: share of its CPUs' time at most, e.g. 50%.")
     ] = None,
     watch: Annotated[
         list[str] | None,
@@ -263,18 +271,21 @@ def run(
         watch=_watched_hosts(watch or (), server_host),
         server_host=server_host,
         backend=_backend(sandbox, cpu_limit),
+        accel=pipeline.choose_accelerator("auto").name if sandbox == "qemu" else "tcg",
         sandboxes=sandboxes,
         cpu_limit=None if cpu_limit is None else _share(cpu_limit),
     )
-    if sandbox == "container":
-        job = dataclasses.replace(job, program=inlined(job.program) | {"addresses": addresses(job.program)})
+    if sandbox != "process":
+        found = addresses(job.program) if sandbox == "container" else for_guest(job.program, GUESTS_HOST)
+        job = dataclasses.replace(job, program=inlined(job.program) | {"addresses": found})
     return carry_out(Console(), job, setup, out or Path("runs") / name)
 
 
 def _backend(name: str, cpu_limit: str | None) -> str:
     """UsageError for a sandbox that cannot be, CapabilityError for one that this user cannot have."""
-    if name not in ("process", "container"):
-        raise UsageError(Problem(f"{name!r} is no sandbox for a load", "give process or container", key="--sandbox"))
+    if name not in ("process", "container", "qemu"):
+        remedy = "give process, container or qemu"
+        raise UsageError(Problem(f"{name!r} is no sandbox for a load", remedy, key="--sandbox"))
     if name == "process" and cpu_limit is not None:
         remedy = "add --sandbox container, or leave it out"
         raise UsageError(Problem("a process has no CPU limit", remedy, key="--cpu-limit"))
@@ -415,7 +426,8 @@ def report(directory: LoadDirectory, console: Console, formats: Sequence[str] | 
 
 
 def _generator_text(setup: Setup) -> str:
-    where = "a process" if setup.backend == "process" else f"a {setup.backend}"
+    guest = f"a guest of QEMU{', emulated,' if setup.accel == 'tcg' else ''}"
+    where = {"process": "a process", "container": "a container", "qemu": guest}[setup.backend]
     count = f"{setup.sandboxes} of them sharing the users, each " if setup.sandboxes > 1 else ""
     limit = f", at most {setup.cpu_limit:g} of a CPU" if setup.cpu_limit else ""
     cpus = ", ".join(map(str, setup.cpus))
@@ -424,12 +436,19 @@ def _generator_text(setup: Setup) -> str:
 
 def _session(job: Job, setup: Setup) -> Session:
     """A prepared load; what the agent finds wrong with a plan is told by the plan's lines."""
-    try:
+    with _told_by_lines(job.plan):
         return Session(job.program, setup)
+
+
+@contextlib.contextmanager
+def _told_by_lines(plan: plans.Loaded | None) -> Iterator[None]:
+    """What the agent says of a plan's program is said of the plan."""
+    try:
+        yield
     except UsageError as error:
-        if job.plan is None:
+        if plan is None:
             raise
-        raise UsageError(*(plans.locate(job.plan, str(problem)) for problem in error.problems)) from None
+        raise UsageError(*(plans.locate(plan, str(problem)) for problem in error.problems)) from None
 
 
 def _judge(console: Console, job: Job, summary: Summary, started: Mapping[str, Any]) -> Outcome:

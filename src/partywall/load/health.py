@@ -81,6 +81,8 @@ class HostSecond:
     sent_segments: float | None = None
     retransmitted_segments: float | None = None
     listen_drops: float | None = None
+    guest_wait_ns: float | None = None
+    """For how long the threads of a guest that generates were ready to run and did not; the guest cannot tell."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,8 @@ def _hosts(host: HostSecond) -> Judged:
     # Counters are read at full seconds, of which the first and the last of a load are but parts.
     if host.steal_ns is not None and host.steal_ns > STEAL_SHARE * host.cpus * SECOND_NS:
         yield Doubt.STEAL, f"{host.steal_ns / SECOND_NS / host.cpus:.0%} of its CPUs"
+    if host.guest_wait_ns is not None and host.guest_wait_ns > STARVED_SHARE * SECOND_NS:
+        yield Doubt.STARVED, f"its machine, {host.guest_wait_ns / SECOND_NS:.1%} of the second"
     if host.throttled_ns:
         yield Doubt.THROTTLED, f"for {host.throttled_ns / 1e6:.0f} ms"
     if host.retransmitted_segments is not None and host.sent_segments:

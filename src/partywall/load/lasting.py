@@ -42,8 +42,8 @@ def held(program: Mapping[str, Any]) -> dict[str, Any]:
     return {**program, "pacing": {model: said | {"stages": stages}}}
 
 
-def addresses(program: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Where each server is, asked for here; UsageError for those that cannot be found."""
+def addresses(program: Mapping[str, Any], *, literal: bool = False) -> dict[str, list[str]]:
+    """Where each server is, asked for here; UsageError for those that cannot be found. literal: URLs' addresses too."""
     known: dict[str, list[str]] = {key: list(to) for key, to in program.get("addresses", {}).items()}
     problems = []
     for url in dict.fromkeys(_urls(program["kinds"])):
@@ -51,7 +51,7 @@ def addresses(program: Mapping[str, Any]) -> dict[str, list[str]]:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         host = parts.hostname or ""
         shown = f"[{host}]" if ":" in host else host
-        if f"{shown}:{port}" in known or _is_address(host):
+        if f"{shown}:{port}" in known or (_is_address(host) and not literal):
             continue
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -63,6 +63,32 @@ def addresses(program: Mapping[str, Any]) -> dict[str, list[str]]:
     if problems:
         raise UsageError(*problems)
     return known
+
+
+def for_guest(program: Mapping[str, Any], gateway: str) -> dict[str, list[str]]:
+    """Where each server is as a guest sees it: what is on this host's loopback is at the gateway.
+
+    UsageError for what a guest cannot reach.
+    """
+    found = addresses(program, literal=True)
+    problems = [
+        Problem(f"{place} is a socket of this host's, which a guest does not see", "use --sandbox process or container")
+        for places in found.values()
+        for place in places
+        if place.startswith("unix:")
+    ]
+    if problems:
+        raise UsageError(*problems)
+    return {key: list(dict.fromkeys(_from_guest(place, gateway) for place in places)) for key, places in found.items()}
+
+
+def _from_guest(place: str, gateway: str) -> str:
+    host, _, port = place.rpartition(":")
+    return f"{gateway}:{port}" if _is_loopback(host.strip("[]")) else place
+
+
+def _is_loopback(host: str) -> bool:
+    return _is_address(host) and ipaddress.ip_address(host).is_loopback
 
 
 def _is_address(host: str) -> bool:

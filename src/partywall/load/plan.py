@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
 from partywall import units
 from partywall.errors import Problem, UsageError
+from partywall.load.urls import wrong_with
 from partywall.model.load_plan import (
     Body,
     Branch,
@@ -240,16 +240,8 @@ def _unreadable(error: Exception, folder: Path) -> str:
 
 
 def _absolute(path: At, url: str) -> Iterator[Mistake]:
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        yield Mistake(path, f"{url!r} is no URL: {error}", "write for example http://127.0.0.1:8080/")
-        return
-    if parts.scheme not in ("http", "https") or not host:
-        yield Mistake(path, f"{url!r} is no URL of http or https", "write for example http://127.0.0.1:8080/")
-    elif "$" in parts.netloc:
-        yield Mistake(path, f"{url!r} has a variable in its host", "variables may stand after the host")
+    if wrong := wrong_with(url):
+        yield Mistake(path, *wrong)
 
 
 def _threshold(path: At, threshold: Threshold, labels: set[str]) -> Iterator[Mistake]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from partywall.errors import Problem, UsageError
+from partywall.load.urls import wrong_with
 
 USERS_OPEN = 1000
 REDIRECTS = 5
@@ -60,11 +61,11 @@ def program(asked: Quick) -> dict[str, Any]:
 
 
 def _url_problems(url: str) -> list[Problem]:
-    if url.startswith(("http://", "https://")):
+    wrong = wrong_with(url)
+    if wrong is None:
         return []
-    # The scheme is what one forgets; a path alone lacks a host as well.
-    meant = f"http://{url}" if url and "://" not in url and not url.startswith("/") else "http://127.0.0.1:8080/"
-    return [Problem(f"{url!r} is no URL of http or https, and no plan that is there", f"write {meant}", key="URL")]
+    what, remedy = wrong
+    return [Problem(what if "://" in url else f"{what}, and no plan that is there", remedy, key="URL")]
 
 
 def _number_problems(asked: Quick) -> list[Problem]:

@@ -6,20 +6,24 @@ The one module of virtual users that touches the host. Deliberately not here: wh
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
 import secrets
+import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from partywall.agent.client import AgentClient, start_agent
+from partywall.agent import binary
+from partywall.agent.client import AgentClient, Sink, start_agent
 from partywall.errors import AgentError, TrialError, UsageError
 from partywall.load.health import HostSecond
 from partywall.load.second import SECOND_NS, Second, Seconds
 from partywall.sandbox import Label, Sandbox, Settings, make, reap, reaper
+from partywall.sandbox.qemu.machine import Nic
 
 ID = "load"
 MONITOR = "monitor"
@@ -30,6 +34,11 @@ CLOCK_ROUNDS = 16
 LEAD_NS = 100_000_000
 # A generator that says nothing for so long has hung.
 SILENCE_S = 10.0
+# How often a guest's clock is looked at, so that its seconds stay the host's.
+LOOK_S = 10.0
+GUESTS_HOST = Nic.user().gateway
+"""This host, as a generator in a guest sees it."""
+GUEST_WAIT = "process_run_queue_wait_ns"
 
 COUNTERS = {
     "cpu_steal_ns": "steal_ns",
@@ -45,7 +54,8 @@ COUNTERS = {
 class Setup:
     """How a load is carried out.
 
-    cpus: those of the generators; sandboxes: how many share the users, each of `backend` and with `cpu_limit`.
+    cpus: those of the generators; sandboxes: how many share the users, each of `backend` and with `cpu_limit`. accel:
+    what carries those that are guests.
     host_cpus: where the monitor and, of guests, the emulator run; the other CPUs by default. watch: commands that start
     agents on other hosts, such as the server's, by name; their counters are read too. server_host: the server's, as ssh
     knows it; an agent is copied there and taken away again.
@@ -57,6 +67,7 @@ class Setup:
     seed: int = 1
     work_root: Path = Path("/var/tmp")  # noqa: S108 - a folder of the load's own is made in it
     backend: str = "process"
+    accel: str = "tcg"
     cpu_limit: float | None = None
     sandboxes: int = 1
     host_cpus: tuple[int, ...] = ()
@@ -68,12 +79,13 @@ class Setup:
 class Monitor:
     """Readings of one host's counters, one at every full second of the generators' clock.
 
-    offset_ns: what to add to its times to get ours.
+    offset_ns: what to add to its times to get ours. guests: whether its processes are generators' machines.
     """
 
     counters: Sequence[Mapping[str, Any]]
     host_name: str = GENERATOR
     offset_ns: int = 0
+    guests: bool = False
     readings: dict[int, list[float | None]] = field(default_factory=dict)
 
     def add(self, sample: Mapping[str, Any]) -> None:
@@ -91,6 +103,8 @@ class Monitor:
             elsewhere = str(info["subject"] or "").startswith("cpu") and info["subject"] not in own
             if name and not elsewhere and first is not None and last is not None:
                 found[name] = found.get(name, 0.0) + last - first
+            elif self.guests and info["name"] == GUEST_WAIT and first is not None and last is not None:
+                found["guest_wait_ns"] = max(found.get("guest_wait_ns", 0.0), last - first)
         return HostSecond(cpus=len(cpus), **found)
 
 
@@ -101,6 +115,7 @@ class Session:
         self.setup = setup
         self._messages: queue.SimpleQueue[tuple[str, str, dict[str, Any]]] = queue.SimpleQueue()
         self._stack = contextlib.ExitStack()
+        self._looked = time.monotonic()
         # None until it begins.
         self.begin_ns: int | None = None
         try:
@@ -117,20 +132,7 @@ class Session:
         self._stack.callback(reaper.clean, label)
         others = tuple(sorted(allowed - set(self.setup.cpus))) or self.setup.cpus
         beside = self.setup.host_cpus or others
-        self._generators = {
-            name: self._start(
-                Settings(
-                    name=name,
-                    backend=self.setup.backend,
-                    cpus=self.setup.cpus,
-                    cpu_limit=self.setup.cpu_limit,
-                    host_cpus=beside,
-                    network="host",
-                ),
-                label,
-            )
-            for name in generator_names(self.setup.sandboxes)
-        }
+        self._generators = self._start_generators(label, beside, files=compresses(program))
         own = self._start(Settings(name=MONITOR, backend="process", cpus=beside), label)
         self._watchers = {GENERATOR: _client(own)}
         pids = [sandbox.pid for sandbox in self._generators.values() if sandbox.pid is not None]
@@ -138,7 +140,7 @@ class Session:
         if caged := {name: s.cgroup_member for name, s in self._generators.items() if s.cgroup_member}:
             targets |= {"cgroups_of": caged, "cgroups_below": label.cgroup}
         header = _client(own).call("monitor.start", id=MONITOR, cpus=sorted(allowed), **targets)
-        self.monitor = Monitor(header["counters"])
+        self.monitor = Monitor(header["counters"], guests=self.setup.backend == "qemu")
         self.monitors = {GENERATOR: self.monitor}
         for name, command in self.setup.watch.items():
             self._watch_by(name, command)
@@ -178,11 +180,39 @@ class Session:
         self.monitors[name] = Monitor(header["counters"], name, min(trips)[1])
         self._watchers[name] = client
 
+    def _start_generators(self, label: Label, beside: tuple[int, ...], *, files: bool) -> dict[str, Sandbox]:
+        like = Settings(
+            name=ID,
+            backend=self.setup.backend,
+            cpus=self.setup.cpus,
+            cpu_limit=self.setup.cpu_limit,
+            host_cpus=beside,
+            network="host",
+            files=files,
+            accel=self.setup.accel,
+            interface="user" if self.setup.backend == "qemu" else None,
+        )
+        every = [self._made(replace(like, name=name), label) for name in generator_names(self.setup.sandboxes)]
+        for sandbox in every:
+            sandbox.launch(self._sink(sandbox.settings.name))
+        for sandbox in every:
+            sandbox.start(self._sink(sandbox.settings.name))
+        for sandbox in every:
+            sandbox.settle()
+        return {sandbox.settings.name: sandbox for sandbox in every}
+
     def _start(self, settings: Settings, label: Label) -> Sandbox:
+        sandbox = self._made(settings, label)
+        sandbox.start(self._sink(settings.name))
+        return sandbox
+
+    def _made(self, settings: Settings, label: Label) -> Sandbox:
         sandbox = make(settings, label)
         self._stack.callback(sandbox.stop)
-        sandbox.start(lambda method, params: self._messages.put((settings.name, method, params)))
         return sandbox
+
+    def _sink(self, name: str) -> Sink:
+        return lambda method, params: self._messages.put((name, method, params))
 
     def _ask_all(self, program: Mapping[str, Any]) -> None:
         """All generators prepare; each takes its share of the users, of the arrivals and of shared feeders' rows."""
@@ -238,6 +268,7 @@ class Session:
         heard = dict.fromkeys(self._generators, time.monotonic())
         running = set(self._generators)
         while True:
+            self._keep_clocks(running)
             for name, method, params in self._take():
                 if self._hear(name, method, params, seconds):
                     running.discard(name)
@@ -250,6 +281,13 @@ class Session:
             if time.monotonic() - min(heard[name] for name in running) > SILENCE_S:
                 raise TrialError(f"the generator has said nothing for {SILENCE_S:g} s; is its host overloaded?")
             yield None
+
+    def _keep_clocks(self, running: Collection[str]) -> None:
+        """Of generators in guests, now and then; TrialError if one jumped."""
+        if time.monotonic() - self._looked > LOOK_S:
+            self._looked = time.monotonic()
+            for name in running:
+                self._generators[name].look(round(LOOK_S * SECOND_NS))
 
     def _take(self) -> list[tuple[str, str, dict[str, Any]]]:
         """Messages that came, after waiting for one for a moment."""
@@ -272,6 +310,23 @@ class Session:
         elif method == "sample":
             self.monitors[GENERATOR if name == MONITOR else name].add(params)
         return method == "ended"
+
+
+def check(program: Mapping[str, Any]) -> None:
+    """UsageError for what the agent, which reads expressions and selectors, finds wrong with a program; asks nobody."""
+    command = [str(binary.find()), "check-load"]
+    told = subprocess.run(command, input=json.dumps(program), capture_output=True, text=True, check=False, timeout=60)
+    if told.returncode:
+        raise AgentError(f"agent {ID}: {told.stderr.strip()}")
+    if told.stdout:
+        raise UsageError(*told.stdout.splitlines())
+
+
+def compresses(part: Any) -> bool:
+    """Whether a program, or a part of one, keeps files in the generator's sandbox."""
+    if isinstance(part, dict):
+        return "compress" in part or any(compresses(below) for below in part.values())
+    return isinstance(part, list) and any(compresses(below) for below in part)
 
 
 def generator_names(count: int) -> list[str]:

@@ -15,9 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from partywall.errors import TrialError, UsageError
+from partywall.errors import TrialError
 from partywall.load.health import Health
 from partywall.load.second import HISTOGRAMS, Second
+from partywall.store import folder
 
 _HISTOGRAM = pa.list_(pa.struct([("bucket", pa.int32()), ("count", pa.int64())]))
 # What one thread tells for all.
@@ -86,12 +87,7 @@ class LoadDirectory:
     @classmethod
     def create(cls, path: Path, about: Mapping[str, Any]) -> LoadDirectory:
         """A new one with what is known before the start; UsageError if something is at `path` already."""
-        try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            raise UsageError(f"{path} exists already; give another --out") from None
-        except OSError as error:
-            raise UsageError(f"{path} cannot be made: {error.strerror}; give another --out") from None
+        folder.make(path)
         (path / "load.json").write_text(json.dumps(about, indent=1))
         return cls(path)
 

@@ -11,6 +11,7 @@ import os
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from partywall.errors import TrialError
 from partywall.load import monitors, plan
 from partywall.load.compiling import program as compiled
 from partywall.load.health import Health, judge
+from partywall.load.lasting import for_guest
 from partywall.load.second import SECOND_NS, Second, Timing, histogram
-from partywall.load.session import Session, Setup
+from partywall.load.session import GUESTS_HOST, Session, Setup
 from partywall.load.store import Readings, sample_rows
 from partywall.model import paper
 from partywall.model.load_study import METRICS, Cell, Form, Observed, Study
@@ -33,6 +35,8 @@ from partywall.stats.rounds import beside, student
 RAMP_NS = 500_000_000
 OVERHEAD_S = 2.5
 """What a cell takes besides its hold: sandboxes made and taken down."""
+GUEST_S = 6.0
+"""What each guest takes to come up besides."""
 
 
 # Reading
@@ -43,8 +47,10 @@ def load(content: bytes, file: str) -> Study:
     return validated(Study, content, file)
 
 
-def estimate_s(study: Study, form: Form) -> float:
-    return len(study.cells) * form.rounds * (form.hold / 1e9 + RAMP_NS / 1e9 + OVERHEAD_S)
+def estimate_s(study: Study, form: Form, backend: str = "container") -> float:
+    guests = sum(cell.sandboxes for cell in study.cells if cell.generator == "sandbox") if backend == "qemu" else 0
+    each_s = form.hold / 1e9 + RAMP_NS / 1e9 + OVERHEAD_S
+    return form.rounds * (len(study.cells) * each_s + guests * GUEST_S)
 
 
 # Carrying out
@@ -57,13 +63,26 @@ def order(study: Study, form: Form, seed: int) -> list[tuple[int, Cell]]:
 
 
 def observe(
-    study: Study, form: Form, url: str, cell: Cell, round_: int, work_root: Path, backend: str = "container"
+    study: Study,
+    form: Form,
+    url: str,
+    cell: Cell,
+    round_: int,
+    work_root: Path,
+    backend: str = "container",
+    accel: str = "tcg",
 ) -> Observed:
-    """One cell once."""
-    setup = setup_of(cell, f"study-{study.name}", work_root, seed=round_ + 1, backend=backend)
+    """One cell once. accel: what carries its sandboxes where they are guests."""
+    setup = replace(
+        setup_of(cell, f"study-{study.name}", work_root, seed=round_ + 1, backend=backend),
+        accel=accel,
+    )
+    program = program_of(study, form, url, cell)
+    if setup.backend == "qemu":
+        program |= {"addresses": for_guest(program, GUESTS_HOST)}
     # The host's, of which a session leaves this process only those that are not the generators'.
     cores = len(os.sched_getaffinity(0))
-    with Session(program_of(study, form, url, cell), setup) as session:
+    with Session(program, setup) as session:
         seconds: list[Second] = []
         healths: list[Health] = []
         for second in session.run():
@@ -78,9 +97,9 @@ def observe(
         doubts = [health for health, keep in zip(healths, inside, strict=True) if keep]
         readings = Readings("host", session.monitor.counters, session.monitor.readings)
         rows = [row for row in sample_rows(readings) if begin_ns - SECOND_NS <= row["at_ns"] <= end_ns]
-        return Observed(
-            cell=cell, round=round_, values=_values(kept, doubts, rows, begin_ns, session.started["labels"], cores)
-        )
+        values = _values(kept, doubts, rows, begin_ns, session.started["labels"], cores)
+        emulated = setup.backend == "qemu" and accel == "tcg"
+        return Observed(cell=cell, round=round_, values=values, emulated=emulated)
 
 
 def setup_of(cell: Cell, name: str, work_root: Path, *, seed: int, backend: str) -> Setup:

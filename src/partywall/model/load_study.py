@@ -68,8 +68,9 @@ class Study(Frozen):
 
 
 class Observed(Frozen):
-    """One cell in one round. values: by metric; None where it could not be measured."""
+    """One cell in one round. values: by metric; None where it could not be measured. emulated: its guests' CPUs."""
 
     cell: Cell
     round: int
     values: dict[str, float | None]
+    emulated: bool = False

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from partywall.errors import Problem, UsageError
 from partywall.model.plan import Plan
-from partywall.store import event
+from partywall.store import event, folder
 from partywall.store.pending import Pending, compact
 
 T = TypeVar("T")
@@ -29,14 +29,7 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, scenario_text: str, plan: Plan, host: dict[str, Any]) -> RunDirectory:
         """A new run directory; UsageError if there is something at `path` already."""
-        try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            raise UsageError(
-                f"{path} exists already; give another --out, or go on with it: partywall run --resume {path}"
-            ) from None
-        except OSError as error:
-            raise UsageError(f"{path} cannot be made: {error.strerror}; give another --out") from None
+        folder.make(path, f", or go on with it: partywall run --resume {path}")
         (path / "scenario.yaml").write_text(scenario_text, encoding="utf-8")
         (path / "host.json").write_text(json.dumps(host, indent=1))
         # The plan last: with it the directory is complete enough to be resumed.

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from partywall.errors import Problem, UsageError
 from partywall.model.trace import ClockBound, Report, Start, TraceEvidence
+from partywall.store import folder
 from partywall.store.directory import RunDirectory
 
 FILE = "trace.json"
@@ -30,12 +31,7 @@ class TraceDirectory:
     @classmethod
     def create(cls, path: Path, start: Start, host: dict[str, Any]) -> Self:
         """A new one; UsageError if there is something at `path` already."""
-        try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            raise UsageError(f"{path} exists already; give another --out") from None
-        except OSError as error:
-            raise UsageError(f"{path} cannot be made: {error.strerror}; give another --out") from None
+        folder.make(path)
         (path / "host.json").write_text(json.dumps(host, indent=1))
         (path / FILE).write_text(start.model_dump_json(indent=1))
         return cls(path)

@@ -20,7 +20,15 @@ from partywall.sandbox import Label, reaper
 from partywall.stats import overhead
 from partywall.store.study import StudyDirectory
 
-BACKENDS = ("container", "process")
+BACKENDS = ("container", "process", "qemu")
+DIFFERS = {
+    "container": "the sandbox is a container on the host's network, not a Xen guest, so no hypervisor stands between "
+    "it and disk or network",
+    "process": "the sandbox is a process like the physical generator, not a Xen guest: what is shown is how well "
+    "the study repeats itself",
+    "qemu": "the sandbox is a guest of QEMU, whose packets pass QEMU's own network stack, not a Xen guest",
+}
+EMULATED = "the guests' processors are emulated: what they cost says nothing of virtual machines on real ones"
 DOUBTFUL = 0.1
 """Of its seconds, in which a generator may doubt itself before the report says so."""
 
@@ -49,7 +57,7 @@ class Generation:
             raise UsageError(Problem(what, f"give {' or '.join(BACKENDS)}", key="--backend"))
         form = _form(study, asked)
         lines = (f"{len(study.cells)} cells in {form.rounds} rounds", *(cell.id for cell in study.cells))
-        return Outline(lines, cells.estimate_s(study, form))
+        return Outline(lines, cells.estimate_s(study, form, backend))
 
     def check(self, study: Study, asked: Asked, work_root: Path, *, allow_commands: bool) -> None:
         del study, work_root, allow_commands
@@ -63,13 +71,15 @@ class Generation:
         form = _form(study, asked)
         done = {(observed.round, observed.cell.id) for observed in _observations(directory)}
         jobs = [job for job in cells.order(study, form, asked.seed) if (job[0], job[1].id) not in done]
-        each_s = cells.estimate_s(study, form) / (form.rounds * len(study.cells))
+        backend = _backend(asked)
+        each_s = cells.estimate_s(study, form, backend) / (form.rounds * len(study.cells))
+        accel = pipeline.choose_accelerator("auto").name if backend == "qemu" else "tcg"
         label = Label.create(f"tomcat-{secrets.token_hex(4)}", work_root)
         try:
             with tomcat.running(label) as url:
                 for number, (round_, cell) in enumerate(jobs):
                     tell(f"round {round_ + 1}: {cell.id}", (len(jobs) - number) * each_s)
-                    observed = cells.observe(study, form, url, cell, round_, work_root, _backend(asked))
+                    observed = cells.observe(study, form, url, cell, round_, work_root, backend, accel)
                     directory.append(observed.model_dump_json())
         finally:
             reaper.clean(label)
@@ -85,7 +95,7 @@ class Generation:
             name=study.name,
             description=study.description,
             length=asked.length,
-            besides=tuple(cells.besides(study, observations, _differs(form, asked))),
+            besides=tuple(cells.besides(study, observations, _differs(form, asked, observations))),
             notes=_notes(observations),
             facts=_facts(form, asked, observations, str(directory.about.get("partywall", ""))),
             how=HOW,
@@ -132,11 +142,16 @@ def _notes(observations: Sequence[Observed]) -> tuple[str, ...]:
     )
 
 
-def _differs(form: Form, asked: Asked) -> tuple[str, ...]:
+def _differs(form: Form, asked: Asked, observations: Sequence[Observed]) -> tuple[str, ...]:
+    emulated = any(observed.emulated for observed in observations)
+    sandbox = (DIFFERS[_backend(asked)], *((EMULATED,) if emulated else ()))
     if asked.length != "short":
-        return ()
+        return sandbox
     size, hold = units.format_bytes(form.compress), units.format_duration(form.hold)
-    return (f"the short form compresses {size}, not 5 MB, and holds each cell for {hold}, not two hours",)
+    return (
+        *sandbox,
+        f"the short form compresses {size}, not 5 MB, and holds each cell for {hold}, not two hours",
+    )
 
 
 def _facts(form: Form, asked: Asked, observations: Sequence[Observed], version: str) -> tuple[tuple[str, str], ...]:

@@ -78,6 +78,8 @@ enum What {
         #[arg(default_value = "{}")]
         params: String,
     },
+    /// Say what is wrong with a load program, which is read from standard input as JSON: each mistake on a line, with its key.
+    CheckLoad,
     /// Print what every kernel says of itself, as JSON.
     Catalogue,
     /// Print what every counter of the monitor says of itself, as JSON.
@@ -120,6 +122,7 @@ fn main() -> ExitCode {
         What::Unhook { prefix, places } => unhook(&prefix, &places),
         What::Init { console, address, gateway } => init(console.as_deref(), address.as_deref().zip(gateway)),
         What::Peer { listen, kernel, params } => peer(listen, &kernel, &params),
+        What::CheckLoad => check_load(),
         What::Catalogue => print(&dispatch::catalogue()),
         What::Counters => print(&serde_json::json!(partywall_monitor::catalogue())),
         What::Schema => print(&dispatch::schema()),
@@ -130,6 +133,15 @@ fn main() -> ExitCode {
             let _ = writeln!(std::io::stderr(), "partywall-agent: {message}");
             ExitCode::from(2)
         }
+    }
+}
+
+/// Prints what is wrong, for that is what was asked for; an error is a program that cannot be read.
+fn check_load() -> Result<(), String> {
+    let program = serde_json::from_reader(std::io::stdin().lock()).map_err(|error| format!("no load program: {error}"))?;
+    match partywall_load::check(program) {
+        Ok(()) => Ok(()),
+        Err(wrong) => writeln!(std::io::stdout(), "{wrong}").map_err(|error| error.to_string()),
     }
 }
 

@@ -63,6 +63,14 @@ pub struct Options {
     pub seed: u64,
 }
 
+/// Whether a program can be carried out, as far as it tells by itself: nothing is reached and nothing made.
+///
+/// # Errors
+/// With all that is wrong with it.
+pub fn check(program: LoadProgram) -> Result<(), ProgramError> {
+    program::compile(program).map(drop)
+}
+
 /// Why a switch cannot be followed.
 #[derive(Debug, thiserror::Error)]
 #[error("a switch at {at_ns} ns to {intensity}: {why}")]

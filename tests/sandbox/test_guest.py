@@ -1,5 +1,7 @@
 """A real guest on this host: it comes up, works, tells the host's time, is held to its limits and leaves nothing."""
 
+import dataclasses
+import errno
 import os
 import shutil
 import signal
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from partywall.errors import TrialError
+from partywall.errors import CapabilityError, TrialError
 from partywall.model.plan import Limits
 from partywall.sandbox import Label, Settings, cgroups, make, qemu, reaper
 from partywall.sandbox.label import VARIABLE
@@ -218,4 +220,23 @@ def test_a_guest_that_dies_before_it_is_settled_fails_its_trial_with_the_reason(
 def test_what_the_host_refuses_of_a_live_guests_threads_names_the_file(guest, monkeypatch, tmp_path):
     monkeypatch.setattr(guest, "_group", VcpuGroup(cgroups.Cgroups(v1={"cpu": tmp_path / "none"}), "/x"))
     with pytest.raises(TrialError, match=rf"sandbox guest: its virtual CPUs .*{tmp_path}/none/x/cpu\S+"):
+        guest.limit(Limits(cpu_limit=0.5))
+
+
+def test_where_cgroups_may_not_be_written_a_guest_runs_unless_it_is_to_be_held_back(guest, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EROFS, "Read-only file system", "/sys/fs/cgroup/cpu/partywall")
+
+    monkeypatch.setattr(VcpuGroup, "create", refuse)
+    # So that they are put back for the tests after this one.
+    monkeypatch.setattr(guest, "_group", guest._group)
+    monkeypatch.setattr(guest, "_ungrouped", "")
+    asked = dataclasses.replace(guest.settings, cpu_limit=0.5)
+    with monkeypatch.context() as limited:
+        limited.setattr(guest, "settings", asked)
+        with pytest.raises(TrialError, match="pinned or limited: Read-only file system"):
+            guest._group_vcpus(guest.pid)
+    guest._group_vcpus(guest.pid)
+    assert guest.cgroup is None
+    with pytest.raises(CapabilityError, match="Read-only file system"):
         guest.limit(Limits(cpu_limit=0.5))

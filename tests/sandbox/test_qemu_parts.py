@@ -24,7 +24,7 @@ from partywall.model.plan import Treatment
 from partywall.model.scenario import Disk, Scenario
 from partywall.plan import Topology, lay_out, make
 from partywall.run.execute import guarded
-from partywall.sandbox import Settings, clock
+from partywall.sandbox import Settings, clock, reaper
 from partywall.sandbox.cgroups import Cgroups
 from partywall.sandbox.qemu import accelerator, balloon, kernel, machine, unpack
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
@@ -365,6 +365,32 @@ def test_a_prepared_kernel_replaces_the_one_before_whole(tmp_path, monkeypatch):
     assert made.image.read_bytes() == b"new"
     assert sorted(made.module_contents()) == sorted(file.name for file in tree.iterdir())
     assert [path.name for path in made.folder.parent.iterdir()] == ["guest-kernel"]
+
+
+def test_a_kernel_of_the_hosts_that_guests_cannot_use_is_told_and_another_one_fetched(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    (tmp_path / "vmlinuz").write_bytes(b"the host's own")
+    (tmp_path / "modules").mkdir()
+    monkeypatch.setattr(kernel, "_own", lambda: (tmp_path / "vmlinuz", tmp_path / "modules"))
+    fetched = kernel.GuestKernel("6", "a package", ())
+    monkeypatch.setattr(kernel, "_fetched", lambda _say: fetched)
+    said = []
+    assert kernel.prepare(said.append) is fetched
+    assert "will not do" in said[-1]
+    assert "no module virtio" in said[-1]
+    assert not list((tmp_path / "cache").glob("*"))
+
+
+def test_what_a_killed_fetch_left_goes_with_the_next_start(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    kernels = "from partywall.sandbox.qemu import kernel\nimport os\n"
+    killed = f"{kernels}with kernel._scratch() as folder: (folder / 'x').touch(); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", killed], check=False)
+    assert list((tmp_path / "cache").glob("*/x"))
+    reaper.reap()
+    assert not list((tmp_path / "cache").glob("*"))
 
 
 def kernel_tree(folder):

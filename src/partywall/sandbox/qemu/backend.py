@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import socket
@@ -14,7 +15,7 @@ from typing import Any
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink
 from partywall.clock import Monotonic
-from partywall.errors import AgentError, CapabilityError, TrialError
+from partywall.errors import AgentError, CapabilityError, PartywallError, TrialError
 from partywall.model.plan import Limits
 from partywall.model.scenario import Disk
 from partywall.sandbox import cgroups, vif
@@ -57,6 +58,7 @@ class Qemu(Sandbox):
         self._vcpus: list[int] = []
         self._device: disk.Device | None = None
         self._group = VcpuGroup(cgroups.read(), f"{label.cgroup}/{settings.name}") if _may_group() else None
+        self._ungrouped = ""
         self._live = Limits()
 
     def launch(self, sink: Sink) -> None:
@@ -172,11 +174,18 @@ class Qemu(Sandbox):
 
     def _group_vcpus(self, pid: int) -> None:
         settings = self.settings
+        asked = settings.cpu_limit is not None or settings.cpu_weight is not None
         if self._group is not None:
-            with self._placed():
-                self._group.create(pid, self._vcpus)
-            self._hold(settings.cpu_limit, settings.cpu_weight)
-        elif settings.cpu_limit is not None or settings.cpu_weight is not None:
+            try:
+                with self._placed():
+                    self._group.create(pid, self._vcpus)
+                self._hold(settings.cpu_limit, settings.cpu_weight)
+            except PartywallError as error:
+                # A container's root may not write there; a guest that is not to be held back does without.
+                if asked or not _is_refusal(error):
+                    raise
+                self._group, self._ungrouped = None, str(error)
+        elif asked:
             self._refuse()
 
     def _hold(self, limit: float | None, weight: float | None) -> None:
@@ -210,7 +219,8 @@ class Qemu(Sandbox):
 
     def _refuse(self) -> None:
         raise CapabilityError(
-            f"sandbox {self.settings.name}: CPU limits and weights of a guest need root; run with sudo"
+            self._ungrouped
+            or f"sandbox {self.settings.name}: CPU limits and weights of a guest need root; run with sudo"
         )
 
     def _initramfs(self) -> Path:
@@ -260,6 +270,13 @@ def _root_image(settings: Settings) -> Path | None:
             f"build it with: partywall vm prepare --root '{packages}'"
         )
     return image.file
+
+
+def _is_refusal(error: PartywallError) -> bool:
+    """Whether cgroups are not to be had here, and not that the guest's threads are gone."""
+    cause = error.__cause__
+    refused = isinstance(cause, OSError) and cause.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
+    return isinstance(error, CapabilityError) or refused
 
 
 def _may_group() -> bool:

@@ -10,14 +10,16 @@ import json
 import os
 import platform
 import re
+import secrets
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from partywall.errors import CapabilityError
+from partywall.sandbox import reaper
+from partywall.sandbox.label import Label
 from partywall.sandbox.qemu import modules
 from partywall.sandbox.qemu.unpack import unpacked
 
@@ -110,8 +112,27 @@ def prepare(say: Say, *, image: Path | None = None, tree: Path | None = None, fe
         return _keep(image, tree, tree.name, f"{image}")
     if not fetch and (own := _own()):
         say(f"using the host's own kernel, {own[0]}")
-        return _keep(*own, platform.release(), "the host's own")
+        try:
+            return _keep(*own, platform.release(), "the host's own")
+        except CapabilityError as error:
+            say(f"it will not do: {error}; getting another")
     return _fetched(say)
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder in the cache, labelled, so that the next start removes what a killed one left."""
+    try:
+        cache_root().mkdir(parents=True, exist_ok=True)
+        label = Label.create(f"vm-kernel-{secrets.token_hex(4)}", cache_root())
+    except OSError as error:
+        raise CapabilityError(
+            f"{error.filename}: {error.strerror}; name a folder of yours with $PARTYWALL_CACHE"
+        ) from error
+    try:
+        yield label.work
+    finally:
+        reaper.clean(label)
 
 
 def _own() -> tuple[Path, Path] | None:
@@ -127,8 +148,7 @@ def _fetched(say: Say) -> GuestKernel:
                 "name one: partywall vm prepare --kernel /boot/vmlinuz-… --modules /lib/modules/…"
             )
     package = _package()
-    with tempfile.TemporaryDirectory(prefix="partywall-kernel-") as name:
-        folder = Path(name)
+    with _scratch() as folder:
         say(f"fetching the package {package} (some 30 MB; it is unpacked, not installed)")
         _run(["apt-get", "download", "-q", package], folder)
         say("unpacking it")
@@ -167,9 +187,8 @@ def _keep(image: Path, tree: Path, release: str, source: str) -> GuestKernel:
     try:
         found = modules.collect(tree)
         kernel = GuestKernel(release, source, tuple(found))
-        cache_root().mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache_root(), prefix="new-kernel-") as name:
-            made = Path(name) / "made"
+        with _scratch() as folder:
+            made = folder / "made"
             (made / "modules").mkdir(parents=True)
             shutil.copyfile(image, made / "vmlinuz")
             if (whole := unpacked(image.read_bytes())) is not None:
@@ -178,7 +197,7 @@ def _keep(image: Path, tree: Path, release: str, source: str) -> GuestKernel:
                 (made / "modules" / file).write_bytes(content)
             (made / "kernel.json").write_text(json.dumps(asdict(kernel)))
             if kernel.folder.exists():
-                kernel.folder.rename(Path(name) / "old")
+                kernel.folder.rename(folder / "old")
             made.rename(kernel.folder)
     except OSError as error:
         raise CapabilityError(

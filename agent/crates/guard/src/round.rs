@@ -284,10 +284,10 @@ impl Rounds {
         let wants: Vec<Demand> = (0..self.leaves.len()).map(|at| self.want(at, rates[at])).collect();
         let grants = self.decide(&rates, &wants);
         let decided = clock::now();
-        for (at, (new, old)) in grants.iter().zip(&self.grants).enumerate() {
-            if new != old {
-                plane.grant(at, *new);
-            }
+        for at in cuts_first(&grants, &self.grants) {
+            plane.grant(at, grants[at]);
+        }
+        for (at, new) in grants.iter().enumerate() {
             if new.burst_ns.max(new.packet_burst_ns) > self.leaves[at].burst_ns {
                 plane.fill(at, now, *new);
             }
@@ -421,6 +421,14 @@ impl Rounds {
     }
 }
 
+/// The leaves whose grants changed, in the order in which they are written: while they are, packets go on passing, and what all
+/// may send never adds up to more than before or after.
+fn cuts_first(new: &[Grant], old: &[Grant]) -> impl Iterator<Item = usize> {
+    let changed: Vec<usize> = (0..new.len()).filter(|&at| new[at] != old[at]).collect();
+    let (cuts, rises): (Vec<usize>, Vec<usize>) = changed.into_iter().partition(|&at| new[at].bps < old[at].bps);
+    cuts.into_iter().chain(rises)
+}
+
 /// What may pass at once, as time at what is granted. Who is granted less than his guarantee, for he uses less, still has a burst
 /// of his guarantee when he comes back, or TCP would lose its first flight and be silent for 200 ms. It is filled once a period,
 /// by no more than he was granted below his guarantee, so that he is never given more than that.
@@ -466,6 +474,8 @@ fn cap(ceiling: u64, members: &[usize], claims: &mut [Claim]) {
 #[cfg(test)]
 mod tests {
     use partywall_wire::GuardGoal;
+
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -545,6 +555,24 @@ mod tests {
         assert!(bits(reserve_ns(150_000_000, 145_000_000, 10_000_000, 50_000_000), 145_000_000).abs_diff(1_450_000) < 150);
         assert_eq!(reserve_ns(150_000_000, 150_000_000, 7, 50_000_000), 7);
         assert_eq!(reserve_ns(0, 5, 7, 50_000_000), 7);
+    }
+
+    proptest! {
+        #[test]
+        fn on_the_way_to_new_grants_nobody_is_granted_what_another_still_has(
+            rates in proptest::collection::vec((0_u64..1_000_000_000, 0_u64..1_000_000_000), 1..20)
+        ) {
+            let grant = |bps| Grant { bps, pps: None, burst_ns: 0, packet_burst_ns: 0 };
+            let old: Vec<Grant> = rates.iter().map(|&(before, _)| grant(before)).collect();
+            let new: Vec<Grant> = rates.iter().map(|&(_, after)| grant(after)).collect();
+            let sum = |grants: &[Grant]| grants.iter().map(|grant| grant.bps).sum::<u64>();
+            let (mut now, most) = (old.clone(), sum(&old).max(sum(&new)));
+            for at in cuts_first(&new, &old) {
+                now[at] = new[at];
+                prop_assert!(sum(&now) <= most);
+            }
+            prop_assert_eq!(now, new);
+        }
     }
 
     #[test]

@@ -36,6 +36,8 @@ WORK = "/work"
 HELLO_S = 90.0
 GONE_S = 1.0
 CONSOLE_LINES = 8
+# Where the agent as first process mounts the root image, see agent/crates/init.
+ROOT_FOLDER = "/root-disk"
 # Where a kernel, or our first process, says why it gave up; what follows matters, what came before does not.
 TELLING = ("Kernel panic", "Out of memory", "partywall-init")
 
@@ -94,9 +96,8 @@ class Qemu(Sandbox):
         except AgentError as error:
             self.stop()
             reason = str(error).partition("; ")[0]
-            raise TrialError(
-                f"sandbox {self.settings.name}: the guest did not come up: {reason}{self._last_lines()}"
-            ) from error
+            told = f"{reason}{self._about_root()}{self._last_lines()}"
+            raise TrialError(f"sandbox {self.settings.name}: the guest did not come up: {told}") from error
         monitor.connect()
         self._vcpus = monitor.vcpu_threads()
         return client
@@ -246,6 +247,12 @@ class Qemu(Sandbox):
         image.unlink(missing_ok=True)
         disk.create(image, asked.size or disk.SIZE)
         return image
+
+    def _about_root(self) -> str:
+        """What to do about a root image that the guest's first process could not use."""
+        if self._root is None or ROOT_FOLDER not in self._last_lines():
+            return ""
+        return f"; its root image cannot be used: rm -r {self._root.parent}, and it is built anew when next needed"
 
     def _last_lines(self) -> str:
         """The end of the guest's console, where a kernel says why it stopped."""

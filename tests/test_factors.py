@@ -103,8 +103,12 @@ def test_without_factors_there_is_the_scenario_itself():
     assert expand(scenario()) == [({}, scenario())]
 
 
-def test_only_the_victims_cpu_ceiling_and_weight_are_live():
+def test_only_the_victims_cpu_ceiling_and_weight_and_limits_of_its_disk_are_live():
     factors = {
+        "victims.a.sandbox.disk.read_bps": ["5MB/s"],
+        "victims.a.sandbox.disk.{write_bps,write_iops}": [5000],
+        "victim.sandbox.disk.cache": ["none"],
+        "aggressor.sandbox.disk.write_bps": ["5MB/s"],
         "victim.sandbox.cpu_limit": [0.5, 1.0],
         "victims.a.sandbox.cpu_weight": [50, 100],
         "aggressor.sandbox.cpu_limit": [0.5],
@@ -113,7 +117,12 @@ def test_only_the_victims_cpu_ceiling_and_weight_are_live():
         "victim.threads": [1],
     }
     live, static = split(scenario(factors=factors))
-    assert set(live) == {"victim.sandbox.cpu_limit", "victims.a.sandbox.cpu_weight"}
+    assert set(live) == {
+        "victim.sandbox.cpu_limit",
+        "victims.a.sandbox.cpu_weight",
+        "victims.a.sandbox.disk.read_bps",
+        "victims.a.sandbox.disk.{write_bps,write_iops}",
+    }
     assert set(static) == set(factors) - set(live)
 
 

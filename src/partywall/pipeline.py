@@ -34,7 +34,7 @@ from partywall.model.trace import Asked, ClockBound, Report, Start, TraceEvidenc
 from partywall.plan import Topology
 from partywall.plan import make as make_plan
 from partywall.run import PILOT_BLOCKS, Decisions, Progress, execute, governor
-from partywall.sandbox import Label, Reaped, Settings, cgroups, libvirt, qemu, reap, reaper, ssh, switch
+from partywall.sandbox import Label, Reaped, Settings, block, cgroups, libvirt, qemu, reap, reaper, ssh, switch
 from partywall.sandbox.runtime import Runtime
 from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
@@ -124,9 +124,9 @@ def topology(facts: dict[str, Any]) -> Topology:
     return Topology(allowed, tuple(dict.fromkeys(tuple(group) for group in groups)))
 
 
-def plan(scenario: Scenario, facts: dict[str, Any], seed: int | None = None) -> Plan:
+def plan(scenario: Scenario, facts: dict[str, Any], seed: int | None = None, work_root: Path = WORK_ROOT) -> Plan:
     """What would be done on this host; UsageError or CapabilityError if it cannot be."""
-    check_host(scenario)
+    check_host(scenario, work_root)
     scenario, notes = with_accelerators(scenario)
     machines = facts.get("machines", {})
     elsewhere = {machine: topology(told) for machine, told in machines.items()}
@@ -267,8 +267,11 @@ def workloads(scenario: Scenario) -> dict[str, Workload]:
     return victims | {f"aggressors.{name}": aggressor for name, aggressor in scenario.aggressors.items()}
 
 
-def check_host(scenario: Scenario) -> None:
-    """CapabilityError, all at once, for what the scenario needs and this host or user lacks."""
+def check_host(scenario: Scenario, work_root: Path = WORK_ROOT) -> None:
+    """CapabilityError, all at once, for what the scenario needs and this host or user lacks.
+
+    work_root: where sandboxes keep their files.
+    """
     everyone = workloads(scenario)
     missing = []
     if containers := [key for key, names in backends(scenario).items() if "container" in names]:
@@ -281,6 +284,7 @@ def check_host(scenario: Scenario) -> None:
                 Runtime.choose(Path("/"), cgroups.read(), prefer=os.environ.get("PARTYWALL_RUNTIME"))
             except CapabilityError as error:
                 missing.append(str(error))
+    missing += list(_lacking_for_disk_limits(scenario, work_root))
     missing += list(_lacking_for_guests(scenario))
     missing += list(_lacking_for_domains(scenario))
     used = backends(scenario)
@@ -293,6 +297,28 @@ def check_host(scenario: Scenario) -> None:
             )
     if missing:
         raise CapabilityError("\n".join(missing))
+
+
+def _lacking_for_disk_limits(scenario: Scenario, work_root: Path) -> Iterator[str]:
+    """What keeps containers' disks from being limited, all the time or by slot; other backends bring their own."""
+    held = [key for key in _disk_limited(scenario) if "container" in backends(scenario)[key]]
+    if not held:
+        return
+    why = block.lacking(work_root)
+    try:
+        cgroups.read().folder("io", "/")
+    except CapabilityError as error:
+        why = str(error)
+    if why:
+        yield f"{', '.join(held)}: {why}"
+
+
+def _disk_limited(scenario: Scenario) -> Iterator[str]:
+    """Keys of the workloads whose disk is limited at some time."""
+    varied = {at[:2] for path in scenario.factors for at in factors.targets(scenario, path) if at[3:4] == ("disk",)}
+    for key, workload in workloads(scenario).items():
+        if workload.sandbox.throttle is not None or tuple(key.split(".", 1)) in varied:
+            yield key
 
 
 def _lacking_for_guests(scenario: Scenario) -> Iterator[str]:

@@ -55,7 +55,7 @@ def test_files_of_the_users_own_folder_do_not_count_for_the_work_folder():
 
 
 def planned(memory, monkeypatch):
-    monkeypatch.setattr(pipeline, "check_host", lambda scenario: None)
+    monkeypatch.setattr(pipeline, "check_host", lambda *_: None)
     box = {"backend": "container", "memory": memory, "cpus": "same"}
     content = {
         "partywall": 1,
@@ -81,7 +81,7 @@ def test_the_memory_check_counts_every_block_thread_and_agent(monkeypatch):
 
 
 def guests(monkeypatch, victim, aggressor, **changes):
-    monkeypatch.setattr(pipeline, "check_host", lambda scenario: None)
+    monkeypatch.setattr(pipeline, "check_host", lambda *_: None)
     content = {
         "partywall": 1,
         "name": "guests",

@@ -54,6 +54,51 @@ def test_a_ceiling_of_all_the_time_of_its_cpus_holds_nobody_up():
     assert set(slots(trial).values()) == {(2, 10)}
 
 
+def throttled(kernel="disk-direct-read", threads=1, params=None, **limits):
+    """The treatments of a victim whose disk is limited by slot."""
+    content = {
+        "partywall": 1,
+        "name": "test",
+        "victims": {"v": {"probe": kernel, "threads": threads, "params": params or {}, "sandbox": BOX}},
+        "factors": {f"victim.sandbox.disk.{key}": [level] for key, level in limits.items()},
+    }
+    return make(Scenario.model_validate(content), TWO, shipped()).trials[0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "guard_ms", "slot_ms", "rate"),
+    [
+        # Requests of 8 KiB are let through many in a period of the kernel's.
+        ({"read_bps": "5MB/s"}, 200, 500, 5e6),
+        ({"read_iops": 100}, 200, 500, 819_200),
+        ({"read_bps": "5MB/s", "read_iops": 100}, 200, 500, 819_200),
+        # One of 1 MiB takes half a second at 2 MiB/s, and four threads take turns at it.
+        ({"read_bps": "2MiB/s", "params": {"request_bytes": 1 << 20}}, 1000, 2500, 2 << 20),
+        ({"read_bps": "2MiB/s", "params": {"request_bytes": 1 << 20}, "threads": 4}, 4000, 10_000, 2 << 20),
+        # Sixty-four under way need 512 ms until the last that began before is through.
+        ({"read_bps": "1MiB/s", "params": {"queue_depth": 64}}, 500, 500, 1 << 20),
+        # A buffered writer waits for half of what may be dirty, a reader for what is read ahead.
+        ({"kernel": "disk-rewrite", "write_bps": "8MiB/s"}, 1000, 2500, 8 << 20),
+        ({"kernel": "disk-read", "read_bps": "1MiB/s"}, 250, 700, 1 << 20),
+        # How many requests a buffered reader makes is the kernel's choice, so nothing follows from their number.
+        ({"kernel": "disk-read", "read_iops": 100}, 200, 500, None),
+    ],
+)
+def test_a_limit_of_a_disk_is_measured_in_several_of_its_own_turns(asked, guard_ms, slot_ms, rate):
+    limited = [t for t in throttled(**asked).treatments if t.victim_limits]
+    assert {(t.guard_ns // MS, t.slot_ns // MS, t.ceiling_rate) for t in limited} == {(guard_ms, slot_ms, rate)}
+    assert all(t.release_ns == 200 * MS for t in limited)
+
+
+def test_a_disk_that_is_limited_all_the_time_is_measured_as_one_that_is_limited_by_slot():
+    disk = {"disk": {"write_bps": "1MiB/s"}}
+    wait = {"stressor": "disk-direct-write", "params": {"request_bytes": 1 << 18}, "settle": "2ms"}
+    beside = planned(free={"sandbox": BOX}, held=wait | {"sandbox": BOX | disk})
+    assert slots(beside)["held@1"] == (500, 1300)
+    assert beside.treatment("held@1").release_ns == 250 * MS
+    assert slots(beside)["free@1"] == (2, 10)
+
+
 AGGRESSORS = {
     "quick": {"quick": {"sandbox": BOX}},
     "same core": {"same": {"sandbox": BOX | {"cpus": "same"}}, "quick": {}},

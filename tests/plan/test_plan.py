@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
-from partywall.model.plan import Plan, Treatment
-from partywall.model.scenario import Sandbox, Scenario, Timing
+from partywall.model.plan import Limits, Plan, Treatment
+from partywall.model.scenario import Sandbox, Scenario, Throttle, Timing
 from partywall.model.weights import WEIGHT_MAX, reserving, weights
 from partywall.pace import rhythm
 from partywall.plan import Topology, lay_out, make, order, visits
@@ -238,3 +238,40 @@ def test_sandboxes_on_two_machines_share_no_cpu_whatever_its_number():
 def test_a_place_relative_to_a_victim_on_another_machine_is_refused(word):
     with pytest.raises(UsageError, match=f"cpus: {word} is relative to the victim, which is on another machine"):
         make(elsewhere({"host": "far"}, {"cpus": word}), TWO, shipped(), elsewhere={"far": EIGHT})
+
+
+def test_limits_of_a_disk_are_called_as_in_the_scenario_and_combine_with_others():
+    box = {"backend": "container", "disk": {"write_iops": 50}}
+    path = "victims.io.sandbox.disk.{read_bps,write_bps}"
+    made = scenario(
+        victims={"io": {"probe": "disk-direct-read", "sandbox": box}},
+        aggressors={},
+        factors={path: ["5MB/s"], "victim.sandbox.cpu_limit": ["25%", "50%"]},
+    )
+    limited = [t for t in make(made, TWO, shipped()).trials[0].treatments if t.role == "limit"]
+    assert [t.label for t in limited] == [
+        "disk.read_bps=disk.write_bps=5MB/s,cpu_limit=25%",
+        "disk.read_bps=disk.write_bps=5MB/s,cpu_limit=50%",
+    ]
+    disk = Throttle(read_bps=5_000_000, write_bps=5_000_000)
+    assert [t.victim_limits for t in limited] == [Limits(cpu_limit=share, disk=disk) for share in (0.25, 0.5)]
+
+
+def test_what_a_limit_says_nothing_of_stays_as_the_sandbox_was_made():
+    made = Limits(cpu_limit=0.5, memory=7, disk=Throttle(read_bps=10, write_iops=3))
+    assert Limits().over(made) == made
+    assert Limits().over(Limits()).disk in (None, Throttle())
+    changed = Limits(cpu_weight=2.0, disk=Throttle(read_bps=20)).over(made)
+    assert changed == Limits(cpu_limit=0.5, cpu_weight=2.0, memory=7, disk=Throttle(read_bps=20, write_iops=3))
+
+
+def test_a_containers_memory_varies_between_trials_and_the_plan_says_why():
+    made = scenario(
+        victims={"copy": {"probe": "memory-copy", "sandbox": {"backend": "container"}}},
+        factors={"victim.sandbox.memory": ["512MiB", "1GiB"]},
+    )
+    plan = make(made, TWO, shipped())
+    assert len(plan.trials) == 2
+    assert [t for trial in plan.trials for t in trial.treatments if t.victim_limits] == []
+    assert "what a lower memory ceiling makes the kernel reclaim does not come back within a slot" in plan.warnings[0]
+    assert make(scenario(), TWO, shipped()).warnings == ()

@@ -14,6 +14,7 @@ import pytest
 
 from partywall.errors import CapabilityError, TrialError
 from partywall.model.plan import Limits
+from partywall.model.scenario import Throttle
 from partywall.sandbox import Label, Settings, cgroups, make, qemu, reaper
 from partywall.sandbox.label import VARIABLE
 from partywall.sandbox.qemu.vcpus import VcpuGroup
@@ -151,6 +152,23 @@ def test_what_counters_call_its_cgroup_is_its_virtual_cpus_and_nobody_elses(gues
     used = next(n for n in mine if header["counters"][n]["name"] == "cgroup_cpu_usage_ns")
     share = (last["values"][used] - first["values"][used]) / (last["at_ns"] - first["at_ns"])
     assert 0.1 < share < 0.3
+
+
+def test_the_disk_of_a_guest_is_limited_while_it_runs_and_lifted_again(guest):
+    start(guest, "disk-direct-write", file_bytes=4 << 20)
+
+    def rate_under(limits):
+        guest.limit(limits)
+        from_ns = time.monotonic_ns() + 300_000_000
+        slices = slices_until(guest, lambda slices: slices and slices[-1]["end_ns"] > from_ns + 700_000_000)
+        found = [s for s in slices if s["start_ns"] >= from_ns]
+        return sum(s["work"] for s in found) * 1e9 / (found[-1]["end_ns"] - found[0]["start_ns"])
+
+    limited = rate_under(Limits(disk=Throttle(write_bps=400_000)))
+    assert limited < 1.2 * 400_000
+    assert rate_under(Limits(disk=Throttle(write_iops=20))) < 1.2 * 20 * 8192
+    assert rate_under(Limits()) > 2 * limited
+    guest.client.call("workload.stop", id="w")
 
 
 def test_memory_is_taken_from_a_guest_while_it_runs_and_given_back(guest):

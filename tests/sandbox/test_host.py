@@ -13,7 +13,8 @@ import pytest
 
 from partywall.errors import CapabilityError
 from partywall.model.plan import Limits
-from partywall.sandbox import Label, Settings, cgroups, make, reap, reaper
+from partywall.model.scenario import Disk, Throttle
+from partywall.sandbox import Label, Settings, block, cgroups, make, reap, reaper
 from partywall.sandbox.label import VARIABLE, start_ticks
 
 pytestmark = pytest.mark.host
@@ -86,6 +87,8 @@ def test_a_process_refuses_limits_by_name(label):
     sandbox = make(Settings(name="victim", backend="process", cpus=(0,)), label)
     with pytest.raises(CapabilityError, match="backend: container"):
         sandbox.limit(Limits(cpu_limit=0.5))
+    with pytest.raises(CapabilityError, match="cannot change disk limits"):
+        sandbox.limit(Limits(disk=Throttle(read_bps=1)))
 
 
 @needs_containers
@@ -101,6 +104,67 @@ def test_a_container_holds_its_limit_and_takes_another_live(label, monkeypatch, 
     busy.sandbox.stop()
     assert labelled(label.run) == []
     assert not any((path / "victim").exists() for path in cgroups.read().paths(label.cgroup))
+
+
+def lacking_for_disk_limits():
+    if os.geteuid() != 0 or not RUNTIMES:
+        return "containers need root and crun or runc"
+    try:
+        folder = cgroups.read().folder("io", "/")
+    except CapabilityError as error:
+        return str(error)
+    if not cgroups.read().is_v2 and not (folder / "blkio.throttle.read_bps_device").exists():
+        return "this kernel cannot throttle disks (CONFIG_BLK_DEV_THROTTLING)"
+    return block.lacking(Path("/var/tmp"))
+
+
+class Reading:
+    """A container that reads a disk past the page cache, in requests of 8 KiB."""
+
+    def __init__(self, settings, label):
+        self.ends = []
+        self.slices = []
+        self.sandbox = make(settings, label)
+        self.client = self.sandbox.start(lambda _, params: self.slices.extend(params.get("slices", [])))
+        work = {"kernel": {"name": "disk-direct-read", "params": {"file_bytes": 4 << 20, "order": "random"}}}
+        self.client.call("workload.start", id="r", timeout_s=60, work=work, pace="flat_out", work_dir="/work")
+
+    def under(self, limits):
+        """Its rate in bytes a second, some time after these limits came into force."""
+        self.sandbox.limit(limits)
+        from_ns = time.monotonic_ns() + 300_000_000
+        wait_until(lambda: self.slices and self.slices[-1]["end_ns"] > from_ns + 1_000_000_000)
+        found = [s for s in self.slices if s["start_ns"] >= from_ns]
+        return sum(s["work"] for s in found) * 1e9 / span(found)
+
+
+@pytest.mark.skipif(bool(lacking_for_disk_limits()), reason=lacking_for_disk_limits())
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_containers_disk_is_limited_live_and_goes_back_to_what_it_was_made_with(label, monkeypatch, runtime):
+    monkeypatch.setenv("PARTYWALL_RUNTIME", runtime)
+    made = Disk(read_bps=4_000_000)
+    settings = Settings(name="victim", backend="container", cpus=(0,), disk=made, disk_switched=True)
+    reading = Reading(settings, label)
+    # A disk may give less than a ceiling, and never more than it over a second, but for a period's worth.
+    assert reading.under(Limits(disk=Throttle(read_bps=400_000))) < 1.2 * 400_000
+    assert reading.under(Limits(disk=Throttle(read_iops=20))) < 1.2 * 20 * 8192
+    lifted = reading.under(Limits())
+    assert 3 * 400_000 < lifted < 1.2 * 4_000_000
+    folder = cgroups.read().folder("io", reading.sandbox.cgroup)
+    device = "{}:{}".format(*block.device_of(label.work))
+    for name, content in cgroups.disk_files(block.device_of(label.work), made, v2=cgroups.read().is_v2).items():
+        said = (folder / name).read_text().strip()
+        assert said == ("" if content == f"{device} 0" else content)
+    reading.sandbox.stop()
+    assert not folder.exists()
+
+
+@needs_containers
+def test_a_container_whose_files_are_in_memory_has_no_disk_to_limit(label, monkeypatch):
+    monkeypatch.setattr(block, "device_of", lambda *_: None)
+    settings = Settings(name="victim", backend="container", cpus=(0,), disk_switched=True)
+    with pytest.raises(CapabilityError, match=r"sandbox victim: disk limits need a block device.*--work-dir"):
+        make(settings, label).start(lambda *_: None)
 
 
 @needs_containers

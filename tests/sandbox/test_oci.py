@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from partywall.model.scenario import Disk
+from partywall.errors import CapabilityError
+from partywall.model.scenario import Disk, Throttle
 from partywall.sandbox import Settings, cgroups, oci
-from partywall.sandbox.container import disk_of
+from partywall.sandbox.block import Host, device_of, lacking
 
 MOUNTS_V1 = """\
 tmpfs /sys/fs/cgroup tmpfs rw 0 0
@@ -86,5 +87,74 @@ def test_a_partition_leads_to_its_disk(tmp_path):
     blocks.mkdir()
     device = tmp_path.stat().st_dev
     (blocks / f"{os.major(device)}:{os.minor(device)}").symlink_to(partition)
-    assert disk_of(tmp_path, blocks) == (254, 0)
-    assert disk_of(tmp_path, tmp_path) is None
+    assert device_of(tmp_path, Host(dev_block=blocks)) == (254, 0)
+    assert device_of(tmp_path, Host(dev_block=tmp_path, btrfs=tmp_path)) is None
+
+
+def mounts(tmp_path, *lines):
+    table = tmp_path / "mountinfo"
+    table.write_text("".join(f"{number} 1 0:{number} / {line}\n" for number, line in enumerate(lines, start=20)))
+    return table
+
+
+def disk_at(tmp_path, number, name="254:0"):
+    blocks, disk = tmp_path / "blocks", tmp_path / "devices" / f"{number}"
+    disk.mkdir(parents=True, exist_ok=True)
+    (disk / "dev").write_text(f"{name}\n")
+    blocks.mkdir(exist_ok=True)
+    (blocks / f"{os.major(number)}:{os.minor(number)}").symlink_to(disk)
+    return blocks
+
+
+def test_an_overlay_leads_to_the_disk_of_the_folder_it_writes_into(tmp_path):
+    upper, merged = tmp_path / "upper dir", Path("/proc")
+    upper.mkdir()
+    written = str(upper).replace(" ", "\\040")
+    table = mounts(
+        tmp_path,
+        "/ / rw - ext4 /dev/vda rw",
+        f"{merged} rw,relatime shared:1 - overlay overlay rw,lowerdir=/l,upperdir={written},workdir=/w",
+    )
+    host = Host(disk_at(tmp_path, upper.stat().st_dev), tmp_path, table)
+    assert device_of(merged, host) == (254, 0)
+    assert lacking(merged, host) == ""
+    upper.rmdir()
+    assert device_of(merged, host) is None
+    assert "/proc is on overlay" in lacking(merged, host)
+    assert "--work-dir" in lacking(merged, host)
+
+
+def test_of_a_btrfs_only_one_that_lies_on_a_single_device_can_be_limited(tmp_path):
+    whole = next((path for path in sorted(Path("/dev").glob("*")) if path.is_block_device()), None)
+    if whole is None:
+        pytest.skip("there is no block device in /dev")
+    pool = tmp_path / "btrfs" / "1234-5678" / "devices"
+    (pool / whole.name).mkdir(parents=True)
+    table = mounts(tmp_path, "/ / rw - ext4 /dev/root rw", f"/proc rw - btrfs {whole} rw,subvol=/@")
+    host = Host(disk_at(tmp_path, whole.stat().st_rdev, "7:3"), tmp_path / "btrfs", table)
+    assert device_of(Path("/proc"), host) == (7, 3)
+    (pool / "another").mkdir()
+    assert device_of(Path("/proc"), host) is None
+
+
+def test_limits_of_a_disk_are_written_whole_and_what_is_not_limited_is_lifted():
+    throttle = Throttle(read_bps=5_000_000, write_iops=100)
+    assert cgroups.disk_files((254, 0), throttle, v2=True) == {
+        "io.max": "254:0 rbps=5000000 wbps=max riops=max wiops=100"
+    }
+    assert cgroups.disk_files((254, 0), throttle, v2=False) == {
+        "blkio.throttle.read_bps_device": "254:0 5000000",
+        "blkio.throttle.write_bps_device": "254:0 0",
+        "blkio.throttle.read_iops_device": "254:0 0",
+        "blkio.throttle.write_iops_device": "254:0 100",
+    }
+
+
+def test_files_of_disk_limits_are_where_the_version_keeps_them_or_the_controller_is_missed_by_name():
+    one = cgroups.Cgroups(v1={"cpu": Path("/c/cpu"), "blkio": Path("/c/blkio")})
+    assert one.folder("io", "/partywall/r/v") == Path("/c/blkio/partywall/r/v")
+    two = cgroups.Cgroups(unified=Path("/c"), unified_controllers=frozenset({"cpu", "io"}))
+    assert two.folder("io", "/partywall/r/v") == Path("/c/partywall/r/v")
+    without = cgroups.Cgroups(unified=Path("/c"), unified_controllers=frozenset({"cpu"}))
+    with pytest.raises(CapabilityError, match="no cgroup io controller"):
+        without.folder("io", "/partywall/r/v")

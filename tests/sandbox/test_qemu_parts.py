@@ -21,16 +21,16 @@ from partywall.agent.catalogue import shipped
 from partywall.cli import vm
 from partywall.errors import CapabilityError, TrialError
 from partywall.model.plan import Treatment
-from partywall.model.scenario import Disk, Scenario
+from partywall.model.scenario import Disk, Scenario, Throttle
 from partywall.plan import Topology, lay_out, make
 from partywall.run.execute import guarded
 from partywall.sandbox import Settings, clock, reaper
-from partywall.sandbox.cgroups import Cgroups
+from partywall.sandbox.cgroups import Cgroups, cpu_files
 from partywall.sandbox.qemu import accelerator, balloon, kernel, machine, unpack
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
-from partywall.sandbox.qemu.machine import Machine, Nic, drive
+from partywall.sandbox.qemu.machine import Machine, Nic, drive, throttles
 from partywall.sandbox.qemu.modules import collect, depends, ordered
-from partywall.sandbox.qemu.vcpus import VcpuGroup, files
+from partywall.sandbox.qemu.vcpus import VcpuGroup
 from partywall.sandbox.switch import Port
 from partywall.scenario.check import check
 
@@ -143,10 +143,15 @@ def test_a_disk_is_throttled_and_cached_as_asked():
     assert "cache=none" in drive(Path("/d"), None)
 
 
+def test_a_disks_limits_are_changed_all_at_once_and_none_is_nought():
+    asked = throttles(Throttle(read_bps=1000, write_iops=7))
+    assert asked == {"bps": 0, "bps_rd": 1000, "bps_wr": 0, "iops": 0, "iops_rd": 0, "iops_wr": 7}
+
+
 def test_limits_of_vcpu_threads_are_those_of_a_container():
     v1 = {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "50000", "cpu.shares": "1024"}
-    assert files((0, 1), 0.25, None, v2=False) == v1
-    assert files((0,), 0.25, 300, v2=True) == {"cpu.max": "25000 100000", "cpu.weight": "300"}
+    assert cpu_files((0, 1), 0.25, None, v2=False) == v1
+    assert cpu_files((0,), 0.25, 300, v2=True) == {"cpu.max": "25000 100000", "cpu.weight": "300"}
 
 
 def test_a_weight_stands_where_the_other_sandboxes_are_siblings_and_a_ceiling_on_the_vcpus_alone(tmp_path):

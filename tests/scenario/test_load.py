@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from partywall.agent.catalogue import Catalogue
+from partywall.agent.catalogue import Catalogue, shipped
 from partywall.errors import UsageError
 from partywall.scenario import find, load, loads, names
 
@@ -128,9 +128,35 @@ def test_the_demo_takes_less_than_three_minutes_and_needs_no_root():
 
 
 @pytest.mark.parametrize(
-    ("page", "scenarios"), [("docs/scenario.md", ["smallest", "cache-neighbours"]), ("README.md", ["checkout"])]
+    ("page", "scenarios"),
+    [("docs/scenario.md", ["smallest", "cache-neighbours", "disk-limits"]), ("README.md", ["checkout"])],
 )
 def test_the_examples_in_the_documentation_are_scenarios(page, scenarios):
     text = (Path(__file__).parents[2] / page).read_text("utf-8")
     examples = [part.split("```")[0] for part in text.split("```yaml\n")[1:]]
     assert [loads(example).name for example in examples] == scenarios
+
+
+@pytest.mark.parametrize(
+    ("probe", "key", "said"),
+    [
+        ("disk-direct-write", "read_iops", "disk-direct-write only writes, so read_iops would hold nothing back"),
+        ("disk-read", "write_bps", "disk-read only reads, so write_bps would hold nothing back"),
+        ("disk-reread", "read_bps", "disk-reread asks nothing of a disk"),
+    ],
+)
+def test_a_switched_limit_that_would_hold_nothing_back_is_refused(probe: str, key: str, said: str):
+    victim = f"victims: {{a: {{probe: {probe}, sandbox: {{backend: container}}}}}}"
+    text = f"partywall: 1\nname: x\nbudget: 10min\n{victim}\nfactors: {{victim.sandbox.disk.{key}: [1000]}}\n"
+    message = refusal(text, shipped())
+    assert f"x.yaml:5: factors.victim.sandbox.disk.{key}: {said}" in message
+    assert message.count("\n") == 0
+
+
+def test_a_switched_limit_of_a_disk_is_a_promise_that_a_goal_may_hold_it_to():
+    text = (
+        "partywall: 1\nname: x\nbudget: 10min\n"
+        "victims: {a: {probe: disk-direct-read, sandbox: {backend: container}}}\n"
+        "factors: {'victim.sandbox.disk.{read_bps,write_bps}': [5MB/s]}\ngoals: [{efficiency: [0.9, 1.1]}]\n"
+    )
+    assert loads(text, "x.yaml", shipped()).goals[0].efficiency == (0.9, 1.1)

@@ -11,7 +11,7 @@ from partywall.model.evidence import Counter, Readings, Witness
 from partywall.model.finding import Outcome, Warn
 from partywall.model.observation import Histogram, bucket_of
 from partywall.model.plan import Limits, Treatment
-from partywall.model.scenario import Aggressor, Goal, Sandbox, Victim
+from partywall.model.scenario import Aggressor, Goal, Sandbox, Throttle, Victim
 from partywall.stats import analyse, carry_over, checkpoints, enough
 from partywall.stats.effects import bands_of, variation_of
 from partywall.stats.latency import is_effect
@@ -195,6 +195,30 @@ def test_efficiency_is_the_rate_over_the_promised_share_of_the_baseline():
     found = cell(findings(Host().measure(limited, 40, {"half": 0.45}), limited), "half")
     assert found.promised == 0.5
     assert found.efficiency.low < 0.9 < found.efficiency.high
+
+
+def test_a_limit_of_a_disk_promises_its_rate_or_what_the_disk_gives_if_that_is_less():
+    usual = Host().measure(trial(), 40, {})[0].rate
+
+    def found(ceiling_rate, factor):
+        alone = treatment("disk", "limit", victim_limits=THROTTLED, ceiling_rate=ceiling_rate)
+        limited = trial(alone, probe="disk-direct-read")
+        return cell(findings(Host().measure(limited, 40, {"disk": factor}), limited), "disk")
+
+    held = found(0.05 * usual, 0.045)
+    assert held.promised == pytest.approx(0.05, rel=0.1)
+    assert held.efficiency.value == pytest.approx(0.9, rel=0.1)
+    # The disk's own drift is no part of it: a rate is compared with a rate.
+    assert held.efficiency.value == pytest.approx(held.rate.value / (0.05 * usual))
+    roomy = found(5 * usual, 1.0)
+    assert roomy.promised == 1.0
+    assert roomy.efficiency.value == pytest.approx(roomy.isolation.value)
+
+
+def test_a_limit_of_a_disk_from_which_no_rate_follows_promises_nothing():
+    limited = trial(treatment("disk", "limit", victim_limits=THROTTLED))
+    found = cell(findings(Host().measure(limited, 40, {"disk": 0.5}), limited), "disk")
+    assert (found.promised, found.efficiency) == (None, None)
 
 
 def test_variation_is_found_where_the_effect_drifts_and_not_in_white_noise():
@@ -487,6 +511,7 @@ def test_nothing_holds_while_the_harm_may_be_understated(threshold):
 
 
 LIMITS = Limits(cpu_limit=0.5)
+THROTTLED = Limits(disk=Throttle(read_bps=5_000_000))
 BESIDE = treatment("memory-copy@1,cpu_limit=0.5", victim_limits=LIMITS)
 LIMITED = trial(limit("cpu_limit=0.5", 0.5), BESIDE)
 

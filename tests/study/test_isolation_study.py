@@ -59,7 +59,7 @@ def test_every_part_is_a_good_scenario_on_every_backend_that_can_do_it(name, len
 @pytest.mark.parametrize("cpus", [2, 8, 64])
 def test_every_part_fits_into_guests_on_hosts_of_any_size(name, cpus, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cpus)))
-    monkeypatch.setattr(pipeline, "check_host", lambda scenario: None)
+    monkeypatch.setattr(pipeline, "check_host", lambda *_: None)
     monkeypatch.setattr(pipeline, "choose_accelerator", lambda asked: qemu.Accelerator("tcg", "asked for"))
     monkeypatch.setattr(pipeline, "available_memory", lambda: 1 << 40)
     jobs = list(_jobs(read(name), Asked(backends=("qemu",))))

@@ -19,7 +19,10 @@ AGENT_BYTES = 16 << 20
 RING_LEAST = 256 << 20
 """What memory-latency walks at the least by itself; else four times the last cache."""
 
-SIZES = ("bytes", "bound_bytes", "block_bytes", "message_bytes", "request_bytes", "response_bytes", "file_bytes")
+SIZES = (
+    *("bytes", "bound_bytes", "block_bytes", "message_bytes"),
+    *("request_bytes", "response_bytes", "file_bytes", "dirty_bytes"),
+)
 BLOCK = 8192
 
 Params = Mapping[str, Any]
@@ -38,16 +41,16 @@ def caches_of(facts: Mapping[str, Any]) -> dict[int, int]:
 def held_bytes(kernel: str | None, workload: Workload, catalogue: Catalogue, caches: Caches) -> int:
     """What all threads of a workload hold; for a command nothing is known, and nothing counted."""
     count = HOLDS.get(kernel or "")
-    return 0 if count is None else count(_asked(kernel or "", workload, catalogue), workload.threads, caches)
+    return 0 if count is None else count(asked_of(kernel or "", workload, catalogue), workload.threads, caches)
 
 
 def file_bytes(kernel: str | None, workload: Workload, catalogue: Catalogue) -> int:
     """What all threads of a workload keep on the disk; files in a folder of the user's own are that disk's affair."""
-    asked = _asked(kernel or "", workload, catalogue)
+    asked = asked_of(kernel or "", workload, catalogue)
     return 0 if asked.get("path") else workload.threads * int(asked.get("file_bytes") or 0)
 
 
-def _asked(kernel: str, workload: Workload, catalogue: Catalogue) -> dict[str, Any]:
+def asked_of(kernel: str, workload: Workload, catalogue: Catalogue) -> dict[str, Any]:
     """Parameters as given or by default, sizes as numbers."""
     info = catalogue.kernel(kernel)
     defaults = {
@@ -84,8 +87,12 @@ def _matrix(asked: Params, threads: int, _caches: Caches) -> int:
 
 
 def _disk(asked: Params, threads: int, _caches: Caches) -> int:
-    request = asked.get("request_bytes") or (asked.get("request_blocks") or 1) * BLOCK
-    return threads * int(asked["queue_depth"]) * int(request)
+    return threads * int(asked["queue_depth"]) * request_bytes(asked)
+
+
+def request_bytes(asked: Params) -> int:
+    """Size of a disk kernel's requests."""
+    return int(asked.get("request_bytes") or (asked.get("request_blocks") or 1) * BLOCK)
 
 
 def _messages(copies: int) -> Callable[[Params, int, Caches], int]:

@@ -120,7 +120,7 @@ def run(
         facts["machines"] = machines
     if pipeline.tries_kvm(asked):
         console.print("seeing whether KVM carries a guest here: some seconds, once", highlight=False)
-    plan = pipeline.plan(asked, facts, seed)
+    plan = pipeline.plan(asked, facts, seed, work_dir)
     if dry_run:
         show.plan(console, plan)
         return Exit.HOLDS
@@ -153,7 +153,7 @@ def _parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
 def _measure_and_report(directory: RunDirectory, console: Console, work_dir: Path, *, allow_commands: bool) -> int:
     plan = directory.plan
     pipeline.check_commands(plan.scenario, allowed=allow_commands)
-    pipeline.check_host(plan.scenario)
+    pipeline.check_host(plan.scenario, work_dir)
     pipeline.check_guest_memory(plan)
     pipeline.check_folder(work_dir)
     pipeline.check_disk(plan, work_dir)

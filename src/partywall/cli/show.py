@@ -49,6 +49,8 @@ def plan(console: Console, plan: Plan) -> None:
     short = [trial.id for trial in plan.trials if _fewest(parts[trial.id], blocks[trial.id]) < scenario.min_blocks]
     if short:
         console.print(_too_short(plan, short, blocks), style="yellow", highlight=False)
+    for warning in plan.warnings:
+        console.print(f"\n{warning}", style="yellow", highlight=False)
     console.print("\nNothing was measured. Leave out --dry-run to measure.")
 
 

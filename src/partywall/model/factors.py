@@ -17,18 +17,20 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
-from partywall.model.scenario import Level, Sandbox, Scenario, Victim
+from partywall.model.scenario import Level, Sandbox, Scenario, Throttle, Victim
 
 At = tuple[str, ...]
 Factors = Mapping[str, tuple[Level, ...]]
 Levels = dict[str, Level]
 
 VARIABLE = ("sandbox", "params", "threads", "env", "probe", "stressor")
-LIVE = ("cpu_limit", "cpu_weight")
+LIVE_DISK = tuple(f"disk.{key}" for key in Throttle.model_fields)
+LIVE = ("cpu_limit", "cpu_weight", *LIVE_DISK)
 WITH_LIMIT = "cpu_reservation"
 """Live too where it is varied together with a limit: the promise is then the limit's."""
 LIVE_BACKENDS = ("container", "qemu", "libvirt")
-# A guest's memory is taken and given back by its balloon; a container's ceiling below what it holds would kill it.
+# A guest's memory is taken and given back by its balloon. What a container's lower ceiling reclaims is pages of files
+# and swap, which come back by being read again, long after the ceiling is lifted; and one below what it holds kills it.
 LIVE_MEMORY_BACKENDS = ("qemu",)
 
 
@@ -81,6 +83,11 @@ def spelled(path: str) -> tuple[str, ...]:
     return tuple(one for name in names for one in spelled(path[: found.start()] + name + path[found.end() :]))
 
 
+def setting(path: str) -> str:
+    """What of a sandbox a path without braces names: 'victim.sandbox.disk.read_bps' → 'disk.read_bps'."""
+    return path.rpartition("sandbox.")[2]
+
+
 def apply(scenario: Scenario, path: str, level: Level) -> Scenario:
     """The scenario with `level` at what `path` names. Raises FactorError, or ValidationError for the level."""
     for at in targets(scenario, path):
@@ -106,8 +113,8 @@ def combinations(factors: Factors) -> Iterator[Levels]:
 def split(scenario: Scenario) -> tuple[dict[str, tuple[Level, ...]], dict[str, tuple[Level, ...]]]:
     """(live, static): the factors switched by slot, and those that make trials of their own.
 
-    A victim's CPU ceiling and weight can be switched while it runs, in a container or a guest, and a guest's memory. A
-    factor that also reaches aggressors stays static, for a treatment switches only its victim's limits.
+    A victim's CPU ceiling and weight and its disk's limits can be switched while it runs, in a container or a guest,
+    and a guest's memory. A factor that also reaches aggressors stays static: a treatment switches its victim's alone.
     """
     live = {path: levels for path, levels in scenario.factors.items() if _is_live(scenario, path)}
     return live, {path: levels for path, levels in scenario.factors.items() if path not in live}
@@ -159,11 +166,12 @@ def _is_live(scenario: Scenario, path: str) -> bool:
     """Decided for the whole run, so a backend that varies makes it static."""
     ats = targets(scenario, path)
     backends = {at[:2] for other in scenario.factors if other.endswith(".backend") for at in targets(scenario, other)}
-    keys = {at[-1] for at in ats} - ({WITH_LIMIT} if "cpu_limit" in {at[-1] for at in ats} else set())
+    settings = {".".join(at[3:]) for at in ats}
+    settings -= {WITH_LIMIT} if "cpu_limit" in settings else set()
     return all(
         at[0] == "victims"
         and at[2] == "sandbox"
-        and keys <= _switched(scenario.victims[at[1]].sandbox.backend)
+        and settings <= _switched(scenario.victims[at[1]].sandbox.backend)
         and at[:2] not in backends
         for at in ats
     )

@@ -7,11 +7,11 @@ Pure data, written as plan.json. The order of treatments in block *k* of a trial
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from partywall.model.scenario import Aggressor, Frozen, Level, Sandbox, Scenario, Timing, Victim
+from partywall.model.scenario import Aggressor, Frozen, Level, Sandbox, Scenario, Throttle, Timing, Victim
 
 Role = Literal["baseline", "null", "aggressor", "limit"]
 
@@ -22,13 +22,24 @@ class Limits(Frozen):
     cpu_limit: float | None = None
     cpu_weight: float | None = None
     memory: int | None = None
+    disk: Throttle | None = None
+
+    def over(self, made: Limits) -> Limits:
+        """What is in force: these, and where they say nothing what the sandbox was made with."""
+        below, disk = made.disk or Throttle(), self.disk or Throttle()
+        return Limits(**_said(made) | _said(self) | {"disk": Throttle(**_said(below) | _said(disk))})
+
+
+def _said(values: Limits | Throttle) -> dict[str, Any]:
+    return {key: value for key, value in values if value is not None}
 
 
 class Treatment(Frozen):
     """One thing compared inside a block. `intensities` holds the aggressors that are on; none is on in the baseline.
 
     guard_ns: left out after switching to it. release_ns: what its successor leaves out at the least, for what it leaves
-    behind. slot_ns: what is measured.
+    behind. slot_ns: what is measured. ceiling_rate: work a second of the victim that its limits let through at the
+    most, where that follows from them.
     """
 
     id: str
@@ -37,6 +48,7 @@ class Treatment(Frozen):
     aggressor: str | None = None
     intensities: dict[str, float] = Field(default_factory=dict)
     victim_limits: Limits | None = None
+    ceiling_rate: float | None = None
     guard_ns: int
     slot_ns: int
     release_ns: int = 0

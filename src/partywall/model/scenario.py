@@ -35,13 +35,18 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Disk(Frozen):
-    """Limits on the block device that holds the sandbox's files. The others are of a guest's own disk."""
+class Throttle(Frozen):
+    """What may be asked of a disk in a second, by direction, in bytes and in requests. None is no limit."""
 
     read_bps: BytesPerSecond | None = None
     write_bps: BytesPerSecond | None = None
     read_iops: int | None = Field(None, gt=0)
     write_iops: int | None = Field(None, gt=0)
+
+
+class Disk(Throttle):
+    """Limits on the block device that holds the sandbox's files. The others are of a guest's own disk."""
+
     cache: Literal["none", "directsync", "writethrough", "writeback", "unsafe"] | None = Field(
         None, description="qemu: how the host caches the guest's disk; default none: it bypasses the host's page cache"
     )
@@ -52,6 +57,12 @@ class Disk(Frozen):
         "system is made on it; refused if it is in use, or holds anything",
     )
     overwrite: bool = Field(False, description="qemu: with device: what it holds may be lost")
+
+    @property
+    def throttle(self) -> Throttle | None:
+        """Its limits, without what else it is; None if it has none."""
+        limits = Throttle(**{key: getattr(self, key) for key in Throttle.model_fields})
+        return None if limits == Throttle() else limits
 
 
 class Sandbox(Frozen):
@@ -121,8 +132,13 @@ class Sandbox(Frozen):
 
     @property
     def limited(self) -> bool:
-        """Whether a ceiling makes it wait all the time. A ceiling of all the time of its CPUs does not."""
+        """Whether a ceiling makes it wait for its CPUs all the time. A ceiling of all their time does not."""
         return self.cpu_limit is not None and self.cpu_limit < 1
+
+    @property
+    def throttle(self) -> Throttle | None:
+        """What its disk is held to all the time."""
+        return self.disk.throttle if self.disk else None
 
     @property
     def machine(self) -> str:

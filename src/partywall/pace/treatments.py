@@ -6,7 +6,9 @@ report seldom, disks settle slowly.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
+from typing import Any
 
 from partywall.agent.catalogue import Catalogue
 from partywall.model import factors
@@ -14,17 +16,12 @@ from partywall.model.finding import BASELINE
 from partywall.model.plan import Limits, Treatment
 from partywall.model.scenario import Aggressor, Sandbox, Scenario, Timing, Victim, Workload
 from partywall.model.weights import reserving
-from partywall.pace.rhythm import ceil_to
+from partywall.pace import ceilings
 
 NULL = "null"
 # Backends whose sandboxes are virtual machines.
 MACHINES = ("qemu", "libvirt")
 
-# The kernel enforces CPU limits by periods of 100 ms: a slot must hold several, and the one it begins in does not
-# count. Who has used up its share of a period only sees at the next one that it was switched off.
-LIMIT_PERIOD_NS = 100_000_000
-LIMIT_SLOT_NS = 5 * LIMIT_PERIOD_NS
-LIMIT_GUARD_NS = 2 * LIMIT_PERIOD_NS
 # A command's own pace of reporting is not known beforehand; slots that prove too short for it are lengthened.
 COMMAND_SETTLE_NS = 50_000_000
 COMMAND_SLOT_NS = 100_000_000
@@ -53,20 +50,21 @@ def treatments(
 
     live: the factors switched by slot that concern it. shared: the aggressors on the victim's own CPUs.
     """
-    timing = _timing(scenario, victim)
+    held = ceilings.of_sandbox(victim, victim.probe, catalogue)
+    timing = _timing(scenario, victim, held)
     base = _settle(victim, victim.probe, catalogue)
-    guard_ns = max(timing.guard, base[0])
+    guard_ns = max(timing.guard, base[0], held.guard_ns)
     yield Treatment(id=BASELINE, label="baseline", role="baseline", guard_ns=guard_ns, slot_ns=timing.slot)
     yield Treatment(id=NULL, label="null", role="null", intensities={NULL: 1.0}, guard_ns=guard_ns, slot_ns=timing.slot)
     pressed = list(_pressed(scenario.aggressors, timing, guard_ns, catalogue, shared))
     yield from pressed
     for levels in factors.combinations(live):
         if levels:
-            yield from _limited(levels, pressed, timing, guard_ns)
+            yield from _limited(levels, victim, pressed, timing, guard_ns, catalogue)
 
 
-def _timing(scenario: Scenario, victim: Victim) -> Timing:
-    """The least slot and guard of every treatment of the trial."""
+def _timing(scenario: Scenario, victim: Victim, held: ceilings.Ceiling) -> Timing:
+    """The least slot and guard of every treatment of the trial. held: what holds the victim all the time."""
     slot_ns, guard_ns = scenario.timing.slot, scenario.timing.guard
     if victim.command is not None:
         slot_ns = max(slot_ns, COMMAND_SLOT_NS)
@@ -74,14 +72,8 @@ def _timing(scenario: Scenario, victim: Victim) -> Timing:
         slot_ns, guard_ns = max(slot_ns, GUEST_SLOT_NS), max(guard_ns, GUEST_GUARD_NS)
     if victim.load is not None:
         slot_ns = max(slot_ns, LOAD_SLOT_NS)
-    if victim.sandbox.limited:
-        slot_ns, guard_ns = _periods(slot_ns), max(guard_ns, LIMIT_GUARD_NS)
+    slot_ns = held.slot_ns(slot_ns)
     return scenario.timing.model_copy(update={"slot": slot_ns, "guard": guard_ns})
-
-
-def _periods(slot_ns: int) -> int:
-    """A slot of whole periods of a limit, and of several."""
-    return ceil_to(max(slot_ns, LIMIT_SLOT_NS), LIMIT_PERIOD_NS)
 
 
 def _pressed(
@@ -96,9 +88,10 @@ def _pressed(
             slot_ns = max(slot_ns, COMMAND_SLOT_NS)
         if shared & everyone.keys():
             slot_ns, rise_ns = max(slot_ns, TURNS_SLOT_NS), max(rise_ns, TURNS_GUARD_NS)
-        if any(one.sandbox.limited for one in everyone.values()):
-            slot_ns, rise_ns = _periods(slot_ns), max(rise_ns, LIMIT_GUARD_NS)
-            release_ns = max(release_ns, LIMIT_PERIOD_NS)
+        for one in everyone.values():
+            held = ceilings.of_sandbox(one, one.stressor, catalogue)
+            slot_ns, rise_ns = held.slot_ns(slot_ns), max(rise_ns, held.guard_ns)
+            release_ns = max(release_ns, held.release_ns)
         for intensity in aggressor.intensity:
             suffix = "" if len(aggressor.intensity) == 1 and intensity == 1 else f" at {intensity:g}"
             yield Treatment(
@@ -113,39 +106,57 @@ def _pressed(
             )
 
 
-def _limited(levels: factors.Levels, pressed: list[Treatment], timing: Timing, guard_ns: int) -> Iterator[Treatment]:
+def _limited(
+    levels: factors.Levels,
+    victim: Victim,
+    pressed: list[Treatment],
+    timing: Timing,
+    guard_ns: int,
+    catalogue: Catalogue,
+) -> Iterator[Treatment]:
     """The victim under live limits: alone, beside the null aggressor (an A/A check of its own), and with each other."""
-    # Factors' paths end in the setting's name, or in braces with several; a checked scenario has no other live factors.
-    named = {path.rpartition(".")[2]: level for path, level in levels.items()}
-    settings = {key.rpartition(".")[2]: level for path, level in levels.items() for key in factors.spelled(path)}
-    asked = Sandbox.model_validate(settings)
-    promised = asked.cpu_reservation
-    weight = asked.cpu_weight if promised is None else reserving(promised)
-    limits = Limits(cpu_limit=asked.cpu_limit, cpu_weight=weight, memory=asked.memory)
-    text = ",".join(f"{key.strip('{}').replace(',', '=')}={value}" for key, value in named.items())
-    slot_ns, switch_ns = (LIMIT_SLOT_NS, LIMIT_GUARD_NS)
-    if asked.memory is not None:
-        slot_ns, switch_ns = (BALLOON_SLOT_NS, BALLOON_GUARD_NS)
-    common = {"victim_limits": limits, "slot_ns": ceil_to(max(timing.slot, slot_ns), LIMIT_PERIOD_NS)}
+    limits = _limits(levels)
+    text = ",".join("=".join((*_named(path), str(level))) for path, level in levels.items())
+    held = ceilings.ceiling(limits, victim, victim.probe, catalogue)
+    slot_ns, switch_ns, release_ns = held.slot_ns(timing.slot), held.guard_ns, ceilings.LIFTED_NS
+    if limits.memory is not None:
+        slot_ns, switch_ns, release_ns = max(slot_ns, BALLOON_SLOT_NS), BALLOON_GUARD_NS, BALLOON_GUARD_NS
+    common = {"victim_limits": limits, "ceiling_rate": held.rate}
     guard_ns = max(guard_ns, switch_ns)
-    yield Treatment(id=text, label=text, role="limit", guard_ns=guard_ns, release_ns=switch_ns, **common)
-    yield Treatment(
-        id=f"{NULL},{text}",
-        label=f"{NULL}, {text}",
-        role="null",
-        intensities={NULL: 1.0},
-        guard_ns=guard_ns,
-        release_ns=switch_ns,
-        **common,
-    )
+    own = common | {"guard_ns": guard_ns, "slot_ns": slot_ns, "release_ns": release_ns}
+    yield Treatment(id=text, label=text, role="limit", **own)
+    beside = f"{NULL}, {text}"
+    yield Treatment(id=f"{NULL},{text}", label=beside, role="null", intensities={NULL: 1.0}, **own)
     for treatment in pressed:
         changed = {
             "id": f"{treatment.id},{text}",
             "label": f"{treatment.label}, {text}",
             "guard_ns": max(treatment.guard_ns, guard_ns),
-            "release_ns": max(treatment.release_ns, switch_ns),
+            "slot_ns": max(treatment.slot_ns, slot_ns),
+            "release_ns": max(treatment.release_ns, release_ns),
         }
         yield treatment.model_copy(update=changed | common)
+
+
+def _named(path: str) -> Iterator[str]:
+    return map(factors.setting, factors.spelled(path))
+
+
+def _limits(levels: factors.Levels) -> Limits:
+    """What these levels set of the victim's sandbox. A checked scenario has no live factors but those of limits."""
+    asked: dict[str, Any] = {}
+    for path, level in levels.items():
+        for name in _named(path):
+            *groups, key = name.split(".")
+            functools.reduce(lambda place, group: place.setdefault(group, {}), groups, asked)[key] = level
+    sandbox = Sandbox.model_validate(asked)
+    promised = sandbox.cpu_reservation
+    return Limits(
+        cpu_limit=sandbox.cpu_limit,
+        cpu_weight=sandbox.cpu_weight if promised is None else reserving(promised),
+        memory=sandbox.memory,
+        disk=sandbox.throttle,
+    )
 
 
 def _settle(workload: Workload, kernel: str | None, catalogue: Catalogue) -> tuple[int, int]:

@@ -5,7 +5,7 @@ Trials come from victims and levels, treatments from aggressors, intensities and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from partywall.agent.catalogue import Catalogue
@@ -59,7 +59,20 @@ def make(
         rounds=rounds,
         timing=scenario.timing,
         estimate_ns=scenario.budget + set_up_ns,
+        warnings=tuple(_notes(scenario)),
     )
+
+
+def _notes(scenario: Scenario) -> Iterator[str]:
+    """What of the victims is compared between trials, where a user may have looked for it inside blocks."""
+    for path in factors.split(scenario)[1]:
+        ats = factors.targets(scenario, path)
+        if any(at[0] == "victims" and at[2:] == ("sandbox", "memory") for at in ats):
+            yield (
+                f"{path} is not switched by slot but between trials: what a lower memory ceiling makes the kernel "
+                "reclaim does not come back within a slot (a guest of backend: qemu, with no other factor of its "
+                "backend, gives memory back by its balloon)"
+            )
 
 
 def _set_up_ns(trial: Trial) -> int:

@@ -201,6 +201,7 @@ def settings_of(trial: Trial, host_cpus: tuple[int, ...] = ()) -> list[Settings]
             cpu_weight=weight[name],
             memory=sandbox.memory,
             disk=sandbox.disk,
+            disk_switched=name == VICTIM and switches_disk(trial),
             command=workload.command is not None,
             files=keeps_files(workload),
             vcpus=sandbox.vcpus,
@@ -218,6 +219,11 @@ def settings_of(trial: Trial, host_cpus: tuple[int, ...] = ()) -> list[Settings]
         found.append(settings)
     like = next((s for s in found if s.name != VICTIM), found[0])
     return [*found, _null(like, null_cpus(trial), host_cpus)]
+
+
+def switches_disk(trial: Trial) -> bool:
+    """Whether limits of the victim's disk are switched by slot."""
+    return any(t.victim_limits is not None and t.victim_limits.disk is not None for t in trial.treatments)
 
 
 def _null(like: Settings, cpus: tuple[int, ...], host_cpus: tuple[int, ...]) -> Settings:

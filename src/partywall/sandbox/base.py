@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from partywall.agent.client import AgentClient, Sink
-from partywall.errors import TrialError
+from partywall.errors import CapabilityError, TrialError
 from partywall.model.plan import Limits
-from partywall.model.scenario import Disk
+from partywall.model.scenario import Disk, Throttle
 from partywall.sandbox.clock import Look
 from partywall.sandbox.label import Label
+
+GONE_S = 1.0
 
 
 @dataclass(frozen=True)
 class Settings:
     """A sandbox as planned: everything symbolic is resolved.
 
-    network: own, or the host's, for workloads that must reach what is on it. command: whether it must hold the host's
-    programs. files: whether its workload keeps files on a disk. vcpus, host_cpus and accel are of machines alone: how
-    many virtual CPUs, where the emulator's own threads run, and what carries them; root: the packages their programs
-    come from; interface: how theirs leads to the host. host: what ssh knows the machine by.
+    disk_switched: whether limits of its disk will be changed while it runs. network: own, or the host's, for workloads
+    that must reach what is on it. command: whether it must hold the host's programs. files: whether its workload keeps
+    files on a disk. vcpus, host_cpus and accel are of machines alone: how many virtual CPUs, where the emulator's own
+    threads run, and what carries them; root: the packages their programs come from; interface: how theirs leads to the
+    host. host: what ssh knows the machine by.
     uri, domain and boot are libvirt's: the daemon, the user's domain, where on its host kernel and initramfs lie.
     """
 
@@ -34,6 +39,7 @@ class Settings:
     cpu_weight: float | None = None
     memory: int | None = None
     disk: Disk | None = None
+    disk_switched: bool = False
     command: bool = False
     files: bool = True
     vcpus: int | None = None
@@ -47,6 +53,12 @@ class Settings:
     domain: str | None = None
     boot: str | None = None
 
+    @property
+    def limits(self) -> Limits:
+        """What it is made with, of all that can be changed while it runs."""
+        disk = self.disk.throttle if self.disk else None
+        return Limits(cpu_limit=self.cpu_limit, cpu_weight=self.cpu_weight, memory=self.memory, disk=disk)
+
 
 class Sandbox(ABC):
     """A place with an agent in it."""
@@ -55,6 +67,7 @@ class Sandbox(ABC):
         self.settings = settings
         self.label = label
         self.client: AgentClient | None = None
+        self._live = Limits()
 
     def launch(self, sink: Sink) -> None:  # noqa: B027 - most have nothing that takes long
         """Sets going what takes long, so that several sandboxes come up at once; `start` waits for it."""
@@ -66,9 +79,51 @@ class Sandbox(ABC):
     def settle(self) -> None:  # noqa: B027 - most are as they shall be once they have started
         """Called once all sandboxes of a trial are up and before anything runs in them: what is best done in quiet."""
 
-    @abstractmethod
     def limit(self, limits: Limits) -> None:
-        """Changes settings live; what is None goes back to what the sandbox was made with."""
+        """Changes settings live; what is None goes back to what the sandbox was made with.
+
+        TrialError if that fails, CapabilityError if it cannot be.
+        """
+        before, now = (one.over(self.settings.limits) for one in (self._live, limits))
+        if (now.cpu_limit, now.cpu_weight) != (before.cpu_limit, before.cpu_weight):
+            self._hold_cpu(now.cpu_limit, now.cpu_weight)
+        if now.disk != before.disk:
+            self._hold_disk(now.disk or Throttle())
+        if now.memory != before.memory:
+            self._hold_memory(now.memory)
+        self._live = limits
+
+    def _hold_cpu(self, limit: float | None, weight: float | None) -> None:  # noqa: ARG002 - what others need of it
+        """Ceiling, as a share of the time of its CPUs, and weight; None lifts the one, and makes the other usual."""
+        self._cannot("cpu_limit and cpu_weight")
+
+    def _hold_disk(self, throttle: Throttle) -> None:  # noqa: ARG002
+        """Limits of its disk; those that are None are lifted."""
+        self._cannot("disk limits")
+
+    def _hold_memory(self, size: int | None) -> None:  # noqa: ARG002
+        """Bytes it may have; None is what it has by itself."""
+        self._cannot("memory")
+
+    def _cannot(self, what: str) -> NoReturn:
+        raise CapabilityError(
+            f"sandbox {self.settings.name}: the {self.settings.backend} backend cannot change {what} while it runs; "
+            f"use backend: {'qemu' if what == 'memory' else 'container'}"
+        )
+
+    @contextlib.contextmanager
+    def _changed(self, what: str) -> Iterator[None]:
+        """What the host refuses of it is this sandbox's failure; mostly it is gone, and says why."""
+        try:
+            yield
+        except OSError as error:
+            if self.client is not None and isinstance(error, (FileNotFoundError, ProcessLookupError)):
+                # Its threads go a moment before the process does.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.client.process.wait(GONE_S)
+            where = f" ({error.filename})" if error.filename else ""
+            reason = self.reason_gone(f"{error.strerror or error}{where}")
+            raise TrialError(f"sandbox {self.settings.name}: {what}: {reason}") from error
 
     @abstractmethod
     def stop(self) -> None:

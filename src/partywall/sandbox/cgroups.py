@@ -1,12 +1,32 @@
-"""Which cgroup hierarchies this host has, and where. Reads only; the OCI runtime writes.
+"""Which cgroup hierarchies this host has, where a group's files are, and what they say to hold it to its limits.
 
-Kernel documentation: cgroup-v1/cgroups.rst, cgroup-v2.rst.
+Groups of containers are made by the OCI runtime, which also sets what they begin with. What changes while they run is
+written here: runc takes no limits of disks then, and starting a runtime costs a hundred times what writing a file does.
+Kernel documentation: cgroup-v1/cgroups.rst, blkio-controller.rst, cgroup-v2.rst.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from partywall.errors import CapabilityError
+from partywall.model.scenario import Throttle
+from partywall.sandbox import oci
+
+Files = Mapping[str, str]
+Device = tuple[int, int]
+
+# Version 1 has another name for it.
+_V1 = {"io": "blkio"}
+# setting → file of version 1, key of version 2's io.max
+_THROTTLES = {
+    "read_bps": ("blkio.throttle.read_bps_device", "rbps"),
+    "write_bps": ("blkio.throttle.write_bps_device", "wbps"),
+    "read_iops": ("blkio.throttle.read_iops_device", "riops"),
+    "write_iops": ("blkio.throttle.write_iops_device", "wiops"),
+}
 
 
 @dataclass(frozen=True)
@@ -21,6 +41,17 @@ class Cgroups:
     def is_v2(self) -> bool:
         """Whether limits go through version 2."""
         return "cpu" in self.unified_controllers
+
+    def folder(self, controller: str, cgroup: str) -> Path:
+        """Where a controller's files of a cgroup are; CapabilityError if this host has no such controller."""
+        if self.is_v2 and self.unified is not None and controller in self.unified_controllers:
+            return self.unified / cgroup.lstrip("/")
+        name = _V1.get(controller, controller)
+        if not self.is_v2 and name in self.v1:
+            return self.v1[name] / cgroup.lstrip("/")
+        raise CapabilityError(
+            f"this host has no cgroup {controller} controller, so what it limits cannot be set; mount cgroup version 2"
+        )
 
     def paths(self, cgroup: str) -> list[Path]:
         """The folders of `cgroup` in every hierarchy, whether they exist or not."""
@@ -78,3 +109,29 @@ def _controllers(unified: Path | None) -> frozenset[str]:
         return frozenset((unified / "cgroup.controllers").read_text().split()) if unified else frozenset()
     except OSError:
         return frozenset()
+
+
+def cpu_files(cpus: Sequence[int], limit: float | None, weight: float | None, *, v2: bool) -> Files:
+    """Names and contents of the cpu controller's files, by the same arithmetic as for a container's start. Pure."""
+    resources = oci.cpu(cpus, limit, weight, v2=v2)
+    quota, period = resources["cpu"]["quota"], resources["cpu"]["period"]
+    if v2:
+        return {"cpu.max": f"{quota} {period}", **resources["unified"]}
+    shares = resources["cpu"]["shares"]
+    return {"cpu.cfs_period_us": str(period), "cpu.cfs_quota_us": str(quota), "cpu.shares": str(shares)}
+
+
+def disk_files(device: Device, throttle: Throttle, *, v2: bool) -> Files:
+    """Names and contents of the io or blkio controller's files; limits that are None are lifted. Pure."""
+    rates = {key: getattr(throttle, key) for key in _THROTTLES}
+    name = f"{device[0]}:{device[1]}"
+    if v2:
+        limits = (f"{_THROTTLES[key][1]}={'max' if rate is None else rate}" for key, rate in rates.items())
+        return {"io.max": " ".join((name, *limits))}
+    return {_THROTTLES[key][0]: f"{name} {rate or 0}" for key, rate in rates.items()}
+
+
+def write(folder: Path, files: Files) -> None:
+    """OSError, with the file, for what the kernel refuses."""
+    for name, content in files.items():
+        (folder / name).write_text(content)

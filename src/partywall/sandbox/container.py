@@ -12,27 +12,11 @@ from partywall import units
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink
 from partywall.errors import CapabilityError, TrialError
-from partywall.model.plan import Limits
-from partywall.sandbox import cgroups, oci
+from partywall.model.scenario import Throttle
+from partywall.sandbox import block, cgroups, oci
 from partywall.sandbox.base import Sandbox, Settings
 from partywall.sandbox.label import Label
 from partywall.sandbox.runtime import Runtime
-
-
-def disk_of(path: Path, sys_dev_block: Path = Path("/sys/dev/block")) -> tuple[int, int] | None:
-    """Major and minor number of the whole disk that holds `path`.
-
-    None if no block device does (tmpfs, overlay, network).
-    """
-    device = path.stat().st_dev
-    entry = sys_dev_block / f"{os.major(device)}:{os.minor(device)}"
-    if not entry.exists():
-        return None
-    folder = entry.resolve()
-    if (folder / "partition").exists():
-        folder = folder.parent
-    major, minor = (folder / "dev").read_text().split(":")
-    return int(major), int(minor)
 
 
 def _wait_for_pid(file: Path, timeout_s: float = 5) -> int | None:
@@ -64,26 +48,22 @@ class Container(Sandbox):
         self._runtime = Runtime.choose(label.state, self._cgroups, prefer=os.environ.get("PARTYWALL_RUNTIME"))
         self._id = f"{label.run}-{settings.name}"
         self._pid: int | None = None
-        self._live = Limits()
+        self._device: block.Device | None = None
         self._oom_kills_before = oom_kills()
 
     def start(self, sink: Sink) -> AgentClient:
         bundle = self.label.state / "bundles" / self.settings.name
         (bundle / "rootfs").mkdir(parents=True, exist_ok=True)
         work = self._own_work_dir()
-        device = disk_of(work)
-        if self.settings.disk is not None and device is None:
-            raise CapabilityError(
-                f"sandbox {self.settings.name}: disk limits need a block device, and {work} is on none; "
-                "set --work-dir to a folder on a disk"
-            )
+        if self.settings.limits.disk is not None or self.settings.disk_switched:
+            self._device = self._limited_device(work)
         config = oci.config(
             self.settings,
             cgroup=self.cgroup,
             agent=binary.find(),
             work=work,
             env=self.label.environment,
-            device=device,
+            device=self._device,
             v2=self._cgroups.is_v2,
         )
         (bundle / "config.json").write_text(json.dumps(config))
@@ -104,15 +84,24 @@ class Container(Sandbox):
         self._pid = _wait_for_pid(bundle / "pid")
         return self.client
 
-    def limit(self, limits: Limits) -> None:
-        if limits == self._live:
-            return
-        limit = self.settings.cpu_limit if limits.cpu_limit is None else limits.cpu_limit
-        weight = self.settings.cpu_weight if limits.cpu_weight is None else limits.cpu_weight
-        resources = oci.cpu(self.settings.cpus, limit, weight, v2=self._cgroups.is_v2)
-        del resources["cpu"]["cpus"]
-        self._runtime.run("update", "--resources", "-", self._id, given=json.dumps(resources))
-        self._live = limits
+    def _hold_cpu(self, limit: float | None, weight: float | None) -> None:
+        v2 = self._cgroups.is_v2
+        self._write("cpu", cgroups.cpu_files(self.settings.cpus, limit, weight, v2=v2))
+
+    def _hold_disk(self, throttle: Throttle) -> None:
+        if self._device is None:
+            self._device = self._limited_device(self._own_work_dir())
+        self._write("io", cgroups.disk_files(self._device, throttle, v2=self._cgroups.is_v2))
+
+    def _write(self, controller: str, files: cgroups.Files) -> None:
+        with self._changed("its limits could not be changed"):
+            cgroups.write(self._cgroups.folder(controller, self.cgroup), files)
+
+    def _limited_device(self, work: Path) -> block.Device:
+        device = block.device_of(work)
+        if device is None:
+            raise CapabilityError(f"sandbox {self.settings.name}: {block.lacking(work)}")
+        return device
 
     def stop(self) -> None:
         if self.client is not None:

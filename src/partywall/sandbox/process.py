@@ -6,8 +6,6 @@ import os
 
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink, start_agent
-from partywall.errors import CapabilityError
-from partywall.model.plan import Limits
 from partywall.sandbox.base import Sandbox
 
 
@@ -21,12 +19,6 @@ class Process(Sandbox):
         self.client = AgentClient(self.settings.name, process, sink)
         self.client.greet()
         return self.client
-
-    def limit(self, limits: Limits) -> None:
-        if limits != Limits():
-            raise CapabilityError(
-                f"sandbox {self.settings.name}: a process has no limits to change; use backend: container"
-            )
 
     def stop(self) -> None:
         if self.client is not None:

@@ -11,12 +11,14 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
 from partywall import units
 from partywall.agent.catalogue import Catalogue, Role
 from partywall.agent.metric import MetricError, reader
+from partywall.agent.requests import requests_of
 from partywall.model import factors
 from partywall.model.plan import meet
 from partywall.model.scenario import Aggressor, Disk, Goal, Level, Load, Sandbox, Scenario, Victim
@@ -62,6 +64,7 @@ def check(scenario: Scenario, catalogue: Catalogue) -> list[Mistake]:
     too_many = list(_too_many(scenario, varied))
     found += too_many
     found += check_parts(scenario, catalogue) if too_many else _every_combination(scenario, varied, catalogue)
+    found += [] if too_many else _held_by_nothing(scenario.model_copy(update={"factors": varied}), catalogue)
     found += _timing(scenario)
     if not found:
         found += _budget(scenario, catalogue)
@@ -298,6 +301,7 @@ def _disk_settings(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
         yield Mistake((*at, given[0]), f"the container backend cannot do disk.{given[0]}", "use backend: qemu")
     if sandbox.disk is not None:
         yield from _device(at, sandbox, sandbox.disk)
+        yield from _unlimitable(at, sandbox)
 
 
 def _device(at: Path, sandbox: Sandbox, disk: Disk) -> Iterator[Mistake]:
@@ -313,6 +317,42 @@ def _device(at: Path, sandbox: Sandbox, disk: Disk) -> Iterator[Mistake]:
         yield Mistake((*at, "device"), "the libvirt backend cannot do disk.device", "use backend: qemu")
     if disk.size is not None:
         yield Mistake((*at, "size"), f"the disk is {disk.device}, as large as it is", "leave size out")
+
+
+def _unlimitable(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
+    """Disks of libvirt's domains that cannot be limited, or are not there."""
+    if sandbox.backend != "libvirt":
+        return
+    if sandbox.throttle is not None and urlsplit(sandbox.uri or "").scheme.startswith("xen"):
+        yield Mistake(at, "Xen cannot limit a disk", "leave the limits out, or use a daemon of QEMU's")
+    elif sandbox.domain is None and sandbox.machine:
+        yield Mistake(
+            at, f"a domain made on {sandbox.machine} has no disk", "leave disk out, or name a domain of yours"
+        )
+
+
+def _held_by_nothing(scenario: Scenario, catalogue: Catalogue) -> list[Mistake]:
+    """Limits of a disk that are switched for a victim which asks nothing of one, or nothing in that direction."""
+    live, _ = factors.split(scenario)
+    found: list[Mistake] = []
+    for name, _, applied in factors.trials(scenario):
+        for path in factors.concerning(applied, live, name):
+            keys = [at[4] for at in factors.targets(applied, path) if at[1] == name and at[3] == "disk"]
+            found += _not_asked(("factors", path), applied.victims[name], keys, catalogue) if keys else []
+    return list(dict.fromkeys(found))
+
+
+def _not_asked(at: Path, victim: Victim, keys: list[str], catalogue: Catalogue) -> Iterator[Mistake]:
+    if victim.command is not None or (victim.probe is not None and catalogue.kernel(victim.probe) is None):
+        return
+    asks = requests_of(victim.probe, victim, catalogue)
+    what = victim.probe or "virtual users"
+    if asks is None:
+        message = f"{what} asks nothing of a disk, so {' and '.join(keys)} would hold nothing back"
+        yield Mistake(at, message, "vary it for a victim that does, such as disk-direct-read, or leave it out")
+    elif not any(map(asks.is_held_by, keys)):
+        message = f"{what} only {asks.direction}s, so {' and '.join(keys)} would hold nothing back"
+        yield Mistake(at, message, f"use {asks.direction}_bps or {asks.direction}_iops")
 
 
 def _devices(scenario: Scenario) -> Iterator[Mistake]:
@@ -411,7 +451,7 @@ def _is_promised(scenario: Scenario, name: str) -> bool:
     """Whether some cell of this victim has an efficiency, see `partywall.stats.effects.promise_of`."""
     sandbox = scenario.victims[name].sandbox
     reserved = sandbox.cpu_reservation is not None and sandbox.cpu_limit is None and bool(scenario.aggressors)
-    return reserved or _is_switched(scenario, name, "cpu_limit")
+    return reserved or any(_is_switched(scenario, name, key) for key in ("cpu_limit", *factors.LIVE_DISK))
 
 
 def _has(scenario: Scenario, name: str, key: str) -> bool:
@@ -421,7 +461,7 @@ def _has(scenario: Scenario, name: str, key: str) -> bool:
 def _is_switched(scenario: Scenario, name: str, key: str) -> bool:
     try:
         live, _ = factors.split(scenario)
-        return any(("victims", name, "sandbox", key) in factors.targets(scenario, path) for path in live)
+        return any(("victims", name, "sandbox", *key.split(".")) in factors.targets(scenario, path) for path in live)
     except factors.FactorError:  # told by usable_factors
         return True
 
@@ -540,7 +580,7 @@ def _every_combination(scenario: Scenario, varied: dict[str, tuple[Level, ...]],
 
 
 def _blame(scenario: Scenario, mistake: Mistake, where: list[factors.Levels], combined: int) -> Mistake:
-    reaching = [path for path in where[0] if mistake.path in factors.targets(scenario, path)]
+    reaching = [path for path in where[0] if any(_touches(mistake.path, at) for at in factors.targets(scenario, path))]
     if len(where) == combined and not reaching:
         return mistake
     common = [
@@ -557,6 +597,11 @@ def _blame(scenario: Scenario, mistake: Mistake, where: list[factors.Levels], co
         f"at this level, {'.'.join(map(str, mistake.path))}: {mistake.message}",
         mistake.remedy,
     )
+
+
+def _touches(mistake: Path, at: factors.At) -> bool:
+    """Whether a mistake is of what a factor sets, or of a group of keys that this makes."""
+    return mistake == at or (mistake[2:] == ("sandbox", "disk") and mistake == at[:4])
 
 
 # Time

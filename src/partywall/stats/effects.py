@@ -123,6 +123,7 @@ def _cell(
     seen = _excludes_one(isolation) if treatment.role == "null" else outside(isolation, band)
     variation = variation_of(pair.losses())
     promise = promise_of(trial, treatment)
+    kept = _kept(trial, treatment, series, promise) if promise else None
     achieved = _mean(pair.treated, treatment, "achieved")
     on, off = (*pair.treated, *watched.treated), (*pair.baseline, *watched.baseline)
     used, used_off = (_mean(side, treatment, "used") for side in (on, off))
@@ -156,8 +157,8 @@ def _cell(
         rate=mean_interval(pair.treated_values(lambda o: o.rate)),
         isolation=isolation,
         latency=impacts,
-        efficiency=_efficiency(trial, treatment, series, promise.share) if promise else None,
-        promised=promise.share if promise else None,
+        efficiency=kept[0] if kept else None,
+        promised=kept[1] if kept else None,
         promise=promise.kind if promise else None,
         achieved=achieved,
         used=used,
@@ -208,10 +209,11 @@ def _listed(cpus: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class Promise:
-    """The share s a setting promises against the unlimited baseline of the same blocks."""
+    """What settings promise the victim, as the share s of its unlimited baseline or as a rate; the less of both."""
 
     kind: Literal["limit", "reservation"]
-    share: float
+    share: float = 1.0
+    rate: float | None = None
 
 
 def promise_of(trial: Trial, treatment: Treatment) -> Promise | None:
@@ -219,22 +221,33 @@ def promise_of(trial: Trial, treatment: Treatment) -> Promise | None:
     sandbox = trial.victim.sandbox
     if treatment.role == "null":
         return None
-    if treatment.victim_limits is not None and treatment.victim_limits.cpu_limit is not None:
-        return Promise("limit", treatment.victim_limits.cpu_limit / (sandbox.cpu_limit or 1.0))
+    if treatment.victim_limits is not None:
+        limit, rate = treatment.victim_limits.cpu_limit, treatment.ceiling_rate
+        share = 1.0 if limit is None else limit / (sandbox.cpu_limit or 1.0)
+        return None if limit is None and rate is None else Promise("limit", share, rate)
     if treatment.aggressor is not None and sandbox.cpu_limit is None and sandbox.cpu_reservation is not None:
         return Promise("reservation", sandbox.cpu_reservation)
     return None
 
 
-def _efficiency(trial: Trial, treatment: Treatment, series: Series, share: float) -> Estimate | None:
-    """q, always against the unlimited baseline; None if it was not measured in enough of the same blocks."""
+def _kept(trial: Trial, treatment: Treatment, series: Series, promise: Promise) -> tuple[Estimate, float] | None:
+    """(q, the share promised), always against the unlimited baseline; None if too few of the same blocks hold it.
+
+    A rate that the disk does not reach anyway promises nothing more than what it does reach.
+    """
     pair = series.pair(treatment.id, baseline_of(trial.treatments).id)
-    return _scaled(pair.factor(), share) if pair.comparable else None
+    if not pair.comparable:
+        return None
+    usual = mean_interval(pair.baseline_values(lambda o: o.rate)).value
+    if promise.rate is None or promise.rate >= promise.share * usual:
+        return _scaled(pair.factor(), promise.share), promise.share
+    reached = mean_interval(pair.treated_values(lambda o: o.rate))
+    return _scaled(reached, promise.rate), promise.rate / usual
 
 
 def _scaled(estimate: Estimate, promised: float) -> Estimate:
     update = {name: getattr(estimate, name) / promised for name in ("value", "low", "high")}
-    return estimate.model_copy(update=update | {"method": f"{estimate.method}, over the promised share"})
+    return estimate.model_copy(update=update | {"method": f"{estimate.method}, over what was promised"})
 
 
 def _intensity(treatment: Treatment, default: float) -> float:

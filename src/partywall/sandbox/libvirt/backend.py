@@ -15,7 +15,7 @@ from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink
 from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, TrialError
-from partywall.model.plan import Limits
+from partywall.model.scenario import Throttle
 from partywall.sandbox.base import Sandbox, Settings
 from partywall.sandbox.clock import GuestClock, Look
 from partywall.sandbox.label import Label
@@ -47,7 +47,6 @@ class Libvirt(Sandbox):
         self._before: Before | None = None
         self._inner = _by_ssh(settings, label)
         self._clock: GuestClock | None = None
-        self._live = Limits()
 
     def launch(self, sink: Sink) -> None:
         self._domain = self._made() if self._ours else self._found()
@@ -85,13 +84,14 @@ class Libvirt(Sandbox):
         if self._tuner is not None:
             self._hold_first(self._tuner)
 
-    def limit(self, limits: Limits) -> None:
-        if limits == self._live or self._tuner is None:
-            return
-        limit = self.settings.cpu_limit if limits.cpu_limit is None else limits.cpu_limit
-        weight = self.settings.cpu_weight if limits.cpu_weight is None else limits.cpu_weight
-        self._tuner.hold(self.settings, limit, weight, self._usual)
-        self._live = limits
+    def _hold_cpu(self, limit: float | None, weight: float | None) -> None:
+        if self._tuner is not None:
+            self._tuner.hold(self.settings, limit, weight, self._usual)
+
+    def _hold_disk(self, throttle: Throttle) -> None:
+        if self._tuner is not None:
+            before = self._before.disk_tune if self._before is not None else {}
+            self._tuner.throttle(throttles(throttle, before))
 
     def stop(self) -> None:
         if self._inner is not None:
@@ -154,16 +154,17 @@ class Libvirt(Sandbox):
         return Boot(kernel.image, path)
 
     def _image(self, kind: str) -> Path | None:
-        if self.settings.disk is None and (not self.settings.files or kind == "xen" or not is_local(self._uri)):
+        asked = self.settings.disk is not None or self.settings.disk_switched
+        cannot = kind == "xen" or not is_local(self._uri)
+        if not asked and (not self.settings.files or cannot):
             return None
-        if kind == "xen" or not is_local(self._uri):
+        if cannot:
             raise CapabilityError(
                 f"sandbox {self.settings.name}: a domain of {self._uri} gets no disk of ours; leave sandbox.disk out"
             )
         image = self._open_folder() / f"{self.settings.name}.img"
         image.unlink(missing_ok=True)
-        asked = self.settings.disk.size if self.settings.disk else None
-        disk.create(image, asked or disk.SIZE)
+        disk.create(image, (self.settings.disk and self.settings.disk.size) or disk.SIZE)
         return image
 
     def _open_folder(self) -> Path:
@@ -198,7 +199,8 @@ class Libvirt(Sandbox):
             self._before = tuner.before()
             leftovers.note(self.label, self._uri, self._name, self._before)
             tuner.pin(settings)
-            tuner.throttle(self._before.disk, throttles(settings.disk) if settings.disk else {})
+            if settings.limits.disk is not None or settings.disk_switched:
+                tuner.throttle(throttles(settings.limits.disk or Throttle(), self._before.disk_tune))
             if settings.memory is not None:
                 tuner.give_memory(settings.memory // 1024)
         self._usual = tuner.scheduler()

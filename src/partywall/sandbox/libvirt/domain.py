@@ -6,11 +6,13 @@ Source: libvirt.org/formatdomain.html, of version 9.
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET  # what is read comes from the user's own libvirt daemon
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
-from partywall.model.scenario import Disk
+from partywall.model.scenario import Disk, Throttle
 from partywall.sandbox.base import Settings
 from partywall.sandbox.qemu.machine import KERNEL_ARGUMENTS, MEMORY, PORT
 
@@ -102,9 +104,10 @@ def _disk(devices: ET.Element, image: PurePath, asked: Disk) -> None:
             _text(tune, element, str(value))
 
 
-def throttles(disk: Disk) -> dict[str, int]:
-    """Limits of a disk as `blkdeviotune` takes them."""
-    return {element: value for key, element in THROTTLES.items() if (value := getattr(disk, key)) is not None}
+def throttles(throttle: Throttle, before: Mapping[str, int] = MappingProxyType({})) -> dict[str, int]:
+    """Limits of a disk as `blkdeviotune` takes them, all of them: what is None is as before, and without that 0."""
+    asked = {element: getattr(throttle, key) for key, element in THROTTLES.items()}
+    return {element: before.get(element, 0) if rate is None else rate for element, rate in asked.items()}
 
 
 def has_port(xml: str) -> bool:

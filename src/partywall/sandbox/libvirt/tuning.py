@@ -116,15 +116,18 @@ class Tuner:
             else:
                 self._domain.setSchedulerParameters(dict(wanted))
 
-    def throttle(self, disk: str | None, limits: Parameters) -> None:
+    def throttle(self, limits: Parameters) -> None:
         """Limits of its first disk."""
-        if not limits:
-            return
-        if self.is_xen or disk is None:
+        disk = None if self.is_xen else self._first_disk()
+        if disk is None:
             why = "Xen cannot throttle a disk" if self.is_xen else "it has no disk"
             raise CapabilityError(f"{self._name}: disk limits cannot be set: {why}; leave sandbox.disk out")
         with told(self._what("its disk cannot be limited")):
             self._domain.setBlockIoTune(disk, dict(limits), self._live)
+
+    def _first_disk(self) -> str | None:
+        with told(self._what("its disks cannot be told")):
+            return definitions.first_disk(self._domain.XMLDesc(0))
 
     def give_memory(self, size_kib: int) -> None:
         """Lets the guest's balloon take or give back memory."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink
 from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, PartywallError, TrialError
-from partywall.model.plan import Limits
-from partywall.model.scenario import Disk
+from partywall.model.scenario import Disk, Throttle
 from partywall.sandbox import cgroups, vif
 from partywall.sandbox.base import Sandbox, Settings
 from partywall.sandbox.clock import GuestClock, Look
@@ -26,7 +24,7 @@ from partywall.sandbox.peer import Peer
 from partywall.sandbox.qemu import accelerator, balloon, disk, root
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.kernel import GuestKernel
-from partywall.sandbox.qemu.machine import MEMORY, PROGRAM, Machine, Nic
+from partywall.sandbox.qemu.machine import DISK, MEMORY, PROGRAM, Machine, Nic, throttles
 from partywall.sandbox.qemu.monitor import Monitor
 from partywall.sandbox.qemu.vcpus import VcpuGroup, pin
 from partywall.sandbox.switch import Port, Switch
@@ -34,10 +32,10 @@ from partywall.sandbox.switch import Port, Switch
 WORK = "/work"
 # An emulated guest is up in three seconds alone, and several share this host's CPUs meanwhile.
 HELLO_S = 90.0
-GONE_S = 1.0
 CONSOLE_LINES = 8
 # Where the agent as first process mounts the root image, see agent/crates/init.
 ROOT_FOLDER = "/root-disk"
+UNPLACED = "its virtual CPUs could not be pinned or limited"
 # Where a kernel, or our first process, says why it gave up; what follows matters, what came before does not.
 TELLING = ("Kernel panic", "Out of memory", "partywall-init")
 
@@ -61,7 +59,6 @@ class Qemu(Sandbox):
         self._device: disk.Device | None = None
         self._group = VcpuGroup(cgroups.read(), f"{label.cgroup}/{settings.name}") if _may_group() else None
         self._ungrouped = ""
-        self._live = Limits()
 
     def launch(self, sink: Sink) -> None:
         self._console.parent.mkdir(parents=True, exist_ok=True)
@@ -107,23 +104,12 @@ class Qemu(Sandbox):
         client = self.client
         if client is None:
             return
-        with self._placed():
+        with self._changed(UNPLACED):
             pin(client.process.pid, self._vcpus, self.settings.cpus, self.settings.host_cpus or self.settings.cpus)
         # Before any limit: while a guest is held back it cannot tell the time at once.
         self._clock = GuestClock(client.call, Monotonic().now_ns)
         self._clock.shift()
         self._group_vcpus(client.process.pid)
-
-    def limit(self, limits: Limits) -> None:
-        if limits == self._live:
-            return
-        limit = self.settings.cpu_limit if limits.cpu_limit is None else limits.cpu_limit
-        weight = self.settings.cpu_weight if limits.cpu_weight is None else limits.cpu_weight
-        if (limits.cpu_limit, limits.cpu_weight) != (self._live.cpu_limit, self._live.cpu_weight):
-            self._hold(limit, weight)
-        if limits.memory != self._live.memory:
-            self._resize(limits.memory)
-        self._live = limits
 
     def stop(self) -> None:
         if self.client is not None:
@@ -178,9 +164,9 @@ class Qemu(Sandbox):
         asked = settings.cpu_limit is not None or settings.cpu_weight is not None
         if self._group is not None:
             try:
-                with self._placed():
+                with self._changed(UNPLACED):
                     self._group.create(pid, self._vcpus)
-                self._hold(settings.cpu_limit, settings.cpu_weight)
+                self._hold_cpu(settings.cpu_limit, settings.cpu_weight)
             except PartywallError as error:
                 # A container's root may not write there; a guest that is not to be held back does without.
                 if asked or not _is_refusal(error):
@@ -189,34 +175,25 @@ class Qemu(Sandbox):
         elif asked:
             self._refuse()
 
-    def _hold(self, limit: float | None, weight: float | None) -> None:
+    def _hold_cpu(self, limit: float | None, weight: float | None) -> None:
         if self._group is None:
             self._refuse()
         else:
-            with self._placed():
+            with self._changed(UNPLACED):
                 self._group.set(self.settings.cpus, limit, weight)
 
-    @contextlib.contextmanager
-    def _placed(self) -> Iterator[None]:
-        """What the host refuses of its threads is this sandbox's failure; mostly the guest is gone, and says why."""
-        try:
-            yield
-        except OSError as error:
-            if self.client is not None and isinstance(error, (FileNotFoundError, ProcessLookupError)):
-                # Its threads go a moment before the process does.
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self.client.process.wait(GONE_S)
-            where = f" ({error.filename})" if error.filename else ""
-            reason = self.reason_gone(f"{error.strerror or error}{where}")
-            raise TrialError(
-                f"sandbox {self.settings.name}: its virtual CPUs could not be pinned or limited: {reason}"
-            ) from error
+    def _hold_disk(self, throttle: Throttle) -> None:
+        monitor = self._connected("its disk cannot be limited")
+        monitor.execute("block_set_io_throttle", id=DISK, **throttles(throttle))
 
-    def _resize(self, size: int | None) -> None:
+    def _hold_memory(self, size: int | None) -> None:
         """Fills the balloon until the guest has `size` bytes left, or empties it."""
+        balloon.resize(self._connected("its memory cannot be changed"), size or MEMORY, self.settings.name)
+
+    def _connected(self, what: str) -> Monitor:
         if self._monitor is None:
-            raise TrialError(f"sandbox {self.settings.name}: its memory cannot be changed: the guest is not up")
-        balloon.resize(self._monitor, size or self.settings.memory or MEMORY, self.settings.name)
+            raise TrialError(f"sandbox {self.settings.name}: {what}: the guest is not up")
+        return self._monitor
 
     def _refuse(self) -> None:
         raise CapabilityError(
@@ -237,7 +214,7 @@ class Qemu(Sandbox):
         return Nic.user() if self.settings.interface == "user" else None
 
     def _disk(self) -> Path | None:
-        if not self.settings.files and self.settings.disk is None:
+        if not (self.settings.files or self.settings.disk_switched) and self.settings.disk is None:
             return None
         asked = self.settings.disk or Disk()
         if asked.device is not None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from partywall.model.scenario import Disk
+from partywall.model.scenario import Disk, Throttle
 from partywall.sandbox.base import Settings
 from partywall.sandbox.switch import Port
 
@@ -25,12 +25,14 @@ ROOT_SERIAL = "partywall-root"
 # it would take the time that a neighbour keeps a guest waiting for a fault of the time-stamp counter. So is the test
 # of the timer, at which a kernel that is kept waiting while it boots panics.
 KERNEL_ARGUMENTS = "console=ttyS0 quiet loglevel=4 panic=-1 tsc=reliable no_timer_check random.trust_cpu=on -- init"
-# scenario key → QEMU's throttling option
+# By which QEMU's monitor knows the guest's disk: behind the PCI device is the one that has the drive.
+DISK = "/machine/peripheral/disk/virtio-backend"
+# scenario key → QEMU's throttling option, and the argument of block_set_io_throttle
 _THROTTLES = {
-    "read_bps": "throttling.bps-read",
-    "write_bps": "throttling.bps-write",
-    "read_iops": "throttling.iops-read",
-    "write_iops": "throttling.iops-write",
+    "read_bps": ("throttling.bps-read", "bps_rd"),
+    "write_bps": ("throttling.bps-write", "bps_wr"),
+    "read_iops": ("throttling.iops-read", "iops_rd"),
+    "write_iops": ("throttling.iops-write", "iops_wr"),
 }
 
 
@@ -113,7 +115,7 @@ class Machine:
             base = f"file={_escaped(self.root)},if=none,id=root,format=raw,snapshot=on,cache=unsafe"
             yield ("-drive", base, "-device", f"virtio-blk-pci,drive=root,serial={ROOT_SERIAL}")
         if self.image is not None:
-            yield ("-drive", drive(self.image, self.settings.disk), "-device", "virtio-blk-pci,drive=disk")
+            yield ("-drive", drive(self.image, self.settings.disk), "-device", "virtio-blk-pci,drive=disk,id=disk")
         if self.nic is not None:
             yield ("-netdev", self.nic.backend, "-device", f"virtio-net-pci,netdev=nic,mac={self.nic.mac},romfile=")
 
@@ -124,10 +126,18 @@ class Machine:
 def drive(image: Path, disk: Disk | None) -> str:
     """The -drive option of a guest's disk."""
     disk = disk or Disk()
-    limits = [f"{option}={value}" for key, option in _THROTTLES.items() if (value := getattr(disk, key)) is not None]
+    limits = [
+        f"{option}={value}" for key, (option, _) in _THROTTLES.items() if (value := getattr(disk, key)) is not None
+    ]
     return ",".join(
         [f"file={_escaped(image)}", "if=none", "id=disk", "format=raw", f"cache={disk.cache or 'none'}", *limits]
     )
+
+
+def throttles(throttle: Throttle) -> dict[str, int]:
+    """Arguments of block_set_io_throttle, which wants all of them; 0 is no limit."""
+    rates = {argument: getattr(throttle, key) or 0 for key, (_, argument) in _THROTTLES.items()}
+    return {"bps": 0, "iops": 0} | rates
 
 
 def _accelerator(accel: str) -> tuple[str, ...]:

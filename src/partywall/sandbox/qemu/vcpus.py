@@ -13,9 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from partywall.errors import CapabilityError
-from partywall.sandbox import oci
-from partywall.sandbox.cgroups import Cgroups
+from partywall.sandbox.cgroups import Cgroups, cpu_files, write
 
 _THREADED = "vcpus"
 
@@ -39,15 +37,8 @@ class VcpuGroup:
     @property
     def folder(self) -> Path:
         """Where the cpu controller's files are."""
-        below = self.path.lstrip("/")
-        if self.cgroups.is_v2 and self.cgroups.unified is not None:
-            return self.cgroups.unified / below / _THREADED
-        if "cpu" in self.cgroups.v1:
-            return self.cgroups.v1["cpu"] / below
-        raise CapabilityError(
-            "this host has no cgroup cpu controller, so a guest's CPU limit or weight cannot be set; "
-            "mount cgroup version 2"
-        )
+        own = self.cgroups.folder("cpu", self.path)
+        return own / _THREADED if self.cgroups.is_v2 else own
 
     def create(self, pid: int, vcpus: Sequence[int]) -> None:
         """Makes the group and moves the vCPU threads of process `pid` into it."""
@@ -77,20 +68,10 @@ class VcpuGroup:
 
     def set(self, cpus: Sequence[int], limit: float | None, weight: float | None) -> None:
         """Ceiling and weight, as a container on the same CPUs would have them."""
-        for name, value in files(cpus, limit, weight, v2=self.cgroups.is_v2).items():
-            (self._weighed if name == "cpu.weight" else self.folder).joinpath(name).write_text(value)
+        for name, value in cpu_files(cpus, limit, weight, v2=self.cgroups.is_v2).items():
+            write(self._weighed if name == "cpu.weight" else self.folder, {name: value})
 
     @property
     def _weighed(self) -> Path:
         """A weight counts among siblings: the other sandboxes' groups, not the emulator's threads beside the vCPUs'."""
         return self.folder.parent if self.cgroups.is_v2 else self.folder
-
-
-def files(cpus: Sequence[int], limit: float | None, weight: float | None, *, v2: bool) -> dict[str, str]:
-    """Names and contents of the cpu controller's files, by the same arithmetic as for containers. Pure."""
-    resources = oci.cpu(cpus, limit, weight, v2=v2)
-    quota, period = resources["cpu"]["quota"], resources["cpu"]["period"]
-    if v2:
-        return {"cpu.max": f"{quota} {period}", **resources["unified"]}
-    shares = resources["cpu"]["shares"]
-    return {"cpu.cfs_period_us": str(period), "cpu.cfs_quota_us": str(quota), "cpu.shares": str(shares)}

@@ -7,7 +7,6 @@ import threading
 from partywall.agent.client import AgentClient, Sink
 from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, TrialError
-from partywall.model.plan import Limits
 from partywall.sandbox.base import Sandbox, Settings
 from partywall.sandbox.clock import GuestClock, Look
 from partywall.sandbox.label import Label
@@ -52,13 +51,6 @@ class Ssh(Sandbox):
         if self.client is not None:
             self._clock = GuestClock(self.client.call, Monotonic().now_ns)
             self._clock.shift()
-
-    def limit(self, limits: Limits) -> None:
-        if limits != Limits():
-            raise CapabilityError(
-                f"sandbox {self.settings.name}: a process on another machine has no limits to change; "
-                "use backend: container there, or libvirt"
-            )
 
     def stop(self) -> None:
         if self._life is not None:

@@ -1,0 +1,73 @@
+"""What a ceiling asks of the slots it holds in: how long until it shows, and how often it must have shown. Pure.
+
+Whatever enforces a ceiling lets work through in turns and makes it wait in between. Linux gives out CPU time, and what
+a cgroup may ask of a disk, by periods of 100 ms; QEMU lets a guest's disk be ahead of its limit by as much. Where a
+single request takes longer than that at the rate allowed, the turn is as long as the request.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+from partywall.agent.catalogue import Catalogue
+from partywall.agent.requests import Requests, requests_of
+from partywall.model.plan import Limits
+from partywall.model.scenario import Throttle, Workload
+from partywall.pace.rhythm import ceil_to
+
+PERIOD_NS = 100_000_000
+SLOT_TURNS = 5
+GUARD_TURNS = 2
+# Once a ceiling is lifted, who waits for the next turn waits no longer than this; requests held back go at once.
+LIFTED_NS = GUARD_TURNS * PERIOD_NS
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """turn_ns: 0 where nothing is held back. drain_ns: in which what is under way at once gets through.
+
+    rate: work a second that it lets through, where that follows from it.
+    """
+
+    turn_ns: int = 0
+    drain_ns: int = 0
+    rate: float | None = None
+
+    def slot_ns(self, least_ns: int) -> int:
+        """Of whole periods, and of several turns."""
+        return ceil_to(max(least_ns, SLOT_TURNS * self.turn_ns), PERIOD_NS) if self.turn_ns else least_ns
+
+    @property
+    def guard_ns(self) -> int:
+        """The turn it begins in does not count."""
+        return max(GUARD_TURNS * self.turn_ns, self.drain_ns)
+
+    @property
+    def release_ns(self) -> int:
+        """Who has used up its turn sees only at the next that it was switched off."""
+        return max(self.turn_ns, self.drain_ns)
+
+
+def of_sandbox(workload: Workload, kernel: str | None, catalogue: Catalogue) -> Ceiling:
+    """The ceiling under which a workload is all the time."""
+    sandbox = workload.sandbox
+    limits = Limits(cpu_limit=sandbox.cpu_limit if sandbox.limited else None, disk=sandbox.throttle)
+    return Ceiling() if limits == Limits() else ceiling(limits, workload, kernel, catalogue)
+
+
+def ceiling(limits: Limits, workload: Workload, kernel: str | None, catalogue: Catalogue) -> Ceiling:
+    """Of a workload under these limits, whichever they are."""
+    asks = requests_of(kernel, workload, catalogue)
+    plain = Ceiling(PERIOD_NS)
+    return plain if limits.disk is None or asks is None else _throttled(plain, limits.disk, asks, workload.threads)
+
+
+def _throttled(plain: Ceiling, limits: Throttle, asks: Requests, threads: int) -> Ceiling:
+    """Threads take turns at the disk, each with a request of its own."""
+    rate = asks.ceiling_rate(limits)
+    if rate is None:
+        return plain
+    turn_ns, drain_ns = (math.ceil(size * 1e9 / rate) for size in (threads * asks.bytes, asks.at_once))
+    return dataclasses.replace(plain, turn_ns=max(plain.turn_ns, turn_ns), drain_ns=drain_ns, rate=rate)

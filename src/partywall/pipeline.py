@@ -267,6 +267,15 @@ def workloads(scenario: Scenario) -> dict[str, Workload]:
     return victims | {f"aggressors.{name}": aggressor for name, aggressor in scenario.aggressors.items()}
 
 
+def lacking(scenario: Scenario) -> str:
+    """What the scenario needs and this host or user lacks, a line each; empty if nothing."""
+    try:
+        check_host(scenario)
+    except CapabilityError as error:
+        return str(error)
+    return ""
+
+
 def check_host(scenario: Scenario, work_root: Path = WORK_ROOT) -> None:
     """CapabilityError, all at once, for what the scenario needs and this host or user lacks.
 

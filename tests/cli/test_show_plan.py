@@ -10,6 +10,7 @@ from partywall.agent.catalogue import shipped
 from partywall.cli import show
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
+from partywall.scenario import expected
 
 CONTENT = {
     "partywall": 1,
@@ -61,3 +62,30 @@ def test_a_budget_that_the_hosts_cpus_make_too_small_is_told_with_what_it_would_
     text = shown(budget="10s")
     assert "does not hold 20 blocks of 000-v: what is measured less decides no goal. Give --budget 18s or more." in text
     assert "decides no goal" not in shown()
+
+
+def checked(lacking="", **changes):
+    console = Console(file=io.StringIO(), width=200)
+    scenario = Scenario.model_validate(CONTENT | changes)
+    show.checked(console, "my.yaml", scenario, expected(scenario, shipped()), lacking)
+    return console.file.getvalue()
+
+
+def test_a_check_foretells_the_blocks_that_the_plan_holds():
+    text = checked()
+    assert "my.yaml: good: 1 victim, 2 aggressors" in text
+    foretold = re.search(r"v: 1 trial of 4 treatments; (.*)", text)[1]
+    assert foretold in shown()
+    assert re.fullmatch(r"1 min: about \d+ long blocks of .* and \d+ short ones of .*", foretold)
+
+
+def test_a_check_counts_trials_that_are_alike_once():
+    text = checked(factors={"victim.threads": [1, 2, 4]}, budget="3min")
+    assert text.count("\n") == 2
+    assert "v: 3 trials of 4 treatments; 1 min each: about" in text
+
+
+def test_a_check_says_what_this_host_lacks_without_refusing_the_scenario():
+    text = checked("backend: container needs root")
+    assert "good" in text
+    assert "It could not run on this host:\nbackend: container needs root" in text

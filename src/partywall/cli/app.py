@@ -23,7 +23,7 @@ from partywall.cli.vm import vm
 from partywall.errors import Exit, PartywallError, Problem, UsageError
 from partywall.load.store import LoadDirectory
 from partywall.model.finding import Outcome
-from partywall.scenario import changed, find, json_schema, load, names, text
+from partywall.scenario import changed, expected, find, json_schema, load, names, text
 from partywall.stats import compare_runs
 from partywall.store import RunDirectory
 from partywall.store.study import StudyDirectory
@@ -362,15 +362,16 @@ def sql(
 
 @scenarios.command("check")
 def check(scenario: ScenarioName) -> int:
-    """Check a scenario; all mistakes are reported at once, with line and key."""
+    """Check a scenario; all mistakes are reported at once, with line and key.
+
+    Says how many blocks its time holds, and what this host lacks for it: a scenario may be meant for another.
+    'partywall run SCENARIO --dry-run' shows the whole plan on this host.
+    """
     path = find(scenario)
     asked = load(path)
     pipeline.with_loads(asked, path.parent)
-    Console().print(
-        f"{scenario}: good: {units.counted(len(asked.victims), 'victim')}, "
-        f"{units.counted(len(asked.aggressors), 'aggressor')}",
-        highlight=False,
-    )
+    found = expected(asked, pipeline.catalogue())
+    show.checked(Console(), scenario, asked, found, pipeline.lacking(asked))
     return Exit.HOLDS
 
 

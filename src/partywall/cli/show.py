@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from partywall.model.scenario import Scenario
 from partywall.pace import Forecast, needed_ns
 from partywall.plan import forecasts, order, shares
 from partywall.report import figures
+from partywall.scenario import Expected
 
 HOW = (
     "In a block treatments take turns, one slot each, in random order; a guard after each switch is left out. Long "
@@ -59,15 +61,33 @@ def _planned(trials: Sequence[Trial], rows: Sequence[Sequence[str]], share_ns: i
     table = Table("treatment", "on CPU", "guard", "slot", "blocks", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for row in rows:
         table.add_row(*row)
-    whole, short = forecast.blocks(share_ns)
-    if forecast.short_ns is None:
-        counted = f"about {whole} blocks of {units.format_duration(forecast.whole_ns)}"
-    else:
-        long = f"about {whole} long blocks of {units.format_duration(forecast.whole_ns)}"
-        counted = f"{long} and {short} short ones of {units.format_duration(forecast.short_ns)}"
-    each = " each" if len(trials) > 1 else ""
-    where = f"victim on CPU {_list(trials[0].victim_cpus)}; {units.format_duration(share_ns)}{each}: {counted}"
+    where = f"victim on CPU {_list(trials[0].victim_cpus)}; {_counted(len(trials), share_ns, forecast)}"
     return Group(Text(f"\n{'; '.join(map(_named, trials))}: {where}", style="bold"), Padding(table, (0, 0, 0, 2)))
+
+
+def _counted(trials: int, share_ns: int, forecast: Forecast) -> str:
+    """The time that trials of one shape get, and the blocks that it holds."""
+    whole, short = forecast.blocks(share_ns)
+    said = f"{units.format_duration(share_ns)}{' each' if trials > 1 else ''}: about {whole} "
+    if forecast.short_ns is None:
+        return said + f"blocks of {units.format_duration(forecast.whole_ns)}"
+    long = f"long blocks of {units.format_duration(forecast.whole_ns)}"
+    return said + f"{long} and {short} short ones of {units.format_duration(forecast.short_ns)}"
+
+
+def checked(console: Console, name: str, scenario: Scenario, expected: Sequence[Expected], lacking: str) -> None:
+    """A good scenario: what its trials will hold, and what keeps it from this host, if anything does."""
+    victims, aggressors = (
+        units.counted(len(found), what)
+        for found, what in ((scenario.victims, "victim"), (scenario.aggressors, "aggressor"))
+    )
+    console.print(f"{name}: good: {victims}, {aggressors}", highlight=False)
+    for one, trials in Counter(expected).items():
+        held = f"{units.counted(trials, 'trial')} of {units.counted(one.treatments, 'treatment')}"
+        counted = _counted(trials, one.share_ns, one.blocks)
+        console.print(f"  {one.victim}: {held}; {counted}", highlight=False, soft_wrap=True)
+    if lacking:
+        console.print(f"It could not run on this host:\n{lacking}", style="yellow", highlight=False, soft_wrap=True)
 
 
 def _block(plan: Plan, trial: Trial, forecast: Forecast, number: int) -> str:

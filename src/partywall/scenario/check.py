@@ -10,6 +10,7 @@ import fnmatch
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -22,7 +23,7 @@ from partywall.agent.requests import requests_of
 from partywall.model import factors
 from partywall.model.plan import meet
 from partywall.model.scenario import Aggressor, Disk, Goal, Level, Load, Sandbox, Scenario, Victim
-from partywall.pace import Forecast, forecast, needed_ns, treatments
+from partywall.pace import Forecast, forecast, needed_ns, shares, treatments
 from partywall.scenario.decode import Path
 from partywall.scenario.explain import Mistake, did_you_mean, explain
 
@@ -633,6 +634,23 @@ def _treatment_count(scenario: Scenario, varied: factors.Factors) -> int:
 def _live_count(scenario: Scenario, varied: factors.Factors, live: list[str], victim: str) -> int:
     levels = factors.concerning(scenario, {path: varied[path] for path in live}, victim)
     return math.prod(len(values) for values in levels.values()) if levels else 0
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a trial of a victim will hold as far as the file tells: treatments, what blocks take, its time in ns."""
+
+    victim: str
+    treatments: int
+    blocks: Forecast
+    share_ns: int
+
+
+def expected(scenario: Scenario, catalogue: Catalogue) -> list[Expected]:
+    """Of each trial. The plan, which knows the host's CPUs, may find that more are shared, and blocks longer."""
+    found = _forecasts(scenario, catalogue)
+    parts = shares(scenario.budget, needed_ns([blocks for _, _, blocks in found], scenario.min_blocks))
+    return [Expected(*one, share_ns) for one, share_ns in zip(found, parts, strict=True)]
 
 
 def _forecasts(scenario: Scenario, catalogue: Catalogue) -> list[tuple[str, int, Forecast]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import functools
 import os
 import secrets
@@ -506,12 +507,16 @@ def measure(run: RunDirectory, progress: Progress, work_root: Path = WORK_ROOT) 
                 check_memory(run, progress, work_root)
                 execute(run, label, decisions(run.plan), progress, observations)
         except OSError as error:
-            raise PartywallError(
-                f"{run.path}: {error.strerror or error}; "
-                f"free some space, then go on with: partywall run --resume {run.path}"
-            ) from error
+            raise PartywallError(_stopped_by(error, run)) from error
         finally:
             reaper.clean(label)
+
+
+def _stopped_by(error: OSError, run: RunDirectory) -> str:
+    """What the host refused, where, and how to go on; only a full disk is mended by making room."""
+    first = "free some space, then " if error.errno in (errno.ENOSPC, errno.EDQUOT) else "once that is mended, "
+    place = error.filename if error.filename is not None else run.path
+    return f"{place}: {error.strerror or error}; {first}go on with: partywall run --resume {run.path}"
 
 
 def check_memory(run: RunDirectory, progress: Progress, work_root: Path = WORK_ROOT) -> None:

@@ -1,12 +1,13 @@
 """A run as a whole, on this host, in short."""
 
+import errno
 import os
 
 import pytest
 
 from partywall import pipeline
 from partywall.agent.catalogue import shipped
-from partywall.errors import TrialError
+from partywall.errors import PartywallError, TrialError
 from partywall.model.scenario import Scenario
 from partywall.plan import make
 from partywall.run import Silent
@@ -44,6 +45,29 @@ def test_a_run_ends_with_its_blocks_and_gives_the_cpus_back(run, tmp_path):
     # Two busy threads on one CPU: each gets about half.
     assert cell.isolation.value < 0.8
     assert not (tmp_path / "state" / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "{run}: No space left on device; free some space, then go"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "{run}: Disk quota exceeded; free some space, then go"),
+        (OSError(errno.EROFS, "Read-only file system"), "{run}: Read-only file system; once that is mended, go"),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/x/y"),
+            "/x/y: Permission denied; once that is mended, go",
+        ),
+    ],
+)
+def test_what_the_host_refuses_is_told_with_what_would_mend_it(run, monkeypatch, error, said):
+    def refused(*_):
+        raise error
+
+    monkeypatch.setattr(pipeline, "check_memory", refused)
+    with pytest.raises(PartywallError) as caught:
+        pipeline.measure(run, Silent())
+    assert str(caught.value).startswith(said.format(run=run.path))
+    assert str(caught.value).endswith(f" on with: partywall run --resume {run.path}")
 
 
 BOUND_NS, OFF_NS = 100_000, 5_000_000

@@ -5,6 +5,7 @@ import pytest
 from partywall.agent.catalogue import shipped
 from partywall.model.observation import Histogram, Observation
 from partywall.model.scenario import Scenario
+from partywall.pace import forecast
 from partywall.plan import Topology, make
 from partywall.run import Decisions, Silent
 from partywall.run.execute import COARSE_BLOCKS, PILOT_BLOCKS, Tally, Visitor, _attempt, tally
@@ -113,3 +114,22 @@ def test_time_that_a_finished_trial_leaves_goes_to_the_others_by_their_parts():
     one.finished, one.measured_ns = True, 20_000_000_000
     assert made._share_ns(0, two) == made._share_ns(0, three)
     assert made._share_ns(0, two) * made.plan.rounds * 2 == pytest.approx(220e9, rel=1e-6)
+
+
+def test_a_visit_goes_on_while_half_of_its_next_block_fits_whichever_kind_that_is():
+    made, _ = visitor("10min", factors={"victim.sandbox.cpu_limit": [0.25]})
+    (found,) = made.tallies.values()
+    blocks = forecast(found.trial.treatments, made.plan.timing)
+    assert blocks.short_ns < blocks.whole_ns / 10
+    share_ns = 60_000_000_000
+
+    def goes_on(left_ns):
+        return made._goes_on(found, share_ns - left_ns, share_ns, last=False)
+
+    # The first is a long one.
+    assert not goes_on(blocks.whole_ns // 2)
+    assert goes_on(blocks.whole_ns // 2 + 1)
+    # Time in which no long one fits is not left unused where short ones follow.
+    found.next_block = 1
+    assert goes_on(blocks.short_ns)
+    assert not goes_on(blocks.short_ns // 2)

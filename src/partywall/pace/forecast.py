@@ -23,6 +23,10 @@ class Forecast:
     short_ns: int | None
     slow: bool
 
+    def block_ns(self, number: int) -> int:
+        """What one block takes, by its number."""
+        return self.whole_ns if self.short_ns is None or self.beat.is_long(number) else self.short_ns
+
     def blocks(self, time_ns: int) -> tuple[int, int]:
         """About how many whole and how many short blocks are measured in a time."""
         if self.short_ns is None:

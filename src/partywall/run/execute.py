@@ -263,7 +263,9 @@ class Visitor:
     def _goes_on(self, tally: Tally, elapsed_ns: int, share_ns: int, *, last: bool) -> bool:
         if last and tally.blocks < self.plan.scenario.min_blocks:
             return tally.measured_ns < OVERTIME * self._shares[tally.trial.id]
-        return elapsed_ns + tally.trial.block_ns * tally.stretch // 2 < share_ns
+        # Half of the next block, so that visits end as often a little late as early.
+        next_ns = forecast(tally.trial.treatments, self.plan.timing, tally.stretch).block_ns(tally.next_block)
+        return elapsed_ns + next_ns // 2 < share_ns
 
     def _settle(self, recorder: Recorder, limiter: Limiter, tally: Tally, looks: Looks) -> None:
         """Takes in the blocks whose slices are all here, and decides what follows from them."""

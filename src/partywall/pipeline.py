@@ -359,12 +359,16 @@ def _lacking_devices(scenario: Scenario) -> Iterator[str]:
     yield from dict.fromkeys(found)
 
 
+def _rooted(scenario: Scenario) -> Iterator[tuple[str, Workload, tuple[str, ...]]]:
+    """(key, workload, packages) of every workload whose guest has a root image."""
+    for key, workload in workloads(scenario).items():
+        if workload.sandbox.root is not None and "qemu" in backends(scenario)[key]:
+            yield key, workload, workload.sandbox.root
+
+
 def _lacking_for_roots(scenario: Scenario) -> Iterator[str]:
     """What keeps guests from holding the programs of their commands, as far as it can be told without building."""
-    for key, workload in workloads(scenario).items():
-        packages = workload.sandbox.root
-        if packages is None or "qemu" not in backends(scenario)[key]:
-            continue
+    for key, workload, packages in _rooted(scenario):
         try:
             image = qemu.root.cached(qemu.root.Recipe.of(packages))
         except CapabilityError as error:
@@ -386,10 +390,7 @@ def build_roots(scenario: Scenario, say: Callable[[str], None]) -> None:
 
     CapabilityError if one cannot be built, or holds no program of the name of its command.
     """
-    for key, workload in workloads(scenario).items():
-        packages = workload.sandbox.root
-        if packages is None or "qemu" not in backends(scenario)[key]:
-            continue
+    for key, workload, packages in _rooted(scenario):
         prefix = f"building the root image of {key} ({', '.join(packages) or 'no packages'}), once: "
         image = qemu.root.build(qemu.root.Recipe.of(packages), functools.partial(_said, say, prefix))
         if workload.command and not image.holds(workload.command[0]):

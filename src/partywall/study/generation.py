@@ -19,6 +19,7 @@ from partywall.report import figures
 from partywall.sandbox import Label, reaper
 from partywall.stats import overhead
 from partywall.store.study import StudyDirectory
+from partywall.study.kind import form_of, refuse_parts
 
 BACKENDS = ("container", "process", "qemu")
 DIFFERS = {
@@ -50,8 +51,7 @@ class Generation:
     def outline(self, study: Study, asked: Asked) -> Outline:
         if len(asked.backends) > 1:
             raise UsageError(Problem("its sandboxes have one backend", "give one", key="--backend"))
-        if asked.parts:
-            raise UsageError(Problem(f"{study.name} has no parts", "leave it out", key="--only"))
+        refuse_parts(study.name, asked)
         if (backend := _backend(asked)) not in BACKENDS:
             what = f"its generators ask a service on the host's own network, where a {backend} sandbox is not"
             raise UsageError(Problem(what, f"give {' or '.join(BACKENDS)}", key="--backend"))
@@ -117,10 +117,7 @@ def pairs(study: Study, directory: StudyDirectory) -> list[overhead.Pair]:
 
 
 def _form(study: Study, asked: Asked) -> Form:
-    if asked.length not in study.forms:
-        there = ", ".join(f"--{name}" for name in study.forms)
-        raise UsageError(Problem(f"{study.name} has no {asked.length} form", f"there is {there}"))
-    form = study.forms[asked.length]
+    form = form_of(study.name, study.forms, asked)
     return form if asked.rounds is None else form.model_copy(update={"rounds": asked.rounds})
 
 

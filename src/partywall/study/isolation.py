@@ -37,6 +37,7 @@ from partywall.stats import exhibits
 from partywall.stats.exhibits import BACKEND, PartRun
 from partywall.store import RunDirectory
 from partywall.store.study import StudyDirectory
+from partywall.study.kind import form_of
 
 RUNS = "runs"
 OWN_BACKEND = "$backend"
@@ -250,10 +251,7 @@ def _filled(value: Any, known: Mapping[str, Any]) -> Any:
 
 
 def _form(study: Study, asked: Asked) -> Form:
-    if asked.length not in study.forms:
-        there = ", ".join(f"--{name}" for name in study.forms)
-        raise UsageError(Problem(f"{study.name} has no {asked.length} form", f"there is {there}"))
-    return study.forms[asked.length]
+    return form_of(study.name, study.forms, asked)
 
 
 def _unknown(study: Study) -> Iterator[Problem]:

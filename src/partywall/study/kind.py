@@ -1,14 +1,17 @@
-"""The face that every kind of study has."""
+"""The face that every kind of study has, and what several of them refuse alike."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from partywall.model.study import Asked, Note, Outline, StudyReport, Tell
+from partywall.errors import Problem, UsageError
+from partywall.model.study import Asked, Length, Note, Outline, StudyReport, Tell
 from partywall.store.study import StudyDirectory
 
 S = TypeVar("S")
+F = TypeVar("F")
 
 
 class Kind(Protocol[S]):
@@ -39,3 +42,17 @@ class Kind(Protocol[S]):
     def report(self, study: S, directory: StudyDirectory) -> StudyReport:
         """What was found, from the directory alone. Raises TrialError if that is nothing yet."""
         ...
+
+
+def refuse_parts(name: str, asked: Asked) -> None:
+    """UsageError if parts are named of a study that is one piece."""
+    if asked.parts:
+        raise UsageError(Problem(f"{name} has no parts", "leave it out", key="--only"))
+
+
+def form_of(name: str, forms: Mapping[Length, F], asked: Asked) -> F:
+    """The form of the length asked for. UsageError if the study has none of it."""
+    if asked.length not in forms:
+        there = ", ".join(f"--{length}" for length in forms)
+        raise UsageError(Problem(f"{name} has no {asked.length} form", f"there is {there}"))
+    return forms[asked.length]

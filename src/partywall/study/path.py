@@ -18,6 +18,7 @@ from partywall.stats import path as stats
 from partywall.stats.trace import findings
 from partywall.store.study import StudyDirectory
 from partywall.store.trace import TraceDirectory
+from partywall.study.kind import refuse_parts
 from partywall.trace import study as slots
 from partywall.trace.session import Session
 
@@ -43,8 +44,7 @@ class PathStudy:
     def outline(self, study: Study, asked: Asked) -> Outline:
         if asked.backends:
             raise UsageError(Problem(f"{study.name} knows no backends", "leave it out", key="--backend"))
-        if asked.parts:
-            raise UsageError(Problem(f"{study.name} has no parts", "leave it out", key="--only"))
+        refuse_parts(study.name, asked)
         extent = _extent(study, asked)
         sizes = ", ".join(map(str, study.neighbour_bytes))
         beside = ", ".join(map(stats.told, study.traced))

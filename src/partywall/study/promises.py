@@ -13,6 +13,7 @@ from partywall.sandbox import lab, qemu
 from partywall.scenario import papers
 from partywall.stats import guard as stats
 from partywall.store.study import StudyDirectory
+from partywall.study.kind import refuse_parts
 
 HOW = (
     "In each block every way of keeping the promises was in force for one slot, in an order drawn anew, while the "
@@ -36,8 +37,7 @@ class Promises:
         if unknown := [name for name in asked.backends if name != GUESTS]:
             remedy = f"leave it out for network namespaces, or give {GUESTS} for guests, each behind a tap"
             raise UsageError(Problem(f"{study.name} knows no backend {unknown[0]}", remedy, key="--backend"))
-        if asked.parts:
-            raise UsageError(Problem(f"{study.name} has no parts", "leave it out", key="--only"))
+        refuse_parts(study.name, asked)
         extent = _extent(study, asked)
         virtual = bool(asked.backends)
         tenants = "guests, each behind a tap" if virtual else "network namespaces"

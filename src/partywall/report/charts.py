@@ -96,8 +96,20 @@ def spec_of(chart: Any) -> dict[str, Any]:
     return spec
 
 
-def _chart(rows: series.Rows) -> alt.Chart:
+def inlined(rows: series.Rows) -> alt.Chart:
+    """A chart of these rows, which it carries along."""
     return alt.Chart(alt.InlineData(values=rows))
+
+
+def slower(what: str) -> alt.X:
+    """The share of something that is slower, as an axis on which 99 % and 99.9 % are as wide as 90 %."""
+    names = "datum.value >= 1 ? '0 %' : datum.value > 0.49 ? '50 %' : format(100 - 100 * datum.value, '.6~f') + ' %'"
+    return alt.X(
+        "slower:Q",
+        title=f"share of {what} that are at least this fast",
+        scale=alt.Scale(type="log", reverse=True, nice=False),
+        axis=alt.Axis(values=[1, 0.5, 0.1, 0.01, 0.001, 1e-4, 1e-5, 1e-6], labelExpr=names),
+    )
 
 
 def heatmap(findings: Findings) -> AnyChart:
@@ -111,7 +123,7 @@ def heatmap(findings: Findings) -> AnyChart:
     ]
     top = alt.Axis(orient="top", labelAngle=-35, labelLimit=220, ticks=False)
     left = alt.Axis(labelLimit=260, ticks=False)
-    base = _chart(rows).encode(
+    base = inlined(rows).encode(
         x=alt.X("treatment:N", sort=[c.title for c in grid.columns], title=None, axis=top),
         y=alt.Y("victim:N", sort=[r.title for r in grid.rows], title=None, axis=left),
     )
@@ -162,7 +174,7 @@ def sensitivity(findings: Findings, trial: str) -> AnyChart:
         scale=alt.Scale(domain=[0, 1], nice=False),
     )
     colour = alt.Color("aggressor:N", legend=None, sort=order)
-    base = _chart(rows).encode(x=intensity, color=colour)
+    base = inlined(rows).encode(x=intensity, color=colour)
     area = base.mark_area(opacity=0.18).encode(y=alt.Y("low:Q", title=None), y2=alt.Y2("high:Q"))
     whiskers = base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", title=None), y2=alt.Y2("high:Q"))
     line = base.mark_line(strokeWidth=2).encode(y=factor)
@@ -172,7 +184,7 @@ def sensitivity(findings: Findings, trial: str) -> AnyChart:
         tooltip=[alt.Tooltip("aggressor:N"), alt.Tooltip("intensity:Q", format="%"), alt.Tooltip("text:N")],
     )
     names = (
-        _chart(_names(curves))
+        inlined(_names(curves))
         .mark_text(align="left", dx=10)
         .encode(x=intensity, y=alt.Y("place:Q", title=None), text=alt.Text("aggressor:N"), color=colour)
     )
@@ -201,7 +213,7 @@ def _band(findings: Findings, trial: str, baseline: str = finding.BASELINE) -> l
     own = [band for band in findings.bands if (band.trial, band.baseline) == (trial, baseline)]
     widest = sorted(own, key=lambda band: band.high)[-1:]
     rows = [{"low": band.low, "high": band.high, "one": 1.0, "text": "A/A band"} for band in widest]
-    base = _chart(rows)
+    base = inlined(rows)
     return [
         base.mark_rect(color=BAND, opacity=0.22, tooltip="A/A band: no effect can be told from none in here").encode(
             y=alt.Y("low:Q", title=None), y2=alt.Y2("high:Q")
@@ -215,7 +227,7 @@ def _band(findings: Findings, trial: str, baseline: str = finding.BASELINE) -> l
 
 def effect_over_time(findings: Findings, evidence: Evidence, cell: Cell) -> AnyChart:
     """Each block's own isolation factor, and the running mean with its interval closing in."""
-    base = _chart(series.effects(evidence, cell)).encode(x=alt.X("time_s:Q", title="seconds since the trial began"))
+    base = inlined(series.effects(evidence, cell)).encode(x=alt.X("time_s:Q", title="seconds since the trial began"))
     scale = alt.Scale(zero=False)
     points = base.mark_point(filled=True, size=28, color=MUTED, opacity=0.85).encode(
         y=alt.Y("factor:Q", title="isolation factor", scale=scale),
@@ -240,7 +252,7 @@ def rate_distribution(evidence: Evidence, cell: Cell) -> AnyChart:
     scale = series.scale_of(evidence, cell.trial)
     title = f"{scale.label} in one slot ({scale.direction})"
     chart: alt.Chart = (
-        _chart(series.rates(evidence, cell))
+        inlined(series.rates(evidence, cell))
         .mark_bar(opacity=0.62, binSpacing=0)
         .encode(
             x=alt.X("low:Q", title=title, scale=alt.Scale(zero=False), bin="binned"),
@@ -263,17 +275,11 @@ def latency_distribution(evidence: Evidence, cell: Cell) -> AnyChart:
     """Latency percentiles, both axes logarithmic so that the tail has room: 99 % and 99.9 % are as wide as 90 %."""
     what = figures.latency_of(series.trial_of(evidence, cell.trial).victim, evidence.kernels)
     rows = series.latencies(evidence, cell)
-    names = "datum.value >= 1 ? '0 %' : datum.value > 0.49 ? '50 %' : format(100 - 100 * datum.value, '.6~f') + ' %'"
     chart: alt.Chart = (
-        _chart(rows)
+        inlined(rows)
         .mark_line(strokeWidth=2, interpolate="monotone")
         .encode(
-            x=alt.X(
-                "slower:Q",
-                title="share of operations that are at least this fast",
-                scale=alt.Scale(type="log", reverse=True, nice=False),
-                axis=alt.Axis(values=[1, 0.5, 0.1, 0.01, 0.001, 1e-4, 1e-5, 1e-6], labelExpr=names),
-            ),
+            x=slower("operations"),
             y=alt.Y(
                 "latency_us:Q",
                 title=f"µs, {what}",
@@ -320,7 +326,7 @@ def timeline(evidence: Evidence, trial: str, block: int | None = None, focus: st
     x = alt.X("start_ms:Q", title="ms since the block began", scale=alt.Scale(nice=False))
 
     def drawn(values: series.Rows) -> alt.Chart:
-        return _chart(values).transform_filter("datum.block === block").encode(x=x)
+        return inlined(values).transform_filter("datum.block === block").encode(x=x)
 
     stressed = alt.when("focus === '' || datum.treatment === focus || datum.group === 'baseline'").then(alt.value(1.0))
     faint = stressed.otherwise(alt.value(0.4))
@@ -366,9 +372,9 @@ def efficiency(findings: Findings) -> AnyChart:
         for cell in findings.cells
         if cell.efficiency is not None
     ]
-    base = _chart(rows).encode(y=alt.Y("what:N", sort=None, title=None, axis=alt.Axis(labelLimit=300, ticks=False)))
+    base = inlined(rows).encode(y=alt.Y("what:N", sort=None, title=None, axis=alt.Axis(labelLimit=300, ticks=False)))
     q = alt.X("q:Q", title="efficiency q: what it got of what was promised", scale=alt.Scale(zero=False, padding=20))
-    one = _chart([{"q": 1.0}]).mark_rule(strokeDash=[4, 3]).encode(x=q)
+    one = inlined([{"q": 1.0}]).mark_rule(strokeDash=[4, 3]).encode(x=q)
     whiskers = base.mark_rule(strokeWidth=2, color=TREATED).encode(x=alt.X("low:Q", title=None), x2=alt.X2("high:Q"))
     dots = base.mark_point(filled=True, size=70, color=TREATED, opacity=1).encode(
         x=q, tooltip=[alt.Tooltip("what:N"), alt.Tooltip("text:N")]

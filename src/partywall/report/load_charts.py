@@ -9,17 +9,13 @@ import altair as alt
 
 from partywall.model.load_run import LoadRun, SecondPoint, Series
 from partywall.model.observation import Histogram
-from partywall.report.charts import HEIGHT, MUTED, WIDTH, AnyChart
+from partywall.report.charts import HEIGHT, MUTED, WIDTH, AnyChart, inlined, slower
 from partywall.report.latency import quantiles, tail_shares
 
 Rows = list[dict[str, Any]]
 POINTS_MAX = 1200
 """Seconds a chart draws; longer loads are drawn by every nth."""
 WHOLE_S = 0.9
-
-
-def _chart(rows: Rows) -> alt.Chart:
-    return alt.Chart(alt.InlineData(values=rows))
 
 
 def _x() -> alt.X:
@@ -39,7 +35,7 @@ def _shade(run: LoadRun) -> list[alt.Chart]:
     ]
     if not rows:
         return []
-    shade = _chart(rows).mark_rect(color=MUTED, opacity=0.25)
+    shade = inlined(rows).mark_rect(color=MUTED, opacity=0.25)
     return [shade.encode(x=_x(), x2=alt.X2("to_s:Q"), tooltip=[alt.Tooltip("why:N")])]
 
 
@@ -50,7 +46,7 @@ def _lines(
     legend = alt.Legend(columns=columns, labelLimit=210)
     colour = alt.Color("what:N", title=None, sort=list(names), scale=alt.Scale(domain=list(names)), legend=legend)
     tooltip = [alt.Tooltip("what:N"), alt.Tooltip("value:Q", format=".4~g"), alt.Tooltip("at_s:Q", title="at s")]
-    lines = _chart(rows).mark_line(strokeWidth=1.8, point=alt.OverlayMarkDef(size=14))
+    lines = inlined(rows).mark_line(strokeWidth=1.8, point=alt.OverlayMarkDef(size=14))
     return alt.layer(*_shade(run), lines.encode(x=_x(), y=y, color=colour, tooltip=tooltip)).properties(
         width=WIDTH, height=height
     )
@@ -128,18 +124,12 @@ def distribution(run: LoadRun) -> AnyChart:
                 {"what": label.name, "time": sort, "slower": 1 - share, "value": _short(max(value, 1.0) / 1e6)}
                 for share, value in zip(shares, quantiles(found, shares), strict=False)
             ]
-    names = "datum.value >= 1 ? '0 %' : datum.value > 0.49 ? '50 %' : format(100 - 100 * datum.value, '.6~f') + ' %'"
     dashes = alt.Scale(domain=["from intended start", "raw"], range=[[1, 0], [5, 4]])
     chart: alt.Chart = (
-        _chart(rows)
+        inlined(rows)
         .mark_line(strokeWidth=1.8, interpolate="monotone")
         .encode(
-            x=alt.X(
-                "slower:Q",
-                title="share that is at least this fast",
-                scale=alt.Scale(type="log", reverse=True, nice=False),
-                axis=alt.Axis(values=[1, 0.5, 0.1, 0.01, 0.001, 1e-4, 1e-5], labelExpr=names),
-            ),
+            x=slower("responses"),
             y=alt.Y("value:Q", title="ms", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(format="~g")),
             color=alt.Color("what:N", title=None, sort=[label.name for label in shown]),
             strokeDash=alt.StrokeDash("time:N", title=None, scale=dashes),

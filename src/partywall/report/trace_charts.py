@@ -10,17 +10,13 @@ import altair as alt
 
 from partywall.model.observation import bucket_bounds
 from partywall.model.trace import WAYS, Delay, Packet, Report, TraceEvidence, merged
-from partywall.report.charts import HEIGHT, WIDTH, AnyChart
+from partywall.report.charts import HEIGHT, WIDTH, AnyChart, inlined, slower
 from partywall.report.latency import quantiles, tail_shares
 
 Rows = list[dict[str, Any]]
 # A histogram is drawn in eighths of a doubling: the agent's own buckets are finer than a page can show.
 DRAWN_PER_DOUBLING = 8
 WATERFALLS = 25
-
-
-def _chart(rows: Rows) -> alt.Chart:
-    return alt.Chart(alt.InlineData(values=rows))
 
 
 def steps(evidence: TraceEvidence, whole: Report, way: int) -> list[tuple[str, Delay]]:
@@ -41,7 +37,7 @@ def histogram(evidence: TraceEvidence, whole: Report, way: int) -> AnyChart:
     named = [(name, delay) for name, delay in steps(evidence, whole, way) if delay.count]
     rows = [row for name, delay in named for row in _bins(name, delay)]
     chart: alt.Chart = (
-        _chart(rows)
+        inlined(rows)
         .mark_area(interpolate="step-after", opacity=0.35, line={"strokeWidth": 1.5})
         .encode(
             x=alt.X("delay_us:Q", title="µs from hop to hop", scale=alt.Scale(type="log", nice=False)),
@@ -84,17 +80,11 @@ def percentiles(evidence: TraceEvidence, whole: Report, way: int) -> AnyChart:
             {"step": name, "slower": 1 - share, "delay_us": max(value, 1.0) / 1e3}
             for share, value in zip(shares, values, strict=True)
         ]
-    names = "datum.value >= 1 ? '0 %' : datum.value > 0.49 ? '50 %' : format(100 - 100 * datum.value, '.6~f') + ' %'"
     chart: alt.Chart = (
-        _chart(rows)
+        inlined(rows)
         .mark_line(strokeWidth=2, interpolate="monotone")
         .encode(
-            x=alt.X(
-                "slower:Q",
-                title="share of packets that are at least this fast",
-                scale=alt.Scale(type="log", reverse=True, nice=False),
-                axis=alt.Axis(values=[1, 0.5, 0.1, 0.01, 0.001, 1e-4, 1e-5], labelExpr=names),
-            ),
+            x=slower("packets"),
             y=alt.Y("delay_us:Q", title="µs", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(format="~g")),
             color=_colour([name for name, _ in named]),
             tooltip=[alt.Tooltip("step:N"), alt.Tooltip("delay_us:Q", title="µs", format=".4~g")],
@@ -114,7 +104,7 @@ def over_time(evidence: TraceEvidence, way: int) -> AnyChart:
         for name, value in zip(("median", "99 %"), quantiles(total.counts, (0.5, 0.99)), strict=False):
             rows.append({"time_s": at_s, "what": name, "delay_us": max(value, 1.0) / 1e3})
     chart: alt.Chart = (
-        _chart(rows)
+        inlined(rows)
         .mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=18))
         .encode(
             x=alt.X("time_s:Q", title="seconds since the trace began"),
@@ -138,7 +128,7 @@ def losses(evidence: TraceEvidence, whole: Report, way: int) -> AnyChart:
         step = whole.ways[way].steps[place]
         for what, count in zip(FATES, (step.lost, step.reordered, step.duplicates), strict=True):
             rows.append({"step": name, "what": what, "count": count, "text": f"{count}" if count else ""})
-    base = _chart(rows).encode(
+    base = inlined(rows).encode(
         y=alt.Y("step:N", title=None, sort=order, axis=alt.Axis(labelLimit=300)),
         yOffset=alt.YOffset("what:N", sort=list(FATES)),
         x=alt.X("count:Q", title="packets", axis=alt.Axis(tickMinStep=1, format="~s")),
@@ -158,7 +148,7 @@ def waterfall(evidence: TraceEvidence, whole: Report, way: int) -> AnyChart:
     rows = [row for number, packet in enumerate(packets) for row in _pieces(number, packet, names, flows, begin_ns)]
     labels = list(dict.fromkeys(row["packet"] for row in rows))
     chart: alt.Chart = (
-        _chart(rows)
+        inlined(rows)
         .mark_bar(height={"band": 0.75})
         .encode(
             x=alt.X("from_us:Q", title="µs since the first hop", scale=alt.Scale(nice=False)),

@@ -21,6 +21,7 @@ from partywall.report.latency import quantiles
 
 PRINT_EVERY_S = 5.0
 ERRORS_SHOWN = 8
+ROWS = 8
 NAMES = {0.5: "p50", 0.9: "p90", 0.99: "p99", 0.999: "p99.9"}
 
 
@@ -34,6 +35,8 @@ class View:
         labels = enumerate(session.started["labels"])
         self._requests = {number for number, label in labels if label["sort"] == "http"}
         self._printed = 0.0
+        # A second does not change once it is given out, and the CPU that draws may be the service's.
+        self._rows: list[tuple[str, ...]] = []
         self._live = Live(console=console, refresh_per_second=4, transient=True, auto_refresh=False)
 
     def __enter__(self) -> None:
@@ -61,8 +64,10 @@ class View:
 
     def _table(self, seconds: Sequence[Second], healths: Sequence[Health], left: str) -> Group:
         table = Table("", "users", "requests/s", "p50", "p90", "p99", "raw p99", "errors", "generator", box=None)
-        for number in range(max(0, len(seconds) - 8), len(seconds)):
-            table.add_row(*_row(number, seconds[number], healths[number], self._requests))
+        for number in range(len(self._rows), len(seconds)):
+            self._rows.append(_row(number, seconds[number], healths[number], self._requests))
+        for row in self._rows[-ROWS:]:
+            table.add_row(*row)
         return Group(Text(f"{self._title} · {left}", style="bold"), table)
 
 

@@ -72,7 +72,8 @@ impl Extraction {
             Source::Regex(pattern) => Place::Regex(regex(pattern)?),
             Source::JsonPath(path) => Place::Json(json_path(path)?),
             Source::Css { selector, attribute } => {
-                let parsed = Selector::parse(selector).map_err(|error| format!("{selector:?} is no CSS selector: {error}"))?;
+                let parsed = Selector::parse(selector)
+                    .map_err(|_| format!("{selector:?} is no CSS selector; write for example input[name=token]"))?;
                 Place::Css(parsed, attribute.clone())
             }
             Source::Header(name) => Place::Header(name.clone()),
@@ -194,7 +195,12 @@ impl fmt::Display for Test {
 }
 
 fn regex(pattern: &str) -> Result<Regex, String> {
-    Regex::new(pattern).map_err(|error| format!("{pattern:?} is no regular expression: {error}"))
+    Regex::new(pattern).map_err(|error| {
+        // It draws the pattern and says what is wrong on the last line; a problem here is one line.
+        let said = error.to_string();
+        let why = said.lines().last().unwrap_or_default().trim_start_matches("error: ");
+        format!("{pattern:?} is no regular expression: {why}")
+    })
 }
 
 fn json_path(path: &str) -> Result<JsonPath, String> {
@@ -269,7 +275,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_refused_with_its_text() {
-        assert!(Test::new(&Check::Matches("(".into())).unwrap_err().contains("\"(\" is no regular expression"));
+        assert_eq!(Test::new(&Check::Matches("(".into())).unwrap_err(), "\"(\" is no regular expression: unclosed group");
         assert!(Test::new(&Check::JsonPath { path: "a b".into(), equals: String::new() }).unwrap_err().contains("is no JSON path"));
         let css = Source::Css { selector: ">>".into(), attribute: None };
         assert!(Extraction::new(&Extract { into: "v".into(), from: css, pick: Pick::First, default: None }).unwrap_err().contains("CSS"));

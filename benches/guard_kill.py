@@ -15,6 +15,7 @@ from partywall.guard.lab import policy
 from partywall.guard.run import keep
 from partywall.model.policy import Policy
 from partywall.sandbox.lab import Lab, lab, sender, tc
+from partywall.sandbox.label import state_root
 
 GUARANTEES = {"a": 30e6, "b": 60e6}
 CEILING_BPS = 80e6
@@ -28,13 +29,14 @@ def window(made: Lab, seconds: float) -> dict[str, float]:
     return {name: bps for name, (bps, _) in before.rates(made.read()).items()}
 
 
-def left(made: Lab) -> str:
-    """What hooks and queues are there on the tenants' interfaces."""
+def there(made: Lab) -> str:
+    """All hooks and queues on interfaces that a guard may touch: the tenants' own, and their other ends."""
     found = ""
-    for name in GUARANTEES:
-        inside = made.namespace(name)
-        shown = tc(inside, "qdisc", "show", "dev", "eth0") + tc(inside, "filter", "show", "dev", "eth0", "egress")
-        found += "" if shown.split()[:2] == ["qdisc", "noqueue"] and shown.count("\n") == 1 else shown
+    places = [(made.namespace(name), "eth0") for name in GUARANTEES]
+    places += [(made.namespace("switch"), made.port(name)) for name in GUARANTEES]
+    for space, port in places:
+        found += tc(space, "qdisc", "show", "dev", port)
+        found += "".join(tc(space, "filter", "show", "dev", port, way) for way in ("ingress", "egress"))
     return found
 
 
@@ -46,9 +48,11 @@ def main() -> None:
     }
     above, below, missed = 0.0, 1.0, 0.0
     with lab(list(vifs)) as made, sender(made, "a", 1514, 12_000), sender(made, "b", 1514, 12_000):
+        bare = there(made)
         content = policy(made, vifs, "200Mbit/s", fallback_after=f"{FALLBACK_S * 1000:.0f}ms")
         asked = Policy.model_validate(content)
         flat = guard.flatten(asked, guard.resolve(asked))
+        state = state_root() / f"guard-{asked.name}.json"
         for number in range(kills):
             with keep(flat, leave=True) as kept:
                 time.sleep(0.3)
@@ -71,7 +75,7 @@ def main() -> None:
                 f"emptiest {least:.1%} of a guarantee"
             )
         guard.remove(asked.name, flat.start["hooks"])
-        remains = left(made)
+        remains = there(made) != bare or state.exists()
     met = above <= 1.02 * BURST and below >= 0.95 and missed <= 0.03 and not remains
     figure = (
         f"{kills} kills: never above {above:.1%} of the ceiling nor below {below:.1%} of a guarantee, "

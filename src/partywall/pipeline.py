@@ -643,6 +643,13 @@ def _same_kind(run: RunDirectory, reference: RunDirectory) -> bool:
     return asked[0] == asked[1] and not stats.hosts_differ(run.host, reference.host)
 
 
+def check_programs() -> None:
+    """CapabilityError if this agent has no eBPF programs, which guard and trace need."""
+    lacking = next((missing for missing in host_facts()["missing"] if missing["what"] == "eBPF programs"), None)
+    if lacking is not None:
+        raise CapabilityError(f"no eBPF programs: {lacking['why']}; {lacking['remedy']}")
+
+
 def trace(
     asked: Asked,
     out: Path | None,

@@ -58,6 +58,13 @@ BAD: dict[str, tuple[str, str, int | None, str, str]] = {
         "tenants.acme.ceiling",
         "= 300 Mbit/s, above its ceiling 200 Mbit/s",
     ),
+    "a tenant's packets below its promises": (
+        "send: {guarantee: 150Mbit/s, packets: 20k/s}",
+        "send: {guarantee: 150Mbit/s, packets: 200k/s, packets_guarantee: 90k/s}",
+        6,
+        "tenants.acme.packets",
+        "vm1 90 kp/s + vm3 0 p/s = 90 kp/s, above its ceiling 80 kp/s",
+    ),
     "a misspelt key": ("guarantee: 700Mbit/s", "guarante: 700Mbit/s", 17, "vifs.vm2.send.guarante", "did you mean"),
     "a missing capacity": (", capacity: 1Gbit/s", "", 3, "link.capacity", "is missing"),
     "no vifs": (GOOD[GOOD.index("vifs:") :], "vifs: {}\n", 7, "vifs", "at least 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -229,6 +230,15 @@ def test_an_interface_that_is_not_there_is_told_before_anything_is_done() -> Non
         guard.look(asked, guard.resolve(asked), None)
 
 
+def written(folder: Path) -> Path:
+    policy = folder / "p.yaml"
+    policy.write_text(
+        "partywall_guard: 1\nname: edge\nlink: {capacity: 100Mbit/s}\nservice_classes: {only: 1}\n"
+        f"vifs: {{vm: {{interface: eth0, namespace: {INSIDE}, service_class: only}}}}\n"
+    )
+    return policy
+
+
 def test_ctrl_c_takes_nothing_back_of_what_was_found(
     flat: Flat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -250,10 +260,30 @@ def test_ctrl_c_takes_nothing_back_of_what_was_found(
                 raise KeyboardInterrupt
             return self.reports.pop()
 
-    policy = tmp_path / "p.yaml"
-    policy.write_text(
-        "partywall_guard: 1\nname: edge\nlink: {capacity: 100Mbit/s}\nservice_classes: {only: 1}\n"
-        f"vifs: {{vm: {{interface: eth0, namespace: {INSIDE}, service_class: only}}}}\n"
-    )
+    policy = written(tmp_path)
     monkeypatch.setattr(guard, "keep", lambda *_a, **_k: contextlib.nullcontext(Interrupted()))
     assert cli.run(policy, None, False, None, "1s", None, False) == Exit.VIOLATED
+
+
+@pytest.mark.usefixtures("flat")
+def test_a_series_that_cannot_be_written_ends_itself_and_not_the_guard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = written(tmp_path)
+    metrics = tmp_path / "there" / "guard.prom"
+    with pytest.raises(UsageError, match="--prometheus"):
+        cli.run(policy, "1s", False, None, "1s", metrics, False)
+    assert hooks() == []
+    metrics.parent.mkdir()
+    told: list[object] = []
+
+    def full(*written: object) -> None:
+        told.append(written)
+        assert hooks(), "promises are kept meanwhile"
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(cli.prometheus, "write", full)
+    assert cli.run(policy, "2s", False, None, "200ms", metrics, False) == Exit.FAILED
+    assert len(told) == 1
+    assert "cannot be written any more: No space left on device; the policy is kept" in capsys.readouterr().err
+    assert hooks() == []

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from partywall import study as studies
+from partywall.errors import UsageError
 from partywall.guard import study as guard_study
 from partywall.model.guard_study import Cell, Study, TenantCell
 from partywall.model.paper import Place
@@ -174,6 +175,32 @@ def test_a_study_goes_on_with_the_slots_that_are_not_there(tmp_path: Path) -> No
     assert not {(periods[0], *slot) for slot in periods[1]} & done
     directory.append(cell("2", "native", 0, 0, random.Random(1)).model_dump_json())
     assert directory.observations()[-1]["period_ns"] == 0
+
+
+def test_a_block_of_promises_that_was_cut_off_is_measured_whole_again(tmp_path: Path) -> None:
+    asked = load()
+    lines = measured(tmp_path / "study", asked).observations()
+    done = {guard_study.slot_of(Cell.model_validate(line)) for line in lines}
+    whole = guard_study.duration_s(asked, asked.short, done)
+    lacking = guard_study.duration_s(asked, asked.short, done - {next(iter(done))})
+    assert lacking - whole == pytest.approx(4 * (guard_study.duration_s(asked, asked.short) - whole) / 24, rel=0.6)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (b'scenario: "2"', b"scenario: nine", "periods.scenario: there is no scenario 'nine'; there are 1, 2"),
+        (b"VM1: {service_class: silver", b"VM1: {service_class: platinum", "tenants.VM1.service_class: there is no"),
+        (b"{VM1: 64, VM2: 1514, VM3: 64}", b"{VM1: 64, VM2: 1514}", "scenarios.2.frame_bytes: give one size for each"),
+        (b"{VM1: 64, VM2", b"{VM1: 20, VM2", "scenarios.2.frame_bytes.VM1: a frame has 42 to 1514 bytes"),
+        (b"guarantee: 700Mbit/s", b"guarantee: 900Mbit/s", "bit/s are promised on a link of"),
+    ],
+)
+def test_a_study_of_promises_that_does_not_fit_together_is_refused(before: bytes, after: bytes, said: str) -> None:
+    content = studies.find("dba-vm").read_bytes()
+    assert before in content
+    with pytest.raises(UsageError, match=said):
+        guard_study.load(content.replace(before, after), "mine.yaml")
 
 
 def test_every_block_of_a_study_holds_every_way_once_and_the_time_is_told_beforehand() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,8 +59,11 @@ def run(
 ) -> int:
     """Keep a policy until Ctrl-C, with a live table. Afterwards the host is as it was.
 
-    Exit code: 0 nothing wrong was found, 1 traffic went round a hook, a ceiling was exceeded or a hook was lost.
+    Exit code: 0 nothing wrong was found, 1 traffic went round a hook, a ceiling was exceeded or a hook was lost,
+    5 promises were kept, but what --out or --prometheus names could not be written to the end.
     """
+    if prometheus_file is not None:
+        _check_file(prometheus_file)
     kept_for = _duration("--for", for_) if for_ is not None else None
     asked = guard.load(policy)
     found, link = guard.resolve(asked), guard.resolve_link(asked)
@@ -74,16 +78,24 @@ def run(
         return Exit.HOLDS
     log = GuardLog(out, file_text(policy)) if out else None
     totals = prometheus.Totals()
+    sinks = _Sinks()
+    if log is not None:
+        sinks.add(str(log.folder), lambda one: log.add(one.from_ns, one.at_ns, one.rows, one.pools, one.notes))
+    if prometheus_file is not None:
+        metrics = prometheus_file
+        sinks.add(str(metrics), lambda one: prometheus.write(metrics, prometheus.text(asked.name, one, totals)))
     try:
         with terminated_as_interrupt(), contextlib.suppress(KeyboardInterrupt), guard.keep(flat, leave=leave) as kept:
             _say_excess(console, kept)
-            _watch(console, asked, kept, totals, kept_for, log, prometheus_file)
+            _watch(console, asked, kept, totals, kept_for, sinks)
     finally:
         if log:
             log.close()
             _report(log.folder, console)
     # Ctrl-C is how it ends, and takes nothing back of what was found.
-    return Exit.VIOLATED if totals.wrong else Exit.HOLDS
+    if totals.wrong:
+        return Exit.VIOLATED
+    return Exit.FAILED if sinks.broken else Exit.HOLDS
 
 
 @app.command()
@@ -156,23 +168,57 @@ def _watch(
     kept: Kept,
     totals: prometheus.Totals,
     for_ns: int | None,
-    log: GuardLog | None,
-    metrics: Path | None,
+    sinks: _Sinks,
 ) -> None:
     begun = time.monotonic_ns()
-    with Live(console=console, refresh_per_second=4, transient=False) as live:
+    live = Live(console=console, auto_refresh=False)
+
+    def show(report: Report) -> None:
+        for hook, kind, text in report.notes:
+            console.print(f"{hook}: {kind}: {text}", style="yellow", highlight=False)
+        live.update(_table(policy, report, begun, for_ns), refresh=True)
+
+    sinks.add("the table", show)
+    with contextlib.suppress(OSError):
+        live.start()
+    try:
         while for_ns is None or time.monotonic_ns() - begun < for_ns:
-            report = kept.report(0.2)
-            if report is None:
-                continue
-            totals.add(report)
-            for hook, kind, text in report.notes:
-                console.print(f"{hook}: {kind}: {text}", style="yellow", highlight=False)
-            if log:
-                log.add(report.from_ns, report.at_ns, report.rows, report.pools, report.notes)
-            if metrics:
-                prometheus.write(metrics, prometheus.text(policy.name, report, totals))
-            live.update(_table(policy, report, begun, for_ns))
+            if report := kept.report(0.2):
+                totals.add(report)
+                sinks.tell(report)
+    finally:
+        with contextlib.suppress(OSError):
+            live.stop()
+
+
+class _Sinks:
+    """Where reports go. One that cannot be written any more is said and left out: promises are kept all the same."""
+
+    def __init__(self) -> None:
+        self.broken = False
+        self._sinks: dict[str, Callable[[Report], None]] = {}
+
+    def add(self, name: str, sink: Callable[[Report], None]) -> None:
+        self._sinks[name] = sink
+
+    def tell(self, report: Report) -> None:
+        for name, sink in list(self._sinks.items()):
+            try:
+                sink(report)
+            except OSError as error:
+                del self._sinks[name]
+                self.broken = True
+                said = f"{name} cannot be written any more: {error.strerror}; the policy is kept all the same\n"
+                with contextlib.suppress(OSError):
+                    sys.stderr.write(said)
+
+
+def _check_file(file: Path) -> None:
+    """Before anything is made on the host. UsageError if its folder is none that can be written to."""
+    folder = file.parent
+    if file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        why = "is a folder" if file.is_dir() else f"cannot be written: {folder} is no folder that one may write to"
+        raise UsageError(Problem(f"{file} {why}", "make the folder, or give another file", key="--prometheus"))
 
 
 def _table(policy: Policy, report: Report, begun: int, for_ns: int | None) -> Table:

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from partywall import units
 from partywall.errors import Problem, UsageError
-from partywall.model.policy import Flow, Policy, Promise, Vif
+from partywall.model.policy import Ceilings, Flow, Policy, Promise, Vif
 from partywall.scenario import text as read_text
 from partywall.scenario.decode import Document, Path, decode, key_text, one_line
 from partywall.scenario.explain import Mistake, did_you_mean, shown
@@ -250,21 +250,26 @@ def _twice(policy: Policy) -> Iterator[Mistake]:
 def _tenants(policy: Policy) -> Iterator[Mistake]:
     for name, total in policy.tenants.items():
         mine = {key: vif for key, vif in policy.vifs.items() if vif.tenant == name}
-        sent = {key: vif.send.guarantee or 0 for key, vif in mine.items()}
-        yield from _tenant(("tenants", name, "ceiling"), sent, total.ceiling)
+        sent = {key: vif.send for key, vif in mine.items()}
+        yield from _tenant(("tenants", name), sent, total)
         if total.receive:
-            received = {key: (vif.receive or Promise()).guarantee or 0 for key, vif in mine.items()}
-            yield from _tenant(("tenants", name, "receive", "ceiling"), received, total.receive.ceiling)
+            received = {key: vif.receive or Promise() for key, vif in mine.items()}
+            yield from _tenant(("tenants", name, "receive"), received, total.receive)
         if not mine:
             yield Mistake(("tenants", name), "no vif has this tenant", f"write tenant: {name} at its vifs")
 
 
-def _tenant(at: Path, guarantees: Mapping[str, int], ceiling: int | None) -> Iterator[Mistake]:
-    promised = sum(guarantees.values())
-    if ceiling is not None and promised > ceiling:
-        parts = " + ".join(f"{key} {_rate(guarantee)}" for key, guarantee in guarantees.items())
-        message = f"its vifs are promised {parts} = {_rate(promised)}, above its ceiling {_rate(ceiling)}"
-        yield Mistake(at, message, "raise the ceiling, or promise less")
+def _tenant(at: Path, promises: Mapping[str, Promise], most: Ceilings) -> Iterator[Mistake]:
+    """Bits and packets alike: what a tenant's vifs are promised must fit under what the tenant may have."""
+    bits = {key: promise.guarantee or 0 for key, promise in promises.items()}
+    packets = {key: promise.packets_guarantee or 0 for key, promise in promises.items()}
+    limits = (("ceiling", bits, most.ceiling, _rate), ("packets", packets, most.packets, _packet_rate))
+    for key, promised, limit, told in limits:
+        total = sum(promised.values())
+        if limit is not None and total > limit:
+            parts = " + ".join(f"{name} {told(rate)}" for name, rate in promised.items())
+            message = f"its vifs are promised {parts} = {told(total)}, above its ceiling {told(limit)}"
+            yield Mistake((*at, key), message, "raise the ceiling, or promise less")
 
 
 def _sums(policy: Policy) -> Iterator[Mistake]:

@@ -114,13 +114,13 @@ def carry_out(
     done: Container[Slot] = (),
     accel: str | None = None,
 ) -> None:
-    """Measures all but what is done. take: is given each slot; tell: what is measured now and the seconds left.
+    """Measures all but blocks that are done. take: is given each slot; tell: what is measured now and the seconds left.
 
     accel: tenants are guests on it, each behind a tap, instead of namespaces.
     """
     left = duration_s(study, extent, done, virtual=accel is not None)
     for scenario, slots in plan(study, extent, seed):
-        wanted = [slot for slot in slots if (scenario, *slot) not in done]
+        wanted = _left(scenario, slots, done)
         if not wanted:
             continue
         tell(f"scenario {scenario}: making tenants, link and sinks", left)
@@ -135,7 +135,7 @@ def carry_out(
 
 def duration_s(study: Study, extent: Extent, done: Container[Slot] = (), *, virtual: bool = False) -> float:
     """How long the slots take that are not done. virtual: with guests to be booted for each scenario."""
-    left = [[slot for slot in slots if (scenario, *slot) not in done] for scenario, slots in plan(study, extent, 0)]
+    left = [_left(scenario, slots, done) for scenario, slots in plan(study, extent, 0)]
     boots = sum(map(bool, left)) if virtual else 0
     return boots * BOOT_S + sum(_spent_s(extent, period_ns) for slots in left for _, _, period_ns in slots)
 
@@ -149,6 +149,12 @@ def slot_of(cell: Cell) -> Slot:
 
 
 Ways = Sequence[tuple[str, int, int | None]]
+
+
+def _left(scenario: str, slots: Ways, done: Container[Slot]) -> Ways:
+    """Slots of blocks that lack one: a block is measured whole again, for its slots are compared."""
+    lacking = {block for way, block, period_ns in slots if (scenario, way, block, period_ns) not in done}
+    return [slot for slot in slots if slot[1] in lacking]
 
 
 def plan(study: Study, extent: Extent, seed: int) -> Iterator[tuple[str, Ways]]:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from partywall.model.policy import BitRate, PacketRate
 from partywall.model.scenario import DurationNs, Frozen, Name
 
 Way = Literal["native", "htb", "tbf", "guard"]
+FRAME_LEAST, FRAME_MOST = 42, 1514
+"""Headers of Ethernet, IPv4 and UDP; and a whole frame."""
 
 
 class Promised(Frozen):
@@ -61,6 +63,30 @@ class Study(Frozen):
     )
     short: Extent
     long: Extent
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        """Every name is one that is there, and what is promised fits the link."""
+        if self.periods.scenario not in self.scenarios:
+            known = ", ".join(self.scenarios)
+            raise ValueError(f"periods.scenario: there is no scenario {self.periods.scenario!r}; there are {known}")
+        for name, promised in self.tenants.items():
+            if promised.service_class not in self.service_classes:
+                known = ", ".join(self.service_classes)
+                said = f"there is no {promised.service_class!r}; there are {known}"
+                raise ValueError(f"tenants.{name}.service_class: {said}")
+        for name, sending in self.scenarios.items():
+            if set(sending.frame_bytes) != set(self.tenants):
+                raise ValueError(f"scenarios.{name}.frame_bytes: give one size for each of {', '.join(self.tenants)}")
+            if unknown := sorted(set(sending.packets) - set(self.tenants)):
+                raise ValueError(f"scenarios.{name}.packets: there is no tenant {unknown[0]!r}")
+            if wrong := [of for of, size in sending.frame_bytes.items() if not FRAME_LEAST <= size <= FRAME_MOST]:
+                said = f"a frame has {FRAME_LEAST} to {FRAME_MOST} bytes"
+                raise ValueError(f"scenarios.{name}.frame_bytes.{wrong[0]}: {said}")
+        total = sum(promised.guarantee for promised in self.tenants.values())
+        if total > self.link:
+            raise ValueError(f"tenants: {total} bit/s are promised on a link of {self.link}; promise less")
+        return self
 
     def scaled(self, share: float) -> Self:
         """The same in small: rates of bits and packets are so many times what they were."""

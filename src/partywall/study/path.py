@@ -56,12 +56,11 @@ class PathStudy:
         return Outline(lines, _left_s(study, extent, asked.seed, [], []))
 
     def check(self, study: Study, asked: Asked, work_root: Path, *, allow_commands: bool) -> None:
-        del study, asked, work_root, allow_commands
+        del asked, work_root, allow_commands
+        papers.load(study.name)
         if why := lab.lacking():
             raise CapabilityError(why)
-        lacking = next((m for m in pipeline.host_facts()["missing"] if m["what"] == "eBPF programs"), None)
-        if lacking is not None:
-            raise CapabilityError(f"a study of a path traces it: {lacking['why']}; {lacking['remedy']}")
+        pipeline.check_programs()
 
     def measure(self, study: Study, directory: StudyDirectory, work_root: Path, tell: Tell, note: Note) -> None:
         del work_root, note

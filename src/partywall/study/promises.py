@@ -50,9 +50,11 @@ class Promises:
         return Outline(lines, slots.duration_s(study, extent, virtual=virtual))
 
     def check(self, study: Study, asked: Asked, work_root: Path, *, allow_commands: bool) -> None:
-        del study, work_root, allow_commands
+        del work_root, allow_commands
+        papers.load(study.name)
         if why := lab.lacking() or (qemu.lacking() if asked.backends else ""):
             raise CapabilityError(why)
+        pipeline.check_programs()
 
     def measure(self, study: Study, directory: StudyDirectory, work_root: Path, tell: Tell, note: Note) -> None:
         del work_root
@@ -62,6 +64,9 @@ class Promises:
         if asked.backends:
             chosen = pipeline.choose_accelerator("auto")
             accel = chosen.name
+            if any(cell.emulated != (accel == "tcg") for cell in _cells(directory)):
+                said = "was begun on another accelerator than guests get now, so its slots cannot be compared"
+                raise UsageError(Problem(f"{directory.path} {said}", "begin a new study", key="--resume"))
             if accel == "tcg":
                 note(f"guests are emulated (tcg): {chosen.why}; {_scale(study)}")
         slots.carry_out(

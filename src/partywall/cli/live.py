@@ -22,7 +22,9 @@ class _Left(TextColumn):
 
 
 def _left(ns: float) -> str:
-    """An estimate to whole seconds: tenths of one are not known."""
+    """An estimate to whole seconds: tenths of one are not known. Nothing is left of a budget that is spent."""
+    if ns <= 0:
+        return "the budget is spent; trials with too few blocks go on a little"
     return f"about {units.format_duration(max(1, round(ns / 1e9)) * 10**9)} left"
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from partywall import pipeline, units
-from partywall.errors import AgentError, CapabilityError, Exit
+from partywall.errors import AgentError, CapabilityError, Exit, UsageError
 from partywall.load import tomcat
 from partywall.sandbox import block, cgroups, libvirt, qemu, ssh
 from partywall.sandbox.label import state_root
@@ -179,10 +179,19 @@ def _disk() -> Iterator[Check]:
         cost=cost,
         remedy="partywall run --work-dir FOLDER-ON-A-DISK",
     )
-    writable = os.access(_first_existing(state_root()), os.W_OK)
-    yield Check(
+    yield _state()
+
+
+def _state() -> Check:
+    try:
+        root = state_root()
+        found, writable = str(root), os.access(_first_existing(root), os.W_OK)
+    except UsageError as error:
+        (problem,) = error.problems
+        found, writable = f"{problem.file}: {problem.message}", False
+    return Check(
         "state folder",
-        str(state_root()),
+        found,
         writable,
         cost="what a killed run leaves behind could not be found again",
         remedy="set $PARTYWALL_STATE to a folder of yours",

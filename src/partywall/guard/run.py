@@ -17,9 +17,10 @@ from typing import Any
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
 from partywall.errors import AgentError, CapabilityError, Problem, TrialError, UsageError
+from partywall.files import write_whole
 from partywall.guard.flatten import Flat
 from partywall.guard.resolve import identity
-from partywall.sandbox.label import start_ticks, state_root
+from partywall.sandbox.label import made_state_root, start_ticks, state_root
 
 _REPORTS_MAX = 4096
 
@@ -182,13 +183,10 @@ def _hooks(state: Path) -> list[Any]:
 
 def _write(name: str, hooks: list[Any], *, kept: bool = True) -> None:
     """kept: by this process, else by nobody."""
-    state = _state(name)
-    state.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    made_state_root()
     pid = os.getpid() if kept else None
     ticks = start_ticks(pid) if pid else None
-    fresh = state.with_name(f".{state.name}.new")
-    fresh.write_text(json.dumps({"pid": pid, "start_ticks": ticks, "hooks": hooks}))
-    fresh.replace(state)
+    write_whole(_state(name), json.dumps({"pid": pid, "start_ticks": ticks, "hooks": hooks}))
 
 
 def _agent(sink: Any) -> AgentClient:

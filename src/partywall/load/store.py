@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from partywall.errors import TrialError
+from partywall.files import write_whole
 from partywall.load.health import Health
 from partywall.load.second import HISTOGRAMS, Second
 from partywall.store import folder
@@ -96,10 +97,7 @@ class LoadDirectory:
         self._write(self.about() | {"begin_ns": begin_ns})
 
     def _write(self, about: Mapping[str, Any]) -> None:
-        """Whole or not at all, whenever it is killed."""
-        new = self.path / "load.json.new"
-        new.write_text(json.dumps(about, indent=1))
-        new.replace(self.path / "load.json")
+        write_whole(self.path / "load.json", json.dumps(about, indent=1))
 
     def append(self, second: Second, health: Health) -> None:
         """Writes a second down at once."""

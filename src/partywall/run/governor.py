@@ -12,7 +12,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from partywall.sandbox.label import start_ticks, state_root
+from partywall.files import write_whole
+from partywall.sandbox.label import made_state_root, start_ticks, state_root
 
 SYSFS = Path("/sys/devices/system/cpu")
 KINDS = {"saving": ("ondemand", "schedutil", "powersave"), "performance": ("performance",)}
@@ -52,11 +53,10 @@ def held(kind: str | None, sysfs: Path = SYSFS) -> Iterator[None]:
         return
     files = sorted(sysfs.glob("cpu[0-9]*/cpufreq/scaling_governor"))
     before = {str(file): file.read_text().strip() for file in files}
-    state = state_root() / STATE
-    state.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    state = made_state_root() / STATE
     own = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid()), "before": before}
     # Written before anything is changed that would have to be put back.
-    state.write_text(json.dumps(own))
+    write_whole(state, json.dumps(own))
     try:
         for file in files:
             file.write_text(governor)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from partywall.agent import binary
 from partywall.errors import CapabilityError
+from partywall.files import write_whole
 from partywall.sandbox.label import Label
 
 FILE = "hooks.json"
@@ -19,7 +20,7 @@ TIMEOUT_S = 20
 
 def note(label: Label, places: Sequence[tuple[str | None, str]]) -> None:
     """Remembers (namespace, interface) of hooks that are about to be made, all named after the run."""
-    (label.state / FILE).write_text(json.dumps([list(place) for place in places]))
+    write_whole(label.state / FILE, json.dumps([list(place) for place in places]))
 
 
 def remove(label: Label) -> list[str]:

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from partywall.files import write_whole
 from partywall.sandbox.label import Label
 
 FILE = "networks.json"
@@ -15,7 +16,7 @@ NETNS = Path("/run/netns")
 
 def note(label: Label, names: Iterable[str]) -> None:
     """Remembers the names of namespaces that are about to be made."""
-    (label.state / FILE).write_text(json.dumps(list(names)))
+    write_whole(label.state / FILE, json.dumps(list(names)))
 
 
 def remove(label: Label) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from partywall.errors import TrialError
 from partywall.sandbox import cgroups, hooks, networks
-from partywall.sandbox.label import VARIABLE, Label, start_ticks, state_root
+from partywall.sandbox.label import VARIABLE, Label, not_ours, start_ticks, state_root, work_name
 from partywall.sandbox.libvirt import leftovers
 from partywall.sandbox.runtime import Runtime
 
@@ -34,9 +34,10 @@ def reap(*, forget: bool = False) -> list[Reaped]:
     """Cleans up after every dead run of this user. forget: see `clean`."""
     root = state_root()
     owners = sorted(root.glob("*/owner.json")) if root.is_dir() else []
-    dead = [owner.parent for owner in owners if not _is_alive(owner)]
-    # A folder without an owner file was made a moment before its controller died, or is being made right now.
-    return [clean(_label(folder), forget=forget) for folder in dead]
+    # A folder without an owner file was made a moment before its controller died, or is being made right now. One in
+    # which somebody else may write tells what it likes.
+    told = [(file.parent, owner) for file in owners if not not_ours(file.parent) and (owner := _owner(file))]
+    return [clean(_label(folder, owner.work), forget=forget) for folder, owner in told if not owner.is_alive]
 
 
 def clean(label: Label, *, forget: bool = False) -> Reaped:
@@ -60,20 +61,29 @@ def clean(label: Label, *, forget: bool = False) -> Reaped:
     return Reaped(label.run, tuple(removed), tuple(left))
 
 
-def _is_alive(owner_file: Path) -> bool:
-    try:
-        owner = json.loads(owner_file.read_text())
-        return owner["start_ticks"] is not None and start_ticks(owner["pid"]) == owner["start_ticks"]
-    except (OSError, ValueError, KeyError):
-        return False
+@dataclass(frozen=True)
+class _Owner:
+    pid: int
+    start_ticks: int
+    work: Path
+
+    @property
+    def is_alive(self) -> bool:
+        return start_ticks(self.pid) == self.start_ticks
 
 
-def _label(state: Path) -> Label:
+def _owner(file: Path) -> _Owner | None:
+    """Who made a run; None if nothing can be told of it, as of one that is being made."""
     try:
-        work = Path(json.loads((state / "owner.json").read_text())["work"])
-    except (OSError, ValueError, KeyError):
-        work = state / "work"
-    return Label(run=state.name, state=state, work=work)
+        told = json.loads(file.read_text())
+        return _Owner(int(told["pid"]), int(told["start_ticks"]), Path(told["work"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _label(state: Path, work: Path) -> Label:
+    """work: as told; it will be deleted, so only what is called after the run is believed to be its."""
+    return Label(run=state.name, state=state, work=work if work.name == work_name(state.name) else state / "work")
 
 
 def _labelled(run: str) -> list[int]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.errors import CapabilityError, TrialError
+from partywall.files import write_whole
 from partywall.sandbox import networks
 from partywall.sandbox.label import Label
 
@@ -92,7 +93,7 @@ class Switch:
         names: list[str] = json.loads(file.read_text()) if file.exists() else []
         if name not in names:
             names.append(name)
-            file.write_text(json.dumps(names))
+            write_whole(file, json.dumps(names))
         if len(names) > PORTS_MAX:
             raise TrialError(f"sandbox {name}: the bridge of a run has {PORTS_MAX} ports at the most")
         return names.index(name) + 1

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from partywall.files import write_whole
 from partywall.sandbox.label import Label, state_root
 from partywall.sandbox.networks import NETNS
 
@@ -29,7 +30,7 @@ def note(label: Label, name: str, namespace: str, interface: str) -> None:
     """Remembers what the sandbox called `name` is connected to."""
     folder = label.state / FOLDER
     folder.mkdir(exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps({"namespace": namespace, "interface": interface}))
+    write_whole(folder / f"{name}.json", json.dumps({"namespace": namespace, "interface": interface}))
 
 
 def forget(label: Label, name: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from partywall.errors import CapabilityError, TrialError
+from partywall.files import write_whole
 from partywall.sandbox.label import Label
 from partywall.sandbox.libvirt.domain import PREFIX
 from partywall.sandbox.libvirt.library import connect, library
@@ -48,13 +49,12 @@ def _entries(label: Label) -> Iterator[list[Entry]]:
     Sandboxes may come up side by side, so there is a lock, on a file that is never replaced.
     """
     label.state.mkdir(parents=True, exist_ok=True)
-    file, written = label.state / FILE, label.state / f"{FILE}.new"
+    file = label.state / FILE
     with (label.state / f"{FILE}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         entries: list[Entry] = json.loads(file.read_text()) if file.exists() else []
         yield entries
-        written.write_text(json.dumps(entries))
-        written.replace(file)
+        write_whole(file, json.dumps(entries))
 
 
 def remove(label: Label) -> tuple[list[str], list[str]]:

@@ -17,13 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from partywall.errors import CapabilityError
-from partywall.sandbox.label import state_root
+from partywall.errors import CapabilityError, UsageError
+from partywall.files import write_whole
+from partywall.sandbox.label import made_state_root, state_root
 from partywall.sandbox.qemu import kernel
 from partywall.sandbox.qemu.machine import PROGRAM
 
 DEVICE = Path("/dev/kvm")
 DEADLINE_S = 7.0
+VERDICT = "kvm.json"
 Name = Literal["kvm", "tcg"]
 
 
@@ -107,7 +109,7 @@ def verdict(device: Path = DEVICE) -> Verdict:
 
 
 def _verdict_file() -> Path:
-    return state_root() / "kvm.json"
+    return state_root() / VERDICT
 
 
 def _circumstances() -> dict[str, str]:
@@ -120,7 +122,7 @@ def _remembered() -> str | None:
     """Why KVM carried no guest, empty if it did; None if it was not tried under these circumstances."""
     try:
         content = json.loads(_verdict_file().read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, UsageError):
         return None
     failure = content.pop("failure", None)
     content.pop("at", None)
@@ -128,6 +130,6 @@ def _remembered() -> str | None:
 
 
 def _remember(failure: str) -> None:
-    _verdict_file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file = made_state_root() / VERDICT
     at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    _verdict_file().write_text(json.dumps(_circumstances() | {"failure": failure, "at": at}))
+    write_whole(file, json.dumps(_circumstances() | {"failure": failure, "at": at}))

@@ -124,7 +124,7 @@ class TestReal:
         connection, theirs = a_domain_of_the_users(daemon, label)
         tuner = Tuner(connection, theirs, "test")
         before = tuner.before()
-        leftovers.note(label, daemon.uri, "theirs", before)
+        leftovers.note_before(label, daemon.uri, "theirs", before)
         asked = settings(daemon.uri, cpus=(1,), host_cpus=(1,), domain="theirs")
         tuner.pin(asked)
         tuner.hold(asked, 0.3, 50, tuner.scheduler())
@@ -386,8 +386,130 @@ def test_notes_that_cannot_be_read_are_told(label):
     assert "what it says of domains cannot be read" in left[0]
 
 
-def test_a_domain_of_the_users_that_was_shut_down_meanwhile_has_nothing_to_be_put_back(made_up, label):
-    before = tuning.Before({"cpu_shares": 1024}, [[True]], [True], None, {}, 1024)
-    leftovers.note(label, "qemu:///system", "theirs", before)
-    made_up.domain = Domain(active=False)
+class Theirs(Domain):
+    """A running domain of the user's with two virtual CPUs and a disk. refuses: methods that fail, as they do."""
+
+    XML = "<domain><devices><disk><target dev='vda'/></disk></devices></domain>"
+
+    def __init__(self):
+        super().__init__()
+        self.number = 7
+        self.held = {"cpu_shares": 1024, "vcpu_period": 50_000, "vcpu_quota": 25_000}
+        self.pins = [(True, True), (False, True)]
+        self.emulator = (True, True)
+        self.disk = {"write_bytes_sec": 1_000_000}
+        self.memory = 2048
+        self.refuses = set()
+
+    def state(self):
+        return dict(self.held), list(self.pins), self.emulator, dict(self.disk), self.memory
+
+    def _may(self, method):
+        if method in self.refuses:
+            raise RefusedError(OTHER)
+
+    def ID(self):  # noqa: N802 - libvirt's, as all below
+        return self.number
+
+    def UUIDString(self):  # noqa: N802
+        return "e1"
+
+    def XMLDesc(self, _flags):  # noqa: N802
+        return self.XML
+
+    def info(self):
+        return [1, 4096, self.memory, len(self.pins), 0]
+
+    def schedulerParametersFlags(self, _flags):  # noqa: N802
+        return dict(self.held)
+
+    def setSchedulerParametersFlags(self, wanted, _flags):  # noqa: N802
+        self._may("scheduler")
+        self.held |= wanted
+
+    def vcpuPinInfo(self, _flags):  # noqa: N802
+        return list(self.pins)
+
+    def pinVcpuFlags(self, number, pin, _flags):  # noqa: N802
+        self._may("pins")
+        if number >= len(self.pins):
+            raise RefusedError(OTHER)
+        self.pins[number] = pin
+
+    def emulatorPinInfo(self, _flags):  # noqa: N802
+        return self.emulator
+
+    def pinEmulator(self, pin, _flags):  # noqa: N802
+        self.emulator = pin
+
+    def blockIoTune(self, _disk, _flags):  # noqa: N802
+        return dict(self.disk)
+
+    def setBlockIoTune(self, _disk, limits, _flags):  # noqa: N802
+        self._may("disk")
+        self.disk |= limits
+
+    def setMemoryFlags(self, size, _flags):  # noqa: N802
+        self._may("memory")
+        self.memory = size
+
+
+@pytest.fixture
+def theirs(made_up):
+    made_up.domain = Theirs()
+    return made_up.domain
+
+
+SYSTEM = "qemu:///system"
+HARD = {"cpu_limit": 0.25, "cpus": (1,), "host_cpus": (1,), "memory": 1 << 20, "disk": Disk(write_bps=4096)}
+
+
+def visit(made_up, label, **asked):
+    """A sandbox in the user's domain that is up and tuned."""
+    sandbox = make(settings(SYSTEM, domain="theirs", **asked), label)
+    sandbox._domain, sandbox._tuner = made_up.domain, Tuner(made_up, made_up.domain, "theirs")
+    sandbox.settle()
+    return sandbox
+
+
+def test_after_a_visit_that_could_not_put_a_domain_back_the_next_one_ends_as_it_was_at_first(made_up, theirs, label):
+    before = theirs.state()
+    sandbox = visit(made_up, label, **HARD)
+    theirs.refuses = {"scheduler", "pins", "disk", "memory"}
+    sandbox.stop()
+    assert theirs.state() != before
+    theirs.refuses = set()
+    sandbox = visit(made_up, label)
+    # Nothing but pins was asked for this time.
+    assert theirs.state() == (before[0], [(True, False)] * 2, *before[2:])
+    sandbox.stop()
+    assert theirs.state() == before
+    assert leftovers.remove(label) == ([], [])
+
+
+def test_a_domain_that_was_started_anew_is_left_as_its_owner_gave_it(made_up, theirs, label):
+    visit(made_up, label, **HARD)
+    theirs.number += 1
+    theirs.held["vcpu_quota"], theirs.pins, theirs.memory = 40_000, [(True, False)] * 2, 3000
+    before = theirs.state()
+    assert leftovers.remove(label) == ([], [])
+    assert theirs.state() == before
+    visit(made_up, label, **HARD).stop()
+    assert theirs.state() == before
+
+
+def test_what_of_a_domain_cannot_be_put_back_keeps_nothing_else_from_it(made_up, theirs, label):
+    before = theirs.state()
+    visit(made_up, label, **HARD)
+    theirs.refuses = {"scheduler", "disk"}
+    theirs.pins.pop()
+    done, left = leftovers.remove(label)
+    assert done == []
+    assert "CPU limit and weight: error 38; limits of disk vda: error 38" in left[0]
+    assert (theirs.pins, theirs.emulator, theirs.memory) == (before[1][:1], before[2], before[4])
+
+
+def test_a_domain_of_the_users_that_was_shut_down_meanwhile_has_nothing_to_be_put_back(made_up, theirs, label):
+    visit(made_up, label, **HARD)
+    theirs.active = False
     assert leftovers.remove(label) == ([], [])

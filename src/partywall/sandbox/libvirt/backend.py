@@ -196,8 +196,11 @@ class Libvirt(Sandbox):
     def _hold_first(self, tuner: Tuner) -> None:
         settings = self.settings
         if not self._ours:
-            self._before = tuner.before()
-            leftovers.note(self.label, self._uri, self._name, self._before)
+            now = tuner.before()
+            self._before = leftovers.note_before(self.label, self._uri, self._name, now)
+            if now != self._before:
+                # An earlier visit could not put it back: nothing of that one may count as how it is by itself.
+                tuner.restore(self._before)
             tuner.pin(settings)
             if settings.limits.disk is not None or settings.disk_switched:
                 tuner.throttle(throttles(settings.limits.disk or Throttle(), self._before.disk_tune))

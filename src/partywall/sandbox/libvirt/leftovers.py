@@ -28,12 +28,29 @@ def domain_name(label: Label, sandbox: str) -> str:
     return f"{PREFIX}{label.run}-{sandbox}"
 
 
-def note(label: Label, uri: str, domain: str, before: Before | None = None) -> None:
-    """Remembers a domain that is about to be made, or changed if `before` is given."""
+def note(label: Label, uri: str, domain: str) -> None:
+    """Remembers a domain that is about to be made."""
     with _entries(label) as entries:
-        if not any((entry["uri"], entry["domain"]) == (uri, domain) for entry in entries):
-            kept = None if before is None else dataclasses.asdict(before)
-            entries.append({"uri": uri, "domain": domain, "before": kept})
+        if _known(entries, uri, domain) is None:
+            entries.append({"uri": uri, "domain": domain, "before": None})
+
+
+def note_before(label: Label, uri: str, domain: str, now: Before) -> Before:
+    """Remembers how a domain of the user's was before it is changed, and tells it.
+
+    That is not how it is now if an earlier visit could not put it back: then what is remembered of it stays.
+    """
+    with _entries(label) as entries:
+        known = _known(entries, uri, domain)
+        if known is not None and (before := Before(**known["before"])).is_of(now):
+            return before
+        entries[:] = [entry for entry in entries if entry is not known]
+        entries.append({"uri": uri, "domain": domain, "before": dataclasses.asdict(now)})
+    return now
+
+
+def _known(entries: list[Entry], uri: str, domain: str) -> Entry | None:
+    return next((entry for entry in entries if (entry["uri"], entry["domain"]) == (uri, domain)), None)
 
 
 def forget(label: Label, uri: str, domain: str) -> None:
@@ -74,6 +91,8 @@ def remove(label: Label) -> tuple[list[str], list[str]]:
             done += [what] if _undo(entry) else []
         except (CapabilityError, TrialError) as error:
             left.append(f"{what} ({error})")
+        except (KeyError, TypeError):
+            left.append(f"{what} (how it was before was noted by another version of Partywall)")
     return done, left
 
 

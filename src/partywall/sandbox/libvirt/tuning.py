@@ -6,11 +6,12 @@ scheduler's weight and cap. The arithmetic is pure; a `Tuner` applies it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from partywall.errors import CapabilityError
+from partywall.errors import CapabilityError, TrialError
 from partywall.sandbox.base import Settings
 from partywall.sandbox.libvirt import domain as definitions
 from partywall.sandbox.libvirt.library import library, told
@@ -47,7 +48,10 @@ def mask(cpus: Sequence[int], count: int) -> tuple[bool, ...]:
 
 @dataclass(frozen=True)
 class Before:
-    """How a domain was before we touched it, as plain values that a file can keep."""
+    """How a domain was before we touched it, as plain values that a file can keep.
+
+    uuid and number: which domain that was, and which start of it; what was set live goes with that.
+    """
 
     scheduler: dict[str, int]
     vcpu_pins: list[list[bool]]
@@ -55,6 +59,12 @@ class Before:
     disk: str | None
     disk_tune: dict[str, int]
     memory_kib: int
+    uuid: str
+    number: int
+
+    def is_of(self, other: Before) -> bool:
+        """Whether both tell of one domain, not started anew in between."""
+        return (self.uuid, self.number) == (other.uuid, other.number)
 
 
 class Tuner:
@@ -83,6 +93,8 @@ class Tuner:
                 disk=disk,
                 disk_tune=self._disk_tune(disk),
                 memory_kib=self._domain.info()[2],
+                uuid=self._domain.UUIDString(),
+                number=self._domain.ID(),
             )
 
     def scheduler(self) -> dict[str, int]:
@@ -107,14 +119,14 @@ class Tuner:
         """Ceiling and weight."""
         vcpus = self._domain.info()[3]
         wanted = scheduling(self._kind, vcpus, len(settings.cpus), limit, weight, usual)
-        self._set(wanted)
+        with told(self._what("its CPU limit or weight cannot be set")):
+            self._set(wanted)
 
     def _set(self, wanted: Parameters) -> None:
-        with told(self._what("its CPU limit or weight cannot be set")):
-            if self._live:
-                self._domain.setSchedulerParametersFlags(dict(wanted), self._live)
-            else:
-                self._domain.setSchedulerParameters(dict(wanted))
+        if self._live:
+            self._domain.setSchedulerParametersFlags(dict(wanted), self._live)
+        else:
+            self._domain.setSchedulerParameters(dict(wanted))
 
     def throttle(self, limits: Parameters) -> None:
         """Limits of its first disk."""
@@ -135,23 +147,47 @@ class Tuner:
             self._domain.setMemoryFlags(size_kib, library().VIR_DOMAIN_AFFECT_LIVE)
 
     def restore(self, before: Before) -> bool:
-        """Puts everything back as it was: whether there was anything.
+        """Puts everything back as it was: whether there was anything. TrialError names all that could not be.
 
-        Only what is live was changed, so a domain that was shut down meanwhile comes up as its owner defined it.
+        Only what is live was changed, so a domain that was shut down meanwhile came up as its owner defined it.
         """
         with told(self._what("cannot be put back as it was")):
-            if not self._domain.isActive():
+            same = (self._domain.UUIDString(), self._domain.ID()) == (before.uuid, before.number)
+            if not (self._domain.isActive() and same):
                 return False
-            self._set(_settable(before.scheduler, self._kind))
-            for number, pin in enumerate(before.vcpu_pins):
-                self._domain.pinVcpuFlags(number, tuple(pin), self._live)
-            if before.emulator_pin is not None:
-                self._domain.pinEmulator(tuple(before.emulator_pin), self._live)
-            if before.disk is not None and before.disk_tune:
-                self._domain.setBlockIoTune(before.disk, before.disk_tune, self._live)
-            if self._domain.info()[2] != before.memory_kib:
-                self._domain.setMemoryFlags(before.memory_kib, library().VIR_DOMAIN_AFFECT_LIVE)
+            parts = self._parts(before)
+        failed = []
+        for what, put_back in parts.items():
+            try:
+                with told(what):
+                    put_back()
+            except TrialError as error:
+                failed.append(str(error))
+        if failed:
+            raise TrialError(self._what(f"cannot be put back as it was: {'; '.join(failed)}"))
         return True
+
+    def _parts(self, before: Before) -> dict[str, Callable[[], object]]:
+        """What there is to be put back, and how; none depends on another."""
+        domain, live = self._domain, self._live
+        _, _, memory_kib, count, _ = domain.info()
+        parts: dict[str, Callable[[], object]] = {
+            "CPU limit and weight": partial(self._set, _settable(before.scheduler, self._kind))
+        }
+        # A virtual CPU that was unplugged meanwhile has no pin.
+        for number, pin in enumerate(before.vcpu_pins[:count]):
+            parts[f"pin of virtual CPU {number}"] = partial(domain.pinVcpuFlags, number, tuple(pin), live)
+        if before.emulator_pin is not None:
+            parts["pin of the emulator"] = partial(domain.pinEmulator, tuple(before.emulator_pin), live)
+        if before.disk is not None and before.disk_tune:
+            parts[f"limits of disk {before.disk}"] = partial(
+                domain.setBlockIoTune, before.disk, before.disk_tune, live
+            )
+        if memory_kib != before.memory_kib:
+            parts["memory"] = partial(
+                domain.setMemoryFlags, before.memory_kib, library().VIR_DOMAIN_AFFECT_LIVE
+            )
+        return parts
 
     def _disk_tune(self, disk: str | None) -> dict[str, int]:
         if self.is_xen or disk is None:

@@ -497,8 +497,11 @@ def new_run_name(scenario: Scenario) -> str:
     return f"{scenario.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
-def measure(run: RunDirectory, progress: Progress, work_root: Path = WORK_ROOT) -> None:
-    """Carries out what is left of a run's plan. Nothing of it is left on the host afterwards, however this ends."""
+def measure(run: RunDirectory, progress: Progress, work_root: Path = WORK_ROOT) -> tuple[str, ...]:
+    """Carries out what is left of a run's plan. Nothing of it is left on the host afterwards, however this ends.
+
+    What could not be removed or put back all the same is noted and returned.
+    """
     observations: Sequence[Observation] = read_evidence(run).observations if any(run.events("run_started")) else ()
     label = Label.create(f"{run.name}-{secrets.token_hex(2)}", work_root)
     with terminated_as_interrupt():
@@ -510,7 +513,10 @@ def measure(run: RunDirectory, progress: Progress, work_root: Path = WORK_ROOT) 
         except OSError as error:
             raise PartywallError(_stopped_by(error, run)) from error
         finally:
-            reaper.clean(label)
+            left = reaper.clean(label).left
+            if left:
+                progress.note(f"could not be removed or put back: {', '.join(left)}")
+    return left
 
 
 def _stopped_by(error: OSError, run: RunDirectory) -> str:

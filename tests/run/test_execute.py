@@ -2,6 +2,7 @@
 
 import errno
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from partywall.model.scenario import Scenario
 from partywall.plan import make
 from partywall.run import Silent
 from partywall.run.stage import Stage
+from partywall.sandbox import reaper
 from partywall.sandbox.clock import Look, Looks, Offset
 from partywall.store import RunDirectory
 
@@ -68,6 +70,21 @@ def test_what_the_host_refuses_is_told_with_what_would_mend_it(run, monkeypatch,
         pipeline.measure(run, Silent())
     assert str(caught.value).startswith(said.format(run=run.path))
     assert str(caught.value).endswith(f" on with: partywall run --resume {run.path}")
+
+
+def test_what_a_run_could_not_put_back_is_noted_and_told(run, monkeypatch):
+    def clean(label):
+        done = clean_really(label)
+        return replace(done, left=("domain web1",))
+
+    class Noting(Silent):
+        def note(self, text):
+            notes.append(text)
+
+    clean_really, notes = reaper.clean, []
+    monkeypatch.setattr(reaper, "clean", clean)
+    assert pipeline.measure(run, Noting()) == ("domain web1",)
+    assert notes[-1] == "could not be removed or put back: domain web1"
 
 
 BOUND_NS, OFF_NS = 100_000, 5_000_000

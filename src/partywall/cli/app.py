@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from partywall import __version__, pipeline, units
-from partywall.cli import guard, show
+from partywall.cli import guard, leftovers, show
 from partywall.cli import load as load_group
 from partywall.cli.kernel import PARAMETERS, KernelCommand, WorkDir, known, probe, stress
 from partywall.cli.live import Live, Steps
@@ -101,7 +101,7 @@ def run(
     trial failed.
     """
     console = Console()
-    pipeline.clean_up()
+    leftovers.clean_up()
     if resume is not None:
         if scenario is not None:
             raise UsageError(f"--resume goes on with {resume} and its own scenario; leave out {scenario!r}")
@@ -159,11 +159,13 @@ def _measure_and_report(directory: RunDirectory, console: Console, work_dir: Pat
     pipeline.check_disk(plan, work_dir)
     try:
         with Live(console, plan.estimate_ns, plan.scenario.budget) as live:
-            pipeline.measure(directory, live, work_dir)
+            left = pipeline.measure(directory, live, work_dir)
     except KeyboardInterrupt:
         _interrupted(directory, console, work_dir, allow_commands=allow_commands)
         raise
-    return _report(directory, console)
+    outcome = _report(directory, console)
+    leftovers.warn(left)
+    return Exit.FAILED if left else outcome
 
 
 def _interrupted(directory: RunDirectory, console: Console, work_dir: Path, *, allow_commands: bool) -> None:

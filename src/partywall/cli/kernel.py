@@ -22,9 +22,10 @@ from typer.core import TyperCommand
 from partywall import pipeline, units
 from partywall.agent.catalogue import KernelInfo, Role, shipped
 from partywall.agent.client import AgentClient
+from partywall.cli import leftovers
 from partywall.errors import Exit, Problem, TrialError, UsageError
 from partywall.report import figures
-from partywall.sandbox import Label, Sandbox, Settings, make, reap, reaper
+from partywall.sandbox import Label, Sandbox, Settings, make, reaper
 from partywall.scenario.explain import did_you_mean
 
 ID = "workload"
@@ -200,7 +201,7 @@ def _sandbox(cpus: str | None, work_dir: Path) -> Iterator[tuple[Sandbox, Messag
             Problem(f"CPU {min(missing)} is not online or not allowed here", f"there are {allowed}", key="--cpus")
         )
     pipeline.check_folder(work_dir)
-    reap()
+    leftovers.clean_up()
     label = Label.create(f"kernel-{secrets.token_hex(4)}", work_dir)
     messages: Messages = queue.SimpleQueue()
     sandbox = make(Settings(name=ID, backend="process", cpus=chosen), label)

@@ -19,6 +19,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from partywall import __version__, pipeline, units
+from partywall.cli import leftovers
 from partywall.cli.kernel import Cpus, WorkDir
 from partywall.cli.live import Steps
 from partywall.cli.load_model import model
@@ -436,6 +437,7 @@ def _generator_text(setup: Setup) -> str:
 
 def _session(job: Job, setup: Setup) -> Session:
     """A prepared load; what the agent finds wrong with a plan is told by the plan's lines."""
+    leftovers.clean_up()
     with _told_by_lines(job.plan):
         return Session(job.program, setup)
 

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from partywall import __version__, pipeline, units
 from partywall import study as studies
+from partywall.cli import leftovers
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
 from partywall.errors import Exit, UsageError
@@ -74,7 +75,7 @@ def study(
     _outline(console, kind, wanted, asked, whole=dry_run)
     if dry_run:
         return Exit.HOLDS
-    pipeline.clean_up()
+    leftovers.clean_up()
     pipeline.check_folder(work_dir)
     kind.check(wanted, asked, work_dir, allow_commands=allow_commands)
     host = pipeline.host_facts()
@@ -105,7 +106,7 @@ def _go_on(directory: StudyDirectory, console: Console, work_dir: Path, *, allow
     file = directory.path / FILE
     kind = studies.kind_of(file)
     wanted = kind.read(directory.content, str(file))
-    pipeline.clean_up()
+    leftovers.clean_up()
     pipeline.check_folder(work_dir)
     kind.check(wanted, directory.asked, work_dir, allow_commands=allow_commands)
     return _measure(directory, kind, wanted, console, work_dir, allow_commands=allow_commands)

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from partywall import pipeline, units
+from partywall.cli import leftovers
 from partywall.errors import Exit, Problem, UsageError
 from partywall.model.trace import Report, TraceEvidence
 from partywall.stats.trace import findings
@@ -74,7 +75,7 @@ def trace(
         agents=agent or (),
     )
     duration_ns = _duration(for_)
-    pipeline.clean_up()
+    leftovers.clean_up()
     view = _View(console, duration_ns)
     directory = pipeline.trace(asked, out, duration_ns, view.report, view.tick)
     view.end()

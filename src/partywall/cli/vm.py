@@ -15,8 +15,9 @@ from rich.console import Console
 
 from partywall import pipeline, units
 from partywall.agent import binary
+from partywall.cli import leftovers
 from partywall.errors import CapabilityError, Exit, UsageError
-from partywall.sandbox import Label, Settings, make, qemu, reap, reaper
+from partywall.sandbox import Label, Settings, make, qemu, reaper
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 
 vm = typer.Typer(
@@ -86,7 +87,7 @@ def _prepare_root(packages: list[str]) -> int:
     if wrong:
         raise UsageError(f"--root: {wrong[0]!r} cannot be the name of a package; write for example fio,stress-ng")
     console = Console()
-    reap()
+    leftovers.clean_up()
     with console.status("looking for it") as status:
 
         def say(text: str) -> None:
@@ -134,7 +135,7 @@ def check(
     if accel not in ("auto", "kvm", "tcg"):
         raise UsageError(f"--accel {accel}: there are auto, kvm and tcg")
     console = Console()
-    reap()
+    leftovers.clean_up()
     version = qemu.version()
     kernel = qemu.GuestKernel.prepared()
     if accel != "tcg":

@@ -102,7 +102,10 @@ class Isolation:
             pipeline.check_disk(run.plan, work_root)
             progress = _PartProgress(job.name, tell, note, seconds[number], sum(seconds[number + 1 :]))
             with governor.held(job.governor):
-                pipeline.measure(run, progress, work_root)
+                left = pipeline.measure(run, progress, work_root)
+            if left:
+                again = "what was measured is kept; see to them, then go on with --resume"
+                raise TrialError(f"{job.name}: could not be removed or put back: {', '.join(left)}; {again}")
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
         asked = directory.asked

@@ -180,13 +180,9 @@ class Tuner:
         if before.emulator_pin is not None:
             parts["pin of the emulator"] = partial(domain.pinEmulator, tuple(before.emulator_pin), live)
         if before.disk is not None and before.disk_tune:
-            parts[f"limits of disk {before.disk}"] = partial(
-                domain.setBlockIoTune, before.disk, before.disk_tune, live
-            )
+            parts[f"limits of disk {before.disk}"] = partial(domain.setBlockIoTune, before.disk, before.disk_tune, live)
         if memory_kib != before.memory_kib:
-            parts["memory"] = partial(
-                domain.setMemoryFlags, before.memory_kib, library().VIR_DOMAIN_AFFECT_LIVE
-            )
+            parts["memory"] = partial(domain.setMemoryFlags, before.memory_kib, library().VIR_DOMAIN_AFFECT_LIVE)
         return parts
 
     def _disk_tune(self, disk: str | None) -> dict[str, int]:

@@ -197,6 +197,16 @@ def test_a_weight_is_in_proportion_to_what_is_usual_there():
     assert scheduling("Xen", 1, 1, None, 200, {"weight": 256}) == {"weight": 512, "cap": 0}
 
 
+def test_no_limit_is_the_one_that_a_domain_has_of_its_owner():
+    sold = {"cpu_shares": 512, "vcpu_period": 50_000, "vcpu_quota": 25_000}
+    assert scheduling("QEMU", 1, 1, None, None, sold) == sold
+    assert scheduling("QEMU", 1, 1, None, 200, sold) == sold | {"cpu_shares": 1024}
+    assert scheduling("QEMU", 1, 1, 0.25, None, sold) == sold | {"vcpu_period": 100_000, "vcpu_quota": 25_000}
+    # What libvirt tells of a quota that was never set.
+    assert scheduling("QEMU", 1, 1, None, None, {"vcpu_quota": 17_592_186_044_415})["vcpu_quota"] == -1
+    assert scheduling("Xen", 1, 1, None, 200, {"weight": 256, "cap": 40}) == {"weight": 512, "cap": 40}
+
+
 def test_xens_cap_counts_in_hundredths_of_one_cpu():
     assert scheduling("Xen", 1, 1, 0.25, None, {}) == {"weight": 256, "cap": 25}
     assert scheduling("Xen", 2, 2, 0.5, None, {})["cap"] == 100
@@ -485,6 +495,17 @@ def test_after_a_visit_that_could_not_put_a_domain_back_the_next_one_ends_as_it_
     sandbox.stop()
     assert theirs.state() == before
     assert leftovers.remove(label) == ([], [])
+
+
+def test_between_limits_that_are_switched_a_domain_has_its_owners(made_up, theirs, label):
+    before = theirs.state()[0]
+    sandbox = visit(made_up, label)
+    assert theirs.state()[0] == before
+    sandbox.limit(Limits(cpu_limit=0.25))
+    assert theirs.state()[0] != before
+    sandbox.limit(Limits())
+    assert theirs.state()[0] == before
+    sandbox.stop()
 
 
 def test_a_domain_that_was_started_anew_is_left_as_its_owner_gave_it(made_up, theirs, label):

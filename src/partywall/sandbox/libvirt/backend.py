@@ -206,7 +206,7 @@ class Libvirt(Sandbox):
                 tuner.throttle(throttles(settings.limits.disk or Throttle(), self._before.disk_tune))
             if settings.memory is not None:
                 tuner.give_memory(settings.memory // 1024)
-        self._usual = tuner.scheduler()
+        self._usual = self._before.scheduler if self._before else tuner.scheduler()
         if settings.cpu_limit is not None or settings.cpu_weight is not None:
             tuner.hold(settings, settings.cpu_limit, settings.cpu_weight, self._usual)
 

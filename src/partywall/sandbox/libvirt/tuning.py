@@ -29,16 +29,21 @@ def scheduling(
 ) -> dict[str, int]:
     """Scheduler parameters for a ceiling (share of the time of all `cpus`) and a weight (100 is usual).
 
-    usual: the parameters of a domain that was asked nothing of; a weight is in proportion to theirs, which are 1024
-    with cgroups of version 1, 100 with version 2 and 256 under Xen.
+    usual: the parameters of the domain while nothing is asked of it. A weight is in proportion to theirs, which are
+    1024 with cgroups of version 1, 100 with version 2 and 256 under Xen; no ceiling means the one that its owner gave
+    it, if any.
     """
     times = 1.0 if weight is None else weight / USUAL_WEIGHT
+    own = _settable(usual, kind)
     if kind == XEN:
-        cap = 0 if limit is None else max(1, round(limit * cpus * 100))
-        return {"weight": max(1, round(usual.get("weight", 256) * times)), "cap": cap}
-    shares = max(2, round(usual.get("cpu_shares", 1024) * times))
-    quota = -1 if limit is None else max(QUOTA_US_MIN, round(limit * cpus / vcpus * PERIOD_US))
-    return {"cpu_shares": shares, "vcpu_period": PERIOD_US, "vcpu_quota": quota}
+        cap = own.get("cap", 0) if limit is None else max(1, round(limit * cpus * 100))
+        return {"weight": max(1, round(own.get("weight", 256) * times)), "cap": cap}
+    shares = max(2, round(own.get("cpu_shares", 1024) * times))
+    if limit is None:
+        period, quota = own.get("vcpu_period", PERIOD_US), own.get("vcpu_quota", -1)
+    else:
+        period, quota = PERIOD_US, max(QUOTA_US_MIN, round(limit * cpus / vcpus * PERIOD_US))
+    return {"cpu_shares": shares, "vcpu_period": period, "vcpu_quota": quota}
 
 
 def mask(cpus: Sequence[int], count: int) -> tuple[bool, ...]:

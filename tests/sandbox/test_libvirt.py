@@ -299,6 +299,18 @@ def test_without_the_library_it_is_named_with_how_to_get_it(monkeypatch, label):
     library.library.cache_clear()
 
 
+def test_the_bridge_runs_no_code_of_the_folder_that_a_run_is_started_in(tmp_path, monkeypatch, label):
+    ran = tmp_path / "ran"
+    for name in ("libvirt", "contextlib"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(ran)!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(backend, "connect", lambda _uri: Connection())
+    bridge = make(settings("qemu+unix:///system?socket=/no/such/socket"), label)._bridge()
+    _, said = bridge.communicate(timeout=60)
+    assert not ran.exists()
+    assert b"libvirt" in said
+
+
 class RefusedError(Exception):
     def __init__(self, code):
         super().__init__(f"error {code}")

@@ -233,8 +233,9 @@ class Libvirt(Sandbox):
         kind = "console" if self._tuner is not None and self._tuner.is_xen else "port"
         own = ["--own"] if self._ours else []
         pipe = subprocess.PIPE
+        # -P: no module of the folder we stand in is taken for a library's.
         return subprocess.Popen(
-            [sys.executable, "-m", "partywall.sandbox.libvirt.bridge", self._uri, self._name, kind, *own],
+            [sys.executable, "-P", "-m", "partywall.sandbox.libvirt.bridge", self._uri, self._name, kind, *own],
             stdin=pipe,
             stdout=pipe,
             stderr=pipe,

@@ -108,6 +108,24 @@ def test_a_run_whose_owner_cannot_be_told_is_being_made(root, content):
     assert (root / "x").exists()
 
 
+def test_a_dead_runs_containers_are_told_where_the_runtime_is_gone_and_other_runs_are_cleaned(
+    root, tmp_path, monkeypatch
+):
+    for run in ("a", "b"):
+        leave(root, run, work=str(tmp_path / f"partywall-{run}"))
+    (root / "a" / "runtime" / "box").mkdir(parents=True)
+    monkeypatch.setenv("PARTYWALL_RUNTIME", "/no/such/runtime")
+    first, second = reap()
+    assert len(first.left) == 1
+    assert first.left[0].startswith("container box (")
+    assert "/no/such/runtime" in first.left[0]
+    assert second.left == ()
+    # Known until the runtime is back, or it is asked to be forgotten.
+    assert sorted(path.name for path in root.iterdir()) == ["a"]
+    reap(forget=True)
+    assert list(root.iterdir()) == []
+
+
 def test_a_reader_never_sees_half_of_a_file(tmp_path):
     file = tmp_path / "file"
     contents = {letter * 100_000 for letter in "ab"}

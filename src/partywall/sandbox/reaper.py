@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from partywall.errors import TrialError
+from partywall.errors import CapabilityError, TrialError
 from partywall.sandbox import cgroups, hooks, networks
 from partywall.sandbox.label import VARIABLE, Label, not_ours, start_ticks, state_root, work_name
 from partywall.sandbox.libvirt import leftovers
@@ -48,11 +48,13 @@ def clean(label: Label, *, forget: bool = False) -> Reaped:
     removed = [f"process {pid}" for pid in _kill_processes(label.run)]
     removed += hooks.remove(label)
     removed += networks.remove(label)
-    removed += _delete_containers(label)
+    left: list[str] = []
+    for remove in (_delete_containers, leftovers.remove):
+        done, not_done = remove(label)
+        removed += done
+        left += not_done
     removed += _remove_cgroups(label)
-    undone, left = leftovers.remove(label)
-    removed += undone
-    # What a daemon that does not answer keeps is known by the state folder alone.
+    # What a daemon that does not answer keeps, or a runtime that is gone, is known by the state folder alone.
     for folder in (label.work, *(() if left and not forget else (label.state,))):
         if folder.exists():
             shutil.rmtree(folder, ignore_errors=True)
@@ -109,15 +111,20 @@ def _kill_processes(run: str) -> list[int]:
     return sorted(set(killed))
 
 
-def _delete_containers(label: Label) -> list[str]:
+def _delete_containers(label: Label) -> tuple[list[str], list[str]]:
+    """(what was deleted, what could not be). Their processes are dead already."""
     names = [folder.name for folder in (label.state / "runtime").glob("*") if folder.is_dir()]
     if not names:
-        return []
-    runtime = Runtime.choose(label.state, cgroups.read(), prefer=os.environ.get("PARTYWALL_RUNTIME"))
+        return [], []
+    try:
+        runtime = Runtime.choose(label.state, cgroups.read(), prefer=os.environ.get("PARTYWALL_RUNTIME"))
+    except CapabilityError as error:
+        # No reason to keep what is left of other runs, nor any command from being carried out.
+        return [], [f"container {name} ({error})" for name in names]
     for name in names:
         with contextlib.suppress(TrialError):
             runtime.run("delete", "--force", name)
-    return [f"container {name}" for name in names]
+    return [f"container {name}" for name in names], []
 
 
 def _remove_cgroups(label: Label) -> list[str]:

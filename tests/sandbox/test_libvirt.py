@@ -320,7 +320,7 @@ class RefusedError(Exception):
         return self.code
 
 
-NO_DOMAIN, OTHER = 42, 38
+NO_DOMAIN, OTHER, UNSUPPORTED = 42, 38, 67
 
 
 class Library:
@@ -328,6 +328,7 @@ class Library:
 
     libvirtError = RefusedError  # noqa: N815 - libvirt's
     VIR_ERR_NO_DOMAIN = NO_DOMAIN
+    VIR_ERR_CONFIG_UNSUPPORTED = UNSUPPORTED
     VIR_DOMAIN_AFFECT_LIVE = 1
 
 
@@ -337,9 +338,10 @@ class Connection:
     def __init__(self, domain=None):
         self.domain = domain
         self.closed = 0
+        self.kind = "QEMU"
 
     def getType(self):  # noqa: N802 - libvirt's
-        return "QEMU"
+        return self.kind
 
     def getInfo(self):  # noqa: N802
         return ["x86_64", 1024, 2]
@@ -443,6 +445,8 @@ class Theirs(Domain):
         return [1, 4096, self.memory, len(self.pins), 0]
 
     def schedulerParametersFlags(self, _flags):  # noqa: N802
+        if "scheduling" in self.refuses:
+            raise RefusedError(UNSUPPORTED)
         return dict(self.held)
 
     def setSchedulerParametersFlags(self, wanted, _flags):  # noqa: N802
@@ -518,6 +522,50 @@ def test_between_limits_that_are_switched_a_domain_has_its_owners(made_up, their
     sandbox.limit(Limits())
     assert theirs.state()[0] == before
     sandbox.stop()
+
+
+def test_a_domain_of_a_daemon_without_root_is_pinned_and_put_back_and_has_no_limits(made_up, theirs, label):
+    theirs.refuses = {"scheduling", "scheduler"}
+    before = theirs.state()
+    sandbox = visit(made_up, label)
+    assert theirs.state() != before
+    with pytest.raises(CapabilityError, match="a libvirt daemon without root has none; use qemu:///system"):
+        sandbox.limit(Limits(cpu_limit=0.25))
+    sandbox.stop()
+    assert theirs.state() == before
+    assert leftovers.remove(label) == ([], [])
+
+
+class Xens(Theirs):
+    """A domain of Xen's: no flags, and libvirt-python cannot pin it."""
+
+    XML = "<domain/>"
+
+    def __init__(self):
+        super().__init__()
+        self.held = {"weight": 256, "cap": 40}
+
+    def schedulerParameters(self):  # noqa: N802
+        return dict(self.held)
+
+    def setSchedulerParameters(self, wanted):  # noqa: N802
+        self.held |= wanted
+
+    def pinVcpuFlags(self, *_):  # noqa: N802
+        raise AssertionError
+
+
+def test_a_domain_of_the_users_under_xen_is_held_to_limits_and_not_pinned(made_up, label):
+    made_up.kind, made_up.domain = "Xen", Xens()
+    before = made_up.domain.state()
+    sandbox = visit(made_up, label)
+    sandbox.limit(Limits(cpu_limit=0.25, cpu_weight=200))
+    # A quarter of its two virtual CPUs' time.
+    assert made_up.domain.held == {"weight": 512, "cap": 50}
+    sandbox.limit(Limits())
+    assert made_up.domain.state() == before
+    sandbox.stop()
+    assert made_up.domain.state() == before
 
 
 def test_a_domain_that_was_started_anew_is_left_as_its_owner_gave_it(made_up, theirs, label):

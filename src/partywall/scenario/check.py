@@ -256,6 +256,7 @@ def _place_elsewhere(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
         yield Mistake((*at, "boot"), f"boot {sandbox.boot[:60]!r} is no absolute path", "begin with /")
     if sandbox.backend == "libvirt":
         yield from _domain(at, sandbox)
+        yield from _daemon(at, sandbox)
 
 
 def _domain(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
@@ -272,6 +273,19 @@ def _domain(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
     if made:
         message = f"disk.{made[0]} is of disks that are made for a run, and {sandbox.domain} has its own"
         yield Mistake((*at, "disk"), message, "leave it out")
+
+
+def _daemon(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
+    """What a daemon cannot do, as its URI tells."""
+    uri = urlsplit(sandbox.uri or "")
+    if uri.path == "/session":
+        for key in ("cpu_limit", "cpu_weight", "cpu_reservation"):
+            if getattr(sandbox, key) is not None:
+                message = f"libvirt has no {key} for domains of {sandbox.uri}, whose daemon is without root"
+                yield Mistake((*at, key), message, "use qemu:///system, or leave it out")
+    if uri.scheme.startswith("xen") and sandbox.domain is not None and sandbox.cpus not in ("auto", "same", "next"):
+        message = f"libvirt cannot pin {sandbox.domain}, which runs under Xen already"
+        yield Mistake((*at, "cpus"), message, "pin it by xl vcpu-pin, and leave cpus out")
 
 
 def _cpus(at: Path, cpus: str) -> Iterator[Mistake]:

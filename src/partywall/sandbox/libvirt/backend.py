@@ -43,7 +43,7 @@ class Libvirt(Sandbox):
         self._connection = connect(self._uri)
         self._domain: Any = None
         self._tuner: Tuner | None = None
-        self._usual: dict[str, int] = {}
+        self._usual: dict[str, int] | None = None
         self._before: Before | None = None
         self._inner = _by_ssh(settings, label)
         self._clock: GuestClock | None = None

@@ -55,10 +55,11 @@ def mask(cpus: Sequence[int], count: int) -> tuple[bool, ...]:
 class Before:
     """How a domain was before we touched it, as plain values that a file can keep.
 
+    scheduler: None where there is nothing of that sort, see `Tuner.scheduler`.
     uuid and number: which domain that was, and which start of it; what was set live goes with that.
     """
 
-    scheduler: dict[str, int]
+    scheduler: dict[str, int] | None
     vcpu_pins: list[list[bool]]
     emulator_pin: list[bool] | None
     disk: str | None
@@ -102,16 +103,29 @@ class Tuner:
                 number=self._domain.ID(),
             )
 
-    def scheduler(self) -> dict[str, int]:
-        """Its scheduler parameters."""
+    def scheduler(self) -> dict[str, int] | None:
+        """Its scheduler parameters; None where domains have none, as those of a daemon without root (session mode)."""
+        module = library()
         with told(self._what("its scheduler parameters cannot be read")):
-            found = (
-                self._domain.schedulerParametersFlags(self._live) if self._live else self._domain.schedulerParameters()
-            )
+            try:
+                found = (
+                    self._domain.schedulerParametersFlags(self._live)
+                    if self._live
+                    else self._domain.schedulerParameters()
+                )
+            except module.libvirtError as error:
+                if error.get_error_code() == module.VIR_ERR_CONFIG_UNSUPPORTED:
+                    return None
+                raise
         return {key: value for key, value in found.items() if isinstance(value, int)}
 
     def pin(self, settings: Settings) -> None:
-        """Virtual CPU k to the k-th CPU, round and round; the emulator's own threads to host_cpus."""
+        """Virtual CPU k to the k-th CPU, round and round; the emulator's own threads to host_cpus.
+
+        Nothing under Xen, where libvirt-python cannot pin: it asks for a map of CPUs that Xen's driver does not have.
+        """
+        if self.is_xen:
+            return
         count = self._domain.info()[3]
         with told(self._what("cannot be pinned")):
             for number in range(count):
@@ -120,10 +134,16 @@ class Tuner:
             if settings.host_cpus:
                 self._domain.pinEmulator(mask(settings.host_cpus, self._cpus), self._live)
 
-    def hold(self, settings: Settings, limit: float | None, weight: float | None, usual: Parameters) -> None:
-        """Ceiling and weight."""
+    def hold(self, settings: Settings, limit: float | None, weight: float | None, usual: Parameters | None) -> None:
+        """Ceiling and weight. A domain that could not be pinned has the time of as many CPUs as it has virtual ones."""
+        if usual is None:
+            raise CapabilityError(
+                f"{self._name}: its CPU limit or weight cannot be set: a libvirt daemon without root has none; "
+                "use qemu:///system, or leave them out"
+            )
         vcpus = self._domain.info()[3]
-        wanted = scheduling(self._kind, vcpus, len(settings.cpus), limit, weight, usual)
+        cpus = vcpus if self.is_xen and settings.domain is not None else len(settings.cpus)
+        wanted = scheduling(self._kind, vcpus, cpus, limit, weight, usual)
         with told(self._what("its CPU limit or weight cannot be set")):
             self._set(wanted)
 
@@ -176,9 +196,9 @@ class Tuner:
         """What there is to be put back, and how; none depends on another."""
         domain, live = self._domain, self._live
         _, _, memory_kib, count, _ = domain.info()
-        parts: dict[str, Callable[[], object]] = {
-            "CPU limit and weight": partial(self._set, _settable(before.scheduler, self._kind))
-        }
+        parts: dict[str, Callable[[], object]] = {}
+        if before.scheduler is not None:
+            parts["CPU limit and weight"] = partial(self._set, _settable(before.scheduler, self._kind))
         # A virtual CPU that was unplugged meanwhile has no pin.
         for number, pin in enumerate(before.vcpu_pins[:count]):
             parts[f"pin of virtual CPU {number}"] = partial(domain.pinVcpuFlags, number, tuple(pin), live)

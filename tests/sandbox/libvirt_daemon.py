@@ -28,7 +28,9 @@ def lacking():
 
 
 class Daemon:
-    def __init__(self, folder):
+    """user: whom its QEMU runs as."""
+
+    def __init__(self, folder, user="root"):
         self.folder = Path(folder)
         (self.folder / "libvirtd.conf").write_text(
             f'listen_tls = 0\nauth_unix_rw = "none"\nunix_sock_group = "root"\nunix_sock_dir = "{self.folder}"\n'
@@ -48,7 +50,7 @@ class Daemon:
             own.write_text(Path(f"/etc/{name}").read_text() + f"{line}\n")
             mounts.append(f"mount --bind {own} /etc/{name}")
         (self.folder / "private-0" / "qemu.conf").write_text(
-            'user = "root"\ngroup = "root"\nremember_owner = 0\nnamespaces = []\nsecurity_driver = "none"\n'
+            f'user = "{user}"\ngroup = "{user}"\nremember_owner = 0\nnamespaces = []\nsecurity_driver = "none"\n'
             'stdio_handler = "file"\n'
         )
         # The shell reaps what libvirt's processes leave, as the first process must.

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path, PurePath
 
 import libvirt_daemon
@@ -16,7 +17,7 @@ from partywall.errors import CapabilityError, TrialError
 from partywall.model.plan import Limits
 from partywall.model.scenario import Disk
 from partywall.sandbox import Label, Settings, make, reaper
-from partywall.sandbox.libvirt import backend, domain, leftovers, library, tuning
+from partywall.sandbox.libvirt import Libvirt, backend, domain, leftovers, library, tuning
 from partywall.sandbox.libvirt.tuning import Tuner, mask, scheduling
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.kernel import GuestKernel
@@ -101,6 +102,27 @@ class TestReal:
         sandbox.stop()
         assert names(daemon.uri) == []
         assert leftovers.remove(label) == ([], [])
+
+    def test_a_domain_comes_up_where_qemus_user_may_not_enter_the_kernels_folder(
+        self, tmp_path_factory, label, tmp_path, monkeypatch
+    ):
+        kernel, closed = GuestKernel.prepared(), tmp_path / "closed"
+        closed.mkdir()
+        image = closed / "vmlinuz"
+        image.write_bytes(kernel.image.read_bytes())
+        closed.chmod(0o700)
+        monkeypatch.setattr(GuestKernel, "prepared", lambda: replace(kernel, image=image))
+        daemon = libvirt_daemon.Daemon(tmp_path_factory.mktemp("user"), user="libvirt-qemu")
+        try:
+            sandbox = make(settings(daemon.uri), label)
+            assert sandbox.start(lambda *_: None).hello["emulated"]
+            sandbox.stop()
+            monkeypatch.setattr(Libvirt, "_boot", lambda self: domain.Boot(image, boot_files(self.label)[1]))
+            other = make(settings(daemon.uri, name="other"), label)
+            with pytest.raises(TrialError, match=r"Permission denied.*must be able to enter .*--work-dir"):
+                other.start(lambda *_: None)
+        finally:
+            daemon.stop()
 
     def test_a_domain_goes_with_a_controller_that_was_killed(self, daemon, tmp_path):
         code = (

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -127,8 +128,14 @@ class Libvirt(Sandbox):
         # Xen's driver cannot tie a domain to a connection; there the bridge takes it along.
         flags = 0 if kind == "xen" else library().VIR_DOMAIN_START_AUTODESTROY
         leftovers.note(self.label, self._uri, self._name)
-        with told(f"sandbox {self.settings.name}: the domain could not be started"):
-            return self._connection.createXML(xml, flags)
+        try:
+            with told(f"sandbox {self.settings.name}: the domain could not be started"):
+                return self._connection.createXML(xml, flags)
+        except TrialError as error:
+            if "Permission denied" in str(error) and is_local(self._uri):
+                remedy = f"QEMU's user must be able to enter {self.label.work}; give another folder by --work-dir"
+                raise TrialError(f"{error}; {remedy}") from error
+            raise
 
     def _kind(self) -> str:
         if self._connection.getType() == "Xen":
@@ -148,10 +155,11 @@ class Libvirt(Sandbox):
                 "kernel and initramfs with 'partywall vm export FOLDER', copy the folder there, and name it by boot:"
             )
         kernel = GuestKernel.prepared()
-        path = self._open_folder() / "initramfs"
-        if not path.exists():
-            path.write_bytes(initramfs(loaded(binary.find().read_bytes()), kernel.module_contents()))
-        return Boot(kernel.image, path)
+        folder = self._open_folder()
+        # A copy of the kernel: the cache may lie in a home that QEMU's own user may not enter, and all runs share it.
+        _put(folder / "vmlinuz", kernel.image.read_bytes)
+        _put(folder / "initramfs", lambda: initramfs(loaded(binary.find().read_bytes()), kernel.module_contents()))
+        return Boot(folder / "vmlinuz", folder / "initramfs")
 
     def _image(self, kind: str) -> Path | None:
         asked = self.settings.disk is not None or self.settings.disk_switched
@@ -242,6 +250,13 @@ class Libvirt(Sandbox):
             env=os.environ | self.label.environment,
             process_group=0,
         )
+
+
+def _put(path: Path, content: Callable[[], bytes]) -> None:
+    """A file for all of a run's domains, which any user may read."""
+    if not path.exists():
+        path.write_bytes(content())
+        path.chmod(0o644)
 
 
 def _by_ssh(settings: Settings, label: Label) -> Ssh | None:

@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 import libvirt_daemon
 import pytest
 
+from partywall import pipeline
 from partywall.agent import binary
 from partywall.errors import CapabilityError, TrialError
 from partywall.model.plan import Limits
@@ -102,6 +103,18 @@ class TestReal:
         sandbox.stop()
         assert names(daemon.uri) == []
         assert leftovers.remove(label) == ([], [])
+
+    def test_an_emulated_domain_is_the_processor_that_an_emulated_guest_is(self, daemon, label):
+        sandbox = make(settings(daemon.uri), label)
+        client = sandbox.start(lambda *_: None)
+        arguments = Path(f"/proc/{sandbox.pid}/cmdline").read_text().split("\0")
+        model = set(arguments[arguments.index("-cpu") + 1].split(","))
+        assert "host-cache-info=on" in model
+        assert {"erms=off", "fsrm=off"} <= model
+        mine = [(cache["level"], cache["size_bytes"]) for cache in client.call("facts")["cpu"]["caches"]]
+        assert mine
+        assert set(mine) <= {(c["level"], c["size_bytes"]) for c in pipeline.host_facts()["cpu"]["caches"]}
+        sandbox.stop()
 
     def test_a_domain_comes_up_where_qemus_user_may_not_enter_the_kernels_folder(
         self, tmp_path_factory, label, tmp_path, monkeypatch

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from partywall.model.scenario import Disk, Throttle
 from partywall.sandbox.base import Settings
-from partywall.sandbox.qemu.machine import KERNEL_ARGUMENTS, MEMORY, PORT
+from partywall.sandbox.qemu.machine import EMULATED_SLOWLY, KERNEL_ARGUMENTS, MEMORY, PORT
 
 PREFIX = "partywall-"
 # Xen's guests have no virtio port: the stream is their console, on which the kernel is to say little.
@@ -85,7 +85,12 @@ def _pins(domain: ET.Element, settings: Settings, *, emulator: bool) -> None:
 def _of_qemu(domain: ET.Element, devices: ET.Element, kind: str) -> None:
     # Without it a guest cannot switch itself off.
     ET.SubElement(ET.SubElement(domain, "features"), "acpi")
-    ET.SubElement(domain, "cpu", mode="host-passthrough" if kind == "kvm" else "maximum")
+    cpu = ET.SubElement(domain, "cpu", mode="host-passthrough" if kind == "kvm" else "maximum")
+    if kind != "kvm":
+        # The processor that emulated guests of the backend qemu have.
+        ET.SubElement(cpu, "cache", mode="passthrough")
+        for feature in EMULATED_SLOWLY:
+            ET.SubElement(cpu, "feature", policy="disable", name=feature)
     ET.SubElement(ET.SubElement(devices, "serial", type="pty"), "target", port="0")
     channel = ET.SubElement(devices, "channel", type="unix")
     ET.SubElement(channel, "target", type="virtio", name=PORT)

@@ -6,13 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path, PurePath
+from types import SimpleNamespace
 
 import libvirt_daemon
 import pytest
 
-from partywall import pipeline
 from partywall.agent import binary
 from partywall.errors import CapabilityError, TrialError
 from partywall.model.plan import Limits
@@ -20,6 +19,7 @@ from partywall.model.scenario import Disk
 from partywall.sandbox import Label, Settings, make, reaper
 from partywall.sandbox.libvirt import Libvirt, backend, domain, leftovers, library, tuning
 from partywall.sandbox.libvirt.tuning import Tuner, mask, scheduling
+from partywall.sandbox.qemu import balloon
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.kernel import GuestKernel
 
@@ -92,6 +92,10 @@ class TestReal:
         assert 0.05 < share_used(found, 2.0) < 0.3
         sandbox.limit(Limits())
         wait_until(lambda: share_used(found, 0.5) > 0.4)
+        sandbox.limit(Limits(memory=192 << 20))
+        assert abs(found.info()[2] - (192 << 10)) <= 1024
+        sandbox.limit(Limits())
+        assert abs(found.info()[2] - (256 << 10)) <= 1024
         client.call("workload.stop", id="w")
         assert sum(s["work"] for method, params in seen if method == "slices" for s in params["slices"]) > 0
 
@@ -104,18 +108,6 @@ class TestReal:
         assert names(daemon.uri) == []
         assert leftovers.remove(label) == ([], [])
 
-    def test_an_emulated_domain_is_the_processor_that_an_emulated_guest_is(self, daemon, label):
-        sandbox = make(settings(daemon.uri), label)
-        client = sandbox.start(lambda *_: None)
-        arguments = Path(f"/proc/{sandbox.pid}/cmdline").read_text().split("\0")
-        model = set(arguments[arguments.index("-cpu") + 1].split(","))
-        assert "host-cache-info=on" in model
-        assert {"erms=off", "fsrm=off"} <= model
-        mine = [(cache["level"], cache["size_bytes"]) for cache in client.call("facts")["cpu"]["caches"]]
-        assert mine
-        assert set(mine) <= {(c["level"], c["size_bytes"]) for c in pipeline.host_facts()["cpu"]["caches"]}
-        sandbox.stop()
-
     def test_a_domain_comes_up_where_qemus_user_may_not_enter_the_kernels_folder(
         self, tmp_path_factory, label, tmp_path, monkeypatch
     ):
@@ -124,7 +116,8 @@ class TestReal:
         image = closed / "vmlinuz"
         image.write_bytes(kernel.image.read_bytes())
         closed.chmod(0o700)
-        monkeypatch.setattr(GuestKernel, "prepared", lambda: replace(kernel, image=image))
+        prepared = SimpleNamespace(image=image, module_contents=kernel.module_contents)
+        monkeypatch.setattr(GuestKernel, "prepared", lambda: prepared)
         daemon = libvirt_daemon.Daemon(tmp_path_factory.mktemp("user"), user="libvirt-qemu")
         try:
             sandbox = make(settings(daemon.uri), label)
@@ -263,6 +256,15 @@ def test_a_definition_says_where_everything_runs():
         assert part in xml
     assert domain.has_port(xml)
     assert domain.first_disk(xml) == "vda"
+
+
+def test_an_emulated_domain_has_the_processor_of_an_emulated_guest():
+    boot = domain.Boot(PurePath("/k"), PurePath("/i"))
+    emulated, kvm = (domain.definition(settings("qemu:///system"), "n", kind, boot, None) for kind in ("qemu", "kvm"))
+    assert '<cpu mode="maximum"><cache mode="passthrough" />' in emulated
+    for feature in ("erms", "fsrm"):
+        assert f'<feature policy="disable" name="{feature}" />' in emulated
+        assert feature not in kvm
 
 
 def test_a_guest_of_xen_speaks_on_its_console():
@@ -556,6 +558,32 @@ def test_between_limits_that_are_switched_a_domain_has_its_owners(made_up, their
     assert theirs.state()[0] != before
     sandbox.limit(Limits())
     assert theirs.state()[0] == before
+    sandbox.stop()
+
+
+def test_a_domains_memory_is_switched_by_its_balloon_and_goes_back_to_what_it_was(made_up, theirs, label):
+    theirs.memory = before = 600 << 10
+    sandbox = visit(made_up, label)
+    sandbox.limit(Limits(memory=300 << 20))
+    assert theirs.memory == 300 << 10
+    held = dict(theirs.held)
+    sandbox.limit(Limits(memory=200 << 20))
+    assert theirs.memory == 200 << 10
+    # Its CPU is left alone where that is not switched.
+    assert theirs.held == held
+    sandbox.limit(Limits())
+    assert theirs.memory == before
+    sandbox.stop()
+    assert theirs.memory == before
+
+
+def test_a_domain_that_gives_up_no_memory_is_told(made_up, theirs, label, monkeypatch):
+    monkeypatch.setattr(balloon, "STUCK_S", 0.1)
+    monkeypatch.setattr(theirs, "setMemoryFlags", lambda *_: None)
+    theirs.memory = 600 << 10
+    sandbox = visit(made_up, label)
+    with pytest.raises(TrialError, match="was to have 300 MiB of memory and stays at 600 MiB"):
+        sandbox.limit(Limits(memory=300 << 20))
     sandbox.stop()
 
 

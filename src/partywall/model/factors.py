@@ -31,7 +31,7 @@ WITH_LIMIT = "cpu_reservation"
 LIVE_BACKENDS = ("container", "qemu", "libvirt")
 # A guest's memory is taken and given back by its balloon. What a container's lower ceiling reclaims is pages of files
 # and swap, which come back by being read again, long after the ceiling is lifted; and one below what it holds kills it.
-LIVE_MEMORY_BACKENDS = ("qemu",)
+LIVE_MEMORY_BACKENDS = ("qemu", "libvirt")
 
 
 class FactorError(ValueError):

@@ -24,9 +24,10 @@ from partywall.sandbox.libvirt import leftovers
 from partywall.sandbox.libvirt.domain import Boot, definition, has_port, is_local, throttles
 from partywall.sandbox.libvirt.library import URI, connect, library, told
 from partywall.sandbox.libvirt.tuning import Before, Tuner
-from partywall.sandbox.qemu import disk
+from partywall.sandbox.qemu import balloon, disk
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.kernel import GuestKernel
+from partywall.sandbox.qemu.machine import MEMORY
 from partywall.sandbox.ssh import Ssh
 
 HELLO_S = 120.0
@@ -93,6 +94,14 @@ class Libvirt(Sandbox):
         if self._tuner is not None:
             before = self._before.disk_tune if self._before is not None else {}
             self._tuner.throttle(throttles(throttle, before))
+
+    def _hold_memory(self, size: int | None) -> None:
+        """Fills the guest's balloon until it has `size` bytes left, or lets it go back to what it has by itself."""
+        if self._tuner is None:
+            return
+        own = self._before.memory_kib * 1024 if self._before is not None else MEMORY
+        self._tuner.give_memory((size or own) // 1024)
+        balloon.settle(self._tuner.memory, size or own, self.settings.name)
 
     def stop(self) -> None:
         if self._inner is not None:

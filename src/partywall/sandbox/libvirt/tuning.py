@@ -171,6 +171,11 @@ class Tuner:
         with told(self._what("its memory cannot be changed")):
             self._domain.setMemoryFlags(size_kib, library().VIR_DOMAIN_AFFECT_LIVE)
 
+    def memory(self) -> int:
+        """Bytes that its balloon leaves it now."""
+        with told(self._what("its memory cannot be read")):
+            return int(self._domain.info()[2]) * 1024
+
     def restore(self, before: Before) -> bool:
         """Puts everything back as it was: whether there was anything. TrialError names all that could not be.
 

@@ -7,6 +7,7 @@ the kernel in the guest then drops its page cache, and kills when that is not en
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from partywall import units
@@ -28,8 +29,13 @@ class Executes(Protocol):
 def resize(monitor: Executes, size: int, name: str) -> None:
     """Returns when the guest called `name` has `size` bytes; TrialError if it does not give up as much."""
     monitor.execute("balloon", value=size)
+    settle(lambda: int(monitor.execute("query-balloon")["actual"]), size, name)
+
+
+def settle(has: Callable[[], int], size: int, name: str) -> None:
+    """Returns when a guest, which `has` so many bytes, has come to `size`; TrialError once it moves no more."""
     last, moved_s = -1, time.monotonic()
-    while abs((actual := int(monitor.execute("query-balloon")["actual"])) - size) > NEAR_BYTES:
+    while abs((actual := has()) - size) > NEAR_BYTES:
         now_s = time.monotonic()
         if actual != last:
             last, moved_s = actual, now_s

@@ -1,5 +1,6 @@
 """What could not be removed or put back is told, whatever else goes well."""
 
+import importlib
 import json
 from types import SimpleNamespace
 
@@ -7,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from partywall import pipeline
-from partywall.cli import app, leftovers
+from partywall.cli import leftovers
 from partywall.errors import Exit
 from partywall.sandbox.libvirt.leftovers import FILE
 
@@ -31,7 +32,8 @@ def test_a_domain_that_a_dead_run_left_held_is_told_by_the_next_start(tmp_path, 
 
 @pytest.mark.parametrize(("left", "ends"), [((), Exit.HOLDS), (("domain web1",), Exit.FAILED)])
 def test_a_run_that_could_not_put_a_domain_back_shows_its_report_and_fails(monkeypatch, capsys, tmp_path, left, ends):
-    for check in ("check_commands", "check_host", "check_folder", "check_disk"):
+    app = importlib.import_module("partywall.cli.app")
+    for check in ("check_commands", "check_host", "check_guest_memory", "check_folder", "check_disk"):
         monkeypatch.setattr(pipeline, check, lambda *_, **__: None)
     monkeypatch.setattr(pipeline, "measure", lambda *_: left)
     reported = []

@@ -458,7 +458,7 @@ class Theirs(Domain):
         self.held = {"cpu_shares": 1024, "vcpu_period": 50_000, "vcpu_quota": 25_000}
         self.pins = [(True, True), (False, True)]
         self.emulator = (True, True)
-        self.disk = {"write_bytes_sec": 1_000_000}
+        self.disk = dict.fromkeys(domain.THROTTLES.values(), 0) | {"write_bytes_sec": 1_000_000}
         self.memory = 2048
         self.refuses = set()
 

@@ -282,7 +282,7 @@ def test_a_series_that_cannot_be_written_ends_itself_and_not_the_guard(
         assert hooks(), "promises are kept meanwhile"
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(cli.prometheus, "write", full)
+    monkeypatch.setattr(cli, "write_whole", full)
     assert cli.run(policy, "2s", False, None, "200ms", metrics, False) == Exit.FAILED
     assert len(told) == 1
     assert "cannot be written any more: No space left on device; the policy is kept" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from partywall import guard, units
 from partywall.errors import CapabilityError, Exit, Problem, UsageError
+from partywall.files import write_whole
 from partywall.guard import prometheus
 from partywall.guard.run import Kept, Report, owner
 from partywall.model.policy import Policy
@@ -83,7 +84,7 @@ def run(
         sinks.add(str(log.folder), lambda one: log.add(one.from_ns, one.at_ns, one.rows, one.pools, one.notes))
     if prometheus_file is not None:
         metrics = prometheus_file
-        sinks.add(str(metrics), lambda one: prometheus.write(metrics, prometheus.text(asked.name, one, totals)))
+        sinks.add(str(metrics), lambda one: write_whole(metrics, prometheus.text(asked.name, one, totals)))
     try:
         with terminated_as_interrupt(), contextlib.suppress(KeyboardInterrupt), guard.keep(flat, leave=leave) as kept:
             _say_excess(console, kept)

@@ -1,9 +1,8 @@
-"""Reports as Prometheus text, for node_exporter's textfile collector: the guard opens no port. Pure but for `write`."""
+"""Reports as Prometheus text, for node_exporter's textfile collector: the guard opens no port. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from partywall.guard.run import Report
 
@@ -67,13 +66,6 @@ def text(policy: str, report: Report, totals: Totals) -> str:
     longest = [({"policy": policy}, report.round_ns_max / 1e9)]
     lines += _family("partywall_guard_round_seconds", "Longest round since the last report.", "gauge", longest)
     return "\n".join(lines) + "\n"
-
-
-def write(path: Path, content: str) -> None:
-    """Puts the file there whole: a reader never sees half of it."""
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.write_text(content)
-    fresh.replace(path)
 
 
 def _family(name: str, about: str, kind: str, samples: Sequence[tuple[Mapping[str, str], float]]) -> list[str]:

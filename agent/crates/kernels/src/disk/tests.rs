@@ -51,7 +51,7 @@ fn every_kind_goes_through_its_file_in_both_orders_at_every_depth_and_leaves_no_
 }
 
 #[test]
-fn reading_leaves_almost_nothing_in_the_cache_and_rereading_leaves_all() {
+fn reading_leaves_almost_nothing_in_the_cache_and_rereading_nearly_all() {
     for (order, depth) in [("sequential", 1), ("sequential", 4), ("random", 1), ("random", 4)] {
         let params = json!({ "order": order, "queue_depth": depth, "file_bytes": 64 << 20, "request_bytes": 100_000 });
         let Some(mut kernel) = on_disk("disk-read", params) else { return };
@@ -65,7 +65,9 @@ fn reading_leaves_almost_nothing_in_the_cache_and_rereading_leaves_all() {
     }
     let Some(mut kernel) = on_disk("disk-reread", json!({ "file_bytes": 8 << 20 })) else { return };
     steps(kernel.as_mut(), 10, &mut Latencies::default());
-    assert!(fact(kernel.as_ref(), "cached_bytes") >= f64::from(8 << 20));
+    // A kernel takes back what it likes: some do so all the time, from what was not read for a while.
+    let cached = fact(kernel.as_ref(), "cached_bytes");
+    assert!(cached >= f64::from(6 << 20), "{cached} bytes are cached");
 }
 
 #[test]

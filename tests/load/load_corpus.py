@@ -93,7 +93,7 @@ def _served(name: str, told: str) -> Case:
 CASES = (
     Case("nobody listens", ("http://127.0.0.1:1/",), ("nobody listens there",)),
     Case("no such name", ("http://no.invalid/",), ("no.invalid", "cannot be resolved")),
-    Case("no URL", ("http://:80/",), ("has no host",)),
+    Case("no URL", ("http://:80/",), ("is no URL of http or https",)),
     Case("other scheme", ("ftp://127.0.0.1/",), ("is no URL",)),
     Case("plain server asked over TLS", ("https://127.0.0.1:{garbage}/",), ("TLS",)),
     Case("unknown authority", ("https://localhost:{tls}/",), ("certificate",)),
@@ -103,7 +103,7 @@ CASES = (
     Case("too few files", ("http://127.0.0.1:{silent}/", "--users", "2000"), ("files",), (2, 4), files=256),
     Case("more users than ports", ("http://127.0.0.1:{silent}/", "--users", "900000"), ("",), (2, 4)),
     Case("bad plan", ("{bad_plan}",), ("no feeder is called 'none'", "bad.yaml:8: users.one.actions[0].feed")),
-    Case("bad pattern", ("{bad_pattern}",), ("pattern.yaml:8: users.one.actions[0].http.extract.a", "regex")),
+    Case("bad pattern", ("{bad_pattern}",), ("pattern.yaml:8: users.one.actions[0].http.extract.a", "is no regular expression")),
     Case("plan is a folder", ("check", "/tmp"), ("a directory",)),
     Case("no such plan", ("nothing.yaml",), ("nothing.yaml: cannot be read",)),
     Case("HAR is none", ("import", "{bad_plan}", "-o", "{out}"), ("this is no JSON", "save it from the browser")),

@@ -103,7 +103,11 @@ CASES = (
     Case("too few files", ("http://127.0.0.1:{silent}/", "--users", "2000"), ("files",), (2, 4), files=256),
     Case("more users than ports", ("http://127.0.0.1:{silent}/", "--users", "900000"), ("",), (2, 4)),
     Case("bad plan", ("{bad_plan}",), ("no feeder is called 'none'", "bad.yaml:8: users.one.actions[0].feed")),
-    Case("bad pattern", ("{bad_pattern}",), ("pattern.yaml:8: users.one.actions[0].http.extract.a", "is no regular expression")),
+    Case(
+        "bad pattern",
+        ("{bad_pattern}",),
+        ("pattern.yaml:8: users.one.actions[0].http.extract.a", "is no regular expression"),
+    ),
     Case("plan is a folder", ("check", "/tmp"), ("a directory",)),
     Case("no such plan", ("nothing.yaml",), ("nothing.yaml: cannot be read",)),
     Case("HAR is none", ("import", "{bad_plan}", "-o", "{out}"), ("this is no JSON", "save it from the browser")),

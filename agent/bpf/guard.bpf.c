@@ -13,6 +13,9 @@
 // Rates are written by the daemon into mapped memory. It also writes a heartbeat; when that is older than the policy allows,
 // each leaf falls back to its guarantee without anybody's help.
 //
+// What tells flow classes apart is looked for where a receiver finds it: behind VLAN tags and IPv6's extension headers, and for
+// the later fragments of a packet in its first. What can't be told is charged to the tightest class that it may belong to.
+//
 // Deliberately not here: who gets how much.
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -31,10 +34,16 @@
 #define COST_SHIFT 20
 #define PACKET_SHIFT 8
 #define TRIES 16
+// VLAN tags and IPv6's extension headers that are looked behind.
+#define TAGS 2
+#define EXTENSIONS 6
+#define FRAGMENTS_KNOWN 8192
 
-#ifndef IPPROTO_ICMPV6
-#define IPPROTO_ICMPV6 58
-#endif
+#define VLAN_Q 0x8100
+#define VLAN_AD 0x88a8
+#define HEADER_MOBILITY 135
+#define HEADER_HIP 139
+#define HEADER_SHIM6 140
 
 // Keep in step with agent/crates/guard/src/plane.rs, which checks the sizes.
 struct rates {
@@ -92,12 +101,33 @@ struct {
 	__type(value, struct control);
 } guard_control SEC(".maps");
 
+// Which leaf the first fragment of a packet went to, for those that follow.
+struct fragment {
+	__u8 addresses[32];
+	__u32 identification;
+	__u16 vif;
+	__u8 version;
+	__u8 protocol; // IPv6 does not tell packets apart by it
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FRAGMENTS_KNOWN);
+	__type(key, struct fragment);
+	__type(value, __u32);
+} guard_fragments SEC(".maps");
+
+enum part { WHOLE, FIRST, LATER };
+
 struct flow {
-	__u32 link; // bytes of link header: none on a tunnel that carries bare IP
-	__u32 transport; // where the ports are, 0 if there are none
+	__u32 network; // where IP begins: behind the link header, of which a tunnel that carries bare IP has none
+	__u32 transport; // where the ports are, 0 if that can't be told
+	__u32 identification;
 	__u8 version; // of IP, 0 if this is none
 	__u8 protocol;
+	__u8 protocol_hidden;
 	__u8 traffic_class;
+	__u8 part;
 };
 
 // The head of a packet: in place where it lies in one piece, as it nearly always does, else copied.
@@ -109,63 +139,102 @@ struct flow {
 									     (void *)0;                                           \
 	})
 
+// What IP begins with is what a receiver reads, not what a sender of raw frames told its kernel.
+static __always_inline __be16 protocol_of(struct __sk_buff *skb, __u32 link, __u32 *network)
+{
+	__be16 protocol, copy, *type;
+
+	*network = link;
+	if (!link)
+		return skb->protocol;
+	type = HEAD(skb, link - sizeof(copy), copy);
+	if (!type)
+		return 0;
+	protocol = *type;
+#pragma unroll
+	for (int i = 0; i < TAGS; i++) {
+		if (protocol != bpf_htons(VLAN_Q) && protocol != bpf_htons(VLAN_AD))
+			break;
+		if (bpf_skb_load_bytes(skb, *network + 2, &protocol, sizeof(protocol)))
+			return 0;
+		*network += 4;
+	}
+	return protocol;
+}
+
+static __always_inline int is_extension(__u8 header)
+{
+	return header == IPPROTO_HOPOPTS || header == IPPROTO_ROUTING || header == IPPROTO_FRAGMENT || header == IPPROTO_AH ||
+	       header == IPPROTO_DSTOPTS || header == HEADER_MOBILITY || header == HEADER_HIP || header == HEADER_SHIM6;
+}
+
+// Goes on from `header`, which is at `at`, to what IPv6 carries.
+static __always_inline void walk(struct __sk_buff *skb, __u32 at, __u8 header, struct flow *flow)
+{
+	// Of a fragment; all others begin with the same two bytes, and none is shorter.
+	struct {
+		__u8 next;
+		__u8 length;
+		__be16 place;
+		__be32 identification;
+	} extension;
+
+#pragma unroll
+	for (int i = 0; i <= EXTENSIONS; i++) {
+		if (!is_extension(header)) {
+			flow->protocol = header;
+			flow->transport = at;
+			return;
+		}
+		if (i == EXTENSIONS || bpf_skb_load_bytes(skb, at, &extension, sizeof(extension)))
+			break;
+		if (header == IPPROTO_FRAGMENT) {
+			flow->identification = extension.identification;
+			flow->part = extension.place & bpf_htons(0xfff8) ? LATER : extension.place & bpf_htons(1) ? FIRST : WHOLE;
+			// What a later one says of the protocol, no receiver reads.
+			if (flow->part == LATER)
+				break;
+			at += sizeof(extension);
+		} else {
+			at += header == IPPROTO_AH ? (extension.length + 2) * 4 : (extension.length + 1) * 8;
+		}
+		header = extension.next;
+	}
+	flow->protocol_hidden = 1;
+}
+
 static __always_inline void parse(struct __sk_buff *skb, __u32 link, struct flow *flow)
 {
+	__be16 protocol;
+
 	__builtin_memset(flow, 0, sizeof(*flow));
-	flow->link = link;
-	if (skb->protocol == bpf_htons(ETH_P_IP)) {
-		struct iphdr copy, *ip = HEAD(skb, link, copy);
+	protocol = protocol_of(skb, link, &flow->network);
+	if (protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr copy, *ip = HEAD(skb, flow->network, copy);
 
 		if (!ip || ip->version != 4)
 			return;
 		flow->version = 4;
 		flow->protocol = ip->protocol;
 		flow->traffic_class = ip->tos;
+		flow->identification = ip->id;
+		flow->part = ip->frag_off & bpf_htons(0x1fff) ? LATER : ip->frag_off & bpf_htons(0x2000) ? FIRST : WHOLE;
 		// Only the first fragment has ports.
-		flow->transport = ip->frag_off & bpf_htons(0x1fff) ? 0 : link + ip->ihl * 4;
-	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
-		struct ipv6hdr copy, *ip = HEAD(skb, link, copy);
+		flow->transport = flow->part == LATER ? 0 : flow->network + ip->ihl * 4;
+	} else if (protocol == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr copy, *ip = HEAD(skb, flow->network, copy);
 
 		if (!ip || ip->version != 6)
 			return;
 		flow->version = 6;
-		flow->protocol = ip->nexthdr;
 		flow->traffic_class = ip->priority << 4 | ip->flow_lbl[0] >> 4;
-		flow->transport = link + sizeof(*ip);
+		walk(skb, flow->network + sizeof(*ip), ip->nexthdr, flow);
 	}
 }
 
 static __always_inline int within(__u16 port, __u16 first, __u16 last)
 {
 	return port >= first && port <= last;
-}
-
-// The leaf of the first rule that fits; the vif's own where none does.
-static __always_inline __u32 classify(struct __sk_buff *skb, const struct limits *vif, const struct flow *flow, __u32 own)
-{
-	__be16 ports[2] = {};
-
-	if (!vif->rules[0])
-		return own;
-	if (flow->transport && (flow->protocol == IPPROTO_TCP || flow->protocol == IPPROTO_UDP))
-		bpf_skb_load_bytes(skb, flow->transport, ports, sizeof(ports));
-#pragma unroll
-	for (int i = 0; i < RULES; i++) {
-		__u64 rule = vif->rules[i];
-		__u16 first = rule >> 16, last = rule >> 32;
-		__u8 dscp = rule >> 48, protocol = rule >> 56;
-
-		if (!rule)
-			return own;
-		if (protocol && protocol != flow->protocol)
-			continue;
-		if (dscp && dscp - 1 != flow->traffic_class >> 2)
-			continue;
-		if (last && !within(bpf_ntohs(ports[0]), first, last) && !within(bpf_ntohs(ports[1]), first, last))
-			continue;
-		return rule & 0xffff;
-	}
-	return own;
 }
 
 // Takes `cost` from a bucket if its time has come, else leaves it as it is.
@@ -199,16 +268,16 @@ static __always_inline int mark(struct __sk_buff *skb, const struct flow *flow)
 	if (flow->version == 4) {
 		__u8 marked = flow->traffic_class | 3;
 
-		bpf_l3_csum_replace(skb, flow->link + 10, bpf_htons(flow->traffic_class), bpf_htons(marked), 2);
-		bpf_skb_store_bytes(skb, flow->link + 1, &marked, 1, 0);
+		bpf_l3_csum_replace(skb, flow->network + 10, bpf_htons(flow->traffic_class), bpf_htons(marked), 2);
+		bpf_skb_store_bytes(skb, flow->network + 1, &marked, 1, 0);
 	} else {
 		// The traffic class lies across two bytes, and no check sum covers it.
 		__u8 second;
 
-		if (bpf_skb_load_bytes(skb, flow->link + 1, &second, 1))
+		if (bpf_skb_load_bytes(skb, flow->network + 1, &second, 1))
 			return 0;
 		second |= 0x30;
-		bpf_skb_store_bytes(skb, flow->link + 1, &second, 1, 0);
+		bpf_skb_store_bytes(skb, flow->network + 1, &second, 1, 0);
 	}
 	return 1;
 }
@@ -238,6 +307,110 @@ static __always_inline struct cost cost_of(struct __sk_buff *skb, const struct f
 	return cost;
 }
 
+static __always_inline int is_fitting(__u64 rule, const struct flow *flow, const __be16 *ports)
+{
+	__u16 first = rule >> 16, last = rule >> 32;
+	__u8 dscp = rule >> 48, protocol = rule >> 56;
+
+	if (protocol && protocol != flow->protocol)
+		return 0;
+	if (dscp && dscp - 1 != flow->traffic_class >> 2)
+		return 0;
+	return !last || within(bpf_ntohs(ports[0]), first, last) || within(bpf_ntohs(ports[1]), first, last);
+}
+
+// The leaf of the first rule that fits; the vif's own where none does.
+static __always_inline __u32 fitting(const struct limits *vif, const struct flow *flow, const __be16 *ports, __u32 own)
+{
+#pragma unroll
+	for (int i = 0; i < RULES; i++) {
+		if (!vif->rules[i])
+			return own;
+		if (is_fitting(vif->rules[i], flow, ports))
+			return vif->rules[i] & 0xffff;
+	}
+	return own;
+}
+
+// How long a leaf takes to earn a packet, at the rates it is granted.
+static __always_inline __u64 earning(__u32 leaf, const struct cost *cost)
+{
+	struct limits *limits = bpf_map_lookup_elem(&guard_limits, &leaf);
+	__u64 bytes, packets;
+
+	if (!limits)
+		return 0;
+	bytes = cost->bytes * limits->granted.byte_cost >> COST_SHIFT;
+	packets = cost->packets * limits->granted.packet_cost >> PACKET_SHIFT;
+	return bytes > packets ? bytes : packets;
+}
+
+// Of the rules that may fit a packet whose ports, or all that it carries, can't be told, the leaf that takes longest to earn it.
+static __always_inline __u32 tightest(const struct limits *vif, const struct flow *flow, const struct cost *cost, __u32 own)
+{
+	__u32 found = own;
+	__u64 longest = 0;
+
+#pragma unroll
+	for (int i = 0; i < RULES; i++) {
+		__u64 rule = vif->rules[i], takes;
+		__u16 last = rule >> 32;
+		__u8 dscp = rule >> 48, protocol = rule >> 56;
+		__u32 leaf = rule & 0xffff;
+
+		if (!rule)
+			break;
+		if (protocol && !flow->protocol_hidden && protocol != flow->protocol)
+			continue;
+		if (dscp && dscp - 1 != flow->traffic_class >> 2)
+			continue;
+		takes = earning(leaf, cost);
+		if (found == own || takes > longest) {
+			found = leaf;
+			longest = takes;
+		}
+		// It fits whatever the rest is, so that none after it is asked.
+		if (!last && !(protocol && flow->protocol_hidden))
+			break;
+	}
+	return found;
+}
+
+static __always_inline int of_packet(struct __sk_buff *skb, const struct flow *flow, __u32 own, struct fragment *key)
+{
+	__builtin_memset(key, 0, sizeof(*key));
+	key->identification = flow->identification;
+	key->vif = own;
+	key->version = flow->version;
+	if (flow->version == 4) {
+		key->protocol = flow->protocol;
+		return bpf_skb_load_bytes(skb, flow->network + 12, key->addresses, 8);
+	}
+	return bpf_skb_load_bytes(skb, flow->network + 8, key->addresses, 32);
+}
+
+static __always_inline __u32 classify(struct __sk_buff *skb, const struct limits *vif, const struct flow *flow,
+				      const struct cost *cost, __u32 own)
+{
+	int ported = flow->protocol == IPPROTO_TCP || flow->protocol == IPPROTO_UDP, told;
+	struct fragment key;
+	__be16 ports[2] = {};
+	__u32 leaf, *first;
+
+	if (!vif->rules[0])
+		return own;
+	if (flow->part == LATER && !of_packet(skb, flow, own, &key)) {
+		first = bpf_map_lookup_elem(&guard_fragments, &key);
+		if (first)
+			return *first;
+	}
+	told = !flow->protocol_hidden && (!ported || (flow->transport && !bpf_skb_load_bytes(skb, flow->transport, ports, sizeof(ports))));
+	leaf = told ? fitting(vif, flow, ports, own) : tightest(vif, flow, cost, own);
+	if (flow->part == FIRST && !of_packet(skb, flow, own, &key))
+		bpf_map_update_elem(&guard_fragments, &key, &leaf, BPF_ANY);
+	return leaf;
+}
+
 static __always_inline int decide(struct __sk_buff *skb, __u32 link)
 {
 	__u32 zero = 0, own = skb->tc_classid, leaf;
@@ -253,7 +426,8 @@ static __always_inline int decide(struct __sk_buff *skb, __u32 link)
 	if (!control || !limits)
 		return TC_ACT_UNSPEC;
 	parse(skb, link, &flow);
-	leaf = classify(skb, limits, &flow, own);
+	cost = cost_of(skb, &flow);
+	leaf = classify(skb, limits, &flow, &cost, own);
 	if (leaf != own) {
 		limits = bpf_map_lookup_elem(&guard_limits, &leaf);
 		if (!limits)
@@ -265,7 +439,6 @@ static __always_inline int decide(struct __sk_buff *skb, __u32 link)
 
 	now_ns = bpf_ktime_get_ns();
 	now = now_ns << TIME_SHIFT;
-	cost = cost_of(skb, &flow);
 	packets = cost.packets;
 	bytes = cost.bytes;
 	tcp = flow.protocol == IPPROTO_TCP;

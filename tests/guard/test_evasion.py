@@ -1,0 +1,148 @@
+"""What a tenant may do to its packets so that a flow class would not be told: fragments, extension headers, tags."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from partywall import guard, pipeline
+from partywall.guard import delay
+from partywall.guard.lab import policy
+from partywall.guard.run import Kept
+from partywall.model.policy import Policy
+from partywall.sandbox.lab import Lab, lab, lacking
+from partywall.sandbox.networks import NETNS
+
+pytestmark = pytest.mark.host
+REPORT_NS = 100_000_000
+PORT = 5000
+IPV4, IPV6, VLAN = 0x0800, 0x86DD, 0x8100
+HOP_BY_HOP, ROUTING, FRAGMENT, DESTINATION, UDP = 0, 43, 44, 60, 17
+FLOWS = {
+    "bulk": {"protocol": "udp", "ports": str(PORT), "ceiling": "500Mbit/s"},
+    "tight": {"protocol": "udp", "ports": "7", "ceiling": "10Mbit/s"},
+    "ping": {"protocol": "icmp", "packets": 50},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def able() -> None:
+    if why := lacking():
+        pytest.skip(why)
+    if any(missing["what"] == "eBPF programs" for missing in pipeline.host_facts()["missing"]):
+        pytest.skip("an agent built with clang, for eBPF programs")
+
+
+@pytest.fixture(autouse=True)
+def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: os.PathLike[str]) -> None:
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path))
+
+
+def datagram(port: int = PORT) -> bytes:
+    return struct.pack("!HHHH", 40000, port, 8 + 64, 0) + b"x" * 64
+
+
+def ipv4(payload: bytes, place: int = 0, identification: int = 1, protocol: int = UDP) -> bytes:
+    """place: of a fragment, its flags and offset."""
+    addresses = bytes([10, 9, 1, 1, 10, 9, 3, 1])
+    header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(payload), identification, place, 64, protocol, 0)
+    return header + addresses + payload
+
+
+def ipv6(payload: bytes, first: int) -> bytes:
+    return struct.pack("!IHBB", 6 << 28, len(payload), first, 64) + bytes(15) + b"\x01" + bytes(15) + b"\x02" + payload
+
+
+def extended(*headers: int) -> bytes:
+    """A datagram behind so many extension headers of eight bytes."""
+    chain = b"".join(bytes([after, 0]) + bytes(6) for after in (*headers[1:], UDP))
+    return ipv6(chain + datagram(), headers[0])
+
+
+def fragment6(payload: bytes, place: int, identification: int, protocol: int = UDP) -> bytes:
+    return ipv6(struct.pack("!BBHI", protocol, 0, place, identification) + payload, FRAGMENT)
+
+
+def frame(kind: int, packet: bytes, *tags: int) -> bytes:
+    tagged = b"".join(struct.pack("!HH", VLAN, tag) for tag in tags)
+    return bytes.fromhex("020000000201020000000101") + tagged + struct.pack("!H", kind) + packet
+
+
+KINDS: Mapping[str, tuple[list[bytes], str]] = {
+    "plain": ([frame(IPV4, ipv4(datagram()))], "vm:bulk"),
+    "of another port": ([frame(IPV4, ipv4(datagram(9)))], "vm"),
+    "with a VLAN tag": ([frame(IPV4, ipv4(datagram()), 5)], "vm:bulk"),
+    "with two tags": ([frame(IPV6, extended(DESTINATION), 5, 6)], "vm:bulk"),
+    "IPv6": ([frame(IPV6, ipv6(datagram(), UDP))], "vm:bulk"),
+    "behind six headers": ([frame(IPV6, extended(HOP_BY_HOP, *[DESTINATION] * 5))], "vm:bulk"),
+    "behind too many headers": ([frame(IPV6, extended(HOP_BY_HOP, *[DESTINATION] * 6))], "vm:ping"),
+    "fragments": ([frame(IPV4, ipv4(datagram(), 0x2000)), frame(IPV4, ipv4(b"y" * 99, 9))], "vm:bulk"),
+    "fragments of another port": ([frame(IPV4, ipv4(datagram(9), 0x2000)), frame(IPV4, ipv4(b"y" * 99, 9))], "vm"),
+    "a later fragment alone": ([frame(IPV4, ipv4(b"y" * 99, 9, 77))], "vm:tight"),
+    "a later fragment of a protocol without rules": ([frame(IPV4, ipv4(b"y" * 99, 9, 77, 132))], "vm"),
+    "fragments of IPv6": (
+        [frame(IPV6, fragment6(datagram(), 1, 9)), frame(IPV6, fragment6(b"y" * 99, 72, 9, protocol=132))],
+        "vm:bulk",
+    ),
+    "a later fragment of IPv6 alone": ([frame(IPV6, fragment6(b"y" * 99, 72, 88, protocol=132))], "vm:ping"),
+    "ports that are cut off": ([frame(IPV4, ipv4(b"ab"))], "vm:tight"),
+}
+COPIES = 10
+
+
+def counted(kept: Kept, packets: int) -> dict[str, int]:
+    """Packets that came to each leaf, once so many have come to all."""
+    found: Counter[str] = Counter()
+    for _ in range(50):
+        if (report := kept.report(1)) is None:
+            continue
+        seconds = (report.at_ns - report.from_ns) / 1e9
+        for leaf, row in report.rows.items():
+            found[leaf] += round(row["offered_pps"] * seconds)
+        if sum(found.values()) >= packets:
+            break
+    return {leaf: count for leaf, count in found.items() if count}
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Lab]:
+    with lab(["vm"], None) as built:
+        yield built
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_packet_is_charged_to_its_flow_class(kind: str, made: Lab) -> None:
+    frames, leaf = KINDS[kind]
+    asked = Policy.model_validate(policy(made, {"vm": {"flows": FLOWS}}, "1Gbit/s"))
+    flat = guard.flatten(asked, guard.resolve(asked), REPORT_NS, guard.resolve_link(asked))
+
+    def raw() -> socket.socket:
+        opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        opened.bind(("eth0", 0))
+        return opened
+
+    with delay.in_namespace(NETNS / made.namespace("vm"), raw) as out, guard.keep(flat) as kept:
+        for _ in range(COPIES):
+            for one in frames:
+                # What is dropped says so to its sender.
+                with contextlib.suppress(OSError):
+                    out.send(one)
+        assert counted(kept, COPIES * len(frames)) == {leaf: COPIES * len(frames)}
+
+
+def test_all_of_a_datagram_in_fragments_goes_where_its_first_went(made: Lab) -> None:
+    asked = Policy.model_validate(policy(made, {"vm": {"flows": FLOWS}}, "1Gbit/s"))
+    flat = guard.flatten(asked, guard.resolve(asked), REPORT_NS, guard.resolve_link(asked))
+    with guard.keep(flat) as kept:
+        opened = delay.in_namespace(
+            NETNS / made.namespace("vm"), lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        )
+        with opened as out:
+            out.sendto(b"x" * 16384, (made.address("vm"), PORT))
+            assert counted(kept, 12) == {"vm:bulk": 12}

@@ -18,13 +18,14 @@ import pytest
 
 from partywall import guard, pipeline
 from partywall.cli import guard as cli
-from partywall.errors import AgentError, Exit, UsageError
+from partywall.errors import AgentError, Exit, TrialError, UsageError
 from partywall.guard.flatten import Flat
 from partywall.guard.run import Kept, Report
 from partywall.model.policy import Policy
 
 pytestmark = pytest.mark.host
 INSIDE, OUTSIDE = f"pwt{os.getpid() % 10000}a", f"pwt{os.getpid() % 10000}b"
+OURS = f"partywall_guard:test-{INSIDE}"
 
 
 def ip(*arguments: str) -> str:
@@ -110,7 +111,7 @@ def send(count: int) -> None:
 
 def test_traffic_is_counted_at_the_leaf_it_belongs_to_and_nothing_is_left(flat: Flat) -> None:
     with guard.keep(flat) as kept:
-        assert hooks() == ["partywall_guard"]
+        assert hooks() == [OURS]
         assert "tbf" not in qdiscs(), "a queue is there only where packets wait"
         send(20)
         seen = until(kept, lambda report: report.rows["vm"]["passed_pps"] > 0)
@@ -126,14 +127,14 @@ def test_a_hook_that_somebody_removed_is_put_back_and_told(flat: Flat) -> None:
         subprocess.run(["tc", "-n", INSIDE, "qdisc", "del", "dev", "eth0", "clsact"], check=True)
         found = until(kept, lambda report: bool(report.notes))
         assert [(hook, kind) for hook, kind, _ in found.notes] == [("vm", "repaired")]
-        assert hooks() == ["partywall_guard"]
+        assert hooks() == [OURS]
 
 
 def test_a_killed_daemon_leaves_the_hooks_until_they_are_removed(flat: Flat) -> None:
     with guard.keep(flat, leave=True) as kept:
         kept.client.process.send_signal(signal.SIGKILL)
         kept.client.process.wait()
-        assert hooks() == ["partywall_guard"]
+        assert hooks() == [OURS]
     assert len(guard.remove(flat.start["id"], flat.start["hooks"])) == 1
     assert not hooks()
     assert "clsact" not in qdiscs()
@@ -287,3 +288,73 @@ def test_a_series_that_cannot_be_written_ends_itself_and_not_the_guard(
     assert len(told) == 1
     assert "cannot be written any more: No space left on device; the policy is kept" in capsys.readouterr().err
     assert hooks() == []
+
+
+def everything(namespace: str) -> str:
+    """What tc shows of every interface of a namespace."""
+    links = [link["ifname"] for link in json.loads(ip("-n", namespace, "-j", "link", "show"))]
+    commands = [("qdisc", "show", "dev", link) for link in links]
+    commands += [("filter", "show", "dev", link, way) for link in links for way in ("ingress", "egress")]
+    shown = [subprocess.run(["tc", "-n", namespace, *c], capture_output=True, text=True, check=False) for c in commands]
+    return "".join(one.stdout for one in shown)
+
+
+def rename(to: str) -> None:
+    ip("-n", INSIDE, "link", "set", "eth0", "down")
+    ip("-n", INSIDE, "link", "set", "eth0", "name", to)
+    ip("-n", INSIDE, "link", "set", to, "up")
+
+
+def test_an_interface_with_another_name_keeps_its_hook_and_nothing_is_left_of_it(flat: Flat) -> None:
+    before = everything(OUTSIDE)
+    with guard.keep(flat) as kept:
+        assert "partywall_backstop" in everything(OUTSIDE)
+        rename("other")
+        found = until(kept, lambda report: bool(report.notes))
+        assert [(kind, "called other now" in text) for _, kind, text in found.notes] == [("repaired", True)]
+        assert OURS in everything(INSIDE)
+    assert everything(OUTSIDE) == before
+    assert "partywall" not in everything(INSIDE)
+    assert "clsact" not in everything(INSIDE)
+
+
+def test_what_a_killed_guard_left_is_found_under_another_name(flat: Flat) -> None:
+    with guard.keep(flat, leave=True) as kept:
+        kept.client.process.send_signal(signal.SIGKILL)
+        kept.client.process.wait()
+    rename("other")
+    assert guard.remove(flat.start["id"], flat.start["hooks"])
+    assert "partywall" not in everything(INSIDE) + everything(OUTSIDE)
+
+
+def test_what_is_left_in_a_namespace_without_a_name_is_found_by_who_lives_in_it(flat: Flat) -> None:
+    with guard.keep(flat, leave=True):
+        pass
+    assert "partywall_backstop" in everything(OUTSIDE)
+    with subprocess.Popen(["ip", "netns", "exec", INSIDE, "sleep", "infinity"]) as tenant:
+        try:
+            inside = Path(f"/run/netns/{INSIDE}").stat().st_ino
+            deadline = time.monotonic() + 10
+            while Path(f"/proc/{tenant.pid}/ns/net").stat().st_ino != inside:
+                assert time.monotonic() < deadline
+            ip("netns", "del", INSIDE)
+            assert guard.reap() == []
+            removed = guard.remove(flat.start["id"], flat.start["hooks"])
+            assert [f"/proc/{tenant.pid}/ns/net" in what for what in removed] == [True]
+            assert "partywall" not in everything(OUTSIDE)
+        finally:
+            tenant.kill()
+            ip("netns", "add", INSIDE)
+
+
+def test_what_cannot_be_looked_at_stays_written_down_and_is_said(flat: Flat, tmp_path: Path) -> None:
+    no_namespace = tmp_path / "file"
+    no_namespace.touch()
+    with guard.keep(flat, leave=True):
+        pass
+    hooks_ = [{**flat.start["hooks"][0], "namespace": str(no_namespace)}]
+    with pytest.raises(TrialError, match=rf"could not be looked at: egress of eth0 in {no_namespace}"):
+        guard.remove(flat.start["id"], hooks_)
+    assert (tmp_path / f"guard-{flat.start['id']}.json").exists()
+    guard.remove(flat.start["id"], flat.start["hooks"])
+    assert not (tmp_path / f"guard-{flat.start['id']}.json").exists()

@@ -21,6 +21,7 @@ from partywall.cli.trace import report as report_trace
 from partywall.cli.trace import trace
 from partywall.cli.vm import vm
 from partywall.errors import Exit, PartywallError, Problem, UsageError
+from partywall.guard import reap as reap_policies
 from partywall.load.store import LoadDirectory
 from partywall.model.finding import Outcome
 from partywall.scenario import changed, expected, find, json_schema, load, names, text
@@ -319,13 +320,16 @@ def reap(
         console.print(f"run {one.run}: removed {'' if one.removed else 'nothing'}", highlight=False)
         for thing in one.removed:
             console.print(f"  {thing}", highlight=False)
+    over = reap_policies()
+    for policy in over:
+        console.print(f"policy {policy}: its keeper and its namespaces are gone; forgotten", highlight=False)
     left = [thing for one in reaped for thing in one.left]
     if left and forget:
         console.print(f"forgotten: {', '.join(left)}", highlight=False)
     elif left:
         remedy = "remove them by hand; 'partywall reap --forget' stops looking for what can't be reached"
         raise PartywallError(f"could not be removed: {', '.join(left)}; {remedy}")
-    if not reaped:
+    if not reaped and not over:
         console.print("nothing was left")
     return Exit.HOLDS
 

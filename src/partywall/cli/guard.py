@@ -20,7 +20,8 @@ from partywall import guard, units
 from partywall.errors import CapabilityError, Exit, Problem, UsageError
 from partywall.files import write_whole
 from partywall.guard import prometheus
-from partywall.guard.run import Kept, Report, owner
+from partywall.guard.left import owner
+from partywall.guard.run import Kept, Report
 from partywall.model.policy import Policy
 from partywall.pipeline import terminated_as_interrupt
 from partywall.sandbox.label import state_root

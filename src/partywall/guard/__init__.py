@@ -4,8 +4,22 @@
 """
 
 from partywall.guard.flatten import Flat, flatten
+from partywall.guard.left import reap
 from partywall.guard.load import load, loads
 from partywall.guard.resolve import Found, look, resolve, resolve_link
 from partywall.guard.run import Report, keep, remove
 
-__all__ = ["Flat", "Found", "Report", "flatten", "keep", "load", "loads", "look", "remove", "resolve", "resolve_link"]
+__all__ = [
+    "Flat",
+    "Found",
+    "Report",
+    "flatten",
+    "keep",
+    "load",
+    "loads",
+    "look",
+    "reap",
+    "remove",
+    "resolve",
+    "resolve_link",
+]

@@ -11,13 +11,13 @@ import os
 import queue
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
 from partywall.errors import AgentError, CapabilityError, Problem, TrialError, UsageError
 from partywall.files import write_whole
+from partywall.guard import left
 from partywall.guard.flatten import Flat
 from partywall.guard.resolve import identity
 from partywall.sandbox.label import made_state_root, start_ticks, state_root
@@ -84,8 +84,9 @@ class Kept:
 def keep(flat: Flat, *, leave: bool = False) -> Iterator[Kept]:
     """Keeps a policy while the block runs; afterwards removes it, or with `leave` lets the kernel go on by itself."""
     name = flat.start["id"]
+    left.reap()
     _refuse(name, flat)
-    earlier = _hooks(_state(name))
+    earlier = left.located(name, left.hooks(left.state(name)))
     stale = [hook for hook in earlier if _place(hook) not in {_place(new) for new in flat.start["hooks"]}]
     kept = Kept(flat)
     try:
@@ -101,8 +102,7 @@ def keep(flat: Flat, *, leave: bool = False) -> Iterator[Kept]:
                 with contextlib.suppress(AgentError):
                     kept.client.call("guard.stop", id=name)
                 with contextlib.suppress(AgentError):
-                    kept.client.call("guard.remove", timeout_s=120, **flat.remove)
-                    _state(name).unlink(missing_ok=True)
+                    _remove(kept.client, name, flat.start["hooks"])
     finally:
         kept.client.close()
 
@@ -117,37 +117,36 @@ def _start(kept: Kept, name: str, earlier: list[Any]) -> None:
             if earlier:
                 _write(name, earlier, kept=False)
             else:
-                _state(name).unlink(missing_ok=True)
+                left.state(name).unlink(missing_ok=True)
         raise
 
 
 def remove(name: str, hooks: list[Any]) -> list[str]:
-    """Removes what a guard of policy `name`, dead or left, has in the kernel at `hooks`; says what it was."""
+    """Removes what a guard of policy `name`, dead or left, has in the kernel, at `hooks` or elsewhere; says what.
+
+    TrialError if some of it could not be looked at: then it stays written down.
+    """
     client = _agent(lambda _method, _params: None)
     try:
-        removed: list[str] = client.call("guard.remove", timeout_s=120, hooks=hooks)["removed"]
+        return _remove(client, name, hooks)
     finally:
         client.close()
-    _state(name).unlink(missing_ok=True)
+
+
+def _remove(client: AgentClient, name: str, hooks: list[Any]) -> list[str]:
+    done = client.call("guard.remove", timeout_s=120, id=name, hooks=left.located(name, hooks))
+    removed: list[str] = done["removed"]
+    if done["unseen"]:
+        also = f"; removed: {', '.join(removed)}" if removed else ""
+        unseen = ", ".join(done["unseen"])
+        remedy = f"what is there stays, and 'partywall guard remove {name}' looks again"
+        raise TrialError(f"policy {name!r}: these could not be looked at: {unseen}; {remedy}{also}")
+    left.state(name).unlink(missing_ok=True)
     return removed
 
 
-def owner(name: str) -> int | None:
-    """The process that keeps policy `name` now; None if nobody does."""
-    try:
-        written = json.loads(_state(name).read_text())
-        alive = written["start_ticks"] is not None and start_ticks(written["pid"]) == written["start_ticks"]
-        return int(written["pid"]) if alive else None
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def _state(name: str) -> Path:
-    return state_root() / f"guard-{name}.json"
-
-
 def _refuse(name: str, flat: Flat) -> None:
-    if (pid := owner(name)) and pid != os.getpid():
+    if (pid := left.owner(name)) and pid != os.getpid():
         raise TrialError(f"policy {name!r} is kept by process {pid} already; end that one first")
     if os.geteuid() != 0:
         raise CapabilityError("a guard needs root, to hook eBPF programs to interfaces; run with sudo")
@@ -155,9 +154,9 @@ def _refuse(name: str, flat: Flat) -> None:
     problems = []
     for state in sorted(state_root().glob("guard-*.json")):
         other = state.stem.removeprefix("guard-")
-        taken = {mine[place]: hook for hook in _hooks(state) if other != name and (place := _place(hook)) in mine}
+        taken = {mine[place]: hook for hook in left.hooks(state) if other != name and (place := _place(hook)) in mine}
         for vif, hook in taken.items():
-            pid = owner(other)
+            pid = left.owner(other)
             by = f"kept by process {pid}" if pid else "whose keeper is dead"
             remedy = (
                 "end that process, or take the vif out of one" if pid else f"'partywall guard remove {other}' first"
@@ -173,20 +172,13 @@ def _place(hook: Mapping[str, Any]) -> tuple[object, str, str]:
     return (identity(hook["namespace"]), hook["interface"], hook["direction"])
 
 
-def _hooks(state: Path) -> list[Any]:
-    """What a keeper wrote down; nothing if there is no such file, or none that can be read."""
-    try:
-        return list(json.loads(state.read_text())["hooks"])
-    except (OSError, ValueError, KeyError):
-        return []
-
-
 def _write(name: str, hooks: list[Any], *, kept: bool = True) -> None:
     """kept: by this process, else by nobody."""
     made_state_root()
     pid = os.getpid() if kept else None
     ticks = start_ticks(pid) if pid else None
-    write_whole(_state(name), json.dumps({"pid": pid, "start_ticks": ticks, "hooks": hooks}))
+    written = {"pid": pid, "start_ticks": ticks, "namespaces": left.namespaces(hooks), "hooks": hooks}
+    write_whole(left.state(name), json.dumps(written))
 
 
 def _agent(sink: Any) -> AgentClient:

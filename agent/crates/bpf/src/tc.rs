@@ -316,6 +316,15 @@ impl Network {
         self.0.ask(message).map(drop)
     }
 
+    /// The interfaces with anything that hooks hang on, whoever made it.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn hooked(&self) -> io::Result<Vec<u32>> {
+        let bodies = self.0.ask(Message::new(GET_QDISC, DUMP, &[0; TCMSG]))?;
+        Ok(bodies.iter().filter(|body| u32_at(body, 12) == CLSACT).map(|body| u32_at(body, 4)).collect())
+    }
+
     /// What gives packets out at an interface now.
     ///
     /// # Errors

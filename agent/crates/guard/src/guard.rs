@@ -8,7 +8,7 @@ use std::time::Duration;
 use partywall_allocation::Throttle;
 use partywall_bpf::{Change, Watch};
 use partywall_clock::{self as clock, Nanos};
-use partywall_wire::{GuardExcess, GuardFinding, GuardGoal, GuardNote, GuardPoolRow, GuardRow, GuardStart};
+use partywall_wire::{GuardExcess, GuardFinding, GuardGoal, GuardHook, GuardNote, GuardPoolRow, GuardRow, GuardStart};
 
 use crate::check::{Account, Allowed, Judgement, Reading};
 use crate::delay::{Wait, Waits};
@@ -183,8 +183,7 @@ fn checked(start: &GuardStart) -> Result<(), GuardError> {
 }
 
 fn places(start: &GuardStart, networks: &mut Networks) -> Result<Vec<Place>, GuardError> {
-    let find =
-        |(at, hook): (usize, &partywall_wire::GuardHook)| Place::find(networks, hook, &start.leaves[hook.leaf], backstop_of(start, at));
+    let find = |(at, hook): (usize, &GuardHook)| Place::find(networks, &start.id, hook, &start.leaves[hook.leaf], backstop_of(start, at));
     start.hooks.iter().enumerate().map(find).collect()
 }
 
@@ -524,6 +523,7 @@ impl Daemon {
             Ok(Look::Whole) => None,
             Ok(Look::Repaired) => Some((GuardFinding::Repaired, "hook or queue had been removed; it is there again".to_owned())),
             Ok(Look::Moved) => Some((GuardFinding::Repaired, "the interface had been made anew; the hook is there again".to_owned())),
+            Ok(Look::Renamed) => Some((GuardFinding::Repaired, renamed(&self.places[at]))),
             Err(error) => Some((GuardFinding::Lost, error.to_string())),
         };
         let lost = matches!(found, Some((GuardFinding::Lost, _)));
@@ -627,6 +627,10 @@ impl Daemon {
             ..GuardRow::default()
         }
     }
+}
+
+fn renamed(place: &Place) -> String {
+    format!("the interface is called {} now; its hook went along", place.interface)
 }
 
 /// Waits in two queues one after the other; one that was not looked at adds nothing that is known.

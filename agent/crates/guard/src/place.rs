@@ -20,6 +20,8 @@ const PRIORITY: u16 = 20;
 /// Of hooks on the other end of a tenant's veth. Somebody else's guard may be hooked there as well.
 const BACKSTOP: &str = "backstop";
 const BACKSTOP_PRIORITY: u16 = 21;
+/// Of a policy's name, in those of its hooks.
+const NAME_CHARS: usize = 60;
 const STRICT_BURST_NS: Nanos = 2_000_000;
 /// A packet of 64 KiB that the card is to segment, with the headers of all its segments.
 pub(crate) const LARGEST: u64 = (64 << 10) + 128 * 66;
@@ -63,7 +65,7 @@ pub(crate) struct Place {
     end: End,
     /// The other end of a veth that its tenant can reach.
     backstop: Option<End>,
-    backstop_number: Option<u16>,
+    backstop_hook: Option<Hook>,
     /// File of the namespace.
     pub space: Option<String>,
     shown: String,
@@ -102,6 +104,7 @@ pub(crate) enum Look {
     Whole,
     Repaired,
     Moved,
+    Renamed,
 }
 
 /// Networks by the file that stands for their namespace, so that a thousand vifs of one are one socket.
@@ -116,6 +119,18 @@ impl Networks {
     /// All namespaces looked into so far, with the files that stand for them.
     pub fn namespaces(&self) -> (Vec<Option<String>>, Vec<Namespace>) {
         self.0.iter().map(|(file, (namespace, _))| (file.clone(), namespace.clone())).unzip()
+    }
+
+    /// Looks also into this process's own and into all that have a name, as far as they let it.
+    fn all_named(&mut self) {
+        for file in std::iter::once(None).chain(named().into_iter().map(Some)) {
+            // A file without a namespace is what was left of one.
+            let _ = self.at(file.as_deref());
+        }
+    }
+
+    fn each(&self) -> Vec<(Option<String>, Arc<Network>)> {
+        self.0.iter().map(|(file, (_, network))| (file.clone(), network.clone())).collect()
     }
 
     fn at(&mut self, file: Option<&str>) -> io::Result<Arc<Network>> {
@@ -185,7 +200,8 @@ impl Link {
 
 impl Place {
     /// Finds the interface, and its other end if that is asked for; changes nothing. backstop: of which leaf it would be.
-    pub fn find(networks: &mut Networks, hook: &GuardHook, leaf: &GuardLeaf, backstop: usize) -> Result<Self, GuardError> {
+    /// policy: whose hook it is.
+    pub fn find(networks: &mut Networks, policy: &str, hook: &GuardHook, leaf: &GuardLeaf, backstop: usize) -> Result<Self, GuardError> {
         let network = networks.of(hook)?;
         let found = || GuardError::kernel(shown(hook));
         let index = network.index(&hook.interface).map_err(found())?;
@@ -193,14 +209,14 @@ impl Place {
         // A queue is for the way out, and never in somebody else's place.
         let holdable = hook.hold && hook.direction == GuardDirection::Egress && !matches!(root, Root::Foreign(_));
         let direction = direction(hook.direction);
-        let hooked = Hook { name: format!("{NAME_PREFIX}{NAME}"), direction, priority: PRIORITY, number: number(hook.leaf) };
+        let hooked = Hook { name: called(NAME, policy), direction, priority: PRIORITY, number: number(hook.leaf) };
         // An earlier guard's: it goes on without a gap.
         let taken_over = holdable && root == Root::Ours;
         let frame = frame(&network.interface(index).map_err(found())?);
         let mut place = Self {
             end: End::new(network, index, hooked).map_err(found())?,
             backstop: None,
-            backstop_number: hook.backstop.then(|| number(backstop)),
+            backstop_hook: hook.backstop.then(|| backstop_hook(policy, number(backstop))),
             space: hook.namespace.clone(),
             shown: shown(hook),
             interface: hook.interface.clone(),
@@ -217,9 +233,9 @@ impl Place {
     }
 
     fn find_backstop(&mut self, networks: &mut Networks) -> io::Result<()> {
-        let Some(number) = self.backstop_number else { return Ok(()) };
+        let Some(hook) = self.backstop_hook.clone() else { return Ok(()) };
         let other = networks.other_end(&self.end.network, self.end.index)?;
-        self.backstop = other.map(|(network, index)| End::new(network, index, backstop(number))).transpose()?;
+        self.backstop = other.map(|(network, index)| End::new(network, index, hook)).transpose()?;
         Ok(())
     }
 
@@ -240,14 +256,14 @@ impl Place {
 
     /// Whether a guard's hook is at this place, whoever made it.
     pub fn is_taken(&self) -> Result<bool, GuardError> {
-        let Hook { name, direction, priority, .. } = &self.end.hook;
+        let Hook { direction, priority, .. } = &self.end.hook;
         let filters = self.end.network.filters(self.end.index).map_err(GuardError::kernel(&self.shown))?;
-        Ok(filters.iter().any(|f| f.hook.name == *name && f.hook.direction == *direction && f.hook.priority == *priority))
+        Ok(filters.iter().any(|f| is_guards(&f.hook, NAME) && f.hook.direction == *direction && f.hook.priority == *priority))
     }
 
     /// Whether there was to be a backstop and there is none.
     pub fn lacks_backstop(&self) -> bool {
-        self.backstop_number.is_some() && self.backstop.is_none()
+        self.backstop_hook.is_some() && self.backstop.is_none()
     }
 
     pub fn has_backstop(&self) -> bool {
@@ -310,7 +326,14 @@ impl Place {
     }
 
     fn look_into(&mut self, plane: &Plane, networks: &mut Networks) -> io::Result<Look> {
-        let index = self.end.network.index(&self.interface)?;
+        let (index, renamed) = match self.end.network.index(&self.interface) {
+            Ok(index) => (index, false),
+            // Its hooks stay with an interface that is given another name.
+            Err(error) => {
+                self.interface = self.end.network.interface(self.end.index).map_err(|_| error)?.name;
+                (self.end.index, true)
+            }
+        };
         // Gone and made again: counters began anew, and nothing of ours is there.
         let moved = index != self.end.index;
         if moved {
@@ -334,10 +357,11 @@ impl Place {
             }
             self.repace(pace)?;
         }
-        Ok(match (moved, whole && queued) {
-            (true, _) => Look::Moved,
-            (false, true) => Look::Whole,
-            (false, false) => Look::Repaired,
+        Ok(match (moved, renamed, whole && queued) {
+            (true, _, _) => Look::Moved,
+            (_, true, true) => Look::Renamed,
+            (false, false, true) => Look::Whole,
+            (false, _, false) => Look::Repaired,
         })
     }
 
@@ -368,22 +392,33 @@ impl Place {
     }
 }
 
-/// Removes hooks and queues of guards, this one's or a dead one's, from the interfaces named.
+/// Removes hooks and queues of guards, this one's or a dead one's, from the interfaces named; those of policy `remove.id` from
+/// all interfaces of the namespaces that can be looked into, whatever they are called now.
 ///
 /// # Errors
 /// The kernel refuses. An interface that is gone has nothing to remove.
 pub fn remove(remove: &GuardRemove) -> Result<GuardRemoved, GuardError> {
     let mut networks = Networks::default();
-    let mut removed = Vec::new();
+    let (mut removed, mut unseen) = (Vec::new(), Vec::new());
     for hook in &remove.hooks {
-        let Ok(network) = networks.of(hook) else { continue };
+        let Ok(network) = networks.of(hook) else {
+            unseen.push(shown(hook));
+            continue;
+        };
         let Ok(index) = network.index(&hook.interface) else { continue };
         take_away(&network, index, hook, &mut removed).map_err(GuardError::kernel(shown(hook)))?;
         if let Some((network, index)) = hook.backstop.then(|| networks.other_end(&network, index)).and_then(|found| found.ok()?) {
-            unhook(&network, index, BACKSTOP).map_err(GuardError::kernel(shown(hook)))?;
+            unhook(&network, index, |found| is_guards(found, BACKSTOP)).map_err(GuardError::kernel(shown(hook)))?;
         }
     }
-    Ok(GuardRemoved { removed })
+    if let Some(policy) = &remove.id {
+        networks.all_named();
+        for (file, network) in networks.each() {
+            let place = file.as_deref().map_or(String::new(), |file| format!(" in {file}"));
+            sweep(&network, policy, &place, &mut removed).map_err(GuardError::kernel(format_args!("the interfaces{place}")))?;
+        }
+    }
+    Ok(GuardRemoved { removed, unseen })
 }
 
 fn take_away(network: &Network, index: u32, hook: &GuardHook, removed: &mut Vec<String>) -> io::Result<()> {
@@ -391,22 +426,56 @@ fn take_away(network: &Network, index: u32, hook: &GuardHook, removed: &mut Vec<
         network.unqueue(index)?;
         removed.push(format!("queue at {}", shown(hook)));
     }
-    removed.extend((0..unhook(network, index, NAME)?).map(|_| format!("hook at {}", shown(hook))));
+    let hooks = unhook(network, index, |found| is_guards(found, NAME))?;
+    removed.extend((0..hooks).map(|_| format!("hook at {}", shown(hook))));
     Ok(())
 }
 
-/// Takes hooks of that name away; how many there were.
-fn unhook(network: &Network, index: u32, name: &str) -> io::Result<usize> {
-    let ours = format!("{NAME_PREFIX}{name}");
-    let filters: Vec<_> = network.filters(index)?.into_iter().filter(|filter| filter.hook.name == ours).collect();
+/// Takes all of a policy's away that is left in a namespace: from interfaces with another name than they had, or whose other
+/// end can't be found.
+fn sweep(network: &Network, policy: &str, place: &str, removed: &mut Vec<String>) -> io::Result<()> {
+    let (own, backstop) = (called(NAME, policy), called(BACKSTOP, policy));
+    for index in network.hooked()? {
+        // One that went meanwhile took everything along.
+        let Ok(interface) = network.interface(index) else { continue };
+        let hooks = unhook(network, index, |found| found.name == own)?;
+        if hooks > 0 && network.root(index)? == Root::Ours {
+            network.unqueue(index)?;
+            removed.push(format!("queue at {}{place}", interface.name));
+        }
+        removed.extend((0..hooks).map(|_| format!("hook at {}{place}", interface.name)));
+        let backstops = unhook(network, index, |found| found.name == backstop)?;
+        removed.extend((0..backstops).map(|_| format!("backstop at {}{place}", interface.name)));
+    }
+    Ok(())
+}
+
+/// Takes hooks away; how many there were.
+fn unhook(network: &Network, index: u32, which: impl Fn(&Hook) -> bool) -> io::Result<usize> {
+    let filters: Vec<_> = network.filters(index)?.into_iter().filter(|filter| which(&filter.hook)).collect();
     filters.iter().try_for_each(|filter| network.unhook(index, filter))?;
     network.tidy(index)?;
     Ok(filters.len())
 }
 
+/// The name of a policy's hooks: told from those of others wherever its interface has gone.
+fn called(name: &str, policy: &str) -> String {
+    // What the kernel keeps of a name is bounded.
+    let policy: String = policy.chars().take(NAME_CHARS).collect();
+    format!("{NAME_PREFIX}{name}:{policy}")
+}
+
+/// Whether it is a hook of that kind, of whichever policy.
+fn is_guards(hook: &Hook, name: &str) -> bool {
+    hook.name
+        .strip_prefix(NAME_PREFIX)
+        .and_then(|rest| rest.strip_prefix(name))
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+}
+
 /// What a tenant sends comes in at the other end.
-fn backstop(number: u16) -> Hook {
-    Hook { name: format!("{NAME_PREFIX}{BACKSTOP}"), direction: Direction::Ingress, priority: BACKSTOP_PRIORITY, number }
+fn backstop_hook(policy: &str, number: u16) -> Hook {
+    Hook { name: called(BACKSTOP, policy), direction: Direction::Ingress, priority: BACKSTOP_PRIORITY, number }
 }
 
 /// The largest that an interface sends in one piece, in bytes with its link header.

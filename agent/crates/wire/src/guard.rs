@@ -193,10 +193,13 @@ pub enum GuardExcess {
     Dropped,
 }
 
-/// `guard.remove`: removes every hook and queue of a guard's from these interfaces, whoever made them.
+/// `guard.remove`: removes every hook and queue of a guard's from these interfaces, whoever made them, and a policy's from all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GuardRemove {
+    /// A policy whose hooks are removed from every interface of the namespaces that are looked into, whatever its name is now.
+    #[serde(default)]
+    pub id: Option<String>,
     /// Where to look.
     pub hooks: Vec<GuardHook>,
 }
@@ -206,6 +209,9 @@ pub struct GuardRemove {
 pub struct GuardRemoved {
     /// What was there, in words.
     pub removed: Vec<String>,
+    /// Places that could not be looked at, in words.
+    #[serde(default)]
+    pub unseen: Vec<String>,
 }
 
 /// One leaf over the time since the last report. Rates are a second's.

@@ -1,0 +1,102 @@
+"""What a guard's state file says of hooks whose keeper is gone, and which of them can still be there.
+
+A namespace may outlive its file (`ip netns del` while a process lives in it) and a file its namespace, so both are
+looked for. Reads the host and forgets what is over; what takes hooks away is `run`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from partywall.guard.resolve import NETNS, identity
+from partywall.sandbox.label import start_ticks, state_root
+
+PROC = Path("/proc")
+
+
+def state(name: str) -> Path:
+    """Where the keeper of policy `name` writes down what it hooks."""
+    return state_root() / f"guard-{name}.json"
+
+
+def owner(name: str) -> int | None:
+    """The process that keeps policy `name` now; None if nobody does."""
+    written = _read(state(name))
+    try:
+        alive = written["start_ticks"] is not None and start_ticks(written["pid"]) == written["start_ticks"]
+        return int(written["pid"]) if alive else None
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+def hooks(file: Path) -> list[Any]:
+    """What a keeper wrote down; nothing if there is no such file, or none that can be read."""
+    return list(_read(file).get("hooks", []))
+
+
+def namespaces(placed: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """Which namespace each file stands for now, to be found again without it."""
+    found = {hook["namespace"]: identity(hook["namespace"]) for hook in placed if hook["namespace"]}
+    return {file: list(which) for file, which in found.items() if isinstance(which, tuple)}
+
+
+def located(name: str, placed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The hooks by every file that stands for their namespace, then or now; without those whose namespace is gone."""
+    stands = _Stands(_read(state(name)).get("namespaces", {}))
+    return [{**hook, "namespace": file} for hook in placed for file in stands.files(hook["namespace"])]
+
+
+def reap() -> list[str]:
+    """Forgets policies nobody keeps of which nothing can be left, for all their namespaces are gone; their names."""
+    root = state_root()
+    over = [file for file in sorted(root.glob("guard-*.json")) if _is_over(file)] if root.is_dir() else []
+    for file in over:
+        file.unlink(missing_ok=True)
+    return [_name(file) for file in over]
+
+
+def _is_over(file: Path) -> bool:
+    """A file that can't be read says nothing, and is left for people to look at."""
+    placed = hooks(file)
+    return bool(placed) and owner(_name(file)) is None and not located(_name(file), placed)
+
+
+def _name(file: Path) -> str:
+    return file.stem.removeprefix("guard-")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        written = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return written if isinstance(written, dict) else {}
+
+
+class _Stands:
+    """Files that stand for namespaces. written: which one each stood for when it was hooked."""
+
+    def __init__(self, written: Mapping[str, Sequence[int]]) -> None:
+        self.written = {file: tuple(which) for file, which in written.items()}
+        self.others: dict[object, str] | None = None
+
+    def files(self, file: str | None) -> list[str | None]:
+        if file is None:
+            return [None]
+        now = identity(file)
+        there: list[str | None] = [file] if isinstance(now, tuple) else []
+        then = self.written.get(file)
+        if then is None or then == now:
+            return there
+        elsewhere = self._elsewhere(then)
+        return [*there, elsewhere] if elsewhere else there
+
+    def _elsewhere(self, which: tuple[int, ...]) -> str | None:
+        """Another name of a namespace, or a process that lives in it."""
+        if self.others is None:
+            files = [*PROC.glob("[0-9]*/ns/net"), *NETNS.glob("*")]
+            self.others = {identity(str(file)): str(file) for file in files}
+        return self.others.get(which)

@@ -269,7 +269,7 @@ def _say_excess(console: Console, kept: Kept) -> None:
     if taken_in := [
         vif for vif, place in zip(kept.flat.hooks, kept.flat.start["hooks"], strict=True) if _taken_in(place)
     ]:
-        said = "the interface counts what is dropped too, so that the ceiling is kept is not checked by it"
+        said = "the interface counts what is dropped too: what the hook counts is held against the ceiling"
         console.print(f"{said}: {_some(taken_in)}", highlight=False)
 
 

@@ -10,13 +10,15 @@ use partywall_bpf::{Change, Watch};
 use partywall_clock::{self as clock, Nanos};
 use partywall_wire::{GuardExcess, GuardFinding, GuardGoal, GuardHook, GuardNote, GuardPoolRow, GuardRow, GuardStart};
 
-use crate::check::{Account, Allowed, Judgement, Reading};
+use crate::check::{Account, Allowed, Count, Judgement, Reading};
 use crate::delay::{Wait, Waits};
 use crate::error::GuardError;
 use crate::place::{Link, Look, Networks, Pace, Place, LARGEST};
 use crate::plane::{Counters, Grant, Hold, Plane};
 use crate::round::Rounds;
 
+/// The most that datagrams are handed over in one piece (`UDP_MAX_SEGMENTS`): a hook counts them all at once.
+const SEGMENTS: u64 = 128;
 const LEAVES_MAX: usize = 65_000;
 /// Queues of vifs looked at in one round; thousands take turns. Those with a goal are looked at in each.
 const LOOKED_AT: usize = 32;
@@ -538,25 +540,34 @@ impl Daemon {
     }
 
     fn compare(&mut self, at: usize) {
-        // The interface first: what it carried by then, the hook has seen by now.
-        let Ok(interface_bytes) = self.places[at].bytes() else { return };
-        let dropped_too = self.places[at].counts_dropped();
-        let (mut hook_bytes, mut hook_packets) = (0, 0);
-        for counted in leaves_of(&self.start, at).map(|leaf| self.plane.counters(leaf)) {
-            hook_bytes += counted.passed_bytes + if dropped_too { counted.dropped_bytes } else { 0 };
-            hook_packets += counted.passed_packets + if dropped_too { counted.dropped_packets } else { 0 };
-        }
-        let now = Reading { at_ns: clock::now(), interface_bytes, hook_bytes, hook_packets };
+        let Some(now) = self.read(at) else { return };
         let allowed = self.allowed(at);
         let Some(account) = &mut self.accounts[at] else {
             self.accounts[at] = Some(Account::new(now, self.places[at].waiting_bytes().unwrap_or(0)));
             return;
         };
-        match account.judge(now, allowed, !dropped_too) {
+        match account.judge(now, allowed) {
             Judgement::Fine => {}
             Judgement::Bypassed(bytes) => self.bypassed(at, bytes),
             Judgement::Exceeded(bytes) => self.note(at, GuardFinding::Exceeded, format!("{bytes} bytes above the ceiling")),
+            Judgement::ExceededPackets(packets) => self.note(at, GuardFinding::Exceeded, format!("{packets} packets above the ceiling")),
         }
+    }
+
+    fn read(&self, at: usize) -> Option<Reading> {
+        let from_ns = clock::now();
+        // The interface first: what it carried by then, the hook has seen by now.
+        let interface = self.places[at].counted().ok()?;
+        let (mut passed, mut dropped, mut tcp_bytes) = (Count::default(), Count::default(), 0);
+        for counted in leaves_of(&self.start, at).map(|leaf| self.plane.counters(leaf)) {
+            passed.bytes += counted.passed_bytes;
+            passed.packets += counted.passed_packets;
+            dropped.bytes += counted.dropped_bytes;
+            dropped.packets += counted.dropped_packets;
+            tcp_bytes += counted.tcp_bytes;
+        }
+        let counts_dropped = self.places[at].counts_dropped();
+        Some(Reading { from_ns, at_ns: clock::now(), interface, passed, dropped, tcp_bytes, counts_dropped })
     }
 
     fn bypassed(&mut self, at: usize, bytes: u64) {
@@ -583,7 +594,15 @@ impl Daemon {
         let leaf = &self.start.leaves[hook.leaf];
         // Each flow class has a burst of its own, and each may end in one packet that was too large for it.
         let bursts = 1 + hook.rules.len() as u64;
-        Allowed { ceiling_bps, burst_bytes: bursts * (during(leaf.burst_ns) + LARGEST), held_bytes: during(leaf.hold_ns).max(LARGEST) }
+        let packets = ceiling_pps(&self.start, at);
+        let at_once_ns = u128::from(bursts * leaf.burst_ns + leaf.hold_ns);
+        Allowed {
+            ceiling_bps,
+            burst_bytes: bursts * (during(leaf.burst_ns) + LARGEST),
+            held_bytes: during(leaf.hold_ns).max(LARGEST),
+            ceiling_pps: packets,
+            burst_packets: bursts * SEGMENTS + packets.map_or(0, |pps| (u128::from(pps) * at_once_ns / 1_000_000_000) as u64),
+        }
     }
 
     fn report(&mut self) -> Report {

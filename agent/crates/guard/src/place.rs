@@ -5,11 +5,12 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use partywall_bpf::tc::{Backlog, Counters, Direction, Hook, Interface, Network, Queue, Root};
+use partywall_bpf::tc::{Backlog, Direction, Hook, Interface, Network, Queue, Root};
 use partywall_bpf::{Namespace, NAME_PREFIX};
 use partywall_clock::Nanos;
 use partywall_wire::{GuardDirection, GuardExcess, GuardHook, GuardLeaf, GuardLink, GuardRemove, GuardRemoved};
 
+use crate::check::Count;
 use crate::error::GuardError;
 use crate::plane::{number, Plane};
 
@@ -377,12 +378,12 @@ impl Place {
         Some(self.end.network.backlog(self.end.index).ok()??.bytes)
     }
 
-    /// Bytes the interface itself counted on the way of the hook.
-    pub fn bytes(&self) -> Result<u64, GuardError> {
-        let Counters { in_bytes, out_bytes, .. } = self.end.network.counters(self.end.index).map_err(GuardError::kernel(&self.shown))?;
+    /// What the interface itself counted on the way of the hook.
+    pub fn counted(&self) -> Result<Count, GuardError> {
+        let counters = self.end.network.counters(self.end.index).map_err(GuardError::kernel(&self.shown))?;
         Ok(match self.end.hook.direction {
-            Direction::Ingress => in_bytes,
-            Direction::Egress => out_bytes,
+            Direction::Ingress => Count { bytes: counters.in_bytes, packets: counters.in_packets },
+            Direction::Egress => Count { bytes: counters.out_bytes, packets: counters.out_packets },
         })
     }
 

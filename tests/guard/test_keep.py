@@ -358,3 +358,41 @@ def test_what_cannot_be_looked_at_stays_written_down_and_is_said(flat: Flat, tmp
     assert (tmp_path / f"guard-{flat.start['id']}.json").exists()
     guard.remove(flat.start["id"], flat.start["hooks"])
     assert not (tmp_path / f"guard-{flat.start['id']}.json").exists()
+
+
+def joined() -> None:
+    ip("link", "add", "eth0", "netns", INSIDE, "type", "veth", "peer", "name", "eth0", "netns", OUTSIDE)
+    for namespace in (INSIDE, OUTSIDE):
+        ip("-n", namespace, "link", "set", "eth0", "up")
+
+
+def test_a_namespace_that_is_deleted_goes_and_the_one_made_in_its_place_is_hooked(flat: Flat) -> None:
+    def has(*kinds: str) -> Callable[[Report], bool]:
+        return lambda report: any(kind in kinds for _, kind, _ in report.notes)
+
+    with guard.keep(flat) as kept:
+        ip("netns", "del", INSIDE)
+        until(kept, has("lost"))
+        deadline = time.monotonic() + 10
+        while "eth0" in ip("-n", OUTSIDE, "link", "show"):
+            assert time.monotonic() < deadline, "the veth of the deleted namespace is kept alive"
+        ip("netns", "add", INSIDE)
+        joined()
+        found = until(kept, has("repaired"))
+        assert "made anew" in str(found.notes)
+        assert hooks() == [OURS]
+        assert "partywall_backstop" in everything(OUTSIDE)
+        ip("-n", INSIDE, "addr", "add", "10.77.0.1/24", "dev", "eth0")
+        send(20)
+        until(kept, lambda report: report.rows["vm"]["passed_pps"] > 0)
+    assert "partywall" not in everything(INSIDE) + everything(OUTSIDE)
+
+
+def test_a_namespace_replaced_at_once_is_followed(flat: Flat) -> None:
+    with guard.keep(flat) as kept:
+        ip("netns", "del", INSIDE)
+        ip("netns", "add", INSIDE)
+        ip("-n", INSIDE, "link", "add", "eth0", "type", "veth", "peer", "name", "other")
+        until(kept, lambda report: any(kind == "repaired" for _, kind, _ in report.notes))
+        assert hooks() == [OURS]
+    assert "partywall" not in everything(INSIDE)

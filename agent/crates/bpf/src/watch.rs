@@ -2,6 +2,8 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 
@@ -39,11 +41,16 @@ pub enum Change {
     },
 }
 
-/// Listens in some namespaces.
+/// Listens in some namespaces, and keeps these alive.
 #[derive(Debug)]
 pub struct Watch {
-    sockets: Vec<Socket>,
-    end: OwnedFd,
+    sockets: Mutex<Vec<Option<Arc<Socket>>>>,
+    wake: OwnedFd,
+    ended: AtomicBool,
+}
+
+fn listen(namespace: &Namespace) -> io::Result<Arc<Socket>> {
+    Ok(Arc::new(namespace.inside(|| Socket::listening(LINKS_AND_TC))?))
 }
 
 impl Watch {
@@ -52,8 +59,26 @@ impl Watch {
     /// # Errors
     /// One cannot be entered.
     pub fn new(namespaces: &[Namespace]) -> io::Result<Self> {
-        let listen = |namespace: &Namespace| namespace.inside(|| Socket::listening(LINKS_AND_TC));
-        Ok(Self { sockets: namespaces.iter().map(listen).collect::<io::Result<_>>()?, end: eventfd(0, EventfdFlags::CLOEXEC)? })
+        let sockets = namespaces.iter().map(|namespace| listen(namespace).map(Some)).collect::<io::Result<_>>()?;
+        Ok(Self { sockets: Mutex::new(sockets), wake: eventfd(0, EventfdFlags::CLOEXEC)?, ended: AtomicBool::new(false) })
+    }
+
+    /// Listens in another namespace at a place of the list from now on, or in none.
+    ///
+    /// # Errors
+    /// It cannot be entered; then there is none.
+    pub fn follow(&self, place: usize, namespace: Option<&Namespace>) -> io::Result<()> {
+        let listening = namespace.map(listen).transpose();
+        let (socket, outcome) = listening.map_or_else(|error| (None, Err(error)), |socket| (socket, Ok(())));
+        if let Some(slot) = self.sockets().get_mut(place) {
+            *slot = socket;
+        }
+        self.wake();
+        outcome
+    }
+
+    fn sockets(&self) -> MutexGuard<'_, Vec<Option<Arc<Socket>>>> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for something to happen, and tells it. None after [`Watch::end`].
@@ -61,18 +86,25 @@ impl Watch {
     /// # Errors
     /// What the kernel says.
     pub fn wait(&self) -> io::Result<Option<Vec<Change>>> {
-        let sockets = self.sockets.iter().map(|socket| PollFd::from_borrowed_fd(socket.fd(), PollFlags::IN));
-        let mut all: Vec<PollFd> = std::iter::once(PollFd::new(&self.end, PollFlags::IN)).chain(sockets).collect();
+        let sockets = self.sockets().clone();
+        let present: Vec<(usize, &Socket)> =
+            sockets.iter().enumerate().filter_map(|(at, socket)| Some((at, &**socket.as_ref()?))).collect();
+        let fds = present.iter().map(|(_, socket)| PollFd::from_borrowed_fd(socket.fd(), PollFlags::IN));
+        let mut all: Vec<PollFd> = std::iter::once(PollFd::new(&self.wake, PollFlags::IN)).chain(fds).collect();
         match poll(&mut all, None) {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => return Ok(Some(Vec::new())),
             Err(error) => return Err(error.into()),
         }
-        if !all[0].revents().is_empty() {
+        if self.ended.load(Ordering::Acquire) {
             return Ok(None);
         }
+        if !all[0].revents().is_empty() {
+            rustix::io::read(&self.wake, &mut [0; 8])?;
+        }
         let mut changes = Vec::new();
-        for (place, socket) in self.sockets.iter().enumerate().filter(|(at, _)| !all[at + 1].revents().is_empty()) {
+        let ready = present.iter().zip(&all[1..]).filter(|(_, polled)| !polled.revents().is_empty());
+        for (&(place, socket), _) in ready {
             let (told, lost) = socket.told()?;
             changes.extend(told.iter().filter_map(|(kind, body)| change(place, *kind, body)));
             changes.extend(lost.then_some(Change::Much { place }));
@@ -82,8 +114,13 @@ impl Watch {
 
     /// Ends the waiting.
     pub fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    fn wake(&self) {
         // A number that can't be added is one that is there already.
-        let _ = rustix::io::write(&self.end, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 

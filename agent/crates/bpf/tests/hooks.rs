@@ -3,7 +3,7 @@
 use aya::programs::SchedClassifier;
 use aya::Ebpf;
 use partywall_bpf::tc::{Direction, Filter, Hook, Network};
-use partywall_bpf::{object, Namespace};
+use partywall_bpf::{object, Namespace, Watch};
 
 fn ready() -> Option<(Ebpf, Network)> {
     let object = object("guard").map_err(|why| eprintln!("skipped: {why}")).ok()?;
@@ -51,4 +51,15 @@ fn a_missing_interface_is_named_by_the_kernels_error() {
     let Some((_, network)) = ready() else { return };
     assert_eq!(network.index("nothere").unwrap_err().raw_os_error(), Some(19));
     assert_eq!(network.interfaces().unwrap().iter().map(|i| i.name.as_str()).collect::<Vec<_>>(), ["lo"]);
+}
+
+#[test]
+fn a_watch_follows_another_namespace_and_lets_go_of_the_first() {
+    let (Ok(first), Ok(second)) = (Namespace::fresh(), Namespace::fresh()) else { return eprintln!("skipped: a new network namespace") };
+    let watch = Watch::new(&[first]).unwrap();
+    watch.follow(0, Some(&second)).unwrap();
+    assert_eq!(watch.wait().unwrap(), Some(vec![]), "being told of the change wakes it");
+    watch.follow(0, None).unwrap();
+    watch.end();
+    assert_eq!(watch.wait().unwrap(), None);
 }

@@ -122,7 +122,7 @@ impl Guard {
         let without_backstop = (0..places.len()).filter(|&at| places[at].lacks_backstop()).collect();
         let shared = Arc::<Shared>::default();
         let mut daemon = Daemon::new(start.clone(), plane, rounds, places, links);
-        (daemon.networks, daemon.spaces) = (networks, spaces);
+        (daemon.networks, daemon.spaces, daemon.watch) = (networks, spaces, Some(watch.clone()));
         let (followed, told, heard) = (shared.clone(), shared.clone(), watch.clone());
         let mut guard = Self { shared, excess, without_backstop, watch, threads: Vec::new() };
         guard.spawn("guard", move || daemon.run(&followed))?;
@@ -317,6 +317,7 @@ struct Daemon {
     networks: Networks,
     /// Files of the namespaces in which changes are told.
     spaces: Vec<Option<String>>,
+    watch: Option<Arc<Watch>>,
     /// By goal.
     goal_places: Vec<Vec<usize>>,
     /// Places with a goal, whose queues are looked at in each round.
@@ -346,6 +347,7 @@ impl Daemon {
         let mut daemon = Self {
             networks: Networks::default(),
             spaces: vec![],
+            watch: None,
             goal_places,
             strict: (0..places.len()).filter(|&at| is_strict[at]).collect(),
             is_strict,
@@ -515,8 +517,31 @@ impl Daemon {
     fn look_at_some(&mut self, round: usize) {
         let rounds = (self.start.check_ns / self.start.period_ns).max(1) as usize;
         while self.looked < round * self.places.len() / rounds {
+            if self.looked.is_multiple_of(self.places.len()) {
+                self.renew();
+            }
             self.look(self.looked % self.places.len());
             self.looked += 1;
+        }
+    }
+
+    /// Lets go of namespaces that their files no longer stand for, and follows what these stand for now. Held open, one that
+    /// was deleted would live on, with its interfaces and their names.
+    fn renew(&mut self) {
+        for (file, network) in self.networks.outdated() {
+            self.places.iter_mut().for_each(|place| place.let_go(&network));
+            self.links.iter_mut().for_each(|link| drop(link.take_if(|link| link.is_in(&network))));
+            drop(network);
+            let Some(watch) = &self.watch else { continue };
+            for space in (0..self.spaces.len()).filter(|&space| self.spaces[space] == file) {
+                // Without being told, the look once in `check_ns` still finds all.
+                let _ = watch.follow(space, self.networks.namespace(file.as_deref()).as_ref());
+            }
+        }
+        for (link, pool) in self.links.iter_mut().zip(&self.start.pools) {
+            if let (None, Some(wanted)) = (&link, &pool.link) {
+                *link = Link::find(&mut self.networks, wanted, pool.capacity_bps).ok();
+            }
         }
     }
 

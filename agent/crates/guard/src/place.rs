@@ -32,7 +32,8 @@ const HEADER: u64 = 32;
 
 /// One hook on one interface.
 struct End {
-    network: Arc<Network>,
+    /// None once its namespace was let go.
+    network: Option<Arc<Network>>,
     index: u32,
     link_header: bool,
     hook: Hook,
@@ -41,24 +42,32 @@ struct End {
 impl End {
     fn new(network: Arc<Network>, index: u32, hook: Hook) -> io::Result<Self> {
         let link_header = network.interface(index)?.has_link_header();
-        Ok(Self { network, index, link_header, hook })
+        Ok(Self { network: Some(network), index, link_header, hook })
+    }
+
+    fn network(&self) -> io::Result<&Arc<Network>> {
+        self.network.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn is_in(&self, network: &Arc<Network>) -> bool {
+        self.network.as_ref().is_some_and(|own| Arc::ptr_eq(own, network))
     }
 
     fn put(&self, plane: &Plane) -> io::Result<()> {
-        self.network.hook(self.index, &self.hook, plane.program(self.link_header))
+        self.network()?.hook(self.index, &self.hook, plane.program(self.link_header))
     }
 
     fn is_there(&self, plane: &Plane) -> io::Result<bool> {
-        let filters = self.network.filters(self.index)?;
+        let filters = self.network()?.filters(self.index)?;
         Ok(filters.iter().any(|filter| filter.hook == self.hook && filter.program == plane.id(self.link_header)))
     }
 
     /// Takes the hook away; what else is there stays.
     fn take_away(&self) -> io::Result<()> {
-        for filter in self.network.filters(self.index)?.iter().filter(|filter| filter.hook == self.hook) {
-            self.network.unhook(self.index, filter)?;
+        for filter in self.network()?.filters(self.index)?.iter().filter(|filter| filter.hook == self.hook) {
+            self.network()?.unhook(self.index, filter)?;
         }
-        self.network.tidy(self.index)
+        self.network()?.tidy(self.index)
     }
 }
 
@@ -120,6 +129,22 @@ impl Networks {
     /// All namespaces looked into so far, with the files that stand for them.
     pub fn namespaces(&self) -> (Vec<Option<String>>, Vec<Namespace>) {
         self.0.iter().map(|(file, (namespace, _))| (file.clone(), namespace.clone())).unzip()
+    }
+
+    /// Forgets the namespaces whose file is gone or stands for another now; these files, and what they stood for.
+    pub fn outdated(&mut self) -> Vec<(Option<String>, Arc<Network>)> {
+        let is_outdated = |file: &Option<String>, namespace: &Namespace| {
+            file.is_some() && open(file.as_deref()).and_then(|now| now.number()).ok() != namespace.number().ok()
+        };
+        let files = self.0.iter().filter(|(file, (namespace, _))| is_outdated(file, namespace)).map(|(file, _)| file.clone());
+        let files: Vec<_> = files.collect();
+        files.into_iter().filter_map(|file| self.0.remove(&file).map(|(_, network)| (file, network))).collect()
+    }
+
+    /// The namespace that a file stands for, if there is one.
+    pub fn namespace(&mut self, file: Option<&str>) -> Option<Namespace> {
+        self.at(file).ok()?;
+        self.0.get(&file.map(str::to_owned)).map(|(namespace, _)| namespace.clone())
     }
 
     /// Looks also into this process's own and into all that have a name, as far as they let it.
@@ -188,6 +213,10 @@ impl Link {
         Ok(Self { network, index, capacity_bps, before: None })
     }
 
+    pub fn is_in(&self, network: &Arc<Network>) -> bool {
+        Arc::ptr_eq(&self.network, network)
+    }
+
     /// How long what comes now will wait at the interface, at the pace at which the queue was emptied since the last look; none
     /// if it has no queue. What a card holds beyond the kernel's queue is not seen.
     pub fn wait_ns(&mut self, now: Nanos) -> Option<Nanos> {
@@ -235,7 +264,7 @@ impl Place {
 
     fn find_backstop(&mut self, networks: &mut Networks) -> io::Result<()> {
         let Some(hook) = self.backstop_hook.clone() else { return Ok(()) };
-        let other = networks.other_end(&self.end.network, self.end.index)?;
+        let other = networks.other_end(self.end.network()?, self.end.index)?;
         self.backstop = other.map(|(network, index)| End::new(network, index, hook)).transpose()?;
         Ok(())
     }
@@ -258,7 +287,7 @@ impl Place {
     /// Whether a guard's hook is at this place, whoever made it.
     pub fn is_taken(&self) -> Result<bool, GuardError> {
         let Hook { direction, priority, .. } = &self.end.hook;
-        let filters = self.end.network.filters(self.end.index).map_err(GuardError::kernel(&self.shown))?;
+        let filters = self.end.network().and_then(|network| network.filters(self.end.index)).map_err(GuardError::kernel(&self.shown))?;
         Ok(filters.iter().any(|f| is_guards(&f.hook, NAME) && f.hook.direction == *direction && f.hook.priority == *priority))
     }
 
@@ -293,7 +322,7 @@ impl Place {
     fn repace(&mut self, pace: Pace) -> io::Result<()> {
         if self.excess == GuardExcess::Held && !self.queued.is_some_and(|queued| pace.is_near(queued)) {
             let queue = self.queue(pace);
-            self.end.network.queue(self.end.index, &queue)?;
+            self.end.network()?.queue(self.end.index, &queue)?;
             (self.queued, self.queue_burst) = (Some(pace), queue.burst_bytes.into());
         }
         Ok(())
@@ -316,8 +345,21 @@ impl Place {
     /// Takes the queue away if nothing came for so many rounds: what it holds would go with it.
     pub fn unqueue_if_idle(&mut self, idle: bool, rounds: u32) {
         self.idle_rounds = if idle { self.idle_rounds.saturating_add(1) } else { 0 };
-        if self.has_queue() && self.idle_rounds >= rounds && self.end.network.unqueue(self.end.index).is_ok() {
+        if self.has_queue() && self.idle_rounds >= rounds && self.unqueue().is_ok() {
             (self.queued, self.queue_burst) = (None, 0);
+        }
+    }
+
+    fn unqueue(&self) -> io::Result<()> {
+        self.end.network()?.unqueue(self.end.index)
+    }
+
+    /// Lets go of what is in a namespace that its file no longer stands for, so that it is not kept alive: the kernel keeps hook
+    /// and queue there as long as somebody else does.
+    pub fn let_go(&mut self, network: &Arc<Network>) {
+        self.backstop.take_if(|end| end.is_in(network));
+        if self.end.is_in(network) {
+            self.end.network = None;
         }
     }
 
@@ -327,18 +369,21 @@ impl Place {
     }
 
     fn look_into(&mut self, plane: &Plane, networks: &mut Networks) -> io::Result<Look> {
-        let (index, renamed) = match self.end.network.index(&self.interface) {
+        let network = networks.at(self.space.as_deref())?;
+        let anew = !self.end.is_in(&network);
+        let (index, renamed) = match network.index(&self.interface) {
             Ok(index) => (index, false),
+            Err(error) if anew => return Err(error),
             // Its hooks stay with an interface that is given another name.
             Err(error) => {
-                self.interface = self.end.network.interface(self.end.index).map_err(|_| error)?.name;
+                self.interface = network.interface(self.end.index).map_err(|_| error)?.name;
                 (self.end.index, true)
             }
         };
         // Gone and made again: counters began anew, and nothing of ours is there.
-        let moved = index != self.end.index;
+        let moved = anew || index != self.end.index;
         if moved {
-            self.end = End::new(self.end.network.clone(), index, self.end.hook.clone())?;
+            self.end = End::new(network.clone(), index, self.end.hook.clone())?;
             self.end.put(plane)?;
             self.find_backstop(networks)?;
         }
@@ -349,8 +394,8 @@ impl Place {
                 whole = false;
             }
         }
-        let queued = !self.has_queue() || self.end.network.root(index)? == Root::Ours;
-        let frame = frame(&self.end.network.interface(index)?);
+        let queued = !self.has_queue() || network.root(index)? == Root::Ours;
+        let frame = frame(&network.interface(index)?);
         let grown = frame > std::mem::replace(&mut self.frame, frame);
         if let Some(pace) = self.queued.take_if(|_| !queued || moved || grown) {
             if !queued || moved {
@@ -375,12 +420,12 @@ impl Place {
     /// What waits behind the hook; none without a queue.
     pub fn waiting_bytes(&self) -> Option<u64> {
         self.queued?;
-        Some(self.end.network.backlog(self.end.index).ok()??.bytes)
+        Some(self.end.network().ok()?.backlog(self.end.index).ok()??.bytes)
     }
 
     /// What the interface itself counted on the way of the hook.
     pub fn counted(&self) -> Result<Count, GuardError> {
-        let counters = self.end.network.counters(self.end.index).map_err(GuardError::kernel(&self.shown))?;
+        let counters = self.end.network().and_then(|network| network.counters(self.end.index)).map_err(GuardError::kernel(&self.shown))?;
         Ok(match self.end.hook.direction {
             Direction::Ingress => Count { bytes: counters.in_bytes, packets: counters.in_packets },
             Direction::Egress => Count { bytes: counters.out_bytes, packets: counters.out_packets },

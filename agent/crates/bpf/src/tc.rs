@@ -328,15 +328,23 @@ impl Network {
     /// What gives packets out at an interface now.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// What the kernel says: `ENODEV` if the interface is gone.
     pub fn root(&self, index: u32) -> io::Result<Root> {
-        let bodies = self.0.ask(Message::new(GET_QDISC, DUMP, &tcmsg(index, 0, 0, 0)))?;
-        let root = bodies.iter().find(|body| u32_at(body, 4) == index && u32_at(body, 12) == ROOT);
-        Ok(root.map_or(Root::Default, |body| match u32_at(body, 8) {
+        Ok(self.root_body(index)?.map_or(Root::Default, |body| match u32_at(&body, 8) {
             0 => Root::Default,
             QUEUE_HANDLE => Root::Ours,
-            _ => Root::Foreign(attribute(&attributes(&body[TCMSG..]), TCA_KIND).map(text).unwrap_or_default()),
+            _ => Root::Foreign(attribute(&attributes(body.get(TCMSG..).unwrap_or_default()), TCA_KIND).map(text).unwrap_or_default()),
         }))
+    }
+
+    /// The one that is asked for: a dump would be of all queues of the namespace.
+    fn root_body(&self, index: u32) -> io::Result<Option<Vec<u8>>> {
+        match self.0.ask(Message::new(GET_QDISC, ACK | ECHO, &tcmsg(index, 0, ROOT, 0))) {
+            Ok(bodies) => Ok(bodies.into_iter().next()),
+            // `noqueue` is nothing that could be asked for.
+            Err(error) if [Some(2), Some(22)].contains(&error.raw_os_error()) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// What waits at an interface; none if it has no queue.
@@ -344,12 +352,7 @@ impl Network {
     /// # Errors
     /// What the kernel says: `ENODEV` if the interface is gone.
     pub fn backlog(&self, index: u32) -> io::Result<Option<Backlog>> {
-        match self.0.ask(Message::new(GET_QDISC, ACK | ECHO, &tcmsg(index, 0, ROOT, 0))) {
-            Ok(bodies) => Ok(bodies.first().and_then(|body| backlog(body))),
-            // `noqueue` is nothing that could be asked for.
-            Err(error) if [Some(2), Some(22)].contains(&error.raw_os_error()) => Ok(None),
-            Err(error) => Err(error),
-        }
+        Ok(self.root_body(index)?.and_then(|body| backlog(&body)))
     }
 
     /// Removes a queue of ours; what it holds goes with it.
@@ -357,8 +360,10 @@ impl Network {
     /// # Errors
     /// What the kernel says.
     pub fn unqueue(&self, index: u32) -> io::Result<()> {
-        if self.root(index)? != Root::Ours {
-            return Ok(());
+        match self.root(index) {
+            Ok(Root::Ours) => {}
+            Ok(_) => return Ok(()),
+            Err(error) => return gone_is_fine(Err::<(), _>(error)),
         }
         gone_is_fine(self.0.ask(Message::new(DELETE_QDISC, ACK, &tcmsg(index, QUEUE_HANDLE, ROOT, 0))))
     }

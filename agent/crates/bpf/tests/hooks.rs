@@ -2,7 +2,7 @@
 
 use aya::programs::SchedClassifier;
 use aya::Ebpf;
-use partywall_bpf::tc::{Direction, Filter, Hook, Network};
+use partywall_bpf::tc::{Direction, Filter, Hook, Network, Queue, Root};
 use partywall_bpf::{object, Namespace, Watch};
 
 fn ready() -> Option<(Ebpf, Network)> {
@@ -62,4 +62,19 @@ fn a_watch_follows_another_namespace_and_lets_go_of_the_first() {
     watch.follow(0, None).unwrap();
     watch.end();
     assert_eq!(watch.wait().unwrap(), None);
+}
+
+#[test]
+fn the_queue_of_one_interface_is_told_and_removed() {
+    let Some((_, network)) = ready() else { return };
+    let lo = network.index("lo").unwrap();
+    assert_eq!((network.root(lo).unwrap(), network.backlog(lo).unwrap()), (Root::Default, None));
+    network.queue(lo, &Queue { bytes_per_second: 1_000_000, burst_bytes: 10_000, limit_bytes: 20_000 }).unwrap();
+    assert_eq!(network.root(lo).unwrap(), Root::Ours);
+    assert_eq!(network.backlog(lo).unwrap().map(|backlog| backlog.bytes), Some(0));
+    network.unqueue(lo).unwrap();
+    assert_eq!(network.root(lo).unwrap(), Root::Default);
+    // Of one that is not there nothing is said as if it were of another.
+    assert_eq!(network.root(lo + 7).unwrap_err().raw_os_error(), Some(19));
+    network.unqueue(lo + 7).unwrap();
 }

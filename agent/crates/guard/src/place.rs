@@ -468,7 +468,8 @@ pub fn remove(remove: &GuardRemove) -> Result<GuardRemoved, GuardError> {
 }
 
 fn take_away(network: &Network, index: u32, hook: &GuardHook, removed: &mut Vec<String>) -> io::Result<()> {
-    if network.root(index)? == Root::Ours {
+    // One that goes meanwhile takes its queue along.
+    if matches!(network.root(index), Ok(Root::Ours)) {
         network.unqueue(index)?;
         removed.push(format!("queue at {}", shown(hook)));
     }
@@ -485,7 +486,7 @@ fn sweep(network: &Network, policy: &str, place: &str, removed: &mut Vec<String>
         // One that went meanwhile took everything along.
         let Ok(interface) = network.interface(index) else { continue };
         let hooks = unhook(network, index, |found| found.name == own)?;
-        if hooks > 0 && network.root(index)? == Root::Ours {
+        if hooks > 0 && matches!(network.root(index), Ok(Root::Ours)) {
             network.unqueue(index)?;
             removed.push(format!("queue at {}{place}", interface.name));
         }

@@ -10,7 +10,8 @@ second is compared with what it does there alone, so that interrupts count; the 
 was delivered, whatever becomes of the rest. Datagrams at twice the limit, and TCP (iperf3), which slows down: that
 takes some 5 % of the core under either, about what the core itself wanders, so it is shown and not judged.
 
-Bar: in the median below HTB at 64 and 1514 bytes, passing and limited; reading, deciding and writing for 10,000 vifs in under 5 ms.
+Bar: in the median below HTB at 64 and 1514 bytes, passing and limited; reading, deciding and writing for 10,000 vifs in
+under 5 ms.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import struct
 from collections import Counter
@@ -11,15 +10,15 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from partywall import guard, pipeline
+from partywall import guard
 from partywall.guard import delay
 from partywall.guard.lab import policy
 from partywall.guard.run import Kept
 from partywall.model.policy import Policy
-from partywall.sandbox.lab import Lab, lab, lacking
+from partywall.sandbox.lab import Lab, lab
 from partywall.sandbox.networks import NETNS
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.usefixtures("guarded_lab", "own_state")]
 REPORT_NS = 100_000_000
 PORT = 5000
 IPV4, IPV6, VLAN = 0x0800, 0x86DD, 0x8100
@@ -29,19 +28,6 @@ FLOWS = {
     "tight": {"protocol": "udp", "ports": "7", "ceiling": "10Mbit/s"},
     "ping": {"protocol": "icmp", "packets": 50},
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def able() -> None:
-    if why := lacking():
-        pytest.skip(why)
-    if any(missing["what"] == "eBPF programs" for missing in pipeline.host_facts()["missing"]):
-        pytest.skip("an agent built with clang, for eBPF programs")
-
-
-@pytest.fixture(autouse=True)
-def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: os.PathLike[str]) -> None:
-    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path))
 
 
 def datagram(port: int = PORT) -> bytes:

@@ -16,29 +16,16 @@ from typing import Any
 
 import pytest
 
-from partywall import guard, pipeline
+from partywall import guard
 from partywall.guard import delay
 from partywall.guard.lab import policy
 from partywall.guard.run import Kept, Report
 from partywall.model.policy import Policy
-from partywall.sandbox.lab import Lab, ip, lab, lacking, sender, tc
+from partywall.sandbox.lab import Lab, ip, lab, sender, tc
 from partywall.sandbox.networks import NETNS
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.usefixtures("guarded_lab", "own_state")]
 REPORT_NS = 100_000_000
-
-
-@pytest.fixture(scope="module", autouse=True)
-def able() -> None:
-    if why := lacking():
-        pytest.skip(why)
-    if any(missing["what"] == "eBPF programs" for missing in pipeline.host_facts()["missing"]):
-        pytest.skip("an agent built with clang, for eBPF programs")
-
-
-@pytest.fixture(autouse=True)
-def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path))
 
 
 def flat(made: Lab, vifs: dict[str, Any], capacity: str, **more: Any) -> guard.Flat:

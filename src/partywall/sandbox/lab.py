@@ -278,13 +278,13 @@ def sender(made: Lab, name: str, packet_bytes: int, rate_pps: float | None, batc
     if rate_pps is not None:
         params["rate_pps"] = rate_pps
     work = {"kernel": {"name": "udp-send", "params": params}}
-    with _agent(made, name) as (client, work_dir):
+    with _sending(made, name) as (client, work_dir):
         client.call("workload.start", id="send", work=work, pace="flat_out", work_dir=work_dir)
         yield client
 
 
 @contextlib.contextmanager
-def _agent(made: Lab, name: str) -> Iterator[tuple[AgentClient, str]]:
+def _sending(made: Lab, name: str) -> Iterator[tuple[AgentClient, str]]:
     """The one in a tenant's guest, or one in its namespace; and where it keeps files."""
     guest = made.guests.get(name)
     if guest is not None and guest.client is not None:
@@ -294,8 +294,15 @@ def _agent(made: Lab, name: str) -> Iterator[tuple[AgentClient, str]]:
             with contextlib.suppress(AgentError):
                 guest.client.call("workload.stop", id="send")
         return
-    command = ["ip", "netns", "exec", made.namespace(name), str(binary.find()), "serve", "--die-with-parent"]
+    with agent(made, name) as client:
+        yield client, tempfile.gettempdir()
+
+
+@contextlib.contextmanager
+def agent(made: Lab, name: str, *options: str) -> Iterator[AgentClient]:
+    """One in a tenant's namespace while the block runs. options: of its command line."""
+    command = ["ip", "netns", "exec", made.namespace(name), str(binary.find()), "serve", "--die-with-parent", *options]
     process = start_agent(command, env=os.environ | made.label.environment)
     with contextlib.closing(AgentClient(name, process, lambda _method, _params: None)) as client:
         client.greet()
-        yield client, tempfile.gettempdir()
+        yield client

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from partywall.errors import Problem, UsageError
+from partywall.model.scenario import Frozen
 from partywall.model.study import Asked, Length, Note, Outline, StudyReport, Tell
 from partywall.store.study import StudyDirectory
 
 S = TypeVar("S")
 F = TypeVar("F")
+B = TypeVar("B", bound=Frozen)
 
 
 class Kind(Protocol[S]):
@@ -56,3 +58,9 @@ def form_of(name: str, forms: Mapping[Length, F], asked: Asked) -> F:
         there = ", ".join(f"--{length}" for length in forms)
         raise UsageError(Problem(f"{name} has no {asked.length} form", f"there is {there}"))
     return forms[asked.length]
+
+
+def in_blocks(forms: Mapping[Length, B], asked: Asked) -> B:
+    """The form of the length asked for, with as many blocks as are asked for."""
+    form = forms[asked.length]
+    return form if asked.rounds is None else form.model_copy(update={"blocks": asked.rounds})

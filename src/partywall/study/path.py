@@ -18,7 +18,7 @@ from partywall.stats import path as stats
 from partywall.stats.trace import findings
 from partywall.store.study import StudyDirectory
 from partywall.store.trace import TraceDirectory
-from partywall.study.kind import refuse_parts
+from partywall.study.kind import in_blocks, refuse_parts
 from partywall.trace import study as slots
 from partywall.trace.session import Session
 
@@ -118,8 +118,7 @@ class PathStudy:
 
 
 def _extent(study: Study, asked: Asked) -> Extent:
-    extent = study.long if asked.length == "long" else study.short
-    return extent if asked.rounds is None else extent.model_copy(update={"blocks": asked.rounds})
+    return in_blocks({"short": study.short, "long": study.long}, asked)
 
 
 def _left_s(study: Study, extent: Extent, seed: int, cells: Sequence[Cell], traces: Sequence[Traced]) -> float:

@@ -13,7 +13,7 @@ from partywall.sandbox import lab, qemu
 from partywall.scenario import papers
 from partywall.stats import guard as stats
 from partywall.store.study import StudyDirectory
-from partywall.study.kind import refuse_parts
+from partywall.study.kind import in_blocks, refuse_parts
 
 HOW = (
     "In each block every way of keeping the promises was in force for one slot, in an order drawn anew, while the "
@@ -101,8 +101,7 @@ class Promises:
 
 
 def _extent(study: Study, asked: Asked) -> Extent:
-    extent = study.long if asked.length == "long" else study.short
-    return extent if asked.rounds is None else extent.model_copy(update={"blocks": asked.rounds})
+    return in_blocks({"short": study.short, "long": study.long}, asked)
 
 
 def _cells(directory: StudyDirectory) -> list[Cell]:

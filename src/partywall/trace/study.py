@@ -14,13 +14,12 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from partywall.agent import binary
-from partywall.agent.client import AgentClient, start_agent
+from partywall.agent.client import AgentClient
 from partywall.clock import Clock, Monotonic
 from partywall.errors import TrialError
 from partywall.model.path_study import Cell, Extent, Size, Study
 from partywall.model.trace import Asked
-from partywall.sandbox.lab import Lab, ip, lab
+from partywall.sandbox.lab import Lab, agent, ip, lab
 from partywall.scenario.documents import validated
 from partywall.trace.hops import ask
 
@@ -50,7 +49,7 @@ def load(content: bytes, file: str) -> Study:
 class Bench:
     """Target and neighbour in a lab, resident and quiet."""
 
-    def __init__(self, made: Lab, target: _Tenant, neighbour: _Tenant, clock: Clock) -> None:
+    def __init__(self, made: Lab, target: AgentClient, neighbour: AgentClient, clock: Clock) -> None:
         self.made = made
         self._target, self._neighbour, self._clock = target, neighbour, clock
 
@@ -58,9 +57,9 @@ class Bench:
         """(bit/s, packets/s) delivered of the target while the neighbour sends datagrams of one size."""
         start = self._clock.now_ns() + LEAD_NS
         end = start + SETTLE_NS + for_ns
-        self._target.on("target", start, end)
+        _on(self._target, "target", start, end)
         if size is not None:
-            self._neighbour.on(str(size), start, end)
+            _on(self._neighbour, str(size), start, end)
         self._clock.sleep_until(start + SETTLE_NS)
         before = self.made.read()
         self._clock.sleep_until(end - TAIL_NS)
@@ -87,8 +86,8 @@ def bench(study: Study) -> Iterator[Bench]:
     theirs = {str(size): {"datagram_bytes": size, "rate_pps": study.neighbour_rate} for size in study.neighbour_bytes}
     with (
         lab(["target", "neighbour"], f"{study.link}bit") as made,
-        contextlib.closing(_Tenant(made, "target", first, mine)) as target,
-        contextlib.closing(_Tenant(made, "neighbour", last, theirs)) as neighbour,
+        _tenant(made, "target", first, mine) as target,
+        _tenant(made, "neighbour", last, theirs) as neighbour,
     ):
         ready = Bench(made, target, neighbour, Monotonic())
         ready.slot(None, 10 * SETTLE_NS)
@@ -126,30 +125,21 @@ def trace_s(extent: Extent) -> float:
     return extent.traced / 1e9 + TRACE_S
 
 
-class _Tenant:
+@contextlib.contextmanager
+def _tenant(made: Lab, name: str, cpu: int, senders: dict[str, dict[str, Any]]) -> Iterator[AgentClient]:
     """An agent in a tenant's namespace with senders, resident and off."""
+    with agent(made, name, "--cpus", str(cpu)) as client:
+        for id_, params in senders.items():
+            kernel = {"name": "udp-send", "params": {"to": f"{made.address(name)}:{PORT}", "batch": 1} | params}
+            work: dict[str, Any] = {"work": {"kernel": kernel}, "pace": "scheduled"}
+            client.call("workload.start", id=id_, **work, work_dir=str(made.label.work))
+            client.call("workload.calibrate", timeout_s=60, id=id_, for_ns=CALIBRATE_NS)
+        yield client
 
-    def __init__(self, made: Lab, name: str, cpu: int, senders: dict[str, dict[str, Any]]) -> None:
-        argv = ["ip", "netns", "exec", made.namespace(name), str(binary.find()), "serve", "--die-with-parent"]
-        process = start_agent([*argv, "--cpus", str(cpu)], env=os.environ | made.label.environment)
-        self._client = AgentClient(name, process, lambda *_: None)
-        try:
-            self._client.greet()
-            for id_, params in senders.items():
-                kernel = {"name": "udp-send", "params": {"to": f"{made.address(name)}:{PORT}", "batch": 1} | params}
-                work: dict[str, Any] = {"work": {"kernel": kernel}, "pace": "scheduled"}
-                self._client.call("workload.start", id=id_, **work, work_dir=str(made.label.work))
-                self._client.call("workload.calibrate", timeout_s=60, id=id_, for_ns=CALIBRATE_NS)
-        except BaseException:
-            self.close()
-            raise
 
-    def on(self, id_: str, start_ns: int, end_ns: int) -> None:
-        switches = [{"at_ns": start_ns, "intensity": 1.0}, {"at_ns": end_ns, "intensity": 0.0}]
-        self._client.call("workload.schedule", id=id_, switches=switches)
-
-    def close(self) -> None:
-        self._client.close()
+def _on(client: AgentClient, id_: str, start_ns: int, end_ns: int) -> None:
+    switches = [{"at_ns": start_ns, "intensity": 1.0}, {"at_ns": end_ns, "intensity": 0.0}]
+    client.call("workload.schedule", id=id_, switches=switches)
 
 
 def _sent(namespace: str, interface: str) -> int:

@@ -72,7 +72,7 @@ impl Stressor {
     }
 
     /// Runs flat out for `for_ns`, and returns what each worker thread reached once it was warm, which is from now on what
-    /// intensity 1 means.
+    /// intensity 1 means. The kernel is at rest then.
     ///
     /// # Errors
     /// When switches are still due.
@@ -150,10 +150,11 @@ impl Worker {
             }
         }
         self.recorder.switch(0.0, now);
+        // Before the rate, which ends a calibration: what follows one must not start late, behind a disk's write-back.
+        self.kernel.pause();
         if pacer.is_none() && now > warm.0 {
             self.last_full_rate.set((total - warm.1) * 1e9 / (now - warm.0) as f64);
         }
-        self.kernel.pause();
         Ok(())
     }
 }

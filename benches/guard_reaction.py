@@ -2,12 +2,15 @@
 
 One tenant uses the whole link; another, promised most of it, begins at once, and later ends at once. Settled: over each
 of the next five windows of 100 ms, one beginning where the other ends, both are within 5 % of what they must get.
+A pair of steps during which this program itself did not get to run for a while says more of the host than of the guard,
+whichever way it went: it is made again, and how many were is told.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
+from itertools import pairwise
 
 from common import arguments, conclude
 from partywall import guard
@@ -20,6 +23,7 @@ BESIDE = {"patient": 60e6, "eager": 140e6}
 ALONE = {"patient": CAPACITY, "eager": 0.0}
 WINDOW_NS, WINDOWS, BAR_NS = 100_000_000, 5, 100_000_000
 STRAY = 10
+READ_EVERY_S, STALLED_NS = 0.004, 15_000_000
 
 
 def read_for(made: Lab, seconds: float) -> list[Counted]:
@@ -27,17 +31,23 @@ def read_for(made: Lab, seconds: float) -> list[Counted]:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         readings.append(made.read())
-        time.sleep(0.004)
+        time.sleep(READ_EVERY_S)
     return readings
 
 
-def step(made: Lab) -> tuple[int | None, int | None]:
-    """How long it took after the step up, and after the step down."""
+def stalled(readings: list[Counted]) -> bool:
+    return any(later.at_ns - reading.at_ns > STALLED_NS for reading, later in pairwise(readings))
+
+
+def step(made: Lab) -> tuple[int | None, int | None] | None:
+    """How long it took after the step up, and after the step down; None if the host stalled."""
     time.sleep(0.4)
     idle = made.read().packets["eager"]
     with sender(made, "eager", 1514, 20_000):
         up = read_for(made, 1.2)
     down = read_for(made, 1.2)
+    if stalled(up) or stalled(down):
+        return None
     begun = next((reading.at_ns for reading in up if reading.packets["eager"] > idle), None)
     # But for what a namespace sends now and then by itself.
     last = down[-1].packets["eager"] - STRAY
@@ -75,7 +85,9 @@ def main() -> None:
     with lab(list(vifs), "220mbit") as made, sender(made, "patient", 1514, 20_000):
         asked = Policy.model_validate(policy(made, vifs, "200Mbit/s"))
         with guard.keep(guard.flatten(asked, guard.resolve(asked))):
-            pairs = [step(made) for _ in range(steps)]
+            tried = [step(made)]
+            while len(pairs := [pair for pair in tried if pair]) < steps and len(tried) < 2 * steps:
+                tried.append(step(made))
     for way, ways in (("up", [up for up, _ in pairs]), ("down", [down for _, down in pairs])):
         print(f"{way}: " + ", ".join("never" if ns is None else f"{ns / 1e6:.0f} ms" for ns in ways))
     found = [ns for pair in pairs for ns in pair]
@@ -83,9 +95,10 @@ def main() -> None:
     median, most = (statistics.median(told), max(told)) if told else (float("nan"), float("nan"))
     figure = (
         f"settled within 5 % for {WINDOWS * WINDOW_NS / 1e9:g} s after {median:.0f} ms in the median, {most:.0f} ms at "
-        f"most of {len(told)} of {len(found)} steps up and down (bar 100 ms)"
+        f"most of {len(told)} of {len(found)} steps up and down (bar 100 ms); "
+        f"{len(tried) - len(pairs)} more pairs of steps made again because the host stalled"
     )
-    conclude("guard-reaction", figure, met=len(told) == len(found) and most * 1e6 <= BAR_NS)
+    conclude("guard-reaction", figure, met=len(pairs) == steps and len(told) == len(found) and most * 1e6 <= BAR_NS)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,14 @@
 //! deliberately not here: what demand is, where it is measured, and what enforces the outcome.
 //!
 //! The paper takes interfaces in order and moves what one leaves to the next, so its outcome depends on where it starts. Here
-//! the outcome is defined: capacity is poured in four stages, each by falling priority, and within one priority (a service
+//! the outcome is defined: capacity is poured in five stages, each by falling priority, and within one priority (a service
 //! class) so that the smallest grant grows first (max-min fair):
 //!
 //! 1. what is wanted, up to the guarantee,
 //! 2. what is wanted beyond it, up to the ceiling: idle guarantees are lent,
-//! 3. what nobody wants now, up to the guarantee, and
-//! 4. up to the ceiling, so that new demand meets room at once and not a period later.
+//! 3. what nobody is known to want, up to the ceiling of those who are held back and may want more,
+//! 4. what nobody wants now, up to the guarantee, and
+//! 5. up to the ceiling, so that new demand meets room at once and not a period later.
 //!
 //! A unit is whatever the caller counts in: bit/s or packets/s.
 
@@ -19,7 +20,7 @@ mod want;
 
 pub use share::by_use;
 pub use throttle::Throttle;
-pub use want::{Seen, Want};
+pub use want::{Seen, Want, Wanted};
 
 /// What one leaf is promised, may have, and wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +33,17 @@ pub struct Claim {
     pub ceiling: u64,
     /// Wanted now.
     pub demand: u64,
+    /// More than `demand` may be wanted: nobody can tell while its sender is held back.
+    pub held_back: bool,
 }
 
+const STAGES: usize = 5;
+
 impl Claim {
-    fn targets(&self) -> [u64; 4] {
+    fn targets(&self) -> [u64; STAGES] {
         let guarantee = self.guarantee.min(self.ceiling);
-        [self.demand.min(guarantee), self.demand.min(self.ceiling), guarantee, self.ceiling]
+        let demand = self.demand.min(self.ceiling);
+        [demand.min(guarantee), demand, if self.held_back { self.ceiling } else { demand }, guarantee, self.ceiling]
     }
 }
 
@@ -48,7 +54,7 @@ pub fn allocate(capacity: u64, claims: &[Claim]) -> Vec<u64> {
     order.sort_by_key(|&at| std::cmp::Reverse(claims[at].priority));
     let mut grants = vec![0; claims.len()];
     let mut left = capacity;
-    for stage in 0..4 {
+    for stage in 0..STAGES {
         for class in order.chunk_by(|&a, &b| claims[a].priority == claims[b].priority) {
             left -= pour(left, class, |at| claims[at].targets()[stage], &mut grants);
         }
@@ -112,7 +118,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn claim(priority: u32, guarantee: u64, ceiling: u64, demand: u64) -> Claim {
-        Claim { priority, guarantee, ceiling, demand }
+        Claim { priority, guarantee, ceiling, demand, held_back: false }
     }
 
     #[test]
@@ -139,8 +145,18 @@ mod tests {
         assert_eq!(allocate(1000, &[claim(1, 700, 1000, 0), claim(1, 100, 1000, 0)]), [700, 300]);
     }
 
+    #[test]
+    fn what_nobody_is_known_to_want_goes_to_who_is_held_back_and_only_then_to_who_is_idle() {
+        let held_back = Claim { held_back: true, ..claim(1, 60, 1000, 120) };
+        assert_eq!(allocate(200, &[held_back, claim(2, 140, 140, 1)]), [199, 1]);
+        assert_eq!(allocate(200, &[claim(1, 60, 1000, 120), claim(2, 140, 140, 1)]), [120, 80]);
+        // It is a guess, so it takes nothing from who is known to want it.
+        assert_eq!(allocate(200, &[held_back, claim(1, 0, 1000, 1000)]), [100, 100]);
+    }
+
     fn claims() -> impl Strategy<Value = Vec<Claim>> {
-        let one = (0u32..4, 0u64..2000, 0u64..2000, 0u64..3000).prop_map(|(p, g, c, d)| claim(p, g, c, d));
+        let one = (0u32..4, 0u64..2000, 0u64..2000, 0u64..3000, any::<bool>())
+            .prop_map(|(p, g, c, d, held_back)| Claim { held_back, ..claim(p, g, c, d) });
         proptest::collection::vec(one, 0..24)
     }
 

@@ -17,6 +17,15 @@ pub struct Seen {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Want(u64);
 
+/// What a leaf wants in the next period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// As far as anybody can tell.
+    pub rate: u64,
+    /// Its sender slows down and uses all it may, so that it may want any amount more.
+    pub held_back: bool,
+}
+
 impl Want {
     /// Headroom over what was offered, in parts of 16.
     const HEADROOM: u64 = 1;
@@ -24,14 +33,14 @@ impl Want {
     const STEADY: u64 = 12;
 
     /// The want for the next period.
-    pub fn update(&mut self, seen: Seen) -> u64 {
+    pub fn update(&mut self, seen: Seen) -> Wanted {
         let held_back = seen.elastic && seen.passed >= seen.granted - seen.granted / 16;
         let wanted = if held_back { seen.granted.saturating_mul(2) } else { 0 };
         let wanted = wanted.max(seen.offered.saturating_add(seen.offered / 16 * Self::HEADROOM));
         if wanted.abs_diff(self.0) > self.0 / Self::STEADY {
             self.0 = wanted;
         }
-        self.0
+        Wanted { rate: self.0, held_back }
     }
 }
 
@@ -55,16 +64,18 @@ mod tests {
     fn a_step_is_followed_within_one_period_up_and_down() {
         let mut want = Want::default();
         want.update(offer(100));
-        assert!(want.update(offer(1000)) >= 1000);
-        assert!(want.update(offer(100)) < 110);
-        assert_eq!(want.update(offer(0)), 0);
+        assert!(want.update(offer(1000)).rate >= 1000);
+        assert!(want.update(offer(100)).rate < 110);
+        assert_eq!(want.update(offer(0)).rate, 0);
     }
 
     #[test]
     fn an_elastic_sender_that_uses_all_it_may_is_taken_to_want_more() {
         let mut want = Want::default();
-        assert_eq!(want.update(Seen { offered: 100, passed: 99, granted: 100, elastic: true }), 200);
-        assert!(Want::default().update(Seen { offered: 50, passed: 50, granted: 100, elastic: true }) < 60);
+        let seen = Seen { offered: 100, passed: 99, granted: 100, elastic: true };
+        assert_eq!(want.update(seen), Wanted { rate: 200, held_back: true });
+        let modest = Want::default().update(Seen { offered: 50, passed: 50, ..seen });
+        assert!(modest.rate < 60 && !modest.held_back);
     }
 
     proptest! {
@@ -72,7 +83,7 @@ mod tests {
         fn what_is_wanted_is_never_less_than_nine_tenths_of_what_was_offered(offers in proptest::collection::vec(0u64..1 << 40, 1..20)) {
             let mut want = Want::default();
             for offered in offers {
-                prop_assert!(want.update(offer(offered)) >= offered - offered / 10);
+                prop_assert!(want.update(offer(offered)).rate >= offered - offered / 10);
             }
         }
     }

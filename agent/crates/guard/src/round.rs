@@ -1,7 +1,7 @@
 //! One round of the loop: counters in, grants out. Touches the data plane's memory and nothing else, so that it can be timed
 //! and tested without a network.
 
-use partywall_allocation::{allocate, by_use, Claim, Seen, Throttle, Want};
+use partywall_allocation::{allocate, by_use, Claim, Seen, Throttle, Want, Wanted};
 use partywall_clock::{self as clock, Nanos};
 use partywall_wire::{GuardLeaf, GuardPool, GuardStart, GuardTotal};
 
@@ -64,11 +64,12 @@ struct Wants {
 /// Demand of one leaf in numbers.
 #[derive(Clone, Copy, Debug)]
 struct Demand {
-    bps: u64,
-    pps: u64,
+    bps: Wanted,
+    pps: Wanted,
 }
 
-const EVERYTHING: Demand = Demand { bps: u64::MAX, pps: u64::MAX };
+const ALL: Wanted = Wanted { rate: u64::MAX, held_back: false };
+const EVERYTHING: Demand = Demand { bps: ALL, pps: ALL };
 
 struct Pool {
     capacity_bps: u64,
@@ -348,9 +349,10 @@ impl Rounds {
         let Rates { offered_bps, passed_bps, offered_pps, passed_pps, elastic, .. } = rates;
         let granted = self.grants[at];
         let bps = self.wants[at].bps.update(Seen { offered: offered_bps, passed: passed_bps, granted: granted.bps, elastic });
-        let pps = granted
-            .pps
-            .map_or(offered_pps, |granted| self.wants[at].pps.update(Seen { offered: offered_pps, passed: passed_pps, granted, elastic }));
+        let pps = match granted.pps {
+            Some(granted) => self.wants[at].pps.update(Seen { offered: offered_pps, passed: passed_pps, granted, elastic }),
+            None => Wanted { rate: offered_pps, held_back: false },
+        };
         Demand { bps, pps }
     }
 
@@ -391,7 +393,7 @@ impl Rounds {
             let Some(ceiling) = total.ceiling_pps else { continue };
             let used: Vec<u64> = total.members.iter().map(|&at| rates[at].offered_bps).collect();
             let most = |at: usize| self.leaves[at].ceiling_pps.unwrap_or(u64::MAX);
-            let wanted: Vec<u64> = total.members.iter().map(|&at| wants[at].pps.max(TRICKLE_PPS).min(most(at))).collect();
+            let wanted: Vec<u64> = total.members.iter().map(|&at| wants[at].pps.rate.max(TRICKLE_PPS).min(most(at))).collect();
             for (&at, part) in total.members.iter().zip(by_use(ceiling, &used, &wanted)) {
                 packets[at] = Some(packets[at].map_or(part, |own| own.min(part)));
             }
@@ -405,19 +407,22 @@ impl Rounds {
         packets
     }
 
-    fn packet_claim(&self, at: usize, want: u64, ceiling: u64) -> Claim {
+    fn packet_claim(&self, at: usize, want: Wanted, ceiling: u64) -> Claim {
         let leaf = &self.leaves[at];
         let trickle = (leaf.guarantee_pps / TRICKLE_PART).max(TRICKLE_PPS);
-        Claim { priority: leaf.priority, guarantee: leaf.guarantee_pps, ceiling, demand: want.max(trickle) }
+        let Wanted { rate, held_back } = want;
+        Claim { priority: leaf.priority, guarantee: leaf.guarantee_pps, ceiling, demand: rate.max(trickle), held_back }
     }
 
-    fn claim(&self, at: usize, want: u64, packets: Option<u64>) -> Claim {
+    fn claim(&self, at: usize, want: Wanted, packets: Option<u64>) -> Claim {
         let leaf = &self.leaves[at];
         let usable = packets.map_or(u64::MAX, |pps| pps.saturating_mul(self.packet_bits[at]));
         let trickle = (leaf.guarantee_bps / TRICKLE_PART).max(TRICKLE_BPS);
         let pressed = if self.at_ns < self.pressed_until_ns[at] { leaf.guarantee_bps } else { 0 };
-        let demand = want.max(pressed).min(usable).max(trickle);
-        Claim { priority: leaf.priority, guarantee: leaf.guarantee_bps, ceiling: leaf.ceiling_bps, demand }
+        let demand = want.rate.max(pressed).min(usable).max(trickle);
+        // Who is held back by his packets can't use more bits.
+        let held_back = want.held_back && demand < usable;
+        Claim { priority: leaf.priority, guarantee: leaf.guarantee_bps, ceiling: leaf.ceiling_bps, demand, held_back }
     }
 }
 
@@ -614,6 +619,16 @@ mod tests {
         let packets = rounds.packets(&rates, &[EVERYTHING; 3]);
         assert!(packets[0].unwrap() > packets[1].unwrap() && packets[0].unwrap() + packets[1].unwrap() <= 30_000);
         assert_eq!(packets[2], None);
+    }
+
+    #[test]
+    fn who_is_held_back_has_all_that_is_idle_at_once_and_not_twice_as_much_each_period() {
+        let leaves = vec![leaf("patient", 1, 60_000_000, None, &[]), leaf("gone", 2, 700_000_000, None, &[])];
+        let mut rounds = Rounds::new(&start(leaves, vec![]), 0);
+        rounds.grants = granted(&mut rounds, &[offered(900_000_000, 12_000), offered(1_200_000_000, 12_000)]);
+        let held_back = Rates { elastic: true, ..offered(rounds.grants[0].bps, 12_000) };
+        let grants = decided(&mut rounds, &[held_back, offered(0, 1)]);
+        assert_eq!(grants, [999_300_000, 700_000]);
     }
 
     #[test]

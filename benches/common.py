@@ -20,10 +20,12 @@ from partywall.sandbox import reap
 from partywall.store import RunDirectory
 
 
-def arguments(description: str) -> argparse.Namespace:
-    """--quick, as every benchmark takes it."""
+def arguments(description: str, parts: Sequence[str] = ()) -> argparse.Namespace:
+    """--quick, as every benchmark takes it; parts: what one that takes hours can be asked for alone, with --only."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="under a minute; wider intervals")
+    if parts:
+        parser.add_argument("--only", action="append", choices=parts, help="this part; may be given again")
     return parser.parse_args()
 
 
@@ -45,6 +47,16 @@ def measure(content: dict[str, Any], seed: int = 1) -> tuple[Evidence, Findings]
         return pipeline.analyse(run)
 
 
+def interval_of_median(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """By order statistics: no assumption about the shape of the noise."""
+    from scipy import stats  # noqa: PLC0415 - slow to import
+
+    ordered = sorted(values)
+    k = int(stats.binom.ppf((1 - level) / 2, len(ordered), 0.5))
+    k = max(0, min(k, (len(ordered) - 1) // 2))
+    return ordered[k], ordered[-1 - k]
+
+
 @dataclass(frozen=True)
 class Ratio:
     """Ours over the peer's, pair by pair."""
@@ -56,13 +68,7 @@ class Ratio:
         return statistics.median(self.pairs)
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """Of the median, by order statistics: no assumption about the shape of the noise."""
-        from scipy import stats  # noqa: PLC0415 - slow to import
-
-        ordered = sorted(self.pairs)
-        k = int(stats.binom.ppf((1 - level) / 2, len(ordered), 0.5))
-        k = max(0, min(k, (len(ordered) - 1) // 2))
-        return ordered[k], ordered[-1 - k]
+        return interval_of_median(self.pairs, level)
 
     def __str__(self) -> str:
         low, high = self.interval()

@@ -1,21 +1,33 @@
-"""Do promises survive the guard's death? Its daemon is killed under load, again and again, and started again.
+"""Do promises survive the guard's death? Agent or command are killed under load, again and again, and started again.
 
-After a death every vif must fall back to its guarantee by itself, at no time pass more than the ceiling nor, from death
-to restart, less than its guarantee, and after removal nothing may be left in the kernel.
+After a death every vif must fall back to its guarantee by itself, or keep its rate, as the policy says, at no time
+pass more than the ceiling nor, from death to restart, less than its guarantee, and after removal nothing may be left in
+the kernel.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import signal
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from common import arguments, conclude
 from partywall import guard
+from partywall.errors import TrialError
 from partywall.guard.lab import policy
+from partywall.guard.left import owner, state
 from partywall.guard.run import keep
 from partywall.model.policy import Policy
 from partywall.sandbox.lab import Lab, lab, sender, tc
-from partywall.sandbox.label import state_root
 
 GUARANTEES = {"a": 30e6, "b": 60e6}
 CEILING_BPS = 80e6
@@ -40,6 +52,57 @@ def there(made: Lab) -> str:
     return found
 
 
+@contextlib.contextmanager
+def agent_kept(content: Mapping[str, Any]) -> Iterator[int]:
+    """The agent's process number, whose keeper is this process."""
+    asked = Policy.model_validate(content)
+    with keep(guard.flatten(asked, guard.resolve(asked)), leave=True) as kept:
+        yield kept.client.process.pid
+        kept.client.process.wait()
+
+
+@contextlib.contextmanager
+def command_kept(content: Mapping[str, Any]) -> Iterator[int]:
+    """The command's process number, with whom the agent ends."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "policy.yaml"
+        file.write_text(json.dumps(content))
+        command = [sys.executable, "-m", "partywall", "guard", "run", str(file), "--leave"]
+        kept = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            deadline = time.monotonic() + 20
+            while owner(str(content["name"])) != kept.pid:
+                if time.monotonic() > deadline or kept.poll() is not None:
+                    raise TrialError("partywall guard run did not begin to keep the policy")
+                time.sleep(0.02)
+            # Written down before anything is hooked.
+            time.sleep(0.7)
+            yield kept.pid
+        finally:
+            kept.kill()
+            kept.wait()
+
+
+@dataclass(frozen=True)
+class Death:
+    """Who is killed, and what the policy says of it."""
+
+    who: str
+    kept: Callable[[Mapping[str, Any]], contextlib.AbstractContextManager[int]]
+    then: str
+
+    def must(self, name: str) -> float:
+        """Where it ends: both want more than their ceilings, which together fit the link."""
+        return GUARANTEES[name] if self.then == "guarantees" else CEILING_BPS
+
+
+DEATHS = (
+    Death("agent", agent_kept, "guarantees"),
+    Death("agent", agent_kept, "keep"),
+    Death("command", command_kept, "guarantees"),
+)
+
+
 def main() -> None:
     kills = 6 if arguments(__doc__ or "").quick else 30
     vifs = {
@@ -50,36 +113,36 @@ def main() -> None:
     with lab(list(vifs)) as made, sender(made, "a", 1514, 12_000), sender(made, "b", 1514, 12_000):
         bare = there(made)
         content = policy(made, vifs, "200Mbit/s", fallback_after=f"{FALLBACK_S * 1000:.0f}ms")
-        asked = Policy.model_validate(content)
-        flat = guard.flatten(asked, guard.resolve(asked))
-        state = state_root() / f"guard-{asked.name}.json"
         for number in range(kills):
-            with keep(flat, leave=True) as kept:
+            death = DEATHS[number % len(DEATHS)]
+            with death.kept(content | {"if_daemon_dies": death.then}) as pid:
                 time.sleep(0.3)
-                kept.client.process.send_signal(signal.SIGKILL)
-                kept.client.process.wait()
+                os.kill(pid, signal.SIGKILL)
                 # The gap until the fall-back, then the fall-back itself.
                 gap = window(made, 0.2)
                 time.sleep(FALLBACK_S)
                 fallen = window(made, 0.5)
+            asked = Policy.model_validate(content)
+            flat = guard.flatten(asked, guard.resolve(asked))
             with keep(flat, leave=True):
                 restarted = window(made, 0.2)
             most = max(*gap.values(), *restarted.values()) / CEILING_BPS
             above = max(above, most)
             least = min(min(gap[name], restarted[name]) / bps for name, bps in GUARANTEES.items())
             below = min(below, least)
-            missed = max(missed, *(abs(fallen[name] / bps - 1) for name, bps in GUARANTEES.items()))
+            missed = max(missed, *(abs(fallen[name] / death.must(name) - 1) for name in GUARANTEES))
             shown = ", ".join(f"{name} {bps / 1e6:.1f}" for name, bps in fallen.items())
             print(
-                f"kill {number + 1}: fallen back to {shown} Mb/s; fullest 200 ms {most:.1%} of the ceiling, "
-                f"emptiest {least:.1%} of a guarantee"
+                f"kill {number + 1}, of the {death.who} ({death.then}): then {shown} Mb/s; fullest 200 ms {most:.1%} "
+                f"of the ceiling, emptiest {least:.1%} of a guarantee",
+                flush=True,
             )
         guard.remove(asked.name, flat.start["hooks"])
-        remains = there(made) != bare or state.exists()
+        remains = there(made) != bare or state(asked.name).exists()
     met = above <= 1.02 * BURST and below >= 0.95 and missed <= 0.03 and not remains
     figure = (
-        f"{kills} kills: never above {above:.1%} of the ceiling nor below {below:.1%} of a guarantee, "
-        f"fallen back within {missed:.1%} of the guarantee, "
+        f"{kills} kills of agent and command: never above {above:.1%} of the ceiling nor below {below:.1%} of a "
+        f"guarantee, within {missed:.1%} of what the policy says of a death, "
         f"{'nothing' if not remains else 'something'} left after removal"
     )
     conclude("guard-kill", figure, met=met)

@@ -331,8 +331,8 @@ class Bench:
         chance = random.Random(seed)
         asked = [step / 10 for step in range(1, 11)]
         seen: dict[float, list[float]] = {intensity: [] for intensity in asked}
-        # Held rates hardly scatter; flat out a kernel is as unsteady as the host (a disk by 40 % from try to try, so that
-        # the median of 60 is known to 3 %).
+        # Held rates hardly scatter; flat out a kernel is as unsteady as the host: a disk by 40 % from try to try, so
+        # that it takes 60 to know their median to 3 %.
         tried = [*asked, *[1.0] * (11 if kernel.name.startswith("disk-") else 3)]
         with Resident(self.label, kernel, [CPU]) as resident:
             for _ in range(rounds):

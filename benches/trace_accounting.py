@@ -156,7 +156,9 @@ class Trace:
     def __enter__(self) -> Self:
         self._session.__enter__()
         for task in Path(f"/proc/{self._session.pid}/task").iterdir():
-            os.sched_setaffinity(int(task.name), {TRACER_CPU})
+            # One of a moment may have ended by now.
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(task.name), {TRACER_CPU})
         return self
 
     def __exit__(self, *error: object) -> None:

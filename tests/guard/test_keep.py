@@ -20,6 +20,8 @@ from partywall import guard, pipeline
 from partywall.cli import guard as cli
 from partywall.errors import AgentError, Exit, TrialError, UsageError
 from partywall.guard.flatten import Flat
+from partywall.guard.follow import AGAIN_S
+from partywall.guard.resolve import Found
 from partywall.guard.run import Kept, Report
 from partywall.model.policy import Policy
 
@@ -360,6 +362,12 @@ def test_what_cannot_be_looked_at_stays_written_down_and_is_said(flat: Flat, tmp
     assert not (tmp_path / f"guard-{flat.start['id']}.json").exists()
 
 
+def wait_for_the_end_of_the_veth() -> None:
+    deadline = time.monotonic() + 10
+    while "eth0" in ip("-n", OUTSIDE, "link", "show"):
+        assert time.monotonic() < deadline, "the veth of the deleted namespace is kept alive"
+
+
 def joined() -> None:
     ip("link", "add", "eth0", "netns", INSIDE, "type", "veth", "peer", "name", "eth0", "netns", OUTSIDE)
     for namespace in (INSIDE, OUTSIDE):
@@ -373,9 +381,7 @@ def test_a_namespace_that_is_deleted_goes_and_the_one_made_in_its_place_is_hooke
     with guard.keep(flat) as kept:
         ip("netns", "del", INSIDE)
         until(kept, has("lost"))
-        deadline = time.monotonic() + 10
-        while "eth0" in ip("-n", OUTSIDE, "link", "show"):
-            assert time.monotonic() < deadline, "the veth of the deleted namespace is kept alive"
+        wait_for_the_end_of_the_veth()
         ip("netns", "add", INSIDE)
         joined()
         found = until(kept, has("repaired"))
@@ -385,6 +391,59 @@ def test_a_namespace_that_is_deleted_goes_and_the_one_made_in_its_place_is_hooke
         ip("-n", INSIDE, "addr", "add", "10.77.0.1/24", "dev", "eth0")
         send(20)
         until(kept, lambda report: report.rows["vm"]["passed_pps"] > 0)
+    assert "partywall" not in everything(INSIDE) + everything(OUTSIDE)
+
+
+def test_a_sandbox_that_is_started_anew_is_hooked_where_it_is_now(flat: Flat, tmp_path: Path) -> None:
+    """Its name stands for another process then, in another namespace."""
+    number = tmp_path / "run" / "bundles" / "vm" / "pid"
+    number.parent.mkdir(parents=True)
+    vif = {"sandbox": "run/vm", "service_class": "only", "send": {"ceiling": "20Mbit/s"}}
+    link, classes = {"capacity": "100Mbit/s"}, {"only": 1}
+    content = {"partywall_guard": 1, "name": flat.start["id"], "link": link, "service_classes": classes}
+    policy = Policy.model_validate(content | {"vifs": {"vm": vif}})
+
+    def started() -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(["ip", "netns", "exec", INSIDE, "sleep", "60"])
+        while Path(f"/proc/{process.pid}/comm").read_text().strip() != "sleep":
+            time.sleep(0.01)
+        number.write_text(str(process.pid))
+        return process
+
+    first = started()
+    found = guard.resolve(policy)
+    follower = guard.Follower(policy, found)
+
+    def heard(wanted: str) -> Callable[[Report], bool]:
+        def hear(report: Report) -> bool:
+            follower.hear(report)
+            return any(kind == wanted for _, kind, _ in report.notes)
+
+        return hear
+
+    with guard.keep(guard.flatten(policy, found, 50_000_000)) as kept:
+        assert hooks() == [OURS]
+        ip("netns", "del", INSIDE)
+        first.kill()
+        first.wait()
+        until(kept, heard("lost"))
+        wait_for_the_end_of_the_veth()
+        assert follower.moved() == {}, "nothing stands for it yet"
+        ip("netns", "add", INSIDE)
+        joined()
+        second = started()
+        time.sleep(AGAIN_S)
+        moved = follower.moved()
+        assert moved == {"vm": Found("eth0", f"/proc/{second.pid}/ns/net", inside=True)}
+        kept.move(moved)
+        until(kept, heard("repaired"))
+        assert hooks() == [OURS]
+        assert "partywall_backstop" in everything(OUTSIDE)
+        ip("-n", INSIDE, "addr", "add", "10.77.0.1/24", "dev", "eth0")
+        send(20)
+        until(kept, lambda report: report.rows["vm"]["passed_pps"] > 0)
+    second.kill()
+    second.wait()
     assert "partywall" not in everything(INSIDE) + everything(OUTSIDE)
 
 

@@ -118,6 +118,21 @@ def test_a_study_comes_beside_the_papers_figures_and_says_what_was_not_measured(
     assert "4 not measured" in content
 
 
+def test_memory_transactions_stand_beside_the_papers_where_they_were_counted(tmp_path: Path) -> None:
+    asked = load()
+    directory = measured(tmp_path / "study", asked)
+    chance = random.Random(6)
+    for block in range(4):
+        for way, period_ns in (("native", 0), *(("guard", period_ns) for period_ns in asked.periods.every)):
+            one = cell(asked.periods.scenario, way, block, period_ns, chance)
+            memory = chance.uniform(0.99, 1.01) * (40 if way == "native" else 30)
+            directory.append(one.model_copy(update={"memory": memory}).model_dump_json())
+    shown = next(beside for beside in studies.report(directory).besides if beside.exhibit.id == "fig 8")
+    assert stats.NO_COUNTERS not in shown.differs
+    assert shown.points[Place("guard", 0.6)].value == pytest.approx(30, rel=0.02)
+    assert shown.points[Place("native", 0.6)].value == pytest.approx(40, rel=0.02)
+
+
 def test_a_link_that_the_tenants_cannot_fill_is_told_where_promises_do_not_show(tmp_path: Path) -> None:
     report = studies.report(measured(tmp_path / "study", load()))
     shown = next(beside for beside in report.besides if beside.exhibit.id == "fig 2 (scenario 1)")

@@ -89,7 +89,7 @@ def run(
     try:
         with terminated_as_interrupt(), contextlib.suppress(KeyboardInterrupt), guard.keep(flat, leave=leave) as kept:
             _say_excess(console, kept)
-            _watch(console, asked, kept, totals, kept_for, sinks)
+            _watch(console, asked, guard.Follower(asked, found), kept, totals, kept_for, sinks)
     finally:
         if log:
             log.close()
@@ -167,6 +167,7 @@ def _left(policy: str) -> tuple[str, list[object]]:
 def _watch(
     console: Console,
     policy: Policy,
+    follower: guard.Follower,
     kept: Kept,
     totals: prometheus.Totals,
     for_ns: int | None,
@@ -188,6 +189,9 @@ def _watch(
             if report := kept.report(0.2):
                 totals.add(report)
                 sinks.tell(report)
+                follower.hear(report)
+            if moved := follower.moved():
+                kept.move(moved)
     finally:
         with contextlib.suppress(OSError):
             live.stop()

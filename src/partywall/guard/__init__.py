@@ -4,6 +4,7 @@
 """
 
 from partywall.guard.flatten import Flat, flatten
+from partywall.guard.follow import Follower
 from partywall.guard.left import reap
 from partywall.guard.load import load, loads
 from partywall.guard.resolve import Found, look, resolve, resolve_link
@@ -11,6 +12,7 @@ from partywall.guard.run import Report, keep, remove
 
 __all__ = [
     "Flat",
+    "Follower",
     "Found",
     "Report",
     "flatten",

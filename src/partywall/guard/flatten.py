@@ -10,6 +10,7 @@ from partywall.guard.load import ports
 from partywall.guard.resolve import Found
 from partywall.model.policy import Flow, Policy, Promise, Vif
 
+RECEIVES = " (receives)"
 PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "sctp": 132}
 CHECK_NS = 1_000_000_000
 
@@ -26,6 +27,11 @@ class Flat:
     def remove(self) -> dict[str, Any]:
         """Parameters of `guard.remove`."""
         return {"hooks": self.start["hooks"]}
+
+
+def vif_of(hook: str) -> str:
+    """The vif that a hook is called after."""
+    return hook.removesuffix(RECEIVES)
 
 
 @dataclass
@@ -99,7 +105,7 @@ def _way(
     sends = way == "send"
     whole = vif.send if sends else vif.receive or Promise()
     flows = {key: flow for key, flow in vif.flows.items() if flow.way == way}
-    called = name if sends else f"{name} (receives)"
+    called = name if sends else f"{name}{RECEIVES}"
     if flows:
         # The vif's own limits bind its flow classes together.
         totals = [_total(lists, called, whole.ceiling or policy.link.capacity, whole.packets), *totals]

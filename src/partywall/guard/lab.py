@@ -1,11 +1,43 @@
-"""A policy for the tenants of a lab (`partywall.sandbox.lab`)."""
+"""Ways to keep promises to the tenants of a lab (`partywall.sandbox.lab`): a guard's policy, and tc's HTB beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from partywall.sandbox.lab import Lab
+from partywall.sandbox.lab import Lab, tc
+
+
+@dataclass(frozen=True)
+class Class:
+    """Of HTB, in bit/s. priority: who borrows first, 0 before all others."""
+
+    rate: float
+    ceiling: float
+    priority: int = 0
+
+
+@contextlib.contextmanager
+def htb(made: Lab, link_bps: float, classes: Mapping[str, Class]) -> Iterator[None]:
+    """At the card, one class a tenant by its address, as an operator would set it up with tc; the paper's tc."""
+    switch = made.namespace("switch")
+    try:
+        made.link("handle", "1:", "htb")
+        tc(
+            switch,
+            *f"class add dev nic parent 1: classid 1:1 htb rate {link_bps:.0f}bit ceil {link_bps:.0f}bit".split(),
+        )
+        for name, one in classes.items():
+            number = 1 + list(made.names).index(name)
+            kind = f"htb rate {one.rate:.0f}bit ceil {one.ceiling:.0f}bit prio {one.priority}"
+            tc(switch, *f"class add dev nic parent 1:1 classid 1:{number + 10:x} {kind}".split())
+            match = f"u32 match ip src 10.9.1.{number}/32 flowid 1:{number + 10:x}"
+            tc(switch, *f"filter add dev nic parent 1: protocol ip {match}".split())
+        yield
+    finally:
+        made.relink()
 
 
 def policy(made: Lab, vifs: Mapping[str, Mapping[str, Any]], capacity: str = "1Gbit/s", **more: Any) -> dict[str, Any]:

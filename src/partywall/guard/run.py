@@ -18,8 +18,8 @@ from partywall.agent.client import AgentClient, start_agent
 from partywall.errors import AgentError, CapabilityError, Problem, TrialError, UsageError
 from partywall.files import write_whole
 from partywall.guard import left
-from partywall.guard.flatten import Flat
-from partywall.guard.resolve import identity
+from partywall.guard.flatten import Flat, vif_of
+from partywall.guard.resolve import Found, identity
 from partywall.sandbox.label import made_state_root, start_ticks, state_root
 
 _REPORTS_MAX = 4096
@@ -46,6 +46,7 @@ class Kept:
 
     def __init__(self, flat: Flat) -> None:
         self.flat = flat
+        self.hooks: list[Any] = list(flat.start["hooks"])
         self._messages: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue(_REPORTS_MAX)
         self.client = _agent(self._receive)
         self.excess: dict[str, str] = {}
@@ -61,6 +62,19 @@ class Kept:
         started = self.client.call("guard.start", timeout_s=120, **self.flat.start)
         self.excess = dict(zip(self.flat.hooks, started["excess"], strict=True))
         self.without_backstop = tuple(self.flat.hooks[at] for at in started["without_backstop"])
+
+    def move(self, moved: Mapping[str, Found]) -> None:
+        """Vifs are at other places from now on; that their hooks are there, or are not, is told in a report's notes."""
+        places = {
+            at: {"namespace": moved[vif].namespace, "interface": moved[vif].interface}
+            for at, hook in enumerate(self.flat.hooks)
+            if (vif := vif_of(hook)) in moved
+        }
+        # Before anything is there: a keeper that dies leaves word of all of it.
+        self.hooks += [{**self.flat.start["hooks"][at], **place} for at, place in places.items()]
+        _write(self.flat.start["id"], self.hooks)
+        moves = [{"hook": at, **place} for at, place in places.items()]
+        self.client.call("guard.move", id=self.flat.start["id"], moves=moves)
 
     def report(self, timeout_s: float) -> Report | None:
         """The next report; None if none came in time. TrialError if the agent is gone."""
@@ -98,11 +112,13 @@ def keep(flat: Flat, *, leave: bool = False) -> Iterator[Kept]:
         try:
             yield kept
         finally:
-            if not leave:
+            if leave:
+                _write(name, kept.hooks, kept=False)
+            else:
                 with contextlib.suppress(AgentError):
                     kept.client.call("guard.stop", id=name)
                 with contextlib.suppress(AgentError):
-                    _remove(kept.client, name, flat.start["hooks"])
+                    _remove(kept.client, name, kept.hooks)
     finally:
         kept.client.close()
 

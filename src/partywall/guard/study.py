@@ -16,9 +16,10 @@ from partywall.agent.client import AgentClient
 from partywall.errors import TrialError
 from partywall.guard import delay
 from partywall.guard.flatten import flatten
-from partywall.guard.lab import policy
+from partywall.guard.lab import Class, htb, policy
 from partywall.guard.resolve import resolve
 from partywall.guard.run import keep
+from partywall.guard.traffic import Counters
 from partywall.model.guard_study import Cell, Extent, Study, TenantCell
 from partywall.model.policy import Policy
 from partywall.sandbox.lab import LINK_BURST, LINK_LATENCY, Lab, ip, lab, sender, tc
@@ -44,6 +45,7 @@ class Bench:
         self.study, self.scenario, self.made = study, scenario, made
         self.sending = study.scenarios[scenario]
         self._senders = senders
+        self._traffic = Counters.where_there_are()
         # A guest has a clock of its own, and wakes up late where it is emulated: no probe leaves it.
         self.probes = {
             name: delay.Probe(
@@ -62,6 +64,11 @@ class Bench:
     def close(self) -> None:
         for probe in self.probes.values():
             probe.close()
+        if self._traffic:
+            self._traffic.close()
+
+    def _missed(self) -> int | None:
+        return self._traffic.read() if self._traffic else None
 
     def slot(self, way: str, block: int, seconds: float, period_ns: int | None = None) -> Cell:
         """One way, for so long."""
@@ -69,9 +76,9 @@ class Bench:
             delay.run(list(self.probes.values()), SETTLE_S + (2 * (period_ns or 0)) / 1e9)
             for probe in self.probes.values():
                 probe.take()
-            before, sent, busy = self.made.read(), self.sent(), _busy_ns()
+            before, sent, busy, missed = self.made.read(), self.sent(), _busy_ns(), self._missed()
             delay.run(list(self.probes.values()), seconds)
-            after, sent_after, busy_after = self.made.read(), self.sent(), _busy_ns()
+            after, sent_after, busy_after, missed_after = self.made.read(), self.sent(), _busy_ns(), self._missed()
         rates = before.rates(after)
         packets = {name: after.packets[name] - before.packets[name] for name in rates}
         tenants = {}
@@ -80,13 +87,15 @@ class Bench:
             lost = max(0.0, 1 - packets[name] / handed) if handed else None
             wait, jitter = self.probes[name].take() if name in self.probes else (None, None)
             tenants[name] = TenantCell(bps=bps, pps=pps, lost=lost, delay_ns=wait, jitter_ns=jitter)
-        cpu = (busy_after - busy) / max(1, sum(packets.values()))
+        delivered = max(1, sum(packets.values()))
+        fetched = missed_after - missed if missed is not None and missed_after is not None else None
         return Cell(
             scenario=self.scenario,
             way=way,
             block=block,
             period_ns=period_ns,
-            cpu_ns=cpu,
+            cpu_ns=(busy_after - busy) / delivered,
+            memory=None if fetched is None else fetched / delivered,
             emulated=self.made.emulated,
             tenants=tenants,
         )
@@ -210,19 +219,10 @@ def _native(_ready: Bench, _period_ns: int | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _htb(ready: Bench, _period_ns: int | None) -> Iterator[None]:
-    """At the card, one class a tenant by its address, as an operator would set it up with tc; the paper's tc."""
-    switch, link = ready.made.namespace("switch"), f"{ready.study.link}bit"
-    try:
-        ready.made.link("handle", "1:", "htb")
-        tc(switch, *f"class add dev nic parent 1: classid 1:1 htb rate {link} ceil {link}".split())
-        for number, promised in enumerate(ready.study.tenants.values(), start=1):
-            rate = f"rate {promised.guarantee}bit ceil {link}"
-            tc(switch, *f"class add dev nic parent 1:1 classid 1:{number + 10} htb {rate}".split())
-            match = f"u32 match ip src 10.9.1.{number}/32 flowid 1:{number + 10}"
-            tc(switch, *f"filter add dev nic parent 1: protocol ip {match}".split())
+    link = ready.study.link
+    classes = {name: Class(promised.guarantee, link) for name, promised in ready.study.tenants.items()}
+    with htb(ready.made, link, classes):
         yield
-    finally:
-        ready.made.link("tbf", "rate", link, "burst", LINK_BURST, "latency", LINK_LATENCY)
 
 
 @contextlib.contextmanager

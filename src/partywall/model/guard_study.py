@@ -122,5 +122,8 @@ class Cell(Frozen):
     block: int
     period_ns: int | None = None
     cpu_ns: float = Field(description="CPU time of the whole host, per delivered packet")
+    memory: float | None = Field(
+        None, description="misses of the last-level cache of the whole host, per delivered packet; None: not counted"
+    )
     emulated: bool = Field(False, description="whether tenants are guests whose processor is emulated")
     tenants: dict[str, TenantCell]

@@ -99,8 +99,7 @@ class Lab:
         self._pair(switch, "nic", far, "uplink")
         for number, name in enumerate(self.names, start=1):
             self._tenant(number, name)
-        if self.rate:
-            self.link("tbf", "rate", self.rate, "burst", LINK_BURST, "latency", LINK_LATENCY)
+        self.relink()
         self.holder = subprocess.Popen(
             ["ip", "netns", "exec", far, "sleep", "infinity"], env=os.environ | self.label.environment
         )
@@ -116,6 +115,11 @@ class Lab:
             setting = f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6"
             if Path(setting).exists():
                 ip("netns", "exec", name, "sh", "-c", f"echo 1 > {setting}")
+
+    def relink(self) -> None:
+        """The link is as it was made."""
+        if self.rate:
+            self.link("tbf", "rate", self.rate, "burst", LINK_BURST, "latency", LINK_LATENCY)
 
     def link(self, *qdisc: str) -> None:
         """Replaces what gives packets out at the link."""

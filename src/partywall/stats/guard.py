@@ -10,7 +10,8 @@ from partywall.model.guard_study import Cell, Study, TenantCell
 from partywall.model.paper import Beside, Exhibit, Paper, Place
 from partywall.stats import rounds
 
-NO_COUNTERS = "memory traffic is not measured: no counter of it is read here"
+NO_COUNTERS = "memory traffic is not measured: this host's processor, or its hypervisor, gives no counter of it"
+NO_MOST = "what there is of memory transactions is not known, so that a share of it is not either"
 NO_PROBES = "delay and jitter are not measured of guests: none of the study's probes leaves from within one"
 NAMESPACES = (
     "tenants are network namespaces, not virtual machines: there is no copy from a guest to save",
@@ -32,7 +33,7 @@ def besides(study: Study, cells: Sequence[Cell], paper: Paper, *, virtual: bool 
                 paper,
                 exhibit,
                 _measured(study, cells, exhibit),
-                _differs(exhibit, virtual=virtual),
+                _differs(exhibit, virtual=virtual, counted=any(cell.memory is not None for cell in cells)),
                 _why(study, cells, exhibit),
             ),
             emulated,
@@ -73,11 +74,13 @@ def _handed_bps(got: TenantCell) -> float:
     return got.bps / (1 - got.lost) if got.lost is not None and got.lost < 1 else got.bps
 
 
-def _differs(exhibit: Exhibit, *, virtual: bool) -> tuple[str, ...]:
+def _differs(exhibit: Exhibit, *, virtual: bool, counted: bool) -> tuple[str, ...]:
     found = (*(VIRTUAL if virtual else NAMESPACES), *DIFFERS)
     if virtual and exhibit.id in ("fig 6 (delay)", "fig 6 (jitter)"):
         found += (NO_PROBES,)
-    return (*found, NO_COUNTERS) if exhibit.id in ("fig 4", "fig 8") else found
+    if exhibit.id == "fig 4":
+        found += (NO_MOST,)
+    return (*found, NO_COUNTERS) if exhibit.id in ("fig 4", "fig 8") and not counted else found
 
 
 Value = Callable[[TenantCell], float | None]
@@ -102,7 +105,9 @@ def _ms(ns: float | None) -> float | None:
 
 def _measured(study: Study, cells: Sequence[Cell], exhibit: Exhibit) -> dict[Place, dict[int, float]]:
     if exhibit.id == "fig 7":
-        return _by_period(study, cells)
+        return _by_period(study, cells, lambda cell: cell.cpu_ns / 1e3)
+    if exhibit.id == "fig 8":
+        return _by_period(study, cells, lambda cell: cell.memory)
     if exhibit.id not in VALUES:
         return {}
     scenario, value = VALUES[exhibit.id]
@@ -115,12 +120,18 @@ def _measured(study: Study, cells: Sequence[Cell], exhibit: Exhibit) -> dict[Pla
     return found
 
 
-def _by_period(study: Study, cells: Sequence[Cell]) -> dict[Place, dict[int, float]]:
+def _by_period(
+    study: Study, cells: Sequence[Cell], value: Callable[[Cell], float | None]
+) -> dict[Place, dict[int, float]]:
     """Native has no period: what it cost in the same blocks stands at each."""
-    cpu_us = {(cell.way, cell.period_ns, cell.block): cell.cpu_ns / 1e3 for cell in cells if cell.period_ns is not None}
+    costs = {
+        (cell.way, cell.period_ns, cell.block): cost
+        for cell in cells
+        if cell.period_ns is not None and (cost := value(cell)) is not None
+    }
     return {
         Place(way, period_ns / 1e9): {
-            block: value for (kind, of, block), value in cpu_us.items() if kind == way and of in (period_ns, 0)
+            block: cost for (kind, of, block), cost in costs.items() if kind == way and of in (period_ns, 0)
         }
         for period_ns in study.periods.every
         for way in ("guard", "native")

@@ -11,8 +11,8 @@ use partywall_kernels as kernels;
 use partywall_monitor::{CounterInfo, Missing};
 use partywall_wire::trace::{TraceClosed, TraceFeed, TraceSample, TraceStart, TraceStarted};
 use partywall_wire::{
-    Calibrate, Calibrated, Clock, ClockAdjust, Event, Fault, GuardRemove, GuardRemoved, GuardStart, GuardStarted, Hello, HelloReply,
-    MemoryCheck, MonitorAt, MonitorStart, Outcome, Request, Response, Schedule, Start, Stop, Stopped, CODE_FAILED, CODE_METHOD,
+    Calibrate, Calibrated, Clock, ClockAdjust, Event, Fault, GuardMoves, GuardRemove, GuardRemoved, GuardStart, GuardStarted, Hello,
+    HelloReply, MemoryCheck, MonitorAt, MonitorStart, Outcome, Request, Response, Schedule, Start, Stop, Stopped, CODE_FAILED, CODE_METHOD,
     CODE_PARAMS, PROTOCOL,
 };
 use schemars::{schema_for, JsonSchema};
@@ -117,6 +117,7 @@ impl Agent {
             "monitor.schedule" => answer(params, |at: MonitorAt| self.watch_at(&at)),
             "monitor.stop" => answer(params, |stop: Stop| self.unwatch(&stop)),
             "guard.start" => answer(params, |start: GuardStart| self.guard(&start)),
+            "guard.move" => answer(params, |moves: GuardMoves| self.move_guarded(moves)),
             "guard.stop" => answer(params, |stop: Stop| self.unguard(&stop)),
             "guard.remove" => answer(params, |remove: GuardRemove| partywall_guard::remove(&remove).map_err(|e| failed(e.to_string()))),
             "trace.start" => answer(params, |start: TraceStart| self.trace(&start)),
@@ -212,6 +213,12 @@ impl Agent {
         self.shared.state().guards.insert(start.id.clone(), guard);
         self.shared.0 .1.notify_all();
         Ok(started)
+    }
+
+    fn move_guarded(&self, moves: GuardMoves) -> Result<Outcome, Fault> {
+        let state = self.shared.state();
+        let guard = state.guards.get(&moves.id).ok_or_else(|| failed(format!("no guard {:?} is running", moves.id)))?;
+        guard.relocate(moves.moves).map(|()| Outcome {}).map_err(|error| failed(error.to_string()))
     }
 
     /// Ends the loop; hooks and rates stay until `guard.remove`.
@@ -343,6 +350,7 @@ pub(crate) fn schema() -> Value {
             "workload.calibrate": { "params": schema_for!(Calibrate), "result": schema_for!(Calibrated) },
             "workload.schedule": { "params": schema_for!(Schedule), "result": schema_for!(Outcome) },
             "guard.start": { "params": schema_for!(GuardStart), "result": schema_for!(GuardStarted) },
+            "guard.move": { "params": schema_for!(GuardMoves), "result": schema_for!(Outcome) },
             "guard.stop": { "params": schema_for!(Stop), "result": schema_for!(Outcome) },
             "guard.remove": { "params": schema_for!(GuardRemove), "result": schema_for!(GuardRemoved) },
             "trace.start": { "params": schema_for!(TraceStart), "result": schema_for!(TraceStarted) },

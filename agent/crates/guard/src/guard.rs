@@ -8,7 +8,7 @@ use std::time::Duration;
 use partywall_allocation::Throttle;
 use partywall_bpf::{Change, Watch};
 use partywall_clock::{self as clock, Nanos};
-use partywall_wire::{GuardExcess, GuardFinding, GuardGoal, GuardHook, GuardNote, GuardPoolRow, GuardRow, GuardStart};
+use partywall_wire::{GuardExcess, GuardFinding, GuardGoal, GuardHook, GuardMove, GuardNote, GuardPoolRow, GuardRow, GuardStart};
 
 use crate::check::{Account, Allowed, Count, Judgement, Reading};
 use crate::delay::{Wait, Waits};
@@ -65,6 +65,7 @@ struct Shared {
 struct State {
     reports: Vec<Report>,
     changes: Vec<Change>,
+    moves: Vec<GuardMove>,
     ended: bool,
 }
 
@@ -72,6 +73,7 @@ struct State {
 enum Woken {
     Due,
     Changed(Vec<Change>),
+    Moved(Vec<GuardMove>),
     Ended,
 }
 
@@ -83,12 +85,14 @@ impl Shared {
     /// Waits until `at_ns`, or until something happens before.
     fn wait_until(&self, at_ns: Nanos) -> Woken {
         let left = Duration::from_nanos(at_ns.saturating_sub(clock::now()));
-        let waited = self.changed.wait_timeout_while(self.state(), left, |state| !state.ended && state.changes.is_empty());
+        let is_quiet = |state: &mut State| !state.ended && state.changes.is_empty() && state.moves.is_empty();
+        let waited = self.changed.wait_timeout_while(self.state(), left, is_quiet);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        match (state.ended, state.changes.is_empty()) {
-            (true, _) => Woken::Ended,
-            (false, true) => Woken::Due,
-            (false, false) => Woken::Changed(std::mem::take(&mut state.changes)),
+        match (state.ended, state.moves.is_empty(), state.changes.is_empty()) {
+            (true, _, _) => Woken::Ended,
+            (false, false, _) => Woken::Moved(std::mem::take(&mut state.moves)),
+            (false, true, false) => Woken::Changed(std::mem::take(&mut state.changes)),
+            (false, true, true) => Woken::Due,
         }
     }
 }
@@ -145,6 +149,19 @@ impl Guard {
     #[must_use]
     pub fn excess(&self) -> &[GuardExcess] {
         &self.excess
+    }
+
+    /// Hooks are to be at other places from now on. What becomes of it is in the reports' notes: the hook is there, or lost.
+    ///
+    /// # Errors
+    /// A hook that is not in the list.
+    pub fn relocate(&self, moves: Vec<GuardMove>) -> Result<(), GuardError> {
+        if let Some(unknown) = moves.iter().find(|to| to.hook >= self.excess.len()) {
+            return Err(GuardError::new(format_args!("no hook {}; there are {}", unknown.hook, self.excess.len())));
+        }
+        self.shared.state().moves.extend(moves);
+        self.shared.changed.notify_all();
+        Ok(())
     }
 
     /// The reports since the last call.
@@ -386,6 +403,7 @@ impl Daemon {
                 match shared.wait_until(next) {
                     Woken::Due => break,
                     Woken::Changed(changes) => changes.iter().for_each(|change| self.follow(change)),
+                    Woken::Moved(moves) => moves.into_iter().for_each(|to| self.relocate(to)),
                     Woken::Ended => return,
                 }
             }
@@ -416,6 +434,31 @@ impl Daemon {
         let bps = grants().map(|grant| grant.bps).sum();
         let burst_ns = backstop_burst_ns(&self.start, at, bps);
         Grant { bps, pps: grants().map(|grant| grant.pps).sum(), burst_ns, packet_burst_ns: burst_ns }
+    }
+
+    fn relocate(&mut self, to: GuardMove) {
+        let hook = &mut self.start.hooks[to.hook];
+        let left = std::mem::replace(&mut hook.namespace, to.namespace);
+        hook.interface = to.interface;
+        self.places[to.hook].move_to(hook);
+        self.went_round.retain(|&at| at != to.hook);
+        self.listen_anew(&left, to.hook);
+        // What was lost already is not said again if it is not there either.
+        self.look(to.hook);
+    }
+
+    /// Changes are told from the namespace of place `at` instead of from one in which no place is any more.
+    fn listen_anew(&mut self, left: &Option<String>, at: usize) {
+        let space = self.places[at].space.clone();
+        if self.spaces.contains(&space) || self.places.iter().any(|place| place.space == *left) {
+            return;
+        }
+        let Some(free) = self.spaces.iter().position(|space| space == left) else { return };
+        if let Some(watch) = &self.watch {
+            // Without being told, the look once in `check_ns` still finds all.
+            let _ = watch.follow(free, self.networks.namespace(space.as_deref()).as_ref());
+            self.spaces[free] = space;
+        }
     }
 
     /// An interface that is made anew is hooked at once, and what was taken away is put back.

@@ -275,7 +275,7 @@ impl Place {
         ends.try_for_each(|end| end.put(plane)).map_err(GuardError::kernel(&self.shown))
     }
 
-    /// Undoes [`Place::put`] where nothing had been before.
+    /// Undoes [`Place::put`].
     pub fn take_away(&self) {
         let ends = self.backstop.iter().chain([&self.end]);
         for end in ends {
@@ -361,6 +361,14 @@ impl Place {
         if self.end.is_in(network) {
             self.end.network = None;
         }
+    }
+
+    /// From the next look on it is elsewhere; nothing is left where it was.
+    pub fn move_to(&mut self, hook: &GuardHook) {
+        self.take_away();
+        self.backstop = None;
+        self.end.network = None;
+        (self.space, self.interface, self.shown) = (hook.namespace.clone(), hook.interface.clone(), shown(hook));
     }
 
     /// Looks whether all is there, and puts back what is not.

@@ -193,6 +193,29 @@ pub enum GuardExcess {
     Dropped,
 }
 
+/// `guard.move`: vifs of a running guard are at other places now, for what stood for them was started anew.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GuardMoves {
+    /// Which guard.
+    pub id: String,
+    /// Hooks and where they are to be; all others stay.
+    pub moves: Vec<GuardMove>,
+}
+
+/// One hook's new place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GuardMove {
+    /// Place in `hooks` of what the guard was started with.
+    pub hook: usize,
+    /// File that stands for the network namespace; the agent's own without it.
+    #[serde(default)]
+    pub namespace: Option<String>,
+    /// Its name there.
+    pub interface: String,
+}
+
 /// `guard.remove`: removes every hook and queue of a guard's from these interfaces, whoever made them, and a policy's from all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

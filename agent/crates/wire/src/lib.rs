@@ -15,8 +15,8 @@ pub use envelope::{
     decode, Fault, Notification, Request, Response, CODE_FAILED, CODE_METHOD, CODE_PARAMS, CODE_PARSE, CODE_REQUEST, MAX_LINE,
 };
 pub use guard::{
-    GuardDirection, GuardExcess, GuardFinding, GuardGoal, GuardHook, GuardLeaf, GuardLink, GuardNote, GuardPool, GuardPoolRow, GuardRemove,
-    GuardRemoved, GuardRow, GuardRule, GuardStart, GuardStarted, GuardTotal,
+    GuardDirection, GuardExcess, GuardFinding, GuardGoal, GuardHook, GuardLeaf, GuardLink, GuardMove, GuardMoves, GuardNote, GuardPool,
+    GuardPoolRow, GuardRemove, GuardRemoved, GuardRow, GuardRule, GuardStart, GuardStarted, GuardTotal,
 };
 pub use message::{
     Calibrate, Calibrated, Clock, ClockAdjust, Command, Ended, Event, Hello, HelloReply, Kernel, Line, MemoryCheck, MonitorAt,

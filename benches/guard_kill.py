@@ -99,7 +99,8 @@ class Death:
 DEATHS = (
     Death("agent", agent_kept, "guarantees"),
     Death("agent", agent_kept, "keep"),
-    Death("command", command_kept, "guarantees"),
+    # What was left before would fall back to guarantees: it took the command to get more.
+    Death("command", command_kept, "keep"),
 )
 
 

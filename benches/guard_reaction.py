@@ -3,13 +3,17 @@
 One tenant uses the whole link; another, promised most of it, begins at once, and later ends at once. Settled: over each
 of the next five windows of 100 ms, one beginning where the other ends, both are within 5 % of what they must get.
 A pair of steps during which this program itself did not get to run for a while says more of the host than of the guard,
-whichever way it went: it is made again, and how many were is told.
+whichever way it went: it is made again, up to one in ten, and what it showed is printed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import statistics
+import threading
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 
 from common import arguments, conclude
@@ -26,33 +30,51 @@ STRAY = 10
 READ_EVERY_S, STALLED_NS = 0.004, 15_000_000
 
 
-def read_for(made: Lab, seconds: float) -> list[Counted]:
-    readings = []
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        readings.append(made.read())
-        time.sleep(READ_EVERY_S)
-    return readings
+@contextlib.contextmanager
+def watched(made: Lab) -> Iterator[list[Counted]]:
+    """What was read so far, for as long as the block runs; no gap while a sender is started or ended."""
+    readings: list[Counted] = []
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.wait(READ_EVERY_S):
+            readings.append(made.read())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield readings
+    finally:
+        over.set()
+        reader.join()
 
 
-def stalled(readings: list[Counted]) -> bool:
-    return any(later.at_ns - reading.at_ns > STALLED_NS for reading, later in pairwise(readings))
+@dataclass(frozen=True)
+class Steps:
+    """How long it took after the step up, and after the step down, ns; None if it never settled. stalled: the host."""
+
+    up: int | None
+    down: int | None
+    stalled: bool
+
+    def __str__(self) -> str:
+        return " and ".join("never" if ns is None else f"{ns / 1e6:.0f} ms" for ns in (self.up, self.down))
 
 
-def step(made: Lab) -> tuple[int | None, int | None] | None:
-    """How long it took after the step up, and after the step down; None if the host stalled."""
+def step(made: Lab) -> Steps:
     time.sleep(0.4)
     idle = made.read().packets["eager"]
-    with sender(made, "eager", 1514, 20_000):
-        up = read_for(made, 1.2)
-    down = read_for(made, 1.2)
-    if stalled(up) or stalled(down):
-        return None
-    begun = next((reading.at_ns for reading in up if reading.packets["eager"] > idle), None)
+    with watched(made) as readings:
+        with sender(made, "eager", 1514, 20_000):
+            time.sleep(1.2)
+        time.sleep(1.2)
+    begun = next((reading.at_ns for reading in readings if reading.packets["eager"] > idle), None)
     # But for what a namespace sends now and then by itself.
-    last = down[-1].packets["eager"] - STRAY
-    ended = next(reading.at_ns for reading in [*up, *down] if reading.packets["eager"] >= last)
-    return settled_ns(up, begun, BESIDE), settled_ns(down, ended, ALONE)
+    last = readings[-1].packets["eager"] - STRAY
+    ended = next(reading.at_ns for reading in readings if reading.packets["eager"] >= last)
+    up = settled_ns([reading for reading in readings if reading.at_ns <= ended], begun, BESIDE)
+    stalled = any(later.at_ns - reading.at_ns > STALLED_NS for reading, later in pairwise(readings))
+    return Steps(up, settled_ns(readings, ended, ALONE), stalled)
 
 
 def settled_ns(readings: list[Counted], begun: int | None, must: dict[str, float]) -> int | None:
@@ -77,7 +99,7 @@ def holds(readings: list[Counted], must: dict[str, float]) -> bool:
 
 
 def main() -> None:
-    steps = 8 if arguments(__doc__ or "").quick else 40
+    steps, again = (8, 2) if arguments(__doc__ or "").quick else (40, 4)
     vifs = {
         "patient": {"send": {"guarantee": "60Mbit/s"}},
         "eager": {"service_class": "gold", "send": {"guarantee": "140Mbit/s", "ceiling": "140Mbit/s"}},
@@ -85,20 +107,23 @@ def main() -> None:
     with lab(list(vifs), "220mbit") as made, sender(made, "patient", 1514, 20_000):
         asked = Policy.model_validate(policy(made, vifs, "200Mbit/s"))
         with guard.keep(guard.flatten(asked, guard.resolve(asked))):
-            tried = [step(made)]
-            while len(pairs := [pair for pair in tried if pair]) < steps and len(tried) < 2 * steps:
+            tried = [step(made) for _ in range(steps)]
+            while sum(one.stalled for one in tried) > len(tried) - steps and len(tried) < steps + again:
                 tried.append(step(made))
-    for way, ways in (("up", [up for up, _ in pairs]), ("down", [down for _, down in pairs])):
+    pairs = [one for one in tried if not one.stalled]
+    for way, ways in (("up", [one.up for one in pairs]), ("down", [one.down for one in pairs])):
         print(f"{way}: " + ", ".join("never" if ns is None else f"{ns / 1e6:.0f} ms" for ns in ways))
-    found = [ns for pair in pairs for ns in pair]
+    if stalled := [one for one in tried if one.stalled]:
+        print("up and down of those made again because the host stalled: " + ", ".join(map(str, stalled)))
+    found = [ns for one in pairs for ns in (one.up, one.down)]
     told = [ns / 1e6 for ns in found if ns is not None]
     median, most = (statistics.median(told), max(told)) if told else (float("nan"), float("nan"))
     figure = (
         f"settled within 5 % for {WINDOWS * WINDOW_NS / 1e9:g} s after {median:.0f} ms in the median, {most:.0f} ms at "
         f"most of {len(told)} of {len(found)} steps up and down (bar 100 ms); "
-        f"{len(tried) - len(pairs)} more pairs of steps made again because the host stalled"
+        f"{len(stalled)} pairs of steps made again because the host stalled"
     )
-    conclude("guard-reaction", figure, met=len(pairs) == steps and len(told) == len(found) and most * 1e6 <= BAR_NS)
+    conclude("guard-reaction", figure, met=len(pairs) >= steps and len(told) == len(found) and most * 1e6 <= BAR_NS)
 
 
 if __name__ == "__main__":

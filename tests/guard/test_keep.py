@@ -436,12 +436,16 @@ def test_a_sandbox_that_is_started_anew_is_hooked_where_it_is_now(flat: Flat, tm
         moved = follower.moved()
         assert moved == {"vm": Found("eth0", f"/proc/{second.pid}/ns/net", inside=True)}
         kept.move(moved)
+        follower.went(moved)
+        assert kept.hooks[-1]["namespace"] == moved["vm"].namespace
         until(kept, heard("repaired"))
         assert hooks() == [OURS]
         assert "partywall_backstop" in everything(OUTSIDE)
         ip("-n", INSIDE, "addr", "add", "10.77.0.1/24", "dev", "eth0")
         send(20)
         until(kept, lambda report: report.rows["vm"]["passed_pps"] > 0)
+        time.sleep(AGAIN_S)
+        assert follower.moved() == {}, "it is where it is known to be"
     second.kill()
     second.wait()
     assert "partywall" not in everything(INSIDE) + everything(OUTSIDE)

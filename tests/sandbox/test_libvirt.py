@@ -336,6 +336,19 @@ def test_without_the_library_it_is_named_with_how_to_get_it(monkeypatch, label):
     library.library.cache_clear()
 
 
+def test_a_package_without_its_library_is_not_called_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "libvirt.py").write_text('raise ImportError("libvirt.so.0: cannot open shared object file")')
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "libvirt", raising=False)
+    library.library.cache_clear()
+    try:
+        with pytest.raises(CapabilityError, match=r"cannot be loaded \(libvirt\.so\.0.*apt-get install libvirt0"):
+            library.library()
+    finally:
+        library.library.cache_clear()
+        sys.modules.pop("libvirt", None)
+
+
 def test_the_bridge_runs_no_code_of_the_folder_that_a_run_is_started_in(tmp_path, monkeypatch, label):
     ran = tmp_path / "ran"
     for name in ("libvirt", "contextlib"):

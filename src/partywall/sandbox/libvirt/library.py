@@ -33,11 +33,14 @@ _CONNECTING = (
 
 @functools.cache
 def library() -> Any:
-    """The module `libvirt`; CapabilityError if it is not installed."""
+    """The module `libvirt`; CapabilityError if it, or the library it stands on, is not installed."""
     try:
         module = importlib.import_module("libvirt")
-    except ImportError:
+    except ModuleNotFoundError:
         raise CapabilityError(LIBRARY) from None
+    except ImportError as error:
+        said = f"the Python package libvirt-python cannot be loaded ({error}), so backend: libvirt cannot run"
+        raise CapabilityError(f"{said}; apt-get install libvirt0") from None
     # It prints every error by itself, and each is told by us.
     module.registerErrorHandler(lambda _context, _error: None, None)
     return module

@@ -240,9 +240,7 @@ def measured(pair: str, count: int, total_ns: int) -> list[Repeat]:
 
 def main() -> None:
     options = arguments(__doc__ or "", [resource(pair) for pair in PAIRS])
-    # What switching gains grows with the time, for its noise is all but white and that of the other method is not. The
-    # scenario `full` has some 30 s for each treatment of its quick cells; here are three in 30 s.
-    count, total_ns = (10, 2_100_000_000) if options.quick else (20, 30_000_000_000)
+    count, total_ns = (10, 2_100_000_000) if options.quick else (20, 12_000_000_000)
     pairs = list(PAIRS)[:1] if options.quick else list(PAIRS)
     pairs = [pair for pair in PAIRS if resource(pair) in options.only] if options.only else pairs
     allowed = 0.15 if options.quick else 0.08

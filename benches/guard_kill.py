@@ -114,6 +114,8 @@ def main() -> None:
     with lab(list(vifs)) as made, sender(made, "a", 1514, 12_000), sender(made, "b", 1514, 12_000):
         bare = there(made)
         content = policy(made, vifs, "200Mbit/s", fallback_after=f"{FALLBACK_S * 1000:.0f}ms")
+        asked = Policy.model_validate(content)
+        flat = guard.flatten(asked, guard.resolve(asked))
         for number in range(kills):
             death = DEATHS[number % len(DEATHS)]
             with death.kept(content | {"if_daemon_dies": death.then}) as pid:
@@ -123,8 +125,6 @@ def main() -> None:
                 gap = window(made, 0.2)
                 time.sleep(FALLBACK_S)
                 fallen = window(made, 0.5)
-            asked = Policy.model_validate(content)
-            flat = guard.flatten(asked, guard.resolve(asked))
             with keep(flat, leave=True):
                 restarted = window(made, 0.2)
             most = max(*gap.values(), *restarted.values()) / CEILING_BPS

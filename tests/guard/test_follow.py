@@ -33,7 +33,7 @@ def where(monkeypatch: pytest.MonkeyPatch) -> Where:
             raise found
         return found
 
-    monkeypatch.setattr(follow, "resolve_again", find)
+    monkeypatch.setattr(follow, "locate", find)
     monkeypatch.setattr(follow, "AGAIN_S", 0.0)
     return places
 

@@ -52,7 +52,7 @@ def flatten(
     lists = _Lists()
     tenants = {name: _total(lists, name, total.ceiling, total.packets) for name, total in policy.tenants.items()}
     receivers = {
-        name: _total(lists, f"{name} (receives)", total.receive.ceiling, total.receive.packets)
+        name: _total(lists, f"{name}{RECEIVES}", total.receive.ceiling, total.receive.packets)
         for name, total in policy.tenants.items()
         if total.receive
     }

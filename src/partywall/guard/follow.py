@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from partywall.errors import CapabilityError, UsageError
 from partywall.guard.flatten import vif_of
-from partywall.guard.resolve import Found, identity, resolve_again
+from partywall.guard.resolve import Found, identity, locate
 from partywall.guard.run import Report
 from partywall.model.policy import Policy
 
@@ -63,7 +63,7 @@ class Follower:
         """None if what stands for it is not back yet, or is another kind of thing now, which is for a new start."""
         # What a run writes down of its sandboxes goes while it is looked at.
         with contextlib.suppress(UsageError, CapabilityError, OSError, ValueError):
-            place = resolve_again(self._policy.vifs[name])
+            place = locate(self._policy.vifs[name])
             if place.inside == self._found[name].inside:
                 return place
         return None

@@ -30,7 +30,7 @@ def htb(made: Lab, link_bps: float, classes: Mapping[str, Class]) -> Iterator[No
             *f"class add dev nic parent 1: classid 1:1 htb rate {link_bps:.0f}bit ceil {link_bps:.0f}bit".split(),
         )
         for name, one in classes.items():
-            number = 1 + list(made.names).index(name)
+            number = 1 + made.names.index(name)
             kind = f"htb rate {one.rate:.0f}bit ceil {one.ceiling:.0f}bit prio {one.priority}"
             tc(switch, *f"class add dev nic parent 1:1 classid 1:{number + 10:x} {kind}".split())
             match = f"u32 match ip src 10.9.1.{number}/32 flowid 1:{number + 10:x}"

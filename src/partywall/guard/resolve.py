@@ -35,18 +35,13 @@ def resolve(policy: Policy, netns: Path = NETNS) -> Mapping[str, Found]:
     problems: list[Problem] = []
     for name, vif in policy.vifs.items():
         try:
-            found[name] = _find(vif, netns)
+            found[name] = locate(vif, netns)
         except UsageError as error:
             problems += [Problem(p.message, p.remedy, key=f"vifs.{name}") for p in error.problems]
     problems += _same(found)
     if problems:
         raise UsageError(*problems)
     return found
-
-
-def resolve_again(vif: Vif, netns: Path = NETNS) -> Found:
-    """Where a vif is now; UsageError if it is nowhere."""
-    return _find(vif, netns)
 
 
 def resolve_link(policy: Policy, netns: Path = NETNS) -> Found | None:
@@ -113,7 +108,8 @@ def _interfaces(namespace: str | None) -> list[str]:
         raise CapabilityError(f"looking into {namespace} needs root; run with sudo") from None
 
 
-def _find(vif: Vif, netns: Path) -> Found:
+def locate(vif: Vif, netns: Path = NETNS) -> Found:
+    """Where one vif is now; UsageError if it is nowhere."""
     if vif.domain is not None:
         return Found(_tap(vif.domain, vif.tap), None, inside=False)
     namespace = _namespace(vif.namespace, netns) if vif.namespace else None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +47,26 @@ def measure(content: dict[str, Any], seed: int = 1) -> tuple[Evidence, Findings]
         run = RunDirectory.create(Path(folder) / "run", "", plan, facts)
         pipeline.measure(run, Silent())
         return pipeline.analyse(run)
+
+
+def stolen_s(cpu: int | None = None) -> float:
+    """CPU time that a hypervisor gave to others while this machine, or one CPU of it, could have used it."""
+    of = "cpu" if cpu is None else f"cpu{cpu}"
+    line = next(line for line in Path("/proc/stat").read_text().splitlines() if line.split()[0] == of)
+    return int(line.split()[8]) / os.sysconf("SC_CLK_TCK")
+
+
+def await_calm(within_s: float, share: float = 0.03) -> float:
+    """Waits for half a second of which a hypervisor takes less than `share`; returns what is left of `within_s`."""
+    while within_s > 0:
+        before, until = stolen_s(), time.monotonic() + 0.5
+        # From who wants nothing, nothing is taken.
+        while time.monotonic() < until:
+            pass
+        within_s -= 0.5
+        if stolen_s() - before < share / 2:
+            break
+    return within_s
 
 
 def interval_of_median(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:

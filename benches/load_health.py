@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from common import arguments, conclude
+from common import arguments, conclude, stolen_s
 from generators import GENERATOR_CPU, Found, load, nginx
 from partywall.load.health import Doubt
 from partywall.load.quick import Quick, program
@@ -64,10 +64,10 @@ class Core(threading.Thread):
         self.watched: set[int] = set()
 
     def run(self) -> None:
-        before, stolen = self._tasks(), _steal_ticks()
+        before, stolen = self._tasks(), stolen_s(GENERATOR_CPU)
         number = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // SECOND + 1
         while not self._over.wait(number - time.clock_gettime(time.CLOCK_MONOTONIC)):
-            after, stolen_after = self._tasks(), _steal_ticks()
+            after, stolen_after = self._tasks(), stolen_s(GENERATOR_CPU)
             here = {task: ns for task, (ns, cpu) in after.items() if cpu == GENERATOR_CPU}
             ran_ns = sum(ns - before.get(task, (0, 0))[0] for task, ns in here.items())
             self.watched.add(number - 1)
@@ -90,11 +90,6 @@ class Core(threading.Thread):
     def stop(self) -> None:
         self._over.set()
         self.join()
-
-
-def _steal_ticks() -> int:
-    line = next(one for one in Path("/proc/stat").read_text().splitlines() if one.startswith(f"cpu{GENERATOR_CPU} "))
-    return int(line.split()[8])
 
 
 @contextlib.contextmanager

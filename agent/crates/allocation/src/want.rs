@@ -5,10 +5,11 @@
 pub struct Seen {
     /// Rate at which it tried.
     pub offered: u64,
-    /// Rate that passed.
-    pub passed: u64,
     /// What it was allowed.
     pub granted: u64,
+    /// What of that it let go by, for it sent nothing though it might have. Not what is left of it when the period ends: a
+    /// sender that waits for a queue is woken now and then, and sends much at once.
+    pub unused: u64,
     /// Whether its sender slows down when held back, so that what it offers says little of what it wants.
     pub elastic: bool,
 }
@@ -29,14 +30,15 @@ pub struct Wanted {
 impl Want {
     /// Headroom over what was offered, in parts of 16.
     const HEADROOM: u64 = 1;
-    /// Who passes all but this part of what he is granted is held back. Who is not, and steadily so, passes 16 parts of 17.
+    /// Who lets go by no more than this part of what he is granted is held back. Who is not, and steadily so, lets go by one
+    /// part of 17.
     const ALL: u64 = 32;
     /// Rates that differ by less than this part are one rate.
     const STEADY: u64 = 12;
 
     /// The want for the next period.
     pub fn update(&mut self, seen: Seen) -> Wanted {
-        let held_back = seen.elastic && seen.passed >= seen.granted - seen.granted / Self::ALL;
+        let held_back = seen.elastic && seen.unused <= seen.granted / Self::ALL;
         let wanted = if held_back { seen.granted.saturating_mul(2) } else { 0 };
         let wanted = wanted.max(seen.offered.saturating_add(seen.offered / 16 * Self::HEADROOM));
         if wanted.abs_diff(self.0) > self.0 / Self::STEADY {
@@ -52,7 +54,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn offer(offered: u64) -> Seen {
-        Seen { offered, passed: offered, granted: u64::MAX, elastic: false }
+        Seen { offered, granted: u64::MAX, unused: u64::MAX - offered, elastic: false }
     }
 
     #[test]
@@ -74,10 +76,18 @@ mod tests {
     #[test]
     fn an_elastic_sender_that_uses_all_it_may_is_taken_to_want_more() {
         let mut want = Want::default();
-        let seen = Seen { offered: 100, passed: 99, granted: 100, elastic: true };
+        let seen = Seen { offered: 100, granted: 100, unused: 1, elastic: true };
         assert_eq!(want.update(seen), Wanted { rate: 200, held_back: true });
-        let modest = Want::default().update(Seen { offered: 50, passed: 50, ..seen });
+        let modest = Want::default().update(Seen { offered: 50, unused: 50, ..seen });
         assert!(modest.rate < 60 && !modest.held_back);
+    }
+
+    #[test]
+    fn a_sender_that_sends_much_now_and_then_and_lets_nothing_go_by_is_held_back_all_the_time() {
+        let mut want = Want::default();
+        for offered in [93, 93, 111, 93] {
+            assert!(want.update(Seen { offered, granted: 100, unused: 0, elastic: true }).held_back);
+        }
     }
 
     #[test]
@@ -85,7 +95,7 @@ mod tests {
         let mut want = Want::default();
         let mut granted = 0;
         for round in 0..20 {
-            let wanted = want.update(Seen { offered: 1_000_000, passed: 1_000_000.min(granted), granted, elastic: true });
+            let wanted = want.update(Seen { offered: 1_000_000, granted, unused: granted.saturating_sub(1_000_000), elastic: true });
             granted = wanted.rate;
             assert!(round == 0 || !wanted.held_back, "in round {round}");
         }

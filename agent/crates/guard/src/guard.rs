@@ -395,10 +395,13 @@ impl Daemon {
     }
 
     fn run(&mut self, shared: &Shared) {
-        let mut next = clock::now();
+        let (mut next, mut again) = (clock::now(), false);
         for round in 1.. {
+            // What began or ended within a period was seen only in part: it is looked at again before long, but not twice.
+            again = self.rounds.moved() && !again;
+            let wait_ns = if again { self.start.period_ns / 2 } else { self.start.period_ns };
             // A round that was missed is not made up for: two at once would see a period of nothing.
-            next = (next + self.start.period_ns).max(clock::now());
+            next = (next + wait_ns).max(clock::now());
             loop {
                 match shared.wait_until(next) {
                     Woken::Due => break,
@@ -517,7 +520,8 @@ impl Daemon {
                 let hook = &self.start.hooks[at];
                 // What waits in a queue of several flow classes says nothing of one of them.
                 if hook.rules.is_empty() {
-                    self.plane.settle(hook.leaf, clock::now(), wait, self.start.leaves[hook.leaf].hold_ns);
+                    let moved = self.plane.settle(hook.leaf, clock::now(), wait, self.start.leaves[hook.leaf].hold_ns);
+                    self.rounds.settled(hook.leaf, moved);
                 }
             }
         }

@@ -168,17 +168,31 @@ impl Plane {
         self.write(leaf, HOLD, &[hold.tcp_ns << TIME_SHIFT, hold.others_ns << TIME_SHIFT]);
     }
 
-    /// Brings the hook's account of what waits to what was found waiting. A queue lets a burst pass whenever its rate is changed,
+    /// When what a leaf let through so far would have left at exactly its rates, of bytes and of packets: before now by the
+    /// burst of `grant` at the most.
+    #[must_use]
+    pub fn due(&self, leaf: usize, now: Nanos, grant: Grant) -> [Nanos; 2] {
+        let at = |bucket, burst_ns| {
+            let due = self.state.read((leaf + 1) * STATE_WORDS + bucket) >> TIME_SHIFT;
+            due.max(now.saturating_sub(burst_ns))
+        };
+        [at(0, grant.burst_ns), at(1, grant.packet_burst_ns)]
+    }
+
+    /// Brings the hook's account of what waits to what was found waiting; returns by how much it was moved. A queue lets a burst pass whenever its rate is changed,
     /// so that the account would run ahead and packets be dropped though there is room; and it is a trifle slower than the hook,
     /// so that in the long run more would wait than may. Only of bytes: these the queue limits itself.
-    pub fn settle(&self, leaf: usize, now: Nanos, wait_ns: Nanos, hold_ns: Nanos) {
+    #[must_use]
+    pub fn settle(&self, leaf: usize, now: Nanos, wait_ns: Nanos, hold_ns: Nanos) -> i64 {
         let byte_due = (leaf + 1) * STATE_WORDS;
         let (account, found, slack) = (self.state.read(byte_due), (now + wait_ns) << TIME_SHIFT, (hold_ns / 4) << TIME_SHIFT);
         let behind = wait_ns > hold_ns / 4 && account + slack < found;
         // A packet in between is counted on the old word or on the new one: at worst one passes uncounted.
-        if account > found + slack || behind {
-            self.state.release(byte_due, found);
+        if account <= found + slack && !behind {
+            return 0;
         }
+        self.state.release(byte_due, found);
+        (found.cast_signed() - account.cast_signed()) >> TIME_SHIFT
     }
 
     /// Says which leaf a packet of hook `leaf` belongs to.

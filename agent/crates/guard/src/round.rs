@@ -12,6 +12,8 @@ use crate::plane::{Counters, Grant, Plane};
 const TRICKLE_PART: u64 = 1000;
 const TRICKLE_BPS: u64 = 64_000;
 const TRICKLE_PPS: u64 = 50;
+/// Demand is looked at again soon when more than this part of what is divided went from one to another.
+const TRIFLE_PART: u64 = 32;
 /// Datagrams wait while a vif may send no more than so many packets a second: a queue wakes up for each packet it lets go,
 /// which beyond costs more than dropping does. Between the two it stays as it is.
 const WAITS_UP_TO_PPS: u64 = 25_000;
@@ -29,7 +31,9 @@ struct Rates {
     offered_bps: u64,
     passed_bps: u64,
     offered_pps: u64,
-    passed_pps: u64,
+    /// Granted, and let go by.
+    unused_bps: u64,
+    unused_pps: u64,
     any_tcp: bool,
     /// Most of what passed.
     tcp: bool,
@@ -95,6 +99,8 @@ pub struct Rounds {
     /// What a vif can't use of its tenant's total is left to others only if the vif's own total is known by then.
     narrow_first: Vec<usize>,
     before: Vec<Counters>,
+    /// When what passed until the last round would have left, of bytes and of packets.
+    due: Vec<[Nanos; 2]>,
     wants: Vec<Wants>,
     packet_bits: Vec<u64>,
     queued: Vec<Queued>,
@@ -105,6 +111,7 @@ pub struct Rounds {
     idle: Vec<bool>,
     fallbacks: Vec<Grant>,
     grants: Vec<Grant>,
+    moved: bool,
     period_ns: Nanos,
     at_ns: Nanos,
 }
@@ -120,6 +127,7 @@ impl Rounds {
             totals: totals(&start.totals, &start.leaves),
             narrow_first: Vec::new(),
             before: vec![Counters::default(); count],
+            due: vec![[now; 2]; count],
             wants: vec![Wants::default(); count],
             packet_bits: vec![PACKET_BITS; count],
             queued: vec![Queued::default(); count],
@@ -130,6 +138,7 @@ impl Rounds {
             idle: vec![true; count],
             fallbacks: Vec::new(),
             grants: Vec::new(),
+            moved: false,
             period_ns: start.period_ns,
             at_ns: now,
         };
@@ -278,7 +287,7 @@ impl Rounds {
 
     /// Reads what was counted, decides and writes the grants that changed; returns how long deciding alone took.
     pub fn run(&mut self, plane: &Plane, now: Nanos) -> Nanos {
-        let rates = self.read(plane, now.saturating_sub(self.at_ns).max(1));
+        let rates = self.read(plane, now);
         self.at_ns = now;
         self.press(&rates);
         let begun = clock::now();
@@ -293,7 +302,9 @@ impl Rounds {
                 plane.fill(at, now, *new);
             }
         }
+        self.moved = self.have_moved(&grants);
         self.grants = grants;
+        self.due = self.dues(plane, now);
         for (at, rates) in rates.iter().enumerate() {
             let Queued { there, tcp: before, .. } = self.queued[at];
             let limited = rates.limited(self.grants[at]);
@@ -307,6 +318,29 @@ impl Rounds {
         decided - begun
     }
 
+    /// Whether the last round moved more of a pool than a trifle from one to another.
+    #[must_use]
+    pub fn moved(&self) -> bool {
+        self.moved
+    }
+
+    fn have_moved(&self, new: &[Grant]) -> bool {
+        self.pools.iter().any(|pool| {
+            let rises: u64 = pool.members.iter().map(|&at| new[at].bps.saturating_sub(self.grants[at].bps)).sum();
+            rises > pool.divided_bps / TRIFLE_PART
+        })
+    }
+
+    /// The account of what waits behind a leaf's hook was moved, in ns.
+    pub fn settled(&mut self, leaf: usize, by: i64) {
+        let [bytes, _] = &mut self.due[leaf];
+        *bytes = bytes.saturating_add_signed(by);
+    }
+
+    fn dues(&self, plane: &Plane, now: Nanos) -> Vec<[Nanos; 2]> {
+        (0..self.leaves.len()).map(|at| plane.due(at, now, self.grants[at])).collect()
+    }
+
     /// Notes who lost packets below his guarantee.
     fn press(&mut self, rates: &[Rates]) {
         for (at, rates) in rates.iter().enumerate() {
@@ -316,10 +350,11 @@ impl Rounds {
         }
     }
 
-    fn read(&mut self, plane: &Plane, elapsed: Nanos) -> Vec<Rates> {
+    fn read(&mut self, plane: &Plane, now: Nanos) -> Vec<Rates> {
         // Exact enough, and much faster than whole numbers of twice the width.
-        let a_second = 1e9 / elapsed as f64;
-        let per_second = |count: u64| (count as f64 * a_second) as u64;
+        let elapsed = now.saturating_sub(self.at_ns).max(1) as f64;
+        let per_second = |count: u64| (count as f64 * 1e9 / elapsed) as u64;
+        let (dues, grants, due) = (self.dues(plane, now), &self.grants, &self.due);
         let one = |(at, (before, queued)): (usize, (&mut Counters, &Queued))| {
             let now = plane.counters(at);
             let passed = now.passed_bytes - before.passed_bytes;
@@ -329,11 +364,16 @@ impl Rounds {
             let tcp_bytes = now.tcp_bytes - before.tcp_bytes;
             let tcp = tcp_bytes > passed / 2;
             *before = now;
+            let unused = |bucket: usize, passed: u64, granted: u64| {
+                let moved_ns = dues[at][bucket].saturating_sub(due[at][bucket]) as f64;
+                ((moved_ns * 1e-9 * granted as f64 - passed as f64) * 1e9 / elapsed) as u64
+            };
             Rates {
                 offered_bps: per_second(offered * 8),
                 passed_bps: per_second(passed * 8),
                 offered_pps: per_second(packets),
-                passed_pps: per_second(passed_packets),
+                unused_bps: unused(0, passed * 8, grants[at].bps),
+                unused_pps: grants[at].pps.map_or(0, |pps| unused(1, passed_packets, pps)),
                 any_tcp: tcp_bytes > 0,
                 tcp,
                 elastic: tcp || queued.waits,
@@ -346,11 +386,11 @@ impl Rounds {
         if let Some(bits) = rates.offered_bps.checked_div(rates.offered_pps) {
             self.packet_bits[at] = bits.max(1);
         }
-        let Rates { offered_bps, passed_bps, offered_pps, passed_pps, elastic, .. } = rates;
+        let Rates { offered_bps, offered_pps, unused_bps, unused_pps, elastic, .. } = rates;
         let granted = self.grants[at];
-        let bps = self.wants[at].bps.update(Seen { offered: offered_bps, passed: passed_bps, granted: granted.bps, elastic });
+        let bps = self.wants[at].bps.update(Seen { offered: offered_bps, granted: granted.bps, unused: unused_bps, elastic });
         let pps = match granted.pps {
-            Some(granted) => self.wants[at].pps.update(Seen { offered: offered_pps, passed: passed_pps, granted, elastic }),
+            Some(granted) => self.wants[at].pps.update(Seen { offered: offered_pps, granted, unused: unused_pps, elastic }),
             None => Wanted { rate: offered_pps, held_back: false },
         };
         Demand { bps, pps }
@@ -520,7 +560,7 @@ mod tests {
     }
 
     fn offered(bps: u64, packet_bits: u64) -> Rates {
-        Rates { offered_bps: bps, passed_bps: bps, offered_pps: bps / packet_bits, passed_pps: bps / packet_bits, ..Rates::default() }
+        Rates { offered_bps: bps, passed_bps: bps, offered_pps: bps / packet_bits, ..Rates::default() }
     }
 
     fn granted(rounds: &mut Rounds, rates: &[Rates]) -> Vec<Grant> {

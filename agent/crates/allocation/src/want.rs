@@ -14,9 +14,13 @@ pub struct Seen {
     pub elastic: bool,
 }
 
-/// What a leaf is taken to want; changes only when the evidence does.
+/// What a leaf is taken to want; changes only when the evidence does. It rises at once, and falls when less was seen twice in a
+/// row: a sender that did not get to run for a moment wants no less.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Want(u64);
+pub struct Want {
+    rate: u64,
+    doubted: bool,
+}
 
 /// What a leaf wants in the next period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +29,8 @@ pub struct Wanted {
     pub rate: u64,
     /// Its sender slows down and uses all it may, so that it may want any amount more.
     pub held_back: bool,
+    /// So much of the rate was not seen any more, for the first time.
+    pub doubted: u64,
 }
 
 impl Want {
@@ -41,10 +47,12 @@ impl Want {
         let held_back = seen.elastic && seen.unused <= seen.granted / Self::ALL;
         let wanted = if held_back { seen.granted.saturating_mul(2) } else { 0 };
         let wanted = wanted.max(seen.offered.saturating_add(seen.offered / 16 * Self::HEADROOM));
-        if wanted.abs_diff(self.0) > self.0 / Self::STEADY {
-            self.0 = wanted;
+        let steady = wanted.abs_diff(self.rate) <= self.rate / Self::STEADY;
+        self.doubted = !steady && !self.doubted && wanted < self.rate;
+        if !steady && !self.doubted {
+            self.rate = wanted;
         }
-        Wanted { rate: self.0, held_back }
+        Wanted { rate: self.rate, held_back, doubted: if self.doubted { self.rate - wanted } else { 0 } }
     }
 }
 
@@ -65,19 +73,29 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_followed_within_one_period_up_and_down() {
+    fn a_step_up_is_followed_at_once_and_one_down_when_it_was_seen_twice() {
         let mut want = Want::default();
         want.update(offer(100));
         assert!(want.update(offer(1000)).rate >= 1000);
-        assert!(want.update(offer(100)).rate < 110);
-        assert_eq!(want.update(offer(0)).rate, 0);
+        let at_first = want.update(offer(100));
+        assert!(at_first.rate >= 1000 && at_first.rate - at_first.doubted < 110);
+        assert_eq!(want.update(offer(0)), Wanted { rate: 0, held_back: false, doubted: 0 });
+    }
+
+    #[test]
+    fn a_moment_of_silence_now_and_then_is_no_step() {
+        let mut want = Want::default();
+        want.update(offer(1000));
+        for offered in [600, 1000, 0, 1000, 500, 1010] {
+            assert!(want.update(offer(offered)).rate >= 1000);
+        }
     }
 
     #[test]
     fn an_elastic_sender_that_uses_all_it_may_is_taken_to_want_more() {
         let mut want = Want::default();
         let seen = Seen { offered: 100, granted: 100, unused: 1, elastic: true };
-        assert_eq!(want.update(seen), Wanted { rate: 200, held_back: true });
+        assert_eq!(want.update(seen), Wanted { rate: 200, held_back: true, doubted: 0 });
         let modest = Want::default().update(Seen { offered: 50, unused: 50, ..seen });
         assert!(modest.rate < 60 && !modest.held_back);
     }

@@ -398,7 +398,7 @@ impl Daemon {
         let (mut next, mut again) = (clock::now(), false);
         for round in 1.. {
             // What began or ended within a period was seen only in part: it is looked at again before long, but not twice.
-            again = self.rounds.moved() && !again;
+            again = self.rounds.unsettled() && !again;
             let wait_ns = if again { self.start.period_ns / 2 } else { self.start.period_ns };
             // A round that was missed is not made up for: two at once would see a period of nothing.
             next = (next + wait_ns).max(clock::now());

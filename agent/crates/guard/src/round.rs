@@ -12,7 +12,7 @@ use crate::plane::{Counters, Grant, Plane};
 const TRICKLE_PART: u64 = 1000;
 const TRICKLE_BPS: u64 = 64_000;
 const TRICKLE_PPS: u64 = 50;
-/// Demand is looked at again soon when more than this part of what is divided went from one to another.
+/// Demand is looked at again soon when more than this part of what is divided goes from one to another.
 const TRIFLE_PART: u64 = 32;
 /// Datagrams wait while a vif may send no more than so many packets a second: a queue wakes up for each packet it lets go,
 /// which beyond costs more than dropping does. Between the two it stays as it is.
@@ -72,7 +72,7 @@ struct Demand {
     pps: Wanted,
 }
 
-const ALL: Wanted = Wanted { rate: u64::MAX, held_back: false };
+const ALL: Wanted = Wanted { rate: u64::MAX, held_back: false, doubted: 0 };
 const EVERYTHING: Demand = Demand { bps: ALL, pps: ALL };
 
 struct Pool {
@@ -111,7 +111,7 @@ pub struct Rounds {
     idle: Vec<bool>,
     fallbacks: Vec<Grant>,
     grants: Vec<Grant>,
-    moved: bool,
+    unsettled: bool,
     period_ns: Nanos,
     at_ns: Nanos,
 }
@@ -138,7 +138,7 @@ impl Rounds {
             idle: vec![true; count],
             fallbacks: Vec::new(),
             grants: Vec::new(),
-            moved: false,
+            unsettled: false,
             period_ns: start.period_ns,
             at_ns: now,
         };
@@ -302,7 +302,7 @@ impl Rounds {
                 plane.fill(at, now, *new);
             }
         }
-        self.moved = self.have_moved(&grants);
+        self.unsettled = self.is_unsettled(&grants, &wants);
         self.grants = grants;
         self.due = self.dues(plane, now);
         for (at, rates) in rates.iter().enumerate() {
@@ -318,16 +318,18 @@ impl Rounds {
         decided - begun
     }
 
-    /// Whether the last round moved more of a pool than a trifle from one to another.
+    /// Whether the last round moved more than a trifle of a pool from one to another, or would have if it were sure.
     #[must_use]
-    pub fn moved(&self) -> bool {
-        self.moved
+    pub fn unsettled(&self) -> bool {
+        self.unsettled
     }
 
-    fn have_moved(&self, new: &[Grant]) -> bool {
+    fn is_unsettled(&self, grants: &[Grant], wants: &[Demand]) -> bool {
         self.pools.iter().any(|pool| {
-            let rises: u64 = pool.members.iter().map(|&at| new[at].bps.saturating_sub(self.grants[at].bps)).sum();
-            rises > pool.divided_bps / TRIFLE_PART
+            let sum = |of: &dyn Fn(usize) -> u64| pool.members.iter().map(|&at| of(at)).fold(0, u64::saturating_add);
+            let rises = sum(&|at| grants[at].bps.saturating_sub(self.grants[at].bps));
+            let doubted = sum(&|at| wants[at].bps.doubted.max(wants[at].pps.doubted.saturating_mul(self.packet_bits[at])));
+            rises.max(doubted) > pool.divided_bps / TRIFLE_PART
         })
     }
 
@@ -391,7 +393,7 @@ impl Rounds {
         let bps = self.wants[at].bps.update(Seen { offered: offered_bps, granted: granted.bps, unused: unused_bps, elastic });
         let pps = match granted.pps {
             Some(granted) => self.wants[at].pps.update(Seen { offered: offered_pps, granted, unused: unused_pps, elastic }),
-            None => Wanted { rate: offered_pps, held_back: false },
+            None => Wanted { rate: offered_pps, held_back: false, doubted: 0 },
         };
         Demand { bps, pps }
     }
@@ -450,7 +452,7 @@ impl Rounds {
     fn packet_claim(&self, at: usize, want: Wanted, ceiling: u64) -> Claim {
         let leaf = &self.leaves[at];
         let trickle = (leaf.guarantee_pps / TRICKLE_PART).max(TRICKLE_PPS);
-        let Wanted { rate, held_back } = want;
+        let Wanted { rate, held_back, .. } = want;
         let demand = rate.max(trickle);
         let could_use = if held_back { ceiling } else { demand };
         Claim { priority: leaf.priority, guarantee: leaf.guarantee_pps, ceiling, demand, could_use }
@@ -668,8 +670,9 @@ mod tests {
         let mut rounds = Rounds::new(&start(leaves, vec![]), 0);
         rounds.grants = granted(&mut rounds, &[offered(900_000_000, 12_000), offered(1_200_000_000, 12_000)]);
         let held_back = Rates { elastic: true, ..offered(rounds.grants[0].bps, 12_000) };
-        let grants = decided(&mut rounds, &[held_back, offered(0, 1)]);
-        assert_eq!(grants, [999_300_000, 700_000]);
+        let silent = [held_back, offered(0, 1)];
+        rounds.grants = granted(&mut rounds, &silent);
+        assert_eq!(decided(&mut rounds, &silent), [999_300_000, 700_000]);
     }
 
     #[test]
@@ -703,7 +706,9 @@ mod tests {
         let of = |pps: u64| offered(pps * 512, 512);
         let both = granted(&mut rounds, &[of(80_000), of(200_000)]);
         assert_eq!(both.iter().map(|grant| grant.pps.unwrap()).collect::<Vec<_>>(), [60_000, 40_000]);
-        let lent = granted(&mut rounds, &[of(1000), of(200_000)]);
+        let fewer = [of(1000), of(200_000)];
+        assert_eq!(granted(&mut rounds, &fewer)[0].pps, Some(60_000), "less was seen but once");
+        let lent = granted(&mut rounds, &fewer);
         assert!(lent[1].pps.unwrap() > 98_000, "{lent:?}");
         assert_eq!((rounds.fallback(0).pps, rounds.fallback(1).pps), (Some(80_000), Some(20_000)));
     }

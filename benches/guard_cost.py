@@ -34,7 +34,7 @@ from partywall import guard
 from partywall.guard.lab import policy
 from partywall.guard.run import keep
 from partywall.model.policy import Policy
-from partywall.sandbox import Label, reaper
+from partywall.sandbox import Label, reap, reaper
 from partywall.sandbox.lab import Lab, lab, sender, tc
 
 AGENT = Path(__file__).parents[1] / "agent"
@@ -192,6 +192,7 @@ def limited(what: Limited, names: tuple[str, ...], rounds: int, seconds: float) 
     cpus = os.sched_getaffinity(0)
     core, aside = max(cpus), min(cpus)
     ways = {way: WAYS[way] for way in names}
+    reap()
     label = Label.create("guard-cost", Path(tempfile.gettempdir()))
     try:
         with Resident(label, Kernel("integer", {}), [core], flat_out=True) as burner, on(aside):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from partywall import guard, pipeline
+from partywall import guard
 from partywall.guard.lab import policy as lab_policy
 from partywall.model.policy import Policy
 from partywall.run.stage import with_peer
@@ -86,9 +86,8 @@ def _in(found: vif.HostVif, *command: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.usefixtures("ebpf")
 def test_a_guest_behind_a_tap_is_held_by_a_guards_policy_that_names_its_sandbox(guest: Sandbox) -> None:
-    if any(missing["what"] == "eBPF programs" for missing in pipeline.host_facts()["missing"]):
-        pytest.skip("an agent built with clang, for eBPF programs")
     send = {"guarantee": "1Mbit/s", "ceiling": f"{CEILING_BPS}bit/s"}
     policy = Policy.model_validate(
         {
@@ -113,9 +112,8 @@ def test_a_guest_behind_a_tap_is_held_by_a_guards_policy_that_names_its_sandbox(
     assert freed > 2 * CEILING_BPS
 
 
+@pytest.mark.usefixtures("ebpf")
 def test_tenants_of_a_lab_can_be_guests_whose_promises_are_kept_at_their_taps() -> None:
-    if any(missing["what"] == "eBPF programs" for missing in pipeline.host_facts()["missing"]):
-        pytest.skip("an agent built with clang, for eBPF programs")
     with lab(["vm"], "50mbit", accel="tcg") as made, sender(made, "vm", 1514, None):
         assert made.emulated
         until(lambda: made.read().packets["vm"] > 100)

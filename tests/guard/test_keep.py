@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import pytest
 
-from partywall import guard, pipeline
+from partywall import guard
 from partywall.cli import guard as cli
 from partywall.errors import AgentError, Exit, TrialError, UsageError
 from partywall.guard.flatten import Flat
@@ -25,7 +25,7 @@ from partywall.guard.resolve import Found
 from partywall.guard.run import Kept, Report
 from partywall.model.policy import Policy
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.usefixtures("ebpf")]
 INSIDE, OUTSIDE = f"pwt{os.getpid() % 10000}a", f"pwt{os.getpid() % 10000}b"
 OURS = f"partywall_guard:test-{INSIDE}"
 
@@ -57,8 +57,6 @@ def able() -> None:
         pytest.skip("root")
     if not (shutil.which("ip") and shutil.which("tc")):
         pytest.skip("iproute2")
-    if any(missing["what"] == "eBPF programs" for missing in pipeline.host_facts()["missing"]):
-        pytest.skip("an agent built with clang, for eBPF programs")
 
 
 @pytest.fixture

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from partywall import pipeline, study
+from partywall import study
 from partywall.cli.app import app
 from partywall.errors import UsageError
 from partywall.model.path_study import Cell, Extent, Study, Traced
 from partywall.model.study import Asked
 from partywall.model.trace import Asked as Hops
 from partywall.model.trace import Hop, Missed, Report, Start, Step, TraceEvidence, Way
-from partywall.sandbox import lab
 from partywall.scenario import papers
 from partywall.stats import path as stats
 from partywall.stats.trace import findings
@@ -136,11 +135,8 @@ def test_what_it_cannot_be_asked_for_is_refused(asked, key):
 
 
 @pytest.mark.host
+@pytest.mark.usefixtures("guarded_lab")
 def test_a_small_one_on_this_host_has_its_figure_its_traces_and_goes_on_after_a_kill(tmp_path: Path) -> None:
-    if why := lab.lacking():
-        pytest.skip(why)
-    if any(missing["what"] == "eBPF programs" for missing in pipeline.host_facts()["missing"]):
-        pytest.skip("an agent built with clang, for eBPF programs")
     file, out = tmp_path / "small.yaml", tmp_path / "out"
     file.write_bytes(SMALL)
     ran = CliRunner().invoke(app, ["study", str(file), "--out", str(out)], catch_exceptions=False)

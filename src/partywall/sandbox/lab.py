@@ -149,7 +149,7 @@ class Lab:
 
     def _end(self, own: str, switch: str, number: int, mac: str, address: str, known: Mapping[str, str]) -> None:
         """A namespace with eth0 on a bridge. known: who else is there, by address."""
-        port = f"p{number}"
+        port = _port(number)
         self._namespace(own)
         self._pair(own, "eth0", self.namespace(switch), port)
         ip("-n", own, "link", "set", "eth0", "address", mac)
@@ -161,7 +161,7 @@ class Lab:
 
     def _guest(self, number: int, name: str, accel: str) -> Qemu:
         mac, _ = _macs(number)
-        port = Port(self.namespace("switch"), f"p{number}", mac, f"10.9.1.{number}/16", NOWHERE)
+        port = Port(self.namespace("switch"), _port(number), mac, f"10.9.1.{number}/16", NOWHERE)
         cpus = sorted(os.sched_getaffinity(0))
         own = cpus[number % len(cpus)]
         return Qemu(Settings(name=name, backend="qemu", cpus=(own,), files=False, accel=accel), self.label, port)
@@ -182,7 +182,7 @@ class Lab:
 
     def port(self, name: str) -> str:
         """Of the bridge, or of the second one: where a tenant, or its sink, is plugged in."""
-        return f"p{self.names.index(name) + 1}"
+        return _port(self.names.index(name) + 1)
 
     def given(self) -> dict[str, int]:
         """Packets that came in by each guest's tap so far, before any hook or queue."""
@@ -238,6 +238,11 @@ def _interfaces(pid: int) -> dict[str, _Interface]:
         fields = [int(field) for field in rest.split()]
         found[port.strip()] = _Interface(received=fields[1], sent=fields[9], sent_bytes=fields[8])
     return found
+
+
+def _port(number: int) -> str:
+    """Of the tenant of this number, or of its sink."""
+    return f"p{number}"
 
 
 def _macs(number: int) -> tuple[str, str]:

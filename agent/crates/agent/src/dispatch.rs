@@ -1,6 +1,6 @@
 //! The methods, by name.
 
-use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -21,6 +21,7 @@ use serde::Serialize;
 use serde_json::{json, Value};
 
 use crate::monitor::Monitor;
+use crate::running::Running;
 use crate::session::Sender;
 use crate::trace::Trace;
 use crate::workload::Workload;
@@ -32,12 +33,22 @@ const RATE_PPB_MAX: i64 = 500_000;
 #[derive(Clone, Default)]
 pub(crate) struct Shared(Arc<(Mutex<State>, Condvar)>);
 
-#[derive(Default)]
 struct State {
-    workloads: BTreeMap<String, Workload>,
-    monitors: BTreeMap<String, Monitor>,
-    traces: BTreeMap<String, Trace>,
-    guards: BTreeMap<String, Guard>,
+    workloads: Running<Workload>,
+    monitors: Running<Monitor>,
+    traces: Running<Trace>,
+    guards: Running<Guard>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            workloads: Running::new("workload"),
+            monitors: Running::new("monitor"),
+            traces: Running::new("trace"),
+            guards: Running::new("guard"),
+        }
+    }
 }
 
 impl Shared {
@@ -119,7 +130,7 @@ impl Agent {
             "guard.start" => answer(params, |start: GuardStart| self.guard(&start)),
             "guard.move" => answer(params, |moves: GuardMoves| self.move_guarded(moves)),
             "guard.stop" => answer(params, |stop: Stop| self.unguard(&stop)),
-            "guard.remove" => answer(params, |remove: GuardRemove| partywall_guard::remove(&remove).map_err(|e| failed(e.to_string()))),
+            "guard.remove" => answer(params, |remove: GuardRemove| partywall_guard::remove(&remove).map_err(failed)),
             "trace.start" => answer(params, |start: TraceStart| self.trace(&start)),
             "trace.feed" => answer(params, |feed: TraceFeed| self.with_trace(&feed.id, |trace| trace.feed(&feed).map(|()| Outcome {}))),
             "trace.sample" => {
@@ -150,14 +161,27 @@ impl Agent {
         Ok(Clock { monotonic_ns: clock::now() })
     }
 
-    fn start(&self, start: &Start) -> Result<partywall_wire::Started, Fault> {
-        if self.shared.state().workloads.contains_key(&start.id) {
-            return Err(failed(format!("workload {:?} is running already", start.id)));
-        }
-        let (workload, started) = Workload::start(start).map_err(failed)?;
-        self.shared.state().workloads.insert(start.id.clone(), workload);
+    /// Starts what is to run under `id` among those of its kind, and answers with what is to be told of it.
+    fn begin<T, R>(
+        &self,
+        kind: fn(&mut State) -> &mut Running<T>,
+        id: &str,
+        start: impl FnOnce() -> Result<(T, R), Fault>,
+    ) -> Result<R, Fault> {
+        kind(&mut self.shared.state()).vacant(id)?;
+        let (started, told) = start()?;
+        kind(&mut self.shared.state()).insert(id, started);
         self.shared.0 .1.notify_all();
-        Ok(started)
+        Ok(told)
+    }
+
+    /// Sends what something left, so that nothing of it comes after the answer.
+    fn send(&self, events: &[Event]) -> Result<(), Fault> {
+        events.iter().try_for_each(|event| self.sender.notify(event)).map_err(failed)
+    }
+
+    fn start(&self, start: &Start) -> Result<partywall_wire::Started, Fault> {
+        self.begin(|state| &mut state.workloads, &start.id, || Workload::start(start).map_err(failed))
     }
 
     fn calibrate(&self, calibrate: &Calibrate) -> Result<Calibrated, Fault> {
@@ -170,86 +194,73 @@ impl Agent {
         Ok(Outcome {})
     }
 
-    /// Stops a workload and sends what it left, so that nothing it did comes after the answer.
     fn stop(&self, stop: &Stop) -> Result<Stopped, Fault> {
-        let workload = self.shared.state().workloads.remove(&stop.id);
-        let mut workload = workload.ok_or_else(|| failed(format!("no workload {:?} is running", stop.id)))?;
+        let mut workload = self.shared.state().workloads.take(&stop.id)?;
         let mut events = Vec::new();
         workload.take_events(&stop.id, &mut events);
         let facts = workload.stop();
-        events.iter().try_for_each(|event| self.sender.notify(event)).map_err(|error| failed(error.to_string()))?;
+        self.send(&events)?;
         Ok(Stopped { facts })
     }
 
     fn watch(&self, start: &MonitorStart) -> Result<Watched, Fault> {
-        if self.shared.state().monitors.contains_key(&start.id) {
-            return Err(failed(format!("monitor {:?} is running already", start.id)));
-        }
-        let monitor = Monitor::start(start).map_err(|error| failed(format!("monitor {:?}: {error}", start.id)))?;
-        let (counters, missing) = monitor.header();
-        self.shared.state().monitors.insert(start.id.clone(), monitor);
-        self.shared.0 .1.notify_all();
-        Ok(Watched { counters, missing })
+        self.begin(
+            |state| &mut state.monitors,
+            &start.id,
+            || {
+                let monitor = Monitor::start(start).map_err(|error| failed(format!("monitor {:?}: {error}", start.id)))?;
+                let (counters, missing) = monitor.header();
+                Ok((monitor, Watched { counters, missing }))
+            },
+        )
     }
 
     fn watch_at(&self, at: &MonitorAt) -> Result<Outcome, Fault> {
-        let state = self.shared.state();
-        let monitor = state.monitors.get(&at.id).ok_or_else(|| failed(format!("no monitor {:?} is running", at.id)))?;
-        monitor.read_at(&at.at_ns);
+        self.shared.state().monitors.get(&at.id)?.read_at(&at.at_ns);
         Ok(Outcome {})
     }
 
     fn unwatch(&self, stop: &Stop) -> Result<Outcome, Fault> {
-        let monitor = self.shared.state().monitors.remove(&stop.id);
-        monitor.map(|_| Outcome {}).ok_or_else(|| failed(format!("no monitor {:?} is running", stop.id)))
+        let monitor = self.shared.state().monitors.take(&stop.id)?;
+        drop(monitor);
+        Ok(Outcome {})
     }
 
     fn guard(&self, start: &GuardStart) -> Result<GuardStarted, Fault> {
-        if self.shared.state().guards.contains_key(&start.id) {
-            return Err(failed(format!("guard {:?} is running already", start.id)));
-        }
-        let guard = Guard::start(start).map_err(|error| failed(error.to_string()))?;
-        let started = GuardStarted { excess: guard.excess().to_vec(), without_backstop: guard.without_backstop().to_vec() };
-        self.shared.state().guards.insert(start.id.clone(), guard);
-        self.shared.0 .1.notify_all();
-        Ok(started)
+        self.begin(
+            |state| &mut state.guards,
+            &start.id,
+            || {
+                let guard = Guard::start(start).map_err(failed)?;
+                let told = GuardStarted { excess: guard.excess().to_vec(), without_backstop: guard.without_backstop().to_vec() };
+                Ok((guard, told))
+            },
+        )
     }
 
     fn move_guarded(&self, moves: GuardMoves) -> Result<Outcome, Fault> {
-        let state = self.shared.state();
-        let guard = state.guards.get(&moves.id).ok_or_else(|| failed(format!("no guard {:?} is running", moves.id)))?;
-        guard.relocate(moves.moves).map(|()| Outcome {}).map_err(|error| failed(error.to_string()))
+        self.shared.state().guards.get(&moves.id)?.relocate(moves.moves).map_err(failed)?;
+        Ok(Outcome {})
     }
 
     /// Ends the loop; hooks and rates stay until `guard.remove`.
     fn unguard(&self, stop: &Stop) -> Result<Outcome, Fault> {
-        let guard = self.shared.state().guards.remove(&stop.id);
-        let guard = guard.ok_or_else(|| failed(format!("no guard {:?} is running", stop.id)))?;
-        guard_events(&stop.id, &guard).iter().try_for_each(|event| self.sender.notify(event)).map_err(|error| failed(error.to_string()))?;
+        let guard = self.shared.state().guards.take(&stop.id)?;
+        self.send(&guard_events(&stop.id, &guard))?;
         Ok(Outcome {})
     }
 
     fn trace(&self, start: &TraceStart) -> Result<TraceStarted, Fault> {
-        if self.shared.state().traces.contains_key(&start.id) {
-            return Err(failed(format!("trace {:?} is running already", start.id)));
-        }
-        let (trace, started) = Trace::start(start).map_err(failed)?;
-        self.shared.state().traces.insert(start.id.clone(), trace);
-        self.shared.0 .1.notify_all();
-        Ok(started)
+        self.begin(|state| &mut state.traces, &start.id, || Trace::start(start).map_err(failed))
     }
 
     fn with_trace<T>(&self, id: &str, act: impl FnOnce(&Trace) -> Result<T, String>) -> Result<T, Fault> {
-        let state = self.shared.state();
-        let trace = state.traces.get(id).ok_or_else(|| failed(format!("no trace {id:?} is running")))?;
-        act(trace).map_err(|why| failed(format!("trace {id:?}: {why}")))
+        act(self.shared.state().traces.get(id)?).map_err(|why| failed(format!("trace {id:?}: {why}")))
     }
 
-    /// Ends a trace and sends what it left before the answer.
     fn untrace(&self, stop: &Stop) -> Result<Outcome, Fault> {
-        let trace = self.shared.state().traces.remove(&stop.id);
-        let trace = trace.ok_or_else(|| failed(format!("no trace {:?} is running", stop.id)))?;
-        trace.stop(&stop.id).iter().try_for_each(|event| self.sender.notify(event)).map_err(|error| failed(error.to_string()))?;
+        let trace = self.shared.state().traces.take(&stop.id)?;
+        self.send(&trace.stop(&stop.id))?;
         Ok(Outcome {})
     }
 
@@ -260,9 +271,7 @@ impl Agent {
     }
 
     fn with<T>(&self, id: &str, act: impl FnOnce(&mut Workload) -> Result<T, String>) -> Result<T, Fault> {
-        let mut state = self.shared.state();
-        let workload = state.workloads.get_mut(id).ok_or_else(|| failed(format!("no workload {id:?} is running")))?;
-        act(workload).map_err(|why| failed(format!("workload {id:?}: {why}")))
+        act(self.shared.state().workloads.get(id)?).map_err(|why| failed(format!("workload {id:?}: {why}")))
     }
 }
 
@@ -285,7 +294,7 @@ fn greet(hello: &Hello) -> Result<HelloReply, Fault> {
         let why = format!("the controller speaks protocol {}, this agent {PROTOCOL}; install both from the same release", hello.protocol);
         return Err(failed(why));
     }
-    let cpus = partywall_sys::affinity::allowed().map_err(|error| failed(error.to_string()))?;
+    let cpus = partywall_sys::affinity::allowed().map_err(failed)?;
     Ok(HelloReply {
         protocol: PROTOCOL,
         agent: env!("CARGO_PKG_VERSION").into(),
@@ -310,11 +319,11 @@ fn host_facts() -> facts::HostFacts {
 }
 
 fn check_memory(check: MemoryCheck) -> Result<facts::memory_check::MemoryCheck, Fault> {
-    facts::memory_check::check_when_free(Path::new("/"), check.bytes, check.budget_ns).map_err(|error| failed(error.to_string()))
+    facts::memory_check::check_when_free(Path::new("/"), check.bytes, check.budget_ns).map_err(failed)
 }
 
-fn failed(why: impl Into<String>) -> Fault {
-    Fault::new(CODE_FAILED, why)
+pub(crate) fn failed(why: impl Display) -> Fault {
+    Fault::new(CODE_FAILED, why.to_string())
 }
 
 fn answer<P: DeserializeOwned, R: Serialize>(params: Value, act: impl FnOnce(P) -> Result<R, Fault>) -> Result<Value, Fault> {
@@ -323,7 +332,7 @@ fn answer<P: DeserializeOwned, R: Serialize>(params: Value, act: impl FnOnce(P) 
 }
 
 fn value(result: impl Serialize) -> Result<Value, Fault> {
-    serde_json::to_value(result).map_err(|error| failed(error.to_string()))
+    serde_json::to_value(result).map_err(failed)
 }
 
 /// What every kernel says of itself.

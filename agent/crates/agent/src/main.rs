@@ -4,6 +4,7 @@
 mod command;
 mod dispatch;
 mod monitor;
+mod running;
 mod session;
 mod stream;
 mod trace;

@@ -1,0 +1,57 @@
+//! What runs, of one kind, by the id under which it was started; who asks for what is not there is told by name.
+
+use std::collections::BTreeMap;
+
+use partywall_wire::Fault;
+
+use crate::dispatch::failed;
+
+/// All that runs of one kind.
+pub(crate) struct Running<T> {
+    /// What it is called in messages.
+    kind: &'static str,
+    by_id: BTreeMap<String, T>,
+}
+
+impl<T> Running<T> {
+    pub(crate) const fn new(kind: &'static str) -> Self {
+        Self { kind, by_id: BTreeMap::new() }
+    }
+
+    /// Nothing runs under this id yet.
+    pub(crate) fn vacant(&self, id: &str) -> Result<(), Fault> {
+        if self.by_id.contains_key(id) {
+            return Err(failed(format!("{} {id:?} is running already", self.kind)));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn insert(&mut self, id: &str, one: T) {
+        self.by_id.insert(id.into(), one);
+    }
+
+    pub(crate) fn get(&mut self, id: &str) -> Result<&mut T, Fault> {
+        self.by_id.get_mut(id).ok_or_else(|| missing(self.kind, id))
+    }
+
+    /// It is no longer here.
+    pub(crate) fn take(&mut self, id: &str) -> Result<T, Fault> {
+        self.by_id.remove(id).ok_or_else(|| missing(self.kind, id))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&String, &T)> {
+        self.by_id.iter()
+    }
+
+    pub(crate) fn retain(&mut self, keep: impl FnMut(&String, &mut T) -> bool) {
+        self.by_id.retain(keep);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+}
+
+fn missing(kind: &str, id: &str) -> Fault {
+    failed(format!("no {kind} {id:?} is running"))
+}

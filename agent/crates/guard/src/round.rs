@@ -366,16 +366,15 @@ impl Rounds {
             let tcp_bytes = now.tcp_bytes - before.tcp_bytes;
             let tcp = tcp_bytes > passed / 2;
             *before = now;
-            let unused = |bucket: usize, passed: u64, granted: u64| {
-                let moved_ns = dues[at][bucket].saturating_sub(due[at][bucket]) as f64;
-                ((moved_ns * 1e-9 * granted as f64 - passed as f64) * 1e9 / elapsed) as u64
+            let let_go = |bucket: usize, passed: u64, granted: u64| {
+                unused(dues[at][bucket].saturating_sub(due[at][bucket]), passed, granted, elapsed)
             };
             Rates {
                 offered_bps: per_second(offered * 8),
                 passed_bps: per_second(passed * 8),
                 offered_pps: per_second(packets),
-                unused_bps: unused(0, passed * 8, grants[at].bps),
-                unused_pps: grants[at].pps.map_or(0, |pps| unused(1, passed_packets, pps)),
+                unused_bps: let_go(0, passed * 8, grants[at].bps),
+                unused_pps: grants[at].pps.map_or(0, |pps| let_go(1, passed_packets, pps)),
                 any_tcp: tcp_bytes > 0,
                 tcp,
                 elastic: tcp || queued.waits,
@@ -467,6 +466,12 @@ impl Rounds {
         let could_use = if want.held_back { usable.max(demand) } else { demand };
         Claim { priority: leaf.priority, guarantee: leaf.guarantee_bps, ceiling: leaf.ceiling_bps, demand, could_use }
     }
+}
+
+/// What a leaf let go by of what it was granted, a second: its bucket's time went on by more than what passed takes at that rate,
+/// for it never lags behind the clock by more than the burst. What passed ahead of the clock, or is made up for, is no loss.
+fn unused(moved_ns: Nanos, passed: u64, granted: u64, elapsed_ns: f64) -> u64 {
+    ((moved_ns as f64 * 1e-9 * granted as f64 - passed as f64) * 1e9 / elapsed_ns) as u64
 }
 
 /// The leaves whose grants changed, in the order in which they are written: while they are, packets go on passing, and what all
@@ -673,6 +678,15 @@ mod tests {
         let silent = [held_back, offered(0, 1)];
         rounds.grants = granted(&mut rounds, &silent);
         assert_eq!(decided(&mut rounds, &silent), [999_300_000, 700_000]);
+    }
+
+    #[test]
+    fn only_who_sends_nothing_for_longer_than_his_burst_lets_go_of_what_he_is_granted() {
+        let (period, granted) = (50_000_000, 100_000_000);
+        let of = |moved_ns, passed| unused(moved_ns, passed, granted, 5e7);
+        // He kept up with the clock; was woken late, and has 6 ms yet to make up for; ran ahead by 8 ms.
+        assert_eq!([of(period, 5_000_000), of(44_000_000, 4_400_000), of(58_000_000, 5_800_000)], [0, 0, 0]);
+        assert_eq!([of(period, 2_500_000), of(period, 0)], [50_000_000, granted]);
     }
 
     #[test]

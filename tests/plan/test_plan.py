@@ -166,7 +166,7 @@ def test_neighbours_on_one_cpu_get_slots_of_many_turns():
     content = {"aggressors": {"same": {"stressor": "integer", "sandbox": {"cpus": "same"}}}}
     trial = make(scenario(**content), TWO, shipped()).trials[0]
     assert trial.treatment("same@1").slot_ns == 60_000_000
-    assert trial.treatment("baseline").slot_ns == 4_000_000
+    assert trial.treatment("baseline").slot_ns == 10_000_000
 
 
 @given(st.integers(0, 1_000_000), st.integers(1, 6))

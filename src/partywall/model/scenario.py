@@ -236,7 +236,7 @@ class Timing(Frozen):
     """How time is cut. The defaults suit most hosts; a run lengthens slots that prove too short."""
 
     slice: DurationNs = Field(2_000_000, ge=1_000_000)
-    slot: DurationNs = Field(4_000_000, ge=4_000_000, description="the measured part of a slot, after the guard")
+    slot: DurationNs = Field(10_000_000, ge=4_000_000, description="the measured part of a slot, after the guard")
     guard: DurationNs = Field(2_000_000, ge=0, description="left out after each switch, at the least")
     long: DurationNs = Field(
         60_000_000,

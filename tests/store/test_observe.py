@@ -1,5 +1,7 @@
 """From slices to observations."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -82,6 +84,15 @@ def test_latencies_belong_to_the_slot_in_which_their_operations_ended():
     ]
     (seen,) = observe(Block("000-v", 0, (slot(0, 10, 20),)), TRIAL, Window(rows), {}, {})
     assert seen.latency.counts == {5: 2, 9: 1}
+
+
+def test_a_slice_that_ends_with_the_first_operation_beyond_the_grid_counts_where_it_lies():
+    ends = [0, 2.1, 4.3, 6.1, 8.2, 10.4, 12.1]
+    rows = [piece(int(a * 10), int(b * 10), 1.0, latency=[(n, 1)]) for n, (a, b) in enumerate(pairwise(ends))]
+    (seen,) = observe(Block("000-v", 0, (slot(0, 20, 100),)), TRIAL, Window(rows), {}, {})
+    assert seen.latency.counts == {1: 1, 2: 1, 3: 1, 4: 1}, (
+        "not the guard's last slice, but the slot's own"
+    )
 
 
 def test_achieved_is_a_share_of_the_calibrated_maximum():

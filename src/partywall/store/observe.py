@@ -19,6 +19,8 @@ from partywall.model.plan import Slot, Treatment, Trial
 
 # Of a window, what slices must cover for a rate to be known.
 COVERED_SHARE = 0.8
+# Of a window, how long before its end a slice is looked for in it; less where the slice is short.
+BEFORE_END = 0.1
 # Of a window, how far a slice may reach beyond its slot.
 STRADDLE_SLACK = 0.02
 # Of the victim's CPU time, what others of the host may take before a slot is called disturbed.
@@ -120,10 +122,15 @@ def _cpu_share(inside: Inside) -> float | None:
 
 
 def _latency(window: Window, start_ns: int, end_ns: int) -> Histogram:
-    """Of the operations that ended in the window, whenever they began: the longest must not be the one that is lost."""
+    """Of the operations that ended in the window, whenever they began: the longest must not be the one that is lost.
+
+    A slice ends with the first operation beyond its place on the grid, so the one before the window ends a little
+    inside it, and the window's last a little outside: where it lies is told by a moment somewhat before its end.
+    """
+    before_ns = int((end_ns - start_ns) * BEFORE_END)
     counts: dict[int, int] = {}
     for row in window.touching(start_ns, end_ns):
-        if row["end_ns"] <= end_ns:
+        if start_ns <= row["end_ns"] - min((row["end_ns"] - row["start_ns"]) // 2, before_ns) < end_ns:
             for bucket, count in row["latency"]:
                 counts[bucket] = counts.get(bucket, 0) + count
     return Histogram(counts)

@@ -36,15 +36,15 @@ pub struct Wanted {
 impl Want {
     /// Headroom over what was offered, in parts of 16.
     const HEADROOM: u64 = 1;
-    /// Who lets go by no more than this part of what he is granted is held back. Who is not, and steadily so, lets go by one
-    /// part of 17.
+    /// Who lets go by no more than this part of what he is granted, and sends half of it at least, is held back. Who is not, and
+    /// steadily so, lets go by one part of 17. Who sends nothing lets nothing go by either while he makes up for a burst.
     const ALL: u64 = 32;
     /// Rates that differ by less than this part are one rate.
     const STEADY: u64 = 12;
 
     /// The want for the next period.
     pub fn update(&mut self, seen: Seen) -> Wanted {
-        let held_back = seen.elastic && seen.unused <= seen.granted / Self::ALL;
+        let held_back = seen.elastic && seen.offered >= seen.granted / 2 && seen.unused <= seen.granted / Self::ALL;
         let wanted = if held_back { seen.granted.saturating_mul(2) } else { 0 };
         let wanted = wanted.max(seen.offered.saturating_add(seen.offered / 16 * Self::HEADROOM));
         let steady = wanted.abs_diff(self.rate) <= self.rate / Self::STEADY;
@@ -103,9 +103,11 @@ mod tests {
     #[test]
     fn a_sender_that_sends_much_now_and_then_and_lets_nothing_go_by_is_held_back_all_the_time() {
         let mut want = Want::default();
+        let seen = Seen { offered: 0, granted: 100, unused: 0, elastic: true };
         for offered in [93, 93, 111, 93] {
-            assert!(want.update(Seen { offered, granted: 100, unused: 0, elastic: true }).held_back);
+            assert!(want.update(Seen { offered, ..seen }).held_back);
         }
+        assert!(!want.update(seen).held_back, "he makes up for a burst, and sends nothing");
     }
 
     #[test]

@@ -400,8 +400,8 @@ impl Daemon {
             // What began or ended within a period was seen only in part: it is looked at again before long, but not twice.
             again = self.rounds.unsettled() && !again;
             let wait_ns = if again { self.start.period_ns / 2 } else { self.start.period_ns };
-            // A round that was missed is not made up for: two at once would see a period of nothing.
-            next = (next + wait_ns).max(clock::now());
+            // A round that came late is not made up for: what is seen in hardly any time says nothing of a rate.
+            next = (next + wait_ns).max(clock::now() + wait_ns / 2);
             loop {
                 match shared.wait_until(next) {
                     Woken::Due => break,

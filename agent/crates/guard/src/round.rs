@@ -287,6 +287,7 @@ impl Rounds {
 
     /// Reads what was counted, decides and writes the grants that changed; returns how long deciding alone took.
     pub fn run(&mut self, plane: &Plane, now: Nanos) -> Nanos {
+        let elapsed = now.saturating_sub(self.at_ns);
         let rates = self.read(plane, now);
         self.at_ns = now;
         self.press(&rates);
@@ -297,9 +298,12 @@ impl Rounds {
         for at in cuts_first(&grants, &self.grants) {
             plane.grant(at, grants[at]);
         }
-        for (at, new) in grants.iter().enumerate() {
-            if new.burst_ns.max(new.packet_burst_ns) > self.leaves[at].burst_ns {
-                plane.fill(at, now, *new);
+        // What is filled in is what was left of a whole period.
+        if elapsed >= self.period_ns - self.period_ns / 4 {
+            for (at, new) in grants.iter().enumerate() {
+                if new.burst_ns.max(new.packet_burst_ns) > self.leaves[at].burst_ns {
+                    plane.fill(at, now, *new);
+                }
             }
         }
         self.unsettled = self.is_unsettled(&grants, &wants);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Histogram;
 
-/// About 10 ms of one worker thread's work, cut at multiples of the slice's length in monotonic time, so that slots that start
+/// Some milliseconds of one worker thread's work, cut at multiples of the slice's length in monotonic time, so that slots that start
 /// and end on such multiples hold whole slices; a slice ends with the first operation that ends beyond its multiple.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Slice {

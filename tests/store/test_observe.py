@@ -90,9 +90,7 @@ def test_a_slice_that_ends_with_the_first_operation_beyond_the_grid_counts_where
     ends = [0, 2.1, 4.3, 6.1, 8.2, 10.4, 12.1]
     rows = [piece(int(a * 10), int(b * 10), 1.0, latency=[(n, 1)]) for n, (a, b) in enumerate(pairwise(ends))]
     (seen,) = observe(Block("000-v", 0, (slot(0, 20, 100),)), TRIAL, Window(rows), {}, {})
-    assert seen.latency.counts == {1: 1, 2: 1, 3: 1, 4: 1}, (
-        "not the guard's last slice, but the slot's own"
-    )
+    assert seen.latency.counts == {1: 1, 2: 1, 3: 1, 4: 1}, "not the guard's last slice, but the slot's own"
 
 
 def test_achieved_is_a_share_of_the_calibrated_maximum():

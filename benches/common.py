@@ -49,11 +49,21 @@ def measure(content: dict[str, Any], seed: int = 1) -> tuple[Evidence, Findings]
         return pipeline.analyse(run)
 
 
+def idle_s(cpu: int) -> float:
+    """How long a CPU has idled, waiting for a disk included."""
+    return sum(_cpu_times(cpu)[3:5])
+
+
 def stolen_s(cpu: int | None = None) -> float:
     """CPU time that a hypervisor gave to others while this machine, or one CPU of it, could have used it."""
+    return _cpu_times(cpu)[7]
+
+
+def _cpu_times(cpu: int | None) -> list[float]:
+    """Seconds of each kind, as `/proc/stat` has them (proc_stat(5)), of one CPU or of all together."""
     of = "cpu" if cpu is None else f"cpu{cpu}"
     line = next(line for line in Path("/proc/stat").read_text().splitlines() if line.split()[0] == of)
-    return int(line.split()[8]) / os.sysconf("SC_CLK_TCK")
+    return [int(ticks) / os.sysconf("SC_CLK_TCK") for ticks in line.split()[1:]]
 
 
 def await_calm(within_s: float, share: float = 0.03) -> float:

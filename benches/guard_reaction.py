@@ -122,12 +122,15 @@ def windows(readings: list[Counted], must: dict[str, float]) -> Iterator[bool]:
             first = reading
 
 
-def _worst(told: list[float], count: int) -> str:
-    """What the steps that were left out took."""
-    if not count:
-        return ""
-    never = f", {count - len(told)} never" if len(told) < count else ""
-    return f" (of these at most {max(told, default=0):.0f} ms{never})"
+def left_out(stalled: list[Steps]) -> str:
+    """How many pairs were, and what their steps took."""
+    said = f"{len(stalled)} pairs of steps made again because the host stalled"
+    found = [ns for one in stalled for ns in (one.up, one.down)]
+    if not found:
+        return said
+    told = [ns / 1e6 for ns in found if ns is not None]
+    never = f", {len(found) - len(told)} never" if len(told) < len(found) else ""
+    return f"{said} (of these at most {max(told, default=0):.0f} ms{never})"
 
 
 def main() -> None:
@@ -152,12 +155,10 @@ def main() -> None:
     found = [ns for one in pairs for ns in (one.up, one.down)]
     told = [ns / 1e6 for ns in found if ns is not None]
     median, most = (statistics.median(told), max(told)) if told else (float("nan"), float("nan"))
-    again = f"{len(stalled)} pairs of steps made again because the host stalled"
-    excluded = [ns / 1e6 for one in stalled for ns in (one.up, one.down) if ns is not None]
     figure = (
         f"settled within 5 % after {median:.0f} ms in the median, {most:.0f} ms at "
         f"most of {len(told)} of {len(found)} steps up and down (bar 100 ms); "
-        f"{again}{_worst(excluded, 2 * len(stalled))}; long after a step "
+        f"{left_out(stalled)}; long after a step "
         f"{1 - sum(steady) / len(steady):.1%} of {len(steady)} windows are off"
     )
     conclude("guard-reaction", figure, met=len(pairs) >= steps and len(told) == len(found) and most * 1e6 <= BAR_NS)

@@ -12,7 +12,6 @@ Bar: medians of pairs, CPU time a request at most wrk's and requests a second at
 
 from __future__ import annotations
 
-import os
 import re
 import resource
 import statistics
@@ -21,9 +20,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from common import Ratio, arguments, conclude
+from common import Ratio, arguments, conclude, idle_s
 from generators import GENERATOR_CPU, SERVER_CPU, load, nginx
 from partywall.load.quick import Quick, program
 from partywall.sandbox import reap
@@ -38,12 +36,6 @@ class Turn:
     rate: float
     cost: float
     idle: float = 0.0
-
-
-def idle_s(cpu: int) -> float:
-    """How long a core has idled."""
-    line = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith(f"cpu{cpu} "))
-    return sum(map(int, line.split()[4:6])) / os.sysconf("SC_CLK_TCK")
 
 
 def wrk(url: str, seconds: int) -> Turn:

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -25,7 +24,7 @@ from partywall.guard.resolve import Found
 from partywall.guard.run import Kept, Report
 from partywall.model.policy import Policy
 
-pytestmark = [pytest.mark.host, pytest.mark.usefixtures("ebpf")]
+pytestmark = [pytest.mark.host, pytest.mark.usefixtures("guarded_lab")]
 INSIDE, OUTSIDE = f"pwt{os.getpid() % 10000}a", f"pwt{os.getpid() % 10000}b"
 OURS = f"partywall_guard:test-{INSIDE}"
 
@@ -49,14 +48,6 @@ def qdiscs() -> str:
     return subprocess.run(
         ["tc", "-n", INSIDE, "qdisc", "show", "dev", "eth0"], capture_output=True, text=True, check=True
     ).stdout
-
-
-@pytest.fixture(scope="module", autouse=True)
-def able() -> None:
-    if os.geteuid() != 0:
-        pytest.skip("root")
-    if not (shutil.which("ip") and shutil.which("tc")):
-        pytest.skip("iproute2")
 
 
 @pytest.fixture

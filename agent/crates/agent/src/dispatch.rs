@@ -132,11 +132,13 @@ impl Agent {
             "guard.stop" => answer(params, |stop: Stop| self.unguard(&stop)),
             "guard.remove" => answer(params, |remove: GuardRemove| partywall_guard::remove(&remove).map_err(failed)),
             "trace.start" => answer(params, |start: TraceStart| self.trace(&start)),
-            "trace.feed" => answer(params, |feed: TraceFeed| self.with_trace(&feed.id, |trace| trace.feed(&feed).map(|()| Outcome {}))),
-            "trace.sample" => {
-                answer(params, |to: TraceSample| self.with_trace(&to.id, |trace| trace.sample(to.below).map(|()| Outcome {})))
+            "trace.feed" => {
+                answer(params, |feed: TraceFeed| self.shared.state().traces.with(&feed.id, |trace| trace.feed(&feed).map(|()| Outcome {})))
             }
-            "trace.close" => answer(params, |stop: Stop| self.with_trace(&stop.id, Trace::close)),
+            "trace.sample" => answer(params, |to: TraceSample| {
+                self.shared.state().traces.with(&to.id, |trace| trace.sample(to.below).map(|()| Outcome {}))
+            }),
+            "trace.close" => answer(params, |stop: Stop| self.shared.state().traces.with(&stop.id, |trace| trace.close())),
             "trace.stop" => answer(params, |stop: Stop| self.untrace(&stop)),
             _ => Err(Fault::new(CODE_METHOD, format!("no method is called {method:?}"))),
         }
@@ -185,12 +187,15 @@ impl Agent {
     }
 
     fn calibrate(&self, calibrate: &Calibrate) -> Result<Calibrated, Fault> {
-        let rate_max = self.with(&calibrate.id, |workload| workload.calibrate(calibrate.for_ns))?;
+        let rate_max = self.shared.state().workloads.with(&calibrate.id, |workload| workload.calibrate(calibrate.for_ns))?;
         Ok(Calibrated { rate_max })
     }
 
     fn schedule(&self, schedule: &Schedule) -> Result<Outcome, Fault> {
-        self.with(&schedule.id, |workload| schedule.switches.iter().try_for_each(|s| workload.switch(s.at_ns, s.intensity)))?;
+        self.shared
+            .state()
+            .workloads
+            .with(&schedule.id, |workload| schedule.switches.iter().try_for_each(|s| workload.switch(s.at_ns, s.intensity)))?;
         Ok(Outcome {})
     }
 
@@ -222,6 +227,7 @@ impl Agent {
 
     fn unwatch(&self, stop: &Stop) -> Result<Outcome, Fault> {
         let monitor = self.shared.state().monitors.take(&stop.id)?;
+        // Waits for its thread, and not while the state is locked.
         drop(monitor);
         Ok(Outcome {})
     }
@@ -254,10 +260,6 @@ impl Agent {
         self.begin(|state| &mut state.traces, &start.id, || Trace::start(start).map_err(failed))
     }
 
-    fn with_trace<T>(&self, id: &str, act: impl FnOnce(&Trace) -> Result<T, String>) -> Result<T, Fault> {
-        act(self.shared.state().traces.get(id)?).map_err(|why| failed(format!("trace {id:?}: {why}")))
-    }
-
     fn untrace(&self, stop: &Stop) -> Result<Outcome, Fault> {
         let trace = self.shared.state().traces.take(&stop.id)?;
         self.send(&trace.stop(&stop.id))?;
@@ -268,10 +270,6 @@ impl Agent {
     pub(crate) fn stop_all(&self) {
         let state = std::mem::take(&mut *self.shared.state());
         drop(state);
-    }
-
-    fn with<T>(&self, id: &str, act: impl FnOnce(&mut Workload) -> Result<T, String>) -> Result<T, Fault> {
-        act(self.shared.state().workloads.get(id)?).map_err(|why| failed(format!("workload {id:?}: {why}")))
     }
 }
 

@@ -34,6 +34,12 @@ impl<T> Running<T> {
         self.by_id.get_mut(id).ok_or_else(|| missing(self.kind, id))
     }
 
+    /// Does something with one of them; what keeps it from that is told with its name.
+    pub(crate) fn with<R>(&mut self, id: &str, act: impl FnOnce(&mut T) -> Result<R, String>) -> Result<R, Fault> {
+        let kind = self.kind;
+        act(self.get(id)?).map_err(|why| failed(format!("{kind} {id:?}: {why}")))
+    }
+
     /// It is no longer here.
     pub(crate) fn take(&mut self, id: &str) -> Result<T, Fault> {
         self.by_id.remove(id).ok_or_else(|| missing(self.kind, id))

@@ -398,7 +398,7 @@ impl Daemon {
         let (mut next, mut again) = (clock::now(), false);
         for round in 1.. {
             // What began or ended within a period was seen only in part: it is looked at again before long, but not twice.
-            again = self.rounds.unsettled() && !again;
+            again = self.rounds.look_again() && !again;
             let wait_ns = if again { self.start.period_ns / 2 } else { self.start.period_ns };
             // A round that came late is not made up for: what is seen in hardly any time says nothing of a rate.
             next = (next + wait_ns).max(clock::now() + wait_ns / 2);

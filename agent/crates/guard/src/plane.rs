@@ -179,9 +179,10 @@ impl Plane {
         [at(0, grant.burst_ns), at(1, grant.packet_burst_ns)]
     }
 
-    /// Brings the hook's account of what waits to what was found waiting; returns by how much it was moved. A queue lets a burst pass whenever its rate is changed,
-    /// so that the account would run ahead and packets be dropped though there is room; and it is a trifle slower than the hook,
-    /// so that in the long run more would wait than may. Only of bytes: these the queue limits itself.
+    /// Brings the hook's account of what waits to what was found waiting; returns by how much it was moved, in ns. A queue lets a
+    /// burst pass whenever its rate is changed, so that the account would run ahead and packets be dropped though there is room;
+    /// and it is a trifle slower than the hook, so that in the long run more would wait than may. Only of bytes: these the queue
+    /// limits itself.
     #[must_use]
     pub fn settle(&self, leaf: usize, now: Nanos, wait_ns: Nanos, hold_ns: Nanos) -> i64 {
         let byte_due = (leaf + 1) * STATE_WORDS;

@@ -111,7 +111,7 @@ pub struct Rounds {
     idle: Vec<bool>,
     fallbacks: Vec<Grant>,
     grants: Vec<Grant>,
-    unsettled: bool,
+    look_again: bool,
     period_ns: Nanos,
     at_ns: Nanos,
 }
@@ -138,7 +138,7 @@ impl Rounds {
             idle: vec![true; count],
             fallbacks: Vec::new(),
             grants: Vec::new(),
-            unsettled: false,
+            look_again: false,
             period_ns: start.period_ns,
             at_ns: now,
         };
@@ -287,8 +287,8 @@ impl Rounds {
 
     /// Reads what was counted, decides and writes the grants that changed; returns how long deciding alone took.
     pub fn run(&mut self, plane: &Plane, now: Nanos) -> Nanos {
-        let elapsed = now.saturating_sub(self.at_ns);
-        let rates = self.read(plane, now);
+        let elapsed = now.saturating_sub(self.at_ns).max(1);
+        let rates = self.read(plane, now, elapsed);
         self.at_ns = now;
         self.press(&rates);
         let begun = clock::now();
@@ -306,7 +306,7 @@ impl Rounds {
                 }
             }
         }
-        self.unsettled = self.is_unsettled(&grants, &wants);
+        self.look_again = self.in_motion(&grants, &wants);
         self.grants = grants;
         self.due = self.dues(plane, now);
         for (at, rates) in rates.iter().enumerate() {
@@ -324,11 +324,11 @@ impl Rounds {
 
     /// Whether the last round moved more than a trifle of a pool from one to another, or would have if it were sure.
     #[must_use]
-    pub fn unsettled(&self) -> bool {
-        self.unsettled
+    pub fn look_again(&self) -> bool {
+        self.look_again
     }
 
-    fn is_unsettled(&self, grants: &[Grant], wants: &[Demand]) -> bool {
+    fn in_motion(&self, grants: &[Grant], wants: &[Demand]) -> bool {
         self.pools.iter().any(|pool| {
             let sum = |of: &dyn Fn(usize) -> u64| pool.members.iter().map(|&at| of(at)).fold(0, u64::saturating_add);
             let rises = sum(&|at| grants[at].bps.saturating_sub(self.grants[at].bps));
@@ -356,9 +356,9 @@ impl Rounds {
         }
     }
 
-    fn read(&mut self, plane: &Plane, now: Nanos) -> Vec<Rates> {
+    fn read(&mut self, plane: &Plane, now: Nanos, elapsed: Nanos) -> Vec<Rates> {
         // Exact enough, and much faster than whole numbers of twice the width.
-        let elapsed = now.saturating_sub(self.at_ns).max(1) as f64;
+        let elapsed = elapsed as f64;
         let per_second = |count: u64| (count as f64 * 1e9 / elapsed) as u64;
         let (dues, grants, due) = (self.dues(plane, now), &self.grants, &self.due);
         let one = |(at, (before, queued)): (usize, (&mut Counters, &Queued))| {

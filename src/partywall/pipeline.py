@@ -34,7 +34,7 @@ from partywall.model.scenario import Scenario, Workload
 from partywall.model.trace import Asked, ClockBound, Report, Start, TraceEvidence, merged
 from partywall.plan import Topology
 from partywall.plan import make as make_plan
-from partywall.run import PILOT_BLOCKS, Decisions, Progress, execute, governor
+from partywall.run import PILOTS, Decisions, Progress, execute, governor
 from partywall.sandbox import Label, Reaped, Settings, block, cgroups, libvirt, qemu, reap, reaper, ssh, switch
 from partywall.sandbox.runtime import Runtime
 from partywall.store import RunDirectory
@@ -600,7 +600,7 @@ def decisions(plan: Plan) -> Decisions:
         )
 
     def carries_over(trial: Trial, observations: Sequence[Observation]) -> bool:
-        tests = stats.carry_over(observations, trial.treatments, looks=len(PILOT_BLOCKS))
+        tests = stats.carry_over(observations, trial.treatments, looks=len(PILOTS))
         return any(test.present for test in tests.values())
 
     return Decisions(enough, carries_over)

@@ -33,7 +33,7 @@ def slots(trial):
 
 def test_beside_an_aggressor_with_a_ceiling_slots_hold_whole_periods_of_it():
     trial = planned(free={"sandbox": BOX}, held={"sandbox": BOX | {"cpu_limit": 0.25}})
-    assert slots(trial) == {"baseline": (2, 10), "null": (2, 10), "free@1": (2, 10), "held@1": (200, 500)}
+    assert slots(trial) == {"baseline": (2, 4), "null": (2, 4), "free@1": (2, 4), "held@1": (200, 500)}
     # Held up by its ceiling, it sees only in its next period that it was switched off.
     assert trial.treatment("held@1").release_ns == 100 * MS
 
@@ -51,7 +51,7 @@ def test_a_victim_with_a_ceiling_is_measured_in_whole_periods_throughout():
 
 def test_a_ceiling_of_all_the_time_of_its_cpus_holds_nobody_up():
     trial = planned(BOX | {"cpu_limit": 1.0}, free={"sandbox": BOX | {"cpu_limit": 1.0}})
-    assert set(slots(trial).values()) == {(2, 10)}
+    assert set(slots(trial).values()) == {(2, 4)}
 
 
 def throttled(kernel="disk-direct-read", threads=1, params=None, **limits):
@@ -96,7 +96,7 @@ def test_a_disk_that_is_limited_all_the_time_is_measured_as_one_that_is_limited_
     beside = planned(free={"sandbox": BOX}, held=wait | {"sandbox": BOX | disk})
     assert slots(beside)["held@1"] == (500, 1300)
     assert beside.treatment("held@1").release_ns == 250 * MS
-    assert slots(beside)["free@1"] == (2, 10)
+    assert slots(beside)["free@1"] == (2, 4)
 
 
 AGGRESSORS = {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
 from partywall.model.plan import Limits, Plan, Treatment
-from partywall.model.scenario import Sandbox, Scenario, Throttle, Timing
+from partywall.model.scenario import SWITCH_AFTER_NS, Sandbox, Scenario, Throttle, Timing
 from partywall.model.weights import WEIGHT_MAX, reserving, weights
 from partywall.pace import rhythm
 from partywall.plan import Topology, lay_out, make, order, visits
@@ -91,14 +91,15 @@ def test_slots_follow_each_other_on_the_grid_and_keep_every_guard(treatments, st
         for n, (g, s, r) in enumerate(treatments)
     ]
     slots = lay_out(made, start_ns, None, grid_ns=10**7, stretch=stretch)
-    assert slots[0].start_ns - start_ns < 10**7
+    assert slots[0].start_ns - SWITCH_AFTER_NS - start_ns < 10**7
     for number, (treatment, slot) in enumerate(zip(made, slots, strict=True)):
-        assert all(at % 10**7 == 0 for at in (slot.start_ns, slot.measure_ns, slot.end_ns))
-        assert slot.measure_ns - slot.start_ns >= stretch * treatment.guard_ns
+        left_ns = slot.start_ns - SWITCH_AFTER_NS
+        assert all(at % 10**7 == 0 for at in (left_ns, slot.measure_ns, slot.end_ns))
+        assert slot.measure_ns - left_ns >= stretch * treatment.guard_ns
         assert slot.end_ns - slot.measure_ns >= stretch * treatment.slot_ns
         if number:
-            assert slot.start_ns == slots[number - 1].end_ns
-            assert slot.measure_ns - slot.start_ns >= stretch * made[number - 1].release_ns
+            assert left_ns == slots[number - 1].end_ns
+            assert slot.measure_ns - left_ns >= stretch * made[number - 1].release_ns
 
 
 def test_an_aggressor_goes_to_the_nearest_other_cpu():
@@ -166,7 +167,23 @@ def test_neighbours_on_one_cpu_get_slots_of_many_turns():
     content = {"aggressors": {"same": {"stressor": "integer", "sandbox": {"cpus": "same"}}}}
     trial = make(scenario(**content), TWO, shipped()).trials[0]
     assert trial.treatment("same@1").slot_ns == 60_000_000
-    assert trial.treatment("baseline").slot_ns == 10_000_000
+    assert trial.treatment("baseline").slot_ns == 4_000_000
+
+
+@pytest.mark.parametrize(
+    ("settle", "slots_ms"),
+    [("1ms", {4}), ("3ms", {4}), ("8ms", {8}), ("10ms", {10}), ("12ms", {4})],
+)
+def test_short_slots_are_all_as_long_as_the_longest_of_their_guards(settle, slots_ms):
+    """What takes longer than 10 ms either way is measured in long blocks, and lengthens nobody's slots."""
+    trial = make(scenario(aggressors={"n": {"stressor": "integer", "settle": settle}}), TWO, shipped()).trials[0]
+    assert {t.slot_ns // 10**6 for t in trial.treatments} == slots_ms
+    assert bool(rhythm(trial.treatments, Timing()).quick) == (settle != "12ms")
+
+
+def test_slots_are_of_two_slices_however_long_these_are():
+    trial = make(scenario(timing={"slice": "5ms"}), TWO, shipped()).trials[0]
+    assert {t.slot_ns for t in trial.treatments} == {10_000_000}
 
 
 @given(st.integers(0, 1_000_000), st.integers(1, 6))
@@ -178,7 +195,7 @@ def test_no_slice_of_a_clock_that_is_off_reaches_into_another_treatment(error_ns
         # The window ends late by a slow clock; the next switch comes early by a fast one.
         assert slot.end_ns + error_ns <= following.start_ns - error_ns
     for slot in slots:
-        assert slot.measure_ns - error_ns >= slot.start_ns + error_ns + 10_000_000
+        assert slot.measure_ns - error_ns >= slot.start_ns - SWITCH_AFTER_NS + error_ns + 10_000_000
         assert slot.measure_ns % 10**7 == slot.end_ns % 10**7 == 0
 
 

@@ -8,7 +8,7 @@ from partywall.model.scenario import Scenario
 from partywall.pace import forecast
 from partywall.plan import Topology, make
 from partywall.run import Decisions, Silent
-from partywall.run.execute import COARSE_BLOCKS, PILOT_BLOCKS, Tally, Visitor, _attempt, tally
+from partywall.run.execute import COARSE_BLOCKS, PILOTS, Tally, Visitor, _attempt, tally
 
 SCENARIO = {"partywall": 1, "name": "t", "victims": {"v": {"probe": "integer"}}}
 TWO = Topology((0, 1))
@@ -35,29 +35,33 @@ def test_each_payment_of_a_visit_has_records_of_its_own():
     assert [_attempt(found, visit) for visit in ("1", "1", "2")] == ["1.1", "1.2", "2"]
 
 
-def measured(trial, blocks, stretch=1):
-    """The events and observations of so many blocks, in which all treatments are."""
+def measured(trial, blocks, stretch=1, long=0):
+    """The events and observations of so many short blocks, and so many long ones, in which all treatments are."""
+    numbers = range(blocks + long)
     slots = [{"start_ns": 0, "end_ns": 10_000_000}]
-    events = [{"kind": "block_done", "block": n, "slots": slots, "stretch": stretch} for n in range(blocks)]
+    events = [{"kind": "block_done", "block": n, "slots": slots, "stretch": stretch} for n in numbers]
     seen = [
-        Observation(trial.id, n, 0, t.id, 0, 10_000_000, 1.0, 1.0, 1.0, None, Histogram({}))
-        for n in range(blocks)
+        Observation(trial.id, n, 0, t.id, 0, 10_000_000, 1.0, 1.0, 1.0, None, Histogram({}), long=n >= blocks)
+        for n in numbers
         for t in trial.treatments
     ]
     return events, seen
 
 
-@pytest.mark.parametrize(("blocks", "looked"), [(7, ()), (20, (20,)), (61, (20, 60)), (500, PILOT_BLOCKS)])
-def test_a_resumed_trial_has_had_the_looks_at_carry_over_that_its_blocks_came_to(blocks, looked):
-    found = tally(TRIAL, *measured(TRIAL, blocks))
-    assert found.pilot_tested == {(1, at) for at in looked}
-    assert found.coarse_tested == ({1} if blocks >= COARSE_BLOCKS else set())
+@pytest.mark.parametrize(
+    ("blocks", "long", "looked"),
+    [(7, 0, 0), (20, 0, 1), (61, 0, 2), (500, 0, 3), (61, 3, 1), (61, 4, 2), (500, 11, 2), (500, 12, 3), (100, 40, 2)],
+)
+def test_a_resumed_trial_has_had_the_looks_at_carry_over_that_its_blocks_came_to(blocks, long, looked):
+    found = tally(TRIAL, *measured(TRIAL, blocks, long=long))
+    assert found.pilots_had == looked <= len(PILOTS)
+    assert found.coarse_tested == (blocks >= COARSE_BLOCKS)
 
 
 def test_what_was_measured_before_slots_were_lengthened_does_not_count_in_a_resumed_trial():
     events, seen = measured(TRIAL, 30)
     found = tally(TRIAL, [*events, {"kind": "stretched", "stretch": 2}], seen)
-    assert (found.stretch, found.blocks, found.pilot_tested) == (2, 0, set())
+    assert (found.stretch, found.blocks, found.pilots_had) == (2, 0, 0)
 
 
 class Nowhere:
@@ -89,7 +93,7 @@ def visitor(budget, *names, **content):
     return made, looks
 
 
-@pytest.mark.parametrize(("budget", "lengthened"), [("1s", []), ("1min", [2])])
+@pytest.mark.parametrize(("budget", "lengthened"), [("800ms", []), ("1min", [2])])
 def test_slots_are_lengthened_only_where_the_time_still_holds_the_least_number_of_blocks(budget, lengthened):
     made, looks = visitor(budget)
     (found,) = made.tallies.values()

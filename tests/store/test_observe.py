@@ -176,10 +176,12 @@ def test_an_operation_longer_than_a_slot_is_counted_where_it_ended():
 
 def test_slices_that_reach_beyond_their_slot_are_told():
     fine = [piece(10 * n, 10 * n + 10, 1.0) for n in range(12)]
+    # One that began 10 ms before the switch, and one that ends 40 ms after the window.
     coarse = [piece(50 * n, 50 * n + 50, 5.0) for n in range(4)]
     block = Block("000-v", 0, (slot(10, 20, 110),))
     assert observe(block, TRIAL, Window(fine), {}, {})[0].straddle == 0
-    assert observe(block, TRIAL, Window(coarse), {}, {})[0].straddle > 0.4
+    found = observe(block, TRIAL, Window(coarse), {}, {})[0].straddle
+    assert found == pytest.approx((0.6 * 10 + 0.2 * 39.8) / 90)
 
 
 def test_a_block_with_a_slot_of_which_too_little_is_known_gives_no_observation():

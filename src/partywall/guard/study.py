@@ -8,6 +8,7 @@ tenants' packets, CPU time from the whole host's: all of them nobody's but the k
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -200,7 +201,7 @@ def _busy_ns() -> float:
     """CPU time of this host since it was started, without idling."""
     fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     user, nice, system, _idle, _iowait, irq, softirq = fields[:7]
-    return (user + nice + system + irq + softirq) * 1e9 / 100
+    return (user + nice + system + irq + softirq) * 1e9 / os.sysconf("SC_CLK_TCK")
 
 
 # The ways

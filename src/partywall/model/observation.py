@@ -44,8 +44,8 @@ class Observation:
     rate: work per second of the victim between start_ns and end_ns (the slot without its guard), in the unit of its
     kernel. early_rate and late_rate: the same over the first and second half, for the carry-over test. cpu_share: CPU
     time over wall time of the victim's threads. achieved: rate of each aggressor in the same window, as a fraction of
-    its calibrated maximum. straddle: share of the window whose slices reach beyond the slot: their work is partly
-    another treatment's. counters: per second (totals) or last value (gauges). disturbed: named disturbances that
+    its calibrated maximum. straddle: share of the window's work that was another treatment's, for its slices
+    reach beyond the slot. counters: per second (totals) or last value (gauges). disturbed: named disturbances that
     were not ours. long: of a long block, which tells of counters and carry-over but not of the isolation factor.
     used and moved: of each command among the aggressors, CPU time over wall time and bytes a second read from and
     written to disks, from the slot's start on; what the host does not tell is left out.

@@ -37,9 +37,9 @@ def _said(values: Limits | Throttle) -> dict[str, Any]:
 class Treatment(Frozen):
     """One thing compared inside a block. `intensities` holds the aggressors that are on; none is on in the baseline.
 
-    guard_ns: left out after switching to it. release_ns: what its successor leaves out at the least, for what it leaves
-    behind. slot_ns: what is measured. ceiling_rate: work a second of the victim that its limits let through at the
-    most, where that follows from them.
+    guard_ns: left out between what was measured before and its own slot. release_ns: what its successor leaves out at
+    the least, for what it leaves behind. slot_ns: what is measured. ceiling_rate: work a second of the victim that its
+    limits let through at the most, where that follows from them.
     """
 
     id: str
@@ -113,7 +113,7 @@ def null_cpus(trial: Trial) -> tuple[int, ...]:
 class Slot(Frozen):
     """Where one treatment of one block lies in time.
 
-    The window from measure_ns to end_ns counts; before it is guard.
+    The treatment is switched on at start_ns. The window from measure_ns to end_ns counts; before it is guard.
     """
 
     treatment: str

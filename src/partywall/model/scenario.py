@@ -232,12 +232,27 @@ class Goal(Frozen):
     efficiency: tuple[float, float] | None = Field(None, description="q between these")
 
 
+SWITCH_AFTER_NS = 200_000
+"""How long after the end of a slot the next treatment is switched on.
+
+A victim's slice ends with the first operation beyond the slot; so that operation is not the next treatment's yet.
+"""
+
+
 class Timing(Frozen):
-    """How time is cut. The defaults suit most hosts; a run lengthens slots that prove too short."""
+    """How time is cut. The defaults suit most hosts; a run lengthens slots that prove too short.
+
+    Slots are as short as slices allow, for the noise between neighbouring slots falls with the time between them.
+    """
 
     slice: DurationNs = Field(2_000_000, ge=1_000_000)
-    slot: DurationNs = Field(10_000_000, ge=4_000_000, description="the measured part of a slot, after the guard")
-    guard: DurationNs = Field(2_000_000, ge=0, description="left out after each switch, at the least")
+    slot: DurationNs = Field(
+        4_000_000,
+        ge=4_000_000,
+        description="the measured part of a slot, after the guard, at the least; short slots are never shorter than "
+        "the guards between them, nor than two slices",
+    )
+    guard: DurationNs = Field(2_000_000, ge=SWITCH_AFTER_NS, description="left out between slots, at the least")
     long: DurationNs = Field(
         60_000_000,
         ge=20_000_000,

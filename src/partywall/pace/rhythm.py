@@ -50,7 +50,7 @@ def rhythm(treatments: Sequence[Treatment], timing: Timing, stretch: int = 1) ->
     Counters need long windows, only beside longer slots does it show that an effect needs longer to come or to go, and
     a treatment that is slow by its nature would fill short blocks with its guards.
     """
-    quick = [t for t in treatments if (t.guard_ns + t.slot_ns + t.release_ns) * stretch * 2 <= timing.long]
+    quick = [t for t in treatments if is_quick(t, timing.long, stretch)]
     roles = {treatment.role for treatment in quick}
     if not {"baseline", "aggressor"} <= roles:
         return Rhythm(frozenset(), 1, timing.long)
@@ -59,6 +59,16 @@ def rhythm(treatments: Sequence[Treatment], timing: Timing, stretch: int = 1) ->
     long_ns = block_ns(treatments, timing.slice, stretch, timing.long)
     every = 1 + ceil_to(int(long_ns * (1 / share - 1)), short_ns) // short_ns
     return Rhythm(frozenset(t.id for t in quick), every, timing.long)
+
+
+def is_quick(t: Treatment, long_ns: int, stretch: int = 1) -> bool:
+    """Whether what a treatment takes, in a slot no shorter than its guards, is little beside a long slot."""
+    return (t.guard_ns + t.release_ns + max(t.slot_ns, settling_ns(t))) * stretch * 2 <= long_ns
+
+
+def settling_ns(t: Treatment) -> int:
+    """How long its effect takes to come or to go, whichever is longer."""
+    return max(t.guard_ns, t.release_ns)
 
 
 def block_ns(treatments: Sequence[Treatment], grid_ns: int, stretch: int = 1, at_least_ns: int = 0) -> int:

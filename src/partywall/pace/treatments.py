@@ -17,11 +17,14 @@ from partywall.model.plan import Limits, Treatment
 from partywall.model.scenario import Aggressor, Sandbox, Scenario, Timing, Victim, Workload
 from partywall.model.weights import reserving
 from partywall.pace import ceilings
+from partywall.pace.rhythm import is_quick, settling_ns
 
 NULL = "null"
 # Backends whose sandboxes are virtual machines.
 MACHINES = ("qemu", "libvirt")
 
+# Halves of a slot are compared with each other.
+SLOT_SLICES = 2
 # A command's own pace of reporting is not known beforehand; slots that prove too short for it are lengthened.
 COMMAND_SETTLE_NS = 50_000_000
 COMMAND_SLOT_NS = 100_000_000
@@ -48,8 +51,19 @@ def treatments(
 ) -> Iterator[Treatment]:
     """What is compared in a block of a trial of `victim`, the baseline first.
 
-    live: the factors switched by slot that concern it. shared: the aggressors on the victim's own CPUs.
+    Where short slots must wait for an effect to come or go they measure for as long as that, all of them alike, so that
+    a third of their time at the least is measured. live: the factors switched by slot that concern it. shared: the
+    aggressors on the victim's own CPUs.
     """
+    found = list(_treatments(scenario, victim, live, catalogue, shared))
+    slot_ns = max((settling_ns(t) for t in found if is_quick(t, scenario.timing.long)), default=0)
+    for treatment in found:
+        yield treatment.model_copy(update={"slot_ns": max(treatment.slot_ns, slot_ns)})
+
+
+def _treatments(
+    scenario: Scenario, victim: Victim, live: factors.Factors, catalogue: Catalogue, shared: frozenset[str]
+) -> Iterator[Treatment]:
     held = ceilings.of_sandbox(victim, victim.probe, catalogue)
     timing = _timing(scenario, victim, held)
     base = _settle(victim, victim.probe, catalogue)
@@ -65,7 +79,7 @@ def treatments(
 
 def _timing(scenario: Scenario, victim: Victim, held: ceilings.Ceiling) -> Timing:
     """The least slot and guard of every treatment of the trial. held: what holds the victim all the time."""
-    slot_ns, guard_ns = scenario.timing.slot, scenario.timing.guard
+    slot_ns, guard_ns = max(scenario.timing.slot, SLOT_SLICES * scenario.timing.slice), scenario.timing.guard
     if victim.command is not None:
         slot_ns = max(slot_ns, COMMAND_SLOT_NS)
     if any(workload.sandbox.backend in MACHINES for workload in (victim, *scenario.aggressors.values())):

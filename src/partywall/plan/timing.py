@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from partywall.model.plan import Slot, Treatment
+from partywall.model.scenario import SWITCH_AFTER_NS
 from partywall.pace import ceil_to
 
 
@@ -30,8 +31,9 @@ def lay_out(
     at = ceil_to(start_ns, grid_ns)
     for treatment in treatments:
         guard_ns = max(treatment.guard_ns, before.release_ns if before else 0) * stretch
+        switch_ns = at + late_ns + SWITCH_AFTER_NS
         measure_ns = ceil_to(at + guard_ns + 2 * late_ns, grid_ns)
         end_ns = ceil_to(measure_ns + max(treatment.slot_ns * stretch, at_least_ns), grid_ns)
-        slots.append(Slot(treatment=treatment.id, start_ns=at + late_ns, measure_ns=measure_ns, end_ns=end_ns))
+        slots.append(Slot(treatment=treatment.id, start_ns=switch_ns, measure_ns=measure_ns, end_ns=end_ns))
         at, before = end_ns, treatment
     return tuple(slots)

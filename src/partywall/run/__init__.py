@@ -6,7 +6,7 @@ Deliberately not here: what the numbers mean. The decisions a run takes while it
 slots are too short) come in as a function, so that this stage knows no statistics.
 """
 
-from partywall.run.execute import PILOT_BLOCKS, Decisions, execute
+from partywall.run.execute import PILOTS, Decisions, execute
 from partywall.run.progress import Progress, Silent
 
-__all__ = ["PILOT_BLOCKS", "Decisions", "Progress", "Silent", "execute"]
+__all__ = ["PILOTS", "Decisions", "Progress", "Silent", "execute"]

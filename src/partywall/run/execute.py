@@ -15,6 +15,7 @@ from partywall.clock import Clock, Monotonic
 from partywall.errors import AgentError, TrialError
 from partywall.model.observation import Observation
 from partywall.model.plan import Plan, Slot, Treatment, Trial
+from partywall.model.scenario import SWITCH_AFTER_NS
 from partywall.pace import forecast, rhythm
 from partywall.plan import lay_out, order, shares, visits
 from partywall.run.limiter import Limiter
@@ -29,14 +30,15 @@ from partywall.store import RunDirectory, blocks_done
 LEAD_NS = 300_000_000
 # The least that is needed for a schedule to arrive in time.
 LEAD_MIN_NS = 60_000_000
-# Numbers of blocks at which it is looked whether effects carry over; fewer would not show it, and later it is dear.
-PILOT_BLOCKS = (20, 60, 180)
+# Numbers of blocks, and where some are long of long ones, at which it is looked whether effects carry over; fewer would
+# not show it, and later it is dear. What takes longer than a short slot to come or to go shows only beside long ones.
+PILOTS = ((20, 0), (60, 4), (180, 12))
 # Schedules are sent for at least this much time at once, so that short blocks cost the controller little.
 BATCH_NS = 250_000_000
-# Blocks before the look at how often the victim reports, and the most of a window that may lie in slices which reach
-# beyond their slot. Of the calmest slots: a host that is busy for a second makes slices late too.
+# Blocks before the look at how often the victim reports, and the most of a window's work that may be another
+# treatment's. Of the calmest slots: a host that is busy for a second makes slices late too.
 COARSE_BLOCKS = 8
-STRADDLE_MAX = 0.1
+STRADDLE_MAX = 0.05
 STRADDLE_CALMEST = 0.2
 ATTEMPTS = 2
 # A guard up to this share of the window after it is short.
@@ -60,7 +62,7 @@ class Decisions:
 class Tally:
     """A trial so far: observations at the present length of slots, and how much time was measured in all.
 
-    visits_paid: how often each visit was begun.
+    visits_paid: how often each visit was begun. pilots_had: how many of PILOTS, at the present length.
     """
 
     trial: Trial
@@ -72,14 +74,26 @@ class Tally:
     finished: bool = False
     visits_done: set[str] = field(default_factory=set)
     visits_paid: Counter[str] = field(default_factory=Counter)
-    pilot_tested: set[tuple[int, int]] = field(default_factory=set)
-    coarse_tested: set[int] = field(default_factory=set)
+    pilots_had: int = 0
+    coarse_tested: bool = False
 
     @property
     def blocks(self) -> int:
         """How many there are of the treatment measured least, in short blocks or, if it is slow, in long ones."""
-        short, long = (Counter(o.treatment for o in self.observations if o.long == which) for which in (False, True))
+        short, long = self._counts()
         return min(short[t.id] or long[t.id] for t in self.trial.treatments)
+
+    @property
+    def pilots_reached(self) -> int:
+        """How many of PILOTS its blocks have come to."""
+        _, long = self._counts()
+        blocks, longs = self.blocks, min(long[t.id] for t in self.trial.treatments)
+        return sum(blocks >= least and (longs >= least_long or not long) for least, least_long in PILOTS)
+
+    def _counts(self) -> tuple[Counter[str], Counter[str]]:
+        """By treatment: in how many short blocks, or where all are alike in how many, and in how many long ones."""
+        short, long = (Counter(o.treatment for o in self.observations if o.long == which) for which in (False, True))
+        return short, long
 
 
 def execute(
@@ -126,8 +140,8 @@ def tally(trial: Trial, events: Sequence[dict[str, Any]], observations: Sequence
         visits_done={event["visit"] for event in events if event["kind"] == "visit_ended"},
         visits_paid=Counter(event["visit"].partition(".")[0] for event in events if event["kind"] == "visit"),
     )
-    found.pilot_tested = {(stretch, blocks) for blocks in PILOT_BLOCKS if blocks <= found.blocks}
-    found.coarse_tested = {stretch} if found.blocks >= COARSE_BLOCKS else set()
+    found.pilots_had = found.pilots_reached
+    found.coarse_tested = found.blocks >= COARSE_BLOCKS
     return found
 
 
@@ -286,6 +300,7 @@ class Visitor:
         if reason := self._too_short(tally):
             tally.stretch *= 2
             tally.observations.clear()
+            tally.pilots_had, tally.coarse_tested = 0, False
             self.run.append("stretched", trial=tally.trial.id, stretch=tally.stretch, reason=reason)
             self.progress.note(f"{tally.trial.id}: {reason}; slots are now {tally.stretch} times as long")
         elif blocks >= self.plan.scenario.min_blocks:
@@ -298,14 +313,15 @@ class Visitor:
         """Why slots must be longer, or nothing. Each length is looked at a few times at the most."""
         if not self._may_stretch(tally):
             return ""
-        if tally.blocks >= COARSE_BLOCKS and tally.stretch not in tally.coarse_tested:
-            tally.coarse_tested.add(tally.stretch)
+        if tally.blocks >= COARSE_BLOCKS and not tally.coarse_tested:
+            tally.coarse_tested = True
             straddles = sorted(o.straddle for o in tally.observations if not o.long)
             if straddles[int(STRADDLE_CALMEST * len(straddles))] > STRADDLE_MAX:
                 return "the victim reports too seldom for such short slots"
-        reached = [(tally.stretch, blocks) for blocks in PILOT_BLOCKS if tally.blocks >= blocks]
-        if reached and reached[-1] not in tally.pilot_tested and self._could_begin_again(tally):
-            tally.pilot_tested.add(reached[-1])
+        if tally.pilots_had == len(PILOTS) or (reached := tally.pilots_reached) <= tally.pilots_had:
+            return ""
+        if self._could_begin_again(tally):
+            tally.pilots_had = reached
             if self.decisions.carries_over(tally.trial, tally.observations):
                 return "effects carry over between slots"
         return ""
@@ -372,7 +388,7 @@ def send(stage: Stage, slots: Sequence[Slot], read_ns: Sequence[int], clock_erro
             if intensity or (switches and switches[-1][1]):
                 switches.append((slot.start_ns, intensity))
         if switches[-1][1]:
-            switches.append((slots[-1].end_ns + 2 * clock_error_ns, 0.0))
+            switches.append((slots[-1].end_ns + 2 * clock_error_ns + SWITCH_AFTER_NS, 0.0))
         stage.schedule(name, switches)
     if read_ns and MONITOR in stage.sandboxes:
         stage.client(MONITOR).call("monitor.schedule", id=MONITOR, at_ns=list(read_ns))

@@ -23,7 +23,7 @@ from partywall.agent.requests import requests_of
 from partywall.model import factors
 from partywall.model.plan import meet
 from partywall.model.scenario import Aggressor, Disk, Goal, Level, Load, Sandbox, Scenario, Victim
-from partywall.pace import Forecast, forecast, needed_ns, shares, treatments
+from partywall.pace import SLOT_SLICES, Forecast, forecast, needed_ns, shares, treatments
 from partywall.scenario.decode import Path
 from partywall.scenario.explain import Mistake, did_you_mean, explain
 
@@ -625,7 +625,8 @@ def _touches(mistake: Path, at: factors.At) -> bool:
 def _timing(scenario: Scenario) -> Iterator[Mistake]:
     timing = scenario.timing
     slot, slot_max, slice_ = map(units.format_duration, (timing.slot, timing.slot_max, timing.slice))
-    if timing.slot < 2 * timing.slice:
+    # The default gives way to longer slices.
+    if timing.slot < SLOT_SLICES * timing.slice and "slot" in timing.model_fields_set:
         message = f"a slot of {slot} holds fewer than two slices of {slice_}"
         yield Mistake(
             ("timing", "slot"),

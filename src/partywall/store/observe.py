@@ -16,13 +16,12 @@ import numpy as np
 from partywall.model.evidence import Counter
 from partywall.model.observation import Histogram, Observation
 from partywall.model.plan import Slot, Treatment, Trial
+from partywall.model.scenario import SWITCH_AFTER_NS
 
 # Of a window, what slices must cover for a rate to be known.
 COVERED_SHARE = 0.8
 # Of a window, how long before its end a slice is looked for in it; less where the slice is short.
 BEFORE_END = 0.1
-# Of a window, how far a slice may reach beyond its slot.
-STRADDLE_SLACK = 0.02
 # Of the victim's CPU time, what others of the host may take before a slot is called disturbed.
 STEAL_SHARE = 0.05
 # Of the slot's time, what the victim may wait for its CPU where nobody of ours is on it.
@@ -103,16 +102,15 @@ def rate(window: Window, start_ns: int, end_ns: int, threads: int = 1) -> float 
 
 
 def _straddle(inside: Inside, slot: Slot) -> float:
-    """Share of the window's time whose slices reach beyond the slot: their work is partly another treatment's."""
-    total = sum((row["end_ns"] - row["start_ns"]) * share for row, share in inside)
-    # An operation that ends a little beyond the slot, as the last of a slot always does, is no straddling slice.
-    slack_ns = (slot.end_ns - slot.measure_ns) * STRADDLE_SLACK
-    beyond = sum(
-        (row["end_ns"] - row["start_ns"]) * share
-        for row, share in inside
-        if row["start_ns"] < slot.start_ns - slack_ns or row["end_ns"] > slot.end_ns + slack_ns
-    )
-    return beyond / total if total else 0.0
+    """Share of the window's work that was done under other treatments, were each slice's work spread evenly over it."""
+    inside_ns = foreign_ns = 0.0
+    for row, share in inside:
+        lasted_ns = row["end_ns"] - row["start_ns"]
+        before_ns = max(0, slot.start_ns - row["start_ns"])
+        after_ns = max(0, row["end_ns"] - slot.end_ns - SWITCH_AFTER_NS)
+        inside_ns += lasted_ns * share
+        foreign_ns += share * (before_ns + after_ns)
+    return foreign_ns / inside_ns if inside_ns else 0.0
 
 
 def _cpu_share(inside: Inside) -> float | None:

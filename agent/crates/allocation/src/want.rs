@@ -33,6 +33,14 @@ pub struct Wanted {
     pub doubted: u64,
 }
 
+impl Wanted {
+    /// So much of a grant is in doubt: what lies above all that is still seen.
+    #[must_use]
+    pub fn doubted_of(self, granted: u64) -> u64 {
+        granted.min(self.rate).saturating_sub(self.rate - self.doubted)
+    }
+}
+
 impl Want {
     /// Headroom over what was offered, in parts of 16.
     const HEADROOM: u64 = 1;
@@ -79,6 +87,8 @@ mod tests {
         assert!(want.update(offer(1000)).rate >= 1000);
         let at_first = want.update(offer(100));
         assert!(at_first.rate >= 1000 && at_first.rate - at_first.doubted < 110);
+        // What it is not granted anyhow is no matter.
+        assert_eq!((at_first.doubted_of(100), at_first.doubted_of(u64::MAX)), (0, at_first.doubted));
         assert_eq!(want.update(offer(0)), Wanted { rate: 0, held_back: false, doubted: 0 });
     }
 

@@ -146,7 +146,7 @@ impl Rounds {
         rounds.narrow_first = (0..rounds.totals.len()).collect();
         rounds.narrow_first.sort_by_key(|&at| rounds.totals[at].members.len());
         rounds.fallbacks = rounds.fall_back();
-        rounds.grants = rounds.decide(&vec![Rates::default(); count], &vec![EVERYTHING; count]);
+        rounds.grants = rounds.decide(&vec![EVERYTHING; count]);
         rounds
     }
 
@@ -293,7 +293,7 @@ impl Rounds {
         self.press(&rates);
         let begun = clock::now();
         let wants: Vec<Demand> = (0..self.leaves.len()).map(|at| self.want(at, rates[at])).collect();
-        let grants = self.decide(&rates, &wants);
+        let grants = self.decide(&wants);
         let decided = clock::now();
         for at in cuts_first(&grants, &self.grants) {
             plane.grant(at, grants[at]);
@@ -332,7 +332,10 @@ impl Rounds {
         self.pools.iter().any(|pool| {
             let sum = |of: &dyn Fn(usize) -> u64| pool.members.iter().map(|&at| of(at)).fold(0, u64::saturating_add);
             let rises = sum(&|at| grants[at].bps.saturating_sub(self.grants[at].bps));
-            let doubted = sum(&|at| wants[at].bps.doubted.max(wants[at].pps.doubted.saturating_mul(self.packet_bits[at])));
+            let doubted = sum(&|at| {
+                let packets = grants[at].pps.map_or(0, |pps| wants[at].pps.doubted_of(pps));
+                wants[at].bps.doubted_of(grants[at].bps).max(packets.saturating_mul(self.packet_bits[at]))
+            });
             rises.max(doubted) > pool.divided_bps / TRIFLE_PART
         })
     }
@@ -402,8 +405,8 @@ impl Rounds {
     }
 
     /// Packets first, for who may send few packets can use few bits: what he can't use is for others.
-    fn decide(&mut self, rates: &[Rates], wants: &[Demand]) -> Vec<Grant> {
-        let packets = self.packets(rates, wants);
+    fn decide(&mut self, wants: &[Demand]) -> Vec<Grant> {
+        let packets = self.packets(wants);
         let mut claims: Vec<Claim> = (0..self.leaves.len()).map(|at| self.claim(at, wants[at].bps, packets[at])).collect();
         for &at in &self.narrow_first {
             if let Some(ceiling) = self.totals[at].ceiling_bps {
@@ -432,11 +435,11 @@ impl Rounds {
 
     /// What each leaf may send of packets. A tenant's go to its leaves by the share each has of its bandwidth, which is the
     /// paper's second step; a pool's are divided as its bits are.
-    fn packets(&self, rates: &[Rates], wants: &[Demand]) -> Vec<Option<u64>> {
+    fn packets(&self, wants: &[Demand]) -> Vec<Option<u64>> {
         let mut packets: Vec<Option<u64>> = self.leaves.iter().map(|leaf| leaf.ceiling_pps).collect();
         for total in &self.totals {
             let Some(ceiling) = total.ceiling_pps else { continue };
-            let used: Vec<u64> = total.members.iter().map(|&at| rates[at].offered_bps).collect();
+            let used: Vec<u64> = total.members.iter().map(|&at| self.used(at, wants[at].bps)).collect();
             let most = |at: usize| self.leaves[at].ceiling_pps.unwrap_or(u64::MAX);
             let wanted: Vec<u64> = total.members.iter().map(|&at| wants[at].pps.rate.max(TRICKLE_PPS).min(most(at))).collect();
             for (&at, part) in total.members.iter().zip(by_use(ceiling, &used, &wanted)) {
@@ -450,6 +453,15 @@ impl Rounds {
             pool.members.iter().zip(allocate(capacity, &claims)).for_each(|(&at, pps)| packets[at] = Some(pps));
         }
         packets
+    }
+
+    /// What a leaf used of bandwidth, not of the last period alone: who did not get to run for a moment uses no less.
+    fn used(&self, at: usize, want: Wanted) -> u64 {
+        if want.held_back {
+            self.grants[at].bps
+        } else {
+            want.rate
+        }
     }
 
     fn packet_claim(&self, at: usize, want: Wanted, ceiling: u64) -> Claim {
@@ -576,7 +588,7 @@ mod tests {
 
     fn granted(rounds: &mut Rounds, rates: &[Rates]) -> Vec<Grant> {
         let wants: Vec<Demand> = rates.iter().enumerate().map(|(at, &rate)| rounds.want(at, rate)).collect();
-        rounds.decide(rates, &wants)
+        rounds.decide(&wants)
     }
 
     fn decided(rounds: &mut Rounds, rates: &[Rates]) -> Vec<u64> {
@@ -668,7 +680,8 @@ mod tests {
         let grants = decided(&mut rounds, &rates);
         assert_eq!(grants[0] + grants[1], 300_000_000);
         assert_eq!(grants[2], 700_000_000);
-        let packets = rounds.packets(&rates, &[EVERYTHING; 3]);
+        let wants: Vec<Demand> = (0..3).map(|at| Demand { pps: ALL, ..rounds.want(at, rates[at]) }).collect();
+        let packets = rounds.packets(&wants);
         assert!(packets[0].unwrap() > packets[1].unwrap() && packets[0].unwrap() + packets[1].unwrap() <= 30_000);
         assert_eq!(packets[2], None);
     }

@@ -145,7 +145,7 @@ class Bench:
         window_ns = self.total_ns // 3 - SETTLED_NS
         update = {"slot_ns": window_ns, "guard_ns": SETTLED_NS, "release_ns": 0}
         order = [self.trial.treatment(name).model_copy(update=update) for name in (first, BASELINE, last)]
-        block = self.lay_out(order, self.clock.now_ns() + BATCH_NS, long=False)
+        block = self.lay_out(order, self.clock.now_ns() + BATCH_NS, None, long=False)
         send(self.stage, block, readings(block))
         rates = {o.treatment: o.rate for o in self.observed()}
         return {name: rates[name] / rates[BASELINE] for name in (NULL, REAL)}
@@ -155,14 +155,14 @@ class Bench:
         beat = rhythm(self.trial.treatments, self.timing)
         assert beat.quick in ({BASELINE, NULL, REAL}, set()), "all are measured in blocks of one kind"
         began = at = self.clock.now_ns() + BATCH_NS
-        number, seen = 0, list[Observation]()
+        number, seen, before = 0, list[Observation](), None
         while at - began < self.total_ns:
             batch, read, first = list[Slot](), list[int](), at
             while at - first < BATCH_NS and at - began < self.total_ns:
                 order = [self.trial.treatment(name) for name in chance.sample([BASELINE, NULL, REAL], 3)]
                 long = beat.is_long(number)
-                block = self.lay_out(order, at, long=long, at_least_ns=beat.slot_ns_min(number))
-                batch += block
+                block = self.lay_out(order, at, before, long=long, at_least_ns=beat.slot_ns_min(number))
+                batch, before = [*batch, *block], order[-1]
                 read += readings(block) if beat.slot_ns_min(number) else []
                 number, at = number + 1, block[-1].end_ns
             send(self.stage, batch, read)
@@ -170,8 +170,10 @@ class Bench:
             seen += self.taken()
         return Measured.of([*seen, *self.observed()], self.trial.id).short
 
-    def lay_out(self, order: Sequence[Treatment], at: int, *, long: bool, at_least_ns: int = 0) -> tuple[Slot, ...]:
-        slots = lay_out(order, at, None, grid_ns=self.timing.slice, at_least_ns=at_least_ns)
+    def lay_out(
+        self, order: Sequence[Treatment], at: int, before: Treatment | None, *, long: bool, at_least_ns: int = 0
+    ) -> tuple[Slot, ...]:
+        slots = lay_out(order, at, before, grid_ns=self.timing.slice, at_least_ns=at_least_ns)
         self.recorder.expect(self.number, 1, slots, long=long)
         self.number += 1
         return slots

@@ -193,7 +193,7 @@ def test_no_slice_of_a_clock_that_is_off_reaches_into_another_treatment(error_ns
     slots = lay_out(made, 5, None, grid_ns=10**7, clock_error_ns=error_ns)
     for slot, following in itertools.pairwise(slots):
         # The window ends late by a slow clock; the next switch comes early by a fast one.
-        assert slot.end_ns + error_ns <= following.start_ns - error_ns
+        assert slot.end_ns + error_ns <= following.start_ns - SWITCH_AFTER_NS - error_ns
     for slot in slots:
         assert slot.measure_ns - error_ns >= slot.start_ns - SWITCH_AFTER_NS + error_ns + 10_000_000
         assert slot.measure_ns % 10**7 == slot.end_ns % 10**7 == 0

@@ -1,14 +1,17 @@
 """How far a trial has come is told by its events alone."""
 
+from dataclasses import replace
+
 import pytest
 
 from partywall.agent.catalogue import shipped
 from partywall.model.observation import Histogram, Observation
-from partywall.model.scenario import Scenario
-from partywall.pace import forecast
+from partywall.model.scenario import SWITCH_AFTER_NS, Scenario
+from partywall.pace import forecast, rhythm
 from partywall.plan import Topology, make
 from partywall.run import Decisions, Silent
 from partywall.run.execute import COARSE_BLOCKS, PILOTS, Tally, Visitor, _attempt, tally
+from partywall.stats import FIRST_LOOK
 
 SCENARIO = {"partywall": 1, "name": "t", "victims": {"v": {"probe": "integer"}}}
 TWO = Topology((0, 1))
@@ -26,7 +29,7 @@ def test_a_resumed_trial_knows_its_blocks_visits_and_length_of_slots():
         {"kind": "visit", "visit": "1.1"},
     ]
     found = tally(TRIAL, events, ())
-    assert (found.next_block, found.stretch, found.measured_ns) == (8, 4, 50)
+    assert (found.next_block, found.stretch, found.measured_ns) == (8, 4, 50 + SWITCH_AFTER_NS)
     assert (found.finished, found.visits_done, dict(found.visits_paid)) == (False, {"0"}, {"0": 1, "1": 2})
 
 
@@ -50,12 +53,34 @@ def measured(trial, blocks, stretch=1, long=0):
 
 @pytest.mark.parametrize(
     ("blocks", "long", "looked"),
-    [(7, 0, 0), (20, 0, 1), (61, 0, 2), (500, 0, 3), (61, 3, 1), (61, 4, 2), (500, 11, 2), (500, 12, 3), (100, 40, 2)],
+    [(7, 0, 0), (20, 0, 1), (61, 0, 2), (500, 0, 3), (61, 3, 1), (61, 4, 2), (500, 7, 2), (500, 8, 3), (100, 40, 2)],
 )
 def test_a_resumed_trial_has_had_the_looks_at_carry_over_that_its_blocks_came_to(blocks, long, looked):
     found = tally(TRIAL, *measured(TRIAL, blocks, long=long))
     assert found.pilots_had == looked <= len(PILOTS)
     assert found.coarse_tested == (blocks >= COARSE_BLOCKS)
+
+
+@pytest.mark.parametrize("neighbours", [1, 9])
+def test_a_trial_has_had_all_looks_before_it_may_stop_for_being_precise(neighbours):
+    made, _ = visitor("10min", aggressors={f"n{n}": {"stressor": "memory-copy"} for n in range(neighbours)})
+    (found,) = made.tallies.values()
+    every = rhythm(found.trial.treatments, made.plan.timing).every
+    blocks, longs = PILOTS[-1]
+    assert max(blocks, (longs - 1) * (every - 1)) < FIRST_LOOK
+
+
+@pytest.mark.parametrize(("straddle", "lengthened"), [(0.04, []), (0.09, [2])])
+def test_slots_are_lengthened_for_a_victim_that_is_coarse_beside_one_neighbour(straddle, lengthened):
+    made, _ = visitor("1min")
+    (found,) = made.tallies.values()
+    seen = measured(found.trial, COARSE_BLOCKS)[1]
+    # Half of the slots beside it are so; a slot now and then beside nobody is the host's.
+    coarse = [o for o in seen if o.treatment == "n@1"][::2] + [o for o in seen if o.treatment == "baseline"][:2]
+    worse = [replace(o, straddle=2 * straddle if o in coarse else 0.0) for o in seen]
+    found.observations = worse
+    made._decide(found)
+    assert made.run.stretched == lengthened
 
 
 def test_what_was_measured_before_slots_were_lengthened_does_not_count_in_a_resumed_trial():

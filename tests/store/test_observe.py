@@ -174,6 +174,19 @@ def test_an_operation_longer_than_a_slot_is_counted_where_it_ended():
     assert (stalled.latency.counts, ended.latency.counts) == ({}, {900: 1})
 
 
+def test_latencies_are_of_the_slots_own_slices_where_these_end_with_an_operation_beyond_the_grid():
+    """Slices of 2 ms in a slot of 4 ms, each ended by an operation that takes 0.6 ms more."""
+    edges = [2 * n + (0.6 if n % 2 else 0.7) for n in range(-1, 6)]
+    rows = [
+        piece(1000 * start, 1000 * end, 1.0, latency=[(bucket, 1)])
+        for bucket, (start, end) in enumerate(pairwise(edges))
+    ]
+    scaled = [row | {key: row[key] // 1000 for key in ("start_ns", "end_ns", "cpu_ns")} for row in rows]
+    block = Block("000-v", 0, (slot(2, 4, 8),))
+    # The guard's last slice, bucket 2, ends at 4.7 ms; the slot's own end at 6.6 and 8.7.
+    assert observe(block, TRIAL, Window(scaled), {}, {})[0].latency.counts == {3: 1, 4: 1}
+
+
 def test_slices_that_reach_beyond_their_slot_are_told():
     fine = [piece(10 * n, 10 * n + 10, 1.0) for n in range(12)]
     # One that began 10 ms before the switch, and one that ends 40 ms after the window.

@@ -252,7 +252,7 @@ class Timing(Frozen):
         description="the measured part of a slot, after the guard, at the least; short slots are never shorter than "
         "the guards between them, nor than two slices",
     )
-    guard: DurationNs = Field(2_000_000, ge=SWITCH_AFTER_NS, description="left out between slots, at the least")
+    guard: DurationNs = Field(2_000_000, ge=0, description="left out between slots, at the least")
     long: DurationNs = Field(
         60_000_000,
         ge=20_000_000,

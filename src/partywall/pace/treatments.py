@@ -52,7 +52,7 @@ def treatments(
     """What is compared in a block of a trial of `victim`, the baseline first.
 
     Where short slots must wait for an effect to come or go they measure for as long as that, all of them alike, so that
-    a third of their time at the least is measured. live: the factors switched by slot that concern it. shared: the
+    half of their time at the least is measured. live: the factors switched by slot that concern it. shared: the
     aggressors on the victim's own CPUs.
     """
     found = list(_treatments(scenario, victim, live, catalogue, shared))

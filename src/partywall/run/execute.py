@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import statistics
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,14 +33,13 @@ LEAD_NS = 300_000_000
 LEAD_MIN_NS = 60_000_000
 # Numbers of blocks, and where some are long of long ones, at which it is looked whether effects carry over; fewer would
 # not show it, and later it is dear. What takes longer than a short slot to come or to go shows only beside long ones.
-PILOTS = ((20, 0), (60, 4), (180, 12))
+PILOTS = ((20, 0), (60, 4), (180, 8))
 # Schedules are sent for at least this much time at once, so that short blocks cost the controller little.
 BATCH_NS = 250_000_000
 # Blocks before the look at how often the victim reports, and the most of a window's work that may be another
-# treatment's. Of the calmest slots: a host that is busy for a second makes slices late too.
+# treatment's in half of the slots of one treatment: a host that is busy for a moment makes slices late too.
 COARSE_BLOCKS = 8
 STRADDLE_MAX = 0.05
-STRADDLE_CALMEST = 0.2
 ATTEMPTS = 2
 # A guard up to this share of the window after it is short.
 GUARD_SHARE = 0.25
@@ -135,7 +135,7 @@ def tally(trial: Trial, events: Sequence[dict[str, Any]], observations: Sequence
         observations=[o for o in observations if o.trial == trial.id and o.block in as_long],
         next_block=max(done, default=-1) + 1,
         stretch=stretch,
-        measured_ns=sum(event["slots"][-1]["end_ns"] - event["slots"][0]["start_ns"] for event in done.values()),
+        measured_ns=sum(_spent_ns(event) for event in done.values()),
         finished=any(event["kind"] == "trial_precise" for event in events),
         visits_done={event["visit"] for event in events if event["kind"] == "visit_ended"},
         visits_paid=Counter(event["visit"].partition(".")[0] for event in events if event["kind"] == "visit"),
@@ -285,7 +285,7 @@ class Visitor:
         """Takes in the blocks whose slices are all here, and decides what follows from them."""
         for block, event in recorder.complete(looks):
             slots = [Slot.model_validate(slot) for slot in event["slots"]]
-            tally.measured_ns += slots[-1].end_ns - slots[0].start_ns
+            tally.measured_ns += _spent_ns(event)
             if not block or limiter.was_late(slots):
                 self.run.append("block_void", **event)
                 continue
@@ -315,8 +315,7 @@ class Visitor:
             return ""
         if tally.blocks >= COARSE_BLOCKS and not tally.coarse_tested:
             tally.coarse_tested = True
-            straddles = sorted(o.straddle for o in tally.observations if not o.long)
-            if straddles[int(STRADDLE_CALMEST * len(straddles))] > STRADDLE_MAX:
+            if _straddle(tally.observations) > STRADDLE_MAX:
                 return "the victim reports too seldom for such short slots"
         if tally.pilots_had == len(PILOTS) or (reached := tally.pilots_reached) <= tally.pilots_had:
             return ""
@@ -349,6 +348,21 @@ def guarded(laid_out: Callable[..., tuple[Slot, ...]], looks: Looks, start_ns: i
         if needed_ns <= error_ns:
             return block, error_ns
         error_ns = needed_ns
+
+
+def _straddle(observations: Sequence[Observation]) -> float:
+    """Of the victim's work, what is another treatment's, beside whom that is most: a victim may be slow beside one."""
+    straddles: defaultdict[str, list[float]] = defaultdict(list)
+    for observation in observations:
+        if not observation.long:
+            straddles[observation.treatment].append(observation.straddle)
+    return max(map(statistics.median, straddles.values()), default=0.0)
+
+
+def _spent_ns(event: Mapping[str, Any]) -> int:
+    """What of the budget a block took, from the end of the one before."""
+    slots: Sequence[Mapping[str, int]] = event["slots"]
+    return slots[-1]["end_ns"] - slots[0]["start_ns"] + SWITCH_AFTER_NS
 
 
 def _attempt(tally: Tally, visit: str) -> str:

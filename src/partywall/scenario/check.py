@@ -22,7 +22,7 @@ from partywall.agent.metric import MetricError, reader
 from partywall.agent.requests import requests_of
 from partywall.model import factors
 from partywall.model.plan import meet
-from partywall.model.scenario import Aggressor, Disk, Goal, Level, Load, Sandbox, Scenario, Victim
+from partywall.model.scenario import SWITCH_AFTER_NS, Aggressor, Disk, Goal, Level, Load, Sandbox, Scenario, Victim
 from partywall.pace import SLOT_SLICES, Forecast, forecast, needed_ns, shares, treatments
 from partywall.scenario.decode import Path
 from partywall.scenario.explain import Mistake, did_you_mean, explain
@@ -633,6 +633,10 @@ def _timing(scenario: Scenario) -> Iterator[Mistake]:
             message,
             "lengthen the slot or shorten the slice; its halves are compared with each other",
         )
+    if timing.guard < SWITCH_AFTER_NS:
+        least = units.format_duration(SWITCH_AFTER_NS)
+        message = f"guard {units.format_duration(timing.guard)} is too short, for neighbours are switched within it"
+        yield Mistake(("timing", "guard"), message, f"give at least {least}")
     if timing.slot_max < timing.slot:
         message = f"slot_max {slot_max} is shorter than slot {slot}"
         yield Mistake(("timing", "slot_max"), message, "raise slot_max or shorten slot")
@@ -704,6 +708,7 @@ def _budget(scenario: Scenario, catalogue: Catalogue) -> Iterator[Mistake]:
         f"{count} treatments takes {units.format_duration(blocks.whole_ns)}"
     )
     message += ", and as much time goes to short blocks of the quick ones" if blocks.slow and blocks.short_ns else ""
-    less = "fewer victims, aggressors, intensities or levels, a smaller min_blocks, or a shorter timing.slot"
+    less = "fewer victims, aggressors, intensities or levels, or a smaller min_blocks"
+    less += ", or a shorter timing.slot" if "slot" in scenario.timing.model_fields_set else ""
     remedy = f"give budget: {math.ceil(sum(needed) / 1e9)}s or more, or {less}"
     yield Mistake(("budget",), message, remedy)

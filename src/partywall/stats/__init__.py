@@ -47,6 +47,9 @@ that is narrow because persistence has not shown yet would stop a trial just whe
 FIRST_LOOK = 250
 """Blocks before which no trial stops for being precise, for the same reason."""
 
+FIRST_LOOK_NS = 9_000_000_000
+"""Nor before so much time, for short blocks are soon many, and hosts drift by the second whatever their length."""
+
 
 def analyse(evidence: Evidence) -> Findings:
     """All findings of a run."""
@@ -131,7 +134,7 @@ def _enough(series: Series, treatments: Sequence[Treatment], precision: float, m
     widest = max(factors, key=lambda name: factors[name].half_width)
     half = factors[widest].half_width
     worth = all(f.n_effective is None or f.n_effective >= FEWEST_WORTH for f in factors.values())
-    believed = worth and last >= FIRST_LOOK
+    believed = worth and last >= FIRST_LOOK and seen.lasted_ns >= FIRST_LOOK_NS
     reached = believed and half <= precision
     return Precision(reached=reached, half_width=half, treatment=widest, blocks=last, next_blocks=following)
 

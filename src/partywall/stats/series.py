@@ -78,6 +78,14 @@ class Series:
         kept = tuple(blocks)
         return Series(kept, _drift(kept))
 
+    @property
+    def lasted_ns(self) -> int:
+        """From the beginning of its first block to the end of its last."""
+        if not self.blocks:
+            return 0
+        first, last = self.blocks[0].values(), self.blocks[-1].values()
+        return max(o.end_ns for o in last) - min(o.start_ns for o in first)
+
     def complete(self, treatments: Iterable[str]) -> int:
         """Blocks that hold every one of these treatments."""
         wanted = set(treatments)

@@ -21,7 +21,7 @@ from partywall.model.scenario import SWITCH_AFTER_NS
 # Of a window, what slices must cover for a rate to be known.
 COVERED_SHARE = 0.8
 # Of a window, how long before its end a slice is looked for in it; less where the slice is short.
-BEFORE_END = 0.1
+BEFORE_END = 0.25
 # Of the victim's CPU time, what others of the host may take before a slot is called disturbed.
 STEAL_SHARE = 0.05
 # Of the slot's time, what the victim may wait for its CPU where nobody of ours is on it.

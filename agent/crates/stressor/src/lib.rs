@@ -43,7 +43,14 @@ struct Worker {
     recorder: Recorder,
     schedule: Arc<Schedule>,
     last_full_rate: Arc<Rate>,
+    /// What its last step did; none before the first.
+    step: f64,
+    /// Of the time that a step is worth, what the first of a partial intensity is put off by: 0 to 1, each as often.
+    phase: f64,
 }
+
+/// The golden section: its multiples fill 0 to 1 evenly, however few there are.
+const PHASE_STEP: f64 = 0.618_033_988_749_895;
 
 impl Stressor {
     /// Starts one worker thread for each kernel; they follow `schedule` and write slices of `slice_ns` to `tape`.
@@ -57,7 +64,8 @@ impl Stressor {
             let last_full_rate = Arc::<Rate>::default();
             stressor.rates.push(last_full_rate.clone());
             let recorder = Recorder::new(tape.clone(), thread as u32, slice_ns);
-            let worker = Worker { kernel, timed, recorder, schedule: stressor.schedule.clone(), last_full_rate };
+            let schedule = stressor.schedule.clone();
+            let worker = Worker { kernel, timed, recorder, schedule, last_full_rate, step: 0.0, phase: 0.0 };
             stressor.workers.push(thread::Builder::new().name(format!("stress-{thread}")).spawn(move || worker.run())?);
         }
         Ok(stressor)
@@ -133,6 +141,11 @@ impl Worker {
         let mut pacer = hold.pacer(self.recorder.thread(), start_ns);
         let (mut now, mut total) = (start_ns, 0.0);
         let (warm_ns, mut warm) = (start_ns + hold.warm_up_ns(start_ns), (start_ns, 0.0));
+        self.phase = (self.phase + PHASE_STEP).fract();
+        if let Some(due_ns) = pacer.as_mut().and_then(|pacer| pacer.put_off(self.phase, self.step, now)) {
+            clock::sleep_until(due_ns.min(hold.until_ns));
+            now = clock::now();
+        }
         while now < hold.until_ns && !self.schedule.has_changed(hold) {
             let work = self.kernel.step(&mut self.recorder)?;
             let before = std::mem::replace(&mut now, clock::now());
@@ -141,6 +154,7 @@ impl Worker {
             }
             self.recorder.work(work, now);
             total += work;
+            self.step = work;
             if now <= warm_ns {
                 warm = (now, total);
             }

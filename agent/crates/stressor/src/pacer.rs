@@ -21,6 +21,13 @@ impl Pacer {
         Self { ns_per_work: 1e9 / rate, due_ns: start_ns as f64 }
     }
 
+    /// Puts the first piece off by `part`, 0 to 1, of the time that a piece of `work` is worth, and says until when.
+    ///
+    /// What is switched on for less than that time would else press at its very beginning each time, and never later.
+    pub fn put_off(&mut self, part: f64, work: f64, now_ns: Nanos) -> Option<Nanos> {
+        self.pause_until(part * work, now_ns)
+    }
+
     /// `work` was finished at `now_ns`: when the next may start, if that is worth a sleep.
     pub fn pause_until(&mut self, work: f64, now_ns: Nanos) -> Option<Nanos> {
         let now = now_ns as f64;
@@ -57,6 +64,27 @@ mod tests {
             prop_assume!(share < 0.8 || late_ns < 20_000);
             let got = simulate(share * rate_max, step_ns, 1.0, late_ns);
             prop_assert!((got / (share * rate_max) - 1.0).abs() < 0.02, "asked for {share}, got {}", got / rate_max);
+        }
+
+        #[test]
+        fn a_rate_is_held_on_average_over_moments_too_short_for_one_piece(period_ns in 6_000_000_u64..60_000_000, step_ns in 100_000_u64..2_000_000) {
+            const ON_NS: u64 = 6_000_000;
+            const FROM_NS: u64 = 2_000_000;
+            let (mut phase, mut worked) = (0.0_f64, 0_u64);
+            for _ in 0..20_000 {
+                let mut pacer = Pacer::new(1e9 / period_ns as f64, 0);
+                phase = (phase + crate::PHASE_STEP).fract();
+                let mut now = pacer.put_off(phase, 1.0, 0).unwrap_or(0);
+                while now < ON_NS {
+                    let end = now + step_ns;
+                    worked += end.min(ON_NS).saturating_sub(now.max(FROM_NS));
+                    now = pacer.pause_until(1.0, end).unwrap_or(end);
+                }
+            }
+            let share = worked as f64 / (20_000.0 * (ON_NS - FROM_NS) as f64);
+            // A piece that began in time before the window reaches into it, and one at its end beyond it: as much in as out.
+            let asked = step_ns as f64 / period_ns as f64;
+            prop_assert!((share / asked - 1.0).abs() < 0.05, "{share} of the time instead of {asked}");
         }
 
         #[test]

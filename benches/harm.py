@@ -360,7 +360,7 @@ def main() -> None:
     if shutil.which("stress-ng") is None:
         conclude("harm", "cannot compare without stress-ng; run make bench-setup", met=False)
     families = [f for f in FAMILIES if f.name in ("cpu, same core", "memory bandwidth")] if options.quick else FAMILIES
-    screening, blocks, seconds, rounds = (4, 40, 0.05, 3) if options.quick else (20, 120, 0.12, 5)
+    screening, blocks, seconds, rounds = (3, 28, 0.05, 2) if options.quick else (20, 120, 0.12, 5)
     paced = [k for k in stressors() if not options.quick or k.name in QUICK]
     reap()
     label = Label.create("harm", pipeline.WORK_ROOT)

@@ -8,7 +8,8 @@ What makes a second doubtful was decided before these runs, from what it would d
 
 A host that others use does not leave the generator alone for minutes. So the run without neighbours of ours is watched
 from outside: a second is healthy if, by the kernel's accounts of all tasks, others than the generator ran on its core
-for under 0.5 % of it, and none of it was stolen. What is said of the other seconds is told too.
+for under 0.5 % of it, none of it was stolen, and no task was started, for one that ended within it is in no account.
+What is said of the other seconds is told too.
 
 Bar: every full second of both starved runs is doubtful, and at least 99 % of the healthy ones are good. If more than
 half of the seconds left alone are not healthy, the host was too busy to tell, and the bar is not met.
@@ -64,16 +65,16 @@ class Core(threading.Thread):
         self.watched: set[int] = set()
 
     def run(self) -> None:
-        before, stolen = self._tasks(), stolen_s(GENERATOR_CPU)
+        before, stolen, started = self._tasks(), stolen_s(GENERATOR_CPU), _started()
         number = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // SECOND + 1
         while not self._over.wait(number - time.clock_gettime(time.CLOCK_MONOTONIC)):
-            after, stolen_after = self._tasks(), stolen_s(GENERATOR_CPU)
+            after, stolen_after, started_after = self._tasks(), stolen_s(GENERATOR_CPU), _started()
             here = {task: ns for task, (ns, cpu) in after.items() if cpu == GENERATOR_CPU}
             ran_ns = sum(ns - before.get(task, (0, 0))[0] for task, ns in here.items())
             self.watched.add(number - 1)
-            if ran_ns > FOREIGN_SHARE * SECOND or stolen_after > stolen:
+            if ran_ns > FOREIGN_SHARE * SECOND or stolen_after > stolen or started_after > started:
                 self.disturbed.add(number - 1)
-            before, stolen = after, stolen_after
+            before, stolen, started = after, stolen_after, started_after
             number += 1
 
     def _tasks(self) -> dict[str, tuple[int, int]]:
@@ -90,6 +91,12 @@ class Core(threading.Thread):
     def stop(self) -> None:
         self._over.set()
         self.join()
+
+
+def _started() -> int:
+    """Tasks that this host has started since it booted."""
+    lines = Path("/proc/stat").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("processes "))
 
 
 @contextlib.contextmanager

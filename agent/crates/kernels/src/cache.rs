@@ -101,7 +101,7 @@ pub(crate) const ENTRY: Entry = Entry {
         roles: Roles::Both,
         // Both take one turn of somebody's ring: on the way in our own, 640 Ki lines of a 40 MiB ring at 80 ns each if
         // nothing helps, on the way out the neighbour's, which finds its lines displaced. Private caches take microseconds.
-        settle: Settle { rise_ns: 2_000_000, release_ns: 1_000_000 },
+        settle: Settle { rise_ns: 5_000_000, release_ns: 1_000_000 },
         params: schema_for!(Params),
     },
     build: |params, environment| {

@@ -80,20 +80,19 @@ class Tally:
     @property
     def blocks(self) -> int:
         """How many there are of the treatment measured least, in short blocks or, if it is slow, in long ones."""
-        short, long = self._counts()
-        return min(short[t.id] or long[t.id] for t in self.trial.treatments)
+        return self._fewest()[0]
 
     @property
     def pilots_reached(self) -> int:
         """How many of PILOTS its blocks have come to."""
-        _, long = self._counts()
-        blocks, longs = self.blocks, min(long[t.id] for t in self.trial.treatments)
-        return sum(blocks >= least and (longs >= least_long or not long) for least, least_long in PILOTS)
+        blocks, longs = self._fewest()
+        return sum(blocks >= least and (longs is None or longs >= least_long) for least, least_long in PILOTS)
 
-    def _counts(self) -> tuple[Counter[str], Counter[str]]:
-        """By treatment: in how many short blocks, or where all are alike in how many, and in how many long ones."""
+    def _fewest(self) -> tuple[int, int | None]:
+        """Blocks, and long ones, of the treatment with the fewest; None where no blocks are longer than others."""
         short, long = (Counter(o.treatment for o in self.observations if o.long == which) for which in (False, True))
-        return short, long
+        ids = [t.id for t in self.trial.treatments]
+        return min(short[id_] or long[id_] for id_ in ids), min(long[id_] for id_ in ids) if long else None
 
 
 def execute(

@@ -1,12 +1,13 @@
 """How well a guest's clock is known: the bound that is stated, held against pulses whose time is known.
 
 A guest's clock is looked at, and its error is bounded for the time that a run waits until its next look: the lead of a
-schedule and a block. A stressor in an otherwise idle guest is told to press at the end of that time. The host watches
-the CPU time of the guest's virtual CPU, which rises for good from the moment the guest takes for the one told: the
-difference is its clock's error plus the time the guest takes to wake up, which is never negative. So no pulse may be
-earlier than its bound allows; and of any ten, one after the other, the promptest may be later by no more than a prompt
-wake-up takes: a clock that is late makes all of them late, a host that is busy for a moment some. Ten come long after a
-look, as in slow blocks. The guest's CPU is then kept busy, and bounds are asked for again and again.
+schedule and a block. A stressor in an otherwise idle guest is told to press until the end of that time. The host
+watches the CPU time of the guest's virtual CPU, which stops rising when the guest takes it for the moment told: the
+difference is its clock's error plus the time the guest takes to come to rest, which is never negative. (When it begins
+cannot be seen as well, for a guest is awake at times before it.) So no pulse may end earlier than its bound allows; and
+of any ten, one after the other, the promptest may be later by no more than a prompt guest takes: a clock that is late
+makes all of them late, a host that is busy for a moment some. Ten come long after a look, as in slow blocks. The
+guest's CPU is then kept busy, and bounds are asked for again and again.
 
 Bar: every bound to the next look, idle or busy, at most 1 ms; pulses within the bounds, both ways, soon after a look
 and long after it.
@@ -14,7 +15,6 @@ and long after it.
 
 from __future__ import annotations
 
-import bisect
 import ctypes
 import os
 import statistics
@@ -28,17 +28,16 @@ from guests import client, come_up, guests, needed
 from partywall.run.execute import BATCH_NS, LEAD_NS
 from partywall.sandbox import Sandbox
 
-LONG_NS = 8_000_000
+LONG_NS = 16_000_000
 BEFORE_NS = 3_000_000
-# Nothing but the stressor keeps a guest busy for as long.
-BUSY_NS = 1_000_000
-BUSY_SHARE = 0.99
+AFTER_NS = 8_000_000
+# What is left of a pulse's CPU time when it counts as over.
+REST_NS = 20_000
 # The least time in which a schedule arrives.
 TOLD_NS = 120_000_000
 EVERY_NS = 150_000_000
 SPAN_NS = LEAD_NS + BATCH_NS
-# Of so many pulses one surely finds the host calm, and then an emulated guest takes so long to wake up at the most; a
-# quarter of a millisecond was seen.
+# Of so many pulses one surely finds the host calm, and then an emulated guest takes so long to rest at the most.
 PROMPT_OF = 10
 PROMPT_NS = 500_000
 
@@ -76,13 +75,13 @@ def wait_until(at_ns: int) -> None:
 
 @dataclass(frozen=True)
 class Pulse:
-    """How much later than told the guest began to press, and how far its clock could be off by then at the most."""
+    """How much later than told the guest came to rest, and how far its clock could be off by then at the most."""
 
     late_ns: int
     bound_ns: int
 
 
-def pulses(guest: Sandbox, after_ns: int, count: int = 1) -> list[Pulse]:
+def pulses(guest: Sandbox, used: ThreadClock, after_ns: int, count: int = 1) -> list[Pulse]:
     """Pulses so long after one look at the guest's clock, whose bound is for all of them."""
     looked_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     bound_ns = guest.clock_error_ns(after_ns + count * EVERY_NS)
@@ -90,36 +89,25 @@ def pulses(guest: Sandbox, after_ns: int, count: int = 1) -> list[Pulse]:
     for number in range(count):
         at_ns = looked_ns + after_ns + number * EVERY_NS
         time.sleep(max(0, at_ns - TOLD_NS - time.clock_gettime_ns(time.CLOCK_MONOTONIC)) / 1e9)
-        made.append(Pulse(late_ns(guest, at_ns), bound_ns))
+        made.append(Pulse(late_ns(guest, used, at_ns), bound_ns))
     return made
 
 
-def late_ns(guest: Sandbox, at_ns: int) -> int:
-    """How much later than told the guest begins to press."""
-    switches = [{"at_ns": at_ns, "intensity": 1.0}, {"at_ns": at_ns + 2 * LONG_NS, "intensity": 0.0}]
+def late_ns(guest: Sandbox, used: ThreadClock, at_ns: int) -> int:
+    """How much later than told the guest comes to rest."""
+    switches = [{"at_ns": at_ns - LONG_NS, "intensity": 1.0}, {"at_ns": at_ns, "intensity": 0.0}]
     client(guest).call("workload.schedule", id="pulse", switches=switches)
     time.sleep(max(0, at_ns - 7 * BEFORE_NS - time.clock_gettime_ns(time.CLOCK_MONOTONIC)) / 1e9)
     wait_until(at_ns - BEFORE_NS)
     seen = []
-    with ThreadClock(guest.cgroup_member or client(guest).process.pid) as used:
-        while not seen or seen[-1][0] < at_ns + LONG_NS:
-            seen.append((time.clock_gettime_ns(time.CLOCK_MONOTONIC), used.now_ns()))
-    return onset_ns(seen) - at_ns
+    while not seen or seen[-1][0] < at_ns + AFTER_NS:
+        seen.append((time.clock_gettime_ns(time.CLOCK_MONOTONIC), used.now_ns()))
+    return rest_ns(seen) - at_ns
 
 
-def onset_ns(seen: list[tuple[int, int]]) -> int:
-    """From when on a thread used all of a CPU, by samples of (time, CPU time); their end if it never did.
-
-    A guest's own ticks use some too, shortly, before it presses.
-    """
-    times, after = [moment for moment, _ in seen], 0
-    for began, used in seen:
-        after = bisect.bisect_left(times, began + BUSY_NS, after)
-        if after == len(seen):
-            break
-        if seen[after][1] - used >= BUSY_SHARE * (times[after] - began):
-            return began
-    return times[-1]
+def rest_ns(seen: list[tuple[int, int]]) -> int:
+    """Since when a thread has used no CPU, by samples of (time, CPU time)."""
+    return next(moment for moment, used in seen if used >= seen[-1][1] - REST_NS)
 
 
 def margin_ns(made: list[Pulse]) -> int:
@@ -141,9 +129,12 @@ def main() -> None:
         start = {"work": work, "work_dir": guest.work_dir}
         client(guest).call("workload.start", id="pulse", pace="scheduled", **start)
         client(guest).call("workload.calibrate", id="pulse", for_ns=100_000_000)
-        short = [p for _ in range(24 if options.quick else 80) for p in pulses(guest, SPAN_NS - EVERY_NS)]
-        # A correction that stays in force for as long as this has the time to carry a clock away.
-        long = pulses(guest, 8_000_000_000 if options.quick else 30_000_000_000, PROMPT_OF)
+        # Opened once: opening waits for all CPUs of the host, for some milliseconds.
+        with ThreadClock(guest.cgroup_member or client(guest).process.pid) as used:
+            tries = 24 if options.quick else 80
+            short = [pulse for _ in range(tries) for pulse in pulses(guest, used, SPAN_NS - EVERY_NS)]
+            # A correction that stays in force for as long as this has the time to carry a clock away.
+            long = pulses(guest, used, 8_000_000_000 if options.quick else 30_000_000_000, PROMPT_OF)
         client(guest).call("workload.start", id="busy", pace="flat_out", **start)
         busy = []
         for _ in range(20 if options.quick else 60):
@@ -157,9 +148,9 @@ def told(short: list[Pulse], long: list[Pulse], busy: list[int]) -> None:
     worst = max([p.bound_ns for p in short] + busy) / 1e6
     for made, when in ((short, f"{SPAN_NS / 1e9:.2f} s after a look"), (long, "long after a look")):
         late = sorted(p.late_ns for p in made)
-        low, middle, high = (late[int(share * (len(late) - 1))] / 1e6 for share in (0.05, 0.5, 0.95))
+        shown = ", ".join(f"{late[int(share * (len(late) - 1))] / 1e6:+.3f}" for share in (0, 0.05, 0.5, 0.95, 1))
         print(
-            f"{len(made)} pulses {when}: {low:+.3f}, {middle:+.3f}, {high:+.3f} ms late (5, 50, 95 %), bounds up to "
+            f"{len(made)} pulses {when}: {shown} ms late (0, 5, 50, 95, 100 %), bounds up to "
             f"{max(p.bound_ns for p in made) / 1e6:.3f} ms, within them by {margin_ns(made) / 1e6:.3f} ms"
         )
     middle = statistics.median(p.late_ns for p in short) / 1e6

@@ -32,7 +32,7 @@ from partywall.stats.overhead import Pair, coverage, held_out, mean_errors
 
 LEVELS_QUICK = (20, 80, 140, 200, 260)
 LEVELS = tuple(range(20, 261, 20))
-ROUNDS = 4
+ROUNDS = 8
 THINK_S = 0.5
 LIMIT = 0.75
 RAMP_S, SETTLE_S = 0.3, 0.7

@@ -116,6 +116,9 @@ def test_a_machine_has_what_its_settings_say():
     assert after["-accel"].startswith("tcg")
     assert "file,id=console,path=/run/a,,b/console" in argv
     assert not any(word.startswith("virtio-blk") for word in argv)
+    assert after["-append"].startswith("console=")
+    told = dict(itertools.pairwise(dataclasses.replace(MACHINE, tsc_khz=2_596_118).argv()))
+    assert told["-append"] == f"tsc_early_khz=2596118 {after['-append']}"
     more = dataclasses.replace(MACHINE, accel="kvm", image=Path("/work/disk.img")).argv()
     assert "kvm" in more
     assert any(word.startswith("virtio-blk") for word in more)

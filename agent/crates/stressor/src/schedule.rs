@@ -128,7 +128,8 @@ impl Schedule {
     pub fn wait(&self, cursor: usize, until_ns: Nanos) {
         if until_ns != Nanos::MAX {
             // The condition variable wakes for the end; the last stretch is slept to the absolute time, which is more exact.
-            const FINE_NS: Nanos = 2_000_000;
+            // Waking up takes an emulated guest 1 to 2 ms.
+            const FINE_NS: Nanos = 5_000_000;
             let coarse_ns = until_ns.saturating_sub(clock::now()).saturating_sub(FINE_NS);
             self.doze(Duration::from_nanos(coarse_ns), |_| true);
             if !self.ended.load(Ordering::Acquire) {

@@ -21,7 +21,7 @@ from partywall.sandbox.base import Sandbox, Settings
 from partywall.sandbox.clock import GuestClock, Look
 from partywall.sandbox.label import Label
 from partywall.sandbox.peer import Peer
-from partywall.sandbox.qemu import accelerator, balloon, disk, root
+from partywall.sandbox.qemu import accelerator, balloon, counter, disk, root
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.kernel import GuestKernel
 from partywall.sandbox.qemu.machine import DISK, MEMORY, PROGRAM, Machine, Nic, throttles
@@ -77,6 +77,7 @@ class Qemu(Sandbox):
                 image=self._disk(),
                 root=self._root,
                 nic=self._nic(),
+                tsc_khz=counter.khz() if self.settings.accel == "tcg" else None,
             )
             process = _started(machine, self.label)
         self._monitor = Monitor(self.settings.name, ours)

@@ -109,7 +109,7 @@ def load(
 ) -> Found:
     """Carries out a program on the generator's core. around: entered when the generator is there, before it begins."""
     setup = setup or Setup(name="bench", cpus=(GENERATOR_CPU,))
-    seconds = []
+    seconds, healths = [], []
     with Session(program, setup) as session, around(session):
         pid = session.generator_pid
         before = cpu_ns(pid) if pid else 0
@@ -117,10 +117,8 @@ def load(
         for second in session.run():
             if second is not None:
                 seconds.append(second)
+                healths.append(judge(second, session.monitor.host(second.start_ns // 1_000_000_000, setup.cpus)))
             with contextlib.suppress(OSError):
                 used = max(used, cpu_ns(pid) if pid else 0)
-        healths = [
-            judge(second, session.monitor.host(second.start_ns // 1_000_000_000, setup.cpus)) for second in seconds
-        ]
         summary = summarise(seconds, healths, session.begin_ns, session.stages_ns)
         return Found(summary, seconds, healths, used - before, session.started, session.begin_ns)

@@ -28,9 +28,8 @@ from common import arguments, conclude, stolen_s
 from generators import GENERATOR_CPU, Found, load, nginx
 from partywall.load.health import Doubt
 from partywall.load.quick import Quick, program
-from partywall.load.second import Second
+from partywall.load.second import FULL_S, Second
 from partywall.load.session import Session
-from partywall.load.summary import FULL_S
 from partywall.sandbox import cgroups, reap
 
 SECOND = 1_000_000_000

@@ -3,10 +3,11 @@
 A guest's clock is looked at, and its error is bounded for the time that a run waits until its next look: the lead of a
 schedule and a block. A stressor in an otherwise idle guest is told to press at the end of that time. The host watches
 the CPU time of the guest's virtual CPU, which rises for good from the moment the guest takes for the one told: the
-difference is its clock's error plus the time the guest takes to wake up, which is never negative. So no pulse may be
-earlier than its bound allows; and of any ten, one after the other, the promptest may be later by no more than a prompt
-wake-up takes: a clock that is late makes all of them late, a host that is busy for a moment some. Ten come long after a
-look, as in slow blocks. The guest's CPU is then kept busy, and bounds are asked for again and again.
+difference is its clock's error plus the time the guest takes to wake up, which is not negative but for a quarter of a
+millisecond by which its timer may go off too soon. So no pulse may be earlier than that and its bound allow; and of any
+ten, one after the other, the promptest may be later by no more than a prompt wake-up takes: a clock that is late makes
+all of them late, a host that is busy for a moment some. Ten come long after a look, as in slow blocks. The guest's CPU
+is then kept busy, and bounds are asked for again and again.
 
 Bar: every bound to the next look, idle or busy, at most 1 ms; pulses within the bounds, both ways, soon after a look
 and long after it.
@@ -42,6 +43,8 @@ SPAN_NS = LEAD_NS + BATCH_NS
 # quarter of a millisecond was seen.
 PROMPT_OF = 10
 PROMPT_NS = 500_000
+# An emulated timer was seen to go off by so much too soon; a guest that sees that waits on, and is busy meanwhile.
+EARLY_NS = 250_000
 
 
 class ThreadClock:
@@ -128,7 +131,7 @@ def margin_ns(made: list[Pulse]) -> int:
     """By how much pulses are within their bounds: the earliest, and the promptest of any ten in a row."""
     rows = [made[n : n + PROMPT_OF] for n in range(max(1, len(made) - PROMPT_OF + 1))]
     late = PROMPT_NS + min(max(p.bound_ns - p.late_ns for p in row) for row in rows)
-    return min(late, *(p.late_ns + p.bound_ns for p in made))
+    return min(late, *(p.late_ns + p.bound_ns + EARLY_NS for p in made))
 
 
 def main() -> None:

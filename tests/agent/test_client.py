@@ -11,7 +11,7 @@ import pytest
 
 from partywall.agent import binary
 from partywall.agent.client import AgentClient
-from partywall.errors import AgentError
+from partywall.errors import AgentError, UsageError
 from partywall.store.pending import slice_row
 
 GOLDEN = Path(__file__).parents[2] / "schema" / "golden"
@@ -141,6 +141,20 @@ def test_an_agent_that_speaks_nonsense_is_an_error_not_a_crash():
     with pytest.raises(AgentError):
         client.call("hello")
     client.close()
+
+
+def test_what_is_too_long_for_an_agent_is_refused_before_it_is_sent(monkeypatch):
+    monkeypatch.setattr("partywall.agent.client.LINE_MAX", 1000)
+    client = client_of(sys.executable, "-c", ECHO)
+    with pytest.raises(UsageError, match="make the files"):
+        client.call("workload.start", work={"load": "x" * 1000})
+    assert client.call("hello") == {}
+    client.close()
+
+
+def test_an_agent_takes_the_files_of_a_load_in_one_message(agent):
+    with pytest.raises(AgentError, match="no workload"):
+        agent.call("workload.schedule", id="x" * (16 << 20), switches=[])
 
 
 def test_an_agent_that_does_not_answer_runs_into_its_timeout():

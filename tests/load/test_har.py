@@ -183,3 +183,14 @@ def test_any_recording_is_a_plan_that_compiles_or_a_users_mistake(entries: list,
 def test_any_text_is_a_users_mistake(content: str):
     with pytest.raises(UsageError):
         plan_of(content, "s.har")
+
+
+def test_a_form_with_files_keeps_its_fields_and_says_that_files_are_missing():
+    fields = [{"name": "who", "value": "ada $1"}, {"name": "photo", "fileName": "a.png", "value": ""}]
+    data = {"mimeType": "multipart/form-data; boundary=x", "params": fields}
+    headers = [{"name": "Content-Type", "value": "multipart/form-data; boundary=x"}]
+    found, loaded = imported(har(entry("00.000", "http://a.test/up", method="POST", data=data, headers=headers)))
+    (step,) = [step for step in program(loaded)["kinds"][0]["actions"] if "http" in str(step)]
+    assert [part["name"] for part in json.loads(json.dumps(step))["http"]["body"]["multipart"]] == ["who", "photo"]
+    assert "boundary" not in json.dumps(step)
+    assert any("whose content the recording lacks" in note for note in found.notes)

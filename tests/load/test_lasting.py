@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from socket import AF_INET, AF_INET6
 
 import jsonschema
 import pytest
 
 from partywall import pipeline
 from partywall.errors import UsageError
+from partywall.load.compiling import inlined
 from partywall.load.lasting import FOR_EVER_NS, addresses, for_guest, lasting
 from partywall.model.scenario import Load
 from partywall.scenario import loads
@@ -44,8 +46,20 @@ def test_names_are_resolved_here_once_and_unknown_ones_are_told():
     }
     assert addresses(program)["localhost:81"]
     program["kinds"][0]["actions"].append({"transaction": {"steps": [{"http": {"url": "http://no.invalid/"}}]}})
-    with pytest.raises(UsageError, match=r"no\.invalid cannot be resolved"):
+    program["kinds"][0]["actions"].append({"http": {"url": "http://a..b/"}})
+    with pytest.raises(
+        UsageError, match=r"no\.invalid cannot be resolved(.|\n)*a\.\.b cannot be resolved: it is no name"
+    ):
         addresses(program)
+
+
+def test_a_name_of_two_families_is_one_server(monkeypatch):
+    found = [(family, None, None, "", (place, 81)) for family, place in ((AF_INET6, "::1"), (AF_INET, "127.0.0.1"))]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
+    program = {"kinds": [{"actions": [{"http": {"url": "http://both.test:81/"}}]}]}
+    assert addresses(program) == {"both.test:81": ["127.0.0.1:81"]}
+    del found[1]
+    assert addresses(program) == {"both.test:81": ["[::1]:81"]}
 
 
 def test_what_is_on_this_hosts_loopback_is_at_the_gateway_of_a_guest():
@@ -71,3 +85,40 @@ def test_a_scenario_gets_the_programs_of_its_plans_and_their_mistakes(tmp_path):
     whole = pipeline.with_loads(scenario, tmp_path)
     assert whole.victims["v"].load.program["kinds"][0]["name"] == "visitor"
     assert whole.aggressors["w"].load.program["slices"]
+
+
+def feeders(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    kind = "csv" if name.endswith("csv") else "json_lines"
+    return {"kinds": [], "feeders": {"one": {"rows": {kind: str(tmp_path / name)}}}}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", b"\xef\xbb\xbfword,n\na,1\n\nb,2\n\n"),
+        ("a.jsonl", b'{"word": "a", "n": 1}\n\n{"word": "b", "n": "2"}\n'),
+    ],
+)
+def test_rows_that_go_with_a_program_are_those_that_the_agent_reads(tmp_path, name, content):
+    rows = inlined(feeders(tmp_path, name, content))["feeders"]["one"]["rows"]["inline"]
+    assert rows == {"columns": ["word", "n"], "rows": [["a", "1"], ["b", "2"]]}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.jsonl", b'{"word": "a"}\n{"n": 1}\n', "line 2 has no 'word'"),
+        ("a.jsonl", b'{"word": "a"}\n{"word": \n', "line 2 is no JSON"),
+        ("a.jsonl", b'{"word": "a"}\n[1]\n', "line 2 is no JSON object"),
+        ("a.csv", b"word\na\n\xff\n", "cannot be read"),
+    ],
+)
+def test_rows_that_cannot_go_with_a_program_are_told_by_file_and_line(tmp_path, name, content, said):
+    with pytest.raises(UsageError, match=said):
+        inlined(feeders(tmp_path, name, content))
+
+
+def test_a_body_that_is_gone_is_told_by_its_file(tmp_path):
+    with pytest.raises(UsageError, match="No such file"):
+        inlined({"kinds": [{"actions": [{"http": {"body": {"file": str(tmp_path / "gone")}}}]}]})

@@ -99,7 +99,7 @@ def test_errors_are_told_by_kind(url, tmp_path):
         (["http://127.0.0.1:1/", "--method", "get"], "write GET"),
         (["http://127.0.0.1:1/", "--connect-to", "nowhere"], "neither ADDRESS:PORT nor unix:PATH"),
         (["http://127.0.0.1:1/", "--cpus", "x"], "--cpus: 'x' is not a list of CPUs"),
-        (["http://127.0.0.1:1/", "--data-file", "/nothing/there"], "No such file"),
+        (["http://127.0.0.1:1/", "--data-file", "/nothing/there"], "is no file that is there"),
     ],
 )
 def test_what_cannot_be_begun_is_one_clear_error(arguments, expected, tmp_path):

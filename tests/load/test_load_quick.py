@@ -33,7 +33,29 @@ def test_users_make_a_closed_and_a_rate_an_open_program():
 def test_all_mistakes_are_reported_at_once():
     with pytest.raises(UsageError) as caught:
         program(Quick("http://a/", 1, rate=-1.0, headers=("bad",), data="x", data_file=Path("y")))
-    assert len(caught.value.problems) == 4
+    assert len(caught.value.problems) == 5
+
+
+@pytest.mark.parametrize(
+    ("asked", "key"),
+    [
+        ({"rate": float("nan")}, "--rate"),
+        ({"rate": float("inf")}, "--rate"),
+        ({"rate": 2e7}, "--rate"),
+        ({"poisson": True}, "--poisson"),
+        ({"method": "G T"}, "--method"),
+        ({"data_file": Path("nothing")}, "--data-file"),
+    ],
+)
+def test_what_a_command_line_cannot_mean_is_refused_by_its_own_name(asked, key):
+    with pytest.raises(UsageError) as caught:
+        program(Quick("http://a/", SECOND, **asked))
+    assert [problem.key for problem in caught.value.problems] == [key]
+
+
+def test_a_url_is_no_template():
+    compiled = program(Quick("http://a/?$top=5", SECOND))
+    assert compiled["kinds"][0]["actions"][0]["http"]["url"] == "http://a/?$$top=5"
 
 
 def test_headers_and_bodies_are_sent_as_written():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partywall.load.health import judge
-from partywall.load.second import Error, Second, Seconds, Timing, add_pairs
+from partywall.load.second import Beside, Error, Second, Seconds, Timing, add_pairs
 from partywall.load.summary import summarise
 
 SECOND = 1_000_000_000
@@ -24,6 +24,25 @@ def test_a_second_is_given_out_once_every_thread_has_told_of_it(a_record):
     assert found.connect == {500: 4}
     (rest,) = seconds.complete(all_=True)
     assert rest.requests == 4
+
+
+def test_a_second_waits_for_the_hosts_counters_but_not_for_ever_and_keeps_its_place():
+    def second(begin_s, length_s=1.0):
+        return Second(int(begin_s * SECOND), int((begin_s + length_s) * SECOND))
+
+    known = set()
+    beside = Beside(known.__contains__, 1.5)
+    assert list(beside.take([second(10), second(11)], 100.0)) == []
+    known.add(11)
+    assert list(beside.take([], 100.2)) == []
+    known.add(10)
+    assert [s.start_ns // SECOND for s in beside.take([second(12), second(13, 0.3)], 100.4)] == [10, 11]
+    assert beside
+    assert list(beside.take([], 101.8)) == []
+    # Nobody tells of the end of second 12; after it comes a part of one.
+    assert [s.start_ns // SECOND for s in beside.take([], 102.0)] == [12, 13]
+    assert not beside
+    assert [s.start_ns for s in beside.take([second(14.2, 0.5)], 102.0)] == [14.2 * SECOND]
 
 
 def test_a_thread_that_stood_still_holds_up_no_more_than_it_must(a_record):

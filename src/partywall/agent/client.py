@@ -15,12 +15,12 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any, cast
 
-from partywall.errors import AgentError
+from partywall.errors import AgentError, Problem, UsageError
 
 PROTOCOL = 1
 NOTIFICATIONS = ("slices", "output", "usage", "sample", "trace", "trace_records", "load", "guard", "ended")
 
-# Facts of a large host are a long line; more is no agent's.
+# Facts of a large host, or files of a load, are a long line; neither side takes more.
 LINE_MAX = 64 << 20
 REMEDY = "is this Partywall's agent, of this version? build it with 'make build', or set $PARTYWALL_AGENT to its path"
 
@@ -84,16 +84,23 @@ class AgentClient:
         return self.hello
 
     def call(self, method: str, *, timeout_s: float = 30, **params: Any) -> Any:
-        """Sends a request and returns its result; AgentError if it fails, or is not answered within `timeout_s`."""
+        """Sends a request and returns its result; AgentError if it fails, or is not answered within `timeout_s`.
+
+        UsageError if it is too long to send.
+        """
         number = next(self._numbers)
         future: Future[Any] = Future()
         with self._lock:
             self._open[number] = future
         message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
         try:
+            line = json.dumps(message, allow_nan=False).encode()
+            if len(line) > LINE_MAX:
+                what = f"{method} takes {len(line) / 1e6:.0f} MB, and an agent {LINE_MAX / 1e6:.0f} at most"
+                raise UsageError(Problem(what, "make the files that are sent with it smaller", self.name))
             stream = cast("IO[bytes]", self.process.stdin)
             with self._lock:
-                stream.write(json.dumps(message, allow_nan=False).encode() + b"\n")
+                stream.write(line + b"\n")
                 stream.flush()
             return future.result(timeout_s)
         # First, for it is a kind of OSError.

@@ -152,8 +152,8 @@ def run(
     users: Annotated[
         int | None,
         typer.Option(
-            help="Users, each of which asks again when it was answered; with --rate: users there are at most "
-            f"(default {USERS_OPEN}).",
+            help="Users, each of which asks again when it was answered (default 1); with --rate: users there are at "
+            f"most (default {USERS_OPEN}).",
             min=1,
             max=1_000_000,
         ),
@@ -430,7 +430,7 @@ def _generator_text(setup: Setup) -> str:
     guest = f"a guest of QEMU{', emulated,' if setup.accel == 'tcg' else ''}"
     where = {"process": "a process", "container": "a container", "qemu": guest}[setup.backend]
     count = f"{setup.sandboxes} of them sharing the users, each " if setup.sandboxes > 1 else ""
-    limit = f", at most {setup.cpu_limit:g} of a CPU" if setup.cpu_limit else ""
+    limit = f", at most {setup.cpu_limit:.3g} of their time" if setup.cpu_limit else ""
     cpus = ", ".join(map(str, setup.cpus))
     return f"{where}, {count}{units.counted(setup.threads, 'thread')} on CPU {cpus}{limit}"
 

@@ -6,13 +6,15 @@ The program's keys follow the plan's, so that what the agent finds wrong can be 
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
+from partywall.errors import Problem, UsageError
 from partywall.load.plan import Loaded, label_of, think_times
 from partywall.model.load_plan import (
     Body,
@@ -226,22 +228,50 @@ def _feeder(feeder: Feeder, folder: Path) -> Json:
 
 
 def inlined(program: Mapping[str, Any]) -> Json:
-    """The program with the content of every file it names in their place."""
+    """The program with the content of every file it names in their place. UsageError for what cannot be read."""
     feeders = {name: feeder | {"rows": _rows(feeder["rows"])} for name, feeder in program.get("feeders", {}).items()}
     return {**_with_contents(program), "feeders": feeders}
 
 
 def _rows(rows: Json) -> Json:
     if "csv" in rows:
-        with Path(rows["csv"]).open(newline="", encoding="utf-8") as stream:
-            columns, *found = csv.reader(stream)
+        with _read(rows["csv"]), Path(rows["csv"]).open(newline="", encoding="utf-8-sig") as stream:
+            # The agent's reader goes over empty lines too.
+            columns, *found = filter(None, csv.reader(stream))
         return {"inline": {"columns": columns, "rows": found}}
     if "json_lines" in rows:
-        lines = [json.loads(line) for line in Path(rows["json_lines"]).read_text("utf-8").splitlines() if line.strip()]
-        columns = list(lines[0])
-        texts = [[v if isinstance(v := line.get(name), str) else json.dumps(v) for name in columns] for line in lines]
+        file = Path(rows["json_lines"])
+        with _read(file):
+            numbered = [(n, line) for n, line in enumerate(file.read_text("utf-8").splitlines(), 1) if line.strip()]
+        objects = [_object(file, number, line) for number, line in numbered]
+        columns = list(objects[0])
+        for (number, _), line in zip(numbered, objects, strict=True):
+            if missing := [name for name in columns if name not in line]:
+                raise UsageError(Problem(f"line {number} has no {missing[0]!r}", "the first line has it", str(file)))
+        texts = [[v if isinstance(v := line[name], str) else json.dumps(v) for name in columns] for line in objects]
         return {"inline": {"columns": columns, "rows": texts}}
     return rows
+
+
+def _object(file: Path, number: int, line: str) -> Json:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise UsageError(Problem(f"line {number} is no JSON: {error}", "write an object a line", str(file))) from None
+    if not isinstance(found, dict):
+        raise UsageError(Problem(f"line {number} is no JSON object", "write an object a line", str(file)))
+    return found
+
+
+@contextlib.contextmanager
+def _read(file: str | Path) -> Iterator[None]:
+    """UsageError for a file that cannot be read, or holds something else than it should."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(Problem(f"{error.strerror}", "check the path and its permissions", str(file))) from None
+    except (ValueError, csv.Error) as error:
+        raise UsageError(Problem(f"cannot be read: {error}", "write it as UTF-8", str(file))) from None
 
 
 def _with_contents(part: Any) -> Any:
@@ -259,7 +289,8 @@ def _with_contents(part: Any) -> Any:
 
 
 def _base64(file: Path) -> str:
-    return base64.b64encode(file.read_bytes()).decode()
+    with _read(file):
+        return base64.b64encode(file.read_bytes()).decode()
 
 
 _INLINED: Mapping[str, Callable[[Path], Json]] = {

@@ -147,18 +147,39 @@ class _Reader:
             self.skipped[why] += 1
             return None
         content = _dict(response.get("content"))
+        data = _dict(request.get("postData"))
+        body = _body(data) or self._form_with_files(data)
+        headers = tuple(self._headers(request))
+        if body and "multipart" in body:
+            # Its boundary is of the body that was sent.
+            headers = tuple((name, value) for name, value in headers if name.lower() != "content-type")
         return Entry(
             start_s=start_s or 0.0,
             end_s=(start_s or 0.0) + max(_number(raw.get("time")), 0.0) / 1e3,
             method=method,
             url=_clean(url),
-            headers=tuple(self._headers(request)),
-            body=_body(_dict(request.get("postData"))),
+            headers=headers,
+            body=body,
             status=int(status),
             redirect=_text(response.get("redirectURL")),
             page=_text(raw.get("pageref")),
             received=_received(response, content),
         )
+
+    def _form_with_files(self, data: dict[str, Any]) -> dict[str, Any] | None:
+        """Of which browsers keep the fields, and mostly not what was in the files."""
+        if not _text(data.get("mimeType")).lower().startswith("multipart/form-data"):
+            return None
+        parts = {}
+        for param in _list(data.get("params")):
+            name, value = _text(param.get("name")), _text(param.get("value"))
+            if name in parts or not _plain(name + value):
+                self.skipped["a field of a form with files that cannot be sent"] += 1
+                continue
+            if param.get("fileName") and not value:
+                self.skipped["a file that was sent, whose content the recording lacks: name one in the plan"] += 1
+            parts[name] = _literal(value)
+        return {"multipart": parts} if parts else None
 
     @staticmethod
     def _unusable(url: str, method: str, start_s: float | None, status: float) -> str:

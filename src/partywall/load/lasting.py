@@ -55,10 +55,14 @@ def addresses(program: Mapping[str, Any], *, literal: bool = False) -> dict[str,
             continue
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            problems.append(Problem(f"{host} cannot be resolved: {error.strerror}", "check the name, or the resolver"))
+        # Names with an empty part, or one that is too long, are no names for the resolver.
+        except (OSError, UnicodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no name"
+            problems.append(Problem(f"{host} cannot be resolved: {why}", "check the name, or the resolver"))
             continue
-        places = dict.fromkeys(str(place[4][0]) for place in found)
+        # Of one family, as the agent chooses it: a name that has both mostly leads to the same server twice.
+        family = socket.AF_INET if any(place[0] == socket.AF_INET for place in found) else socket.AF_INET6
+        places = dict.fromkeys(str(place[4][0]) for place in found if place[0] == family)
         known[f"{shown}:{port}"] = [f"[{place}]:{port}" if ":" in place else f"{place}:{port}" for place in places]
     if problems:
         raise UsageError(*problems)

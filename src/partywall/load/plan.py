@@ -208,7 +208,7 @@ def _feeder(path: At, feeder: Feeder, folder: Path, columns: dict[str, tuple[str
 
 def _columns(feeder: Feeder, folder: Path) -> tuple[str, ...]:
     if feeder.csv is not None:
-        with (folder / feeder.csv).open(newline="", encoding="utf-8") as stream:
+        with (folder / feeder.csv).open(newline="", encoding="utf-8-sig") as stream:
             lines = csv.reader(stream)
             head = tuple(next(lines, ()))
             if not head or next(lines, None) is None:

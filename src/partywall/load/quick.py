@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,10 @@ from partywall.errors import Problem, UsageError
 from partywall.load.urls import wrong_with
 
 USERS_OPEN = 1000
+# A token in capitals (RFC 9110).
+METHOD = re.compile(r"[A-Z0-9!#$%&'*+.^_`|~-]+")
+# What the agent takes.
+RATE_MOST = 10_000_000
 REDIRECTS = 5
 
 
@@ -42,8 +47,13 @@ class Quick:
 def program(asked: Quick) -> dict[str, Any]:
     """The load program; UsageError for all that cannot be used, at once."""
     problems = [*_url_problems(asked.url), *_number_problems(asked), *_header_problems(asked.headers)]
+    if not METHOD.fullmatch(asked.method):
+        problems.append(Problem(f"{asked.method!r} is no method", "write for example POST", key="--method"))
     if asked.data is not None and asked.data_file is not None:
         problems.append(Problem("a body is given twice", "give --data or --data-file", key="--data"))
+    if asked.data_file is not None and not asked.data_file.is_file():
+        remedy = "give the path of a file"
+        problems.append(Problem(f"{str(asked.data_file)!r} is no file that is there", remedy, key="--data-file"))
     if problems:
         raise UsageError(*problems)
     steps = [{"http": _request(asked)}]
@@ -70,8 +80,11 @@ def _url_problems(url: str) -> list[Problem]:
 
 def _number_problems(asked: Quick) -> list[Problem]:
     found = []
-    if asked.rate is not None and asked.rate <= 0:
-        found.append(Problem(f"{asked.rate:g} requests a second is no load", "give more than 0", key="--rate"))
+    if asked.rate is not None and not 0 < asked.rate <= RATE_MOST:
+        remedy = f"give more than 0, and {RATE_MOST:,} at most"
+        found.append(Problem(f"{asked.rate:g} requests a second is no load", remedy, key="--rate"))
+    if asked.poisson and asked.rate is None:
+        found.append(Problem("users who wait for their answers do not come at random", "give --rate", key="--poisson"))
     if asked.for_ns < 1_000_000_000:
         found.append(Problem("under a second is too short to see anything", "give at least 1s", key="--for"))
     if asked.timeout_ns <= 0:
@@ -97,7 +110,7 @@ def _request(asked: Quick) -> dict[str, Any]:
     return {
         "name": f"{asked.method} {asked.url}",
         "method": asked.method,
-        "url": asked.url,
+        "url": _literal(asked.url),
         "headers": [{"name": name.strip(), "value": _literal(value.strip())} for name, value in pairs],
         "body": body,
         "timeout_ns": asked.timeout_ns,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from partywall.model.observation import Histogram, bucket_bounds
 
 SECOND_NS = 1_000_000_000
+# The first second of a load, and its last, are only parts of one.
+FULL_S = 0.9
 HISTOGRAMS = ("corrected", "raw", "first_byte", "body", "failures")
 
 
@@ -176,6 +178,33 @@ class Seconds:
         for number in sorted(self._open):
             if all_ or number[0] < until:
                 yield self._open.pop(number)
+
+
+class Beside:
+    """Keeps seconds until the host's counters at their end have been read too, for `patience_s` at most.
+
+    They come from another process, which sends them in its own time. known: whether there are those of the end of a
+    second. Parts of a second are not waited for: counters are of whole ones.
+    """
+
+    def __init__(self, known: Callable[[int], bool], patience_s: float) -> None:
+        self._known = known
+        self._patience_s = patience_s
+        self._kept: deque[tuple[Second, float]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def take(self, seconds: Iterable[Second], now_s: float) -> Iterator[Second]:
+        """Those that need wait no longer, in order; `seconds` have come just now."""
+        self._kept.extend((second, now_s) for second in seconds)
+        while self._kept:
+            second, since_s = self._kept[0]
+            waits = second.length_s > FULL_S and now_s - since_s < self._patience_s
+            if waits and not self._known(second.start_ns // SECOND_NS):
+                return
+            self._kept.popleft()
+            yield second
 
 
 def merged(seconds: Iterable[Second]) -> dict[int, Timing]:

@@ -22,7 +22,7 @@ from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink, start_agent
 from partywall.errors import AgentError, TrialError, UsageError
 from partywall.load.health import HostSecond
-from partywall.load.second import SECOND_NS, Second, Seconds
+from partywall.load.second import SECOND_NS, Beside, Second, Seconds
 from partywall.sandbox import Label, Sandbox, Settings, make, reap, reaper
 from partywall.sandbox.qemu.machine import Nic
 
@@ -33,6 +33,8 @@ SERVER = "server"
 CLOCK_ROUNDS = 16
 # Between preparing and beginning: enough for the switch to reach every generator.
 LEAD_NS = 100_000_000
+# Counters of a second come within a fifth of one of its end, if their agent gets to run.
+COUNTERS_S = 1.5
 # A generator that says nothing for so long has hung.
 SILENCE_S = 10.0
 # How often a guest's clock is looked at, so that its seconds stay the host's.
@@ -91,6 +93,10 @@ class Monitor:
 
     def add(self, sample: Mapping[str, Any]) -> None:
         self.readings[round((sample["at_ns"] + self.offset_ns) / SECOND_NS)] = sample["values"]
+
+    def knows(self, number: int) -> bool:
+        """Whether the end of the second that begins at `number` has been read."""
+        return number + 1 in self.readings
 
     def host(self, number: int, cpus: Sequence[int]) -> HostSecond | None:
         """What health is judged by in the second that begins at `number`; None before it has been read."""
@@ -254,7 +260,7 @@ class Session:
         return int(self.started["stages_ns"])
 
     def run(self) -> Iterator[Second | None]:
-        """Begins, and gives out each second when all threads have told of it; None now and then while there is none."""
+        """Begins, and gives out each second when all threads and the host have told of it, or None."""
         # Else records that fill the heap have all that was imported looked through, on CPUs the service may need.
         gc.collect()
         gc.freeze()
@@ -272,6 +278,7 @@ class Session:
         seconds = Seconds(threads, begin_ns + self.stages_ns)
         heard = dict.fromkeys(self._generators, time.monotonic())
         running = set(self._generators)
+        beside = Beside(self.monitor.knows, COUNTERS_S)
         while True:
             self._keep_clocks(running)
             for name, method, params in self._take():
@@ -279,11 +286,11 @@ class Session:
                     running.discard(name)
                 if name in heard:
                     heard[name] = time.monotonic()
-            ended = not running
-            yield from (second for second in seconds.complete(all_=ended) if second.end_ns > begin_ns)
-            if ended:
+            whole = (second for second in seconds.complete(all_=not running) if second.end_ns > begin_ns)
+            yield from beside.take(whole, time.monotonic())
+            if not running and not beside:
                 return
-            if time.monotonic() - min(heard[name] for name in running) > SILENCE_S:
+            if running and time.monotonic() - min(heard[name] for name in running) > SILENCE_S:
                 raise TrialError(f"the generator has said nothing for {SILENCE_S:g} s; is its host overloaded?")
             yield None
 

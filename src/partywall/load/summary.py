@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from partywall.load.health import Doubt, Health, Lateness, lateness
-from partywall.load.second import Error, Second, Timing, add_pairs, merged
+from partywall.load.second import FULL_S, Error, Second, Timing, add_pairs, merged
 
 SHARES = (0.5, 0.9, 0.99, 0.999)
-# The first second of a load, and its last, are only parts of one.
-FULL_S = 0.9
 # A load that has done less of its stages was ended from outside; threads end theirs within microseconds of each other.
 EARLY_SHARE = 0.999
 

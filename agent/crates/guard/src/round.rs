@@ -698,6 +698,33 @@ mod tests {
     }
 
     #[test]
+    fn less_that_was_seen_once_brings_the_next_round_forward_where_it_concerns_what_is_granted() {
+        let mut rounds = Rounds::new(&start(vec![leaf("a", 1, 0, None, &[])], vec![]), 0);
+        let mut in_motion = |bps: u64| {
+            let wants = [rounds.want(0, offered(bps, 12_000))];
+            let grants = rounds.decide(&wants);
+            let found = rounds.in_motion(&grants, &wants);
+            rounds.grants = grants;
+            found
+        };
+        in_motion(900_000_000);
+        assert!(!in_motion(900_000_000), "nothing moves");
+        assert!(in_motion(300_000_000), "it may want less than it is granted");
+        assert!(!in_motion(900_000_000), "it does not");
+        // It wants three times the pool, and then still twice that.
+        in_motion(3_000_000_000);
+        assert!(!in_motion(2_000_000_000));
+    }
+
+    #[test]
+    fn who_is_held_back_used_all_he_was_granted_and_others_what_they_want() {
+        let rounds = Rounds::new(&start(vec![leaf("a", 1, 150_000_000, None, &[])], vec![]), 0);
+        let want = Wanted { rate: 7, held_back: false, doubted: 0 };
+        assert_eq!(rounds.used(0, want), 7);
+        assert_eq!(rounds.used(0, Wanted { held_back: true, ..want }), rounds.grants[0].bps);
+    }
+
+    #[test]
     fn only_who_sends_nothing_for_longer_than_his_burst_lets_go_of_what_he_is_granted() {
         let (period, granted) = (50_000_000, 100_000_000);
         let of = |moved_ns, passed| unused(moved_ns, passed, granted, 5e7);

@@ -33,11 +33,19 @@ pub(crate) struct Closed {
     pub every_ns: Option<Nanos>,
 }
 
+/// An iteration that a user of some kind is to begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    pub kind: u16,
+    /// When it is due in absolute time.
+    pub at_ns: Nanos,
+}
+
 pub(crate) struct Open {
     levels: Levels,
     times: ArrivalTimes,
-    /// Arrivals that found no free user, by when they were due in absolute time.
-    pub waiting: VecDeque<Nanos>,
+    /// Arrivals that found no free user.
+    pub waiting: VecDeque<Arrival>,
     pub users_max: usize,
 }
 

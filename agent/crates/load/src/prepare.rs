@@ -223,7 +223,7 @@ pub(crate) fn room_for_ports(program: &Program, addresses: &[Vec<Address>]) -> R
         if users > room {
             return Err(format!(
                 "{users} users need as many ports to connect to {place} from and there are {room}; \
-                 widen net.ipv4.ip_local_port_range, or give more connections.local_addresses"
+                 widen net.ipv4.ip_local_port_range, or give more addresses to connect from (from_addresses, in a plan's connections)"
             ));
         }
         most = Some(most.unwrap_or(0) + room);

@@ -38,7 +38,8 @@ pub(crate) struct Program {
     pub feeders: Vec<Arc<Table>>,
     pub labels: Vec<Label>,
     pub places: Vec<Place>,
-    pub variables: usize,
+    /// Whether users need any, be it their own number.
+    pub variables: bool,
     pub pacing: Pacing,
     pub source: LoadProgram,
 }
@@ -162,7 +163,7 @@ pub(crate) fn compile(source: LoadProgram) -> Result<Program, ProgramError> {
         feeders: compiler.feeders.into_iter().map(|(_, table)| table).collect(),
         labels: compiler.labels,
         places: compiler.places,
-        variables: compiler.variables.len(),
+        variables: compiler.templated || compiler.variables.len() > 2,
         pacing: source.pacing.clone(),
         source,
     })
@@ -181,6 +182,8 @@ struct Compiler {
     variables: Vec<String>,
     files: BTreeMap<PathBuf, Arc<[u8]>>,
     closes: bool,
+    // Whether any text has a variable in it.
+    templated: bool,
     // Of the kind being read: which variables it may use.
     known: Vec<String>,
 }
@@ -284,7 +287,9 @@ impl Compiler {
     fn template(&mut self, key: &str, text: &str) -> Template {
         let known = self.known.clone();
         let parsed = Template::parse(text, |name| known.iter().any(|k| k == name).then(|| self.variable(name)));
-        self.checked(key, parsed).unwrap_or_default()
+        let template = self.checked(key, parsed).unwrap_or_default();
+        self.templated |= template.fixed().is_none();
+        template
     }
 
     fn label(&mut self, name: &str, sort: LabelSort) -> u32 {

@@ -7,6 +7,7 @@ use rustls::ClientConfig;
 
 use crate::cookie::Jar;
 use crate::feeder::Places;
+use crate::pacing::Arrival;
 use crate::program::{Kind, Op};
 use crate::record::Moments;
 
@@ -70,6 +71,8 @@ pub(crate) struct User {
     pub part: Part,
     pub doing: Doing,
     pub leaving: bool,
+    /// What it comes again for as soon as it has left.
+    pub next: Option<Arrival>,
     /// Whether its next request has a time to leave at, rather than following at once upon a response.
     pub timed: bool,
     /// When its deadline is looked at next; a time that never comes if it is not. There is an entry in the heap for it.
@@ -107,6 +110,7 @@ impl User {
             part: Part::Init,
             doing: Doing::Away,
             leaving: false,
+            next: None,
             timed: false,
             armed_ns: Nanos::MAX,
             at: 0,

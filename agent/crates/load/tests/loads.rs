@@ -245,6 +245,62 @@ fn arrivals_that_find_no_user_wait_and_count_from_when_they_were_due() {
     assert!(errors(&seconds).contains_key(&(LoadErrorKind::NotServed, String::new())));
 }
 
+fn kind(name: &str, weight: f64, url: &str) -> Value {
+    json!({"name": name, "weight": weight, "init": [get(&format!("hello {name}"), url)], "actions": [get(name, url)], "end": [get(&format!("bye {name}"), url)]})
+}
+
+fn label(started: &LoadStarted, name: &str) -> u32 {
+    started.labels.iter().position(|label| label.name == name).unwrap() as u32
+}
+
+#[test]
+fn arrivals_are_of_each_kind_by_its_weight_however_few_users_serve_them() {
+    let server = Server::start(|_, _| (ok(""), false));
+    let url = server.url("/");
+    for users_max in [1, 50] {
+        let mut whole = program(&json!([]));
+        whole["kinds"] = json!([kind("visitor", 3.0, &url), kind("buyer", 1.0, &url)]);
+        whole["pacing"] = json!({"open": {"arrivals": "constant", "stages": [{"to": 200, "for_ns": 0}, {"to": 200, "for_ns": 500 * MS}], "users_max": users_max}});
+        let (seconds, started) = run(whole);
+        let of = |name: &str| done(&seconds, label(&started, name)).0;
+        let (visitors, buyers) = (of("visitor"), of("buyer"));
+        assert!(visitors + buyers > 90 && visitors.abs_diff(3 * buyers) <= 8, "{visitors} visitors, {buyers} buyers, {users_max} users");
+        // Who becomes of another kind has left, and comes anew.
+        assert_eq!((of("hello visitor"), of("hello buyer")), (of("bye visitor"), of("bye buyer")));
+        assert_eq!(seconds.last().unwrap().users, 0);
+    }
+}
+
+#[test]
+fn end_steps_are_timed_from_when_the_load_ends_whatever_their_user_waited_for() {
+    let server = Server::start(|_, _| {
+        clock::sleep_until(clock::now() + 5 * MS);
+        (ok(""), false)
+    });
+    let thinks = json!([get("in", &server.url("/")), {"think": {"constant_ns": 60_000 * MS}}]);
+    let mut closed = program(&thinks);
+    closed["kinds"][0]["end"] = json!([get("out", &server.url("/out"))]);
+    let mut open = program(&json!([get("in", &server.url("/"))]));
+    open["kinds"][0]["end"] = json!([get("out", &server.url("/out"))]);
+    // One arrival, and then nothing for a third of a second.
+    open["pacing"] = json!({"open": {"arrivals": "constant", "stages": [{"to": 20, "for_ns": 0}, {"to": 20, "for_ns": 60 * MS}, {"to": 0, "for_ns": 0}, {"to": 0, "for_ns": 300 * MS}], "users_max": 1}});
+    for whole in [closed, open] {
+        let (seconds, started) = run(whole);
+        let out = label(&started, "out");
+        let timing = seconds.iter().flat_map(|second| &second.timings).find(|timing| timing.label == out && timing.done > 0).unwrap();
+        let corrected = partywall_record::bucket_bounds(timing.corrected.0[0].0);
+        assert!(corrected.1 >= 5 * MS && corrected.0 < 150 * MS, "{corrected:?}");
+    }
+}
+
+#[test]
+fn a_users_own_numbers_are_there_without_other_variables() {
+    let server = Server::start(|_, _| (ok(""), false));
+    run(program(&json!([get("item", &server.url("/item/${user}/${iteration}"))])));
+    let heard = server.heard();
+    assert!(heard[0].starts_with("GET /item/0/0 ") && heard[1].starts_with("GET /item/0/1 "), "{heard:?}");
+}
+
 #[test]
 fn a_short_timeout_is_kept_though_a_long_one_came_before_it() {
     let server = Server::start(|path, _| (if path == "/silent" { String::new() } else { ok("") }, false));

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::Event;
 
 /// Longest line that is read, in bytes; a longer one is refused, not buffered.
-pub const MAX_LINE: usize = 4 << 20;
+pub const MAX_LINE: usize = 64 << 20;
 /// The line is no JSON.
 pub const CODE_PARSE: i32 = -32700;
 /// The JSON is no request of version 2.0.

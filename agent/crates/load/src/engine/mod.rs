@@ -65,8 +65,10 @@ pub(crate) struct Worker<'s> {
     began_ns: Option<Nanos>,
     closing_ns: Option<Nanos>,
     users: Vec<User>,
-    /// Users of the open model without an iteration, the last freed last.
-    free: Vec<u32>,
+    /// Users of the open model without an iteration, by kind, the last freed last.
+    free: Vec<Vec<u32>>,
+    /// Arrivals of the open model so far.
+    arrived: u64,
     /// Users of the open model who left.
     away: Vec<u32>,
     /// Users who wait for the load to be switched on again.
@@ -128,7 +130,8 @@ impl<'s> Worker<'s> {
             began_ns: None,
             closing_ns: None,
             users: Vec::new(),
-            free: Vec::new(),
+            free: vec![Vec::new(); program.kinds.len()],
+            arrived: 0,
             away: Vec::new(),
             held: Vec::new(),
             links: Vec::new(),
@@ -379,10 +382,14 @@ impl<'s> Worker<'s> {
             self.recorder.close(end_ns);
         }
         self.held.clear();
-        self.free.clear();
+        self.free.iter_mut().for_each(Vec::clear);
         for user in 0..self.users.len() as u32 {
-            self.users[user as usize].leaving = true;
-            if matches!(self.users[user as usize].doing, Doing::Free | Doing::Waiting | Doing::Held) {
+            let one = &mut self.users[user as usize];
+            one.leaving = true;
+            if matches!(one.doing, Doing::Free | Doing::Waiting | Doing::Held) {
+                // Its end steps are asked for now, whatever it waited for.
+                one.moments.intended_ns = self.now_ns;
+                one.timed = false;
                 self.go_on(user, self.now_ns);
             }
         }

@@ -7,7 +7,7 @@ use partywall_wire::load::{LoadErrorKind, Think};
 
 use super::Worker;
 use crate::compress::{Done, Job};
-use crate::pacing::{Change, Pacer};
+use crate::pacing::{Arrival, Change, Pacer};
 use crate::program::{Op, ITERATION, USER};
 use crate::record::Moments;
 use crate::schedule::exponential;
@@ -31,10 +31,11 @@ impl Worker<'_> {
     /// A user of the closed model comes: a new one, one that left before, or one that was about to.
     fn come(&mut self, user: u32, at_ns: Nanos) {
         if user as usize == self.users.len() {
-            self.new_user();
+            let kind = self.kind_of(self.seat.global(u64::from(user)));
+            self.new_user(kind);
         }
         if self.users[user as usize].doing == Doing::Away {
-            self.enter(user, at_ns);
+            self.enter(user, at_ns, 0);
         } else {
             self.users[user as usize].leaving = false;
         }
@@ -52,43 +53,57 @@ impl Worker<'_> {
         }
     }
 
-    /// An iteration of the open model is due: a free user takes it, or a new one, or it waits.
+    /// An iteration of the open model is due: a free user of its kind takes it, or a new one, or one that becomes of its kind, or it
+    /// waits.
     fn arrive(&mut self, at_ns: Nanos) {
+        let kind = self.kind_of(self.seat.global(self.arrived));
+        self.arrived += 1;
         let Pacer::Open(open) = &mut self.pacer else { return };
-        if let Some(user) = self.free.pop() {
+        if let Some(user) = self.free[usize::from(kind)].pop() {
             self.begin_iteration(user, at_ns, 0);
         } else if self.users.len() < open.users_max {
-            let user = self.new_user();
-            self.enter(user, at_ns);
+            let user = self.new_user(kind);
+            self.enter(user, at_ns, 0);
         } else if let Some(user) = self.away.pop() {
-            self.enter(user, at_ns);
+            self.users[user as usize].kind = kind;
+            self.enter(user, at_ns, 0);
+        } else if let Some(user) = self.free.iter_mut().find_map(Vec::pop) {
+            self.change_kind(user, Arrival { kind, at_ns });
+            self.advance(user);
         } else {
-            open.waiting.push_back(at_ns);
+            open.waiting.push_back(Arrival { kind, at_ns });
         }
     }
 
-    fn new_user(&mut self) -> u32 {
+    /// A user leaves, by its end steps, to come again as one of another kind.
+    fn change_kind(&mut self, user: u32, to: Arrival) {
+        let one = &mut self.users[user as usize];
+        one.next = Some(to);
+        one.moments.intended_ns = self.now_ns;
+        one.timed = false;
+        one.enter(Part::End);
+    }
+
+    fn new_user(&mut self, kind: u16) -> u32 {
         let local = self.users.len() as u64;
         let number = self.seat.global(local);
         let seed = (self.shared.seed ^ 0x5851_f42d_4c95_7f2d).wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let mut user = User::new(number, 0, seed);
-        user.kind = self.kind_for(&mut user.chance);
-        self.users.push(user);
+        self.users.push(User::new(number, kind, seed));
         local as u32
     }
 
-    fn kind_for(&self, chance: &mut fastrand::Rng) -> u16 {
-        let total: f64 = self.program.kinds.iter().map(|kind| kind.weight).sum();
-        let mut left = chance.f64() * total;
-        let at = self.program.kinds.iter().position(|kind| {
-            left -= kind.weight;
-            left < 0.0
-        });
-        at.unwrap_or(self.program.kinds.len() - 1) as u16
+    /// Of the user, or the arrival, that has this number among those of all generators.
+    fn kind_of(&self, number: u64) -> u16 {
+        kind_of(number, self.program.kinds.iter().map(|kind| kind.weight))
     }
 
     /// A user begins from the beginning.
-    fn enter(&mut self, user: u32, at_ns: Nanos) {
+    fn enter(&mut self, user: u32, at_ns: Nanos, free_ns: Nanos) {
+        self.prepare(user, at_ns, free_ns);
+        self.advance(user);
+    }
+
+    fn prepare(&mut self, user: u32, at_ns: Nanos, free_ns: Nanos) {
         self.recorder.open.users += 1;
         let kind = &self.program.kinds[usize::from(self.users[user as usize].kind)];
         let one = &mut self.users[user as usize];
@@ -98,15 +113,14 @@ impl Worker<'_> {
         one.personal = None;
         one.transactions.clear();
         one.enter(Part::Init);
-        if self.program.variables > 2 {
+        if self.program.variables {
             one.set(USER, one.number.to_string().into());
             one.set(ITERATION, "0".into());
             for (variable, value) in &kind.initial {
                 one.set(*variable, value.clone());
             }
         }
-        self.due_at(user, at_ns, 0);
-        self.advance(user);
+        self.due_at(user, at_ns, free_ns);
     }
 
     /// The user's next request is due at `at_ns`; it was not free to send it before `free_ns`.
@@ -254,7 +268,7 @@ impl Worker<'_> {
         let now_ns = self.now_ns;
         let one = &mut self.users[user as usize];
         one.iteration += 1;
-        if self.program.variables > 2 {
+        if self.program.variables {
             let number = one.iteration.to_string().into();
             one.set(ITERATION, number);
         }
@@ -280,14 +294,19 @@ impl Worker<'_> {
                 false
             }
             Pacer::Open(open) => {
-                if let Some(at_ns) = open.waiting.pop_front() {
-                    one.enter(Part::Actions);
-                    self.due_at(user, at_ns, now_ns);
-                    return false;
+                match open.waiting.pop_front() {
+                    Some(next) if next.kind == one.kind => {
+                        one.enter(Part::Actions);
+                        self.due_at(user, next.at_ns, now_ns);
+                    }
+                    Some(next) => self.change_kind(user, next),
+                    None => {
+                        one.doing = Doing::Free;
+                        self.free[usize::from(one.kind)].push(user);
+                        return true;
+                    }
                 }
-                one.doing = Doing::Free;
-                self.free.push(user);
-                true
+                false
             }
         }
     }
@@ -306,8 +325,15 @@ impl Worker<'_> {
         one.leaving = false;
         one.personal = None;
         self.recorder.open.users -= 1;
-        if matches!(self.pacer, Pacer::Open(_)) {
-            self.away.push(user);
+        match one.next.take() {
+            Some(next) if self.closing_ns.is_none() => {
+                one.kind = next.kind;
+                self.prepare(user, next.at_ns, self.now_ns);
+                self.go_on_soon(user);
+            }
+            Some(_) => self.recorder.error(None, LoadErrorKind::NotServed, ""),
+            None if matches!(self.pacer, Pacer::Open(_)) => self.away.push(user),
+            None => {}
         }
     }
 
@@ -343,6 +369,10 @@ impl Worker<'_> {
         self.users[user as usize].moments.intended_ns = self.now_ns;
         self.users[user as usize].timed = false;
         match self.users[user as usize].part {
+            Part::Init if self.users[user as usize].leaving => {
+                self.users[user as usize].enter(Part::End);
+                self.go_on_soon(user);
+            }
             Part::Init => {
                 self.users[user as usize].enter(Part::Init);
                 self.wait_until(user, self.now_ns + BACK_OFF_NS);
@@ -401,6 +431,19 @@ impl Worker<'_> {
     }
 }
 
+/// Kinds by their weights over numbers that follow each other, as evenly as can be: multiples of the golden section fill any range
+/// evenly, however few there are, so no kind is ever more than a few ahead of its share or behind it.
+fn kind_of(number: u64, weights: impl Iterator<Item = f64> + Clone) -> u16 {
+    const GOLDEN: f64 = 0.618_033_988_749_895;
+    let (total, count) = weights.clone().fold((0.0, 0), |(sum, count), weight| (sum + weight, count + 1));
+    let mut left = (number as f64 * GOLDEN).fract() * total;
+    let at = weights.take(count).position(|weight| {
+        left -= weight;
+        left < 0.0
+    });
+    at.unwrap_or(count - 1) as u16
+}
+
 /// Nothing slows the next try down but what is put in its way.
 fn sent_nothing(kind: LoadErrorKind) -> bool {
     use LoadErrorKind as Kind;
@@ -440,6 +483,23 @@ mod tests {
     fn mean(think: &Think) -> f64 {
         let mut chance = fastrand::Rng::with_seed(3);
         (0..100_000).map(|_| draw(think, &mut chance) as f64).sum::<f64>() / 1e5
+    }
+
+    #[test]
+    fn kinds_have_their_shares_of_the_first_few_and_of_many() {
+        for weights in [&[3.0, 1.0][..], &[1.0, 1.0, 1.0], &[0.2, 0.7, 0.1], &[1.0]] {
+            let total: f64 = weights.iter().sum();
+            let mut counts = vec![0.0; weights.len()];
+            for number in 0..10_000 {
+                counts[usize::from(kind_of(number, weights.iter().copied()))] += 1.0;
+                for (count, weight) in counts.iter().zip(weights) {
+                    let share = (number + 1) as f64 * weight / total;
+                    assert!((count - share).abs() < 4.0, "{count} of {number} users instead of {share}");
+                }
+            }
+        }
+        let first: Vec<u16> = (0..4).map(|number| kind_of(number, [3.0, 1.0].into_iter())).collect();
+        assert_eq!(first, [0, 0, 0, 1]);
     }
 
     #[test]

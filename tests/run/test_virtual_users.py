@@ -1,0 +1,66 @@
+"""Virtual users as victim and as aggressor of a run: what a service's visitors do to each other, with latency."""
+
+import subprocess
+import sys
+
+import pytest
+
+from partywall import pipeline
+from partywall.model.scenario import Scenario
+from partywall.run import Silent
+from partywall.store import RunDirectory
+
+pytestmark = pytest.mark.host
+
+# A process of its own, that answers one request after the other: visitors of any kind wait in one queue.
+SERVICE = """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Page(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"ok")
+    def log_message(self, *_):
+        pass
+HTTPServer.request_queue_size = 64
+server = HTTPServer(("127.0.0.1", 0), Page)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.fixture
+def url():
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVICE], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as service:
+        try:
+            yield f"http://127.0.0.1:{int(service.stdout.readline())}/"
+        finally:
+            service.kill()
+
+
+def test_visitors_of_one_service_take_their_part_from_each_other(tmp_path, monkeypatch, url):
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    content = {
+        "partywall": 1,
+        "name": "visitors",
+        "victims": {"ours": {"load": {"url": url, "users": 2}}},
+        "aggressors": {"theirs": {"load": {"url": url, "users": 6}}},
+        "min_blocks": 8,
+        "budget": "12s",
+    }
+    facts = pipeline.host_facts()
+    scenario = pipeline.with_loads(Scenario.model_validate(content), tmp_path)
+    run = RunDirectory.create(tmp_path / "run", "", pipeline.plan(scenario, facts, 1), facts)
+    pipeline.measure(run, Silent())
+    evidence, findings = pipeline.analyse(run)
+    assert not findings.incomplete
+    for one in evidence.observations:
+        answered = one.rate * (one.end_ns - one.start_ns) / 1e9
+        assert answered > 0
+        assert abs(sum(one.latency.counts.values()) - answered) < 0.05 * answered + 2
+    theirs = next(cell for cell in findings.cells if cell.aggressor == "theirs")
+    assert theirs.isolation.high < 1
+    assert "p50" in theirs.latency

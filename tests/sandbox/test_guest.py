@@ -212,7 +212,10 @@ def test_the_reaper_takes_a_guest_whose_controller_forgot_it():
     label = Label.create(f"test-orphan-{os.getpid()}", Path("/var/tmp"))
     orphan = make(Settings(name="guest", backend="qemu", cpus=(0,)), label)
     orphan.launch(lambda *_: None)
-    assert labelled(label.run)
+    # Between two programs a process has no environment for a moment.
+    deadline = time.monotonic() + 10
+    while not labelled(label.run):
+        assert time.monotonic() < deadline, "the guest never began"
     reaped = reaper.clean(label)
     assert labelled(label.run) == []
     assert reaped.left == ()

@@ -6,6 +6,7 @@ import pytest
 import vl_convert
 
 from partywall.errors import TrialError
+from partywall.load import monitors
 from partywall.load.evidence import load_run
 from partywall.load.health import Doubt, Health
 from partywall.load.second import Second
@@ -103,6 +104,27 @@ def test_counters_become_figures_and_each_cpu_counts_once(kept):
     assert means["Disk time", "of a write"] == pytest.approx(2.0)
     assert means["Memory", "available"] == pytest.approx(2.0)
     assert ("Network bytes", "received") not in means
+
+
+def test_what_passes_layers_counts_once_and_loopback_apart():
+    def rows(at_ns, value):
+        told = {
+            "disk_written_bytes": ("sda", "nvme0n1", "dm-0", "md127", "loop3", "zram0"),
+            "network_received_bytes": ("lo", "eth0", "wlp2s0", "br0", "docker0", "veth12ab", "eth0.100", "vnet3"),
+        }
+        return [
+            {"host": "server", "at_ns": at_ns, "counter": counter, "subject": subject, "value": value}
+            for counter, subjects in told.items()
+            for subject in subjects
+        ]
+
+    found = monitors.series(rows(0, 5e6) + rows(SECOND, 6e6), 0)
+    assert {(s.group, s.name): s.mean for s in found} == {
+        ("Disk bytes", "written"): pytest.approx(2.0),
+        ("Network bytes", "received"): pytest.approx(2.0),
+        ("Network bytes", "received by loopback"): pytest.approx(1.0),
+        ("Network bytes", "received by virtual interfaces"): pytest.approx(5.0),
+    }
 
 
 def test_thresholds_are_judged_again_from_the_files(kept):

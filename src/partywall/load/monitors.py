@@ -1,11 +1,12 @@
 """Figures of hosts from their counters: what LoadRunner's Monitors showed and a tester asks for. Pure.
 
-Some thirty, by host and second. A counter that a host does not have is a figure that is not there.
+Some forty, by host and second. A counter that a host does not have is a figure that is not there.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,15 @@ from partywall.model.load_run import Series
 SECOND_NS = 1_000_000_000
 Values = Mapping[tuple[str, str], float]
 """(counter, subject) → value at a moment; subject is empty for what is of the whole host."""
+
+
+# The kernel counts a request at each layer it passes: at a mapped disk or array and at the disks beneath it,
+# at a virtual interface and at the one that leads out of the host. Only names tell of the layer.
+_OVER_DISKS = re.compile(r"(dm-|md|loop|z?ram)\d")
+_VIRTUAL = re.compile(r"(br|virbr|docker|lxcbr|lxdbr|cni|cali|flannel|ovs|veth|vif|vnet|tap|tun|wg|bond|team)|.*\.\d")
+
+LOOPBACK, VIRTUAL, OUTWARD = "loopback", "virtual", "outward"
+"""Kinds of interface: a packet through a virtual one counts once more at each that it passes."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +40,8 @@ class Figure:
     gauge: bool = False
     over: str | None = None
     """Divided by the difference of this counter: time per operation."""
+    interfaces: str | None = None
+    """Only interfaces of this kind; None: of every kind."""
 
 
 FIGURES = (
@@ -51,10 +63,15 @@ FIGURES = (
     Figure("Disk bytes", "read", "MB/s", ("disk_read_bytes",), 1e-6),
     Figure("Disk operations", "writes", "1/s", ("disk_writes_count",)),
     Figure("Disk operations", "reads", "1/s", ("disk_reads_count",)),
-    Figure("Network bytes", "received", "MB/s", ("network_received_bytes",), 1e-6),
-    Figure("Network bytes", "sent", "MB/s", ("network_sent_bytes",), 1e-6),
-    Figure("Network packets", "received", "1/s", ("network_received_packets_count",)),
-    Figure("Network packets", "sent", "1/s", ("network_sent_packets_count",)),
+    *(
+        Figure(group, f"{direction}{by}", unit, (f"network_{direction}_{counter}",), scale, interfaces=kind)
+        for kind, by in ((OUTWARD, ""), (LOOPBACK, " by loopback"), (VIRTUAL, " by virtual interfaces"))
+        for group, unit, counter, scale in (
+            ("Network bytes", "MB/s", "bytes", 1e-6),
+            ("Network packets", "1/s", "packets_count", 1.0),
+        )
+        for direction in ("received", "sent")
+    ),
     Figure("Network trouble", "segments sent again", "1/s", ("tcp_retransmitted_segments_count",)),
     Figure("Network trouble", "connections dropped by listeners", "1/s", ("tcp_listen_drops_count",)),
     Figure("Network trouble", "packets dropped", "1/s", ("network_receive_drops_count", "network_send_drops_count")),
@@ -90,26 +107,36 @@ def _of_host(host: str, moments: Mapping[int, Values], begin_ns: int) -> Iterato
 
 def _value(figure: Figure, before: Values, after: Values, length_s: float) -> float | None:
     if figure.gauge:
-        found = [value for (name, subject), value in after.items() if name in figure.of and _counted(subject, name)]
+        found = [value for key, value in after.items() if key[0] in figure.of and _counted(figure, *key)]
         return sum(found) * figure.scale if found else None
-    total = _difference(figure.of, before, after)
+    total = _difference(figure, figure.of, before, after)
     if total is None:
         return None
     if figure.over is None:
         return total * figure.scale / length_s
-    count = _difference((figure.over,), before, after)
+    count = _difference(figure, (figure.over,), before, after)
     return total * figure.scale / count if count else None
 
 
-def _difference(names: tuple[str, ...], before: Values, after: Values) -> float | None:
+def _difference(figure: Figure, names: tuple[str, ...], before: Values, after: Values) -> float | None:
     found = [
         value - before[key]
         for key, value in after.items()
-        if key[0] in names and key in before and _counted(key[1], key[0])
+        if key[0] in names and key in before and _counted(figure, *key)
     ]
     return sum(found) if found else None
 
 
-def _counted(subject: str, name: str) -> bool:
-    """The kernel tells of each CPU, and mostly of all together as `cpu` too: each counts once."""
+def _counted(figure: Figure, name: str, subject: str) -> bool:
+    """Whether it belongs in the figure's sum; what the kernel tells of twice counts once."""
+    if name.startswith("disk_"):
+        return not _OVER_DISKS.match(subject)
+    if name.startswith("network_"):
+        return figure.interfaces in (None, _kind(subject))
     return subject == "cpu" or not name.startswith("cpu_") or name == "cpu_run_queue_wait_ns"
+
+
+def _kind(interface: str) -> str:
+    if interface == "lo":
+        return LOOPBACK
+    return VIRTUAL if _VIRTUAL.match(interface) else OUTWARD

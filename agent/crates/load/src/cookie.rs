@@ -1,5 +1,7 @@
 //! Cookies of one user (RFC 6265, as far as a load needs it): kept by host, path and scheme, gone when told so. Deliberately not here:
-//! expiry dates in the future, for no load lasts that long, and lists of public suffixes, for the servers asked are the user's own.
+//! the day on which a cookie kept expires, for no load lasts that long, and lists of public suffixes, for the servers asked are the user's own.
+
+use cookie::time::OffsetDateTime;
 
 use crate::address::Place;
 
@@ -61,37 +63,30 @@ fn is_below(host: &str, parent: &str) -> bool {
 /// The cookie, and whether it is to be forgotten.
 fn read(header: &[u8], place: &Place, target: &str) -> Option<(Cookie, bool)> {
     let text = std::str::from_utf8(header).ok()?;
-    let mut parts = text.split(';');
-    let (name, value) = parts.next()?.split_once('=')?;
-    let (name, value) = (name.trim(), value.trim());
-    if name.is_empty() || text.chars().any(char::is_control) {
-        return None;
-    }
+    let told = cookie::Cookie::parse(text).ok().filter(|_| !text.contains(char::is_control))?;
+    let (host, below) = match told.domain().map(str::to_ascii_lowercase).filter(|domain| !domain.is_empty()) {
+        Some(domain) if domain == place.host || is_below(&place.host, &domain) => (domain, true),
+        Some(_) => return None,
+        None => (place.host.clone(), false),
+    };
     let path = target.split('?').next().unwrap_or("/");
     let folder = path.rfind('/').filter(|&at| at > 0).map_or("/", |at| &path[..at]);
-    let mut cookie =
-        Cookie { name: name.into(), value: value.into(), host: place.host.clone(), below: false, path: folder.into(), tls: false };
-    let mut gone = false;
-    for part in parts {
-        let (key, value) = part.split_once('=').unwrap_or((part, ""));
-        let value = value.trim();
-        match key.trim().to_ascii_lowercase().as_str() {
-            "domain" if !value.is_empty() => {
-                let domain = value.trim_start_matches('.').to_ascii_lowercase();
-                if domain != place.host && !is_below(&place.host, &domain) {
-                    return None;
-                }
-                (cookie.host, cookie.below) = (domain, true);
-            }
-            "path" if value.starts_with('/') => cookie.path = value.into(),
-            "secure" => cookie.tls = true,
-            "max-age" => gone |= value.parse::<i64>().is_ok_and(|seconds| seconds <= 0),
-            // What servers send to delete a cookie is a date of long ago.
-            "expires" => gone |= value.contains("1970") || value.contains("-70 "),
-            _ => {}
-        }
+    let kept = Cookie {
+        name: told.name().into(),
+        value: told.value().into(),
+        host,
+        below,
+        path: told.path().filter(|path| path.starts_with('/')).unwrap_or(folder).into(),
+        tls: told.secure() == Some(true),
+    };
+    Some((kept, is_gone(&told, OffsetDateTime::now_utc())))
+}
+
+fn is_gone(told: &cookie::Cookie, now: OffsetDateTime) -> bool {
+    match told.max_age() {
+        Some(age) => !age.is_positive(),
+        None => told.expires_datetime().is_some_and(|day| day <= now),
     }
-    Some((cookie, gone))
 }
 
 #[cfg(test)]
@@ -129,7 +124,15 @@ mod tests {
     fn a_cookie_is_replaced_by_its_next_value_and_gone_when_told_so() {
         assert_eq!(sent(&jar("http://a/", &["s=1", "s=2"]), "http://a/"), "s=2");
         assert!(jar("http://a/", &["s=1", "s=; Max-Age=0"]).is_empty());
-        assert!(jar("http://a/", &["s=1", "s=; Expires=Thu, 01 Jan 1970 00:00:00 GMT"]).is_empty());
+        for long_ago in ["Thu, 01 Jan 1970 00:00:00 GMT", "Thu, 01-Jan-1970 00:00:01 GMT", "Sun, 06 Nov 1994 08:49:37 GMT"] {
+            assert!(jar("http://a/", &["s=1", &format!("s=; Expires={long_ago}")]).is_empty(), "{long_ago}");
+        }
+    }
+
+    #[test]
+    fn a_cookie_with_days_to_live_is_kept() {
+        assert_eq!(sent(&jar("http://a/", &["s=1; Expires=Fri, 01 Jan 2100 00:00:00 GMT"]), "http://a/"), "s=1");
+        assert_eq!(sent(&jar("http://a/", &["s=1; Max-Age=60; Expires=Thu, 01 Jan 1970 00:00:00 GMT"]), "http://a/"), "s=1");
     }
 
     #[test]

@@ -575,7 +575,8 @@ impl Worker<'_> {
             .ok()
             .and_then(|(to, target)| Some((self.program.places.iter().position(|known| *known == to)? as u16, target)));
         let Some((place, target)) = known.filter(|_| one.asked.hops < request.redirects) else {
-            let why = if one.asked.hops < request.redirects { location } else { "too many" };
+            let elsewhere = format!("to {location}, which the plan asks nothing of");
+            let why = if one.asked.hops < request.redirects { &elsewhere } else { "too many" };
             self.recorder.error(Some(request.label), LoadErrorKind::Redirect, why);
             return Redirect::Refused;
         };

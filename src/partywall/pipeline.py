@@ -34,7 +34,7 @@ from partywall.model.scenario import Scenario, Workload
 from partywall.model.trace import Asked, ClockBound, Report, Start, TraceEvidence, merged
 from partywall.plan import Topology
 from partywall.plan import make as make_plan
-from partywall.run import PILOTS, Decisions, Progress, execute, governor
+from partywall.run import PILOTS, Decisions, Progress, execute, governor, idle
 from partywall.sandbox import Label, Reaped, Settings, block, cgroups, libvirt, qemu, reap, reaper, ssh, switch
 from partywall.sandbox.runtime import Runtime
 from partywall.store import RunDirectory
@@ -294,6 +294,8 @@ def check_host(scenario: Scenario, work_root: Path = WORK_ROOT) -> None:
                 Runtime.choose(Path("/"), cgroups.read(), prefer=os.environ.get("PARTYWALL_RUNTIME"))
             except CapabilityError as error:
                 missing.append(str(error))
+    if scenario.idle == "poll" and (why := idle.why_not()):
+        missing.append(f"idle: idle CPUs cannot poll here: {why}; leave it out, and CPUs sleep as usual")
     missing += list(_lacking_for_disk_limits(scenario, work_root))
     missing += list(_lacking_for_guests(scenario))
     missing += list(_lacking_for_domains(scenario))
@@ -509,7 +511,8 @@ def measure(run: RunDirectory, progress: Progress, work_root: Path = WORK_ROOT) 
             with run.exclusive():
                 build_roots(run.plan.scenario, progress.doing)
                 check_memory(run, progress, work_root)
-                execute(run, label, decisions(run.plan), progress, observations)
+                with idle.polled() if run.plan.scenario.idle == "poll" else contextlib.nullcontext():
+                    execute(run, label, decisions(run.plan), progress, observations)
         except OSError as error:
             raise PartywallError(_stopped_by(error, run)) from error
         finally:

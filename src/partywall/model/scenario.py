@@ -281,4 +281,7 @@ class Scenario(Frozen):
     budget: DurationNs = Field(120_000_000_000, description="measuring time of the whole run")
     min_blocks: int = Field(20, ge=8)
     timing: Timing = Timing()
+    idle: Literal["sleep", "poll"] = Field(
+        "sleep", description="what this host's CPUs do while idle; polling, they do not come back slower than they went"
+    )
     seed: int = 1

@@ -143,7 +143,8 @@ def _extent(findings: Findings, evidence: Evidence) -> str:
     blocks = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     measured = units.format_duration(sum(o.end_ns - o.start_ns for o in evidence.observations))
     plural = "" if victims == 1 else "s"
-    return f"{victims} victim{plural}, {treatments} treatments, {blocks} blocks each, {measured} without guards"
+    polled = "; idle CPUs polled" if evidence.plan.scenario.idle == "poll" else ""
+    return f"{victims} victim{plural}, {treatments} treatments, {blocks} blocks each, {measured} without guards{polled}"
 
 
 def _panel(identity: str, cell: Cell, findings: Findings, evidence: Evidence, specs: dict[str, Any]) -> Panel:

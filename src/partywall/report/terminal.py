@@ -141,6 +141,7 @@ def _outcome(findings: Findings, evidence: Evidence) -> Text:
         "EMULATED" if any(map(emulated, findings.cells)) else "",
         "interrupted" if evidence.interrupted else "",
         f"{len(findings.incomplete)} incomplete" if findings.incomplete else "",
+        "idle CPUs polled" if evidence.plan.scenario.idle == "poll" else "",
         f"{findings.scenario}, seed {evidence.plan.seed}",
     ]
     return Text.assemble(badge, *(part for note in notes if note for part in ("  ·  ", note)))

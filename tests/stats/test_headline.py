@@ -147,7 +147,7 @@ def test_a_failed_check_comes_first():
     cells = [cell(COPYING, COPY, 0.82, 0.01)]
     line = headline(plan(COPYING), KERNELS, cells, [band(COPYING, null=0.98, half=0.005)])
     assert line.startswith(
-        "The A/A check failed for copy: a neighbour that does nothing seemed to change its rate by -2.0 % ± 0.5, "
+        "The A/A check failed for copy: a neighbour that does nothing seemed to change its rate by −2.0 % ± 0.5, "
         "so doubt effects of that size. A memory-copying neighbour"
     )
 

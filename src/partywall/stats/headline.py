@@ -148,7 +148,7 @@ def percent(estimate: Estimate) -> str:
 
 def _rounded(value: float, half: float) -> str:
     digits = 0 if half >= 0.95 else 1 if half >= 0.095 else 2
-    return f"{value:.{digits}f} % ± {half:.{digits}f}"
+    return f"{value:.{digits}f} % ± {half:.{digits}f}".replace("-", "−")
 
 
 def _sentences(parts: Sequence[str]) -> str:

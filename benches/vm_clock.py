@@ -1,13 +1,13 @@
 """How well a guest's clock is known: the bound that is stated, held against pulses whose time is known.
 
 A guest's clock is looked at, and its error is bounded for the time that a run waits until its next look: the lead of a
-schedule and a block. A stressor in an otherwise idle guest is told to press at the end of that time. The host watches
-the CPU time of the guest's virtual CPU, which rises for good from the moment the guest takes for the one told: the
-difference is its clock's error plus the time the guest takes to wake up, which is not negative but for a quarter of a
-millisecond by which its timer may go off too soon. So no pulse may be earlier than that and its bound allow; and of any
-ten, one after the other, the promptest may be later by no more than a prompt wake-up takes: a clock that is late makes
-all of them late, a host that is busy for a moment some. Ten come long after a look, as in slow blocks. The guest's CPU
-is then kept busy, and bounds are asked for again and again.
+schedule and a block. A stressor in an otherwise idle guest presses and is told to let go at the end of that time. No
+timer has a part in that, for it looks at its clock between one piece of work and the next. The host watches its virtual
+CPU, which is idle for good from the moment that the guest takes for the one told: the difference is its clock's error
+plus the rest of a piece of work, which is not negative. So no pulse may end earlier than its bound allows; and of any
+ten, one after the other, the promptest may be later by no more than letting go takes: a clock that is late makes all of
+them late, a host that is busy for a moment some. Ten come long after a look, as in slow blocks. The guest's CPU is then
+kept busy, and bounds are asked for again and again.
 
 Bar: every bound to the next look, idle or busy, at most 1 ms; pulses within the bounds, both ways, soon after a look
 and long after it.
@@ -15,7 +15,6 @@ and long after it.
 
 from __future__ import annotations
 
-import bisect
 import ctypes
 import os
 import statistics
@@ -30,28 +29,24 @@ from partywall.run.execute import BATCH_NS, LEAD_NS
 from partywall.sandbox import Sandbox
 
 LONG_NS = 8_000_000
-BEFORE_NS = 3_000_000
-# A guest that waits is idle for as long before a pulse, and the host does not keep it from a CPU for as long in one. It
-# wakes up 5 ms before as well, to wait more exactly, which takes an emulated one up to 2 ms.
+# Watched from so long before its end; for so long of that it presses for certain.
+BEFORE_NS, SURELY_NS = 4_000_000, 2_000_000
+# So long a guest that has let go is idle before anything wakes it; less than that is no end of a pulse.
 IDLE_NS = 100_000
-IDLE_SHARE = 0.1
 # The least time in which a schedule arrives.
 TOLD_NS = 120_000_000
 EVERY_NS = 150_000_000
 SPAN_NS = LEAD_NS + BATCH_NS
-# Of so many pulses one surely finds the host calm, and then an emulated guest takes so long to wake up at the most; a
-# quarter of a millisecond was seen.
+# Of so many pulses one surely finds the host calm, and then an emulated guest takes so long to let go at the most.
 PROMPT_OF = 10
 PROMPT_NS = 500_000
-# An emulated timer was seen to go off by so much too soon; a guest that sees that waits on, and is busy meanwhile.
-EARLY_NS = 250_000
 
 
 class ThreadClock:
-    """CPU time of a thread of another process, up to this moment; use as a context manager.
+    """Time in which a thread of another process ran or waited for a CPU; use as a context manager.
 
-    The kernel's process clocks and /proc tell what was booked at the last tick, some milliseconds ago. A software event
-    is asked of the CPU that the thread is on. Source: perf_event_open(2).
+    What it ran is asked of the CPU that it is on, up to this moment: the kernel's process clocks and /proc tell what
+    was booked at the last tick. What it waited is told when it runs again. Source: perf_event_open(2), proc(5).
     """
 
     _SYSCALL, _SOFTWARE, _TASK_CLOCK, _ATTRIBUTE_BYTES = 298, 1, 1, 128
@@ -62,15 +57,18 @@ class ThreadClock:
         self._fd = libc.syscall(self._SYSCALL, attribute.ljust(self._ATTRIBUTE_BYTES, b"\0"), thread, -1, -1, 0)
         if self._fd < 0:
             conclude("vm-clock", f"not measured: perf_event_open: {os.strerror(ctypes.get_errno())}", met=False)
+        self._waited = os.open(f"/proc/{thread}/schedstat", os.O_RDONLY)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
+        os.close(self._waited)
 
     def now_ns(self) -> int:
-        return int.from_bytes(os.read(self._fd, 8), "little")
+        ran = int.from_bytes(os.read(self._fd, 8), "little")
+        return ran + int(os.pread(self._waited, 100, 0).split()[1])
 
 
 def wait_until(at_ns: int) -> None:
@@ -80,7 +78,7 @@ def wait_until(at_ns: int) -> None:
 
 @dataclass(frozen=True)
 class Pulse:
-    """How much later than told the guest began to press, and how far its clock could be off by then at the most."""
+    """How much later than told the guest let go, and how far its clock could be off by then at the most."""
 
     late_ns: int
     bound_ns: int
@@ -99,39 +97,33 @@ def pulses(guest: Sandbox, used: ThreadClock, after_ns: int, count: int = 1) -> 
 
 
 def late_ns(guest: Sandbox, used: ThreadClock, at_ns: int) -> int:
-    """How much later than told the guest begins to press."""
-    switches = [{"at_ns": at_ns, "intensity": 1.0}, {"at_ns": at_ns + 2 * LONG_NS, "intensity": 0.0}]
+    """How much later than told the guest lets go."""
+    switches = [{"at_ns": at_ns - 2 * LONG_NS, "intensity": 1.0}, {"at_ns": at_ns, "intensity": 0.0}]
     client(guest).call("workload.schedule", id="pulse", switches=switches)
     time.sleep(max(0, at_ns - 7 * BEFORE_NS - time.clock_gettime_ns(time.CLOCK_MONOTONIC)) / 1e9)
     wait_until(at_ns - BEFORE_NS)
     seen = []
     while not seen or seen[-1][0] < at_ns + LONG_NS:
         seen.append((time.clock_gettime_ns(time.CLOCK_MONOTONIC), used.now_ns()))
-    return onset_ns(seen) - at_ns
+    return end_ns(seen) - at_ns
 
 
-def onset_ns(seen: list[tuple[int, int]]) -> int:
-    """Since when a thread has used a CPU all the time, by samples of (time, CPU time): when it was idle last.
+def end_ns(seen: list[tuple[int, int]]) -> int:
+    """When a busy thread became idle, by samples of (time, time used): so long before it had been idle for IDLE_NS.
 
-    Or was not looked at: a host that kept this program from a CPU makes a pulse late, not early.
+    A wait for a CPU looks idle until it is over and counted, so what counts is the last moment of less idleness.
     """
-    times = [moment for moment, _ in seen]
-    for first in range(len(seen) - 1, -1, -1):
-        began, used = seen[first]
-        last = bisect.bisect_left(times, began + IDLE_NS)
-        if last == len(seen):
-            continue
-        idle = seen[last][1] - used < IDLE_SHARE * (times[last] - began)
-        if idle or times[last] > began + 2 * IDLE_NS:
-            return times[last]
-    return times[0]
+    idle = [moment - used for moment, used in seen]
+    busy = statistics.median(found for found, (at, _) in zip(idle, seen, strict=True) if at < seen[0][0] + SURELY_NS)
+    last = max(n for n, found in enumerate(idle) if found < busy + IDLE_NS)
+    return seen[last][0] - max(0, round(idle[last] - busy))
 
 
 def margin_ns(made: list[Pulse]) -> int:
     """By how much pulses are within their bounds: the earliest, and the promptest of any ten in a row."""
     rows = [made[n : n + PROMPT_OF] for n in range(max(1, len(made) - PROMPT_OF + 1))]
     late = PROMPT_NS + min(max(p.bound_ns - p.late_ns for p in row) for row in rows)
-    return min(late, *(p.late_ns + p.bound_ns + EARLY_NS for p in made))
+    return min(late, *(p.late_ns + p.bound_ns for p in made))
 
 
 def main() -> None:

@@ -82,9 +82,11 @@ def test_an_open_load_tells_how_late_its_requests_left(url, tmp_path):
     assert sum(row["timed"] for row in pq.read_table(out / "seconds.parquet").to_pylist()) > 10
 
 
-def test_errors_are_told_by_kind(url, tmp_path):
+def test_errors_are_told_by_kind_and_a_load_of_nothing_else_has_failed(url, tmp_path):
     said = partywall(url + "missing", "--users", 1, "--think", "50ms", "--for", "1s", "--out", tmp_path / "kept")
     assert "status 404" in said.stdout
+    assert said.returncode == 5
+    assert "every request failed" in said.stderr
 
 
 @pytest.mark.parametrize(
@@ -261,8 +263,8 @@ def test_the_load_has_its_cpus_to_itself(url, tmp_path):
     assert os.sched_getaffinity(0) == allowed
 
 
-def test_a_load_that_is_interrupted_says_so_and_has_the_rate_of_what_there_was(url, tmp_path):
-    out = tmp_path / "kept"
+def ended_by(number: signal.Signals, url: str, out: Path) -> tuple[int, str]:
+    """Exit code and output of a load of a minute that gets a signal after its second second."""
     argv = [sys.executable, "-m", "partywall", "load", url, "--users", "1", "--think", "10ms", "--for", "60s"]
     running = subprocess.Popen([*argv, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
@@ -273,11 +275,26 @@ def test_a_load_that_is_interrupted_says_so_and_has_the_rate_of_what_there_was(u
             assert running.poll() is None, running.communicate()[0]
             time.sleep(0.05)
         assert json.loads((out / "load.json").read_text())["begin_ns"] > 0
-        running.send_signal(signal.SIGKILL)
-        running.wait()
+        running.send_signal(number)
+        said, _ = running.communicate(timeout=30)
+        return running.returncode, said
     finally:
         running.kill()
         running.communicate()
+
+
+def test_an_interrupted_load_is_shown_and_has_a_report(url, tmp_path):
+    out = tmp_path / "kept"
+    code, said = ended_by(signal.SIGTERM, url, out)
+    assert code == 130
+    assert "response" in said
+    assert f"interrupted; kept in {out}" in said
+    assert "ended early" in (out / "report.html").read_text()
+
+
+def test_a_killed_load_says_so_and_has_the_rate_of_what_there_was(url, tmp_path):
+    out = tmp_path / "kept"
+    ended_by(signal.SIGKILL, url, out)
     directory = LoadDirectory(out)
     directory.recover()
     run = load_run(directory)

@@ -391,17 +391,27 @@ def carry_out(console: Console, job: Job, setup: Setup, out: Path) -> int:
         directory = LoadDirectory.create(out, about)
         seconds: list[Second] = []
         healths: list[Health] = []
+        interrupted = False
         try:
             _follow(console, session, directory, seconds, healths, job.title)
+        except KeyboardInterrupt:
+            interrupted = True
         finally:
             readings = [Readings(host, m.counters, m.readings) for host, m in session.monitors.items()]
             directory.finish(session.started["labels"], readings, session.begin_ns)
+        if interrupted and not seconds:
+            _say(console, f"interrupted before its first second; what there is of it is in {out}")
+            raise KeyboardInterrupt
         summary = summarise(seconds, healths, session.begin_ns or 0, session.stages_ns)
         outcome = _judge(console, job, summary, session.started)
     written = write_report(directory, console)
-    _say(console, f"kept in {out}; the report: {written[0]}")
+    _say(console, f"{'interrupted; ' if interrupted else ''}kept in {out}; the report: {written[0]}")
+    if interrupted:
+        raise KeyboardInterrupt
     if not summary.responses:
         raise TrialError(f"{job.title}: no request was answered; the errors above say why")
+    if not any(timing.done for timing in summary.timings.values()):
+        raise TrialError(f"{job.title}: every request failed; the errors above say why")
     return EXITS[outcome]
 
 

@@ -20,6 +20,9 @@ from partywall.load.thresholds import Kept
 from partywall.report.latency import quantiles
 
 PRINT_EVERY_S = 5.0
+PIPED_WIDTH = 160
+# As in '-123 ms' and '4.43 ms'.
+FIGURE_WIDTH = 7
 ERRORS_SHOWN = 8
 ROWS = 8
 NAMES = {0.5: "p50", 0.9: "p90", 0.99: "p99", 0.999: "p99.9"}
@@ -131,7 +134,8 @@ def conclude(
     ]
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(_latencies(summary, started["labels"]))
+    # What is read from a pipe has no width to keep to.
+    console.print(_latencies(summary, started["labels"]), width=None if console.is_terminal else PIPED_WIDTH)
     _print_errors(console, summary, started["labels"])
     _print_lateness(console, summary)
     _print_health(console, summary)
@@ -148,9 +152,11 @@ def _print_thresholds(console: Console, kept: Sequence[Kept]) -> None:
 
 
 def _latencies(summary: Summary, labels: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table("", "mean", "sd", *(NAMES[share] for share in SHARES), "longest", box=None)
-    for column in table.columns:
-        column.no_wrap = True
+    """In a narrow terminal names are folded, and figures whole all the same."""
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("", overflow="fold")
+    for head in ("mean", "sd", *(NAMES[share] for share in SHARES), "longest"):
+        table.add_column(head, justify="right", no_wrap=True, min_width=FIGURE_WIDTH)
     for label, timing in sorted(summary.timings.items()):
         name = _named(labels[label]) if len(summary.timings) > 1 else "response"
         table.add_row(name, _shown(timing.mean_ns), _shown(timing.deviation_ns), *_tops(timing.corrected))

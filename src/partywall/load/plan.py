@@ -171,6 +171,10 @@ def _pacing(plan: LoadPlan) -> Iterator[Mistake]:
     for key, pacing, level in (("closed", plan.closed, "users"), ("open", plan.open, "rate")):
         if pacing is not None:
             yield from _stages((key,), pacing, level)
+    for name, feeder in plan.feeders.items() if plan.open is not None else ():
+        if feeder.when_spent == "leave":
+            said = "arrivals of the open model have nobody to leave: those after the last row would not be served"
+            yield Mistake(("feeders", name, "when_spent"), said, "write repeat, or closed in place of open")
 
 
 def _stages(path: At, pacing: Closed | Open, level: str) -> Iterator[Mistake]:
@@ -313,6 +317,12 @@ class _User:
         fed = {column for step in steps if step.feed for column in self.columns.get(step.feed, ())}
         return {*ALWAYS, *self.user.variables, *extracted, *fed}
 
+    @property
+    def feeds_unread(self) -> bool:
+        """Whether it is fed from what could not be read, which may have any column."""
+        steps = _all_steps((*self.user.init, *self.user.actions, *self.user.end))
+        return any(step.feed in self.plan.feeders and step.feed not in self.columns for step in steps if step.feed)
+
     def _steps(self, path: At, steps: Sequence[Step]) -> Iterator[Mistake]:
         for number, step in enumerate(steps):
             yield from self._step((*path, number), step)
@@ -406,7 +416,7 @@ class _User:
             name = found[1]
             if found[0] == "$":
                 yield Mistake(path, "a dollar sign that begins no variable", "write $$ for a dollar sign")
-            elif name is not None and name not in self.variables:
+            elif name is not None and name not in self.variables and not self.feeds_unread:
                 known = sorted(self.variables)
                 remedy = did_you_mean(
                     name, known, f"extract it, feed it, or give it in variables; there are {', '.join(known)}"

@@ -91,7 +91,9 @@ def decode(raw: bytes, file: str, *, larger: int = 1) -> Document:
             Problem(f"cannot be read as YAML: {_first_line(error)}", "see docs/scenario.md", file)
         ) from None
     if root is None:
-        raise UsageError(Problem("the file is empty", "see docs/scenario.md for a scenario to start from", file))
+        raise UsageError(
+            Problem("the file is empty", "docs/scenario.md and docs/load-plan.md have examples to start from", file)
+        )
     walk = _Walk(file, yaml, larger * VALUES_MAX)
     return Document(walk.value(root, ()), walk.lines, tuple(walk.problems), frozenset(walk.spoiled))
 

@@ -161,7 +161,8 @@ def _latencies(summary: Summary, labels: Sequence[Mapping[str, Any]]) -> Table:
         name = _named(labels[label]) if len(summary.timings) > 1 else "response"
         table.add_row(name, _shown(timing.mean_ns), _shown(timing.deviation_ns), *_tops(timing.corrected))
         for what, counts in (("raw", timing.raw), ("first byte", timing.first_byte), ("body", timing.body)):
-            if counts:
+            # Bodies that all came with their heads took no time, and are no row.
+            if any(counts):
                 table.add_row(f"  {what}", "", "", *_tops(counts))
     for what, found in (("connecting", summary.connect), ("TLS", summary.tls), ("lateness", summary.lateness)):
         if found:

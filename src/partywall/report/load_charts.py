@@ -99,17 +99,17 @@ def rate_over_time(run: LoadRun) -> AnyChart:
 
 
 def users_over_time(run: LoadRun) -> AnyChart:
-    """Users there were, those waiting for a response, and arrivals waiting for a user."""
+    """Users there were, those waiting for a response, and arrivals waiting for a user, when each second ended."""
     names = [
         "users",
         "waiting for a response",
         *(["arrivals without a user"] if any(s.waiting for s in run.seconds) else []),
     ]
     points = [
-        (s.at_s, dict(zip(names, (float(s.users), float(s.in_flight), float(s.waiting)), strict=False)))
+        (s.at_s + s.length_s, dict(zip(names, (float(s.users), float(s.in_flight), float(s.waiting)), strict=False)))
         for s in _thinned(run)
     ]
-    return _lines(run, _rows(points), alt.Y("value:Q", title="at the end of the second"), names, HEIGHT - 60)
+    return _lines(run, _rows(points), alt.Y("value:Q", title="users"), names, HEIGHT - 60)
 
 
 def distribution(run: LoadRun) -> AnyChart:
@@ -149,19 +149,21 @@ def generator_over_time(run: LoadRun) -> AnyChart:
 def monitor(run: LoadRun, group: str) -> AnyChart:
     """Figures of one group, of every host, on the load's own clock."""
     members = [series for series in run.monitors if series.group == group]
-    hosts = {series.host for series in members}
-    named = [(_name(series, hosts), series) for series in members]
+    hosts, units = ({getattr(series, what) for series in members} for what in ("host", "unit"))
+    named = [(_name(series, hosts, units), series) for series in members]
     rows = [
         {"at_s": _short(at_s), "what": name, "value": _short(value)}
         for name, series in named
         for at_s, value in series.points[:: -(-len(series.points) // POINTS_MAX)]
     ]
-    y = alt.Y("value:Q", title=members[0].unit)
+    y = alt.Y("value:Q", title=members[0].unit if len(units) == 1 else None)
     return _lines(run, rows, y, [name for name, _ in named], HEIGHT - 80, columns=2)
 
 
-def _name(series: Series, hosts: set[str]) -> str:
-    return series.name if len(hosts) == 1 else f"{series.host}: {series.name}"
+def _name(series: Series, hosts: set[str], units: set[str]) -> str:
+    """What it is called among lines of these hosts and units."""
+    host = "" if len(hosts) == 1 else f"{series.host}: "
+    return f"{host}{series.name}" + ("" if len(units) == 1 else f" ({series.unit})")
 
 
 def all_charts(run: LoadRun) -> dict[str, tuple[str, AnyChart]]:

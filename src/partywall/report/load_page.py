@@ -80,7 +80,8 @@ def time_rows(label: LabelRow) -> list[tuple[str, ...]]:
     name = label.name if label.sort == "http" else f"{label.sort} {label.name}"
     rows = [(name, *head, *_tops(label.corrected))]
     parts = (("raw", label.raw), ("first byte", label.first_byte), ("body", label.body))
-    return rows + [(f"\u2003{what}", "", "", "", "", *_tops(counts)) for what, counts in parts if counts]
+    # Bodies that all came with their heads took no time, and are no row.
+    return rows + [(f"\u2003{what}", "", "", "", "", *_tops(counts)) for what, counts in parts if any(counts)]
 
 
 def other_rows(run: LoadRun) -> list[tuple[str, ...]]:

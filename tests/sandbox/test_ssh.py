@@ -148,7 +148,7 @@ class TestReal:
     def test_the_servers_host_under_load_is_read_by_ssh_on_our_clock(self, there, base, tmp_path):
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        url, out = f"http://127.0.0.1:{server.server_port}/no-such-page", tmp_path / "kept"
+        url, out = f"http://127.0.0.1:{server.server_port}/", tmp_path / "kept"
         options = ["--users", "1", "--think", "50ms", "--for", "3s", "--server-host", there, "--work-dir", base]
         argv = [sys.executable, "-m", "partywall", "load", url, *options, "--out", out]
         said = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)

@@ -18,7 +18,7 @@ from partywall.load.session import Session, Setup
 
 pytestmark = pytest.mark.skipif(NGINX is None, reason="needs nginx (apt-get install nginx-light)")
 
-KINDS = ("good", "http1", "expired", "elsewhere", "brief", "clear", "http1_clear")
+KINDS = ("good", "http1", "expired", "elsewhere", "itself", "brief", "clear", "http1_clear")
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,14 @@ def service(tmp_path_factory):
     }
     for name, certificate in certificates.items():
         certificate.private_key_and_cert_chain_pem.write_to_path(str(folder / f"{name}.pem"))
+    (folder / "itself.pem").write_bytes(authority.private_key_pem.bytes() + authority.cert_pem.bytes())
     ports = {kind: free_port() for kind in KINDS}
     servers = [
         listener(folder, f"127.0.0.1:{ports['good']} ssl http2", folder / "good.pem"),
         listener(folder, f"127.0.0.1:{ports['http1']} ssl", folder / "good.pem", versions="TLSv1.2"),
         listener(folder, f"127.0.0.1:{ports['expired']} ssl", folder / "expired.pem"),
         listener(folder, f"127.0.0.1:{ports['elsewhere']} ssl", folder / "elsewhere.pem"),
+        listener(folder, f"127.0.0.1:{ports['itself']} ssl", folder / "itself.pem"),
         listener(folder, f"127.0.0.1:{ports['brief']} ssl http2", folder / "good.pem", keepalive_requests=5),
         listener(folder, f"127.0.0.1:{ports['clear']} http2"),
         listener(folder, f"127.0.0.1:{ports['http1_clear']}"),
@@ -137,6 +139,7 @@ def test_who_answers_on_a_unix_socket_is_asked_there(service):
         ("good", False, ["authority that is not trusted here", "give that authority's certificate"]),
         ("expired", True, ["it has expired", "renew it"]),
         ("elsewhere", True, ["another name than", "localhost", "elsewhere.test"]),
+        ("itself", True, ["an authority's own certificate", "CA:FALSE"]),
     ],
 )
 def test_a_certificate_that_cannot_be_trusted_is_refused_with_its_reason(service, kind, trusted, said):

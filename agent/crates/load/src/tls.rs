@@ -88,6 +88,11 @@ pub(crate) fn not_trusted(why: &CertificateError, place: &Place) -> String {
             (format!("it is for another name than {:?}: {why}", place.host), "ask by a name that is in it")
         }
         Why::Revoked => ("it was revoked".into(), "renew it"),
+        // The kind is private to the library's verifier, which tells it by this word alone.
+        why if why.to_string().contains("CaUsedAsEndEntity") => (
+            "it is an authority's own certificate, which may sign others and not serve".into(),
+            "make one for the server: openssl req -x509 … -addext basicConstraints=critical,CA:FALSE",
+        ),
         why => (why.to_string(), "look at it with openssl s_client"),
     };
     format!("its certificate cannot be trusted, for {what}; {remedy}, or do without verification")

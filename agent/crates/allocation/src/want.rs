@@ -15,10 +15,11 @@ pub struct Seen {
 }
 
 /// What a leaf is taken to want; changes only when the evidence does. It rises at once, and falls when less was seen twice in a
-/// row: a sender that did not get to run for a moment wants no less.
+/// row: a sender that did not get to run for a moment wants no less, nor is it held back any less.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Want {
     rate: u64,
+    held_back: bool,
     doubted: bool,
 }
 
@@ -57,10 +58,11 @@ impl Want {
         let wanted = wanted.max(seen.offered.saturating_add(seen.offered / 16 * Self::HEADROOM));
         let steady = wanted.abs_diff(self.rate) <= self.rate / Self::STEADY;
         self.doubted = !steady && !self.doubted && wanted < self.rate;
-        if !steady && !self.doubted {
-            self.rate = wanted;
+        if !self.doubted {
+            self.held_back = held_back;
+            self.rate = if steady { self.rate } else { wanted };
         }
-        Wanted { rate: self.rate, held_back, doubted: if self.doubted { self.rate - wanted } else { 0 } }
+        Wanted { rate: self.rate, held_back: self.held_back, doubted: if self.doubted { self.rate - wanted } else { 0 } }
     }
 }
 
@@ -117,7 +119,18 @@ mod tests {
         for offered in [93, 93, 111, 93] {
             assert!(want.update(Seen { offered, ..seen }).held_back);
         }
+        assert!(want.update(seen).held_back, "he may not have got to run");
         assert!(!want.update(seen).held_back, "he makes up for a burst, and sends nothing");
+    }
+
+    #[test]
+    fn a_sender_that_did_not_get_to_run_for_a_moment_is_held_back_all_the_same() {
+        let mut want = Want::default();
+        let seen = Seen { offered: 100, granted: 100, unused: 1, elastic: true };
+        for unused in [1, 8, 1, 20] {
+            assert!(want.update(Seen { offered: 100 - unused, unused, ..seen }).held_back);
+        }
+        assert!(!want.update(Seen { offered: 80, unused: 20, ..seen }).held_back);
     }
 
     #[test]

@@ -350,19 +350,25 @@ def kernels(
 def sql(
     directory: RunPath,
     query: Annotated[
-        str, typer.Argument(help="SQL over the views slices, samples, output, usage, observations and events.")
+        str, typer.Argument(help="SQL over its tables; 'show tables' lists them, 'describe slices' a table's columns.")
     ],
 ) -> int:
-    """Query a run's raw facts with DuckDB.
+    """Query a run's or a load's raw facts with DuckDB.
 
     partywall sql runs/demo-... "select workload, count(*) from slices group by 1"
 
-    partywall sql runs/demo-... "describe slices" shows a view's columns. The view observations is there after
-    'partywall report RUN -f parquet'.
+    A run has the tables slices, samples, output, usage and events, and after 'partywall report RUN -f parquet' also
+    observations; a load has seconds, timings, errors, statuses and samples.
     """
     from partywall.store.query import table  # noqa: PLC0415 - DuckDB is slow to import
 
-    show.table(Console(), *table(RunDirectory.open(directory), query))
+    if LoadDirectory.is_one(directory):
+        LoadDirectory(directory).recover()
+    else:
+        run = RunDirectory.open(directory)
+        with run.exclusive():
+            run.compact()
+    show.table(Console(), *table(directory, query))
     return Exit.HOLDS
 
 

@@ -1,48 +1,44 @@
-"""SQL over a run's files. The one home of DuckDB."""
+"""SQL over the tables that a run, a load or a guard keeps. The one home of DuckDB."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import duckdb
 
 from partywall.errors import UsageError
-from partywall.store.directory import RunDirectory
-
-VIEWS = {
-    "slices": "slices/*.parquet",
-    "samples": "samples/*.parquet",
-    "output": "output/*.parquet",
-    "usage": "usage/*.parquet",
-    "observations": "observations.parquet",
-}
 
 
-def table(run: RunDirectory, query: str) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-    """Column names and rows of `query`; UsageError with DuckDB's own words if it cannot be answered."""
-    with run.exclusive():
-        run.compact()
+def table(folder: Path, query: str) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+    """Column names and rows of `query` over the views of a folder; UsageError with DuckDB's words if it has no answer.
+
+    A view is a Parquet file or a folder of them, by its name, and `events`.
+    """
     if not query.strip():
-        raise UsageError("the query is empty; try: select * from events limit 5")
+        raise UsageError("the query is empty; try: show tables")
     database = duckdb.connect()
     try:
-        for view in _views(run):
-            database.execute(view)
+        for name, source in _views(folder):
+            database.execute(f'CREATE VIEW "{name}" AS SELECT * FROM {source}')  # noqa: S608
         result = database.execute(query)
         return [column[0] for column in result.description or []], result.fetchall()
     except duckdb.Error as error:
         raise UsageError(f"the query cannot be answered: {error}") from None
 
 
-def _views(run: RunDirectory) -> Iterator[str]:
-    for name, pattern in VIEWS.items():
-        if any(run.path.glob(pattern)):
-            yield f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{_quoted(run)}/{pattern}')"  # noqa: S608
-    if (run.path / "events.jsonl").exists():
+def _views(folder: Path) -> Iterator[tuple[str, str]]:
+    """(name, where it comes from)"""
+    for file in folder.glob("*.parquet"):
+        yield file.stem, f"read_parquet({_quoted(file)})"
+    for below in {file.parent for file in folder.glob("*/*.parquet")}:
+        yield below.name, f"read_parquet({_quoted(below / '*.parquet')})"
+    if (folder / "events.jsonl").exists():
         options = "format='newline_delimited', union_by_name=true, ignore_errors=true"
-        yield f"CREATE VIEW events AS SELECT * FROM read_json('{_quoted(run)}/events.jsonl', {options})"  # noqa: S608
+        yield "events", f"read_json({_quoted(folder / 'events.jsonl')}, {options})"
 
 
-def _quoted(run: RunDirectory) -> str:
-    return str(run.path).replace("'", "''")
+def _quoted(path: Path) -> str:
+    text = str(path).replace("'", "''")
+    return f"'{text}'"

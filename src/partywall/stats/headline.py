@@ -17,6 +17,7 @@ from partywall.model.scenario import Aggressor
 from partywall.stats.doubts import understated
 from partywall.stats.latency import JUDGED, is_effect
 from partywall.stats.series import compared
+from partywall.units import format_decimals
 
 SHOWN = 3
 
@@ -148,7 +149,7 @@ def percent(estimate: Estimate) -> str:
 
 def _rounded(value: float, half: float) -> str:
     digits = 0 if half >= 0.95 else 1 if half >= 0.095 else 2
-    return f"{value:.{digits}f} % ± {half:.{digits}f}".replace("-", "−")
+    return f"{format_decimals(value, digits)} % ± {format_decimals(half, digits)}"
 
 
 def _sentences(parts: Sequence[str]) -> str:

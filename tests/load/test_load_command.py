@@ -48,8 +48,8 @@ def url():
     server.shutdown()
 
 
-def partywall(*arguments):
-    argv = [sys.executable, "-m", "partywall", "load", *map(str, arguments)]
+def partywall(*arguments, command="load"):
+    argv = [sys.executable, "-m", "partywall", command, *map(str, arguments)]
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -207,6 +207,23 @@ def test_a_server_host_that_ssh_could_not_know_is_refused(url, tmp_path, wrong):
 def test_the_server_is_called_so_by_one_option_alone(url, tmp_path):
     said = partywall(url, "--server-host", "shop", "--watch", "server=agent", "--out", tmp_path / "kept")
     assert (said.returncode, "two hosts are called 'server'" in said.stderr) == (2, True)
+
+
+def test_a_loads_tables_answer_queries(url, tmp_path):
+    out = tmp_path / "kept"
+    said = partywall(url, "--users", 1, "--think", "50ms", "--for", "1s", "--out", out)
+    asked = partywall(out, "select label, sum(done) > 0 as some from timings group by 1", command="sql")
+    assert (said.returncode in (0, 3), asked.returncode) == (True, 0), asked.stderr
+    assert "True" in asked.stdout
+
+
+def test_a_host_that_cannot_be_watched_is_told_by_its_option(url, tmp_path):
+    said = partywall(url, "--watch", "db=/nothing/agent", "--out", tmp_path / "kept")
+    assert (said.returncode, "--watch: 'db' cannot be watched: /nothing/agent cannot be started" in said.stderr) == (
+        2,
+        True,
+    )
+    assert not (tmp_path / "kept").exists()
 
 
 @pytest.mark.parametrize("wrong", ["server", "=agent", "server="])

@@ -66,6 +66,14 @@ def test_headers_and_bodies_are_sent_as_written():
 
 
 @pytest.mark.parametrize(
+    ("given", "method"), [({}, "GET"), ({"data": "x"}, "POST"), ({"data": "x", "method": "PUT"}, "PUT")]
+)
+def test_a_body_is_posted_unless_a_method_is_given(given, method):
+    compiled = program(Quick("http://a/", SECOND, **given))
+    assert compiled["kinds"][0]["actions"][0]["http"]["method"] == method
+
+
+@pytest.mark.parametrize(
     ("url", "key"),
     [("http://A/x", "a:80"), ("https://a?x", "a:443"), ("http://a:81/", "a:81"), ("http://[::1]/", "[::1]:80")],
 )

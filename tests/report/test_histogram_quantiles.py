@@ -21,6 +21,16 @@ def test_an_empty_histogram_has_no_quantiles():
     assert latency.quantiles(Histogram({}), [0.5]) == []
 
 
+def test_a_percentile_beyond_which_nothing_lies_is_not_told():
+    assert latency.known_quantiles({5: 999}, (0.5, 0.99, 0.999)) == [
+        *latency.quantiles(Histogram({5: 1}), [0.5]) * 2,
+        None,
+    ]
+    assert None not in latency.known_quantiles({5: 1000}, (0.5, 0.99, 0.999))
+    assert [value is None for value in latency.known_quantiles({5: 1}, (0.5, 0.9))] == [False, True]
+    assert latency.known_quantiles({}, (0.5, 0.9)) == [None, None]
+
+
 def test_the_tail_is_drawn_only_as_far_as_ten_operations_lie_beyond():
     shares = latency.tail_shares(Histogram({5: 1000}))
     assert shares[0] == 0.0

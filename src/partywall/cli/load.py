@@ -165,9 +165,9 @@ def run(
     ramp: Annotated[str, typer.Option(help="Time in which users or rate rise from 0.")] = "0s",
     think: Annotated[str, typer.Option(help="What each user waits before it asks again.")] = "0s",
     poisson: Annotated[bool, typer.Option("--poisson", help="With --rate: at random times, not evenly.")] = False,
-    method: Annotated[str, typer.Option(help="Method.")] = "GET",
+    method: Annotated[str | None, typer.Option(help="Method; default GET, or POST with a body.")] = None,
     header: Annotated[list[str] | None, typer.Option("--header", "-H", help="'NAME: VALUE'; may be repeated.")] = None,
-    data: Annotated[str | None, typer.Option(help="Body.")] = None,
+    data: Annotated[str | None, typer.Option("--data", "-d", help="Body.")] = None,
     data_file: Annotated[Path | None, typer.Option(help="File that is the body.")] = None,
     timeout: Annotated[str, typer.Option(help="A response that takes longer is an error.")] = "30s",
     redirects: Annotated[int, typer.Option(help="Redirects followed.", min=0, max=50)] = 5,
@@ -235,7 +235,7 @@ def run(
     """
     chosen = plans.load(Path(target)) if _is_plan(target) else None
     if chosen is None:
-        if method != method.upper():
+        if method is not None and method != method.upper():
             raise UsageError(Problem(f"{method!r} is no method", f"write {method.upper()}", key="--method"))
         asked = Quick(
             url=target,

@@ -17,11 +17,11 @@ from partywall.load.second import Second, Timing, histogram, longest_ns
 from partywall.load.session import Session
 from partywall.load.summary import SHARES, Summary
 from partywall.load.thresholds import Kept
-from partywall.report.latency import quantiles
+from partywall.report.latency import known_quantiles, quantiles
 
 PRINT_EVERY_S = 5.0
 PIPED_WIDTH = 160
-# As in '-123 ms' and '4.43 ms'.
+# As in '4.43 ms'.
 FIGURE_WIDTH = 7
 ERRORS_SHOWN = 8
 ROWS = 8
@@ -175,8 +175,7 @@ def _named(label: Mapping[str, Any]) -> str:
 
 
 def _tops(counts: Mapping[int, int]) -> list[str]:
-    found: list[float | None] = list(quantiles(histogram(counts), SHARES))
-    return [_shown(value) for value in [*(found or [None] * len(SHARES)), longest_ns(counts)]]
+    return [_shown(value) for value in [*known_quantiles(counts, SHARES), longest_ns(counts)]]
 
 
 def _shown(value: float | None) -> str:

@@ -316,7 +316,7 @@ class _Writer:
                 for step in range(len(steps)):
                     self._move(steps, step, actions)
                 continue
-            name = _slug(self.titles.get(page) or page)
+            name = _slug(_titled(self.titles.get(page) or page))
             names[name] += 1
             name = name if names[name] == 1 else f"{name}-{names[name]}"
             actions.append({"transaction": {"name": name, "steps": steps}})
@@ -396,6 +396,12 @@ def _request(entry: Entry, origin: str) -> dict[str, Any]:
 
 def _think(seconds: float) -> dict[str, str] | None:
     return {"think": f"{round(seconds * 1e3)}ms"} if seconds >= THINK_LEAST_S else None
+
+
+def _titled(title: str) -> str:
+    """Browsers call a page without a title by its URL: then its path, which is shorter."""
+    parts = urlsplit(title)
+    return parts.path if parts.scheme in ("http", "https") and parts.netloc else title
 
 
 def _slug(text: str) -> str:

@@ -21,7 +21,10 @@ REDIRECTS = 5
 
 @dataclass(frozen=True)
 class Quick:
-    """What was asked. rate: arrivals a second for the open model, None for the closed one; durations in ns."""
+    """What was asked. rate: arrivals a second for the open model, None for the closed one; durations in ns.
+
+    method: None for POST with a body and GET without, as with curl.
+    """
 
     url: str
     for_ns: int
@@ -30,7 +33,7 @@ class Quick:
     poisson: bool = False
     ramp_ns: int = 0
     think_ns: int = 0
-    method: str = "GET"
+    method: str | None = None
     headers: Sequence[str] = ()
     data: str | None = None
     data_file: Path | None = None
@@ -47,7 +50,7 @@ class Quick:
 def program(asked: Quick) -> dict[str, Any]:
     """The load program; UsageError for all that cannot be used, at once."""
     problems = [*_url_problems(asked.url), *_number_problems(asked), *_header_problems(asked.headers)]
-    if not METHOD.fullmatch(asked.method):
+    if asked.method is not None and not METHOD.fullmatch(asked.method):
         problems.append(Problem(f"{asked.method!r} is no method", "write for example POST", key="--method"))
     if asked.data is not None and asked.data_file is not None:
         problems.append(Problem("a body is given twice", "give --data or --data-file", key="--data"))
@@ -102,14 +105,15 @@ def _header_problems(headers: Sequence[str]) -> list[Problem]:
 
 def _request(asked: Quick) -> dict[str, Any]:
     pairs = [header.split(":", 1) for header in asked.headers]
+    method = asked.method or ("GET" if asked.data is None and asked.data_file is None else "POST")
     body: dict[str, Any] | None = None
     if asked.data is not None:
         body = {"text": _literal(asked.data)}
     elif asked.data_file is not None:
         body = {"file": str(asked.data_file.resolve())}
     return {
-        "name": f"{asked.method} {asked.url}",
-        "method": asked.method,
+        "name": f"{method} {asked.url}",
+        "method": method,
         "url": _literal(asked.url),
         "headers": [{"name": name.strip(), "value": _literal(value.strip())} for name, value in pairs],
         "body": body,

@@ -10,6 +10,7 @@ import gc
 import json
 import os
 import queue
+import re
 import secrets
 import subprocess
 import time
@@ -20,7 +21,7 @@ from typing import Any, Self
 
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink, start_agent
-from partywall.errors import AgentError, TrialError, UsageError
+from partywall.errors import AgentError, Problem, TrialError, UsageError
 from partywall.load.health import HostSecond
 from partywall.load.second import SECOND_NS, Beside, Second, Seconds
 from partywall.sandbox import Label, Sandbox, Settings, make, reap, reaper
@@ -150,10 +151,12 @@ class Session:
         self.monitor = Monitor(header["counters"], guests=self.setup.backend == "qemu")
         self.monitors = {GENERATOR: self.monitor}
         for name, command in self.setup.watch.items():
-            self._watch_by(name, command)
+            with _option("--watch", name):
+                self._watch_by(name, command)
         if self.setup.server_host is not None:
             there = Settings(name=SERVER, backend="ssh", cpus=(), host=self.setup.server_host)
-            self._watch(SERVER, _client(self._start(there, label)))
+            with _option("--server-host", SERVER):
+                self._watch(SERVER, _client(self._start(there, label)))
         self._ask_all(program)
 
     def _make_room(self, allowed: set[int]) -> None:
@@ -349,6 +352,16 @@ def _client(sandbox: Sandbox) -> AgentClient:
     if sandbox.client is None:
         raise TrialError(f"the agent of {sandbox.settings.name} did not start")
     return sandbox.client
+
+
+@contextlib.contextmanager
+def _option(key: str, host: str) -> Iterator[None]:
+    """A host to be watched that cannot be: the option that names it is wrong."""
+    try:
+        yield
+    except (AgentError, TrialError) as error:
+        said = re.sub(rf"^(agent|sandbox) {re.escape(host)}: ", "", str(error))
+        raise UsageError(Problem(f"{host!r} cannot be watched: {said}", key=key)) from None
 
 
 def _as_users_mistake(error: AgentError, name: str) -> UsageError | AgentError:

@@ -16,7 +16,7 @@ Counts = Mapping[int, int]
 
 @dataclass(frozen=True)
 class SecondPoint:
-    """One second. quantiles_ns and raw_ns: response times by name, e.g. p99; empty if nothing was answered."""
+    """One second. quantiles_ns and raw_ns: response times by name, e.g. p99, of which some response was slower."""
 
     at_s: float
     length_s: float

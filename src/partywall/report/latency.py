@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from partywall.model.observation import Histogram, bucket_bounds
 
@@ -23,6 +23,15 @@ def quantiles(histogram: Histogram, shares: Iterable[float]) -> list[float]:
         )
         found.append(sum(bucket_bounds(index)) / 2)
     return found
+
+
+def known_quantiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[float | None]:
+    """As `quantiles`, with None for one in the tail beyond which no operation lies: it would only be the longest's."""
+    total = sum(counts.values())
+    wanted = list(shares)
+    known = [share for share in wanted if share <= 0.5 or round(total * (1 - share), 6) >= 1]
+    found = dict(zip(known, quantiles(Histogram(dict(counts)), known), strict=False))
+    return [found.get(share) for share in wanted]
 
 
 def tail_shares(histogram: Histogram, per_decade: int = 16) -> list[float]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import altair as alt
 
+from partywall import units
 from partywall.model.load_run import LoadRun, SecondPoint, Series
 from partywall.model.observation import Histogram
 from partywall.report.charts import HEIGHT, MUTED, WIDTH, AnyChart, inlined, slower
@@ -15,6 +16,7 @@ from partywall.report.latency import quantiles, tail_shares
 Rows = list[dict[str, Any]]
 POINTS_MAX = 1200
 """Seconds a chart draws; longer loads are drawn by every nth."""
+LINES_MAX = 6
 WHOLE_S = 0.9
 
 
@@ -115,7 +117,7 @@ def users_over_time(run: LoadRun) -> AnyChart:
 def distribution(run: LoadRun) -> AnyChart:
     """Response time by percentile, the tail spread out, one line a request or transaction; all dashed: the raw time."""
     rows: Rows = []
-    shown = sorted(run.labels, key=lambda label: -label.done)[:6]
+    shown = sorted(run.labels, key=lambda label: -label.done)[:LINES_MAX]
     for label in shown:
         for sort, counts in (("from intended start", label.corrected), ("raw", label.raw)):
             found = Histogram(dict(counts))
@@ -149,7 +151,7 @@ def generator_over_time(run: LoadRun) -> AnyChart:
 def monitor(run: LoadRun, group: str) -> AnyChart:
     """Figures of one group, of every host, on the load's own clock."""
     members = [series for series in run.monitors if series.group == group]
-    hosts, units = ({getattr(series, what) for series in members} for what in ("host", "unit"))
+    hosts, units = {series.host for series in members}, {series.unit for series in members}
     named = [(_name(series, hosts, units), series) for series in members]
     rows = [
         {"at_s": _short(at_s), "what": name, "value": _short(value)}
@@ -176,7 +178,9 @@ def all_charts(run: LoadRun) -> dict[str, tuple[str, AnyChart]]:
     found["rate"] = ("Throughput and errors", rate_over_time(run))
     found["users"] = ("Active users", users_over_time(run))
     if any(label.corrected for label in run.labels):
-        found["distribution"] = ("Response time by percentile", distribution(run))
+        beyond = len(run.labels) - LINES_MAX
+        left_out = f", but for {units.counted(beyond, 'name')} with fewer responses" if beyond > 0 else ""
+        found["distribution"] = (f"Response time by percentile{left_out}", distribution(run))
     found["generator"] = ("The generator's own work", generator_over_time(run))
     for group in dict.fromkeys(series.group for series in run.monitors):
         if any(value for s in run.monitors if s.group == group for _, value in s.points):

@@ -17,7 +17,7 @@ from partywall.model.load_run import LabelRow, LoadRun
 from partywall.model.observation import Histogram, bucket_bounds
 from partywall.report import charts, html, load_charts, page
 from partywall.report.files import Files, parquet
-from partywall.report.latency import quantiles
+from partywall.report.latency import known_quantiles, quantiles
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 CAPTIONS = {
@@ -90,9 +90,8 @@ def other_rows(run: LoadRun) -> list[tuple[str, ...]]:
 
 
 def _tops(counts: Mapping[int, int]) -> list[str]:
-    found: list[float | None] = list(quantiles(Histogram(dict(counts)), SHARES.values()))
     longest = bucket_bounds(max(counts))[1] if counts else None
-    return [*(_shown(value) for value in found or [None] * len(SHARES)), _shown(longest)]
+    return [_shown(value) for value in [*known_quantiles(counts, SHARES.values()), longest]]
 
 
 def _shown(value: float | None) -> str:

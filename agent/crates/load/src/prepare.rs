@@ -124,9 +124,14 @@ fn shake_hands(trust: &Trust, place: &Place, mut stream: &mut dyn Stream) -> Res
 }
 
 fn unreachable(place: &Place, address: &Address, error: &io::Error) -> String {
-    let remedy = match error.kind() {
-        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => "nobody listens there; is the server running, and is the port right?",
-        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+    let remedy = match (error.kind(), address) {
+        (io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound, Address::Unix(_)) => {
+            "nobody listens there; is the server running, and is the path right?"
+        }
+        (io::ErrorKind::ConnectionRefused, Address::Ip(_)) => {
+            "nobody listens there; is the server running, and is the port right?"
+        }
+        (io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock, _) => {
             "it did not answer in time; is a firewall in between, or is the server overloaded?"
         }
         _ => "check the address and the network",

@@ -575,9 +575,11 @@ impl Worker<'_> {
             .ok()
             .and_then(|(to, target)| Some((self.program.places.iter().position(|known| *known == to)? as u16, target)));
         let Some((place, target)) = known.filter(|_| one.asked.hops < request.redirects) else {
-            let elsewhere = format!("to {location}, which the plan asks nothing of");
-            let why = if one.asked.hops < request.redirects { &elsewhere } else { "too many" };
-            self.recorder.error(Some(request.label), LoadErrorKind::Redirect, why);
+            let why = match one.asked.hops < request.redirects {
+                true => format!("to {location}, which the plan asks nothing of"),
+                false => "too many".to_owned(),
+            };
+            self.recorder.error(Some(request.label), LoadErrorKind::Redirect, &why);
             return Redirect::Refused;
         };
         let plain_before = one.asked.detour.as_ref().is_some_and(|detour| detour.plain_get);

@@ -20,11 +20,13 @@ and long after it.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import statistics
 import struct
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Self
 
 from common import arguments, conclude
@@ -33,9 +35,9 @@ from partywall.run.execute import BATCH_NS, LEAD_NS
 from partywall.sandbox import Sandbox
 
 LONG_NS = 8_000_000
-# Watched from so long before it begins; so long before its end it presses for certain.
-BEFORE_NS, SURELY_NS = 4_000_000, 2_000_000
-# So long a guest is idle before a pulse and after it; idleness that is shorter is no end of one.
+# Watched from so long before it begins.
+BEFORE_NS = 4_000_000
+# Idleness that is shorter is a part of a pulse, and shorter work is none.
 IDLE_NS = 100_000
 # The least time in which a schedule arrives.
 TOLD_NS = 120_000_000
@@ -111,20 +113,32 @@ def pulse(guest: Sandbox, used: ThreadClock, from_ns: int, to_ns: int) -> tuple[
     seen = []
     while not seen or seen[-1][0] < to_ns + LONG_NS:
         seen.append((time.clock_gettime_ns(time.CLOCK_MONOTONIC), used.now_ns()))
-    return busy_between(seen, to_ns - SURELY_NS, to_ns)
+    # An emulated guest that waits for its emulator is idle for a moment amid its work.
+    own = [stretch for stretch in stretches(seen) if stretch[0] < to_ns]
+    return min((start for start, _ in own), key=lambda start: abs(start - from_ns)), own[-1][1]
 
 
-def busy_between(seen: list[tuple[int, int]], from_ns: int, to_ns: int) -> tuple[int, int]:
-    """When a thread became busy and idle again, which was busy between these; by samples of (time, time used).
+def stretches(seen: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """When a thread was busy, from and to, by samples of (time, time used).
 
-    What it had idled grows until it is busy, stands still meanwhile, and then grows again. A wait for a CPU looks idle
-    until it is over and counted, so what counts for the end is the last moment of less idleness.
+    What it had idled stands still meanwhile. A wait for a CPU looks idle until it is over and counted, which takes back
+    what had seemed to be idled.
     """
-    idle = [moment - used for moment, used in seen]
-    busy = statistics.median(found for found, (at, _) in zip(idle, seen, strict=True) if from_ns < at < to_ns)
-    first = min(n for n, found in enumerate(idle) if found > busy - IDLE_NS)
-    last = max(n for n, found in enumerate(idle) if found < busy + IDLE_NS)
-    return seen[first][0] + round(busy - idle[first]), seen[last][0] - max(0, round(idle[last] - busy))
+    found: list[tuple[int, int]] = []
+    # From behind, so that what is taken back is known: idled no more than this by then.
+    idled, least = [], math.inf
+    for moment, used in reversed(seen):
+        least = min(least, moment - used)
+        idled.append((moment, least))
+    idled.reverse()
+    for (before, first), (after, last) in pairwise(idled):
+        if last - first >= (after - before) / 2:
+            continue
+        if found and before - found[-1][1] < IDLE_NS:
+            found[-1] = (found[-1][0], after)
+        else:
+            found.append((before, after))
+    return [(start, end) for start, end in found if end - start >= IDLE_NS]
 
 
 def margin_ns(made: list[Pulse]) -> int:

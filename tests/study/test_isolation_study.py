@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -14,7 +15,7 @@ from partywall import study as studies
 from partywall.cli.app import app
 from partywall.errors import UsageError
 from partywall.model.study import Asked
-from partywall.run import governor
+from partywall.run import energy, governor
 from partywall.sandbox import qemu
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
@@ -126,6 +127,27 @@ def test_a_governor_is_put_back_also_after_a_kill(tmp_path, monkeypatch):
     assert governor.put_back()
     assert governors(root) == {"performance"}
     assert not (tmp_path / "state" / "governor.json").exists()
+
+
+@pytest.mark.parametrize(("saving", "polls"), [("off", True), ("on", False), (None, False)])
+def test_idle_cpus_poll_while_no_energy_is_saved(monkeypatch, saving, polls):
+    polling = []
+
+    @contextlib.contextmanager
+    def polled():
+        polling.append(saving)
+        yield
+
+    monkeypatch.setattr(governor, "why_not", lambda kind: f"no {kind}")
+    monkeypatch.setattr(energy.idle, "polled", polled)
+    monkeypatch.setattr(energy.idle, "why_not", str)
+    with energy.held(saving):
+        assert bool(polling) == polls
+    assert energy.why_not("on") == ("no saving",)
+    monkeypatch.setattr(energy.idle, "why_not", lambda: "no device")
+    assert energy.why_not("off") == ("no performance", "idle CPUs cannot poll: no device")
+    with energy.held("off"):
+        assert len(polling) == polls
 
 
 def test_a_host_without_a_governor_says_so(tmp_path):

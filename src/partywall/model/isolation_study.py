@@ -32,8 +32,8 @@ class Part(Frozen):
 
     A scenario that says `$backend` is a run of its own for each backend; else the backend is a factor, and its trials
     are visited in turn. What says `only: long` is left out of the short form. reference: the victim that stands for
-    the bare host. governor: of the processor's clock while the part is measured; without `saving` a host
-    whose clock cannot be governed is taken as it is.
+    the bare host. energy_saving: `on` lets the processor's clock fall, and leaves a part out on a host that
+    governs none; `off` keeps it up and has idle CPUs poll, each where the host can.
     """
 
     scenario: dict[str, Any]
@@ -41,7 +41,7 @@ class Part(Frozen):
     each: tuple[dict[Name, Any], ...] = Field(({},), min_length=1)
     across: tuple[dict[Name, Any], ...] = Field(({},), min_length=1)
     reference: Name | None = None
-    governor: Literal["saving", "performance"] | None = None
+    energy_saving: Literal["on", "off"] | None = None
 
 
 class Setting(Frozen):

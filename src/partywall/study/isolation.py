@@ -30,7 +30,7 @@ from partywall.pace import NULL
 from partywall.plan import make as make_plan
 from partywall.report import figures
 from partywall.report.rows import row_of
-from partywall.run import Progress, governor
+from partywall.run import Progress, energy
 from partywall.scenario import loads, papers
 from partywall.scenario.documents import validated
 from partywall.stats import exhibits
@@ -101,7 +101,7 @@ class Isolation:
             run = _run(directory, job, facts, asked.seed)
             pipeline.check_disk(run.plan, work_root)
             progress = _PartProgress(job.name, tell, note, seconds[number], sum(seconds[number + 1 :]))
-            with governor.held(job.governor):
+            with energy.held(job.energy_saving):
                 left = pipeline.measure(run, progress, work_root)
             if left:
                 again = "what was measured is kept; see to them, then go on with --resume"
@@ -145,7 +145,7 @@ class Job:
     values: Mapping[str, Any]
     backend: str
     reference: str | None
-    governor: str | None
+    energy_saving: energy.Saving | None
     scenario: Scenario
     text: str
 
@@ -214,7 +214,7 @@ def _job(study: Study, asked: Asked, name: str, values: Mapping[str, Any], backe
     scenario = loads(text, f"{study.name}, part {job_name}")
     if problems := list(dict.fromkeys(_beyond_a_study(scenario))):
         raise UsageError(*problems)
-    return Job(job_name, name, known, backend, part.reference, part.governor, scenario, text)
+    return Job(job_name, name, known, backend, part.reference, part.energy_saving, scenario, text)
 
 
 def _beyond_a_study(scenario: Scenario) -> Iterator[Problem]:
@@ -233,7 +233,7 @@ def _beyond_a_study(scenario: Scenario) -> Iterator[Problem]:
 
 def _why_not(job: Job) -> str:
     """Why a part cannot be measured on this host, though all others can; empty if it can."""
-    return governor.why_not(job.governor) if job.governor == "saving" else ""
+    return "; ".join(energy.why_not("on")) if job.energy_saving == "on" else ""
 
 
 def _host_values() -> dict[str, Any]:
@@ -398,9 +398,8 @@ def _notes(study: Study, asked: Asked, runs: Sequence[PartRun], first: str) -> t
     begun = {(run.part, run.values.get("backend")) for run in runs}
     missed = [job for job in jobs if (job.part, job.backend) not in begun]
     notes += [f"{job.name} was not measured: {why}" for job in missed if (why := _why_not(job))]
-    fixed = any(job.governor == "performance" for job in jobs)
-    if fixed and (why := governor.why_not("performance")):
-        notes.append(f"The processor's clock could not be kept from saving energy, and was left as it is: {why}")
+    if any(job.energy_saving == "off" for job in jobs):
+        notes += [f"CPUs could not be kept from saving energy in one way: {why}" for why in energy.why_not("off")]
     notes += [_scaling_text(*found) for found in exhibits.scaling(list(exhibits.entries(study.board, runs)))]
     left = _incomplete(runs)
     if left:

@@ -138,7 +138,7 @@ def test_idle_cpus_poll_while_no_energy_is_saved(monkeypatch, saving, polls):
         polling.append(saving)
         yield
 
-    monkeypatch.setattr(governor, "why_not", lambda kind: f"no {kind}")
+    monkeypatch.setattr(governor, "why_not", lambda kind, *_: f"no {kind}")
     monkeypatch.setattr(energy.idle, "polled", polled)
     monkeypatch.setattr(energy.idle, "why_not", str)
     with energy.held(saving):

@@ -1,26 +1,27 @@
 """How well a guest's clock is known: the bound that is stated, held against pulses whose time is known.
 
 A guest's clock is looked at, and its error is bounded for the time that a run waits until its next look: the lead of a
-schedule and a block. A stressor in an otherwise idle guest is told to press and, at the end of that time, to let go.
-The host watches its virtual CPU, which is busy and then idle for good from the moments that the guest takes for those
-told.
+schedule and a block. A stressor in an otherwise idle guest is told to press and to let go, five times from then on. The
+host watches its virtual CPU, which is busy and then idle for good from the moments that the guest takes for those told.
 
 When it lets go no timer has a part in it, for it looks at its clock between one piece of work and the next: the
 difference is its clock's error plus the rest of a piece of work, which is not negative. So no pulse may end earlier
-than its bound allows. A clock that is late makes beginnings and ends late alike. An end is later by what letting go
-takes, for certain; a beginning by what waking takes, unless something else had woken the guest just before. So of any
-ten pulses, one after the other, the promptest end or the middle one of the beginnings must be later by no more than the
-bound and what an emulated guest takes for such a thing. Ten come long after a look, as in slow blocks. The guest's CPU
-is then kept busy, and bounds are asked for again and again.
+than its bound allows. A clock that is late makes all beginnings and ends after one look late. An end is later by what
+letting go takes, for certain; a beginning by what waking takes, unless a timer went off too soon. So after each look
+the promptest end or the middle one of the beginnings must be later by no more than the bound and what an emulated guest
+takes for such a thing. Ten come long after a look, as in slow blocks. The guest's CPU is then kept busy, and bounds are
+asked for again and again.
 
-Bar: every bound to the next look, idle or busy, at most 1 ms; pulses within the bounds, both ways, soon after a look
-and long after it.
+Not seen: a clock that is ahead by less than the rest of a piece of work, and one that is behind by less than the bound
+and that allowance.
+
+Bar: every bound to the next look, idle or busy, at most 1 ms; after each look, soon and long after it, no pulse ends
+too early, and not all begin and end too late.
 """
 
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import statistics
 import struct
@@ -37,14 +38,17 @@ from partywall.sandbox import Sandbox
 LONG_NS = 8_000_000
 # Watched from so long before it begins.
 BEFORE_NS = 4_000_000
-# Idleness that is shorter is a part of a pulse, and shorter work is none.
+# Shorter idleness is no end of a stretch of work, and shorter work is none.
 IDLE_NS = 100_000
+# Stretches that are nearer to each other are of one pulse: an emulated guest that waits for its emulator is idle amid
+# its work. It is woken 5 ms before it is to press, for a moment, and is idle longer than this after that.
+AMID_NS = 2_000_000
 # The least time in which a schedule arrives.
 TOLD_NS = 120_000_000
 EVERY_NS = 150_000_000
 SPAN_NS = LEAD_NS + BATCH_NS
 # Of so many pulses some surely find the host calm, and then an emulated guest takes so long to wake, or to let go.
-PROMPT_OF = 10
+AFTER_LOOK, LONG_AFTER = 5, 10
 PROMPT_NS = 500_000
 
 
@@ -84,24 +88,23 @@ def wait_until(at_ns: int) -> None:
 
 @dataclass(frozen=True)
 class Pulse:
-    """How much later than told the guest pressed and let go, and how far its clock could be off by then at the most."""
+    """How much later than told the guest pressed and let go."""
 
     began_late_ns: int
     ended_late_ns: int
-    bound_ns: int
 
 
-def pulses(guest: Sandbox, used: ThreadClock, after_ns: int, count: int = 1) -> list[Pulse]:
-    """Pulses so long after one look at the guest's clock, whose bound is for all of them."""
+def look(guest: Sandbox, used: ThreadClock, after_ns: int, count: int) -> Look:
+    """Pulses from so long after a look on."""
     looked_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-    bound_ns = guest.clock_error_ns(after_ns + count * EVERY_NS)
+    bound_ns = guest.clock_error_ns(after_ns + (count - 1) * EVERY_NS)
     made = []
     for number in range(count):
         at_ns = looked_ns + after_ns + number * EVERY_NS
         time.sleep(max(0, at_ns - TOLD_NS - time.clock_gettime_ns(time.CLOCK_MONOTONIC)) / 1e9)
         began_ns, ended_ns = pulse(guest, used, at_ns - LONG_NS, at_ns)
-        made.append(Pulse(began_ns - (at_ns - LONG_NS), ended_ns - at_ns, bound_ns))
-    return made
+        made.append(Pulse(began_ns - (at_ns - LONG_NS), ended_ns - at_ns))
+    return Look(bound_ns, made)
 
 
 def pulse(guest: Sandbox, used: ThreadClock, from_ns: int, to_ns: int) -> tuple[int, int]:
@@ -113,47 +116,63 @@ def pulse(guest: Sandbox, used: ThreadClock, from_ns: int, to_ns: int) -> tuple[
     seen = []
     while not seen or seen[-1][0] < to_ns + LONG_NS:
         seen.append((time.clock_gettime_ns(time.CLOCK_MONOTONIC), used.now_ns()))
-    # An emulated guest that waits for its emulator is idle for a moment amid its work.
-    own = [stretch for stretch in stretches(seen) if stretch[0] < to_ns]
-    return min((start for start, _ in own), key=lambda start: abs(start - from_ns)), own[-1][1]
+    return pulse_among(stretches(seen), to_ns)
+
+
+def pulse_among(found: list[tuple[int, int]], to_ns: int) -> tuple[int, int]:
+    """The stretches of a pulse that was to end at a time, as one; far too late if there is none."""
+    own = [stretch for stretch in found if stretch[0] < to_ns]
+    if not own:
+        return to_ns + LONG_NS, to_ns + LONG_NS
+    first = len(own) - 1
+    while first > 0 and own[first][0] - own[first - 1][1] < AMID_NS:
+        first -= 1
+    return own[first][0], own[-1][1]
 
 
 def stretches(seen: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """When a thread was busy, from and to, by samples of (time, time used).
 
     What it had idled stands still meanwhile. A wait for a CPU looks idle until it is over and counted, which takes back
-    what had seemed to be idled.
+    what had seemed to be idled. Of the samples round an edge it is told how much of their distance was work.
     """
-    found: list[tuple[int, int]] = []
-    # From behind, so that what is taken back is known: idled no more than this by then.
-    idled, least = [], math.inf
+    # From behind, so that what is taken back is known: no more than this was idled by then.
+    idled: list[int] = []
     for moment, used in reversed(seen):
-        least = min(least, moment - used)
-        idled.append((moment, least))
+        idled.append(min(moment - used, *idled[-1:]))
     idled.reverse()
-    for (before, first), (after, last) in pairwise(idled):
-        if last - first >= (after - before) / 2:
+    times = [moment for moment, _ in seen]
+    work = [(b - a) - (then - before) for (a, b), (before, then) in zip(pairwise(times), pairwise(idled), strict=True)]
+    found: list[tuple[int, int]] = []
+    for n, done in enumerate(work):
+        if done <= (times[n + 1] - times[n]) / 2:
             continue
-        if found and before - found[-1][1] < IDLE_NS:
-            found[-1] = (found[-1][0], after)
-        else:
-            found.append((before, after))
+        start = times[n] - (work[n - 1] if n else 0)
+        end = times[n + 1] + (work[n + 1] if n + 1 < len(work) else 0)
+        if found and start - found[-1][1] < IDLE_NS:
+            start = found.pop()[0]
+        found.append((start, end))
     return [(start, end) for start, end in found if end - start >= IDLE_NS]
 
 
-def margin_ns(made: list[Pulse]) -> int:
-    """By how much pulses are within their bounds: the earliest end, and the latest ten in a row."""
-    rows = [made[n : n + PROMPT_OF] for n in range(max(1, len(made) - PROMPT_OF + 1))]
-    late = PROMPT_NS + min(max(by_ends_ns(row), by_beginnings_ns(row)) for row in rows)
-    return min(late, *(p.ended_late_ns + p.bound_ns for p in made))
+@dataclass(frozen=True)
+class Look:
+    """One look at the guest's clock, and the pulses that came after it, for all of which its bound is."""
 
+    bound_ns: int
+    pulses: list[Pulse]
 
-def by_ends_ns(row: list[Pulse]) -> int:
-    return max(p.bound_ns - p.ended_late_ns for p in row)
+    @property
+    def early_ns(self) -> int:
+        """How much earlier the earliest pulse could have ended."""
+        return min(p.ended_late_ns for p in self.pulses) + self.bound_ns
 
-
-def by_beginnings_ns(row: list[Pulse]) -> int:
-    return round(statistics.median(p.bound_ns - p.began_late_ns for p in row))
+    @property
+    def late_ns(self) -> int:
+        """How much later all could have begun, or ended."""
+        ended = min(p.ended_late_ns for p in self.pulses)
+        began = round(statistics.median(p.began_late_ns for p in self.pulses))
+        return self.bound_ns + PROMPT_NS - min(ended, began)
 
 
 def main() -> None:
@@ -170,16 +189,16 @@ def main() -> None:
         client(guest).call("workload.calibrate", id="pulse", for_ns=100_000_000)
         # Opened once: opening waits for all CPUs of the host, for some milliseconds.
         with ThreadClock(guest.cgroup_member or client(guest).process.pid) as used:
-            tries = 24 if options.quick else 80
-            short = [pulse for _ in range(tries) for pulse in pulses(guest, used, SPAN_NS - EVERY_NS)]
+            short = [look(guest, used, SPAN_NS - EVERY_NS, AFTER_LOOK) for _ in range(10 if options.quick else 40)]
             # A correction that stays in force for as long as this has the time to carry a clock away.
-            long = pulses(guest, used, 8_000_000_000 if options.quick else 30_000_000_000, PROMPT_OF)
+            long = [look(guest, used, 8_000_000_000 if options.quick else 30_000_000_000, LONG_AFTER)]
+            idle = [guest.clock_error_ns(SPAN_NS) for _ in range(10)]
         client(guest).call("workload.start", id="busy", pace="flat_out", **start)
         busy = []
         for _ in range(20 if options.quick else 60):
             time.sleep(0.4)
             busy.append(guest.clock_error_ns(SPAN_NS))
-    told(short, long, busy)
+    told(short, long, [*idle, *busy])
 
 
 def spread(late_ns: list[int]) -> str:
@@ -187,22 +206,26 @@ def spread(late_ns: list[int]) -> str:
     return ", ".join(f"{late[int(share * (len(late) - 1))] / 1e6:+.3f}" for share in (0, 0.05, 0.5, 0.95, 1))
 
 
-def told(short: list[Pulse], long: list[Pulse], busy: list[int]) -> None:
+def told(short: list[Look], long: list[Look], bounds: list[int]) -> None:
     """The figures and the verdict."""
-    worst = max([p.bound_ns for p in short] + busy) / 1e6
-    for made, when in ((short, f"{SPAN_NS / 1e9:.2f} s after a look"), (long, "long after a look")):
-        began, ended = spread([p.began_late_ns for p in made]), spread([p.ended_late_ns for p in made])
+    worst = max(bounds) / 1e6
+    for looks, when in ((short, "soon after a look"), (long, "long after a look")):
+        made = [pulse for one in looks for pulse in one.pulses]
         print(
-            f"{len(made)} pulses {when}: began {began} ms late (0, 5, 50, 95, 100 %), ended {ended}, bounds up to "
-            f"{max(p.bound_ns for p in made) / 1e6:.3f} ms, within them by {margin_ns(made) / 1e6:.3f} ms"
+            f"{len(made)} pulses {when}, of {len(looks)}: "
+            f"began {spread([p.began_late_ns for p in made])} ms late (0, 5, 50, 95, 100 %), "
+            f"ended {spread([p.ended_late_ns for p in made])}; bounds up to {max(o.bound_ns for o in looks) / 1e6:.3f} "
+            f"ms; too early by {-min(o.early_ns for o in looks) / 1e6:+.3f} ms, "
+            f"too late by {-min(o.late_ns for o in looks) / 1e6:+.3f}"
         )
-    middle = statistics.median(p.ended_late_ns for p in short) / 1e6
-    margin = min(margin_ns(short), margin_ns(long)) / 1e6
+    middle = statistics.median(p.ended_late_ns for one in short for p in one.pulses) / 1e6
+    early = min(one.early_ns for one in (*short, *long)) / 1e6
+    late = min(one.late_ns for one in (*short, *long)) / 1e6
     figure = (
-        f"bound to the next look at most {worst:.2f} ms ({len(short) + len(busy)} looks, idle and busy), "
-        f"median pulse ended {middle:+.2f} ms late, all within their bounds by {margin:+.2f} ms"
+        f"bound to the next look at most {worst:.2f} ms ({len(bounds)} looks, idle and busy), median pulse ended "
+        f"{middle:+.2f} ms late; none too early, by {early:+.2f} ms; after no look all too late, by {late:+.2f} ms"
     )
-    conclude("vm-clock", figure, met=worst <= 1 and margin >= 0)
+    conclude("vm-clock", figure, met=worst <= 1 and early >= 0 and late >= 0)
 
 
 if __name__ == "__main__":

@@ -58,10 +58,18 @@ SESSION = har(
 )
 
 
-def test_a_page_that_a_browser_called_by_its_url_is_called_by_its_path():
-    page = {"id": "p1", "title": "http://shop.test:8080/men/shirts?x=1"}
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("http://shop.test:8080/men/shirts?x=1", "men-shirts"),
+        ("http://shop.test/", "page"),
+        ("http://[draft", "http-draft"),
+    ],
+)
+def test_a_page_that_a_browser_called_by_its_url_is_called_by_its_path(title, name):
+    page = {"id": "p1", "title": title}
     _, loaded = imported(har(entry("00.000", "http://shop.test/men/shirts?x=1", pageref="p1"), pages=[page]))
-    assert loaded.plan.users["visitor"].actions[0].transaction.name == "men-shirts"
+    assert loaded.plan.users["visitor"].actions[0].transaction.name == name
 
 
 def test_a_session_becomes_transactions_with_the_users_thinking_between_and_within_them():

@@ -215,14 +215,27 @@ def test_a_loads_tables_answer_queries(url, tmp_path):
     asked = partywall(out, "select label, sum(done) > 0 as some from timings group by 1", command="sql")
     assert (said.returncode in (0, 3), asked.returncode) == (True, 0), asked.stderr
     assert "True" in asked.stdout
+    with LoadDirectory(out).exclusive():
+        refused = partywall(out, "show tables", command="sql")
+    assert (refused.returncode, "is being measured or read by another" in refused.stderr) == (2, True)
 
 
-def test_a_host_that_cannot_be_watched_is_told_by_its_option(url, tmp_path):
-    said = partywall(url, "--watch", "db=/nothing/agent", "--out", tmp_path / "kept")
-    assert (said.returncode, "--watch: 'db' cannot be watched: /nothing/agent cannot be started" in said.stderr) == (
-        2,
-        True,
-    )
+def test_a_killed_loads_whole_seconds_are_kept(url, tmp_path):
+    out = tmp_path / "kept"
+    partywall(url, "--users", 1, "--think", "50ms", "--for", "1s", "--out", out)
+    # As a kill leaves it: a line is torn.
+    (out / "pending.jsonl").write_text('{"start_ns": 1')
+    asked = partywall(out, "select count(*) from seconds", command="sql")
+    assert (asked.returncode, "0" in asked.stdout) == (0, True), asked.stderr
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_host_that_cannot_be_watched_is_told_by_its_option(url, tmp_path, planned):
+    target = plan_file(tmp_path, url) if planned else url
+    said = partywall(target, "--watch", "db=/nothing/agent", "--out", tmp_path / "kept")
+    assert said.returncode == 2
+    assert "--watch: 'db' cannot be watched: /nothing/agent cannot be started" in said.stderr
+    assert "plan.yaml" not in said.stderr
     assert not (tmp_path / "kept").exists()
 
 

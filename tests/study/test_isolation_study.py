@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from pathlib import Path
@@ -15,7 +14,7 @@ from partywall import study as studies
 from partywall.cli.app import app
 from partywall.errors import UsageError
 from partywall.model.study import Asked
-from partywall.run import energy, governor
+from partywall.run import governor, idle
 from partywall.sandbox import qemu
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
@@ -129,25 +128,14 @@ def test_a_governor_is_put_back_also_after_a_kill(tmp_path, monkeypatch):
     assert not (tmp_path / "state" / "governor.json").exists()
 
 
-@pytest.mark.parametrize(("saving", "polls"), [("off", True), ("on", False), (None, False)])
-def test_idle_cpus_poll_while_no_energy_is_saved(monkeypatch, saving, polls):
-    polling = []
-
-    @contextlib.contextmanager
-    def polled():
-        polling.append(saving)
-        yield
-
-    monkeypatch.setattr(governor, "why_not", lambda kind, *_: f"no {kind}")
-    monkeypatch.setattr(energy.idle, "polled", polled)
-    monkeypatch.setattr(energy.idle, "why_not", str)
-    with energy.held(saving):
-        assert bool(polling) == polls
-    assert energy.why_not("on") == ("no saving",)
-    monkeypatch.setattr(energy.idle, "why_not", lambda: "no device")
-    assert energy.why_not("off") == ("no performance", "idle CPUs cannot poll: no device")
-    with energy.held("off"):
-        assert len(polling) == polls
+@pytest.mark.parametrize("why", ["", "no device"])
+def test_idle_cpus_poll_where_they_can_while_no_energy_is_saved(monkeypatch, why):
+    monkeypatch.setattr(idle, "why_not", lambda: why)
+    jobs = list(_jobs(read("hyperv-quality"), Asked()))
+    assert {(job.energy_saving, job.scenario.idle) for job in jobs} == {
+        ("off", "sleep" if why else "poll"),
+        ("on", "sleep"),
+    }
 
 
 def test_a_host_without_a_governor_says_so(tmp_path):

@@ -392,13 +392,14 @@ def carry_out(console: Console, job: Job, setup: Setup, out: Path) -> int:
         seconds: list[Second] = []
         healths: list[Health] = []
         interrupted = False
-        try:
-            _follow(console, session, directory, seconds, healths, job.title)
-        except KeyboardInterrupt:
-            interrupted = True
-        finally:
-            readings = [Readings(host, m.counters, m.readings) for host, m in session.monitors.items()]
-            directory.finish(session.started["labels"], readings, session.begin_ns)
+        with directory.exclusive():
+            try:
+                _follow(console, session, directory, seconds, healths, job.title)
+            except KeyboardInterrupt:
+                interrupted = True
+            finally:
+                readings = [Readings(host, m.counters, m.readings) for host, m in session.monitors.items()]
+                directory.finish(session.started["labels"], readings, session.begin_ns)
         if interrupted and not seconds:
             _say(console, f"interrupted before its first second; what there is of it is in {out}")
             raise KeyboardInterrupt
@@ -458,7 +459,8 @@ def _told_by_lines(plan: plans.Loaded | None) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        if plan is None:
+        # What is wrong with an option is not the plan's.
+        if plan is None or any(problem.key.startswith("--") for problem in error.problems):
             raise
         raise UsageError(*(plans.locate(plan, str(problem)) for problem in error.problems)) from None
 

@@ -12,13 +12,13 @@ from partywall import units
 from partywall.errors import TrialError
 from partywall.load import monitors
 from partywall.load.health import ADVICE, Doubt, Health
-from partywall.load.second import HISTOGRAMS, Error, Second, Timing
+from partywall.load.second import HISTOGRAMS, Error, Second, Timing, histogram
 from partywall.load.store import SHARED, LoadDirectory
 from partywall.load.summary import Summary, summarise
 from partywall.load.thresholds import judge, overall
 from partywall.model.load_plan import LoadPlan
 from partywall.model.load_run import Bound, LabelRow, LoadRun, SecondPoint
-from partywall.report.latency import known_quantiles
+from partywall.report.latency import quantiles
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 _COUNTS = ("users", "in_flight", "waiting", "iterations", "requests", "sent_bytes", "received_bytes")
@@ -136,8 +136,9 @@ def _point(second: Second, health: Health, begin_ns: int, labels: list[dict[str,
 
 
 def _quantiles(counts: Mapping[int, int]) -> dict[str, float]:
-    found = known_quantiles(counts, QUANTILES.values())
-    return {name: value for name, value in zip(QUANTILES, found, strict=True) if value is not None}
+    # Of a second with few responses the last ones are the longest: left out, a stall would be a gap.
+    found = quantiles(histogram(counts), QUANTILES.values())
+    return dict(zip(QUANTILES, found, strict=False))
 
 
 def _label(label: Mapping[str, str], timing: Timing) -> LabelRow:

@@ -8,6 +8,7 @@ redirects to the generator, which follows them. Deliberately not here: files.
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import io
 import itertools
@@ -400,8 +401,10 @@ def _think(seconds: float) -> dict[str, str] | None:
 
 def _titled(title: str) -> str:
     """Browsers call a page without a title by its URL: then its path, which is shorter."""
-    parts = urlsplit(title)
-    return parts.path if parts.scheme in ("http", "https") and parts.netloc else title
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(title)
+        return parts.path if parts.scheme in ("http", "https") and parts.netloc else title
+    return title
 
 
 def _slug(text: str) -> str:

@@ -151,11 +151,11 @@ class Session:
         self.monitor = Monitor(header["counters"], guests=self.setup.backend == "qemu")
         self.monitors = {GENERATOR: self.monitor}
         for name, command in self.setup.watch.items():
-            with _option("--watch", name):
+            with _option("--watch", name, name):
                 self._watch_by(name, command)
         if self.setup.server_host is not None:
             there = Settings(name=SERVER, backend="ssh", cpus=(), host=self.setup.server_host)
-            with _option("--server-host", SERVER):
+            with _option("--server-host", SERVER, self.setup.server_host):
                 self._watch(SERVER, _client(self._start(there, label)))
         self._ask_all(program)
 
@@ -355,13 +355,13 @@ def _client(sandbox: Sandbox) -> AgentClient:
 
 
 @contextlib.contextmanager
-def _option(key: str, host: str) -> Iterator[None]:
-    """A host to be watched that cannot be: the option that names it is wrong."""
+def _option(key: str, name: str, given: str) -> Iterator[None]:
+    """A host to be watched that cannot be: the option that names it is wrong. given: what the user calls it."""
     try:
         yield
     except (AgentError, TrialError) as error:
-        said = re.sub(rf"^(agent|sandbox) {re.escape(host)}: ", "", str(error))
-        raise UsageError(Problem(f"{host!r} cannot be watched: {said}", key=key)) from None
+        said = re.sub(rf"^(agent|sandbox) {re.escape(name)}: ", "", str(error))
+        raise UsageError(Problem(f"{given!r} cannot be watched: {said}", key=key)) from None
 
 
 def _as_users_mistake(error: AgentError, name: str) -> UsageError | AgentError:

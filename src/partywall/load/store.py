@@ -5,9 +5,10 @@ A kill loses at most the second in flight: lines are appended at once, and Parqu
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from partywall.files import write_whole
 from partywall.load.health import Health
 from partywall.load.second import HISTOGRAMS, Second
 from partywall.store import folder
+from partywall.store.pending import read
 
 _HISTOGRAM = pa.list_(pa.struct([("bucket", pa.int32()), ("count", pa.int64())]))
 # What one thread tells for all.
@@ -114,8 +116,7 @@ class LoadDirectory:
         """Turns what was written into Parquet, one file a table. begin_ns: of the load; None if it never began."""
         self._write(self.about() | {"begin_ns": begin_ns})
         pending = self.path / "pending.jsonl"
-        lines = pending.read_text().splitlines() if pending.exists() else []
-        records = [json.loads(line) for line in lines]
+        records = list(read(pending)) if pending.exists() else []
         tables = {
             "seconds": (SECONDS, [_second_row(record) for record in records]),
             "timings": (TIMINGS, [row for record in records for row in _timing_rows(record, labels)]),
@@ -137,10 +138,20 @@ class LoadDirectory:
         found: dict[str, Any] = json.loads((self.path / "load.json").read_text())
         return found
 
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """See `folder.exclusive`."""
+        with folder.exclusive(self.path):
+            yield
+
     def recover(self) -> None:
-        """Makes tables of what a load that was killed had written; the counters of its hosts went with it."""
-        if (self.path / "pending.jsonl").exists():
-            self.finish(self.about()["started"]["labels"], [], self.about().get("begin_ns"))
+        """Makes tables of what a load that was killed had written; the counters of its hosts went with it.
+
+        UsageError while it still runs.
+        """
+        with self.exclusive():
+            if (self.path / "pending.jsonl").exists():
+                self.finish(self.about()["started"]["labels"], [], self.about().get("begin_ns"))
 
     def table(self, name: str) -> Rows:
         """All rows of a table; TrialError if the load ended before there were any."""

@@ -16,7 +16,10 @@ Counts = Mapping[int, int]
 
 @dataclass(frozen=True)
 class SecondPoint:
-    """One second. quantiles_ns and raw_ns: response times by name, e.g. p99, of which some response was slower."""
+    """One second.
+
+    quantiles_ns and raw_ns: response times by name, e.g. p99 (of few responses the longest); empty if none came.
+    """
 
     at_s: float
     length_s: float

@@ -17,7 +17,7 @@ from partywall.model.load_run import LabelRow, LoadRun
 from partywall.model.observation import Histogram, bucket_bounds
 from partywall.report import charts, html, load_charts, page
 from partywall.report.files import Files, parquet
-from partywall.report.latency import known_quantiles, quantiles
+from partywall.report.latency import known_quantiles
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 CAPTIONS = {
@@ -54,12 +54,8 @@ def render(run: LoadRun, extra: Markup | None = None, specs: Mapping[str, Any] |
 def headline(run: LoadRun) -> str:
     """What a reader wants first, in one sentence."""
     total = _merged(label.corrected for label in run.labels if label.sort == "http")
-    found = quantiles(total, (0.5, 0.99))
-    times = (
-        f", half within {units.format_duration(found[0])}, 99 % within {units.format_duration(found[1])}"
-        if found
-        else ""
-    )
+    shares = zip(("half", "99 %"), known_quantiles(total.counts, (0.5, 0.99)), strict=True)
+    times = "".join(f", {share} within {units.format_duration(at)}" for share, at in shares if at is not None)
     errors = sum(count for _, _, count in run.errors)
     failed = f", {units.counted(errors, 'error')}" if errors else ", no errors"
     early = ", ended early" if run.ended_early else ""

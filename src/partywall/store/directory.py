@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -76,13 +74,9 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Keeps other processes from writing here; UsageError if one does. Ends with the process, however that ends."""
-        folder = os.open(self.path, os.O_RDONLY)
-        try:
-            _lock(folder, self.path)
+        """See `folder.exclusive`."""
+        with folder.exclusive(self.path):
             yield
-        finally:
-            os.close(folder)
 
     def append(self, kind: str, **content: Any) -> None:
         """Writes an event; a torn line of a killed run is closed first, so that it spoils no other."""
@@ -158,14 +152,6 @@ def _no_run(path: Path) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
-
-
-def _lock(descriptor: int, path: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        message = "is being measured or read by another partywall at this moment"
-        raise UsageError(Problem(message, "wait until that has ended", str(path))) from None
 
 
 def _first(error: Exception) -> str:

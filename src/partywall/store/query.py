@@ -1,4 +1,4 @@
-"""SQL over the tables that a run, a load or a guard keeps. The one home of DuckDB."""
+"""SQL over the tables that a run or a load keeps. The one home of DuckDB."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def table(folder: Path, query: str) -> tuple[Sequence[str], Sequence[Sequence[An
         raise UsageError("the query is empty; try: show tables")
     database = duckdb.connect()
     try:
-        for name, source in _views(folder):
+        for name, source in dict(_views(folder)).items():
             database.execute(f'CREATE VIEW "{name}" AS SELECT * FROM {source}')  # noqa: S608
         result = database.execute(query)
         return [column[0] for column in result.description or []], result.fetchall()

@@ -30,7 +30,7 @@ from partywall.pace import NULL
 from partywall.plan import make as make_plan
 from partywall.report import figures
 from partywall.report.rows import row_of
-from partywall.run import Progress, energy
+from partywall.run import Progress, governor, idle
 from partywall.scenario import loads, papers
 from partywall.scenario.documents import validated
 from partywall.stats import exhibits
@@ -41,6 +41,7 @@ from partywall.study.kind import form_of
 
 RUNS = "runs"
 OWN_BACKEND = "$backend"
+GOVERNORS = {"on": "saving", "off": "performance"}
 ONLY = "only"
 # A machine elsewhere is not planned for, see `_beyond_a_study`.
 BACKENDS = tuple(name for name in get_args(Sandbox.model_fields["backend"].annotation) if name != "ssh")
@@ -101,7 +102,7 @@ class Isolation:
             run = _run(directory, job, facts, asked.seed)
             pipeline.check_disk(run.plan, work_root)
             progress = _PartProgress(job.name, tell, note, seconds[number], sum(seconds[number + 1 :]))
-            with energy.held(job.energy_saving):
+            with governor.held(GOVERNORS.get(job.energy_saving or "")):
                 left = pipeline.measure(run, progress, work_root)
             if left:
                 again = "what was measured is kept; see to them, then go on with --resume"
@@ -145,7 +146,7 @@ class Job:
     values: Mapping[str, Any]
     backend: str
     reference: str | None
-    energy_saving: energy.Saving | None
+    energy_saving: str | None
     scenario: Scenario
     text: str
 
@@ -208,6 +209,7 @@ def _job(study: Study, asked: Asked, name: str, values: Mapping[str, Any], backe
         "precision": form.precision,
         "budget": f"{part.budget[asked.length]}ns",
         **content,
+        **({"idle": "poll"} if part.energy_saving == "off" and not idle.why_not() else {}),
         "factors": varied,
     }
     text = json.dumps(whole, indent=1)
@@ -233,7 +235,7 @@ def _beyond_a_study(scenario: Scenario) -> Iterator[Problem]:
 
 def _why_not(job: Job) -> str:
     """Why a part cannot be measured on this host, though all others can; empty if it can."""
-    return "; ".join(energy.why_not("on")) if job.energy_saving == "on" else ""
+    return governor.why_not("saving") if job.energy_saving == "on" else ""
 
 
 def _host_values() -> dict[str, Any]:
@@ -398,8 +400,11 @@ def _notes(study: Study, asked: Asked, runs: Sequence[PartRun], first: str) -> t
     begun = {(run.part, run.values.get("backend")) for run in runs}
     missed = [job for job in jobs if (job.part, job.backend) not in begun]
     notes += [f"{job.name} was not measured: {why}" for job in missed if (why := _why_not(job))]
-    if any(job.energy_saving == "off" for job in jobs):
-        notes += [f"CPUs could not be kept from saving energy in one way: {why}" for why in energy.why_not("off")]
+    spent = [run for run in runs if study.parts[run.part].energy_saving == "off"]
+    if spent and (why := governor.why_not("performance")):
+        notes.append(f"The processor's clock could not be kept from saving energy, and was left as it is: {why}")
+    if asleep := [run.name for run in spent if run.evidence.plan.scenario.idle != "poll"]:
+        notes.append(f"Idle CPUs slept, and may have come back slower, for they could not poll: {', '.join(asleep)}")
     notes += [_scaling_text(*found) for found in exhibits.scaling(list(exhibits.entries(study.board, runs)))]
     left = _incomplete(runs)
     if left:

@@ -193,6 +193,12 @@ impl<S: Sink> Aligner<S> {
             }
             return;
         }
+        // Nearly always it is one range, whole as it was sent.
+        if let [(slot, from, until)] = found[..] {
+            if (from, until) == (start, end) && self.unit(slot).partly & (1 << hop) == 0 {
+                return self.arrive(slot, hop, time_ns);
+            }
+        }
         found.sort_by_key(|&(slot, from, until)| (from < start || until > end, slot));
         let mut left = vec![(start, end)];
         let mut arrived = Vec::new();

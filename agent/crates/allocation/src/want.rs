@@ -15,7 +15,8 @@ pub struct Seen {
 }
 
 /// What a leaf is taken to want; changes only when the evidence does. It rises at once, and falls when less was seen twice in a
-/// row: a sender that did not get to run for a moment wants no less, nor is it held back any less.
+/// row: a sender that did not get to run for a moment wants no less. For the same reason it is held back as soon as that is
+/// seen, and until it was not seen twice in a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Want {
     rate: u64,
@@ -57,12 +58,14 @@ impl Want {
         let wanted = if held_back { seen.granted.saturating_mul(2) } else { 0 };
         let wanted = wanted.max(seen.offered.saturating_add(seen.offered / 16 * Self::HEADROOM));
         let steady = wanted.abs_diff(self.rate) <= self.rate / Self::STEADY;
-        self.doubted = !steady && !self.doubted && wanted < self.rate;
-        if !self.doubted {
-            self.held_back = held_back;
-            self.rate = if steady { self.rate } else { wanted };
+        let falls = !steady && wanted < self.rate;
+        self.doubted = !self.doubted && (falls || self.held_back && !held_back);
+        self.held_back = held_back || self.held_back && self.doubted;
+        if !steady && !(falls && self.doubted) {
+            self.rate = wanted;
         }
-        Wanted { rate: self.rate, held_back: self.held_back, doubted: if self.doubted { self.rate - wanted } else { 0 } }
+        let doubted = if falls && self.doubted { self.rate - wanted } else { 0 };
+        Wanted { rate: self.rate, held_back: self.held_back, doubted }
     }
 }
 
@@ -134,13 +137,33 @@ mod tests {
     }
 
     #[test]
+    fn who_was_granted_more_and_did_not_get_to_run_for_a_moment_is_held_back_all_the_same() {
+        for (offered, rate) in [(160, 170), (110, 120)] {
+            let mut want = Want::default();
+            let seen = Seen { offered: 60, granted: 60, unused: 0, elastic: true };
+            assert_eq!(want.update(seen), Wanted { rate: 120, held_back: true, doubted: 0 });
+            let more = Seen { offered, granted: 200, unused: 200 - offered, ..seen };
+            assert_eq!(want.update(more), Wanted { rate, held_back: true, doubted: 0 });
+            assert!(!want.update(more).held_back);
+        }
+    }
+
+    #[test]
+    fn who_is_cut_is_held_back_at_once_also_while_its_want_is_doubted() {
+        let mut want = Want::default();
+        want.update(Seen { offered: 900, granted: 2000, unused: 1100, elastic: true });
+        let cut = want.update(Seen { offered: 300, granted: 300, unused: 0, elastic: true });
+        assert_eq!((cut.rate, cut.held_back), (956, true));
+    }
+
+    #[test]
     fn an_elastic_sender_that_has_all_it_wants_is_not_taken_to_be_held_back() {
         let mut want = Want::default();
         let mut granted = 0;
         for round in 0..20 {
             let wanted = want.update(Seen { offered: 1_000_000, granted, unused: granted.saturating_sub(1_000_000), elastic: true });
             granted = wanted.rate;
-            assert!(round == 0 || !wanted.held_back, "in round {round}");
+            assert!(round < 2 || !wanted.held_back, "in round {round}");
         }
     }
 

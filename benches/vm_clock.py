@@ -139,7 +139,7 @@ def stretches(seen: list[tuple[int, int]]) -> list[tuple[int, int]]:
     # From behind, so that what is taken back is known: no more than this was idled by then.
     idled: list[int] = []
     for moment, used in reversed(seen):
-        idled.append(min(moment - used, *idled[-1:]))
+        idled.append(min([moment - used, *idled[-1:]]))
     idled.reverse()
     times = [moment for moment, _ in seen]
     work = [(b - a) - (then - before) for (a, b), (before, then) in zip(pairwise(times), pairwise(idled), strict=True)]
@@ -147,8 +147,8 @@ def stretches(seen: list[tuple[int, int]]) -> list[tuple[int, int]]:
     for n, done in enumerate(work):
         if done <= (times[n + 1] - times[n]) / 2:
             continue
-        start = times[n] - (work[n - 1] if n else 0)
-        end = times[n + 1] + (work[n + 1] if n + 1 < len(work) else 0)
+        start = times[n + 1] - done - (work[n - 1] if n else 0)
+        end = times[n] + done + (work[n + 1] if n + 1 < len(work) else 0)
         if found and start - found[-1][1] < IDLE_NS:
             start = found.pop()[0]
         found.append((start, end))

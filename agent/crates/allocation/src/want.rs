@@ -61,9 +61,8 @@ impl Want {
         let falls = !steady && wanted < self.rate;
         self.doubted = !self.doubted && (falls || self.held_back && !held_back);
         self.held_back = held_back || self.held_back && self.doubted;
-        if !steady && !(falls && self.doubted) {
-            self.rate = wanted;
-        }
+        let stays = steady || falls && self.doubted;
+        self.rate = if stays { self.rate } else { wanted };
         let doubted = if falls && self.doubted { self.rate - wanted } else { 0 };
         Wanted { rate: self.rate, held_back: self.held_back, doubted }
     }

@@ -128,9 +128,7 @@ fn unreachable(place: &Place, address: &Address, error: &io::Error) -> String {
         (io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound, Address::Unix(_)) => {
             "nobody listens there; is the server running, and is the path right?"
         }
-        (io::ErrorKind::ConnectionRefused, Address::Ip(_)) => {
-            "nobody listens there; is the server running, and is the port right?"
-        }
+        (io::ErrorKind::ConnectionRefused, Address::Ip(_)) => "nobody listens there; is the server running, and is the port right?",
         (io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock, _) => {
             "it did not answer in time; is a firewall in between, or is the server overloaded?"
         }

@@ -575,9 +575,10 @@ impl Worker<'_> {
             .ok()
             .and_then(|(to, target)| Some((self.program.places.iter().position(|known| *known == to)? as u16, target)));
         let Some((place, target)) = known.filter(|_| one.asked.hops < request.redirects) else {
-            let why = match one.asked.hops < request.redirects {
-                true => format!("to {location}, which the plan asks nothing of"),
-                false => "too many".to_owned(),
+            let why = if one.asked.hops < request.redirects {
+                format!("to {location}, which the plan asks nothing of")
+            } else {
+                "too many".to_owned()
             };
             self.recorder.error(Some(request.label), LoadErrorKind::Redirect, &why);
             return Redirect::Refused;

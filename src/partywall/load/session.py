@@ -10,7 +10,6 @@ import gc
 import json
 import os
 import queue
-import re
 import secrets
 import subprocess
 import time
@@ -360,7 +359,7 @@ def _option(key: str, name: str, given: str) -> Iterator[None]:
     try:
         yield
     except (AgentError, TrialError) as error:
-        said = re.sub(rf"^(agent|sandbox) {re.escape(name)}: ", "", str(error))
+        said = str(error).removeprefix(f"agent {name}: ").removeprefix(f"sandbox {name}: ")
         raise UsageError(Problem(f"{given!r} cannot be watched: {said}", key=key)) from None
 
 

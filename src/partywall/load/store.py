@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,11 +138,9 @@ class LoadDirectory:
         found: dict[str, Any] = json.loads((self.path / "load.json").read_text())
         return found
 
-    @contextlib.contextmanager
-    def exclusive(self) -> Iterator[None]:
+    def exclusive(self) -> contextlib.AbstractContextManager[None]:
         """See `folder.exclusive`."""
-        with folder.exclusive(self.path):
-            yield
+        return folder.exclusive(self.path)
 
     def recover(self) -> None:
         """Makes tables of what a load that was killed had written; the counters of its hosts went with it.

@@ -72,11 +72,9 @@ class RunDirectory:
             remedy = "it is damaged or of another version of Partywall; bring it back from a copy, or measure again"
         raise UsageError(Problem(message, remedy, file))
 
-    @contextlib.contextmanager
-    def exclusive(self) -> Iterator[None]:
+    def exclusive(self) -> contextlib.AbstractContextManager[None]:
         """See `folder.exclusive`."""
-        with folder.exclusive(self.path):
-            yield
+        return folder.exclusive(self.path)
 
     def append(self, kind: str, **content: Any) -> None:
         """Writes an event; a torn line of a killed run is closed first, so that it spoils no other."""

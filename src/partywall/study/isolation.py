@@ -41,7 +41,7 @@ from partywall.study.kind import form_of
 
 RUNS = "runs"
 OWN_BACKEND = "$backend"
-GOVERNORS = {"on": "saving", "off": "performance"}
+GOVERNORS = {None: None, "on": "saving", "off": "performance"}
 ONLY = "only"
 # A machine elsewhere is not planned for, see `_beyond_a_study`.
 BACKENDS = tuple(name for name in get_args(Sandbox.model_fields["backend"].annotation) if name != "ssh")
@@ -102,7 +102,7 @@ class Isolation:
             run = _run(directory, job, facts, asked.seed)
             pipeline.check_disk(run.plan, work_root)
             progress = _PartProgress(job.name, tell, note, seconds[number], sum(seconds[number + 1 :]))
-            with governor.held(GOVERNORS.get(job.energy_saving or "")):
+            with governor.held(GOVERNORS[job.energy_saving]):
                 left = pipeline.measure(run, progress, work_root)
             if left:
                 again = "what was measured is kept; see to them, then go on with --resume"

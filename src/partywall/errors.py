@@ -4,12 +4,16 @@ PartywallError
 ├── UsageError            2  a scenario or command line that cannot be used; may hold many problems
 ├── CapabilityError       4  the host lacks something; names it, what it costs and how to get it
 ├── TrialError            5  a trial or sandbox failed
-└── AgentError            5  the agent refused, died or spoke nonsense
+│   └── RefusedError         in a way in which it would fail again
+└── AgentError            5  the agent died or spoke nonsense
+    └── RefusalError         or refused what it was asked
 Anything else that escapes is a bug and ends with 70.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -69,5 +73,37 @@ class TrialError(PartywallError):
     """A trial or a sandbox failed; the message names it."""
 
 
+class RefusedError(TrialError):
+    """A trial that cannot be had as it was asked for: trying again would change nothing."""
+
+
 class AgentError(PartywallError):
     """The agent refused a request, died, or sent what the contract does not know."""
+
+
+class RefusalError(AgentError):
+    """The agent is there, and answered that it cannot do what it was asked."""
+
+
+class Failures:
+    """What several checks find, told at once."""
+
+    def __init__(self) -> None:
+        self._found: list[UsageError | CapabilityError] = []
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keeps what is raised in the block, for `tell`."""
+        try:
+            yield
+        except (UsageError, CapabilityError) as error:
+            self._found.append(error)
+
+    def tell(self) -> None:
+        """Raises what was kept, if anything was: a CapabilityError if the host alone is to be mended."""
+        if self._found and all(isinstance(error, CapabilityError) for error in self._found):
+            raise CapabilityError("\n".join(map(str, self._found)))
+        if self._found:
+            raise UsageError(
+                *(p for e in self._found for p in (e.problems if isinstance(e, UsageError) else (str(e),)))
+            )

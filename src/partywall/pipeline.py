@@ -14,7 +14,8 @@ import secrets
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,7 +24,15 @@ from partywall import __version__, stats, units
 from partywall.agent import binary, memory
 from partywall.agent.catalogue import Catalogue, shipped
 from partywall.agent.client import AgentClient, start_agent
-from partywall.errors import AgentError, CapabilityError, PartywallError, Problem, TrialError, UsageError
+from partywall.errors import (
+    AgentError,
+    CapabilityError,
+    Failures,
+    PartywallError,
+    Problem,
+    TrialError,
+    UsageError,
+)
 from partywall.load.lasting import lasting
 from partywall.model import factors
 from partywall.model.evidence import Evidence
@@ -32,6 +41,7 @@ from partywall.model.observation import Observation
 from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Scenario, Workload
 from partywall.model.trace import Asked, ClockBound, Report, Start, TraceEvidence, merged
+from partywall.pace import MACHINES
 from partywall.plan import Topology
 from partywall.plan import make as make_plan
 from partywall.run import PILOTS, Decisions, Progress, execute, governor, idle
@@ -98,6 +108,7 @@ def machine_facts(scenario: Scenario, work_root: Path = WORK_ROOT) -> dict[str, 
                 found[machine] = ssh.survey(machine, str(work_root), sorted(programs))
             else:
                 found[machine] = libvirt.survey(machine)
+                failures += _unusable_domains(scenario, machine)
         except CapabilityError as error:
             failures.append(str(error))
     if failures:
@@ -126,17 +137,23 @@ def topology(facts: dict[str, Any]) -> Topology:
 
 
 def plan(scenario: Scenario, facts: dict[str, Any], seed: int | None = None, work_root: Path = WORK_ROOT) -> Plan:
-    """What would be done on this host; UsageError or CapabilityError if it cannot be."""
-    check_host(scenario, work_root)
-    scenario, notes = with_accelerators(scenario)
+    """What would be done on this host; UsageError or CapabilityError, for all reasons at once, if it cannot be."""
+    failures, notes = Failures(), tuple[str, ...]()
+    with failures.kept():
+        check_host(scenario, work_root)
+        scenario, notes = with_accelerators(scenario)
+        notes += tuple(_roots_to_build(scenario))
     machines = facts.get("machines", {})
     elsewhere = {machine: topology(told) for machine, told in machines.items()}
     notes += tuple(f"CPUs of {machine} are its own: {_in_words(told)}" for machine, told in machines.items())
-    made = make_plan(scenario, topology(facts), catalogue(), seed, elsewhere)
-    made = made.model_copy(update={"trials": tuple(with_room(trial, facts) for trial in made.trials)})
-    check_guest_memory(made)
-    if problems := list(dict.fromkeys(p for trial in made.trials for p in _beyond_memory(trial, facts))):
-        raise UsageError(*problems)
+    with failures.kept():
+        made = make_plan(scenario, topology(facts), catalogue(), seed, elsewhere)
+        made = made.model_copy(update={"trials": tuple(with_room(with_rings(t, facts), facts) for t in made.trials)})
+        with failures.kept():
+            check_guest_memory(made)
+        with failures.kept():
+            check_kernels_memory(made, facts)
+    failures.tell()
     return made.model_copy(update={"warnings": (*made.warnings, *notes)})
 
 
@@ -195,7 +212,13 @@ def with_accelerators(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
     if not guests:
         return scenario, ()
     asked = {key: workloads(scenario)[key].sandbox.accel or "auto" for key in guests}
-    chosen = {name: choose_accelerator(name) for name in set(asked.values())}
+    chosen: dict[str, qemu.Accelerator] = {}
+    for name in dict.fromkeys(asked.values()):
+        try:
+            chosen[name] = choose_accelerator(name)
+        except CapabilityError as error:
+            keys = ", ".join(key for key, wanted in asked.items() if wanted == name)
+            raise CapabilityError(f"{keys}: {error}") from error
     for key, name in asked.items():
         scenario = factors.apply(scenario, f"{key}.sandbox.accel", chosen[name].name)
     emulated = chosen.get("auto")
@@ -229,15 +252,28 @@ def fails_to_come_up(accel: str, deadline_s: float = qemu.DEADLINE_S) -> str:
     return ""
 
 
+def _kernels(trial: Trial) -> Iterator[tuple[str, str | None, Workload]]:
+    """(key, kernel, workload) of every workload of a trial."""
+    yield f"victims.{trial.victim_name}", trial.victim.probe, trial.victim
+    for name, aggressor in trial.aggressors.items():
+        yield f"aggressors.{name}", aggressor.stressor, aggressor
+
+
+def _caches(workload: Workload, facts: dict[str, Any]) -> dict[int, int]:
+    """Of the machine that it, or its guest, runs on."""
+    return memory.caches_of(facts.get("machines", {}).get(workload.sandbox.machine, facts))
+
+
 def _held(trial: Trial, facts: dict[str, Any]) -> Iterator[tuple[str, Workload, int]]:
     """(key, workload, bytes its kernel holds) of every workload of a trial."""
-    everyone: dict[str, tuple[str | None, Workload]] = {
-        f"victims.{trial.victim_name}": (trial.victim.probe, trial.victim),
-        **{f"aggressors.{name}": (aggressor.stressor, aggressor) for name, aggressor in trial.aggressors.items()},
-    }
-    for key, (kernel, workload) in everyone.items():
-        caches = memory.caches_of(facts.get("machines", {}).get(workload.sandbox.machine, facts))
-        yield key, workload, memory.held_bytes(kernel, workload, catalogue(), caches)
+    for key, kernel, workload in _kernels(trial):
+        yield key, workload, memory.held_bytes(kernel, workload, catalogue(), _caches(workload, facts))
+
+
+def check_kernels_memory(plan: Plan, facts: dict[str, Any]) -> None:
+    """UsageError if a kernel holds more than its own sandbox may have."""
+    if problems := list(dict.fromkeys(p for trial in plan.trials for p in _beyond_memory(trial, facts))):
+        raise UsageError(*problems)
 
 
 def _beyond_memory(trial: Trial, facts: dict[str, Any]) -> Iterator[Problem]:
@@ -268,13 +304,12 @@ def workloads(scenario: Scenario) -> dict[str, Workload]:
     return victims | {f"aggressors.{name}": aggressor for name, aggressor in scenario.aggressors.items()}
 
 
-def lacking(scenario: Scenario) -> str:
-    """What the scenario needs and this host or user lacks, a line each; empty if nothing."""
-    try:
+def try_here(scenario: Scenario) -> None:
+    """Plans it for this host as far as that takes nothing of other machines; UsageError or CapabilityError."""
+    if _elsewhere(scenario):
         check_host(scenario)
-    except CapabilityError as error:
-        return str(error)
-    return ""
+    else:
+        plan(scenario, host_facts())
 
 
 def check_host(scenario: Scenario, work_root: Path = WORK_ROOT) -> None:
@@ -376,7 +411,7 @@ def _lacking_for_roots(scenario: Scenario) -> Iterator[str]:
         except CapabilityError as error:
             yield f"{key}.sandbox.root: {error}"
             continue
-        if image is None and (why := qemu.root.lacking()):
+        if image is None and (why := qemu.root.unbuildable(qemu.root.Recipe.of(packages))):
             yield f"{key}.sandbox.root: {why}"
         if image is not None and workload.command and not image.holds(workload.command[0]):
             yield _not_in_root(key, workload.command[0], packages)
@@ -385,6 +420,17 @@ def _lacking_for_roots(scenario: Scenario) -> Iterator[str]:
 def _not_in_root(key: str, program: str, packages: Sequence[str]) -> str:
     held = ", ".join(packages) or "no packages"
     return f"{key}.command: the guest's root ({held}) holds no {program!r}; add its package to {key}.sandbox.root"
+
+
+def _roots_to_build(scenario: Scenario) -> Iterator[str]:
+    """What is said of root images that a run will first have to build."""
+    wanted: dict[tuple[str, ...], list[str]] = {}
+    for key, _, packages in _rooted(scenario):
+        if qemu.root.cached(qemu.root.Recipe.of(packages)) is None:
+            wanted.setdefault(packages, []).append(key)
+    for packages, keys in wanted.items():
+        held = ", ".join(packages) or "no packages"
+        yield f"the root image of {', '.join(keys)} ({held}) is built first, once: about a minute more"
 
 
 def build_roots(scenario: Scenario, say: Callable[[str], None]) -> None:
@@ -411,18 +457,50 @@ def _lacking_for_domains(scenario: Scenario) -> Iterator[str]:
     ]
     if any(sandbox.guest and sandbox.boot is None for sandbox in here):
         checks.append(qemu.GuestKernel.prepared)
+    unreachable = []
     for check in checks:
         try:
             check()
         except CapabilityError as error:
-            yield str(error)
+            unreachable.append(str(error))
+    yield from unreachable or _unusable_domains(scenario, "")
+
+
+def _unusable_domains(scenario: Scenario, machine: str) -> Iterator[str]:
+    """Domains of the user's on a machine that cannot be sandboxes. CapabilityError if its daemon does not answer."""
+    asked: dict[tuple[str | None, str, bool], list[str]] = {}
+    for _, _, applied in factors.trials(scenario):
+        for key, workload in workloads(applied).items():
+            box = workload.sandbox
+            if box.backend == "libvirt" and box.domain is not None and box.machine == machine:
+                keys = asked.setdefault((box.uri, box.domain, box.host is not None), [])
+                keys += [key] if key not in keys else []
+    for (uri, domain, by_ssh), keys in asked.items():
+        if why := libvirt.unusable(uri, domain, by_ssh=by_ssh):
+            yield f"{', '.join(keys)}: {why}"
 
 
 def with_room(trial: Trial, facts: dict[str, Any]) -> Trial:
     """The trial with guests that have room for what their kernels of work hold, where no memory was asked for."""
-    roomy = {key: workload for key, w, held in _held(trial, facts) if (workload := _with_room(w, held)) is not w}
-    victim = roomy.pop(f"victims.{trial.victim_name}", trial.victim)
-    aggressors = trial.aggressors | {key.removeprefix("aggressors."): workload for key, workload in roomy.items()}
+    return _with(trial, {key: _with_room(workload, held) for key, workload, held in _held(trial, facts)})
+
+
+def with_rings(trial: Trial, facts: dict[str, Any]) -> Trial:
+    """The trial with rings in guests that are as large as on the host, whatever caches a guest's kernel sees."""
+    changed = {
+        key: workload.model_copy(
+            update={"params": memory.sized(kernel, workload, catalogue(), _caches(workload, facts))}
+        )
+        for key, kernel, workload in _kernels(trial)
+        if workload.sandbox.backend in MACHINES
+    }
+    return _with(trial, changed)
+
+
+def _with(trial: Trial, workloads: Mapping[str, Workload]) -> Trial:
+    """The trial with other workloads, by key."""
+    aggressors = {name: workloads.get(f"aggressors.{name}", aggressor) for name, aggressor in trial.aggressors.items()}
+    victim = workloads.get(f"victims.{trial.victim_name}", trial.victim)
     return trial.model_copy(update={"victim": victim, "aggressors": aggressors})
 
 
@@ -471,11 +549,25 @@ def check_folder(work_root: Path) -> None:
 
 def commands(scenario: Scenario) -> list[str]:
     """The commands that a scenario holds, as its user may want to read them."""
+    used = backends(scenario)
     return [
-        f"{key}.command: {' '.join(workload.command)}"
+        f"{key}.command, {_place(workload, used[key])}: {' '.join(workload.command)}"
         for key, workload in workloads(scenario).items()
         if workload.command
     ]
+
+
+def _place(workload: Workload, used: AbstractSet[str]) -> str:
+    """Where its command runs. used: the backends that its sandbox is given."""
+    box = workload.sandbox
+    places = {
+        "process": "on this host",
+        "container": "in a container on this host",
+        "qemu": "in a guest",
+        "ssh": f"on {box.host}",
+        "libvirt": f"in domain {box.domain}",
+    }
+    return " or ".join(places[backend] for backend in places if backend in used)
 
 
 def check_commands(scenario: Scenario, *, allowed: bool) -> None:
@@ -488,8 +580,7 @@ def refuse_commands(what: str, listed: Sequence[str]) -> None:
     if listed:
         listing = "\n".join(f"  {command}" for command in listed)
         raise UsageError(
-            f"the {what} would run these commands on this host:\n{listing}\n"
-            "read them, and run again with --allow-commands"
+            f"the {what} would run these commands:\n{listing}\nread them, and run again with --allow-commands"
         )
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from partywall import pipeline
 from partywall.agent.catalogue import shipped
-from partywall.agent.memory import AGENT_BYTES, RING_LEAST, caches_of, file_bytes, held_bytes
+from partywall.agent.memory import AGENT_BYTES, RING_LEAST, caches_of, file_bytes, held_bytes, sized
 from partywall.errors import CapabilityError, UsageError
 from partywall.model.scenario import Scenario, Workload
 from partywall.sandbox import cgroups, qemu
@@ -43,6 +43,25 @@ FACTS = {
 )
 def test_what_a_kernel_holds_follows_from_its_parameters_and_threads(kernel, params, threads, held):
     assert held_bytes(kernel, Workload(params=params, threads=threads), shipped(), CACHES) == held
+
+
+@pytest.mark.parametrize(
+    ("kernel", "params", "caches", "sized_as"),
+    [
+        ("cache", {}, CACHES, {"bytes": 40 * MIB}),
+        ("cache", {"level": "L2", "order": "random"}, CACHES, {"order": "random", "bytes": MIB * 5 // 4}),
+        ("cache", {"bytes": MIB}, CACHES, {"bytes": MIB}),
+        ("cache", {"level": "L3"}, {1: 32 << 10}, {"level": "L3"}),
+        ("memory-latency", {}, CACHES, {"bytes": RING_LEAST}),
+        ("memory-latency", {}, {3: 384 * MIB}, {"bytes": 1 << 30}),
+        ("memory-latency", {"bound_bytes": "300MiB"}, {3: 384 * MIB}, {"bound_bytes": "300MiB", "bytes": 300 * MIB}),
+        ("memory-latency", {}, {}, {}),
+        ("memory-copy", {}, CACHES, {}),
+        (None, {}, CACHES, {}),
+    ],
+)
+def test_a_guests_ring_is_as_large_as_the_hosts_caches_ask_for(kernel, params, caches, sized_as):
+    assert sized(kernel, Workload(params=params), shipped(), caches) == sized_as
 
 
 def test_instruction_caches_hold_no_data():
@@ -106,6 +125,18 @@ def test_a_guest_has_room_for_what_its_kernel_of_work_holds_unless_it_was_told_h
     assert pipeline.guest_memory(trial) == trial.aggressors["ram"].sandbox.memory + 2 * qemu.MEMORY
     with pytest.raises(UsageError, match=r"aggressors\.ram\.sandbox\.memory: its kernel and agent hold"):
         guests(monkeypatch, {}, {"memory": "512MiB"})
+
+
+@pytest.mark.parametrize(("backend", "own"), [("qemu", {"bytes": 40 * MIB}), ("process", {})])
+def test_rings_in_guests_follow_from_the_hosts_caches_and_not_from_those_a_guest_is_told(backend, own, monkeypatch):
+    monkeypatch.setattr(pipeline, "available_memory", lambda: 1 << 40)
+    monkeypatch.setattr(pipeline, "check_host", lambda *_: None)
+    box = {"sandbox": {"backend": backend} | ({"accel": "tcg"} if backend == "qemu" else {})}
+    content = {"partywall": 1, "name": "rings", "victims": {"ring": {"probe": "cache"} | box}}
+    neighbours = {"far": {"stressor": "memory-latency"} | box}
+    (trial,) = pipeline.plan(Scenario.model_validate(content | {"aggressors": neighbours}), FACTS).trials
+    assert trial.victim.params == own
+    assert trial.aggressors["far"].params == ({"bytes": RING_LEAST} if own else {})
 
 
 def test_a_guest_whose_memory_is_switched_counts_with_the_most_of_it(monkeypatch):

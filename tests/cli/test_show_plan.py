@@ -2,12 +2,14 @@
 
 import io
 import re
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from partywall.agent.catalogue import shipped
 from partywall.cli import show
+from partywall.cli.app import check
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
 from partywall.scenario import expected
@@ -83,6 +85,16 @@ def test_a_check_counts_trials_that_are_alike_once():
     text = checked(factors={"victim.threads": [1, 2, 4]}, budget="3min")
     assert text.count("\n") == 2
     assert "v: 3 trials of 4 treatments; 1 min each: about" in text
+
+
+def test_a_check_finds_what_only_this_host_refuses_with_its_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("far.yaml").write_text(
+        "partywall: 1\nname: far\nvictims:\n  v:\n    probe: integer\n    sandbox:\n      cpus: '77'\nbudget: 20s\n"
+    )
+    assert check("far.yaml") == 0
+    said = capsys.readouterr().out
+    assert "It could not run on this host:\nfar.yaml:7: victims.v.sandbox.cpus: " in said
 
 
 def test_a_check_says_what_this_host_lacks_without_refusing_the_scenario():

@@ -257,6 +257,19 @@ def test_a_place_relative_to_a_victim_on_another_machine_is_refused(word):
         make(elsewhere({"host": "far"}, {"cpus": word}), TWO, shipped(), elsewhere={"far": EIGHT})
 
 
+def test_virtual_cpus_that_take_turns_are_told():
+    box = {"backend": "qemu", "accel": "tcg", "cpus": "1"}
+    (said,) = make(
+        scenario(
+            victims={"sum": {"probe": "integer", "sandbox": box | {"vcpus": 9}}},
+            aggressors={"own": {"stressor": "integer", "sandbox": box | {"vcpus": 1}}},
+        ),
+        TWO,
+        shipped(),
+    ).warnings
+    assert said.startswith("victims.sum: 9 virtual CPUs take turns on 1 CPU (1)")
+
+
 def test_limits_of_a_disk_are_called_as_in_the_scenario_and_combine_with_others():
     box = {"backend": "container", "disk": {"write_iops": 50}}
     path = "victims.io.sandbox.disk.{read_bps,write_bps}"

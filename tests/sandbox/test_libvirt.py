@@ -12,12 +12,13 @@ from types import SimpleNamespace
 import libvirt_daemon
 import pytest
 
+from partywall import pipeline
 from partywall.agent import binary
 from partywall.errors import CapabilityError, TrialError
 from partywall.model.plan import Limits
-from partywall.model.scenario import Disk
+from partywall.model.scenario import Disk, Scenario
 from partywall.sandbox import Label, Settings, make, reaper
-from partywall.sandbox.libvirt import Libvirt, backend, domain, leftovers, library, tuning
+from partywall.sandbox.libvirt import Libvirt, backend, domain, leftovers, library, owned, tuning
 from partywall.sandbox.libvirt.tuning import Tuner, mask, scheduling
 from partywall.sandbox.qemu import balloon
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
@@ -396,6 +397,9 @@ class Connection:
     def getInfo(self):  # noqa: N802
         return ["x86_64", 1024, 2]
 
+    def listAllDomains(self):  # noqa: N802
+        return [SimpleNamespace(name=lambda name=name: name) for name in ("web2", "web1")]
+
     def lookupByName(self, _name):  # noqa: N802
         if self.domain is None:
             raise RefusedError(NO_DOMAIN)
@@ -421,9 +425,9 @@ class Domain:
 def made_up(monkeypatch):
     """A daemon that is not there; its domain is given by assignment."""
     connection = Connection()
-    for module in (backend, leftovers, tuning, library):
+    for module in (backend, leftovers, owned, tuning, library):
         monkeypatch.setattr(module, "library", Library)
-    for module in (backend, leftovers):
+    for module in (backend, leftovers, owned):
         monkeypatch.setattr(module, "connect", lambda _uri: connection)
     return connection
 
@@ -537,6 +541,30 @@ def theirs(made_up):
 
 
 SYSTEM = "qemu:///system"
+
+
+def test_what_keeps_a_domain_of_the_users_from_being_a_sandbox_is_told_before_a_run(made_up, theirs, monkeypatch):
+    monkeypatch.setattr(owned, "connect", lambda _uri: made_up)
+    assert owned.unusable(None, "theirs", by_ssh=True) == ""
+    without = "domain theirs of qemu:///system has no virtio port for an agent, and no host: to reach one by ssh"
+    assert owned.unusable(None, "theirs", by_ssh=False).startswith(without)
+    theirs.active = False
+    assert owned.unusable(SYSTEM, "theirs", by_ssh=True).endswith("start it: virsh -c qemu:///system start theirs")
+    made_up.domain = None
+    assert owned.unusable(SYSTEM, "nobody", by_ssh=True).endswith("none of that name; there are: web1, web2")
+    assert made_up.closed == 4
+
+
+def test_a_domain_that_is_not_there_keeps_a_scenario_from_this_host(made_up, monkeypatch):
+    monkeypatch.setattr(library, "connect", lambda _uri: made_up)
+    box = {"backend": "libvirt", "domain": "nobody", "host": "there"}
+    victims = {"one": {"probe": "integer", "sandbox": box}, "two": {"probe": "syscall", "sandbox": box}}
+    with pytest.raises(
+        CapabilityError, match=r"^victims\.one, victims\.two: domain nobody of qemu:///system: there is"
+    ):
+        pipeline.check_host(Scenario.model_validate({"partywall": 1, "name": "gone", "victims": victims}))
+
+
 HARD = {"cpu_limit": 0.25, "cpus": (1,), "host_cpus": (1,), "memory": 1 << 20, "disk": Disk(write_bps=4096)}
 
 

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any, cast
 
-from partywall.errors import AgentError, Problem, UsageError
+from partywall.errors import AgentError, Problem, RefusalError, UsageError
 
 PROTOCOL = 1
 NOTIFICATIONS = ("slices", "output", "usage", "sample", "trace", "trace_records", "load", "guard", "ended")
@@ -158,7 +158,7 @@ class AgentClient:
         if future is None:
             return
         if fault := message.get("error"):
-            future.set_exception(AgentError(f"agent {self.name}: {fault['message']}"))
+            future.set_exception(RefusalError(f"agent {self.name}: {fault['message']}"))
         else:
             future.set_result(message.get("result"))
 

@@ -60,20 +60,42 @@ def asked_of(kernel: str, workload: Workload, catalogue: Catalogue) -> dict[str,
     return asked | {key: units.parse_bytes(asked[key]) for key in SIZES if asked.get(key) is not None}
 
 
+def sized(kernel: str | None, workload: Workload, catalogue: Catalogue, caches: Caches) -> Params:
+    """Parameters with the size of a ring that follows from these caches, in place of those that its agent would see.
+
+    A guest's kernel may count other caches than its host has, and walk a ring in memory that was to be in a cache.
+    """
+    ring = RINGS.get(kernel or "")
+    if ring is None or not caches or workload.params.get("bytes") is not None:
+        return workload.params
+    size = ring(asked_of(kernel or "", workload, catalogue), caches)
+    if not size:
+        return workload.params
+    return {key: value for key, value in workload.params.items() if key != "level"} | {"bytes": size}
+
+
+def _cache_ring(asked: Params, caches: Caches) -> int:
+    """A quarter more than its level; 0 where that is not known."""
+    return caches.get(int(str(asked.get("level") or "L3").lstrip("Ll")), 0) * 5 // 4
+
+
+def _latency_ring(asked: Params, caches: Caches) -> int:
+    return int(min(max(RING_LEAST, 4 * max(caches.values(), default=0)), asked["bound_bytes"]))
+
+
+RINGS: dict[str, Callable[[Params, Caches], int]] = {"cache": _cache_ring, "memory-latency": _latency_ring}
+"""How large a ring is by itself, by kernel."""
+
+
 def _blocks(count: int) -> Callable[[Params, int, Caches], int]:
     return lambda asked, threads, _: threads * count * int(asked["block_bytes"])
 
 
-def _cache(asked: Params, threads: int, caches: Caches) -> int:
-    if asked.get("bytes") is not None:
-        return threads * int(asked["bytes"])
-    level = int(str(asked.get("level") or "L3").lstrip("Ll"))
-    return threads * caches.get(level, 0) * 5 // 4
+def _ring(kernel: str) -> Callable[[Params, int, Caches], int]:
+    def held(asked: Params, threads: int, caches: Caches) -> int:
+        return threads * int(RINGS[kernel](asked, caches) if asked.get("bytes") is None else asked["bytes"])
 
-
-def _latency(asked: Params, threads: int, caches: Caches) -> int:
-    own = max(RING_LEAST, 4 * max(caches.values(), default=0))
-    return threads * int(asked["bytes"] if asked.get("bytes") is not None else min(own, asked["bound_bytes"]))
+    return held
 
 
 def _space(asked: Params, _threads: int, _caches: Caches) -> int:
@@ -110,9 +132,8 @@ HOLDS: dict[str, Callable[[Params, int, Caches], int]] = {
     "memory-copy": _blocks(2),
     "memory-scale": _blocks(2),
     "memory-triad": _blocks(3),
-    "memory-latency": _latency,
     "memory-space": _space,
-    "cache": _cache,
+    **{kernel: _ring(kernel) for kernel in RINGS},
     "matrix-vector": _matrix,
     "shared-memory": _shared,
     **dict.fromkeys(("pipe", "unix-socket", "tcp-loopback", "tcp-stream"), _messages(2)),

@@ -20,11 +20,12 @@ from partywall.cli.study import study
 from partywall.cli.trace import report as report_trace
 from partywall.cli.trace import trace
 from partywall.cli.vm import vm
-from partywall.errors import Exit, PartywallError, Problem, UsageError
+from partywall.errors import CapabilityError, Exit, PartywallError, Problem, UsageError
 from partywall.guard import reap as reap_policies
 from partywall.load.store import LoadDirectory
 from partywall.model.finding import Outcome
-from partywall.scenario import changed, expected, find, json_schema, load, names, text
+from partywall.model.scenario import Scenario
+from partywall.scenario import changed, expected, find, json_schema, load, located, names, text
 from partywall.stats import compare_runs
 from partywall.store import RunDirectory
 from partywall.store.study import StudyDirectory
@@ -119,9 +120,9 @@ def run(
     facts = pipeline.host_facts()
     if machines := pipeline.machine_facts(asked, work_dir):
         facts["machines"] = machines
-    if pipeline.tries_kvm(asked):
-        console.print("seeing whether KVM carries a guest here: some seconds, once", highlight=False)
-    plan = pipeline.plan(asked, facts, seed, work_dir)
+    _say_if_kvm_is_tried(asked, console)
+    with located(path):
+        plan = pipeline.plan(asked, facts, seed, work_dir)
     if dry_run:
         show.plan(console, plan)
         return Exit.HOLDS
@@ -129,6 +130,11 @@ def run(
     pipeline.check_disk(plan, work_dir)
     directory = RunDirectory.create(out or Path("runs") / pipeline.new_run_name(asked), text(path), plan, facts)
     return _measure_and_report(directory, console, work_dir, allow_commands=allow_commands)
+
+
+def _say_if_kvm_is_tried(asked: Scenario, console: Console) -> None:
+    if pipeline.tries_kvm(asked):
+        console.print("seeing whether KVM carries a guest here: some seconds, once", highlight=False)
 
 
 def _overrides(budget: str | None, precision: str | None) -> dict[str, float]:
@@ -376,14 +382,22 @@ def sql(
 def check(scenario: ScenarioName) -> int:
     """Check a scenario; all mistakes are reported at once, with line and key.
 
-    Says how many blocks its time holds, and what this host lacks for it: a scenario may be meant for another.
+    Says how many blocks its time holds, and what keeps it from this host: a scenario may be meant for another.
     'partywall run SCENARIO --dry-run' shows the whole plan on this host.
     """
+    console = Console()
     path = find(scenario)
     asked = load(path)
     pipeline.with_loads(asked, path.parent)
     found = expected(asked, pipeline.catalogue())
-    show.checked(Console(), scenario, asked, found, pipeline.lacking(asked))
+    _say_if_kvm_is_tried(asked, console)
+    try:
+        with located(path):
+            pipeline.try_here(asked)
+        unfit = ""
+    except (CapabilityError, UsageError) as error:
+        unfit = str(error)
+    show.checked(console, scenario, asked, found, unfit)
     return Exit.HOLDS
 
 

@@ -75,7 +75,7 @@ def _counted(trials: int, share_ns: int, forecast: Forecast) -> str:
     return said + f"{long} and {short} short ones of {units.format_duration(forecast.short_ns)}"
 
 
-def checked(console: Console, name: str, scenario: Scenario, expected: Sequence[Expected], lacking: str) -> None:
+def checked(console: Console, name: str, scenario: Scenario, expected: Sequence[Expected], unfit: str) -> None:
     """A good scenario: what its trials will hold, and what keeps it from this host, if anything does."""
     victims, aggressors = (
         units.counted(len(found), what)
@@ -86,8 +86,8 @@ def checked(console: Console, name: str, scenario: Scenario, expected: Sequence[
         held = f"{units.counted(trials, 'trial')} of {units.counted(one.treatments, 'treatment')}"
         counted = _counted(trials, one.share_ns, one.blocks)
         console.print(f"  {one.victim}: {held}; {counted}", highlight=False, soft_wrap=True)
-    if lacking:
-        console.print(f"It could not run on this host:\n{lacking}", style="yellow", highlight=False, soft_wrap=True)
+    if unfit:
+        console.print(f"It could not run on this host:\n{unfit}", style="yellow", highlight=False, soft_wrap=True)
 
 
 def _block(plan: Plan, trial: Trial, forecast: Forecast, number: int) -> str:

@@ -15,6 +15,7 @@ from partywall.model.plan import Plan, Trial, meet
 from partywall.model.scenario import Sandbox, Scenario, Victim
 from partywall.pace import MACHINES, treatments
 from partywall.plan.placement import Topology, aggressor_cpus, listed, victim_cpus
+from partywall.units import counted
 
 # A visit shorter than this is mostly set-up; a run of many short visits compares hosts that hardly differ.
 VISIT_MIN_NS = 12_000_000_000
@@ -59,7 +60,7 @@ def make(
         rounds=rounds,
         timing=scenario.timing,
         estimate_ns=scenario.budget + set_up_ns,
-        warnings=tuple(_notes(scenario)),
+        warnings=(*_notes(scenario), *dict.fromkeys(text for trial in trials for text in _crowded(trial))),
     )
 
 
@@ -72,6 +73,19 @@ def _notes(scenario: Scenario) -> Iterator[str]:
                 f"{path} is not switched by slot but between trials: what a lower memory ceiling makes the kernel "
                 "reclaim does not come back within a slot (a guest of backend: qemu, with no other factor of its "
                 "backend, gives memory back by its balloon)"
+            )
+
+
+def _crowded(trial: Trial) -> Iterator[str]:
+    """Guests whose virtual CPUs take turns, which is seldom meant."""
+    placed = {f"victims.{trial.victim_name}": (trial.victim.sandbox, trial.victim_cpus)} | {
+        f"aggressors.{name}": (trial.aggressors[name].sandbox, cpus) for name, cpus in trial.aggressor_cpus.items()
+    }
+    for key, (sandbox, cpus) in placed.items():
+        if sandbox.vcpus is not None and sandbox.vcpus > len(cpus):
+            yield (
+                f"{key}: {sandbox.vcpus} virtual CPUs take turns on {counted(len(cpus), 'CPU')} "
+                f"({', '.join(map(str, cpus))}); what one of them waits for another counts as the guest's own slowness"
             )
 
 

@@ -1,7 +1,7 @@
 """Scenario files: read, checked with all mistakes at once, found by name, and described for editors."""
 
 from partywall.scenario.check import Expected, expected
-from partywall.scenario.load import changed, find, load, loads, names, shipped_as, shipped_file, text
+from partywall.scenario.load import changed, find, load, loads, located, names, shipped_as, shipped_file, text
 from partywall.scenario.schema import json_schema
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "json_schema",
     "load",
     "loads",
+    "located",
     "names",
     "shipped_as",
     "shipped_file",

@@ -264,6 +264,9 @@ def _domain(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
     if sandbox.domain is None:
         if sandbox.host is not None:
             yield Mistake((*at, "host"), "a domain that is made for the run has no address", "name yours by domain:")
+        if sandbox.root is not None:
+            message = "a domain that is made for the run boots the agent alone, without packages"
+            yield Mistake((*at, "root"), message, "leave it out, name a domain of yours, or use backend: qemu")
         return
     for key in ("vcpus", "accel", "boot"):
         if getattr(sandbox, key) is not None:
@@ -278,6 +281,10 @@ def _domain(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
 def _daemon(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
     """What a daemon cannot do, as its URI tells."""
     uri = urlsplit(sandbox.uri or "")
+    if uri.scheme.startswith("qemu") and not uri.path.startswith(("/system", "/session", "/embed")):
+        message = f"libvirt knows no {sandbox.uri}"
+        right = [f"{uri.scheme}://{uri.netloc}{path}" for path in ("/system", "/session")]
+        yield Mistake((*at, "uri"), message, did_you_mean(sandbox.uri or "", right))
     if uri.path == "/session":
         for key in ("cpu_limit", "cpu_weight", "cpu_reservation"):
             if getattr(sandbox, key) is not None:

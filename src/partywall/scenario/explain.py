@@ -50,6 +50,15 @@ OTHER_WORDS = {
     "pinning": "cpus",
     "cpu_shares": "cpu_weight",
     "cpu_quota": "cpu_limit",
+    "image": "root (packages that a guest holds), or domain with backend: libvirt (a machine of yours with its image)",
+}
+OTHER_VALUES = {
+    ("backend", "kvm"): "backend: qemu, which uses KVM where it carries a guest",
+    ("backend", "vm"): "backend: qemu",
+    ("backend", "docker"): "backend: container",
+    ("backend", "podman"): "backend: container",
+    ("backend", "xen"): "backend: libvirt with uri: xen:///system",
+    ("backend", "host"): "backend: process",
 }
 EXPECTED = {
     "string_type": ("text", "put it in quotes"),
@@ -221,7 +230,9 @@ def _out_of_range(path: Path, name: str, kind: str, context: Mapping[str, Any], 
             return Mistake(path, f"{name} has {context['actual_length']} values", f"give {bound}")
         case "literal_error":
             choices = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
-            return Mistake(path, f"{name} cannot be {shown(value)}", did_you_mean(str(value), choices))
+            other = OTHER_VALUES.get((name, str(value).lower()))
+            remedy = f"did you mean {other}?" if other else did_you_mean(str(value), choices)
+            return Mistake(path, f"{name} cannot be {shown(value)}", remedy)
         case "value_error":
             message, _, remedy = str(context["error"]).partition("; ")
             return Mistake(path, message, remedy)

@@ -5,11 +5,13 @@ Pure but for reading the file. What the host can do is not asked here.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import re
 import stat
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path as FilePath
 from typing import Any
@@ -57,6 +59,24 @@ def changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
     if problems:
         raise UsageError(*problems)
     return other
+
+
+@contextlib.contextmanager
+def located(path: FilePath) -> Iterator[None]:
+    """Gives what a host finds wrong with a file's scenario the place in the file."""
+    try:
+        yield
+    except UsageError as error:
+        lines = {key_text(place): line for place, line in decode(read(path), str(path)).lines.items()}
+        raise UsageError(*(_placed(problem, str(path), lines) for problem in error.problems)) from None
+
+
+def _placed(found: Problem, file: str, lines: Mapping[str, int]) -> Problem:
+    """A problem at the line of its key, or of the nearest that holds it; as it is if the file has neither."""
+    key = found.key
+    while key and key not in lines:
+        key = key.rpartition(".")[0]
+    return found if found.file or not key else replace(found, file=file, line=lines[key])
 
 
 def names() -> tuple[str, ...]:

@@ -68,7 +68,7 @@ def analyse(evidence: Evidence) -> Findings:
     return Findings(
         run=evidence.run,
         scenario=plan.scenario.name,
-        headline=headline(plan, evidence.kernels, cells, bands),
+        headline=headline(plan, evidence.kernels, cells, bands, evidence.incomplete),
         cells=tuple(cells),
         bands=tuple(bands),
         curves=tuple(curves),

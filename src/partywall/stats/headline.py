@@ -73,8 +73,18 @@ DOING = {
 """What a neighbour that runs a kernel is doing, for each kernel of the catalogue."""
 
 
-def headline(plan: Plan, kernels: Mapping[str, Mapping[str, Any]], cells: Sequence[Cell], bands: Sequence[Band]) -> str:
-    """The line. kernels: the agent's catalogue, for the words of a resource."""
+def headline(
+    plan: Plan,
+    kernels: Mapping[str, Mapping[str, Any]],
+    cells: Sequence[Cell],
+    bands: Sequence[Band],
+    incomplete: Sequence[str] = (),
+) -> str:
+    """The line. kernels: the agent's catalogue, for the words of a resource; incomplete: why trials failed."""
+    if not cells and incomplete:
+        more = len(incomplete) - 1
+        beside = f" (and {more} more, among the warnings)" if more else ""
+        return _sentences([f"nothing was measured: {incomplete[0].splitlines()[0].rstrip('.')}{beside}"])
     trials = {trial.id: trial for trial in plan.trials}
     planned = {(trial.id, t.id): t.aggressor for trial in plan.trials for t in compared(trial) if _presses_alone(t)}
     neighbours = [cell for cell in cells if (cell.trial, cell.treatment) in planned]

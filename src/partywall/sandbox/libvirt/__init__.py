@@ -5,5 +5,6 @@ The library is an extra (`pip install 'partywall[libvirt]'`) and is imported whe
 
 from partywall.sandbox.libvirt.backend import Libvirt
 from partywall.sandbox.libvirt.library import reachable, survey, version
+from partywall.sandbox.libvirt.owned import unusable
 
-__all__ = ["Libvirt", "reachable", "survey", "version"]
+__all__ = ["Libvirt", "reachable", "survey", "unusable", "version"]

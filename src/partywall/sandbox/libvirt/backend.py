@@ -15,14 +15,15 @@ from typing import Any
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink
 from partywall.clock import Monotonic
-from partywall.errors import AgentError, CapabilityError, TrialError
+from partywall.errors import AgentError, CapabilityError, RefusedError, TrialError
 from partywall.model.scenario import Throttle
 from partywall.sandbox.base import Sandbox, Settings
 from partywall.sandbox.clock import GuestClock, Look
 from partywall.sandbox.label import Label
 from partywall.sandbox.libvirt import leftovers
-from partywall.sandbox.libvirt.domain import Boot, definition, has_port, is_local, throttles
+from partywall.sandbox.libvirt.domain import Boot, definition, is_local, throttles
 from partywall.sandbox.libvirt.library import URI, connect, library, told
+from partywall.sandbox.libvirt.owned import lacking
 from partywall.sandbox.libvirt.tuning import Before, Tuner
 from partywall.sandbox.qemu import balloon, disk
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
@@ -195,20 +196,9 @@ class Libvirt(Sandbox):
     # Domains of the user's
 
     def _found(self) -> Any:
-        asked = f"sandbox {self.settings.name}: domain {self._name} of {self._uri}"
-        try:
-            domain = self._connection.lookupByName(self._name)
-        except library().libvirtError:
-            names = ", ".join(sorted(known.name() for known in self._connection.listAllDomains())) or "none"
-            raise TrialError(f"{asked}: there is none of that name; there are: {names}") from None
-        if not domain.isActive():
-            raise TrialError(f"{asked} is not running; start it: virsh -c {self._uri} start {self._name}")
-        if self._inner is None and not has_port(domain.XMLDesc(0)):
-            raise TrialError(
-                f"{asked} has no virtio port for an agent, and no host: to reach one by ssh; "
-                "give host:, or add the port as docs/libvirt.md shows"
-            )
-        return domain
+        if why := lacking(self._connection, self._uri, self._name, by_ssh=self._inner is not None):
+            raise RefusedError(f"sandbox {self.settings.name}: {why}")
+        return self._connection.lookupByName(self._name)
 
     def _hold_first(self, tuner: Tuner) -> None:
         settings = self.settings

@@ -68,7 +68,8 @@ def unusable(device: Path, *, overwrite: bool) -> str:
     except FileNotFoundError:
         return f"{device} is not there; lsblk lists the host's block devices"
     except PermissionError:
-        return f"{device} may not be opened; run with sudo"
+        remedy = "run with sudo" if os.geteuid() else "even root may not here: let this container or service use it"
+        return f"{device} may not be opened; {remedy}"
     except OSError as error:
         if error.errno != errno.EBUSY:
             return f"{device} cannot be opened: {error.strerror}; give another device"

@@ -119,6 +119,14 @@ def lacking() -> str:
     return "" if shutil.which("mkfs.ext4") else missing.format("mkfs.ext4", "e2fsprogs")
 
 
+def unbuildable(recipe: Recipe) -> str:
+    """What keeps this image from being built here, as far as it can be told without trying; nothing if it can be."""
+    if why := lacking():
+        return why
+    unknown = _unknown(recipe.packages)
+    return _no_package(recipe, unknown) if unknown else ""
+
+
 def build(recipe: Recipe, say: Say) -> RootImage:
     """The image of this recipe: from the cache, or built now, which takes about a minute.
 
@@ -127,10 +135,8 @@ def build(recipe: Recipe, say: Say) -> RootImage:
     """
     if (image := cached(recipe)) is not None:
         return image
-    if why := lacking():
+    if why := unbuildable(recipe):
         raise CapabilityError(why)
-    if unknown := _unknown(recipe.packages):
-        raise CapabilityError(_no_package(recipe, unknown))
     with _alone(cache_root()):
         # Another may have built it while we waited.
         return cached(recipe) or _built(recipe, say)

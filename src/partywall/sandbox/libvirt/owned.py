@@ -1,0 +1,36 @@
+"""Domains that users have: whether one can be a sandbox, told before a run as well as in it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from partywall.sandbox.libvirt.domain import has_port
+from partywall.sandbox.libvirt.library import URI, connect, library
+
+
+def unusable(uri: str | None, name: str, *, by_ssh: bool) -> str:
+    """Why a domain cannot be a sandbox, with the remedy; nothing if it can. CapabilityError if no daemon answers.
+
+    by_ssh: whether an agent gets into it by ssh, and not through a port.
+    """
+    with contextlib.closing(connect(uri or URI)) as connection:
+        return lacking(connection, uri or URI, name, by_ssh=by_ssh)
+
+
+def lacking(connection: Any, uri: str, name: str, *, by_ssh: bool) -> str:
+    """The same over a connection."""
+    asked = f"domain {name} of {uri}"
+    try:
+        domain = connection.lookupByName(name)
+    except library().libvirtError:
+        names = ", ".join(sorted(known.name() for known in connection.listAllDomains())) or "none"
+        return f"{asked}: there is none of that name; there are: {names}"
+    if not domain.isActive():
+        return f"{asked} is not running; start it: virsh -c {uri} start {name}"
+    if not by_ssh and not has_port(domain.XMLDesc(0)):
+        return (
+            f"{asked} has no virtio port for an agent, and no host: to reach one by ssh; "
+            "give host:, or add the port as docs/libvirt.md shows"
+        )
+    return ""

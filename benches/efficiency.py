@@ -37,7 +37,7 @@ from partywall.plan import lay_out
 from partywall.run.execute import BATCH_NS, aside, readings, send
 from partywall.run.recorder import Recorder
 from partywall.run.stage import Stage, staged
-from partywall.sandbox import Label, reap, reaper
+from partywall.sandbox import WORK_ROOT, Label, reap, reaper
 from partywall.stats.series import Measured, Series
 from partywall.store import RunDirectory
 
@@ -230,7 +230,7 @@ def gain(repeats: Sequence[Repeat], treatment: str) -> Gain:
 
 def measured(pair: str, count: int, total_ns: int) -> list[Repeat]:
     trial = trial_of(PAIRS[pair])
-    label = Label.create(f"efficiency-{list(PAIRS).index(pair)}", pipeline.WORK_ROOT)
+    label = Label.create(f"efficiency-{list(PAIRS).index(pair)}", WORK_ROOT)
     directory = RunDirectory(Path(label.work) / "run")
     directory.path.mkdir()
     try:

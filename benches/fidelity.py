@@ -32,8 +32,7 @@ from typing import Any
 
 from agents import Kernel, Resident, now_ns, sleep_until
 from common import Ratio, arguments, conclude, interleaved
-from partywall import pipeline
-from partywall.sandbox import Label, reap, reaper
+from partywall.sandbox import WORK_ROOT, Label, reap, reaper
 
 LOW, HIGH = 0.97, 1.03
 MIB = 1 << 20
@@ -390,7 +389,7 @@ def main() -> None:
     if missing:
         conclude("fidelity", f"cannot compare without {', '.join(missing)}; run make bench-setup", met=False)
     reap()
-    label = Label.create("fidelity", pipeline.WORK_ROOT)
+    label = Label.create("fidelity", WORK_ROOT)
     outcomes: list[Outcome] = []
     try:
         with tempfile.TemporaryDirectory() as folder:

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from common import conclude
-from partywall import pipeline
 from partywall.agent.client import AgentClient
-from partywall.sandbox import Label, Sandbox, Settings, make, qemu, reap, reaper
+from partywall.sandbox import WORK_ROOT, Label, Sandbox, Settings, make, qemu, reap, reaper
 
 
 def needed(name: str) -> None:
@@ -24,7 +23,7 @@ def needed(name: str) -> None:
 def guests(count: int, cpus: tuple[int, ...] = (0, 1), **settings: Any) -> Iterator[list[Sandbox]]:
     """Guests that are made and not started, on the given CPUs in turn; taken down on leaving."""
     reap()
-    label = Label.create(f"bench-vm-{secrets.token_hex(4)}", pipeline.WORK_ROOT)
+    label = Label.create(f"bench-vm-{secrets.token_hex(4)}", WORK_ROOT)
     common = {"backend": "qemu", "files": False} | settings
     made = [make(Settings(name=f"guest{n}", cpus=(cpus[n % len(cpus)],), **common), label) for n in range(count)]
     try:

@@ -29,10 +29,9 @@ from scipy import stats
 
 from agents import Command, Kernel, Resident, now_ns, rate, sleep_until
 from common import arguments, conclude
-from partywall import pipeline
 from partywall.agent.catalogue import shipped
 from partywall.errors import PartywallError, TrialError
-from partywall.sandbox import Label, reap, reaper
+from partywall.sandbox import WORK_ROOT, Label, reap, reaper
 
 RATIO_LEAST, R2_LEAST = 0.95, 0.99
 CPU, OTHER = 0, max(os.sched_getaffinity(0))
@@ -363,7 +362,7 @@ def main() -> None:
     screening, blocks, seconds, rounds = (3, 28, 0.05, 2) if options.quick else (20, 120, 0.12, 5)
     paced = [k for k in stressors() if not options.quick or k.name in QUICK]
     reap()
-    label = Label.create("harm", pipeline.WORK_ROOT)
+    label = Label.create("harm", WORK_ROOT)
     bench = Bench(label)
     try:
         ratios = {family.name: bench.family(family, screening, blocks) for family in families}

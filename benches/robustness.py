@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from common import arguments, conclude
-from partywall import pipeline
-from partywall.sandbox import cgroups, networks
+from partywall.sandbox import WORK_ROOT, cgroups, networks
 from partywall.sandbox.label import VARIABLE, state_root
 
 PARTYWALL = [sys.executable, "-m", "partywall"]
@@ -86,7 +85,7 @@ def left_over() -> list[str]:
     groups = [str(path) for root in cgroups.read().paths("/partywall") for path in root.glob(f"{NAME}*")]
     empty = [str(root) for root in cgroups.read().paths("/partywall") if root.is_dir() and not any(root.glob("*/"))]
     states = [str(path) for path in state_root().glob(f"{NAME}*")]
-    files = [str(path) for path in pipeline.WORK_ROOT.glob(f"partywall-{NAME}*")]
+    files = [str(path) for path in WORK_ROOT.glob(f"partywall-{NAME}*")]
     networks_left = [str(path) for path in networks.NETNS.glob(f"{NAME}*")]
     return [*processes, *mounts, *groups, *empty, *states, *files, *networks_left]
 

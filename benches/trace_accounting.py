@@ -33,11 +33,10 @@ from typing import Any, Self
 
 from agents import now_ns, rate, sleep_until
 from common import Ratio, arguments, conclude
-from partywall import pipeline
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
 from partywall.model.trace import Report, merged
-from partywall.sandbox import Label, reap, reaper
+from partywall.sandbox import WORK_ROOT, Label, reap, reaper
 from partywall.trace import Session, ask
 
 ROOT = Path(__file__).parents[1]
@@ -283,7 +282,7 @@ def main() -> None:
     if os.geteuid() != 0 or shutil.which("ip") is None:
         conclude("trace-accounting", "needs root and iproute2 (namespaces, hooks)", met=False)
     reap()
-    label = Label.create("trace-accounting", pipeline.WORK_ROOT)
+    label = Label.create("trace-accounting", WORK_ROOT)
     pairs, seconds, losses = (12, 0.8, LOSSES_QUICK) if options.quick else (60, 2.0, LOSSES)
     try:
         with network(), sink(SPACES[2], "0.0.0.0"):  # noqa: S104 - in a namespace of our own

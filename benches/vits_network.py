@@ -21,6 +21,7 @@ from partywall import pipeline, study
 from partywall.errors import CapabilityError
 from partywall.model.study import Asked
 from partywall.report import study_page
+from partywall.sandbox import WORK_ROOT
 from partywall.scenario.load import read
 from partywall.store.study import StudyDirectory
 
@@ -37,7 +38,7 @@ def main() -> None:
     asked = Asked(rounds=QUICK_ROUNDS) if options.quick else Asked(length="long")
     pipeline.clean_up()
     try:
-        kind.check(wanted, asked, pipeline.WORK_ROOT, allow_commands=False)
+        kind.check(wanted, asked, WORK_ROOT, allow_commands=False)
     except CapabilityError as error:
         conclude("vits-network", str(error), met=False)
     with tempfile.TemporaryDirectory() as folder:
@@ -49,7 +50,7 @@ def main() -> None:
                 doing.append(what.partition(", block")[2])
                 print(f"  {what}, {left_s:.0f} s left", flush=True)
 
-        kind.measure(wanted, directory, pipeline.WORK_ROOT, tell, print)
+        kind.measure(wanted, directory, WORK_ROOT, tell, print)
         found = study.report(directory)
     study_page.show(found, Console(width=180))
     (figure_10,) = found.besides

@@ -28,11 +28,10 @@ from typing import Any
 
 from common import arguments, conclude, measure
 from guests import client, needed
-from partywall import pipeline
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Estimate
 from partywall.run import idle
-from partywall.sandbox import Label, Sandbox, Settings, cgroups, make, reaper
+from partywall.sandbox import WORK_ROOT, Label, Sandbox, Settings, cgroups, make, reaper
 from partywall.stats.rounds import student
 
 LIMITS = (0.1, 0.25, 0.5, 0.75)
@@ -141,7 +140,7 @@ class Loss:
 
 def lost(rounds: int) -> list[Loss]:
     """As measured at a quarter, against the same guest without a limit just before and after; one a round."""
-    label = Label.create(f"bench-vm-limits-{time.monotonic_ns()}", pipeline.WORK_ROOT)
+    label = Label.create(f"bench-vm-limits-{time.monotonic_ns()}", WORK_ROOT)
     slices: list[dict[str, Any]] = []
     settings = Settings(name="guest", backend="qemu", cpus=(1,), host_cpus=(0,), files=False)
     guest = make(settings, label)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from common import arguments, conclude
 from guests import client, come_up, guests, needed
-from partywall import pipeline
+from partywall import preflight
 from partywall.sandbox.qemu import Accelerator
 from partywall.sandbox.qemu.machine import PROGRAM
 
@@ -70,10 +70,10 @@ def falling_back(*, hanging: bool) -> FallBack:
             own.chmod(0o755)
         with changed(PARTYWALL_STATE=f"{folder}/state", PATH=f"{folder}:{os.environ['PATH']}"):
             began = time.monotonic()
-            chosen = pipeline.choose_accelerator("auto")
+            chosen = preflight.choose_accelerator("auto")
             first = time.monotonic() - began
             began = time.monotonic()
-            pipeline.choose_accelerator("auto")
+            preflight.choose_accelerator("auto")
             return FallBack(first, time.monotonic() - began, chosen)
 
 

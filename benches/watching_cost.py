@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 
 from common import arguments, conclude
-from partywall import pipeline
-from partywall.sandbox import Label, Sandbox, Settings, make, reap, reaper
+from partywall.sandbox import WORK_ROOT, Label, Sandbox, Settings, make, reap, reaper
 from partywall.stats.interval import ratio_of_means
 
 SLICE_NS = 2_000_000
@@ -142,7 +141,7 @@ def main() -> None:
     options = arguments(__doc__ or "")
     seconds, pairs = (8.0, 300) if options.quick else (30.0, 1500)
     reap()
-    label = Label.create("watching-cost", pipeline.WORK_ROOT)
+    label = Label.create("watching-cost", WORK_ROOT)
     try:
         idle_share = idle(label, seconds)
         ratio, sending = slices(label, pairs)

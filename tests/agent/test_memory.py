@@ -2,11 +2,12 @@
 
 import pytest
 
-from partywall import pipeline
+from partywall import pipeline, preflight
 from partywall.agent.catalogue import shipped
 from partywall.agent.memory import AGENT_BYTES, RING_LEAST, caches_of, file_bytes, held_bytes, sized
 from partywall.errors import CapabilityError, UsageError
 from partywall.model.scenario import Scenario, Workload
+from partywall.preflight import room
 from partywall.sandbox import cgroups, qemu
 
 MIB = 1 << 20
@@ -96,7 +97,7 @@ def test_a_kernel_that_its_own_sandbox_would_kill_is_refused_before_the_run(monk
 
 def test_the_memory_check_counts_every_block_thread_and_agent(monkeypatch):
     (trial,) = planned("1GiB", monkeypatch).trials
-    assert pipeline.memory_needed(trial, FACTS) == pipeline.MEMORY_LEAST + 2 * 3 * 64 * MIB + 2 * AGENT_BYTES
+    assert preflight.memory_needed(trial, FACTS) == room.MEMORY_LEAST + 2 * 3 * 64 * MIB + 2 * AGENT_BYTES
 
 
 def guests(monkeypatch, victim, aggressor, **changes):
@@ -117,19 +118,19 @@ def guests(monkeypatch, victim, aggressor, **changes):
 
 
 def test_a_guest_has_room_for_what_its_kernel_of_work_holds_unless_it_was_told_how_much(monkeypatch):
-    monkeypatch.setattr(pipeline, "available_memory", lambda: 1 << 40)
+    monkeypatch.setattr(room, "available_memory", lambda: 1 << 40)
     (trial,) = guests(monkeypatch, {}, {}).trials
     assert trial.victim.sandbox.memory is None
     held = 16 * 64 * MIB + AGENT_BYTES + qemu.KERNEL_BYTES
     assert held <= trial.aggressors["ram"].sandbox.memory < held + 64 * MIB
-    assert pipeline.guest_memory(trial) == trial.aggressors["ram"].sandbox.memory + 2 * qemu.MEMORY
+    assert room.guest_memory(trial) == trial.aggressors["ram"].sandbox.memory + 2 * qemu.MEMORY
     with pytest.raises(UsageError, match=r"aggressors\.ram\.sandbox\.memory: its kernel and agent hold"):
         guests(monkeypatch, {}, {"memory": "512MiB"})
 
 
 @pytest.mark.parametrize(("backend", "own"), [("qemu", {"bytes": 40 * MIB}), ("process", {})])
 def test_rings_in_guests_follow_from_the_hosts_caches_and_not_from_those_a_guest_is_told(backend, own, monkeypatch):
-    monkeypatch.setattr(pipeline, "available_memory", lambda: 1 << 40)
+    monkeypatch.setattr(room, "available_memory", lambda: 1 << 40)
     monkeypatch.setattr(pipeline, "check_host", lambda *_: None)
     box = {"sandbox": {"backend": backend} | ({"accel": "tcg"} if backend == "qemu" else {})}
     content = {"partywall": 1, "name": "rings", "victims": {"ring": {"probe": "cache"} | box}}
@@ -176,4 +177,4 @@ def test_files_that_do_not_fit_on_the_disk_are_refused_before_the_run(tmp_path):
     }
     plan = pipeline.plan(Scenario.model_validate(content), FACTS)
     with pytest.raises(CapabilityError, match="--work-dir"):
-        pipeline.check_disk(plan, tmp_path)
+        preflight.check_disk(plan, tmp_path)

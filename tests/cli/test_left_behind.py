@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from partywall import pipeline
+from partywall import pipeline, preflight
 from partywall.cli import leftovers
 from partywall.errors import Exit
 from partywall.sandbox.libvirt.leftovers import FILE
@@ -34,7 +34,7 @@ def test_a_domain_that_a_dead_run_left_held_is_told_by_the_next_start(tmp_path, 
 def test_a_run_that_could_not_put_a_domain_back_shows_its_report_and_fails(monkeypatch, capsys, tmp_path, left, ends):
     app = importlib.import_module("partywall.cli.app")
     for check in ("check_commands", "check_host", "check_guest_memory", "check_folder", "check_disk"):
-        monkeypatch.setattr(pipeline, check, lambda *_, **__: None)
+        monkeypatch.setattr(preflight, check, lambda *_, **__: None)
     monkeypatch.setattr(pipeline, "measure", lambda *_: left)
     reported = []
     monkeypatch.setattr(app, "_report", lambda *_: reported.append(True) or Exit.HOLDS)

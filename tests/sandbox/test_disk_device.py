@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from partywall import pipeline
 from partywall.errors import CapabilityError
 from partywall.model.scenario import Disk
+from partywall.preflight import guests
 from partywall.sandbox import Label, Settings, make, qemu, reaper
 from partywall.sandbox.qemu import disk
 from partywall.scenario import loads
@@ -110,7 +110,7 @@ victims:
     probe: disk-direct-write
     sandbox: {{backend: qemu, disk: {{device: /dev/partywall-{tmp_path.name}}}}}
 """)
-    (told,) = pipeline._lacking_devices(scenario)
+    (told,) = guests.lacking_devices(scenario)
     assert told.startswith(f"victims.v.sandbox.disk.device: /dev/partywall-{tmp_path.name} is not there")
 
 

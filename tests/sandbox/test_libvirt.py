@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import libvirt_daemon
 import pytest
 
-from partywall import pipeline
+from partywall import preflight
 from partywall.agent import binary
 from partywall.errors import CapabilityError, TrialError
 from partywall.model.plan import Limits
@@ -562,7 +562,7 @@ def test_a_domain_that_is_not_there_keeps_a_scenario_from_this_host(made_up, mon
     with pytest.raises(
         CapabilityError, match=r"^victims\.one, victims\.two: domain nobody of qemu:///system: there is"
     ):
-        pipeline.check_host(Scenario.model_validate({"partywall": 1, "name": "gone", "victims": victims}))
+        preflight.check_host(Scenario.model_validate({"partywall": 1, "name": "gone", "victims": victims}))
 
 
 HARD = {"cpu_limit": 0.25, "cpus": (1,), "host_cpus": (1,), "memory": 1 << 20, "disk": Disk(write_bps=4096)}

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partywall import pipeline
 from partywall.agent.catalogue import shipped
 from partywall.cli import vm
 from partywall.errors import CapabilityError, TrialError
 from partywall.model.plan import Treatment
 from partywall.model.scenario import Disk, Scenario, Throttle
 from partywall.plan import Topology, lay_out, make
+from partywall.preflight import room
 from partywall.run.execute import guarded
 from partywall.sandbox import Settings, clock, reaper
 from partywall.sandbox.cgroups import Cgroups, cpu_files
@@ -551,7 +551,7 @@ def test_a_containers_memory_makes_trials_of_its_own():
 def test_a_level_of_memory_below_what_a_kernel_holds_is_refused_before_the_run():
     params = {"block_bytes": "512MiB"}
     (trial,) = planned(probe="memory-copy", params=params, sandbox={"backend": "qemu"})
-    found = list(pipeline._beyond_memory(trial, {}))
+    found = list(room.beyond_memory(trial, {}))
     assert [problem.key for problem in found] == ["victims.v.sandbox.memory"]
 
 

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partywall import pipeline
+from partywall import preflight
 from partywall.errors import CapabilityError
 from partywall.model.scenario import Scenario
+from partywall.sandbox import qemu
 from partywall.sandbox.qemu import root
 
 PACKAGES = st.lists(st.from_regex(r"[a-z0-9][a-z0-9+.-]{1,9}", fullmatch=True), max_size=4)
@@ -122,20 +123,20 @@ def test_a_program_that_the_image_does_not_hold_is_told_before_the_run(cache, mo
     monkeypatch.setattr(root.Recipe, "of", classmethod(lambda _cls, packages: recipe(packages)))
     put(cache, recipe(), programs=("fio",))
     with pytest.raises(CapabilityError, match=r"victims.v.command: the guest's root \(fio\) holds no 'nosuch'"):
-        pipeline.check_host(scenario(["nosuch"], root=["fio"]))
+        preflight.check_host(scenario(["nosuch"], root=["fio"]))
     with pytest.raises(CapabilityError) as caught:
-        pipeline.build_roots(scenario(["nosuch"], root=["fio"]), pytest.fail)
+        preflight.build_roots(scenario(["nosuch"], root=["fio"]), pytest.fail)
     assert "holds no 'nosuch'" in str(caught.value)
-    pipeline.build_roots(scenario(["fio"], root=["fio"]), pytest.fail)
+    preflight.build_roots(scenario(["fio"], root=["fio"]), pytest.fail)
 
 
 def test_a_command_of_a_guest_is_not_looked_for_on_the_host(cache, monkeypatch):
     monkeypatch.setattr(root.Recipe, "of", classmethod(lambda _cls, packages: recipe(packages)))
     put(cache, recipe(), programs=("only-in-guests",))
     assert shutil.which("only-in-guests") is None
-    monkeypatch.setattr(pipeline.qemu, "version", lambda: "7.2")
-    monkeypatch.setattr(pipeline.qemu.GuestKernel, "prepared", lambda: None)
-    pipeline.check_host(scenario(["only-in-guests"], root=["fio"]))
+    monkeypatch.setattr(qemu, "version", lambda: "7.2")
+    monkeypatch.setattr(qemu.GuestKernel, "prepared", lambda: None)
+    preflight.check_host(scenario(["only-in-guests"], root=["fio"]))
 
 
 def test_the_recipe_of_this_host_names_its_release_and_its_own_sources():

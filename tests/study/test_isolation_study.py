@@ -14,6 +14,7 @@ from partywall import study as studies
 from partywall.cli.app import app
 from partywall.errors import UsageError
 from partywall.model.study import Asked
+from partywall.preflight import guests, room
 from partywall.run import governor, idle
 from partywall.sandbox import qemu
 from partywall.scenario import papers
@@ -60,8 +61,8 @@ def test_every_part_is_a_good_scenario_on_every_backend_that_can_do_it(name, len
 def test_every_part_fits_into_guests_on_hosts_of_any_size(name, cpus, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cpus)))
     monkeypatch.setattr(pipeline, "check_host", lambda *_: None)
-    monkeypatch.setattr(pipeline, "choose_accelerator", lambda asked: qemu.Accelerator("tcg", "asked for"))
-    monkeypatch.setattr(pipeline, "available_memory", lambda: 1 << 40)
+    monkeypatch.setattr(guests, "choose_accelerator", lambda asked: qemu.Accelerator("tcg", "asked for"))
+    monkeypatch.setattr(room, "available_memory", lambda: 1 << 40)
     jobs = list(_jobs(read(name), Asked(backends=("qemu",))))
     assert jobs
     assert [problem for job in jobs for problem in _unplannable(read(name), job, {})] == []
@@ -184,7 +185,7 @@ def test_commands_of_a_study_are_shown_and_not_run_unless_they_are_allowed(tmp_p
     options = ["--out", str(tmp_path / "out"), "--work-dir", str(tmp_path)]
     said = CliRunner().invoke(app, ["study", str(file), *options])
     assert isinstance(said.exception, UsageError)
-    assert f"part cache-process, aggressors.ring.command: touch {made}" in str(said.exception)
+    assert f"part cache-process, aggressors.ring.command, on this host: touch {made}" in str(said.exception)
     assert "again with --allow-commands" in str(said.exception)
     assert not made.exists()
     assert not (tmp_path / "out").exists()
@@ -197,7 +198,7 @@ def test_commands_are_asked_about_again_when_a_study_goes_on(tmp_path, monkeypat
     directory = StudyDirectory.create(tmp_path / "out", file.read_bytes(), asked, {})
     said = CliRunner().invoke(app, ["study", "--resume", str(directory.path), "--work-dir", str(tmp_path)])
     assert isinstance(said.exception, UsageError)
-    assert "aggressors.ring.command: touch here" in str(said.exception)
+    assert "aggressors.ring.command, on this host: touch here" in str(said.exception)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import Console
 
-from partywall import __version__, pipeline, units
+from partywall import __version__, pipeline, preflight, units
 from partywall.cli import guard, leftovers, show
 from partywall.cli import load as load_group
 from partywall.cli.kernel import PARAMETERS, KernelCommand, WorkDir, known, probe, stress
@@ -25,6 +25,7 @@ from partywall.guard import reap as reap_policies
 from partywall.load.store import LoadDirectory
 from partywall.model.finding import Outcome
 from partywall.model.scenario import Scenario
+from partywall.sandbox import WORK_ROOT
 from partywall.scenario import changed, expected, find, json_schema, load, located, names, text
 from partywall.stats import compare_runs
 from partywall.store import RunDirectory
@@ -95,7 +96,7 @@ def run(
     allow_commands: Annotated[
         bool, typer.Option("--allow-commands", help="Run the commands that the scenario holds.")
     ] = False,
-    work_dir: WorkDir = pipeline.WORK_ROOT,
+    work_dir: WorkDir = WORK_ROOT,
 ) -> int:
     """Measure how well this host isolates its tenants.
 
@@ -116,9 +117,9 @@ def run(
         raise UsageError("no scenario is named; try: partywall run demo")
     path = find(scenario)
     asked = pipeline.with_loads(changed(load(path), _overrides(budget, precision)), path.parent)
-    pipeline.check_folder(work_dir)
+    preflight.check_folder(work_dir)
     facts = pipeline.host_facts()
-    if machines := pipeline.machine_facts(asked, work_dir):
+    if machines := preflight.machine_facts(asked, work_dir):
         facts["machines"] = machines
     _say_if_kvm_is_tried(asked, console)
     with located(path):
@@ -126,14 +127,14 @@ def run(
     if dry_run:
         show.plan(console, plan)
         return Exit.HOLDS
-    pipeline.check_commands(asked, allowed=allow_commands)
-    pipeline.check_disk(plan, work_dir)
+    preflight.check_commands(asked, allowed=allow_commands)
+    preflight.check_disk(plan, work_dir)
     directory = RunDirectory.create(out or Path("runs") / pipeline.new_run_name(asked), text(path), plan, facts)
     return _measure_and_report(directory, console, work_dir, allow_commands=allow_commands)
 
 
 def _say_if_kvm_is_tried(asked: Scenario, console: Console) -> None:
-    if pipeline.tries_kvm(asked):
+    if preflight.tries_kvm(asked):
         console.print("seeing whether KVM carries a guest here: some seconds, once", highlight=False)
 
 
@@ -159,11 +160,11 @@ def _parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
 
 def _measure_and_report(directory: RunDirectory, console: Console, work_dir: Path, *, allow_commands: bool) -> int:
     plan = directory.plan
-    pipeline.check_commands(plan.scenario, allowed=allow_commands)
-    pipeline.check_host(plan.scenario, work_dir)
-    pipeline.check_guest_memory(plan)
-    pipeline.check_folder(work_dir)
-    pipeline.check_disk(plan, work_dir)
+    preflight.check_commands(plan.scenario, allowed=allow_commands)
+    preflight.check_host(plan.scenario, work_dir)
+    preflight.check_guest_memory(plan)
+    preflight.check_folder(work_dir)
+    preflight.check_disk(plan, work_dir)
     try:
         with Live(console, plan.estimate_ns, plan.scenario.budget) as live:
             left = pipeline.measure(directory, live, work_dir)
@@ -179,7 +180,7 @@ def _interrupted(directory: RunDirectory, console: Console, work_dir: Path, *, a
     """What is left of an interrupted run, and the commands that make something of it."""
     words = ["partywall", "run", "--resume", str(directory.path)]
     words += ["--allow-commands"] if allow_commands else []
-    words += ["--work-dir", str(work_dir)] if work_dir != pipeline.WORK_ROOT else []
+    words += ["--work-dir", str(work_dir)] if work_dir != WORK_ROOT else []
     said = (
         "Interrupted; nothing of it runs on, and what was measured is kept.",
         f"Go on with:  {shlex.join(words)}",

@@ -15,7 +15,7 @@ from rich.text import Text
 from partywall import pipeline, units
 from partywall.errors import AgentError, CapabilityError, Exit, UsageError
 from partywall.load import tomcat
-from partywall.sandbox import block, cgroups, libvirt, qemu, ssh
+from partywall.sandbox import WORK_ROOT, block, cgroups, libvirt, qemu, ssh
 from partywall.sandbox.label import state_root
 
 HANGING = 4
@@ -167,7 +167,7 @@ def _guest_kernel() -> str:
 
 
 def _disk() -> Iterator[Check]:
-    work = pipeline.WORK_ROOT
+    work = WORK_ROOT
     device = block.device_of(work)
     free = shutil.disk_usage(work).free
     found = f"{work} on device {device[0]}:{device[1]}" if device else f"{work} is on no block device"

@@ -19,13 +19,13 @@ from rich.live import Live
 from rich.text import Text
 from typer.core import TyperCommand
 
-from partywall import pipeline, units
+from partywall import preflight, units
 from partywall.agent.catalogue import KernelInfo, Role, shipped
 from partywall.agent.client import AgentClient
 from partywall.cli import leftovers
 from partywall.errors import Exit, Problem, TrialError, UsageError
 from partywall.report import figures
-from partywall.sandbox import Label, Sandbox, Settings, make, reaper
+from partywall.sandbox import WORK_ROOT, Label, Sandbox, Settings, make, reaper
 from partywall.scenario.explain import did_you_mean
 
 ID = "workload"
@@ -49,7 +49,7 @@ def probe(
     for_: ForOption = "5s",
     threads: Threads = 1,
     cpus: Cpus = None,
-    work_dir: WorkDir = pipeline.WORK_ROOT,
+    work_dir: WorkDir = WORK_ROOT,
 ) -> int:
     """Measure one resource: run a kernel flat out and show its rate.
 
@@ -78,7 +78,7 @@ def stress(
     for_: ForOption = "10s",
     threads: Threads = 1,
     cpus: Cpus = None,
-    work_dir: WorkDir = pipeline.WORK_ROOT,
+    work_dir: WorkDir = WORK_ROOT,
 ) -> int:
     """Press on one resource: hold a kernel at an intensity and show the rate achieved.
 
@@ -200,7 +200,7 @@ def _sandbox(cpus: str | None, work_dir: Path) -> Iterator[tuple[Sandbox, Messag
         raise UsageError(
             Problem(f"CPU {min(missing)} is not online or not allowed here", f"there are {allowed}", key="--cpus")
         )
-    pipeline.check_folder(work_dir)
+    preflight.check_folder(work_dir)
     leftovers.clean_up()
     label = Label.create(f"kernel-{secrets.token_hex(4)}", work_dir)
     messages: Messages = queue.SimpleQueue()

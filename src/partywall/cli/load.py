@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from partywall import __version__, pipeline, units
+from partywall import __version__, pipeline, preflight, units
 from partywall.cli import leftovers
 from partywall.cli.kernel import Cpus, WorkDir
 from partywall.cli.live import Steps
@@ -43,6 +43,7 @@ from partywall.load.thresholds import judge as judge_thresholds
 from partywall.load.thresholds import overall
 from partywall.model.finding import Outcome
 from partywall.model.load_plan import LoadPlan
+from partywall.sandbox import WORK_ROOT
 
 EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INCONCLUSIVE: Exit.INCONCLUSIVE}
 WITH_PLAN = (
@@ -214,7 +215,7 @@ def run(
             "by an agent that is copied there and taken away again. Nothing needs to be installed there."
         ),
     ] = None,
-    work_dir: WorkDir = pipeline.WORK_ROOT,
+    work_dir: WorkDir = WORK_ROOT,
 ) -> int:
     """Put a service under load, and say whether the numbers are the service's or the generator's own.
 
@@ -261,7 +262,7 @@ def run(
     else:
         _no_others(context)
         job = Job(f"{chosen.plan.name} ({target})", compiled_plan(chosen), chosen)
-    pipeline.check_folder(work_dir)
+    preflight.check_folder(work_dir)
     name = f"{job.name}-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     setup = Setup(
         name=name,
@@ -272,7 +273,7 @@ def run(
         watch=_watched_hosts(watch or (), server_host),
         server_host=server_host,
         backend=_backend(sandbox, cpu_limit),
-        accel=pipeline.choose_accelerator("auto").name if sandbox == "qemu" else "tcg",
+        accel=preflight.choose_accelerator("auto").name if sandbox == "qemu" else "tcg",
         sandboxes=sandboxes,
         cpu_limit=None if cpu_limit is None else _share(cpu_limit),
     )

@@ -12,13 +12,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from partywall import __version__, pipeline, units
+from partywall import __version__, pipeline, preflight, units
 from partywall import study as studies
 from partywall.cli import leftovers
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
 from partywall.errors import Exit, UsageError
 from partywall.model.study import Asked
+from partywall.sandbox import WORK_ROOT
 from partywall.scenario.load import read
 from partywall.store.study import FILE, StudyDirectory
 from partywall.study import Kind
@@ -43,7 +44,7 @@ def study(
     allow_commands: Annotated[
         bool, typer.Option("--allow-commands", help="Run the commands that the study's scenarios hold.")
     ] = False,
-    work_dir: WorkDir = pipeline.WORK_ROOT,
+    work_dir: WorkDir = WORK_ROOT,
 ) -> int:
     """Make a published measurement again, and put the paper's tables and figures beside what is found here.
 
@@ -76,7 +77,7 @@ def study(
     if dry_run:
         return Exit.HOLDS
     leftovers.clean_up()
-    pipeline.check_folder(work_dir)
+    preflight.check_folder(work_dir)
     kind.check(wanted, asked, work_dir, allow_commands=allow_commands)
     host = pipeline.host_facts()
     host.pop("kernels", None)
@@ -107,7 +108,7 @@ def _go_on(directory: StudyDirectory, console: Console, work_dir: Path, *, allow
     kind = studies.kind_of(file)
     wanted = kind.read(directory.content, str(file))
     leftovers.clean_up()
-    pipeline.check_folder(work_dir)
+    preflight.check_folder(work_dir)
     kind.check(wanted, directory.asked, work_dir, allow_commands=allow_commands)
     return _measure(directory, kind, wanted, console, work_dir, allow_commands=allow_commands)
 
@@ -127,7 +128,7 @@ def _measure(
     except KeyboardInterrupt:
         words = ["partywall", "study", "--resume", str(directory.path)]
         words += ["--allow-commands"] if allow_commands else []
-        words += ["--work-dir", str(work_dir)] if work_dir != pipeline.WORK_ROOT else []
+        words += ["--work-dir", str(work_dir)] if work_dir != WORK_ROOT else []
         _say(console, "Interrupted; nothing of it runs on, and what was measured is kept.")
         _say(console, f"Go on with:  {shlex.join(words)}")
         _say(console, f"Or see what was found:  partywall report {shlex.quote(str(directory.path))}")

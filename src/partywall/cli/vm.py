@@ -13,11 +13,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from partywall import pipeline, units
+from partywall import pipeline, preflight, units
 from partywall.agent import binary
 from partywall.cli import leftovers
 from partywall.errors import CapabilityError, Exit, UsageError
-from partywall.sandbox import Label, Settings, make, qemu, reaper
+from partywall.sandbox import WORK_ROOT, Label, Settings, make, qemu, reaper
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 
 vm = typer.Typer(
@@ -140,8 +140,8 @@ def check(
     kernel = qemu.GuestKernel.prepared()
     if accel != "tcg":
         console.print("seeing whether KVM carries a guest (some seconds, the first time)", highlight=False)
-    chosen = pipeline.choose_accelerator(accel)
-    label = Label.create(f"vm-check-{secrets.token_hex(4)}", pipeline.WORK_ROOT)
+    chosen = preflight.choose_accelerator(accel)
+    label = Label.create(f"vm-check-{secrets.token_hex(4)}", WORK_ROOT)
     cpus = tuple(sorted(os.sched_getaffinity(0)))[:1]
     guest = make(Settings(name="guest", backend="qemu", cpus=cpus, files=False, accel=chosen.name), label)
     try:

@@ -4,7 +4,7 @@ Everything made here is labelled with its run, so that `reap` can remove what a 
 """
 
 from partywall.sandbox.base import Sandbox, Settings, make
-from partywall.sandbox.label import Label
+from partywall.sandbox.label import WORK_ROOT, Label
 from partywall.sandbox.reaper import Reaped, reap
 
-__all__ = ["Label", "Reaped", "Sandbox", "Settings", "make", "reap"]
+__all__ = ["WORK_ROOT", "Label", "Reaped", "Sandbox", "Settings", "make", "reap"]

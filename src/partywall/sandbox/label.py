@@ -17,6 +17,8 @@ from partywall.errors import Problem, UsageError
 from partywall.files import write_whole
 
 VARIABLE = "PARTYWALL_RUN"
+# Disk kernels must meet a disk: /tmp is often memory.
+WORK_ROOT = Path("/var/tmp")  # noqa: S108 - a folder of the run's own is made in it
 _OWN = "$PARTYWALL_STATE to a folder of yours"
 
 

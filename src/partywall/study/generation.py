@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from partywall import pipeline, units
+from partywall import preflight, units
 from partywall.errors import Problem, TrialError, UsageError
 from partywall.load import study as cells
 from partywall.load import tomcat
@@ -63,7 +63,7 @@ class Generation:
         del study, work_root, allow_commands
         victim = {"probe": "integer", "sandbox": {"backend": _backend(asked)}}
         needs = {"partywall": 1, "name": "study", "victims": {"generator": victim}}
-        pipeline.check_host(Scenario.model_validate(needs))
+        preflight.check_host(Scenario.model_validate(needs))
 
     def measure(self, study: Study, directory: StudyDirectory, work_root: Path, tell: Tell, note: Note) -> None:
         del note
@@ -73,7 +73,7 @@ class Generation:
         jobs = [job for job in cells.order(study, form, asked.seed) if (job[0], job[1].id) not in done]
         backend = _backend(asked)
         each_s = cells.estimate_s(study, form, backend) / (form.rounds * len(study.cells))
-        accel = pipeline.choose_accelerator("auto").name if backend == "qemu" else "tcg"
+        accel = preflight.choose_accelerator("auto").name if backend == "qemu" else "tcg"
         label = Label.create(f"tomcat-{secrets.token_hex(4)}", work_root)
         try:
             with tomcat.running(label) as url:

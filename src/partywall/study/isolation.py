@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from partywall import pipeline, units
+from partywall import pipeline, preflight, units
 from partywall.errors import Problem, TrialError, UsageError
 from partywall.model import factors
 from partywall.model.finding import BASELINE, Cell, Estimate
@@ -82,8 +82,8 @@ class Isolation:
         del work_root
         jobs = list(_jobs(study, asked))
         if not allow_commands:
-            told = [f"part {job.name}, {command}" for job in jobs for command in pipeline.commands(job.scenario)]
-            pipeline.refuse_commands("study", told)
+            told = [f"part {job.name}, {command}" for job in jobs for command in preflight.commands(job.scenario)]
+            preflight.refuse_commands("study", told)
         # All parts at once: what one cannot do shall not be found after hours of others.
         facts = pipeline.host_facts()
         problems = [p for job in jobs if not _why_not(job) for p in _unplannable(study, job, facts)]
@@ -100,7 +100,7 @@ class Isolation:
         for number, job in enumerate(going):
             tell(f"{job.name}: planning", sum(seconds[number:]))
             run = _run(directory, job, facts, asked.seed)
-            pipeline.check_disk(run.plan, work_root)
+            preflight.check_disk(run.plan, work_root)
             progress = _PartProgress(job.name, tell, note, seconds[number], sum(seconds[number + 1 :]))
             with governor.held(GOVERNORS[job.energy_saving]):
                 left = pipeline.measure(run, progress, work_root)
@@ -222,7 +222,7 @@ def _job(study: Study, asked: Asked, name: str, values: Mapping[str, Any], backe
 def _beyond_a_study(scenario: Scenario) -> Iterator[Problem]:
     """What parts of a study cannot hold: they are planned without a look at other machines, or at plans of users."""
     for _, _, applied in factors.trials(scenario):
-        for key, workload in pipeline.workloads(applied).items():
+        for key, workload in preflight.workloads(applied).items():
             if machine := workload.sandbox.machine:
                 where = "uri" if workload.sandbox.backend == "libvirt" else "host"
                 message = f"a study measures on this host alone, and this sandbox is on {machine}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from partywall import pipeline, units
+from partywall import pipeline, preflight, units
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.guard import study as slots
 from partywall.model.guard_study import Cell, Extent, Study
@@ -62,7 +62,7 @@ class Promises:
         done = frozenset(map(slots.slot_of, _cells(directory)))
         accel = None
         if asked.backends:
-            chosen = pipeline.choose_accelerator("auto")
+            chosen = preflight.choose_accelerator("auto")
             accel = chosen.name
             if any(cell.emulated != (accel == "tcg") for cell in _cells(directory)):
                 said = "was begun on another accelerator than guests get now, so its slots cannot be compared"

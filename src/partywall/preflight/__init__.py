@@ -1,0 +1,37 @@
+"""Before a run: whether a scenario can be had on this host, and with what. Nothing is made but root images."""
+
+from partywall.preflight.asked import backends, check_commands, commands, refuse_commands, workloads
+from partywall.preflight.elsewhere import machine_facts, other_machines
+from partywall.preflight.guests import build_roots, choose_accelerator, roots_to_build, tries_kvm, with_accelerators
+from partywall.preflight.host import check_folder, check_host
+from partywall.preflight.room import (
+    check_disk,
+    check_guest_memory,
+    check_kernels_memory,
+    memory_needed,
+    with_rings,
+    with_room,
+)
+
+__all__ = [
+    "backends",
+    "build_roots",
+    "check_commands",
+    "check_disk",
+    "check_folder",
+    "check_guest_memory",
+    "check_host",
+    "check_kernels_memory",
+    "choose_accelerator",
+    "commands",
+    "machine_facts",
+    "memory_needed",
+    "other_machines",
+    "refuse_commands",
+    "roots_to_build",
+    "tries_kvm",
+    "with_accelerators",
+    "with_rings",
+    "with_room",
+    "workloads",
+]

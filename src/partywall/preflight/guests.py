@@ -1,0 +1,153 @@
+"""What guests need of this host: QEMU, an accelerator, a kernel, root images, devices."""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from partywall.errors import CapabilityError, TrialError
+from partywall.model import factors
+from partywall.model.scenario import Scenario, Workload
+from partywall.preflight.asked import backends, workloads
+from partywall.sandbox import WORK_ROOT, Label, Settings, qemu, reaper, switch
+
+
+def _on_qemu_here(scenario: Scenario) -> list[str]:
+    """Keys of workloads whose guest this host's QEMU carries, ours or a local libvirt's."""
+
+    def by_libvirt(key: str) -> bool:
+        sandbox = workloads(scenario)[key].sandbox
+        return sandbox.domain is None and not sandbox.machine and (sandbox.uri or "qemu").startswith("qemu")
+
+    used = backends(scenario).items()
+    return [key for key, names in used if "qemu" in names or ("libvirt" in names and by_libvirt(key))]
+
+
+def with_accelerators(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
+    """The scenario with what `accel: auto` means on this host, and what there is to say about it."""
+    guests = _on_qemu_here(scenario)
+    if not guests:
+        return scenario, ()
+    asked = {key: workloads(scenario)[key].sandbox.accel or "auto" for key in guests}
+    chosen: dict[str, qemu.Accelerator] = {}
+    for name in dict.fromkeys(asked.values()):
+        try:
+            chosen[name] = choose_accelerator(name)
+        except CapabilityError as error:
+            keys = ", ".join(key for key, wanted in asked.items() if wanted == name)
+            raise CapabilityError(f"{keys}: {error}") from error
+    for key, name in asked.items():
+        scenario = factors.apply(scenario, f"{key}.sandbox.accel", chosen[name].name)
+    emulated = chosen.get("auto")
+    notes = (f"guests are emulated (tcg): {emulated.why}",) if emulated and emulated.name == "tcg" else ()
+    return scenario, notes
+
+
+def tries_kvm(scenario: Scenario) -> bool:
+    """Whether planning it will first see if KVM carries a guest, which takes up to `qemu.DEADLINE_S` seconds, once."""
+    guests = _on_qemu_here(scenario)
+    return any(workloads(scenario)[key].sandbox.accel != "tcg" for key in guests) and qemu.untried()
+
+
+def choose_accelerator(asked: str) -> qemu.Accelerator:
+    """What a guest gets here. The first time KVM is asked for, a guest is started on it, which takes some seconds."""
+    return qemu.choose(asked, lambda: fails_to_come_up("kvm"))
+
+
+def fails_to_come_up(accel: str, deadline_s: float = qemu.DEADLINE_S) -> str:
+    """Why a guest on this accelerator does not say hello in time; empty if it does."""
+    label = Label.create(f"vm-probe-{secrets.token_hex(4)}", WORK_ROOT)
+    cpus = tuple(sorted(os.sched_getaffinity(0)))[:1]
+    guest = qemu.Qemu(Settings(name="probe", backend="qemu", cpus=cpus, files=False, accel=accel), label)
+    try:
+        guest.start(lambda _method, _params: None, deadline_s)
+    except TrialError as error:
+        return str(error).partition("did not come up: ")[2].partition("; its console")[0].splitlines()[0]
+    finally:
+        guest.stop()
+        reaper.clean(label)
+    return ""
+
+
+def lacking_for_guests(scenario: Scenario) -> Iterator[str]:
+    """What keeps the scenario's guests from being started on this host."""
+    if not any("qemu" in names for names in backends(scenario).values()):
+        return
+    for check in (qemu.version, qemu.GuestKernel.prepared):
+        try:
+            check()
+        except CapabilityError as error:
+            yield str(error)
+    yield from _lacking_for_roots(scenario)
+    yield from lacking_devices(scenario)
+    if any(workload.sandbox.network == "bridge" for workload in workloads(scenario).values()) and switch.lacking():
+        yield switch.lacking()
+
+
+def lacking_devices(scenario: Scenario) -> Iterator[str]:
+    """What keeps the host's devices from being guests' disks."""
+    found: list[str] = []
+    for _, _, applied in factors.trials(scenario):
+        for key, workload in workloads(applied).items():
+            asked = workload.sandbox.disk
+            if asked is None or asked.device is None:
+                continue
+            if why := qemu.disk.unusable(Path(asked.device), overwrite=asked.overwrite):
+                found.append(f"{key}.sandbox.disk.device: {why}")
+    yield from dict.fromkeys(found)
+
+
+def _rooted(scenario: Scenario) -> Iterator[tuple[str, Workload, tuple[str, ...]]]:
+    """(key, workload, packages) of every workload whose guest has a root image."""
+    for key, workload in workloads(scenario).items():
+        if workload.sandbox.root is not None and "qemu" in backends(scenario)[key]:
+            yield key, workload, workload.sandbox.root
+
+
+def _lacking_for_roots(scenario: Scenario) -> Iterator[str]:
+    """What keeps guests from holding the programs of their commands, as far as it can be told without building."""
+    for key, workload, packages in _rooted(scenario):
+        try:
+            image = qemu.root.cached(qemu.root.Recipe.of(packages))
+        except CapabilityError as error:
+            yield f"{key}.sandbox.root: {error}"
+            continue
+        if image is None and (why := qemu.root.unbuildable(qemu.root.Recipe.of(packages))):
+            yield f"{key}.sandbox.root: {why}"
+        if image is not None and workload.command and not image.holds(workload.command[0]):
+            yield _not_in_root(key, workload.command[0], packages)
+
+
+def _not_in_root(key: str, program: str, packages: Sequence[str]) -> str:
+    held = ", ".join(packages) or "no packages"
+    return f"{key}.command: the guest's root ({held}) holds no {program!r}; add its package to {key}.sandbox.root"
+
+
+def roots_to_build(scenario: Scenario) -> Iterator[str]:
+    """What is said of root images that a run will first have to build."""
+    wanted: dict[tuple[str, ...], list[str]] = {}
+    for key, _, packages in _rooted(scenario):
+        if qemu.root.cached(qemu.root.Recipe.of(packages)) is None:
+            wanted.setdefault(packages, []).append(key)
+    for packages, keys in wanted.items():
+        held = ", ".join(packages) or "no packages"
+        yield f"the root image of {', '.join(keys)} ({held}) is built first, once: about a minute more"
+
+
+def build_roots(scenario: Scenario, say: Callable[[str], None]) -> None:
+    """Builds the root images that the scenario's guests need and that are not there yet.
+
+    CapabilityError if one cannot be built, or holds no program of the name of its command.
+    """
+    for key, workload, packages in _rooted(scenario):
+        prefix = f"building the root image of {key} ({', '.join(packages) or 'no packages'}), once: "
+        image = qemu.root.build(qemu.root.Recipe.of(packages), functools.partial(_said, say, prefix))
+        if workload.command and not image.holds(workload.command[0]):
+            raise CapabilityError(_not_in_root(key, workload.command[0], packages))
+
+
+def _said(say: Callable[[str], None], prefix: str, text: str) -> None:
+    say(prefix + text)

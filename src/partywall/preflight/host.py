@@ -1,0 +1,87 @@
+"""What a scenario needs of this host and of its user, told all at once before anything is made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from partywall.errors import CapabilityError, Problem, UsageError
+from partywall.model import factors
+from partywall.model.scenario import Scenario
+from partywall.preflight.asked import backends, workloads
+from partywall.preflight.elsewhere import lacking_for_domains
+from partywall.preflight.guests import lacking_for_guests
+from partywall.run import idle
+from partywall.sandbox import WORK_ROOT, block, cgroups
+from partywall.sandbox.runtime import Runtime
+
+
+def check_host(scenario: Scenario, work_root: Path = WORK_ROOT) -> None:
+    """CapabilityError, all at once, for what the scenario needs and this host or user lacks.
+
+    work_root: where sandboxes keep their files.
+    """
+    everyone = workloads(scenario)
+    missing = []
+    if containers := [key for key, names in backends(scenario).items() if "container" in names]:
+        if os.geteuid() != 0:
+            missing.append(
+                f"{', '.join(containers)}: backend: container needs root; run with sudo, or use backend: process"
+            )
+        else:
+            try:
+                Runtime.choose(Path("/"), cgroups.read(), prefer=os.environ.get("PARTYWALL_RUNTIME"))
+            except CapabilityError as error:
+                missing.append(str(error))
+    if scenario.idle == "poll" and (why := idle.why_not()):
+        missing.append(f"idle: idle CPUs cannot poll here: {why}; leave it out, and CPUs sleep as usual")
+    missing += list(_lacking_for_disk_limits(scenario, work_root))
+    missing += list(lacking_for_guests(scenario))
+    missing += list(lacking_for_domains(scenario))
+    used = backends(scenario)
+    for key, workload in everyone.items():
+        elsewhere = used[key] <= {"qemu", "libvirt"} or bool(workload.sandbox.machine)
+        if workload.command and not elsewhere and not shutil.which(workload.command[0]):
+            missing.append(
+                f"{key}.command: {workload.command[0]!r} is not installed or not on the PATH; "
+                "install it, or give its path"
+            )
+    if missing:
+        raise CapabilityError("\n".join(missing))
+
+
+def _lacking_for_disk_limits(scenario: Scenario, work_root: Path) -> Iterator[str]:
+    """What keeps containers' disks from being limited, all the time or by slot; other backends bring their own."""
+    held = [key for key in _disk_limited(scenario) if "container" in backends(scenario)[key]]
+    if not held:
+        return
+    why = block.lacking(work_root)
+    try:
+        cgroups.read().folder("io", "/")
+    except CapabilityError as error:
+        why = str(error)
+    if why:
+        yield f"{', '.join(held)}: {why}"
+
+
+def _disk_limited(scenario: Scenario) -> Iterator[str]:
+    """Keys of the workloads whose disk is limited at some time."""
+    varied = {at[:2] for path in scenario.factors for at in factors.targets(scenario, path) if at[3:4] == ("disk",)}
+    for key, workload in workloads(scenario).items():
+        if workload.sandbox.throttle is not None or tuple(key.split(".", 1)) in varied:
+            yield key
+
+
+def check_folder(work_root: Path) -> None:
+    """UsageError if the files of disk kernels cannot be put there."""
+    if not work_root.is_dir():
+        what = "is no folder" if work_root.exists() else "there is no such folder"
+    elif not os.access(work_root, os.W_OK | os.X_OK):
+        what = "you may not write there"
+    else:
+        return
+    raise UsageError(
+        Problem(f"{work_root}: {what}", "give a folder of yours on the disk to be measured", key="--work-dir")
+    )

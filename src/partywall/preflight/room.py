@@ -1,0 +1,151 @@
+"""Whether what a plan's workloads hold fits: into guests, into limits, into this host's memory and disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from partywall import units
+from partywall.agent import memory
+from partywall.agent.catalogue import shipped
+from partywall.errors import CapabilityError, Problem, UsageError
+from partywall.model.plan import Plan, Trial
+from partywall.model.scenario import Workload
+from partywall.pace import MACHINES
+from partywall.sandbox import cgroups, qemu
+
+MEMORY_LEAST = 64 << 20
+# What a guest gets above its usual memory comes in such steps.
+GUEST_STEP = 64 << 20
+
+
+def _kernels(trial: Trial) -> Iterator[tuple[str, str | None, Workload]]:
+    """(key, kernel, workload) of every workload of a trial."""
+    yield f"victims.{trial.victim_name}", trial.victim.probe, trial.victim
+    for name, aggressor in trial.aggressors.items():
+        yield f"aggressors.{name}", aggressor.stressor, aggressor
+
+
+def _caches(workload: Workload, facts: dict[str, Any]) -> dict[int, int]:
+    """Of the machine that it, or its guest, runs on."""
+    return memory.caches_of(facts.get("machines", {}).get(workload.sandbox.machine, facts))
+
+
+def _held(trial: Trial, facts: dict[str, Any]) -> Iterator[tuple[str, Workload, int]]:
+    """(key, workload, bytes its kernel holds) of every workload of a trial."""
+    for key, kernel, workload in _kernels(trial):
+        yield key, workload, memory.held_bytes(kernel, workload, shipped(), _caches(workload, facts))
+
+
+def check_kernels_memory(plan: Plan, facts: dict[str, Any]) -> None:
+    """UsageError if a kernel holds more than its own sandbox may have."""
+    if problems := list(dict.fromkeys(p for trial in plan.trials for p in beyond_memory(trial, facts))):
+        raise UsageError(*problems)
+
+
+def beyond_memory(trial: Trial, facts: dict[str, Any]) -> Iterator[Problem]:
+    """Kernels that would be killed by the memory limit of their own sandbox."""
+    for key, workload, held in _held(trial, facts):
+        limit = workload.sandbox.memory
+        beside = memory.AGENT_BYTES
+        if workload.sandbox.guest:
+            limit, beside = _least_memory(trial, key) or limit or qemu.MEMORY, beside + qemu.KERNEL_BYTES
+        if limit is not None and held + beside > limit:
+            needed = units.format_bytes(held + beside)
+            yield Problem(
+                f"its kernel and agent hold {needed}, and its sandbox may have {units.format_bytes(limit)}",
+                f"give at least {needed}, or a smaller size in {key}.params",
+                key=f"{key}.sandbox.memory",
+            )
+
+
+def _least_memory(trial: Trial, key: str) -> int | None:
+    """The lowest level to which a victim's memory is switched; None if it is not."""
+    limits = (treatment.victim_limits for treatment in trial.treatments if key.startswith("victims."))
+    return min((limit.memory for limit in limits if limit is not None and limit.memory is not None), default=None)
+
+
+def with_room(trial: Trial, facts: dict[str, Any]) -> Trial:
+    """The trial with guests that have room for what their kernels of work hold, where no memory was asked for."""
+    return _with(trial, {key: _with_room(workload, held) for key, workload, held in _held(trial, facts)})
+
+
+def with_rings(trial: Trial, facts: dict[str, Any]) -> Trial:
+    """The trial with rings in guests that are as large as on the host, whatever caches a guest's kernel sees."""
+    changed = {
+        key: workload.model_copy(update={"params": memory.sized(kernel, workload, shipped(), _caches(workload, facts))})
+        for key, kernel, workload in _kernels(trial)
+        if workload.sandbox.backend in MACHINES
+    }
+    return _with(trial, changed)
+
+
+def _with(trial: Trial, workloads: Mapping[str, Workload]) -> Trial:
+    """The trial with other workloads, by key."""
+    aggressors = {name: workloads.get(f"aggressors.{name}", aggressor) for name, aggressor in trial.aggressors.items()}
+    victim = workloads.get(f"victims.{trial.victim_name}", trial.victim)
+    return trial.model_copy(update={"victim": victim, "aggressors": aggressors})
+
+
+def _with_room(workload: Workload, held: int) -> Workload:
+    needed = -(-(held + memory.AGENT_BYTES + qemu.KERNEL_BYTES) // GUEST_STEP) * GUEST_STEP
+    if not workload.sandbox.guest or workload.sandbox.memory is not None or needed <= qemu.MEMORY:
+        return workload
+    return workload.model_copy(update={"sandbox": workload.sandbox.model_copy(update={"memory": needed})})
+
+
+def check_guest_memory(plan: Plan) -> None:
+    """CapabilityError if the guests of one trial would not fit into what this host, or our part of it, has left."""
+    needed, there = max(map(guest_memory, plan.trials), default=0), available_memory()
+    if needed > there:
+        raise CapabilityError(
+            f"the guests of one trial need {units.format_bytes(needed)} of memory, and {units.format_bytes(there)} are "
+            "available; lower sandbox.memory, or list fewer aggressors"
+        )
+
+
+def guest_memory(trial: Trial) -> int:
+    """Bytes that a trial's guests on this host have: its victim's, every aggressor's and the null one's."""
+    own = [s.memory or qemu.MEMORY for s in trial.sandboxes if s.guest and not s.machine]
+    return sum(own) + qemu.MEMORY if own else 0
+
+
+def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Bytes that the kernel says can be had without swapping, and that our own cgroup's limits leave."""
+    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    left = cgroups.memory_left(cgroups.read(), Path("/proc/self/cgroup").read_text())
+    return min(int(lines["MemAvailable"].split()[0]) * 1024, *([] if left is None else [left]))
+
+
+def memory_needed(trial: Trial, facts: dict[str, Any], machine: str = "") -> int:
+    """Bytes that a trial's kernels and agents on a machine hold at the least, by their parameters.
+
+    What commands hold is not known.
+    """
+    held = [held for _, workload, held in _held(trial, facts) if workload.sandbox.machine == machine]
+    return MEMORY_LEAST + sum(held) + len(held) * memory.AGENT_BYTES
+
+
+def check_disk(plan: Plan, work_root: Path) -> None:
+    """CapabilityError if the files of disk kernels do not fit where they would be put."""
+    needed = max(_files_of(trial) for trial in plan.trials)
+    free = shutil.disk_usage(work_root).free
+    if needed > free:
+        raise CapabilityError(
+            f"files of disk kernels: {units.format_bytes(needed)} are needed in {work_root} at a time, and "
+            f"{units.format_bytes(free)} are free; give another --work-dir, or a smaller file_bytes"
+        )
+
+
+def _files_of(trial: Trial) -> int:
+    kernels: list[tuple[str | None, Workload]] = [
+        (trial.victim.probe, trial.victim),
+        *((a.stressor, a) for a in trial.aggressors.values()),
+    ]
+    return sum(
+        memory.file_bytes(kernel, workload, shipped())
+        for kernel, workload in kernels
+        if not workload.sandbox.machine and not (workload.sandbox.disk and workload.sandbox.disk.device)
+    )

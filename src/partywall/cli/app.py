@@ -20,7 +20,7 @@ from partywall.cli.study import study
 from partywall.cli.trace import report as report_trace
 from partywall.cli.trace import trace
 from partywall.cli.vm import vm
-from partywall.errors import CapabilityError, Exit, PartywallError, Problem, UsageError
+from partywall.errors import AgentError, CapabilityError, Exit, PartywallError, Problem, UsageError
 from partywall.guard import reap as reap_policies
 from partywall.load.store import LoadDirectory
 from partywall.model.finding import Outcome
@@ -396,7 +396,7 @@ def check(scenario: ScenarioName) -> int:
         with located(path):
             pipeline.try_here(asked)
         unfit = ""
-    except (CapabilityError, UsageError) as error:
+    except (AgentError, CapabilityError, UsageError) as error:
         unfit = str(error)
     show.checked(console, scenario, asked, found, unfit)
     return Exit.HOLDS

@@ -88,11 +88,12 @@ def host_agent() -> Iterator[AgentClient]:
 
 
 def host_facts() -> dict[str, Any]:
-    """What the agent can tell of this host, with the catalogue's entries by kernel."""
+    """What the agent can tell of this host, with the catalogue's entries by kernel, and what its clock cannot do."""
     with host_agent() as agent:
         facts = dict(agent.call("facts"))
     kernels = catalogue()
     facts["kernels"] = {name: info.model_dump() for name in kernels.names() if (info := kernels.kernel(name))}
+    facts["governors_refused"] = governor.refused()
     return facts
 
 

@@ -19,7 +19,7 @@ from partywall.run import governor, idle
 from partywall.sandbox import qemu
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
-from partywall.study.isolation import Isolation, _jobs, _unplannable
+from partywall.study.isolation import Isolation, _jobs, _notes, _unplannable
 
 NAMES = ("vits", "hyperv-quality")
 
@@ -143,6 +143,18 @@ def test_a_host_without_a_governor_says_so(tmp_path):
     assert "does not govern" in governor.why_not("saving", tmp_path)
     with governor.held("performance", tmp_path):
         assert not list(tmp_path.iterdir())
+
+
+def test_the_page_tells_of_the_clock_of_the_host_that_measured(monkeypatch):
+    study = read("hyperv-quality")
+    saving = next(name for name, part in study.parts.items() if part.energy_saving == "on")
+    asked = Asked(backends=("container",), parts=(saving,))
+    # The host on which the page is written again has every governor.
+    monkeypatch.setattr(governor, "refused", dict)
+    assert any(
+        "was not measured: no clock" in note for note in _notes(study, asked, [], "container", {"saving": "no clock"})
+    )
+    assert not any("was not measured" in note for note in _notes(study, asked, [], "container", {}))
 
 
 def test_the_saving_governor_is_one_that_follows_the_load_where_there_is_one(tmp_path):

@@ -40,6 +40,11 @@ def why_not(kind: str, sysfs: Path = SYSFS) -> str:
     return "" if os.geteuid() == 0 else "changing the frequency governor needs root"
 
 
+def refused(sysfs: Path = SYSFS) -> dict[str, str]:
+    """Why a governor cannot be had, by its kind; without those that can be."""
+    return {kind: why for kind in KINDS if (why := why_not(kind, sysfs))}
+
+
 def _offered(sysfs: Path) -> list[list[str]]:
     return [file.read_text().split() for file in sysfs.glob("cpu[0-9]*/cpufreq/scaling_available_governors")]
 

@@ -70,12 +70,12 @@ class Isolation:
         if asked.rounds is not None:
             remedy = "leave it out; --long measures longer"
             raise UsageError(Problem(f"{study.name} goes by precision and time, not rounds", remedy, key="--rounds"))
-        jobs = list(_jobs(study, asked))
-        seconds = {job.name: _estimate_s(job) for job in jobs if not _why_not(job)}
+        jobs, refused = list(_jobs(study, asked)), governor.refused()
+        seconds = {job.name: _estimate_s(job) for job in jobs if not _why_not(job, refused)}
         backends = ", ".join(asked.backends or study.backends)
         lines = [f"{units.counted(len(seconds), 'part')} in {backends}"]
         lines += [f"{name}: {units.format_duration(round(s) * 10**9)}" for name, s in seconds.items()]
-        lines += [f"{job.name}: left out: {why}" for job in jobs if (why := _why_not(job))]
+        lines += [f"{job.name}: left out: {why}" for job in jobs if (why := _why_not(job, refused))]
         return Outline(tuple(lines), sum(seconds.values()))
 
     def check(self, study: Study, asked: Asked, work_root: Path, *, allow_commands: bool) -> None:
@@ -85,8 +85,8 @@ class Isolation:
             told = [f"part {job.name}, {command}" for job in jobs for command in preflight.commands(job.scenario)]
             preflight.refuse_commands("study", told)
         # All parts at once: what one cannot do shall not be found after hours of others.
-        facts = pipeline.host_facts()
-        problems = [p for job in jobs if not _why_not(job) for p in _unplannable(study, job, facts)]
+        facts, refused = pipeline.host_facts(), governor.refused()
+        problems = [p for job in jobs if not _why_not(job, refused) for p in _unplannable(study, job, facts)]
         if problems:
             raise UsageError(*dict.fromkeys(problems))
 
@@ -94,7 +94,8 @@ class Isolation:
         asked = directory.asked
         jobs = list(_jobs(study, asked))
         random.Random(asked.seed).shuffle(jobs)  # noqa: S311 - an order, not a secret
-        going = [job for job in jobs if not _ended(directory, job) and not _why_not(job)]
+        refused = governor.refused()
+        going = [job for job in jobs if not _ended(directory, job) and not _why_not(job, refused)]
         facts = pipeline.host_facts() if going else {}
         seconds = [_estimate_s(job) for job in going]
         for number, job in enumerate(going):
@@ -114,7 +115,7 @@ class Isolation:
         if not any(run.findings.cells for run in runs):
             raise TrialError(f"{directory.path}: no part has enough blocks yet for an interval; measure on")
         first = (asked.backends or study.backends)[0]
-        notes = _notes(study, asked, runs, first)
+        notes = _notes(study, asked, runs, first, directory.about.get("host", {}).get("governors_refused", {}))
         board = tuple(_board(study, runs))
         return StudyReport(
             run=directory.name,
@@ -233,9 +234,9 @@ def _beyond_a_study(scenario: Scenario) -> Iterator[Problem]:
                 yield Problem("a study of isolation has no virtual users", remedy, key=f"{key}.load")
 
 
-def _why_not(job: Job) -> str:
-    """Why a part cannot be measured on this host, though all others can; empty if it can."""
-    return governor.why_not("saving") if job.energy_saving == "on" else ""
+def _why_not(job: Job, refused: Mapping[str, str]) -> str:
+    """Why a part cannot be measured on a host, though all others can; empty if it can. refused: see `governor`."""
+    return refused.get("saving", "") if job.energy_saving == "on" else ""
 
 
 def _host_values() -> dict[str, Any]:
@@ -386,7 +387,10 @@ def _kernels() -> Mapping[str, Mapping[str, Any]]:
     return {name: info.model_dump() for name in catalogue.names() if (info := catalogue.kernel(name))}
 
 
-def _notes(study: Study, asked: Asked, runs: Sequence[PartRun], first: str) -> tuple[str, ...]:
+def _notes(
+    study: Study, asked: Asked, runs: Sequence[PartRun], first: str, refused: Mapping[str, str]
+) -> tuple[str, ...]:
+    """refused: governors that the host that measured does not have, and why."""
     backends = asked.backends or study.backends
     notes = []
     if len(backends) > 1:
@@ -399,9 +403,9 @@ def _notes(study: Study, asked: Asked, runs: Sequence[PartRun], first: str) -> t
     jobs = list(_jobs(study, asked))
     begun = {(run.part, run.values.get("backend")) for run in runs}
     missed = [job for job in jobs if (job.part, job.backend) not in begun]
-    notes += [f"{job.name} was not measured: {why}" for job in missed if (why := _why_not(job))]
+    notes += [f"{job.name} was not measured: {why}" for job in missed if (why := _why_not(job, refused))]
     spent = [run for run in runs if study.parts[run.part].energy_saving == "off"]
-    if spent and (why := governor.why_not("performance")):
+    if spent and (why := refused.get("performance", "")):
         notes.append(f"The processor's clock could not be kept from saving energy, and was left as it is: {why}")
     if asleep := [run.name for run in spent if run.evidence.plan.scenario.idle != "poll"]:
         notes.append(f"Idle CPUs slept, and may have come back slower, for they could not poll: {', '.join(asleep)}")

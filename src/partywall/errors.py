@@ -4,7 +4,6 @@ PartywallError
 ├── UsageError            2  a scenario or command line that cannot be used; may hold many problems
 ├── CapabilityError       4  the host lacks something; names it, what it costs and how to get it
 ├── TrialError            5  a trial or sandbox failed
-│   └── RefusedError         in a way in which it would fail again
 └── AgentError            5  the agent died or spoke nonsense
     └── RefusalError         or refused what it was asked
 Anything else that escapes is a bug and ends with 70.
@@ -53,17 +52,21 @@ class PartywallError(Exception):
     exit = Exit.FAILED
 
 
-class UsageError(PartywallError):
-    """An input that cannot be used; carries all of its problems at once."""
-
-    exit = Exit.USAGE
+class ProblemsError(PartywallError):
+    """Carries all of its problems at once."""
 
     def __init__(self, *problems: Problem | str) -> None:
         self.problems = tuple(p if isinstance(p, Problem) else Problem(p) for p in problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
-class CapabilityError(PartywallError):
+class UsageError(ProblemsError):
+    """An input that cannot be used."""
+
+    exit = Exit.USAGE
+
+
+class CapabilityError(ProblemsError):
     """The host lacks something this run needs."""
 
     exit = Exit.CAPABILITY
@@ -73,12 +76,8 @@ class TrialError(PartywallError):
     """A trial or a sandbox failed; the message names it."""
 
 
-class RefusedError(TrialError):
-    """A trial that cannot be had as it was asked for: trying again would change nothing."""
-
-
 class AgentError(PartywallError):
-    """The agent refused a request, died, or sent what the contract does not know."""
+    """The agent died, sent what the contract does not know, or refused a request."""
 
 
 class RefusalError(AgentError):
@@ -101,9 +100,6 @@ class Failures:
 
     def tell(self) -> None:
         """Raises what was kept, if anything was: a CapabilityError if the host alone is to be mended."""
-        if self._found and all(isinstance(error, CapabilityError) for error in self._found):
-            raise CapabilityError("\n".join(map(str, self._found)))
         if self._found:
-            raise UsageError(
-                *(p for e in self._found for p in (e.problems if isinstance(e, UsageError) else (str(e),)))
-            )
+            error = CapabilityError if all(isinstance(e, CapabilityError) for e in self._found) else UsageError
+            raise error(*dict.fromkeys(problem for one in self._found for problem in one.problems))

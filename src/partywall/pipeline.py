@@ -46,7 +46,6 @@ from partywall.preflight import (
     check_kernels_memory,
     memory_needed,
     other_machines,
-    roots_to_build,
     with_accelerators,
     with_rings,
     with_room,
@@ -113,7 +112,6 @@ def plan(scenario: Scenario, facts: dict[str, Any], seed: int | None = None, wor
     with failures.kept():
         check_host(scenario, work_root)
         scenario, notes = with_accelerators(scenario)
-        notes += tuple(roots_to_build(scenario))
     machines = facts.get("machines", {})
     elsewhere = {machine: topology(told) for machine, told in machines.items()}
     notes += tuple(f"CPUs of {machine} are its own: {_in_words(told)}" for machine, told in machines.items())
@@ -288,7 +286,8 @@ def earlier_runs(reference: RunDirectory, apart_from: Sequence[Path] = ()) -> li
 def _same_kind(run: RunDirectory, reference: RunDirectory) -> bool:
     """Whether scenario and host are the same in all that a figure depends on."""
     asked = [one.plan.scenario.model_dump(exclude={"description", "goals", "seed"}) for one in (run, reference)]
-    return asked[0] == asked[1] and not stats.hosts_differ(run.host, reference.host)
+    differ = stats.hosts_differ(run.host, reference.host) or stats.workloads_differ(run.plan, reference.plan)
+    return asked[0] == asked[1] and not differ
 
 
 def check_programs() -> None:

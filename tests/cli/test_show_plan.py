@@ -66,10 +66,10 @@ def test_a_budget_that_the_hosts_cpus_make_too_small_is_told_with_what_it_would_
     assert "decides no goal" not in shown()
 
 
-def checked(lacking="", **changes):
+def checked(lacking="", others=(), **changes):
     console = Console(file=io.StringIO(), width=200)
     scenario = Scenario.model_validate(CONTENT | changes)
-    show.checked(console, "my.yaml", scenario, expected(scenario, shipped()), lacking)
+    show.checked(console, "my.yaml", scenario, expected(scenario, shipped()), lacking, others)
     return console.file.getvalue()
 
 
@@ -87,14 +87,42 @@ def test_a_check_counts_trials_that_are_alike_once():
     assert "v: 3 trials of 4 treatments; 1 min each: about" in text
 
 
+@pytest.mark.host
 def test_a_check_finds_what_only_this_host_refuses_with_its_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("far.yaml").write_text(
-        "partywall: 1\nname: far\nvictims:\n  v:\n    probe: integer\n    sandbox:\n      cpus: '77'\nbudget: 20s\n"
+        "partywall: 1\nname: far\nvictims:\n  v:\n    probe: integer\n    sandbox:\n      cpus: '4000'\nbudget: 20s\n"
     )
     assert check("far.yaml") == 0
     said = capsys.readouterr().out
     assert "It could not run on this host:\nfar.yaml:7: victims.v.sandbox.cpus: " in said
+
+
+@pytest.mark.host
+def test_a_check_finds_levels_and_programs_that_are_not_there_together_each_with_its_line(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("two.yaml").write_text(
+        "partywall: 1\nname: two\nvictims:\n  v:\n    probe: integer\naggressors:\n  a:\n    command: [nosuchprog]\n"
+        "factors:\n  victims.v.sandbox.cpus: ['0', '4000']\nbudget: 2min\n"
+    )
+    assert check("two.yaml") == 0
+    said = capsys.readouterr().out
+    assert "two.yaml:8: aggressors.a.command: 'nosuchprog' is not installed" in said
+    assert "two.yaml:10: victims.v.sandbox.cpus: CPU 4000 is not online" in said
+
+
+def test_a_check_says_which_machines_were_not_asked():
+    assert "What web1 can do was not asked" in checked(others=["web1"])
+    assert "was not asked" not in checked()
+
+
+def test_a_plan_says_what_comes_first():
+    console = Console(file=io.StringIO(), width=200)
+    plan = make(Scenario.model_validate(CONTENT), Topology((0, 1)), shipped())
+    show.plan(console, plan, ["the root image of v (fio) is built first"])
+    assert "the root image of v (fio) is built first" in console.file.getvalue()
 
 
 def test_a_check_says_what_this_host_lacks_without_refusing_the_scenario():

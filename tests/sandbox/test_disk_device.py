@@ -111,7 +111,7 @@ victims:
     sandbox: {{backend: qemu, disk: {{device: /dev/partywall-{tmp_path.name}}}}}
 """)
     (told,) = guests.lacking_devices(scenario)
-    assert told.startswith(f"victims.v.sandbox.disk.device: /dev/partywall-{tmp_path.name} is not there")
+    assert str(told).startswith(f"victims.v.sandbox.disk.device: /dev/partywall-{tmp_path.name} is not there")
 
 
 @pytest.mark.skipif(bool(qemu.lacking()), reason=f"a guest needs: {qemu.lacking()}")

@@ -560,7 +560,8 @@ def test_a_domain_that_is_not_there_keeps_a_scenario_from_this_host(made_up, mon
     box = {"backend": "libvirt", "domain": "nobody", "host": "there"}
     victims = {"one": {"probe": "integer", "sandbox": box}, "two": {"probe": "syscall", "sandbox": box}}
     with pytest.raises(
-        CapabilityError, match=r"^victims\.one, victims\.two: domain nobody of qemu:///system: there is"
+        CapabilityError,
+        match=r"^victims\.one\.sandbox\.domain, victims\.two\S+: domain nobody of qemu:///system: there is",
     ):
         preflight.check_host(Scenario.model_validate({"partywall": 1, "name": "gone", "victims": victims}))
 

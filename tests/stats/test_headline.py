@@ -58,9 +58,9 @@ def test_costs_come_worst_first_with_what_was_not_seen():
 
 
 def test_where_nothing_was_measured_the_first_reason_is_the_headline():
-    refused = "000-api: api: the victim could not start: agent victim: parameter bytes: too many\nits console: …"
+    refused = f"{COPYING.id}: api: the victim could not start: agent victim: parameter bytes: too many\nits console: …"
     assert line_of(plan(COPYING), KERNELS, [], [], [refused]) == (
-        "Nothing was measured: 000-api: api: the victim could not start: agent victim: parameter bytes: too many."
+        "Nothing was measured: api: the victim could not start: agent victim: parameter bytes: too many."
     )
     both = line_of(plan(COPYING), KERNELS, [], [], [refused, "001-b: the guest did not come up"])
     assert both.endswith("too many (and 1 more, among the warnings).")

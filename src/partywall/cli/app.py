@@ -122,10 +122,11 @@ def run(
     if machines := preflight.machine_facts(asked, work_dir):
         facts["machines"] = machines
     _say_if_kvm_is_tried(asked, console)
-    with located(path):
+    with located(path, asked):
         plan = pipeline.plan(asked, facts, seed, work_dir)
     if dry_run:
-        show.plan(console, plan)
+        preflight.check_disk(plan, work_dir)
+        show.plan(console, plan, list(preflight.roots_to_build(plan.scenario)))
         return Exit.HOLDS
     preflight.check_commands(asked, allowed=allow_commands)
     preflight.check_disk(plan, work_dir)
@@ -391,14 +392,16 @@ def check(scenario: ScenarioName) -> int:
     asked = load(path)
     pipeline.with_loads(asked, path.parent)
     found = expected(asked, pipeline.catalogue())
-    _say_if_kvm_is_tried(asked, console)
+    others = sorted({machine for _, machine in preflight.other_machines(asked)})
+    if not others:
+        _say_if_kvm_is_tried(asked, console)
     try:
-        with located(path):
+        with located(path, asked):
             pipeline.try_here(asked)
         unfit = ""
     except (AgentError, CapabilityError, UsageError) as error:
         unfit = str(error)
-    show.checked(console, scenario, asked, found, unfit)
+    show.checked(console, scenario, asked, found, unfit, others)
     return Exit.HOLDS
 
 

@@ -30,8 +30,11 @@ HOW = (
 )
 
 
-def plan(console: Console, plan: Plan) -> None:
-    """What would be done, and how long it would take. Trials that are planned alike are told once."""
+def plan(console: Console, plan: Plan, first: Sequence[str] = ()) -> None:
+    """What would be done, and how long it would take. Trials that are planned alike are told once.
+
+    first: what a run would have to do before.
+    """
     scenario, parts, blocks = plan.scenario, shares(plan), forecasts(plan)
     console.print(
         f"{scenario.name}: {units.counted(len(plan.trials), 'trial')} in {units.counted(plan.rounds, 'round')}, "
@@ -51,7 +54,7 @@ def plan(console: Console, plan: Plan) -> None:
     short = [trial.id for trial in plan.trials if _fewest(parts[trial.id], blocks[trial.id]) < scenario.min_blocks]
     if short:
         console.print(_too_short(plan, short, blocks), style="yellow", highlight=False)
-    for warning in plan.warnings:
+    for warning in (*plan.warnings, *first):
         console.print(f"\n{warning}", style="yellow", highlight=False)
     console.print("\nNothing was measured. Leave out --dry-run to measure.")
 
@@ -75,8 +78,18 @@ def _counted(trials: int, share_ns: int, forecast: Forecast) -> str:
     return said + f"{long} and {short} short ones of {units.format_duration(forecast.short_ns)}"
 
 
-def checked(console: Console, name: str, scenario: Scenario, expected: Sequence[Expected], unfit: str) -> None:
-    """A good scenario: what its trials will hold, and what keeps it from this host, if anything does."""
+def checked(
+    console: Console,
+    name: str,
+    scenario: Scenario,
+    expected: Sequence[Expected],
+    unfit: str,
+    others: Sequence[str] = (),
+) -> None:
+    """A good scenario: what its trials will hold, and what keeps it from this host, if anything does.
+
+    others: machines that were not asked.
+    """
     victims, aggressors = (
         units.counted(len(found), what)
         for found, what in ((scenario.victims, "victim"), (scenario.aggressors, "aggressor"))
@@ -86,6 +99,10 @@ def checked(console: Console, name: str, scenario: Scenario, expected: Sequence[
         held = f"{units.counted(trials, 'trial')} of {units.counted(one.treatments, 'treatment')}"
         counted = _counted(trials, one.share_ns, one.blocks)
         console.print(f"  {one.victim}: {held}; {counted}", highlight=False, soft_wrap=True)
+    if others:
+        names = ", ".join(others)
+        said = f"What {names} can do was not asked, and so not all of what this host can; --dry-run of 'run' asks."
+        console.print(said, highlight=False, soft_wrap=True)
     if unfit:
         console.print(f"It could not run on this host:\n{unfit}", style="yellow", highlight=False, soft_wrap=True)
 

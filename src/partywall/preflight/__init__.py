@@ -1,4 +1,7 @@
-"""Before a run: whether a scenario can be had on this host, and with what. Nothing is made but root images."""
+"""Before a run: whether a scenario can be had on this host, and with what.
+
+Nothing stays that was made for it but root images, and the word whether KVM carries a guest.
+"""
 
 from partywall.preflight.asked import backends, check_commands, commands, refuse_commands, workloads
 from partywall.preflight.elsewhere import machine_facts, other_machines

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 
 from partywall.errors import UsageError
 from partywall.model import factors
-from partywall.model.scenario import Scenario, Workload
+from partywall.model.scenario import Sandbox, Scenario, Workload
 
 
 def workloads(scenario: Scenario) -> dict[str, Workload]:
@@ -28,25 +27,28 @@ def backends(scenario: Scenario) -> dict[str, set[str]]:
 
 def commands(scenario: Scenario) -> list[str]:
     """The commands that a scenario holds, as its user may want to read them."""
-    used = backends(scenario)
-    return [
-        f"{key}.command, {_place(workload, used[key])}: {' '.join(workload.command)}"
-        for key, workload in workloads(scenario).items()
-        if workload.command
-    ]
+    places: dict[tuple[str, str], list[str]] = {}
+    for _, _, applied in factors.trials(scenario):
+        for key, workload in workloads(applied).items():
+            if workload.command:
+                found = places.setdefault((key, " ".join(workload.command)), [])
+                found += [place] if (place := _place(workload.sandbox)) not in found else []
+    return [f"{key}.command, {' or '.join(found)}: {words}" for (key, words), found in places.items()]
 
 
-def _place(workload: Workload, used: AbstractSet[str]) -> str:
-    """Where its command runs. used: the backends that its sandbox is given."""
-    box = workload.sandbox
-    places = {
-        "process": "on this host",
-        "container": "in a container on this host",
-        "qemu": "in a guest",
-        "ssh": f"on {box.host}",
-        "libvirt": f"in domain {box.domain}",
-    }
-    return " or ".join(places[backend] for backend in places if backend in used)
+def _place(box: Sandbox) -> str:
+    """Where a command runs."""
+    match box.backend:
+        case "process":
+            return "on this host"
+        case "container":
+            return "in a container on this host"
+        case "qemu":
+            return "in a guest"
+        case "ssh":
+            return f"on {box.host}"
+        case "libvirt":
+            return f"in domain {box.domain}"
 
 
 def check_commands(scenario: Scenario, *, allowed: bool) -> None:

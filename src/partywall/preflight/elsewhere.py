@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from partywall.errors import CapabilityError
+from partywall.errors import CapabilityError, Problem
 from partywall.model import factors
-from partywall.model.scenario import Scenario
+from partywall.model.scenario import Sandbox, Scenario
 from partywall.preflight.asked import workloads
 from partywall.sandbox import WORK_ROOT, libvirt, qemu, ssh
 
@@ -20,7 +21,7 @@ def machine_facts(scenario: Scenario, work_root: Path = WORK_ROOT) -> dict[str, 
     CapabilityError, for all machines at once, if one cannot be reached or lacks a program that shall run there.
     """
     found: dict[str, dict[str, Any]] = {}
-    failures: list[str] = []
+    failures: list[Problem] = []
     for (backend, machine), programs in other_machines(scenario).items():
         try:
             if backend == "ssh":
@@ -29,9 +30,9 @@ def machine_facts(scenario: Scenario, work_root: Path = WORK_ROOT) -> dict[str, 
                 found[machine] = libvirt.survey(machine)
                 failures += _unusable_domains(scenario, machine)
         except CapabilityError as error:
-            failures.append(str(error))
+            failures += error.problems
     if failures:
-        raise CapabilityError("\n".join(failures))
+        raise CapabilityError(*failures)
     return found
 
 
@@ -45,32 +46,41 @@ def other_machines(scenario: Scenario) -> dict[tuple[str, str], set[str]]:
     return found
 
 
-def lacking_for_domains(scenario: Scenario) -> Iterator[str]:
-    """What keeps this host's libvirt from making the scenario's domains. Other hosts are asked what they are anyway."""
-    here = [w.sandbox for w in workloads(scenario).values() if w.sandbox.backend == "libvirt" and not w.sandbox.machine]
+def lacking_for_domains(scenario: Scenario) -> Iterator[Problem]:
+    """What keeps this host's libvirt from having the scenario's domains. Other hosts are asked what they are anyway."""
+    here = _domains(scenario, "")
     checks: list[Callable[[], object]] = [
-        functools.partial(libvirt.reachable, uri) for uri in dict.fromkeys(sandbox.uri for sandbox in here)
+        functools.partial(libvirt.reachable, uri) for uri in dict.fromkeys(box.uri for box in here)
     ]
-    if any(sandbox.guest and sandbox.boot is None for sandbox in here):
+    if any(box.guest and box.boot is None for box in here):
         checks.append(qemu.GuestKernel.prepared)
-    unreachable = []
     for check in checks:
         try:
             check()
         except CapabilityError as error:
-            unreachable.append(str(error))
-    yield from unreachable or _unusable_domains(scenario, "")
+            yield from error.problems
+    yield from _unusable_domains(scenario, "")
 
 
-def _unusable_domains(scenario: Scenario, machine: str) -> Iterator[str]:
-    """Domains of the user's on a machine that cannot be sandboxes. CapabilityError if its daemon does not answer."""
-    asked: dict[tuple[str | None, str, bool], list[str]] = {}
+def _domains(scenario: Scenario, machine: str) -> dict[Sandbox, list[str]]:
+    """What libvirt is asked for on a machine, at any level of factors, with the keys of the workloads."""
+    found: dict[Sandbox, list[str]] = {}
     for _, _, applied in factors.trials(scenario):
         for key, workload in workloads(applied).items():
-            box = workload.sandbox
-            if box.backend == "libvirt" and box.domain is not None and box.machine == machine:
-                keys = asked.setdefault((box.uri, box.domain, box.host is not None), [])
+            if workload.sandbox.backend == "libvirt" and workload.sandbox.machine == machine:
+                keys = found.setdefault(workload.sandbox, [])
                 keys += [key] if key not in keys else []
+    return found
+
+
+def _unusable_domains(scenario: Scenario, machine: str) -> Iterator[Problem]:
+    """Domains of the user's on a machine that cannot be sandboxes, as far as its daemon answers."""
+    asked: dict[tuple[str | None, str, bool], list[str]] = {}
+    for box, keys in _domains(scenario, machine).items():
+        if box.domain is not None:
+            asked.setdefault((box.uri, box.domain, box.host is not None), []).extend(keys)
     for (uri, domain, by_ssh), keys in asked.items():
-        if why := libvirt.unusable(uri, domain, by_ssh=by_ssh):
-            yield f"{', '.join(keys)}: {why}"
+        # A daemon that does not answer is told by itself.
+        with contextlib.suppress(CapabilityError):
+            if why := libvirt.unusable(uri, domain, by_ssh=by_ssh):
+                yield Problem(why, key=", ".join(f"{key}.sandbox.domain" for key in dict.fromkeys(keys)))

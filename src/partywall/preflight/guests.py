@@ -6,9 +6,10 @@ import functools
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from partywall.errors import CapabilityError, TrialError
+from partywall.errors import CapabilityError, Problem, TrialError
 from partywall.model import factors
 from partywall.model.scenario import Scenario, Workload
 from partywall.preflight.asked import backends, workloads
@@ -37,8 +38,8 @@ def with_accelerators(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
         try:
             chosen[name] = choose_accelerator(name)
         except CapabilityError as error:
-            keys = ", ".join(key for key, wanted in asked.items() if wanted == name)
-            raise CapabilityError(f"{keys}: {error}") from error
+            keys = ", ".join(f"{key}.sandbox.accel" for key, wanted in asked.items() if wanted == name)
+            raise CapabilityError(Problem(str(error), key=keys)) from error
     for key, name in asked.items():
         scenario = factors.apply(scenario, f"{key}.sandbox.accel", chosen[name].name)
     emulated = chosen.get("auto")
@@ -61,18 +62,21 @@ def fails_to_come_up(accel: str, deadline_s: float = qemu.DEADLINE_S) -> str:
     """Why a guest on this accelerator does not say hello in time; empty if it does."""
     label = Label.create(f"vm-probe-{secrets.token_hex(4)}", WORK_ROOT)
     cpus = tuple(sorted(os.sched_getaffinity(0)))[:1]
-    guest = qemu.Qemu(Settings(name="probe", backend="qemu", cpus=cpus, files=False, accel=accel), label)
     try:
-        guest.start(lambda _method, _params: None, deadline_s)
+        guest = qemu.Qemu(Settings(name="probe", backend="qemu", cpus=cpus, files=False, accel=accel), label)
+        try:
+            guest.start(lambda _method, _params: None, deadline_s)
+        finally:
+            guest.stop()
     except TrialError as error:
-        return str(error).partition("did not come up: ")[2].partition("; its console")[0].splitlines()[0]
+        said = str(error).partition("did not come up: ")[2] or str(error)
+        return said.partition("; its console")[0].splitlines()[0]
     finally:
-        guest.stop()
         reaper.clean(label)
     return ""
 
 
-def lacking_for_guests(scenario: Scenario) -> Iterator[str]:
+def lacking_for_guests(scenario: Scenario) -> Iterator[Problem]:
     """What keeps the scenario's guests from being started on this host."""
     if not any("qemu" in names for names in backends(scenario).values()):
         return
@@ -80,23 +84,23 @@ def lacking_for_guests(scenario: Scenario) -> Iterator[str]:
         try:
             check()
         except CapabilityError as error:
-            yield str(error)
+            yield from error.problems
     yield from _lacking_for_roots(scenario)
     yield from lacking_devices(scenario)
     if any(workload.sandbox.network == "bridge" for workload in workloads(scenario).values()) and switch.lacking():
-        yield switch.lacking()
+        yield Problem(switch.lacking())
 
 
-def lacking_devices(scenario: Scenario) -> Iterator[str]:
+def lacking_devices(scenario: Scenario) -> Iterator[Problem]:
     """What keeps the host's devices from being guests' disks."""
-    found: list[str] = []
+    found: list[Problem] = []
     for _, _, applied in factors.trials(scenario):
         for key, workload in workloads(applied).items():
             asked = workload.sandbox.disk
             if asked is None or asked.device is None:
                 continue
             if why := qemu.disk.unusable(Path(asked.device), overwrite=asked.overwrite):
-                found.append(f"{key}.sandbox.disk.device: {why}")
+                found.append(Problem(why, key=f"{key}.sandbox.disk.device"))
     yield from dict.fromkeys(found)
 
 
@@ -107,23 +111,31 @@ def _rooted(scenario: Scenario) -> Iterator[tuple[str, Workload, tuple[str, ...]
             yield key, workload, workload.sandbox.root
 
 
-def _lacking_for_roots(scenario: Scenario) -> Iterator[str]:
+def _lacking_for_roots(scenario: Scenario) -> Iterator[Problem]:
     """What keeps guests from holding the programs of their commands, as far as it can be told without building."""
+    wanted: dict[tuple[str, ...], list[tuple[str, Workload]]] = {}
     for key, workload, packages in _rooted(scenario):
+        wanted.setdefault(packages, []).append((key, workload))
+    for packages, held_by in wanted.items():
+        keys = ", ".join(f"{key}.sandbox.root" for key, _ in held_by)
         try:
-            image = qemu.root.cached(qemu.root.Recipe.of(packages))
+            recipe = qemu.root.Recipe.of(packages)
         except CapabilityError as error:
-            yield f"{key}.sandbox.root: {error}"
+            yield from (replace(problem, key=keys) for problem in error.problems)
             continue
-        if image is None and (why := qemu.root.unbuildable(qemu.root.Recipe.of(packages))):
-            yield f"{key}.sandbox.root: {why}"
-        if image is not None and workload.command and not image.holds(workload.command[0]):
-            yield _not_in_root(key, workload.command[0], packages)
+        image = qemu.root.cached(recipe)
+        if image is None:
+            yield from (Problem(why, key=keys) for why in qemu.root.unbuildable(recipe))
+            continue
+        for key, workload in held_by:
+            if workload.command and not image.holds(workload.command[0]):
+                yield _not_in_root(key, workload.command[0], packages)
 
 
-def _not_in_root(key: str, program: str, packages: Sequence[str]) -> str:
+def _not_in_root(key: str, program: str, packages: Sequence[str]) -> Problem:
     held = ", ".join(packages) or "no packages"
-    return f"{key}.command: the guest's root ({held}) holds no {program!r}; add its package to {key}.sandbox.root"
+    message = f"the guest's root ({held}) holds no {program!r}; add its package to {key}.sandbox.root"
+    return Problem(message, key=f"{key}.command")
 
 
 def roots_to_build(scenario: Scenario) -> Iterator[str]:

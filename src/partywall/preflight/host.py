@@ -24,19 +24,19 @@ def check_host(scenario: Scenario, work_root: Path = WORK_ROOT) -> None:
     work_root: where sandboxes keep their files.
     """
     everyone = workloads(scenario)
-    missing = []
+    missing: list[Problem] = []
     if containers := [key for key, names in backends(scenario).items() if "container" in names]:
         if os.geteuid() != 0:
-            missing.append(
-                f"{', '.join(containers)}: backend: container needs root; run with sudo, or use backend: process"
-            )
+            message = "backend: container needs root; run with sudo, or use backend: process"
+            missing.append(Problem(message, key=", ".join(containers)))
         else:
             try:
                 Runtime.choose(Path("/"), cgroups.read(), prefer=os.environ.get("PARTYWALL_RUNTIME"))
             except CapabilityError as error:
-                missing.append(str(error))
+                missing += error.problems
     if scenario.idle == "poll" and (why := idle.why_not()):
-        missing.append(f"idle: idle CPUs cannot poll here: {why}; leave it out, and CPUs sleep as usual")
+        message = f"idle CPUs cannot poll here: {why}; leave it out, and CPUs sleep as usual"
+        missing.append(Problem(message, key="idle"))
     missing += list(_lacking_for_disk_limits(scenario, work_root))
     missing += list(lacking_for_guests(scenario))
     missing += list(lacking_for_domains(scenario))
@@ -44,15 +44,13 @@ def check_host(scenario: Scenario, work_root: Path = WORK_ROOT) -> None:
     for key, workload in everyone.items():
         elsewhere = used[key] <= {"qemu", "libvirt"} or bool(workload.sandbox.machine)
         if workload.command and not elsewhere and not shutil.which(workload.command[0]):
-            missing.append(
-                f"{key}.command: {workload.command[0]!r} is not installed or not on the PATH; "
-                "install it, or give its path"
-            )
+            message = f"{workload.command[0]!r} is not installed or not on the PATH; install it, or give its path"
+            missing.append(Problem(message, key=f"{key}.command"))
     if missing:
-        raise CapabilityError("\n".join(missing))
+        raise CapabilityError(*missing)
 
 
-def _lacking_for_disk_limits(scenario: Scenario, work_root: Path) -> Iterator[str]:
+def _lacking_for_disk_limits(scenario: Scenario, work_root: Path) -> Iterator[Problem]:
     """What keeps containers' disks from being limited, all the time or by slot; other backends bring their own."""
     held = [key for key in _disk_limited(scenario) if "container" in backends(scenario)[key]]
     if not held:
@@ -63,7 +61,7 @@ def _lacking_for_disk_limits(scenario: Scenario, work_root: Path) -> Iterator[st
     except CapabilityError as error:
         why = str(error)
     if why:
-        yield f"{', '.join(held)}: {why}"
+        yield Problem(why, key=", ".join(held))
 
 
 def _disk_limited(scenario: Scenario) -> Iterator[str]:

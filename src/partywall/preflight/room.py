@@ -13,7 +13,6 @@ from partywall.agent.catalogue import shipped
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Workload
-from partywall.pace import MACHINES
 from partywall.sandbox import cgroups, qemu
 
 MEMORY_LEAST = 64 << 20
@@ -77,7 +76,7 @@ def with_rings(trial: Trial, facts: dict[str, Any]) -> Trial:
     changed = {
         key: workload.model_copy(update={"params": memory.sized(kernel, workload, shipped(), _caches(workload, facts))})
         for key, kernel, workload in _kernels(trial)
-        if workload.sandbox.backend in MACHINES
+        if workload.sandbox.guest
     }
     return _with(trial, changed)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from partywall.clock import Clock, Monotonic
-from partywall.errors import AgentError, RefusedError, TrialError
+from partywall.errors import AgentError, TrialError
 from partywall.model.observation import Observation
 from partywall.model.plan import Plan, Slot, Treatment, Trial
 from partywall.model.scenario import SWITCH_AFTER_NS
@@ -168,7 +168,7 @@ class Visitor:
         try:
             self._pay(visit, tally, share_ns, last=round_ == self.plan.rounds - 1)
         except (TrialError, AgentError) as error:
-            tally.failures = ATTEMPTS if isinstance(error, RefusedError) else tally.failures + 1
+            tally.failures += 1
             self.run.append("trial_failed", trial=tally.trial.id, visit=visit, reason=str(error))
             self.progress.note(f"failed: {error}")
         else:

@@ -11,7 +11,7 @@ from typing import Any
 from partywall import units
 from partywall.agent.catalogue import shipped
 from partywall.agent.client import AgentClient, Sink
-from partywall.errors import AgentError, RefusalError, RefusedError, TrialError
+from partywall.errors import AgentError, RefusalError, TrialError
 from partywall.model.evidence import VICTIM
 from partywall.model.plan import Trial, null_cpus
 from partywall.model.scenario import Workload
@@ -157,12 +157,10 @@ def _begin(
     try:
         request["work"] = with_peer(work, sandbox)
         started = stage.client(name).call("workload.start", timeout_s=START_TIMEOUT_S, **request)
-    except RefusalError as error:
-        raise RefusedError(f"{stage.trial.victim_name}: {_role(name)} could not start: {error}") from error
     except AgentError as error:
-        raise TrialError(
-            f"{stage.trial.victim_name}: {_role(name)} could not start: {sandbox.reason_gone(str(error))}"
-        ) from error
+        # An agent that answers is not gone.
+        why = str(error) if isinstance(error, RefusalError) else sandbox.reason_gone(str(error))
+        raise TrialError(f"{stage.trial.victim_name}: {_role(name)} could not start: {why}") from error
     stage.facts[name] = started["facts"]
 
 

@@ -281,7 +281,7 @@ def _domain(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
 def _daemon(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
     """What a daemon cannot do, as its URI tells."""
     uri = urlsplit(sandbox.uri or "")
-    if uri.scheme.startswith("qemu") and not uri.path.startswith(("/system", "/session", "/embed")):
+    if uri.scheme.startswith("qemu") and uri.path not in ("/system", "/session", "/embed"):
         message = f"libvirt knows no {sandbox.uri}"
         right = [f"{uri.scheme}://{uri.netloc}{path}" for path in ("/system", "/session")]
         yield Mistake((*at, "uri"), message, did_you_mean(sandbox.uri or "", right))

@@ -52,13 +52,13 @@ OTHER_WORDS = {
     "cpu_quota": "cpu_limit",
     "image": "root (packages that a guest holds), or domain with backend: libvirt (a machine of yours with its image)",
 }
-OTHER_VALUES = {
-    ("backend", "kvm"): "backend: qemu, which uses KVM where it carries a guest",
-    ("backend", "vm"): "backend: qemu",
-    ("backend", "docker"): "backend: container",
-    ("backend", "podman"): "backend: container",
-    ("backend", "xen"): "backend: libvirt with uri: xen:///system",
-    ("backend", "host"): "backend: process",
+OTHER_BACKENDS = {
+    "kvm": "backend: qemu, which uses KVM where it carries a guest",
+    "vm": "backend: qemu",
+    "docker": "backend: container",
+    "podman": "backend: container",
+    "xen": "backend: libvirt with uri: xen:///system",
+    "host": "backend: process",
 }
 EXPECTED = {
     "string_type": ("text", "put it in quotes"),
@@ -230,7 +230,7 @@ def _out_of_range(path: Path, name: str, kind: str, context: Mapping[str, Any], 
             return Mistake(path, f"{name} has {context['actual_length']} values", f"give {bound}")
         case "literal_error":
             choices = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
-            other = OTHER_VALUES.get((name, str(value).lower()))
+            other = OTHER_BACKENDS.get(str(value).lower()) if "container" in choices else None
             remedy = f"did you mean {other}?" if other else did_you_mean(str(value), choices)
             return Mistake(path, f"{name} cannot be {shown(value)}", remedy)
         case "value_error":

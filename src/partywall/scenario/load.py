@@ -18,7 +18,8 @@ from typing import Any
 
 from partywall import units
 from partywall.agent.catalogue import Catalogue, shipped
-from partywall.errors import Problem, UsageError
+from partywall.errors import CapabilityError, Problem, UsageError
+from partywall.model import factors
 from partywall.model.scenario import Scenario
 from partywall.scenario.check import check, check_parts
 from partywall.scenario.decode import BYTES_MAX, Document, Path, decode, key_text
@@ -62,18 +63,21 @@ def changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
 
 
 @contextlib.contextmanager
-def located(path: FilePath) -> Iterator[None]:
+def located(path: FilePath, scenario: Scenario) -> Iterator[None]:
     """Gives what a host finds wrong with a file's scenario the place in the file."""
     try:
         yield
-    except UsageError as error:
+    except (UsageError, CapabilityError) as error:
         lines = {key_text(place): line for place, line in decode(read(path), str(path)).lines.items()}
-        raise UsageError(*(_placed(problem, str(path), lines) for problem in error.problems)) from None
+        for varied in scenario.factors:
+            for at in factors.targets(scenario, varied):
+                lines[key_text(at)] = lines[key_text(("factors", varied))]
+        raise type(error)(*(_placed(problem, str(path), lines) for problem in error.problems)) from None
 
 
 def _placed(found: Problem, file: str, lines: Mapping[str, int]) -> Problem:
     """A problem at the line of its key, or of the nearest that holds it; as it is if the file has neither."""
-    key = found.key
+    key = found.key.partition(", ")[0]
     while key and key not in lines:
         key = key.rpartition(".")[0]
     return found if found.file or not key else replace(found, file=file, line=lines[key])

@@ -20,7 +20,7 @@ from partywall.stats.effects import DISTURBED_SHARE, bands_of, cells_of
 from partywall.stats.headline import headline
 from partywall.stats.interval import PROMISED
 from partywall.stats.latency import JUDGED
-from partywall.stats.sameness import hosts_differ
+from partywall.stats.sameness import hosts_differ, workloads_differ
 from partywall.stats.series import Measured, Series, baseline_of, compared, pairs_of
 from partywall.stats.verdicts import verdicts_of
 
@@ -34,6 +34,7 @@ __all__ = [
     "compare_runs",
     "enough",
     "hosts_differ",
+    "workloads_differ",
 ]
 
 GROWTH = 1.25

@@ -83,8 +83,10 @@ def headline(
     """The line. kernels: the agent's catalogue, for the words of a resource; incomplete: why trials failed."""
     if not cells and incomplete:
         more = len(incomplete) - 1
+        first = incomplete[0].splitlines()[0].rstrip(".")
+        first = next((first.removeprefix(f"{t.id}: ") for t in plan.trials if first.startswith(f"{t.id}: ")), first)
         beside = f" (and {more} more, among the warnings)" if more else ""
-        return _sentences([f"nothing was measured: {incomplete[0].splitlines()[0].rstrip('.')}{beside}"])
+        return _sentences([f"nothing was measured: {first}{beside}"])
     trials = {trial.id: trial for trial in plan.trials}
     planned = {(trial.id, t.id): t.aggressor for trial in plan.trials for t in compared(trial) if _presses_alone(t)}
     neighbours = [cell for cell in cells if (cell.trial, cell.treatment) in planned]

@@ -33,9 +33,9 @@ def hosts_differ(run: Mapping[str, Any], reference: Mapping[str, Any]) -> tuple[
 def workloads_differ(run: Plan, reference: Plan) -> dict[tuple[str, str], str]:
     """Workloads of one name that do not do the same, by (role, name): what is different, in words.
 
-    A workload is its kernel or command, parameters, threads and sandbox.
+    A workload is its kernel or command, parameters, threads and sandbox; parameters as asked for, and as planned.
     """
-    found = {}
+    found = _planned_otherwise(run, reference)
     for role in ("victims", "aggressors"):
         now, before = getattr(run.scenario, role), getattr(reference.scenario, role)
         for name in now.keys() & before.keys():
@@ -43,6 +43,23 @@ def workloads_differ(run: Plan, reference: Plan) -> dict[tuple[str, str], str]:
             # Intensities are treatments of their own, which are matched one by one.
             if changed := [text for text in _changes(*pair) if not text.startswith("intensity")]:
                 found[role.removesuffix("s"), name] = "; ".join(changed)
+    return found
+
+
+def _planned_otherwise(run: Plan, reference: Plan) -> dict[tuple[str, str], str]:
+    """Workloads whose parameters the plan made others: sizes that follow from the host."""
+    found = {}
+    before = {trial.id: trial for trial in reference.trials}
+    for trial in run.trials:
+        if (same := before.get(trial.id)) is None or same.levels != trial.levels:
+            continue
+        pairs = {("victim", trial.victim_name): (trial.victim.params, same.victim.params)} | {
+            ("aggressor", name): (trial.aggressors[name].params, same.aggressors[name].params)
+            for name in trial.aggressors.keys() & same.aggressors.keys()
+        }
+        for who, (now, then) in pairs.items():
+            if changed := list(_changes(now, then, "params.")):
+                found[who] = "; ".join(changed)
     return found
 
 

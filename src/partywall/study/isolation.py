@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from partywall import pipeline, preflight, units
-from partywall.errors import Problem, TrialError, UsageError
+from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.model import factors
 from partywall.model.finding import BASELINE, Cell, Estimate
 from partywall.model.isolation_study import Form, Part, Study
@@ -289,7 +289,7 @@ def _unplannable(study: Study, job: Job, facts: dict[str, Any]) -> Iterator[Prob
     """What is wrong with a part on this host."""
     try:
         pipeline.plan(job.scenario, facts)
-    except UsageError as error:
+    except (UsageError, CapabilityError) as error:
         where = f"{study.name}, part {job.name}"
         yield from (Problem(p.message, p.remedy, where, None, p.key) for p in error.problems)
 

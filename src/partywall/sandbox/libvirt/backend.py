@@ -15,7 +15,7 @@ from typing import Any
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink
 from partywall.clock import Monotonic
-from partywall.errors import AgentError, CapabilityError, RefusedError, TrialError
+from partywall.errors import AgentError, CapabilityError, TrialError
 from partywall.model.scenario import Throttle
 from partywall.sandbox.base import Sandbox, Settings
 from partywall.sandbox.clock import GuestClock, Look
@@ -196,9 +196,10 @@ class Libvirt(Sandbox):
     # Domains of the user's
 
     def _found(self) -> Any:
-        if why := lacking(self._connection, self._uri, self._name, by_ssh=self._inner is not None):
-            raise RefusedError(f"sandbox {self.settings.name}: {why}")
-        return self._connection.lookupByName(self._name)
+        with told(f"sandbox {self.settings.name}: domain {self._name}"):
+            if why := lacking(self._connection, self._uri, self._name, by_ssh=self._inner is not None):
+                raise TrialError(f"sandbox {self.settings.name}: {why}")
+            return self._connection.lookupByName(self._name)
 
     def _hold_first(self, tuner: Tuner) -> None:
         settings = self.settings

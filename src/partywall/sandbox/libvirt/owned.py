@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from partywall.errors import CapabilityError
 from partywall.sandbox.libvirt.domain import has_port
-from partywall.sandbox.libvirt.library import URI, connect, library
+from partywall.sandbox.libvirt.library import URI, connect, library, told
 
 
 def unusable(uri: str | None, name: str, *, by_ssh: bool) -> str:
@@ -14,16 +15,15 @@ def unusable(uri: str | None, name: str, *, by_ssh: bool) -> str:
 
     by_ssh: whether an agent gets into it by ssh, and not through a port.
     """
-    with contextlib.closing(connect(uri or URI)) as connection:
+    with contextlib.closing(connect(uri or URI)) as connection, told(f"domain {name}", CapabilityError):
         return lacking(connection, uri or URI, name, by_ssh=by_ssh)
 
 
 def lacking(connection: Any, uri: str, name: str, *, by_ssh: bool) -> str:
-    """The same over a connection."""
+    """The same over a connection; raises libvirt's own errors."""
     asked = f"domain {name} of {uri}"
-    try:
-        domain = connection.lookupByName(name)
-    except library().libvirtError:
+    domain = _looked_up(connection, name)
+    if domain is None:
         names = ", ".join(sorted(known.name() for known in connection.listAllDomains())) or "none"
         return f"{asked}: there is none of that name; there are: {names}"
     if not domain.isActive():
@@ -34,3 +34,14 @@ def lacking(connection: Any, uri: str, name: str, *, by_ssh: bool) -> str:
             "give host:, or add the port as docs/libvirt.md shows"
         )
     return ""
+
+
+def _looked_up(connection: Any, name: str) -> Any:
+    """The domain of this name, or None."""
+    module = library()
+    try:
+        return connection.lookupByName(name)
+    except module.libvirtError as error:
+        if error.get_error_code() != module.VIR_ERR_NO_DOMAIN:
+            raise
+        return None

@@ -119,12 +119,10 @@ def lacking() -> str:
     return "" if shutil.which("mkfs.ext4") else missing.format("mkfs.ext4", "e2fsprogs")
 
 
-def unbuildable(recipe: Recipe) -> str:
-    """What keeps this image from being built here, as far as it can be told without trying; nothing if it can be."""
-    if why := lacking():
-        return why
+def unbuildable(recipe: Recipe) -> list[str]:
+    """What keeps this image from being built here, as far as it can be told without trying."""
     unknown = _unknown(recipe.packages)
-    return _no_package(recipe, unknown) if unknown else ""
+    return [why for why in (lacking(), _no_package(recipe, unknown) if unknown else "") if why]
 
 
 def build(recipe: Recipe, say: Say) -> RootImage:
@@ -135,8 +133,8 @@ def build(recipe: Recipe, say: Say) -> RootImage:
     """
     if (image := cached(recipe)) is not None:
         return image
-    if why := unbuildable(recipe):
-        raise CapabilityError(why)
+    if reasons := unbuildable(recipe):
+        raise CapabilityError(*reasons)
     with _alone(cache_root()):
         # Another may have built it while we waited.
         return cached(recipe) or _built(recipe, say)
@@ -354,7 +352,7 @@ def signed_by(text: str, number: int, *, stanzas: bool) -> str:
 
 def _unknown(packages: Sequence[str]) -> list[str]:
     """Names that this host's package lists do not know; none if it has no lists to look into."""
-    if not packages or not any(Path(file).exists() for file in _targets("$(FILENAME)")):
+    if not packages or not shutil.which("apt-get") or not any(Path(file).exists() for file in _targets("$(FILENAME)")):
         return []
     known = set(re.findall(r"(?m)^(\S+):$", _output(["apt-cache", "policy", *packages])))
     return [package for package in packages if package not in known]

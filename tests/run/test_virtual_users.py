@@ -57,10 +57,10 @@ def test_visitors_of_one_service_take_their_part_from_each_other(tmp_path, monke
     pipeline.measure(run, Silent())
     evidence, findings = pipeline.analyse(run)
     assert not findings.incomplete
-    for one in evidence.observations:
-        answered = one.rate * (one.end_ns - one.start_ns) / 1e9
-        assert answered > 0
-        assert abs(sum(one.latency.counts.values()) - answered) < 0.05 * answered + 2
+    # In sum: what a slot's first and last slice hold of its neighbours differs where other work runs.
+    answered = sum(one.rate * (one.end_ns - one.start_ns) / 1e9 for one in evidence.observations)
+    assert abs(sum(sum(one.latency.counts.values()) for one in evidence.observations) - answered) < 0.03 * answered
+    assert all(one.rate > 0 for one in evidence.observations)
     theirs = next(cell for cell in findings.cells if cell.aggressor == "theirs")
     assert theirs.isolation.high < 1
     assert "p50" in theirs.latency

@@ -159,7 +159,7 @@ class TestReal:
         tuner.hold(asked, 0.3, 50, tuner.scheduler())
         assert tuner.before() != before
         done, left = leftovers.remove(label)
-        assert (done, left) == ([f"domain theirs of {daemon.uri}"], [])
+        assert (done, left) == ([f"limits of domain theirs of {daemon.uri}, which are as before"], [])
         assert tuner.before() == before
         theirs.destroy()
         connection.close()

@@ -81,6 +81,7 @@ def check_parts(scenario: Scenario, catalogue: Catalogue) -> list[Mistake]:
         *_together(scenario),
         *_reservations(scenario),
         *_devices(scenario),
+        *_domains_twice(scenario),
         *(m for index, goal in enumerate(scenario.goals) for m in _goal(index, goal, scenario)),
     ]
 
@@ -281,6 +282,9 @@ def _domain(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
 def _daemon(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
     """What a daemon cannot do, as its URI tells."""
     uri = urlsplit(sandbox.uri or "")
+    if uri.scheme and uri.scheme.partition("+")[0] not in ("qemu", "xen"):
+        remedy = did_you_mean(uri.scheme, ("qemu", "xen"), "write for example qemu:///system or xen:///system")
+        yield Mistake((*at, "uri"), f"libvirt's driver {uri.scheme[:60]!r} is not one of qemu and xen", remedy)
     if uri.scheme.startswith("qemu") and uri.path not in ("/system", "/session", "/embed"):
         message = f"libvirt knows no {sandbox.uri}"
         right = [f"{uri.scheme}://{uri.netloc}{path}" for path in ("/system", "/session")]
@@ -393,6 +397,22 @@ def _devices(scenario: Scenario) -> Iterator[Mistake]:
             )
         elif kind == "aggressors":
             taken[device] = f"{kind}.{name}"
+
+
+def _domains_twice(scenario: Scenario) -> Iterator[Mistake]:
+    """A domain is one sandbox of a trial: its settings, and its port for an agent, are there once."""
+    taken: dict[tuple[str | None, str], str] = {}
+    everyone = [("aggressors", name, a.sandbox) for name, a in scenario.aggressors.items()]
+    everyone += [("victims", name, v.sandbox) for name, v in scenario.victims.items()]
+    for kind, name, box in everyone:
+        if box.backend != "libvirt" or box.domain is None:
+            continue
+        if (first := taken.get((box.uri, box.domain))) is not None:
+            message = f"domain {box.domain} is the sandbox of {first} already, which is there at the same time"
+            remedy = "name another, or use backend: ssh for both, which changes nothing of the domain"
+            yield Mistake((kind, name, "sandbox", "domain"), message, remedy)
+        elif kind == "aggressors":
+            taken[box.uri, box.domain] = f"{kind}.{name}"
 
 
 def _reservations(scenario: Scenario) -> Iterator[Mistake]:

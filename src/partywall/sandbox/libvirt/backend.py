@@ -32,6 +32,8 @@ from partywall.sandbox.qemu.machine import MEMORY
 from partywall.sandbox.ssh import Ssh
 
 HELLO_S = 120.0
+# A domain that runs already has its agent at hand, or has none.
+RUNNING_HELLO_S = 20.0
 WORK = "/work"
 
 
@@ -69,10 +71,11 @@ class Libvirt(Sandbox):
         if client is None:
             raise TrialError(f"sandbox {self.settings.name}: the domain was not launched")
         try:
-            client.greet(HELLO_S)
+            client.greet(HELLO_S if self._ours else RUNNING_HELLO_S)
         except AgentError as error:
             self.stop()
-            what = "the guest did not come up" if self._ours else "no agent answers in the domain"
+            theirs = "no agent answers in the domain (does partywall-agent run there?)"
+            what = "the guest did not come up" if self._ours else theirs
             why = str(error).partition("; is this Partywall")[0]
             raise TrialError(f"sandbox {self.settings.name}: {what}: {why}") from error
         return client

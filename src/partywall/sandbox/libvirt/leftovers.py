@@ -88,7 +88,8 @@ def remove(label: Label) -> tuple[list[str], list[str]]:
     for entry in entries:
         what = f"domain {entry['domain']} of {entry['uri']}"
         try:
-            done += [what] if _undo(entry) else []
+            said = what if entry["before"] is None else f"limits of {what}, which are as before"
+            done += [said] if _undo(entry) else []
         except (CapabilityError, TrialError) as error:
             left.append(f"{what} ({error})")
         except (KeyError, TypeError):

@@ -41,9 +41,10 @@ from partywall.plan import Topology
 from partywall.plan import make as make_plan
 from partywall.preflight import (
     build_roots,
+    check_disk,
     check_guest_memory,
     check_host,
-    check_kernels_memory,
+    check_kernels,
     memory_needed,
     other_machines,
     with_accelerators,
@@ -121,7 +122,9 @@ def plan(scenario: Scenario, facts: dict[str, Any], seed: int | None = None, wor
         with failures.kept():
             check_guest_memory(made)
         with failures.kept():
-            check_kernels_memory(made, facts)
+            check_kernels(made, facts)
+        with failures.kept():
+            check_disk(made, work_root)
     failures.tell()
     return made.model_copy(update={"warnings": (*made.warnings, *notes)})
 

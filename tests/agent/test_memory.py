@@ -175,6 +175,5 @@ def test_files_that_do_not_fit_on_the_disk_are_refused_before_the_run(tmp_path):
         "name": "full",
         "victims": {"file": {"probe": "disk-read", "params": {"file_bytes": 1 << 44}}},
     }
-    plan = pipeline.plan(Scenario.model_validate(content), FACTS)
     with pytest.raises(CapabilityError, match="--work-dir"):
-        preflight.check_disk(plan, tmp_path)
+        pipeline.plan(Scenario.model_validate(content), FACTS, work_root=tmp_path)

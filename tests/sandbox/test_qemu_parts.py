@@ -525,13 +525,17 @@ MIB = 1 << 20
 
 
 def planned(**victim):
+    return plan_of(**victim).trials
+
+
+def plan_of(**victim):
     content = {
         "partywall": 1,
         "name": "x",
         "victims": {"v": {"probe": "integer"} | victim},
         "factors": {"victim.sandbox.memory": ["256MiB", "1GiB"]},
     }
-    return make(Scenario.model_validate(content), Topology((0, 1), ((0, 1),)), shipped()).trials
+    return make(Scenario.model_validate(content), Topology((0, 1), ((0, 1),)), shipped())
 
 
 def test_a_guests_memory_is_switched_by_slot_and_it_is_made_with_the_most_of_it():
@@ -553,6 +557,31 @@ def test_a_level_of_memory_below_what_a_kernel_holds_is_refused_before_the_run()
     (trial,) = planned(probe="memory-copy", params=params, sandbox={"backend": "qemu"})
     found = list(room.beyond_memory(trial, {}))
     assert [problem.key for problem in found] == ["victims.v.sandbox.memory"]
+
+
+def on_a_disk(files, **disk):
+    box = {"backend": "qemu"} | ({"disk": disk} if disk else {})
+    return plan_of(probe="disk-direct-read", params={"file_bytes": files}, sandbox=box)
+
+
+def test_files_that_a_guests_own_disk_cannot_hold_are_refused_before_the_run():
+    (trial, *_) = on_a_disk("2GiB", size="2GiB").trials
+    (problem,) = room.beyond_disk(trial)
+    assert problem.key == "victims.v.sandbox.disk.size"
+    assert "give a size of 2.25 GiB" in problem.remedy
+    (larger, *_) = on_a_disk("2GiB", size="2304MiB").trials
+    assert not list(room.beyond_disk(larger))
+
+
+def test_a_guest_whose_disk_has_no_size_gets_one_that_holds_its_files():
+    (small, *_), (large, *_) = (on_a_disk(files).trials for files in ("128MiB", "2GiB"))
+    assert room.with_room(small, {}).victim.sandbox.disk is None
+    assert room.with_room(large, {}).victim.sandbox.disk == Disk(size=2304 * MIB)
+
+
+def test_the_disks_of_guests_count_for_the_work_folder_in_full(tmp_path):
+    with pytest.raises(CapabilityError, match="guests' disks: 1024 TiB"):
+        room.check_disk(on_a_disk("1MiB", size="1024TiB"), tmp_path)
 
 
 class Balloon:

@@ -63,6 +63,7 @@ def test_every_part_fits_into_guests_on_hosts_of_any_size(name, cpus, monkeypatc
     monkeypatch.setattr(pipeline, "check_host", lambda *_: None)
     monkeypatch.setattr(guests, "choose_accelerator", lambda asked: qemu.Accelerator("tcg", "asked for"))
     monkeypatch.setattr(room, "available_memory", lambda: 1 << 40)
+    monkeypatch.setattr(pipeline, "check_disk", lambda *_: None)
     jobs = list(_jobs(read(name), Asked(backends=("qemu",))))
     assert jobs
     assert [problem for job in jobs for problem in _unplannable(read(name), job, {})] == []

@@ -125,11 +125,9 @@ def run(
     with located(path, asked):
         plan = pipeline.plan(asked, facts, seed, work_dir)
     if dry_run:
-        preflight.check_disk(plan, work_dir)
         show.plan(console, plan, list(preflight.roots_to_build(plan.scenario)))
         return Exit.HOLDS
     preflight.check_commands(asked, allowed=allow_commands)
-    preflight.check_disk(plan, work_dir)
     directory = RunDirectory.create(out or Path("runs") / pipeline.new_run_name(asked), text(path), plan, facts)
     return _measure_and_report(directory, console, work_dir, allow_commands=allow_commands)
 

@@ -10,7 +10,7 @@ from partywall.preflight.host import check_folder, check_host
 from partywall.preflight.room import (
     check_disk,
     check_guest_memory,
-    check_kernels_memory,
+    check_kernels,
     memory_needed,
     with_rings,
     with_room,
@@ -24,7 +24,7 @@ __all__ = [
     "check_folder",
     "check_guest_memory",
     "check_host",
-    "check_kernels_memory",
+    "check_kernels",
     "choose_accelerator",
     "commands",
     "machine_facts",

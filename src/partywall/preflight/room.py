@@ -12,12 +12,14 @@ from partywall.agent import memory
 from partywall.agent.catalogue import shipped
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.model.plan import Plan, Trial
-from partywall.model.scenario import Workload
+from partywall.model.scenario import Disk, Workload
+from partywall.run.stage import keeps_files, switches_disk
 from partywall.sandbox import cgroups, qemu
 
 MEMORY_LEAST = 64 << 20
 # What a guest gets above its usual memory comes in such steps.
 GUEST_STEP = 64 << 20
+DISK_STEP = 256 << 20
 
 
 def _kernels(trial: Trial) -> Iterator[tuple[str, str | None, Workload]]:
@@ -38,10 +40,10 @@ def _held(trial: Trial, facts: dict[str, Any]) -> Iterator[tuple[str, Workload, 
         yield key, workload, memory.held_bytes(kernel, workload, shipped(), _caches(workload, facts))
 
 
-def check_kernels_memory(plan: Plan, facts: dict[str, Any]) -> None:
-    """UsageError if a kernel holds more than its own sandbox may have."""
-    if problems := list(dict.fromkeys(p for trial in plan.trials for p in beyond_memory(trial, facts))):
-        raise UsageError(*problems)
+def check_kernels(plan: Plan, facts: dict[str, Any]) -> None:
+    """UsageError if a kernel holds more, in memory or on its disk, than its own sandbox has."""
+    if problems := [p for trial in plan.trials for p in (*beyond_memory(trial, facts), *beyond_disk(trial))]:
+        raise UsageError(*dict.fromkeys(problems))
 
 
 def beyond_memory(trial: Trial, facts: dict[str, Any]) -> Iterator[Problem]:
@@ -67,8 +69,9 @@ def _least_memory(trial: Trial, key: str) -> int | None:
 
 
 def with_room(trial: Trial, facts: dict[str, Any]) -> Trial:
-    """The trial with guests that have room for what their kernels of work hold, where no memory was asked for."""
-    return _with(trial, {key: _with_room(workload, held) for key, workload, held in _held(trial, facts)})
+    """The trial with guests that have room for what their kernels hold and keep, where no size was asked for."""
+    trial = _with(trial, {key: _with_memory(workload, held) for key, workload, held in _held(trial, facts)})
+    return _with(trial, {key: _with_disk(trial, key, kernel, workload) for key, kernel, workload in _kernels(trial)})
 
 
 def with_rings(trial: Trial, facts: dict[str, Any]) -> Trial:
@@ -88,11 +91,20 @@ def _with(trial: Trial, workloads: Mapping[str, Workload]) -> Trial:
     return trial.model_copy(update={"victim": victim, "aggressors": aggressors})
 
 
-def _with_room(workload: Workload, held: int) -> Workload:
+def _with_memory(workload: Workload, held: int) -> Workload:
     needed = -(-(held + memory.AGENT_BYTES + qemu.KERNEL_BYTES) // GUEST_STEP) * GUEST_STEP
     if not workload.sandbox.guest or workload.sandbox.memory is not None or needed <= qemu.MEMORY:
         return workload
     return workload.model_copy(update={"sandbox": workload.sandbox.model_copy(update={"memory": needed})})
+
+
+def _with_disk(trial: Trial, key: str, kernel: str | None, workload: Workload) -> Workload:
+    size, files = _image_bytes(trial, key, workload), memory.file_bytes(kernel, workload, shipped())
+    asked = workload.sandbox.disk or Disk()
+    if not workload.sandbox.guest or not size or asked.size is not None or files <= qemu.disk.room(size):
+        return workload
+    disk = asked.model_copy(update={"size": _size_for(files)})
+    return workload.model_copy(update={"sandbox": workload.sandbox.model_copy(update={"disk": disk})})
 
 
 def check_guest_memory(plan: Plan) -> None:
@@ -128,23 +140,53 @@ def memory_needed(trial: Trial, facts: dict[str, Any], machine: str = "") -> int
 
 
 def check_disk(plan: Plan, work_root: Path) -> None:
-    """CapabilityError if the files of disk kernels do not fit where they would be put."""
-    needed = max(_files_of(trial) for trial in plan.trials)
+    """CapabilityError if the files of disk kernels, or of guests' disks, do not fit where they would be put."""
+    needed = max(map(_files_of, plan.trials), default=0)
     free = shutil.disk_usage(work_root).free
     if needed > free:
         raise CapabilityError(
-            f"files of disk kernels: {units.format_bytes(needed)} are needed in {work_root} at a time, and "
-            f"{units.format_bytes(free)} are free; give another --work-dir, or a smaller file_bytes"
+            f"files of disk kernels and guests' disks: {units.format_bytes(needed)} are needed in {work_root} at a "
+            f"time, and {units.format_bytes(free)} are free; give another --work-dir, a smaller file_bytes, or a "
+            "smaller sandbox.disk.size"
         )
 
 
 def _files_of(trial: Trial) -> int:
-    kernels: list[tuple[str | None, Workload]] = [
-        (trial.victim.probe, trial.victim),
-        *((a.stressor, a) for a in trial.aggressors.values()),
-    ]
+    """Bytes that a trial's workloads keep in this host's work folder."""
     return sum(
-        memory.file_bytes(kernel, workload, shipped())
-        for kernel, workload in kernels
-        if not workload.sandbox.machine and not (workload.sandbox.disk and workload.sandbox.disk.device)
+        _image_bytes(trial, key, workload) if workload.sandbox.guest else memory.file_bytes(kernel, workload, shipped())
+        for key, kernel, workload in _kernels(trial)
+        if not workload.sandbox.machine and workload.sandbox.domain is None
     )
+
+
+def _image_bytes(trial: Trial, key: str, workload: Workload) -> int:
+    """Of the file that is a guest's disk; 0 if its disk is a device, or it has none."""
+    asked = workload.sandbox.disk or Disk()
+    switched = key.startswith("victims.") and switches_disk(trial)
+    if asked.device is not None or not (workload.sandbox.disk or switched or keeps_files(workload)):
+        return 0
+    return asked.size or qemu.disk.SIZE
+
+
+def beyond_disk(trial: Trial) -> Iterator[Problem]:
+    """Kernels whose files their own guest's disk cannot hold."""
+    for key, kernel, workload in _kernels(trial):
+        if not workload.sandbox.guest or not (size := _image_bytes(trial, key, workload)):
+            continue
+        files, room = memory.file_bytes(kernel, workload, shipped()), qemu.disk.room(size)
+        if files > room:
+            yield Problem(
+                f"its files have {units.format_bytes(files)}, and a guest's disk of {units.format_bytes(size)} has "
+                f"room for {units.format_bytes(room)}",
+                f"give a size of {units.format_bytes(_size_for(files))}, or a smaller file_bytes in {key}.params",
+                key=f"{key}.sandbox.disk.size",
+            )
+
+
+def _size_for(files: int) -> int:
+    """The smallest disk, by steps, that holds files of so many bytes."""
+    steps = -(-files // DISK_STEP)
+    while qemu.disk.room(steps * DISK_STEP) < files:
+        steps += 1
+    return steps * DISK_STEP

@@ -17,10 +17,17 @@ from partywall import units
 from partywall.errors import CapabilityError
 
 SIZE = 1 << 30
+# Of a disk, what files can have: mkfs takes a journal and tables, relatively more of a small one.
+ROOM, SMALL_ROOM, SMALL = 0.945, 0.85, 512 << 20
 # What a device's file system is called: one of ours, which a killed run left, may be made anew.
 LABEL = "partywall"
 # What blkid exits with where a device holds nothing that it knows.
 HOLDS_NOTHING = 2
+
+
+def room(size: int) -> int:
+    """Bytes of files that a disk of so many bytes holds at the least."""
+    return int(size * (ROOM if size >= SMALL else SMALL_ROOM))
 
 
 def create(image: Path, size: int) -> None:

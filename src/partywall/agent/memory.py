@@ -50,6 +50,11 @@ def file_bytes(kernel: str | None, workload: Workload, catalogue: Catalogue) -> 
     return 0 if asked.get("path") else workload.threads * int(asked.get("file_bytes") or 0)
 
 
+def left_free(disk: int) -> int:
+    """Bytes that an agent's kernels leave free of a disk that their files are on, whosever it is."""
+    return max(disk // 20, 512 << 20)
+
+
 def asked_of(kernel: str, workload: Workload, catalogue: Catalogue) -> dict[str, Any]:
     """Parameters as given or by default, sizes as numbers."""
     info = catalogue.kernel(kernel)

@@ -101,7 +101,7 @@ def _with_memory(workload: Workload, held: int) -> Workload:
 def _with_disk(trial: Trial, key: str, kernel: str | None, workload: Workload) -> Workload:
     size, files = _image_bytes(trial, key, workload), memory.file_bytes(kernel, workload, shipped())
     asked = workload.sandbox.disk or Disk()
-    if not workload.sandbox.guest or not size or asked.size is not None or files <= qemu.disk.room(size):
+    if not workload.sandbox.guest or not size or asked.size is not None or not files or files <= _room(size):
         return workload
     disk = asked.model_copy(update={"size": _size_for(files)})
     return workload.model_copy(update={"sandbox": workload.sandbox.model_copy(update={"disk": disk})})
@@ -141,23 +141,22 @@ def memory_needed(trial: Trial, facts: dict[str, Any], machine: str = "") -> int
 
 def check_disk(plan: Plan, work_root: Path) -> None:
     """CapabilityError if the files of disk kernels, or of guests' disks, do not fit where they would be put."""
-    needed = max(map(_files_of, plan.trials), default=0)
-    free = shutil.disk_usage(work_root).free
-    if needed > free:
+    disk = shutil.disk_usage(work_root)
+    needed = max((_files_of(trial, disk.total) for trial in plan.trials), default=0)
+    if needed > disk.free:
         raise CapabilityError(
-            f"files of disk kernels and guests' disks: {units.format_bytes(needed)} are needed in {work_root} at a "
-            f"time, and {units.format_bytes(free)} are free; give another --work-dir, a smaller file_bytes, or a "
-            "smaller sandbox.disk.size"
+            f"files of disk kernels and guests' disks, and what kernels leave free: {units.format_bytes(needed)} are "
+            f"needed in {work_root} at a time, and {units.format_bytes(disk.free)} are free; give another --work-dir, "
+            "a smaller file_bytes, or a smaller sandbox.disk.size"
         )
 
 
-def _files_of(trial: Trial) -> int:
-    """Bytes that a trial's workloads keep in this host's work folder."""
-    return sum(
-        _image_bytes(trial, key, workload) if workload.sandbox.guest else memory.file_bytes(kernel, workload, shipped())
-        for key, kernel, workload in _kernels(trial)
-        if not workload.sandbox.machine and workload.sandbox.domain is None
-    )
+def _files_of(trial: Trial, total: int) -> int:
+    """Bytes of this host's work folder, on a disk of `total`, that a trial's workloads need."""
+    here = [w for w in _kernels(trial) if not w[2].sandbox.machine and w[2].sandbox.domain is None]
+    images = sum(_image_bytes(trial, key, workload) for key, _, workload in here if workload.sandbox.guest)
+    files = sum(memory.file_bytes(kernel, w, shipped()) for _, kernel, w in here if not w.sandbox.guest)
+    return images + (files + memory.left_free(total) if files else 0)
 
 
 def _image_bytes(trial: Trial, key: str, workload: Workload) -> int:
@@ -174,19 +173,24 @@ def beyond_disk(trial: Trial) -> Iterator[Problem]:
     for key, kernel, workload in _kernels(trial):
         if not workload.sandbox.guest or not (size := _image_bytes(trial, key, workload)):
             continue
-        files, room = memory.file_bytes(kernel, workload, shipped()), qemu.disk.room(size)
-        if files > room:
+        files, room = memory.file_bytes(kernel, workload, shipped()), _room(size)
+        if files and files > room:
             yield Problem(
-                f"its files have {units.format_bytes(files)}, and a guest's disk of {units.format_bytes(size)} has "
-                f"room for {units.format_bytes(room)}",
+                f"its files have {units.format_bytes(files)}, and a guest's disk of {units.format_bytes(size)} lets it "
+                f"have {units.format_bytes(max(room, 0))}, for {units.format_bytes(memory.left_free(size))} stay free",
                 f"give a size of {units.format_bytes(_size_for(files))}, or a smaller file_bytes in {key}.params",
                 key=f"{key}.sandbox.disk.size",
             )
 
 
+def _room(size: int) -> int:
+    """Bytes of a kernel's files on a disk of so many bytes."""
+    return qemu.disk.room(size) - memory.left_free(size)
+
+
 def _size_for(files: int) -> int:
     """The smallest disk, by steps, that holds files of so many bytes."""
     steps = -(-files // DISK_STEP)
-    while qemu.disk.room(steps * DISK_STEP) < files:
+    while _room(steps * DISK_STEP) < files:
         steps += 1
     return steps * DISK_STEP

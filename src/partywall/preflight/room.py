@@ -160,10 +160,12 @@ def _files_of(trial: Trial, total: int) -> int:
 
 
 def _image_bytes(trial: Trial, key: str, workload: Workload) -> int:
-    """Of the file that is a guest's disk; 0 if its disk is a device, or it has none."""
-    asked = workload.sandbox.disk or Disk()
+    """Of the file that is a guest's disk; 0 if its disk is a device, or it has none, as under Xen or elsewhere."""
+    box, asked = workload.sandbox, workload.sandbox.disk or Disk()
+    if box.machine or (box.uri or "").startswith("xen"):
+        return 0
     switched = key.startswith("victims.") and switches_disk(trial)
-    if asked.device is not None or not (workload.sandbox.disk or switched or keeps_files(workload)):
+    if asked.device is not None or not (box.disk or switched or keeps_files(workload)):
         return 0
     return asked.size or qemu.disk.SIZE
 

@@ -3,14 +3,14 @@
 //! deliberately not here: what demand is, where it is measured, and what enforces the outcome.
 //!
 //! The paper takes interfaces in order and moves what one leaves to the next, so its outcome depends on where it starts. Here
-//! the outcome is defined: capacity is poured in five stages, each by falling priority, and within one priority (a service
-//! class) so that the smallest grant grows first (max-min fair):
+//! the outcome is defined: capacity is poured in five stages, the first four by falling priority, and within one priority (a
+//! service class) so that the smallest grant grows first (max-min fair):
 //!
 //! 1. what is wanted, up to the guarantee,
 //! 2. what is wanted beyond it, up to the ceiling: idle guarantees are lent,
 //! 3. what nobody is known to want, to those who are held back and may want more,
 //! 4. what nobody wants now, up to the guarantee, and
-//! 5. up to the ceiling, so that new demand meets room at once and not a period later.
+//! 5. up to the ceiling, to all alike: new demand meets room at once and not a period later, whoever's it is.
 //!
 //! A unit is whatever the caller counts in: bit/s or packets/s.
 
@@ -38,6 +38,7 @@ pub struct Claim {
 }
 
 const STAGES: usize = 5;
+const FOR_ALL_ALIKE: usize = STAGES - 1;
 
 impl Claim {
     fn targets(&self) -> [u64; STAGES] {
@@ -55,7 +56,7 @@ pub fn allocate(capacity: u64, claims: &[Claim]) -> Vec<u64> {
     let mut grants = vec![0; claims.len()];
     let mut left = capacity;
     for stage in 0..STAGES {
-        for class in order.chunk_by(|&a, &b| claims[a].priority == claims[b].priority) {
+        for class in order.chunk_by(|&a, &b| stage == FOR_ALL_ALIKE || claims[a].priority == claims[b].priority) {
             left -= pour(left, class, |at| claims[at].targets()[stage], &mut grants);
         }
     }
@@ -143,6 +144,11 @@ mod tests {
     #[test]
     fn idle_capacity_waits_where_it_was_promised() {
         assert_eq!(allocate(1000, &[claim(1, 700, 1000, 0), claim(1, 100, 1000, 0)]), [700, 300]);
+    }
+
+    #[test]
+    fn what_nobody_wants_or_was_promised_is_room_for_everybody_whatever_his_priority() {
+        assert_eq!(allocate(1000, &[claim(2, 0, 1000, 10), claim(1, 0, 1000, 0), claim(1, 0, 100, 0)]), [450, 450, 100]);
     }
 
     #[test]

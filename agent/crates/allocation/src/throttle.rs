@@ -26,7 +26,7 @@ impl Throttle {
     /// What is given back in a round, of the whole: a second or so for a tenth.
     const BACK: u64 = Self::WHOLE / 512;
     /// So many rounds in a row at the floor are a goal that can't be met.
-    const PATIENCE: u32 = 20;
+    pub const PATIENCE: u32 = 20;
 
     /// Follows what was measured: `strain` is the measured value over its goal, in parts of [`Throttle::MET`]. What is divided
     /// never falls below `floor`, the guarantees that are wanted.

@@ -23,6 +23,18 @@ pub(crate) struct Wait {
     pub jitter_ns: Nanos,
 }
 
+impl Wait {
+    /// One after the other.
+    pub fn and(self, other: Self) -> Self {
+        Self { delay_ns: self.delay_ns + other.delay_ns, jitter_ns: self.jitter_ns + other.jitter_ns }
+    }
+
+    /// The longer of each.
+    pub fn most(self, other: Self) -> Self {
+        Self { delay_ns: self.delay_ns.max(other.delay_ns), jitter_ns: self.jitter_ns.max(other.jitter_ns) }
+    }
+}
+
 impl Waits {
     pub fn add(&mut self, wait: Nanos) {
         let difference = self.last.map(|last| last.abs_diff(wait));

@@ -344,6 +344,8 @@ struct Daemon {
     link_waits: Vec<Waits>,
     next_wait: usize,
     unmet: Vec<bool>,
+    /// For how many rounds in a row a goal was missed by what waits at its own vifs, where others can do nothing for it.
+    missed_alone: Vec<u32>,
     accounts: Vec<Option<Account>>,
     /// Went round their hook: the backstop gives them no more than is granted.
     went_round: Vec<usize>,
@@ -372,6 +374,7 @@ impl Daemon {
             link_waits: vec![Waits::default(); links.len()],
             next_wait: 0,
             unmet: vec![false; start.goals.len()],
+            missed_alone: vec![0; start.goals.len()],
             accounts: vec![None; places.len()],
             went_round: vec![],
             lost: vec![false; places.len()],
@@ -532,36 +535,42 @@ impl Daemon {
         }
     }
 
-    /// Takes from what is lent as long as a goal is missed, and tells when there is nothing left to take.
+    /// Takes from what is lent as long as a goal is missed, and tells when there is nothing left to take, or nothing to gain by it.
     fn follow_goals(&mut self) {
         for pool in 0..self.start.pools.len() {
             let goals: Vec<usize> = (0..self.start.goals.len()).filter(|&at| self.start.goals[at].pool == pool).collect();
-            let strains: Vec<u64> = goals.iter().map(|&at| self.strain(at)).collect();
+            let strains: Vec<u64> =
+                goals.iter().map(|&at| strain(&self.start.goals[at], self.link_wait(at).and(self.own_share(at)))).collect();
             let Some(&worst) = strains.iter().max() else { continue };
             let gave_up = self.rounds.strain(pool, worst);
-            for (&at, &strain) in goals.iter().zip(&strains) {
-                let unmet = gave_up && strain > Throttle::MET;
+            for (&at, &shared) in goals.iter().zip(&strains) {
+                let (goal, own, link) = (&self.start.goals[at], self.own_wait(at), self.link_wait(at));
+                let alone = shared <= Throttle::MET && strain(goal, link.and(own)) > Throttle::MET;
+                self.missed_alone[at] = if alone { self.missed_alone[at].saturating_add(1) } else { 0 };
+                let alone = self.missed_alone[at] >= Throttle::PATIENCE;
+                let unmet = alone || gave_up && shared > Throttle::MET;
                 if unmet && !self.unmet[at] {
-                    self.notes.push(missed(&self.start.goals[at], self.wait_of(at)));
+                    self.notes.push(missed(goal, own, link, alone));
                 }
                 self.unmet[at] = unmet;
             }
         }
     }
 
-    /// Measured over goal, in parts of [`Throttle::MET`], of whichever is missed most.
-    fn strain(&self, goal: usize) -> u64 {
-        let (wait, goal) = (self.wait_of(goal), &self.start.goals[goal]);
-        let over = |measured: Nanos, goal: Option<Nanos>| goal.map_or(0, |goal| measured.saturating_mul(Throttle::MET) / goal.max(1));
-        over(wait.delay_ns, goal.delay_ns).max(over(wait.jitter_ns, goal.jitter_ns))
+    /// The longest wait of a goal's vifs in their own queues.
+    fn own_wait(&self, goal: usize) -> Wait {
+        self.goal_places[goal].iter().filter_map(|&at| self.waits[at].running()).fold(Wait::default(), Wait::most)
     }
 
-    /// The longest wait of a goal's vifs, their own queue's and the link's.
-    fn wait_of(&self, goal: usize) -> Wait {
-        let link = self.link_waits[self.start.goals[goal].pool].running().unwrap_or_default();
-        let own = self.goal_places[goal].iter().filter_map(|&at| self.waits[at].running());
-        let most = own.fold(Wait::default(), |a, b| Wait { delay_ns: a.delay_ns.max(b.delay_ns), jitter_ns: a.jitter_ns.max(b.jitter_ns) });
-        Wait { delay_ns: most.delay_ns + link.delay_ns, jitter_ns: most.jitter_ns + link.jitter_ns }
+    /// As far as it is what the goal allows there. What TCP puts into a queue of its own beyond that, others can't empty.
+    fn own_share(&self, goal: usize) -> Wait {
+        let (own, goal) = (self.own_wait(goal), &self.start.goals[goal]);
+        let most = |goal: Option<Nanos>| goal.map_or(Nanos::MAX, |goal| goal / 2);
+        Wait { delay_ns: own.delay_ns.min(most(goal.delay_ns)), jitter_ns: own.jitter_ns.min(most(goal.jitter_ns)) }
+    }
+
+    fn link_wait(&self, goal: usize) -> Wait {
+        self.link_waits[self.start.goals[goal].pool].running().unwrap_or_default()
     }
 
     /// Each place once in `check_ns`, spread over its rounds, so that a thousand don't come at once.
@@ -675,7 +684,7 @@ impl Daemon {
         Allowed {
             ceiling_bps,
             burst_bytes: bursts * (during(leaf.burst_ns) + LARGEST),
-            held_bytes: during(leaf.hold_ns).max(LARGEST),
+            held_bytes: during(leaf.hold_ns).max(if self.is_strict[at] { 2 * LARGEST } else { LARGEST }),
             ceiling_pps: packets,
             burst_packets: bursts * SEGMENTS + packets.map_or(0, |pps| (u128::from(pps) * at_once_ns / 1_000_000_000) as u64),
         }
@@ -730,17 +739,30 @@ fn renamed(place: &Place) -> String {
 
 /// Waits in two queues one after the other; one that was not looked at adds nothing that is known.
 fn together(own: Option<Wait>, link: Option<Wait>) -> Option<Wait> {
-    let (one, other) = (own.or(link)?, own.and(link).unwrap_or_default());
-    Some(Wait { delay_ns: one.delay_ns + other.delay_ns, jitter_ns: one.jitter_ns + other.jitter_ns })
+    Some(own.or(link)?.and(own.and(link).unwrap_or_default()))
 }
 
-fn missed(goal: &GuardGoal, wait: Wait) -> GuardNote {
+/// Measured over goal, in parts of [`Throttle::MET`], of whichever is missed most.
+fn strain(goal: &GuardGoal, wait: Wait) -> u64 {
+    let over = |measured: Nanos, goal: Option<Nanos>| goal.map_or(0, |goal| measured.saturating_mul(Throttle::MET) / goal.max(1));
+    over(wait.delay_ns, goal.delay_ns).max(over(wait.jitter_ns, goal.jitter_ns))
+}
+
+/// alone: by what waits at its own vifs.
+fn missed(goal: &GuardGoal, own: Wait, link: Wait, alone: bool) -> GuardNote {
+    let ms = |ns: Nanos| ns as f64 / 1e6;
     let told = |what: &str, goal: Option<Nanos>, measured: Nanos| {
-        let ms = |ns: Nanos| ns as f64 / 1e6;
         goal.map(|goal| format!("{what} is {:.2} ms, its goal {:.2} ms", ms(measured), ms(goal)))
     };
-    let both = [told("delay", goal.delay_ns, wait.delay_ns), told("jitter", goal.jitter_ns, wait.jitter_ns)];
+    let both = link.and(own);
+    let both = [told("delay", goal.delay_ns, both.delay_ns), told("jitter", goal.jitter_ns, both.jitter_ns)];
     let said: Vec<String> = both.into_iter().flatten().collect();
-    let text = format!("{}, though nothing but guarantees is sent any more; lower these, or give a goal that can be had", said.join("; "));
+    let why = if alone {
+        let own = ms(own.delay_ns);
+        format!("{own:.2} ms wait at its own vif, where TCP has up to three packets of 64 KiB; give it more bit/s, or a larger goal")
+    } else {
+        "nothing but guarantees is sent any more; lower these, or give a goal that can be had".to_owned()
+    };
+    let text = if alone { format!("{}: {why}", said.join("; ")) } else { format!("{}, though {why}", said.join("; ")) };
     GuardNote { about: goal.name.clone(), kind: GuardFinding::Unmet, text }
 }

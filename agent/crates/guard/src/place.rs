@@ -26,7 +26,8 @@ const NAME_CHARS: usize = 60;
 const STRICT_BURST_NS: Nanos = 2_000_000;
 /// A packet of 64 KiB that the card is to segment, with the headers of all its segments.
 pub(crate) const LARGEST: u64 = (64 << 10) + 128 * 66;
-const LIMIT_LEAST: u64 = 2 * LARGEST;
+/// What TCP has under way by itself (small queues: two packets, and one that is begun), with some room.
+const LIMIT_LEAST: u64 = 4 * LARGEST;
 /// Link header, with tags.
 const HEADER: u64 = 32;
 

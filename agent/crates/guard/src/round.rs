@@ -22,7 +22,7 @@ const DROPS_FROM_PPS: u64 = 30_000;
 /// way is silent for a fifth of a second, then twice as long, and so on: taken for having no demand, it would find as little
 /// room when it comes back, and never recover.
 const PRESSED_NS: Nanos = 1_000_000_000;
-/// Taken for the size of packets while none was seen.
+/// Taken for the size of packets while none was seen, and for that of the packets that a guarantee of bits comes with.
 const PACKET_BITS: u64 = 12_000;
 
 /// Rates of one leaf in one period.
@@ -109,6 +109,8 @@ pub struct Rounds {
     speaks_tcp: Vec<bool>,
     has_goal: Vec<bool>,
     idle: Vec<bool>,
+    /// Packets/s assured, beside those promised: a guarantee of bits is of no use without packets.
+    assured_pps: Vec<u64>,
     fallbacks: Vec<Grant>,
     grants: Vec<Grant>,
     look_again: bool,
@@ -136,6 +138,7 @@ impl Rounds {
             speaks_tcp: vec![false; count],
             has_goal: vec![false; count],
             idle: vec![true; count],
+            assured_pps: assured_pps(&start.pools, &start.leaves),
             fallbacks: Vec::new(),
             grants: Vec::new(),
             look_again: false,
@@ -188,16 +191,13 @@ impl Rounds {
     }
 
     /// How far TCP may run ahead where a queue holds it back: by its largest packet at least, for else that one packet would have
-    /// all that follow it dropped where little is granted; but not where a goal bounds the wait.
+    /// all that follow it dropped where little is granted; where a goal bounds the wait of all others by two. A sender has so
+    /// many under way (TCP small queues), and one whose packets are dropped does not get what it is guaranteed.
     #[must_use]
     pub fn tcp_ahead_ns(&self, leaf: usize) -> Nanos {
-        let hold_ns = self.leaves[leaf].hold_ns;
         let largest_ns = u128::from(LARGEST) * 8_000_000_000 / u128::from(self.pass_bps(leaf).max(1));
-        if self.has_goal[leaf] {
-            hold_ns
-        } else {
-            hold_ns.max(largest_ns as Nanos)
-        }
+        let least = if self.has_goal[leaf] { 2 * largest_ns } else { largest_ns };
+        self.leaves[leaf].hold_ns.max(least as Nanos)
     }
 
     /// Whether the queue behind a leaf's hook is to hold back its senders.
@@ -240,10 +240,10 @@ impl Rounds {
         for pool in &self.pools {
             let Some(capacity) = pool.capacity_pps else { continue };
             // What is promised to nobody goes to all alike.
-            let promised: u64 = pool.members.iter().map(|&at| self.leaves[at].guarantee_pps).sum();
+            let promised: u64 = pool.members.iter().map(|&at| self.assured_pps[at]).sum();
             let spare = capacity.saturating_sub(promised) / pool.members.len().max(1) as u64;
             for &at in &pool.members {
-                let part = (self.leaves[at].guarantee_pps + spare).max(TRICKLE_PPS);
+                let part = (self.assured_pps[at] + spare).max(TRICKLE_PPS);
                 grants[at].pps = Some(grants[at].pps.map_or(part, |own| own.min(part)));
             }
         }
@@ -267,7 +267,8 @@ impl Rounds {
 
     fn pass_bps(&self, leaf: usize) -> u64 {
         let (granted, fallback) = (self.grants[leaf], self.fallback(leaf));
-        let packets = granted.pps.map_or(u64::MAX, |pps| pps.saturating_mul(self.packet_bits[leaf]));
+        // Who is granted fewer packets than he is assured wants fewer: what he sends next must not wait for the next round.
+        let packets = granted.pps.map_or(u64::MAX, |pps| pps.max(self.assured_pps[leaf]).saturating_mul(self.packet_bits[leaf]));
         granted.bps.max(fallback.bps).min(packets)
     }
 
@@ -413,12 +414,11 @@ impl Rounds {
                 cap(ceiling, &self.totals[at].members, &mut claims);
             }
         }
-        let burst = |leaf: &GuardLeaf, granted| reserve_ns(leaf.guarantee_pps, granted, leaf.burst_ns, self.period_ns);
-        let one = |(leaf, pps): (&GuardLeaf, Option<u64>)| {
-            let packet_burst_ns = pps.map_or(leaf.burst_ns, |pps| burst(leaf, pps));
+        let one = |((leaf, &assured), pps): ((&GuardLeaf, &u64), Option<u64>)| {
+            let packet_burst_ns = pps.map_or(leaf.burst_ns, |pps| reserve_ns(assured, pps, leaf.burst_ns, self.period_ns));
             Grant { bps: 0, pps, burst_ns: leaf.burst_ns, packet_burst_ns }
         };
-        let mut grants: Vec<Grant> = self.leaves.iter().zip(packets).map(one).collect();
+        let mut grants: Vec<Grant> = self.leaves.iter().zip(&self.assured_pps).zip(packets).map(one).collect();
         for pool in &mut self.pools {
             let of_pool: Vec<Claim> = pool.members.iter().map(|&at| claims[at]).collect();
             pool.floor_bps = of_pool.iter().map(|claim| claim.demand.min(claim.guarantee).min(claim.ceiling)).sum();
@@ -466,11 +466,12 @@ impl Rounds {
 
     fn packet_claim(&self, at: usize, want: Wanted, ceiling: u64) -> Claim {
         let leaf = &self.leaves[at];
-        let trickle = (leaf.guarantee_pps / TRICKLE_PART).max(TRICKLE_PPS);
+        let assured = self.assured_pps[at];
+        let trickle = (assured / TRICKLE_PART).max(TRICKLE_PPS);
         let Wanted { rate, held_back, .. } = want;
         let demand = rate.max(trickle);
         let could_use = if held_back { ceiling } else { demand };
-        Claim { priority: leaf.priority, guarantee: leaf.guarantee_pps, ceiling, demand, could_use }
+        Claim { priority: leaf.priority, guarantee: assured, ceiling, demand, could_use }
     }
 
     fn claim(&self, at: usize, want: Wanted, packets: Option<u64>) -> Claim {
@@ -482,6 +483,20 @@ impl Rounds {
         let could_use = if want.held_back { usable.max(demand) } else { demand };
         Claim { priority: leaf.priority, guarantee: leaf.guarantee_bps, ceiling: leaf.ceiling_bps, demand, could_use }
     }
+}
+
+/// What is promised of packets, and of a pool's other packets as many as each leaf's guaranteed bits make in full frames: all
+/// of them where that many are left, else the same part of each leaf's.
+fn assured_pps(pools: &[GuardPool], leaves: &[GuardLeaf]) -> Vec<u64> {
+    let of_bits = |leaf: &GuardLeaf| leaf.guarantee_bps.div_ceil(PACKET_BITS).min(leaf.ceiling_pps.unwrap_or(u64::MAX));
+    let beyond = |leaf: &GuardLeaf| of_bits(leaf).saturating_sub(leaf.guarantee_pps);
+    let part = |(at, pool): (usize, &GuardPool)| {
+        let of = || leaves.iter().filter(|leaf| leaf.pool == at);
+        let left = pool.capacity_pps.unwrap_or(0).saturating_sub(of().map(|leaf| leaf.guarantee_pps).sum());
+        (left as f64 / of().map(beyond).sum::<u64>().max(1) as f64).min(1.0)
+    };
+    let parts: Vec<f64> = pools.iter().enumerate().map(part).collect();
+    leaves.iter().map(|leaf| leaf.guarantee_pps + (beyond(leaf) as f64 * parts[leaf.pool]) as u64).collect()
 }
 
 /// What a leaf let go by of what it was granted, a second: its bucket's time went on by more than what passed takes at that rate,
@@ -653,13 +668,13 @@ mod tests {
     }
 
     #[test]
-    fn tcp_may_run_ahead_by_its_largest_packet_but_not_beyond_a_goal() {
+    fn tcp_may_run_ahead_by_its_largest_packet_and_by_two_whatever_its_goal() {
         let low = GuardLeaf { ceiling_bps: 10_000_000, ..leaf("low", 1, 10_000_000, None, &[]) };
         let mut asked = start(vec![low.clone(), low], vec![]);
         asked.goals = vec![GuardGoal { name: "goal".into(), pool: 0, delay_ns: Some(1), jitter_ns: None, leaves: vec![1] }];
         let rounds = Rounds::new(&asked, 0);
         assert_eq!(rounds.tcp_ahead_ns(0) / 1_000_000, 59);
-        assert_eq!(rounds.tcp_ahead_ns(1), 1);
+        assert_eq!(rounds.tcp_ahead_ns(1) / 1_000_000, 118);
     }
 
     #[test]
@@ -769,6 +784,37 @@ mod tests {
         let lent = granted(&mut rounds, &fewer);
         assert!(lent[1].pps.unwrap() > 98_000, "{lent:?}");
         assert_eq!((rounds.fallback(0).pps, rounds.fallback(1).pps), (Some(80_000), Some(20_000)));
+    }
+
+    #[test]
+    fn guaranteed_bits_come_with_packets_as_far_as_those_that_are_promised_leave_any() {
+        let promised = GuardLeaf { guarantee_pps: 15_000, ..leaf("promised", 2, 120_000_000, None, &[]) };
+        let bits_alone = leaf("bits alone", 1, 24_000_000, Some(4000), &[]);
+        let mut asked = start(vec![promised, bits_alone], vec![]);
+        asked.pools[0].capacity_pps = Some(40_000);
+        assert_eq!(assured_pps(&asked.pools, &asked.leaves), [15_000, 2000]);
+        let mut rounds = Rounds::new(&asked, 0);
+        let (silent, flat_out) = (Rates::default(), offered(1_000_000_000, 12_000));
+        let idle = granted(&mut rounds, &[silent, silent]);
+        assert_eq!(idle[1].pps, Some(4000), "there is room for all");
+        let lent = granted(&mut rounds, &[flat_out, offered(24_000_000, 12_000)]);
+        assert!(lent[1].pps.unwrap() >= 2000, "{lent:?}");
+        asked.pools[0].capacity_pps = Some(16_000);
+        assert_eq!(assured_pps(&asked.pools, &asked.leaves), [15_000, 1000]);
+    }
+
+    #[test]
+    fn a_queue_is_no_slower_than_what_is_assured_of_packets() {
+        let promised = GuardLeaf { guarantee_pps: 10_000, ..leaf("promised", 1, 120_000_000, None, &[]) };
+        let mut asked = start(vec![promised, leaf("greedy", 2, 0, None, &[])], vec![]);
+        asked.pools[0].capacity_pps = Some(50_000);
+        let mut rounds = Rounds::new(&asked, 0);
+        let rates = [Rates::default(), offered(1_000_000_000, 12_000)];
+        for _ in 0..3 {
+            rounds.grants = granted(&mut rounds, &rates);
+        }
+        assert!(rounds.grants[0].pps.unwrap() < 100, "it is idle, and what it is promised is lent");
+        assert_eq!(rounds.pass_bps(0), 120_000_000);
     }
 
     #[test]

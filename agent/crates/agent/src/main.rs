@@ -49,6 +49,8 @@ enum What {
         #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
         patience: Option<u64>,
     },
+    /// Outlive a guard: wait for its death, and put queues where TCP needs them then. It says on standard input where.
+    Heir,
     /// Take hooks off interfaces: what a tracer that was killed left behind. Prints what was removed, one a line.
     Unhook {
         /// Begins the names of the hooks, after the prefix that all of Partywall's have.
@@ -122,6 +124,7 @@ fn main() -> ExitCode {
             };
             serve(cpus, die_with_parent, clock, patience.map(Duration::from_secs))
         }
+        What::Heir => partywall_guard::inherit(std::io::stdin().lock()).map_err(|error| error.to_string()),
         What::Unhook { prefix, places } => unhook(&prefix, &places),
         What::Init { console, address, gateway } => init(console.as_deref(), address.as_deref().zip(gateway)),
         What::Peer { listen, kernel, params } => peer(listen, &kernel, &params),

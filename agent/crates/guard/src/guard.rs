@@ -13,6 +13,7 @@ use partywall_wire::{GuardExcess, GuardFinding, GuardGoal, GuardHook, GuardMove,
 use crate::check::{Account, Allowed, Count, Judgement, Reading};
 use crate::delay::{Wait, Waits};
 use crate::error::GuardError;
+use crate::heir::{Bequest, Heir, Will};
 use crate::place::{Link, Look, Networks, Pace, Place, LARGEST};
 use crate::plane::{Counters, Grant, Hold, Plane};
 use crate::round::Rounds;
@@ -127,6 +128,8 @@ impl Guard {
         let shared = Arc::<Shared>::default();
         let mut daemon = Daemon::new(start.clone(), plane, rounds, places, links);
         (daemon.networks, daemon.spaces, daemon.watch) = (networks, spaces, Some(watch.clone()));
+        daemon.heir = Some(Heir::start()?);
+        daemon.tell_heir();
         let (followed, told, heard) = (shared.clone(), shared.clone(), watch.clone());
         let mut guard = Self { shared, excess, without_backstop, watch, threads: Vec::new() };
         guard.spawn("guard", move || daemon.run(&followed))?;
@@ -214,13 +217,13 @@ fn links(start: &GuardStart, networks: &mut Networks) -> Result<Vec<Option<Link>
 /// Everything is in memory before the first packet is met.
 fn prepare(start: &GuardStart, plane: &Plane, rounds: &mut Rounds, places: &[Place]) -> Result<(), GuardError> {
     for (leaf, grant) in rounds.grants().iter().enumerate() {
-        plane.grant(leaf, *grant);
+        plane.grant(leaf, clock::now(), *grant);
         plane.fall_back_to(leaf, rounds.fallback(leaf));
     }
     for (at, place) in places.iter().enumerate() {
         plane.rules(start.hooks[at].leaf, &start.hooks[at].rules)?;
         let (leaf, most) = (backstop_of(start, at), backstop_at_ceiling(start, at));
-        plane.grant(leaf, most);
+        plane.grant(leaf, clock::now(), most);
         plane.fall_back_to(leaf, most);
         if place.has_queue() {
             hold(start, plane, rounds, at, true);
@@ -335,6 +338,7 @@ struct Daemon {
     /// Files of the namespaces in which changes are told.
     spaces: Vec<Option<String>>,
     watch: Option<Arc<Watch>>,
+    heir: Option<Heir>,
     /// By goal.
     goal_places: Vec<Vec<usize>>,
     /// Places with a goal, whose queues are looked at in each round.
@@ -367,6 +371,7 @@ impl Daemon {
             networks: Networks::default(),
             spaces: vec![],
             watch: None,
+            heir: None,
             goal_places,
             strict: (0..places.len()).filter(|&at| is_strict[at]).collect(),
             is_strict,
@@ -427,7 +432,7 @@ impl Daemon {
         self.decide_ns_max = self.decide_ns_max.max(self.rounds.run(&self.plane, now));
         self.plane.beat(now);
         for &at in &self.went_round {
-            self.plane.grant(backstop_of(&self.start, at), self.backstop_as_granted(at));
+            self.plane.grant(backstop_of(&self.start, at), now, self.backstop_as_granted(at));
         }
         self.measure_waits();
         self.follow_goals();
@@ -436,10 +441,34 @@ impl Daemon {
     }
 
     fn backstop_as_granted(&self, at: usize) -> Grant {
-        let grants = || leaves_of(&self.start, at).map(|leaf| self.rounds.grants()[leaf]);
+        self.backstop_of_all(at, |leaf| self.rounds.grants()[leaf])
+    }
+
+    fn backstop_of_all(&self, at: usize, of: impl Fn(usize) -> Grant) -> Grant {
+        let grants = || leaves_of(&self.start, at).map(&of);
         let bps = grants().map(|grant| grant.bps).sum();
         let burst_ns = backstop_burst_ns(&self.start, at, bps);
         Grant { bps, pps: grants().map(|grant| grant.pps).sum(), burst_ns, packet_burst_ns: burst_ns }
+    }
+
+    /// Says what is to be done when this process is gone.
+    fn tell_heir(&mut self) {
+        let held = (0..self.places.len()).filter(|&at| self.places[at].excess == GuardExcess::Held);
+        let one = |at: usize| Bequest {
+            hook: self.start.hooks[at].clone(),
+            leaf: self.start.leaves[self.start.hooks[at].leaf].clone(),
+            leaves: leaves_of(&self.start, at).collect(),
+            tcp_packets: if self.is_strict[at] { 2 } else { 1 },
+        };
+        let will = Will {
+            policy: self.start.id.clone(),
+            plane: self.plane.handle(),
+            falls_back: self.start.fallback_after_ns.is_some(),
+            places: held.map(one).collect(),
+        };
+        if let Some(heir) = &mut self.heir {
+            heir.tell(&will);
+        }
     }
 
     fn relocate(&mut self, to: GuardMove) {
@@ -450,9 +479,12 @@ impl Daemon {
         if let Some(member) = self.went_round.iter().position(|&at| at == to.hook) {
             // Nobody went round the hook at the new place yet.
             self.went_round.swap_remove(member);
-            self.plane.grant(backstop_of(&self.start, to.hook), backstop_at_ceiling(&self.start, to.hook));
+            let (backstop, most) = (backstop_of(&self.start, to.hook), backstop_at_ceiling(&self.start, to.hook));
+            self.plane.grant(backstop, clock::now(), most);
+            self.plane.fall_back_to(backstop, most);
         }
         self.listen_anew(left.as_deref(), to.hook);
+        self.tell_heir();
         // What was lost already is not said again if it is not there either.
         self.look(to.hook);
     }
@@ -659,6 +691,8 @@ impl Daemon {
         let held = if self.places[at].has_backstop() {
             if !self.went_round.contains(&at) {
                 self.went_round.push(at);
+                // Nor more than the hook itself falls back to when nobody decides any more.
+                self.plane.fall_back_to(backstop_of(&self.start, at), self.backstop_of_all(at, |leaf| self.rounds.fallback(leaf)));
             }
             "; from now on the interface's other end lets pass no more than is granted"
         } else {

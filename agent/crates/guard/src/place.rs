@@ -12,7 +12,7 @@ use partywall_wire::{GuardDirection, GuardExcess, GuardHook, GuardLeaf, GuardLin
 
 use crate::check::Count;
 use crate::error::GuardError;
-use crate::plane::{number, Plane};
+use crate::plane::{number, Handle, Plane};
 
 /// Of hooks, so that `remove` tells them from a trace's.
 const NAME: &str = "guard";
@@ -58,9 +58,9 @@ impl End {
         self.network()?.hook(self.index, &self.hook, plane.program(self.link_header))
     }
 
-    fn is_there(&self, plane: &Plane) -> io::Result<bool> {
+    fn is_there(&self, plane: Handle) -> io::Result<bool> {
         let filters = self.network()?.filters(self.index)?;
-        Ok(filters.iter().any(|filter| filter.hook == self.hook && filter.program == plane.id(self.link_header)))
+        Ok(filters.iter().any(|filter| filter.hook == self.hook && filter.program == plane.program(self.link_header)))
     }
 
     /// Takes the hook away; what else is there stays.
@@ -292,6 +292,11 @@ impl Place {
         Ok(filters.iter().any(|f| is_guards(&f.hook, NAME) && f.hook.direction == *direction && f.hook.priority == *priority))
     }
 
+    /// Whether the hook that is there is of that plane.
+    pub fn is_hooked_by(&self, plane: Handle) -> io::Result<bool> {
+        self.end.is_there(plane)
+    }
+
     /// Whether there was to be a backstop and there is none.
     pub fn lacks_backstop(&self) -> bool {
         self.backstop_hook.is_some() && self.backstop.is_none()
@@ -402,7 +407,7 @@ impl Place {
         }
         let mut whole = true;
         for end in self.backstop.iter().chain([&self.end]) {
-            if !end.is_there(plane)? {
+            if !end.is_there(plane.handle())? {
                 end.put(plane)?;
                 whole = false;
             }

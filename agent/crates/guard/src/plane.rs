@@ -3,15 +3,20 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use aya::maps::Map;
+use aya::maps::{Map, MapData};
 use aya::programs::{ProgramFd, SchedClassifier};
 use aya::{Ebpf, EbpfLoader};
 use partywall_clock::Nanos;
 use partywall_sys::shared::Shared;
 use partywall_wire::GuardRule;
+use serde::{Deserialize, Serialize};
 
 use crate::error::GuardError;
 
+/// Of bytes, and of packets.
+const BUCKETS: usize = 2;
+/// A bucket is moved while packets move it; so often is tried.
+const TRIES: usize = 16;
 const LIMITS_WORDS: usize = 16;
 const STATE_WORDS: usize = 8;
 const CONTROL_WORDS: usize = 2;
@@ -52,11 +57,29 @@ impl Grant {
     }
 }
 
+/// When a bucket that is `due` will have earned at cost `new` what it owes at cost `old`; as it is where it owes nothing, or was
+/// or will be unlimited.
+fn owed_anew(due: u64, now: u64, old: u64, new: u64) -> u64 {
+    match due.checked_sub(now) {
+        Some(ahead) if old != 0 && new != 0 && old != new => {
+            now + u64::try_from(u128::from(ahead) * u128::from(new) / u128::from(old)).unwrap_or(u64::MAX / 2).min(u64::MAX / 2 - now)
+        }
+        _ => due,
+    }
+}
+
 /// Time that one of what `rate` counts takes, `times` over; 0, which means unlimited, never comes of a rate.
 fn cost(rate: u64, times: u64, shift: u32) -> u64 {
     let exact = ((UNITS_PER_SECOND * times) << shift).div_ceil(rate.max(1));
     // At a rate of next to nothing the product with the largest packet must not wrap.
     exact.clamp(1, 1 << 47)
+}
+
+/// What a leaf may pass, as another process reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rates {
+    pub bps: u64,
+    pub pps: Option<u64>,
 }
 
 /// How far packets may run ahead of their rate.
@@ -66,6 +89,60 @@ pub struct Hold {
     pub tcp_ns: Nanos,
     /// All others: their sender is stopped by what waits only if nothing else empties the queue.
     pub others_ns: Nanos,
+}
+
+/// By what another process finds the memory of a plane whose own is gone: the kernel's numbers.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Handle {
+    programs: [u32; 2],
+    limits: u32,
+    control: u32,
+    words: usize,
+}
+
+impl Handle {
+    pub fn open(self) -> Result<Memory, GuardError> {
+        let shared = |id: u32, words: usize| {
+            let map = MapData::from_id(id).map_err(GuardError::new)?;
+            Shared::new(map.fd().as_fd(), words).map_err(GuardError::kernel("the memory of a guard"))
+        };
+        Ok(Memory { limits: shared(self.limits, self.words)?, control: shared(self.control, CONTROL_WORDS)? })
+    }
+
+    /// Whether any hook holds the program still.
+    pub fn is_hooked(self) -> bool {
+        aya::programs::loaded_programs().flatten().any(|program| self.programs.contains(&program.id()))
+    }
+
+    pub fn program(self, link_header: bool) -> u32 {
+        self.programs[usize::from(!link_header)]
+    }
+}
+
+/// The memory of a plane, of another process's than the one that loaded it.
+pub(crate) struct Memory {
+    limits: Shared,
+    control: Shared,
+}
+
+impl Memory {
+    /// Whether the program falls back by now.
+    pub fn is_stale(&self, now: Nanos) -> bool {
+        let (beat, after) = (self.control.read(0), self.control.read(1));
+        after != 0 && now > beat + after
+    }
+
+    /// What a leaf is granted, or falls back to.
+    pub fn rates(&self, leaf: usize, fallen_back: bool) -> Rates {
+        let at = (leaf + 1) * LIMITS_WORDS + if fallen_back { FALLBACK } else { 0 };
+        let rate = |cost: u64, times: u64, shift: u32| ((UNITS_PER_SECOND * times) << shift).checked_div(cost);
+        Rates { bps: rate(self.limits.read(at), 8, COST_SHIFT).unwrap_or(u64::MAX), pps: rate(self.limits.read(at + 1), 1, PACKET_SHIFT) }
+    }
+
+    /// As [`Plane::hold`].
+    pub fn hold(&self, leaf: usize, hold: Hold) {
+        write(&self.limits, leaf, HOLD, &[hold.tcp_ns << TIME_SHIFT, hold.others_ns << TIME_SHIFT]);
+    }
 }
 
 /// What passed and what did not, since the plane was loaded.
@@ -92,6 +169,7 @@ pub struct Plane {
     limits: Shared,
     state: Shared,
     control: Shared,
+    handle: Handle,
     // Keeps the maps' descriptors; hooks keep program and maps in the kernel.
     _loaded: Ebpf,
 }
@@ -111,11 +189,17 @@ impl Plane {
             .map_err(|error| GuardError::new(format_args!("loading the eBPF program: {}; a guard needs root", chain(&error))))?;
         let refused = |error| GuardError::new(format_args!("the eBPF program: {}", chain(&error)));
         let programs = [load(&mut loaded, "guard").map_err(refused)?, load(&mut loaded, "guard_bare").map_err(refused)?];
-        let words = leaves + 1;
+        let handle = Handle {
+            programs: [programs[0].1, programs[1].1],
+            limits: number_of(&loaded, "guard_limits")?,
+            control: number_of(&loaded, "guard_control")?,
+            words: words_of(leaves),
+        };
         let plane = Self {
+            handle,
             programs,
-            limits: memory(&loaded, "guard_limits", words * LIMITS_WORDS)?,
-            state: memory(&loaded, "guard_state", words * STATE_WORDS)?,
+            limits: memory(&loaded, "guard_limits", words_of(leaves))?,
+            state: memory(&loaded, "guard_state", (leaves + 1) * STATE_WORDS)?,
             control: memory(&loaded, "guard_control", CONTROL_WORDS)?,
             _loaded: loaded,
         };
@@ -135,15 +219,49 @@ impl Plane {
         self.programs[usize::from(!link_header)].1
     }
 
+    /// By what another process finds it.
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle
+    }
+
     /// Both buckets of a leaf hold nothing now.
     fn empty(&self, leaf: usize) {
         let now = partywall_clock::now() << TIME_SHIFT;
         (0..2).for_each(|bucket| self.state.release((leaf + 1) * STATE_WORDS + bucket, now));
     }
 
-    /// Grants a leaf its rates, from the next packet on.
-    pub fn grant(&self, leaf: usize, grant: Grant) {
-        self.write(leaf, 0, &grant.words());
+    /// Grants a leaf its rates, from the next packet on. What it owes is bytes and packets, and a bucket holds the time that they
+    /// take: at the new rate they take another, or who sent a large packet at next to nothing would be shut out for minutes,
+    /// whatever he is granted then.
+    ///
+    /// Of each bucket a burst is never longer than what belongs to the rate: that of a low rate may be long.
+    pub fn grant(&self, leaf: usize, now: Nanos, grant: Grant) {
+        let words = grant.words();
+        for bucket in 0..BUCKETS {
+            let (cost, tolerance) = (bucket, BUCKETS + bucket);
+            let old = self.limits.read((leaf + 1) * LIMITS_WORDS + cost);
+            let put = |word: usize| self.write(leaf, word, &words[word..=word]);
+            if words[cost] < old {
+                put(tolerance);
+                put(cost);
+            } else {
+                put(cost);
+                put(tolerance);
+            }
+            self.owe(leaf, bucket, now, (old, words[cost]));
+        }
+    }
+
+    /// Makes what a bucket runs ahead of the clock what the same bytes take at another cost.
+    fn owe(&self, leaf: usize, bucket: usize, now: Nanos, (old, new): (u64, u64)) {
+        let (due, now) = ((leaf + 1) * STATE_WORDS + bucket, now << TIME_SHIFT);
+        for _ in 0..TRIES {
+            let seen = self.state.read(due);
+            let moved = owed_anew(seen, now, old, new);
+            if moved == seen || self.state.exchange(due, seen, moved) {
+                return;
+            }
+        }
     }
 
     /// Fills a leaf's buckets up to the bursts of `grant`; one that ran ahead of the clock, for a queue holds what waits, stays as
@@ -245,10 +363,19 @@ impl Plane {
     }
 
     fn write(&self, leaf: usize, from: usize, words: &[u64]) {
-        for (at, &word) in words.iter().enumerate() {
-            self.limits.release((leaf + 1) * LIMITS_WORDS + from + at, word);
-        }
+        write(&self.limits, leaf, from, words);
     }
+}
+
+fn write(limits: &Shared, leaf: usize, from: usize, words: &[u64]) {
+    for (at, &word) in words.iter().enumerate() {
+        limits.release((leaf + 1) * LIMITS_WORDS + from + at, word);
+    }
+}
+
+/// Of the limits of so many leaves.
+fn words_of(leaves: usize) -> usize {
+    (leaves + 1) * LIMITS_WORDS
 }
 
 /// The number a hook of `leaf` carries.
@@ -277,6 +404,11 @@ fn memory(loaded: &Ebpf, name: &str, words: usize) -> Result<Shared, GuardError>
     Shared::new(map.fd().as_fd(), words).map_err(GuardError::kernel(format_args!("the memory of {name}")))
 }
 
+fn number_of(loaded: &Ebpf, name: &str) -> Result<u32, GuardError> {
+    let Some(Map::Array(map)) = loaded.map(name) else { panic!("guard.bpf.c has an array {name}") };
+    Ok(map.info().map_err(GuardError::new)?.id())
+}
+
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
@@ -291,6 +423,19 @@ mod tests {
     fn no_rate_is_taken_for_unlimited() {
         assert_ne!(cost(0, 8, COST_SHIFT), 0);
         assert_ne!(cost(u64::MAX, 1, PACKET_SHIFT), 0);
+    }
+
+    #[test]
+    fn what_is_owed_is_bytes_whatever_they_cost_now() {
+        // 57 KB at next to nothing, and what they take at 10 Mb/s.
+        let (nothing, ten) = (cost(0, 8, COST_SHIFT), cost(10_000_000, 8, COST_SHIFT));
+        let (now, bytes) = (1 << 40, 57_000);
+        let owed = |cost: u64| now + ((bytes * cost) >> COST_SHIFT);
+        assert!(owed_anew(owed(nothing), now, nothing, ten).abs_diff(owed(ten)) < 1 << TIME_SHIFT);
+        assert_eq!(owed_anew(owed(ten), now, ten, ten), owed(ten));
+        // Who is ahead keeps what he saved.
+        assert_eq!(owed_anew(now - 7, now, nothing, ten), now - 7);
+        assert_eq!(owed_anew(now + 7, now, 0, ten), now + 7);
     }
 
     proptest! {

@@ -297,7 +297,7 @@ impl Rounds {
         let grants = self.decide(&wants);
         let decided = clock::now();
         for at in cuts_first(&grants, &self.grants) {
-            plane.grant(at, grants[at]);
+            plane.grant(at, now, grants[at]);
         }
         // What is filled in is what was left of a whole period.
         if elapsed >= self.period_ns - self.period_ns / 4 {

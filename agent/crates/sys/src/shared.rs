@@ -51,6 +51,12 @@ impl Shared {
         self.word(at).load(Ordering::Relaxed)
     }
 
+    /// Sets word `at` if it is still what was `seen`; whether it was.
+    #[must_use]
+    pub fn exchange(&self, at: usize, seen: u64, value: u64) -> bool {
+        self.word(at).compare_exchange(seen, value, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
     /// Sets word `at`; all that was read before is done with by then.
     pub fn release(&self, at: usize, value: u64) {
         self.word(at).store(value, Ordering::Release);

@@ -1,0 +1,143 @@
+//! What goes on when a guard dies. Its hooks fall back, or stay, by themselves, but a hook can only drop, and TCP that is
+//! dropped gets little of what it is guaranteed. So a second process waits for the guard's death, puts queues where TCP can be
+//! held back, at the rates that the kernel keeps from then on, and ends. It decides nothing.
+
+use std::io::{self, BufRead, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::thread;
+
+use partywall_clock::{self as clock, Nanos};
+use partywall_wire::{GuardExcess, GuardHook, GuardLeaf};
+use serde::{Deserialize, Serialize};
+
+use crate::error::GuardError;
+use crate::place::{Networks, Pace, Place, LARGEST};
+use crate::plane::{Handle, Hold, Memory, Rates};
+
+/// How often is looked whether the time has come, or somebody took all hooks away.
+const LOOK_NS: Nanos = 50_000_000;
+/// Queues for more packets a second cost more than dropping does.
+const WAITS_UP_TO_PPS: u64 = 25_000;
+const PACKET_BITS: u64 = 12_000;
+
+/// What is to be done, and where.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Will {
+    pub policy: String,
+    pub plane: Handle,
+    /// Whether leaves fall back to their guarantees when the guard's heartbeat is old; else the last rates stay.
+    pub falls_back: bool,
+    pub places: Vec<Bequest>,
+}
+
+/// One place at which what may not pass is held back.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Bequest {
+    pub hook: GuardHook,
+    pub leaf: GuardLeaf,
+    /// Of the hook and its rules.
+    pub leaves: Vec<usize>,
+    /// Packets of the largest size that TCP may have waiting at the least.
+    pub tcp_packets: u64,
+}
+
+/// The process that waits. Dropped it is left to itself: it sees what there is to do.
+pub(crate) struct Heir {
+    child: Option<Child>,
+    told: Option<ChildStdin>,
+}
+
+impl Heir {
+    /// Starts this very program as an heir, in a process group of its own: what ends the guard's need not end it.
+    pub fn start() -> Result<Self, GuardError> {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("partywall-agent").arg("heir").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        let mut child = command.spawn().map_err(GuardError::kernel("starting what outlives the guard"))?;
+        Ok(Self { told: child.stdin.take(), child: Some(child) })
+    }
+
+    /// Says what is to be done from now on. One that is gone is not missed before the guard dies, and then nobody can.
+    pub fn tell(&mut self, will: &Will) {
+        let Some(pipe) = &mut self.told else { return };
+        let mut line = serde_json::to_vec(will).expect("a will is plain data");
+        line.push(b'\n');
+        let _ = pipe.write_all(&line);
+    }
+}
+
+impl Drop for Heir {
+    fn drop(&mut self) {
+        drop(self.told.take());
+        if let Some(mut child) = self.child.take() {
+            thread::spawn(move || child.wait());
+        }
+    }
+}
+
+/// Waits until the guard that writes to `told` is gone, and does what it said last.
+///
+/// # Errors
+/// What was said can't be read.
+pub fn inherit(told: impl BufRead) -> Result<(), GuardError> {
+    let mut last = None;
+    for line in told.lines() {
+        last = Some(line.map_err(GuardError::kernel("what the guard said"))?);
+    }
+    // One that died before it said anything had nothing hooked.
+    let Some(last) = last else { return Ok(()) };
+    let will: Will = serde_json::from_str(&last).map_err(GuardError::new)?;
+    let memory = will.plane.open()?;
+    while will.falls_back && !memory.is_stale(clock::now()) {
+        clock::sleep_until(clock::now() + LOOK_NS);
+        if !will.plane.is_hooked() {
+            return Ok(());
+        }
+    }
+    if will.plane.is_hooked() {
+        let mut networks = Networks::default();
+        for bequest in &will.places {
+            // One that is gone, or can't be changed, has what its hook does.
+            let _ = bequest.queue(&will, &memory, &mut networks);
+        }
+    }
+    Ok(())
+}
+
+impl Bequest {
+    fn queue(&self, will: &Will, memory: &Memory, networks: &mut Networks) -> Result<(), GuardError> {
+        let mut place = Place::find(networks, &will.policy, &self.hook, &self.leaf, self.leaves[0])?;
+        // A new guard's by now, or somebody else's queue stands there.
+        if place.excess != GuardExcess::Held || !place.is_hooked_by(will.plane).map_err(GuardError::kernel(&self.leaf.name))? {
+            return Ok(());
+        }
+        let rates: Vec<Rates> = self.leaves.iter().map(|&leaf| memory.rates(leaf, will.falls_back)).collect();
+        // A trifle below what the hook lets pass, so that the queue is what holds back.
+        let bps: u64 = rates.iter().map(|rates| bits(*rates) - bits(*rates) / 5000).sum();
+        place.pace(Pace { bps, strict: true, tcp: true })?;
+        for (&leaf, &rates) in self.leaves.iter().zip(&rates) {
+            memory.hold(leaf, self.ahead(rates));
+        }
+        Ok(())
+    }
+
+    /// How far packets may run ahead of their rates, for they wait in the queue.
+    fn ahead(&self, rates: Rates) -> Hold {
+        let largest_ns = u128::from(self.tcp_packets * LARGEST) * 8_000_000_000 / u128::from(bits(rates).max(1));
+        let few = rates.bps / PACKET_BITS;
+        let wait = self.leaves.len() == 1 && few <= WAITS_UP_TO_PPS && rates.pps.is_none_or(|limit| few < limit);
+        let hold_ns: Nanos = self.leaf.hold_ns;
+        Hold { tcp_ns: hold_ns.max(largest_ns as Nanos), others_ns: if wait { hold_ns } else { 0 } }
+    }
+}
+
+/// What may pass in bit/s, of full frames where packets are limited too.
+fn bits(rates: Rates) -> u64 {
+    rates.bps.min(rates.pps.map_or(u64::MAX, |pps| pps.saturating_mul(PACKET_BITS)))
+}
+
+impl From<io::Error> for GuardError {
+    fn from(error: io::Error) -> Self {
+        Self::new(error)
+    }
+}

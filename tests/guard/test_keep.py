@@ -219,7 +219,7 @@ def test_an_interface_that_is_not_there_is_told_before_anything_is_done() -> Non
         }
     )
     with pytest.raises(UsageError, match=r"vifs\.a\.interface: there is no interface 'nosuch99' in .*eth0, va"):
-        guard.look(asked, guard.resolve(asked), None)
+        guard.places(asked)
 
 
 def written(folder: Path) -> Path:

@@ -276,3 +276,53 @@ def test_an_interface_made_anew_is_hooked_before_the_next_look() -> None:
             seen = until(kept, lambda report: any(kind == "repaired" for _, kind, _ in report.notes))
             assert "made anew" in str(seen.notes)
             assert "partywall_guard" in tc(inside, "filter", "show", "dev", "new0", "egress")
+
+
+def test_who_owes_much_at_next_to_nothing_is_not_shut_out_once_he_is_granted_more() -> None:
+    vifs = {
+        "gold": {"service_class": "gold", "excess": "drop"},
+        "silver": {"excess": "drop"},
+    }
+    with lab(list(vifs)) as made, guard.keep(flat(made, vifs, "20Mbit/s")) as kept:
+        with sender(made, "gold", 1514, 4000):
+            until(kept, lambda report: report.rows["silver"]["granted_bps"] < 1e6)
+            # 57 KB at once: minutes at what is granted now.
+            with sender(made, "silver", 1514, 20_000):
+                until(kept, lambda report: report.rows["silver"]["offered_bps"] > 20e6)
+        with sender(made, "silver", 1514, 800):
+            found = until(kept, lambda report: report.rows["silver"]["granted_bps"] > 9.5e6)
+            served = until(kept, lambda report: report.rows["silver"]["passed_bps"] > 9e6)
+            assert served.at_ns - found.at_ns < 500_000_000
+
+
+def test_a_death_leaves_tcp_a_queue_at_its_guarantee_and_no_process_stays() -> None:
+    vifs = {"vm": {"send": {"guarantee": "20Mbit/s", "ceiling": "80Mbit/s"}}}
+
+    def heirs() -> list[bytes]:
+        lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+        return [line for line in lines if line.startswith(b"partywall-agent\0heir")]
+
+    with lab(["vm"]) as made:
+        asked = flat(made, vifs, "100Mbit/s", fallback_after="200ms")
+        with guard.keep(asked, leave=True) as kept:
+            assert len(heirs()) == 1
+            assert "tbf" not in tc(made.namespace("vm"), "qdisc", "show", "dev", "eth0")
+            kept.client.process.kill()
+            kept.client.process.wait()
+            deadline = time.monotonic() + 5
+            while heirs() and time.monotonic() < deadline:
+                time.sleep(0.02)
+        assert not heirs()
+        (queue,) = (
+            line for line in tc(made.namespace("vm"), "qdisc", "show", "dev", "eth0").splitlines() if "tbf" in line
+        )
+        assert "rate 19996Kbit" in queue, queue
+        guard.remove(asked.start["id"], asked.start["hooks"])
+        assert "tbf" not in tc(made.namespace("vm"), "qdisc", "show", "dev", "eth0")
+        # Where all is taken away there is nothing to do for who waits.
+        with guard.keep(asked):
+            pass
+        deadline = time.monotonic() + 5
+        while heirs() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not heirs()

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,12 +17,14 @@ from rich.live import Live
 from rich.table import Table
 
 from partywall import guard, units
+from partywall.cli.live import wide_console
 from partywall.errors import AgentError, CapabilityError, Exit, Problem, UsageError
 from partywall.files import write_whole
 from partywall.guard import prometheus
+from partywall.guard.flatten import RECEIVES
 from partywall.guard.left import owner
 from partywall.guard.run import Kept, Report
-from partywall.model.policy import Policy
+from partywall.model.policy import Policy, Promise, Vif
 from partywall.pipeline import terminated_as_interrupt
 from partywall.sandbox.label import state_root
 from partywall.scenario import text as file_text
@@ -41,7 +43,7 @@ PolicyPath = Annotated[Path, typer.Argument(help="A policy file.", metavar="POLI
 @app.command()
 def check(policy: PolicyPath) -> int:
     """Check a policy: all mistakes at once, with line, key and remedy. Asks nothing of the host."""
-    _show_policy(Console(), guard.load(policy))
+    _show_policy(wide_console(), guard.load(policy))
     return Exit.HOLDS
 
 
@@ -68,15 +70,17 @@ def run(
         _check_file(prometheus_file)
     kept_for = _duration("--for", for_) if for_ is not None else None
     asked = guard.load(policy)
-    found, link = guard.resolve(asked), guard.resolve_link(asked)
-    guard.look(asked, found, link)
+    found, link = guard.places(asked)
     flat = guard.flatten(asked, found, _duration("--every", every), link)
-    console = Console()
+    console = wide_console()
     if dry_run:
         _show_policy(console, asked)
         for hook, place in zip(flat.hooks, flat.start["hooks"], strict=True):
             where = f" in {place['namespace']}" if place["namespace"] else ""
-            console.print(f"would hook {place['direction']} of {place['interface']}{where}: {hook}", highlight=False)
+            # What its tenant can reach, it can go round.
+            also = ", and the interface's other end as a backstop" if place["backstop"] else ""
+            said = f"would hook {place['direction']} of {place['interface']}{where}{also}: {hook}"
+            console.print(said, highlight=False, soft_wrap=True)
         return Exit.HOLDS
     log = GuardLog(out, file_text(policy)) if out else None
     totals = prometheus.Totals()
@@ -194,6 +198,8 @@ def _watch(
     finally:
         with contextlib.suppress(OSError):
             live.stop()
+            if not console.is_terminal:
+                console.print()
 
 
 def _follow(console: Console, follower: guard.Follower, kept: Kept) -> None:
@@ -272,11 +278,12 @@ def _table(policy: Policy, report: Report, begun: int, for_ns: int | None) -> Ta
 def _say_excess(console: Console, kept: Kept) -> None:
     words = {
         "held": "what may not pass is held back in a queue its sender's kernel sees (tbf)",
-        "dropped": "what may not pass is dropped; what understands ECN is marked before",
+        "dropped": "what may not pass is dropped, and what understands ECN marked before; "
+        "TCP gets little of its promise there with a short burst (docs/guard.md)",
     }
     for excess, said in words.items():
         if hooks := [hook for hook, found in kept.excess.items() if found == excess]:
-            console.print(f"{said}: {_some(hooks)}", highlight=False)
+            console.print(f"{said}: {_some(hooks)}", highlight=False, soft_wrap=True)
     if kept.without_backstop:
         said = (
             "the interface's other end was not found: a tenant that may send raw frames can go round the hook, which is"
@@ -298,27 +305,58 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _show_policy(console: Console, policy: Policy) -> None:
-    promised = sum(vif.send.guarantee or 0 for vif in policy.vifs.values())
     table = Table(title=f"{policy.name}: what is promised", title_justify="left")
-    for heading in ("vif", "service class", "guarantee", "ceiling", "packets"):
+    for heading in ("vif", "service class", "guarantee", "ceiling", "packets guaranteed", "packets at most"):
         table.add_column(heading, justify="left" if heading in ("vif", "service class") else "right")
     for name, vif in policy.vifs.items():
-        for suffix, promise in (("", vif.send), (" (receives)", vif.receive)):
-            if promise:
-                guarantee = units.format_bit_rate(promise.guarantee) if promise.guarantee else "none"
-                packets = units.format_packet_rate(promise.packets) if promise.packets else "no limit"
-                ceiling = units.format_bit_rate(promise.ceiling or policy.link.capacity)
-                table.add_row(name + suffix, vif.service_class, guarantee, ceiling, packets)
-        for key, flow in vif.flows.items():
-            guarantee = units.format_bit_rate(flow.guarantee) if flow.guarantee else "none"
-            ceiling = units.format_bit_rate(flow.ceiling or vif.send.ceiling or policy.link.capacity)
-            packets = units.format_packet_rate(flow.packets) if flow.packets else "no limit"
-            table.add_row(f"{name}:{key}", flow.service_class or vif.service_class, guarantee, ceiling, packets)
+        for row in _vif_rows(policy, name, vif):
+            table.add_row(*row)
+    for name, total in policy.tenants.items():
+        vifs = ", ".join(key for key, vif in policy.vifs.items() if vif.tenant == name)
+        for suffix, ceilings in (("", total), (RECEIVES, total.receive)):
+            if ceilings:
+                most = _promised(Promise(packets=ceilings.packets), ceilings.ceiling)
+                table.add_row(f"{name}{suffix}: {vifs}", "all of them", *most)
     console.print(table)
-    console.print(
-        f"promised to send: {units.format_bit_rate(promised)} of {units.format_bit_rate(policy.link.capacity)}",
-        highlight=False,
-    )
+    received = [vif.receive for vif in policy.vifs.values() if vif.receive]
+    for way, promises in (("send", [vif.send for vif in policy.vifs.values()]), ("receive", received)):
+        if promises:
+            console.print(f"promised to {way}: {_sums(policy, promises)}", highlight=False)
+
+
+def _vif_rows(policy: Policy, name: str, vif: Vif) -> Iterator[list[str]]:
+    """Of a vif and of its flow classes, each way."""
+    for suffix, promise in (("", vif.send), (RECEIVES, vif.receive)):
+        if promise:
+            ceiling = promise.ceiling or policy.link.capacity
+            yield [name + suffix, vif.service_class, *_promised(promise, ceiling)]
+    for key, flow in vif.flows.items():
+        whole, suffix = (vif.send, "") if flow.way == "send" else (vif.receive, RECEIVES)
+        ceiling = flow.ceiling or (whole and whole.ceiling) or policy.link.capacity
+        yield [f"{name}:{key}{suffix}", flow.service_class or vif.service_class, *_promised(flow, ceiling)]
+
+
+def _sums(policy: Policy, promises: Sequence[Promise]) -> str:
+    bits = sum(promise.guarantee or 0 for promise in promises)
+    packets = sum(promise.packets_guarantee or 0 for promise in promises)
+    said = f"{units.format_bit_rate(bits)} of {units.format_bit_rate(policy.link.capacity)}"
+    if policy.link.packets:
+        said += f", {units.format_packet_rate(packets)} of {units.format_packet_rate(policy.link.packets)}"
+    return said
+
+
+def _promised(promise: Promise, ceiling: int | None) -> list[str]:
+    """Cells: guarantee and ceiling of bits, guarantee and ceiling of packets."""
+
+    def shown(rate: int | None, form: Callable[[float], str], without: str) -> str:
+        return form(rate) if rate else without
+
+    return [
+        shown(promise.guarantee, units.format_bit_rate, "none"),
+        shown(ceiling, units.format_bit_rate, "no limit"),
+        shown(promise.packets_guarantee, units.format_packet_rate, "none"),
+        shown(promise.packets, units.format_packet_rate, "no limit"),
+    ]
 
 
 def _duration(option: str, text: str) -> int:

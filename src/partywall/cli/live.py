@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Self
 
@@ -11,6 +12,14 @@ from rich.progress import Task as RichTask
 from rich.text import Text
 
 from partywall import units
+
+PIPED_WIDTH = 160
+
+
+def wide_console() -> Console:
+    """As wide as the terminal; read from a pipe, and unless COLUMNS says otherwise, as wide as figures need."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=PIPED_WIDTH)
 
 
 class _Left(TextColumn):

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall import units
+from partywall.cli.live import PIPED_WIDTH
 from partywall.load.health import ADVICE, Doubt, Health
 from partywall.load.second import Second, Timing, histogram, longest_ns
 from partywall.load.session import Session
@@ -20,7 +21,6 @@ from partywall.load.thresholds import Kept
 from partywall.report.latency import known_quantiles, quantiles
 
 PRINT_EVERY_S = 5.0
-PIPED_WIDTH = 160
 # As in '4.43 ms'.
 FIGURE_WIDTH = 7
 ERRORS_SHOWN = 8

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from partywall import pipeline, units
 from partywall.cli import leftovers
+from partywall.cli.live import wide_console
 from partywall.errors import Exit, Problem, UsageError
 from partywall.model.trace import Report, TraceEvidence
 from partywall.stats.trace import findings
@@ -62,7 +63,7 @@ def trace(
 
     Needs root. Exit code: 0 traced, 2 bad hop or option, 4 the host or a permission lacks something, 5 an agent ended.
     """
-    console = Console()
+    console = wide_console()
     asked = ask(
         hops,
         horizon=horizon,

@@ -7,7 +7,7 @@ from partywall.guard.flatten import Flat, flatten
 from partywall.guard.follow import Follower
 from partywall.guard.left import reap
 from partywall.guard.load import load, loads
-from partywall.guard.resolve import Found, look, resolve, resolve_link
+from partywall.guard.resolve import Found, places, resolve, resolve_link
 from partywall.guard.run import Report, keep, remove
 
 __all__ = [
@@ -19,7 +19,7 @@ __all__ = [
     "keep",
     "load",
     "loads",
-    "look",
+    "places",
     "reap",
     "remove",
     "resolve",

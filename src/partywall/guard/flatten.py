@@ -109,10 +109,12 @@ def _way(
     if flows:
         # The vif's own limits bind its flow classes together.
         totals = [_total(lists, called, whole.ceiling or policy.link.capacity, whole.packets), *totals]
-    pool = 0 if sends else 1
-    leaf = _leaf(policy, lists, called, _rest(whole, flows), vif.service_class, pool, totals)
+    pool, burst = 0 if sends else 1, vif.burst or policy.burst
+    leaf = _leaf(policy, lists, called, _rest(whole, flows), vif.service_class, pool, totals, burst)
     rules = [
-        _rule(policy, lists, f"{called}:{key}", flow, whole, flow.service_class or vif.service_class, pool, totals)
+        _rule(
+            policy, lists, f"{called}:{key}", flow, whole, flow.service_class or vif.service_class, pool, totals, burst
+        )
         for key, flow in flows.items()
     ]
     _hook(lists, found, leaf, rules, sends=sends, hold=vif.excess == "hold")
@@ -132,7 +134,14 @@ def _total(lists: _Lists, name: str, ceiling: int | None, packets: int | None) -
 
 
 def _leaf(
-    policy: Policy, lists: _Lists, name: str, promise: Promise, service_class: str, pool: int, totals: list[int]
+    policy: Policy,
+    lists: _Lists,
+    name: str,
+    promise: Promise,
+    service_class: str,
+    pool: int,
+    totals: list[int],
+    burst: int,
 ) -> int:
     kind = policy.service_classes[service_class]
     # What may wait longer than half of its goal would break it while it waits.
@@ -146,7 +155,7 @@ def _leaf(
         ceiling_bps=promise.ceiling or policy.link.capacity,
         guarantee_pps=promise.packets_guarantee or 0,
         ceiling_pps=promise.packets,
-        burst_ns=policy.burst,
+        burst_ns=burst,
         hold_ns=min(policy.hold, strict // 2) if strict else policy.hold,
     )
 
@@ -160,9 +169,10 @@ def _rule(
     service_class: str,
     pool: int,
     totals: list[int],
+    burst: int,
 ) -> dict[str, Any]:
     bounded = flow.model_copy(update={"ceiling": flow.ceiling or whole.ceiling})
-    leaf = _leaf(policy, lists, name, bounded, service_class, pool, totals)
+    leaf = _leaf(policy, lists, name, bounded, service_class, pool, totals, burst)
     return {
         "leaf": leaf,
         "protocol": PROTOCOLS[flow.protocol] if flow.protocol else None,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from partywall.errors import CapabilityError, Problem, UsageError
+from partywall.errors import CapabilityError, Failures, Problem, UsageError
 from partywall.guard.delay import in_namespace
 from partywall.model.policy import Policy, Vif
 from partywall.sandbox.label import state_root
@@ -31,6 +31,14 @@ class Found:
 
 def resolve(policy: Policy, netns: Path = NETNS) -> Mapping[str, Found]:
     """Every vif's place; UsageError with all that cannot be found."""
+    found, problems = _located(policy, netns)
+    problems += _same(found)
+    if problems:
+        raise UsageError(*problems)
+    return found
+
+
+def _located(policy: Policy, netns: Path) -> tuple[dict[str, Found], list[Problem]]:
     found: dict[str, Found] = {}
     problems: list[Problem] = []
     for name, vif in policy.vifs.items():
@@ -38,10 +46,25 @@ def resolve(policy: Policy, netns: Path = NETNS) -> Mapping[str, Found]:
             found[name] = locate(vif, netns)
         except UsageError as error:
             problems += [Problem(p.message, p.remedy, key=f"vifs.{name}") for p in error.problems]
-    problems += _same(found)
-    if problems:
-        raise UsageError(*problems)
-    return found
+    return found, problems
+
+
+def places(policy: Policy, netns: Path = NETNS) -> tuple[Mapping[str, Found], Found | None]:
+    """Every vif's place and the link's. UsageError, for all at once, if one or its interface is not there."""
+    found, problems = _located(policy, netns)
+    link, failures = None, Failures()
+    with failures.kept():
+        if problems:
+            raise UsageError(*problems)
+    with failures.kept():
+        link = resolve_link(policy, netns)
+    with failures.kept():
+        look(policy, found, link)
+    with failures.kept():
+        if same := _same(found):
+            raise UsageError(*same)
+    failures.tell()
+    return found, link
 
 
 def resolve_link(policy: Policy, netns: Path = NETNS) -> Found | None:

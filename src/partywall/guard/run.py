@@ -172,7 +172,7 @@ def _remove(client: AgentClient, name: str, hooks: list[Any]) -> list[str]:
 
 def _refuse(name: str, flat: Flat) -> None:
     if (pid := left.owner(name)) and pid != os.getpid():
-        raise TrialError(f"policy {name!r} is kept by process {pid} already; end that one first")
+        raise UsageError(Problem(f"policy {name!r} is kept by process {pid} already", "end that one first"))
     if os.geteuid() != 0:
         raise CapabilityError("a guard needs root, to hook eBPF programs to interfaces; run with sudo")
     mine = {_place(hook): vif for hook, vif in zip(flat.start["hooks"], flat.hooks, strict=True)}

@@ -70,6 +70,12 @@ class Vif(Frozen):
         description="what may not pass; hold: waits in a queue that its sender's kernel sees fill, where there can be "
         "one; drop: is dropped",
     )
+    burst: DurationNs | None = Field(
+        None,
+        ge=100_000,
+        le=1_000_000_000,
+        description="what may pass at once, as time at the granted rate; default: the policy's",
+    )
 
 
 class Ceilings(Frozen):

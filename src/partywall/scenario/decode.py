@@ -92,7 +92,9 @@ def decode(raw: bytes, file: str, *, larger: int = 1) -> Document:
         ) from None
     if root is None:
         raise UsageError(
-            Problem("the file is empty", "docs/scenario.md and docs/load-plan.md have examples to start from", file)
+            Problem(
+                "the file is empty", "docs/scenario.md, load-plan.md and guard.md have examples to start from", file
+            )
         )
     walk = _Walk(file, yaml, larger * VALUES_MAX)
     return Document(walk.value(root, ()), walk.lines, tuple(walk.problems), frozenset(walk.spoiled))

@@ -13,7 +13,7 @@ use partywall_clock::Nanos;
 
 /// Bytes that may lie between the interface's counter and the hook's, whatever the rate.
 const SLACK_BYTES: u64 = 256 << 10;
-/// What drivers may count and the hook does not: a VLAN's tag and the check sequence.
+/// What drivers may count and the hook does not: a VLAN's tag and the check sequence. A veth counts neither on the way out.
 const PACKET_SLACK_BYTES: u64 = 8;
 /// Clocks of kernel and agent are one; this is for rates rounded to whole numbers.
 const RATE_SLACK: u64 = 1000;
@@ -42,6 +42,8 @@ pub(crate) struct Reading {
     pub tcp_bytes: u64,
     /// Whether the interface counts before the hook drops, and so what it dropped too.
     pub counts_dropped: bool,
+    /// Whether the interface counts bytes as the hook does.
+    pub exact: bool,
 }
 
 /// What a vif is allowed.
@@ -138,7 +140,7 @@ impl Reading {
         Some(Came {
             ns: self.at_ns - before.from_ns,
             carried_bytes: carried.bytes,
-            seen_bytes: passed.bytes + also_seen.bytes + seen_packets * PACKET_SLACK_BYTES,
+            seen_bytes: passed.bytes + also_seen.bytes + if self.exact { 0 } else { seen_packets * PACKET_SLACK_BYTES },
             through: if self.counts_dropped { passed } else { carried },
             any_tcp: self.tcp_bytes != before.tcp_bytes,
         })
@@ -166,7 +168,7 @@ mod tests {
     fn reading(at_ns: Nanos, interface_bytes: u64, hook_bytes: u64) -> Reading {
         let count = |bytes| Count { bytes, packets: 0 };
         let (interface, passed) = (count(interface_bytes), count(hook_bytes));
-        Reading { from_ns: at_ns, at_ns, interface, passed, dropped: Count::default(), tcp_bytes: 0, counts_dropped: false }
+        Reading { from_ns: at_ns, at_ns, interface, passed, dropped: Count::default(), tcp_bytes: 0, counts_dropped: false, exact: false }
     }
 
     /// What each of so many seconds is judged, at rates in bytes.
@@ -192,6 +194,21 @@ mod tests {
         let found = seconds(6, 5 * MEGA + 50_000, 5 * MEGA);
         assert_eq!(found[5], Judgement::Bypassed(300_000), "{found:?}");
         assert!(found[..5].iter().all(|&judgement| judgement == Judgement::Fine), "{found:?}");
+    }
+
+    #[test]
+    fn beside_many_small_packets_a_trickle_round_the_hook_hides_only_where_an_interface_counts_more_than_the_packet() {
+        let at = |seconds: u64, exact: bool| Reading {
+            passed: Count { bytes: 3 * MEGA * seconds, packets: 50_000 * seconds },
+            exact,
+            ..reading(seconds * 1_000_000_000, (3 * MEGA + 100_000) * seconds, 0)
+        };
+        let judged = |exact| {
+            let mut account = Account::new(at(0, exact), 0);
+            (1..=5).map(|second| account.judge(at(second, exact), ALLOWED)).collect::<Vec<_>>()
+        };
+        assert!(matches!(judged(true)[2], Judgement::Bypassed(300_000)), "{:?}", judged(true));
+        assert!(judged(false).iter().all(|&judgement| judgement == Judgement::Fine));
     }
 
     #[test]

@@ -684,7 +684,8 @@ impl Daemon {
             tcp_bytes += counted.tcp_bytes;
         }
         let counts_dropped = self.places[at].counts_dropped();
-        Some(Reading { from_ns, at_ns: clock::now(), interface, passed, dropped, tcp_bytes, counts_dropped })
+        let exact = self.places[at].counts_exactly();
+        Some(Reading { from_ns, at_ns: clock::now(), interface, passed, dropped, tcp_bytes, counts_dropped, exact })
     }
 
     fn bypassed(&mut self, at: usize, bytes: u64) {

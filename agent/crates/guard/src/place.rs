@@ -88,6 +88,7 @@ pub(crate) struct Place {
     queue_burst: u64,
     /// The largest that the interface sends in one piece.
     frame: u64,
+    veth: bool,
     burst_ns: Nanos,
     hold_ns: Nanos,
     idle_rounds: u32,
@@ -243,7 +244,7 @@ impl Place {
         let hooked = Hook { name: called(NAME, policy), direction, priority: PRIORITY, number: number(hook.leaf) };
         // An earlier guard's: it goes on without a gap.
         let taken_over = holdable && root == Root::Ours;
-        let frame = frame(&network.interface(index).map_err(found())?);
+        let interface = network.interface(index).map_err(found())?;
         let mut place = Self {
             end: End::new(network, index, hooked).map_err(found())?,
             backstop: None,
@@ -254,7 +255,8 @@ impl Place {
             excess: if holdable { GuardExcess::Held } else { GuardExcess::Dropped },
             queued: taken_over.then_some(Pace { bps: 0, strict: true, tcp: true }),
             queue_burst: if taken_over { LARGEST } else { 0 },
-            frame,
+            frame: frame(&interface),
+            veth: interface.peer.is_some(),
             burst_ns: leaf.burst_ns,
             hold_ns: leaf.hold_ns,
             idle_rounds: 0,
@@ -413,7 +415,9 @@ impl Place {
             }
         }
         let queued = !self.has_queue() || network.root(index)? == Root::Ours;
-        let frame = frame(&network.interface(index)?);
+        let interface = network.interface(index)?;
+        self.veth = interface.peer.is_some();
+        let frame = frame(&interface);
         let grown = frame > std::mem::replace(&mut self.frame, frame);
         if let Some(pace) = self.queued.take_if(|_| !queued || moved || grown) {
             if !queued || moved {
@@ -448,6 +452,11 @@ impl Place {
             Direction::Ingress => Count { bytes: counters.in_bytes, packets: counters.in_packets },
             Direction::Egress => Count { bytes: counters.out_bytes, packets: counters.out_packets },
         })
+    }
+
+    /// Whether the interface counts bytes as the hook does.
+    pub fn counts_exactly(&self) -> bool {
+        self.veth && self.end.hook.direction == Direction::Egress
     }
 
     /// Whether the interface's own counter also holds what the hook dropped.

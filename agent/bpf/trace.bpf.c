@@ -281,7 +281,11 @@ static __always_inline int ip6(struct __sk_buff *skb, struct packet *p, __u32 of
 	p->tuple.to.high = (__u64)bpf_ntohl(ip->daddr.in6_u.u6_addr32[0]) << 32 | bpf_ntohl(ip->daddr.in6_u.u6_addr32[1]);
 	p->tuple.to.low = (__u64)bpf_ntohl(ip->daddr.in6_u.u6_addr32[2]) << 32 | bpf_ntohl(ip->daddr.in6_u.u6_addr32[3]);
 	p->tuple.protocol = ip->nexthdr;
-	// Of a fragment the header that follows holds place and identification, which the hash takes in.
+	if (ip->nexthdr == IPPROTO_FRAGMENT && length >= 4) {
+		// The header that follows holds place and identification: the hash begins with it.
+		hashed(skb, p, offset + sizeof(*ip), length, 0);
+		return 0;
+	}
 	return transport(skb, p, offset + sizeof(*ip), length, 0);
 }
 

@@ -135,6 +135,7 @@ class Way(_Frozen):
     delivered: int = 0
     unfinished: int = 0
     other: int = 0
+    alike: int = 0
     forced: int = 0
     slowest: tuple[Packet, ...] = ()
     packets: tuple[Packet, ...] = ()
@@ -306,6 +307,7 @@ class WayFinding(_Frozen):
     lost_high: int
     unfinished: int
     other: int
+    alike: int
     forced: int
     steps: tuple[HopFinding, ...]
     total_ns: dict[str, float]

@@ -30,6 +30,8 @@ from partywall.model.trace import (
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 # A percentile needs some packets beyond it to mean anything.
 BEYOND_LEAST = 10
+# Of payload in the mean: more than a frame of Ethernet holds.
+SEGMENT_BYTES = 1500
 
 
 def findings(evidence: TraceEvidence) -> TraceFindings:
@@ -101,6 +103,7 @@ def _way(asked: Asked, whole: Report, number: int, evidence: TraceEvidence) -> W
         lost_high=lost + sum(missed[:-1]),
         unfinished=way.unfinished,
         other=way.other,
+        alike=way.alike,
         forced=way.forced,
         steps=steps,
         total_ns=quantiles(way.total),
@@ -160,7 +163,10 @@ def headline(ways: Sequence[WayFinding]) -> str:
 
 
 def _sentence(way: WayFinding) -> str:
-    text = f"{way.way.capitalize()}: {_count(way.sent, 'packet')} from {way.hops[0]} to {way.hops[-1]}, {_lost(way)}"
+    elsewhere = sum(step.astray for step in way.steps)
+    gone = f" ({units.format_decimals(elsewhere, 0)} more went another way, or were lost whole)" if elsewhere else ""
+    went = _count(way.sent - elsewhere, "packet")
+    text = f"{way.way.capitalize()}: {went} from {way.hops[0]} to {way.hops[-1]}{gone}, {_lost(way)}"
     if not way.total_ns:
         return text + "."
     tail = way.total_ns.get("p99")
@@ -174,7 +180,7 @@ def _lost(way: WayFinding) -> str:
         return "none lost"
     worst = max(way.steps, key=lambda step: step.lost)
     where = f"between {worst.origin} and {worst.hop}"
-    share = f"{100 * way.lost / way.sent:.2g} % lost"
+    share = f"{100 * way.lost / (way.sent - sum(step.astray for step in way.steps)):.2g} % lost"
     return f"{share}, {'all' if worst.lost == way.lost else 'most'} of it {where}"
 
 
@@ -206,8 +212,15 @@ def _notes(evidence: TraceEvidence, whole: Report, ways: Sequence[WayFinding]) -
             f"To stay within its budget the tracer came down to {100 * whole.sampled:.3g} % of the flows. What "
             "is told of them is exact; packets of the others are not counted. Give a larger --budget for all."
         )
-    for way in ways:
+    for number, way in enumerate(ways):
         yield from _way_notes(way)
+        first = whole.ways[number].steps[0]
+        if way.lost and first.bytes > SEGMENT_BYTES * first.packets:
+            size = units.format_bytes(first.bytes / first.packets)
+            yield (
+                f"{way.way}: a packet is what {way.hops[0]} saw, {size} in the mean: of one that was cut into segments on "
+                "the way, a single lost segment counts as the whole packet."
+            )
 
 
 def _gone(evidence: TraceEvidence, number: int) -> str:
@@ -244,6 +257,11 @@ def _way_notes(way: WayFinding) -> Iterator[str]:
             )
         if step.skipped:
             yield f"{place}: {_count(step.skipped, 'packet')} passed {step.hop} unseen and were seen later."
+    if way.alike:
+        yield (
+            f"{way.way}: {_count(way.alike, 'packet')} looked like others of their flow that were on their way (the same "
+            "tag, or sent again by a TCP without timestamps): they are counted, and in no delay."
+        )
     if way.forced:
         yield f"{way.way}: {_count(way.forced, 'packet')} were given up early, too many on their way; shorten --horizon"
     if way.unfinished and way.sent and way.unfinished > way.sent / 100:

@@ -202,6 +202,7 @@ fn way(way: Way, places: usize) -> wire::TraceWay {
         delivered: tally.delivered,
         unfinished: tally.unfinished,
         other: tally.other,
+        alike: tally.alike,
         forced: way.forced,
         slowest: way.slowest.iter().map(packet).collect(),
         packets: way.packets.iter().map(packet).collect(),

@@ -1,5 +1,6 @@
 //! The matching itself.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 
 use crate::flow::Flows;
@@ -132,17 +133,29 @@ impl<S: Sink> Aligner<S> {
         &mut self.units[(slot - self.base) as usize]
     }
 
+    /// Of several that look the same the latest is taken: what was lost is not sought for ever in what came after it.
     fn whole(&mut self, seen: &Seen, flow: u32) {
         let hash = whole_hash(seen.flow, seen.tag);
         let (units, base, hop, closed_ns) = (&self.units, self.base, usize::from(seen.hop), self.closed_ns);
-        let mut known = false;
-        let awaited = |slot| {
+        let (last, told_apart) = (self.settings.hops - 1, !self.flows.get(flow).alike);
+        let (mut known, mut awaited, mut on_its_way) = (false, None, None);
+        let look = |slot| {
             let unit: &Unit = &units[(slot - base) as usize];
-            let same = unit.tag == seen.tag && unit.flow == flow;
-            known |= same && !unit.is_late(closed_ns);
-            same && !unit.was_at(hop)
+            if unit.tag != seen.tag || unit.flow != flow {
+                return false;
+            }
+            known |= !unit.is_late(closed_ns);
+            if !unit.was_at(hop) {
+                awaited = awaited.max(Some(slot));
+                return told_apart || hop == 0;
+            }
+            if hop == 0 && !unit.was_at(last) {
+                on_its_way = on_its_way.max(Some(slot));
+            }
+            false
         };
-        if let Some(slot) = self.whole.find(hash, base, awaited) {
+        self.whole.find(hash, base, look);
+        if let Some(slot) = awaited {
             self.arrive(slot, hop, seen.time_ns);
         } else if known && hop > 0 {
             self.sink.duplicate(hop);
@@ -150,6 +163,21 @@ impl<S: Sink> Aligner<S> {
             // Perhaps sent again, with the same tag: another packet.
             let slot = self.begin(seen, flow, seen.tag, 0);
             self.whole.insert(hash, slot);
+            if let Some(other) = on_its_way {
+                self.look_alike(slot, other);
+            }
+        }
+    }
+
+    /// Marks two that can't be told apart from here on. One may have been finished meanwhile.
+    fn look_alike(&mut self, slot: u64, other: u64) {
+        for slot in [slot, other] {
+            if slot >= self.base {
+                let unit = self.unit(slot);
+                unit.alike = true;
+                let flow = unit.flow;
+                self.flows.get_mut(flow).alike = true;
+            }
         }
     }
 
@@ -163,26 +191,34 @@ impl<S: Sink> Aligner<S> {
         ranges.overlapping(start, end, &mut found);
         found.retain(|&(slot, ..)| self.units[(slot - self.base) as usize].epoch == epoch);
         // At the first hop all is sent anew, but for what uncertain clocks placed at a later hop before.
+        let mut on_their_way = Vec::new();
         if hop == 0 {
+            let last = self.settings.hops - 1;
+            let unit = |slot: u64| &self.units[(slot - self.base) as usize];
+            on_their_way.extend(found.iter().map(|&(slot, ..)| slot).filter(|&slot| unit(slot).was_at(0) && !unit(slot).was_at(last)));
             found.retain(|&(slot, from, until)| (from, until) == (start, end) && !self.units[(slot - self.base) as usize].was_at(0));
         }
         if found.is_empty() {
-            self.begin_range(seen, flow, start, epoch);
+            let slot = self.begin_range(seen, flow, start, epoch);
+            for other in on_their_way {
+                self.look_alike(slot, other);
+            }
         } else {
             self.cover(&mut found, hop, start, end, seen.time_ns);
         }
         self.found = found;
     }
 
-    fn begin_range(&mut self, seen: &Seen, flow: u32, start: u64, epoch: u32) {
+    fn begin_range(&mut self, seen: &Seen, flow: u32, start: u64, epoch: u32) -> u64 {
         let slot = self.begin(seen, flow, start, epoch);
         if let Some(ranges) = &mut self.flows.get_mut(flow).ranges {
             ranges.insert(start, seen.length, slot);
         }
+        slot
     }
 
     /// Notes the bytes `start..end` at `hop` for the ranges that hold them. Each byte counts for one range: when some were sent
-    /// again within an epoch, for the range that lies wholly within what came, else for the earliest that awaits it.
+    /// again within an epoch, for the range that lies wholly within what came, else for the latest that awaits it.
     fn cover(&mut self, found: &mut Vec<(u64, u64, u64)>, hop: usize, start: u64, end: u64, time_ns: u64) {
         let (units, base) = (&self.units, self.base);
         let told = found.iter().any(|&(slot, ..)| !units[(slot - base) as usize].is_late(self.closed_ns));
@@ -199,7 +235,7 @@ impl<S: Sink> Aligner<S> {
                 return self.arrive(slot, hop, time_ns);
             }
         }
-        found.sort_by_key(|&(slot, from, until)| (from < start || until > end, slot));
+        found.sort_by_key(|&(slot, from, until)| (from < start || until > end, Reverse(slot)));
         let mut left = vec![(start, end)];
         let mut arrived = Vec::new();
         for &mut (slot, from, until) in found {
@@ -251,11 +287,12 @@ impl<S: Sink> Aligner<S> {
         let closed_ns = self.closed_ns;
         let unit = self.unit(slot);
         unit.arrive(hop, time_ns);
-        let (number, late) = (unit.flow, unit.is_late(closed_ns));
+        // Of one that may be another nobody knows whom it overtook.
+        let (number, late, alike) = (unit.flow, unit.is_late(closed_ns), unit.alike);
         let before_ns = hop.checked_sub(1).and_then(|before| unit.time_at(before));
         let flow = self.flows.get_mut(number);
         flow.reached |= 1 << hop;
-        if let Some(before_ns) = before_ns {
+        if let Some(before_ns) = before_ns.filter(|_| !alike) {
             if before_ns < flow.ahead_ns[hop] && !late {
                 self.sink.reordered(hop);
             }

@@ -34,6 +34,8 @@ pub(crate) struct Flow {
     pub(crate) live: u32,
     /// Whether the tracer no longer records it: what is on its way will not be seen arriving.
     pub(crate) cut: bool,
+    /// Whether packets of it that look the same were on their way at once.
+    pub(crate) alike: bool,
     pub(crate) ranges: Option<Box<Ranges>>,
 }
 
@@ -116,7 +118,7 @@ impl Flows {
         if self.by_id.len() >= self.max {
             self.forget_idle();
         }
-        let flow = Flow { id, reached: 0, ahead_ns: [0; MAX_HOPS], live: 0, cut: false, ranges: None };
+        let flow = Flow { id, reached: 0, ahead_ns: [0; MAX_HOPS], live: 0, cut: false, alike: false, ranges: None };
         let number = if let Some(number) = self.free.pop() {
             self.all[number as usize] = flow;
             number

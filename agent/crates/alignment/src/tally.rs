@@ -79,6 +79,8 @@ pub struct Tally {
     pub unfinished: u64,
     /// Packets of flows that never were at the first hop.
     pub other: u64,
+    /// Packets that looked like others of their flow on their way: counted, and in no delay.
+    pub alike: u64,
 }
 
 impl Sink for Tally {
@@ -103,7 +105,8 @@ impl Sink for Tally {
             Fate::Unfinished => self.unfinished += 1,
         }
         self.hop_by_hop(passage);
-        if let Some(total_ns) = passage.total() {
+        self.alike += u64::from(passage.alike);
+        if let Some(total_ns) = passage.total().filter(|_| !passage.alike) {
             self.total.record(total_ns);
         }
     }
@@ -119,7 +122,7 @@ impl Tally {
             } else if hop < last && passage.times[0].is_some() {
                 tally.skipped += 1;
             }
-            if let Some(delay_ns) = passage.delay(hop) {
+            if let Some(delay_ns) = passage.delay(hop).filter(|_| !passage.alike) {
                 tally.delay.record(delay_ns);
             }
         }

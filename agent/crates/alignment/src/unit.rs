@@ -18,11 +18,13 @@ pub(crate) struct Unit {
     /// Hops where some of its bytes were seen, but not all.
     pub(crate) partly: u8,
     pub(crate) kind: Kind,
+    /// Another of its flow was on its way that looks the same: which of them came where, nobody can tell.
+    pub(crate) alike: bool,
 }
 
 impl Unit {
     pub(crate) fn new(tag: u64, length: u32, kind: Kind, flow: u32, epoch: u32, time_ns: u64) -> Self {
-        Self { tag, first_ns: time_ns, offsets: [0; MAX_HOPS], flow, length, epoch, seen: 0, partly: 0, kind }
+        Self { tag, first_ns: time_ns, offsets: [0; MAX_HOPS], flow, length, epoch, seen: 0, partly: 0, kind, alike: false }
     }
 
     pub(crate) fn was_at(&self, hop: usize) -> bool {
@@ -52,7 +54,7 @@ impl Unit {
 
     pub(crate) fn passage(&self, flow: u64, hops: usize, fate: Fate) -> Passage {
         let times = std::array::from_fn(|hop| self.time_at(hop));
-        Passage { flow, tag: self.tag, length: self.length, kind: self.kind, hops, times, fate }
+        Passage { flow, tag: self.tag, length: self.length, kind: self.kind, hops, times, fate, alike: self.alike }
     }
 }
 
@@ -105,6 +107,8 @@ pub struct Passage {
     pub times: [Option<u64>; MAX_HOPS],
     /// What became of it.
     pub fate: Fate,
+    /// Another that looks the same was on its way with it, so that times and fate may be the other's.
+    pub alike: bool,
 }
 
 impl Passage {

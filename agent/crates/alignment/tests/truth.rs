@@ -343,3 +343,24 @@ fn bytes_lost_and_sent_again_within_an_epoch_do_not_make_up_for_the_loss() {
     let (tally, _) = align(&records, settings());
     assert_eq!((tally.delivered, tally.hops[1].lost, tally.hops[1].duplicates + tally.hops[2].duplicates), (4, 1, 0));
 }
+
+#[test]
+fn packets_that_look_the_same_are_in_no_delay_until_the_lost_one_is_given_up() {
+    let pass = |at_ns: u64| [seen(at_ns, 1, 0), seen(at_ns + 10, 1, 1), seen(at_ns + 20, 1, 2)];
+    let mut records = vec![seen(1, 1, 0)];
+    records.extend([1000, 2000, 600 * MS].into_iter().flat_map(pass));
+    let (tally, _) = align(&records, settings());
+    assert_eq!((tally.delivered, tally.hops[1].lost, tally.alike), (3, 1, 3));
+    assert_eq!((tally.total.count, tally.total.max_ns), (1, Some(20)));
+    assert_eq!(tally.hops.iter().map(|hop| hop.reordered + hop.duplicates).sum::<u64>(), 0);
+}
+
+#[test]
+fn a_retransmission_without_a_timestamp_overtakes_nobody_and_has_no_delay() {
+    let range = |time_ns, from: u64, hop| Seen { time_ns, flow: 1, tag: from, length: 100, hop, kind: Kind::Range };
+    let mut records = vec![range(1, 0, 0), range(2, 100, 0), range(3, 100, 1), range(4, 100, 2)];
+    records.extend([range(4 * MS, 0, 0), range(4 * MS + 10, 0, 1), range(4 * MS + 20, 0, 2)]);
+    let (tally, _) = align(&records, settings());
+    assert_eq!((tally.delivered, tally.hops[1].lost, tally.alike), (2, 1, 2));
+    assert_eq!((tally.hops[1].reordered, tally.hops[2].reordered, tally.total.max_ns), (0, 0, Some(2)));
+}

@@ -252,11 +252,17 @@ impl Plane {
         }
     }
 
-    /// Makes what a bucket runs ahead of the clock what the same bytes take at another cost.
+    /// Makes what a bucket runs ahead of the clock what the same bytes take at another cost. What a queue holds stays time: it
+    /// lets a burst pass when its rate is changed, and is settled by what is found in it ([`Plane::settle`]).
     fn owe(&self, leaf: usize, bucket: usize, now: Nanos, (old, new): (u64, u64)) {
         let (due, now) = ((leaf + 1) * STATE_WORDS + bucket, now << TIME_SHIFT);
+        let ahead = |word: usize| self.limits.read((leaf + 1) * LIMITS_WORDS + HOLD + word);
+        let held = ahead(0).max(ahead(1));
         for _ in 0..TRIES {
             let seen = self.state.read(due);
+            if seen <= now + 2 * held {
+                return;
+            }
             let moved = owed_anew(seen, now, old, new);
             if moved == seen || self.state.exchange(due, seen, moved) {
                 return;

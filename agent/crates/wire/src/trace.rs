@@ -214,6 +214,9 @@ pub struct TraceWay {
     pub unfinished: u64,
     /// Of flows that never were at the first hop.
     pub other: u64,
+    /// Looked like others of their flow on their way: counted, and in no delay.
+    #[serde(default)]
+    pub alike: u64,
     /// Given up before the horizon, for want of room.
     pub forced: u64,
     /// Slowest first.

@@ -218,8 +218,8 @@ def _notes(evidence: TraceEvidence, whole: Report, ways: Sequence[WayFinding]) -
         if way.lost and first.bytes > SEGMENT_BYTES * first.packets:
             size = units.format_bytes(first.bytes / first.packets)
             yield (
-                f"{way.way}: a packet is what {way.hops[0]} saw, {size} in the mean: of one that was cut into segments on "
-                "the way, a single lost segment counts as the whole packet."
+                f"{way.way}: a packet is what {way.hops[0]} saw, {size} in the mean: of one that was cut into segments "
+                "on the way, a single lost segment counts as the whole packet."
             )
 
 
@@ -259,7 +259,7 @@ def _way_notes(way: WayFinding) -> Iterator[str]:
             yield f"{place}: {_count(step.skipped, 'packet')} passed {step.hop} unseen and were seen later."
     if way.alike:
         yield (
-            f"{way.way}: {_count(way.alike, 'packet')} looked like others of their flow that were on their way (the same "
+            f"{way.way}: {_count(way.alike, 'packet')} looked like others of their flow on their way (the same "
             "tag, or sent again by a TCP without timestamps): they are counted, and in no delay."
         )
     if way.forced:

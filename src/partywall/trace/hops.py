@@ -51,7 +51,9 @@ def ask(
             "HOP", f"{len(hops)} given", f"a path has 2 to {HOPS_MOST} hops, in the order in which packets pass"
         )
     names = [place.name for place in places if place]
-    for twice in sorted({name for name in names if names.count(name) > 1}):
+    sides = [name.removesuffix(":in").removesuffix(":out") for name in names]
+    again = {side for side, name in zip(sides, names, strict=True) if side != name and side in names}
+    for twice in sorted(again | {name for name in names if names.count(name) > 1}):
         reader.wrong(
             "HOP", f"{twice} is given twice", "a path passes each hop once; tell hooks apart with :in and :out"
         )

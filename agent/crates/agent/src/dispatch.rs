@@ -249,9 +249,10 @@ impl Agent {
         Ok(Outcome {})
     }
 
-    /// Ends the loop; hooks and rates stay until `guard.remove`.
+    /// Ends the loop; hooks and rates stay until `guard.remove`, which comes next.
     fn unguard(&self, stop: &Stop) -> Result<Outcome, Fault> {
         let guard = self.shared.state().guards.take(&stop.id)?;
+        guard.disinherit();
         self.send(&guard_events(&stop.id, &guard))?;
         Ok(Outcome {})
     }

@@ -53,6 +53,7 @@ pub struct Guard {
     excess: Vec<GuardExcess>,
     without_backstop: Vec<usize>,
     watch: Arc<Watch>,
+    heir: Arc<Mutex<Heir>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -122,16 +123,17 @@ impl Guard {
         prepare(start, &plane, &mut rounds, &places)?;
         let (spaces, namespaces) = networks.namespaces();
         let watch = Arc::new(Watch::new(&namespaces).map_err(GuardError::kernel("listening for interfaces"))?);
+        let heir = Arc::new(Mutex::new(Heir::start()?));
         put_all(start, &plane, &rounds, &mut places)?;
         let excess = places.iter().map(|place| place.excess).collect();
         let without_backstop = (0..places.len()).filter(|&at| places[at].lacks_backstop()).collect();
         let shared = Arc::<Shared>::default();
         let mut daemon = Daemon::new(start.clone(), plane, rounds, places, links);
         (daemon.networks, daemon.spaces, daemon.watch) = (networks, spaces, Some(watch.clone()));
-        daemon.heir = Some(Heir::start()?);
+        daemon.heir = heir.clone();
         daemon.tell_heir();
         let (followed, told, heard) = (shared.clone(), shared.clone(), watch.clone());
-        let mut guard = Self { shared, excess, without_backstop, watch, threads: Vec::new() };
+        let mut guard = Self { shared, excess, without_backstop, watch, heir, threads: Vec::new() };
         guard.spawn("guard", move || daemon.run(&followed))?;
         guard.spawn("guard-watch", move || listen(&heard, &told))?;
         Ok(guard)
@@ -165,6 +167,11 @@ impl Guard {
         self.shared.state().moves.extend(moves);
         self.shared.changed.notify_all();
         Ok(())
+    }
+
+    /// Nobody is to go on with this guard when it is gone, for its hooks are taken away.
+    pub fn disinherit(&self) {
+        self.heir.lock().unwrap_or_else(PoisonError::into_inner).dismiss();
     }
 
     /// The reports since the last call.
@@ -338,7 +345,7 @@ struct Daemon {
     /// Files of the namespaces in which changes are told.
     spaces: Vec<Option<String>>,
     watch: Option<Arc<Watch>>,
-    heir: Option<Heir>,
+    heir: Arc<Mutex<Heir>>,
     /// By goal.
     goal_places: Vec<Vec<usize>>,
     /// Places with a goal, whose queues are looked at in each round.
@@ -371,7 +378,7 @@ impl Daemon {
             networks: Networks::default(),
             spaces: vec![],
             watch: None,
-            heir: None,
+            heir: Arc::default(),
             goal_places,
             strict: (0..places.len()).filter(|&at| is_strict[at]).collect(),
             is_strict,
@@ -466,9 +473,7 @@ impl Daemon {
             falls_back: self.start.fallback_after_ns.is_some(),
             places: held.map(one).collect(),
         };
-        if let Some(heir) = &mut self.heir {
-            heir.tell(&will);
-        }
+        self.heir.lock().unwrap_or_else(PoisonError::into_inner).tell(&will);
     }
 
     fn relocate(&mut self, to: GuardMove) {

@@ -43,6 +43,7 @@ pub(crate) struct Bequest {
 }
 
 /// The process that waits. Dropped it is left to itself: it sees what there is to do.
+#[derive(Default)]
 pub(crate) struct Heir {
     child: Option<Child>,
     told: Option<ChildStdin>,
@@ -63,6 +64,17 @@ impl Heir {
         let mut line = serde_json::to_vec(will).expect("a will is plain data");
         line.push(b'\n');
         let _ = pipe.write_all(&line);
+    }
+}
+
+impl Heir {
+    /// Ends it: what it would look after is taken away now, and it must put nothing there meanwhile.
+    pub fn dismiss(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // Only one that is gone already can't be ended.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 

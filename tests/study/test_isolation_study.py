@@ -16,7 +16,7 @@ from partywall.errors import UsageError
 from partywall.model.study import Asked
 from partywall.preflight import guests, room
 from partywall.run import governor, idle
-from partywall.sandbox import qemu
+from partywall.sandbox import WORK_ROOT, qemu
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
 from partywall.study.isolation import Isolation, _jobs, _notes, _unplannable
@@ -66,7 +66,7 @@ def test_every_part_fits_into_guests_on_hosts_of_any_size(name, cpus, monkeypatc
     monkeypatch.setattr(pipeline, "check_disk", lambda *_: None)
     jobs = list(_jobs(read(name), Asked(backends=("qemu",))))
     assert jobs
-    assert [problem for job in jobs for problem in _unplannable(read(name), job, {})] == []
+    assert [problem for job in jobs for problem in _unplannable(read(name), job, {}, WORK_ROOT)] == []
 
 
 def test_several_backends_are_trials_of_one_run_unless_limits_are_switched_live():

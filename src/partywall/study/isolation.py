@@ -79,14 +79,13 @@ class Isolation:
         return Outline(tuple(lines), sum(seconds.values()))
 
     def check(self, study: Study, asked: Asked, work_root: Path, *, allow_commands: bool) -> None:
-        del work_root
         jobs = list(_jobs(study, asked))
         if not allow_commands:
             told = [f"part {job.name}, {command}" for job in jobs for command in preflight.commands(job.scenario)]
             preflight.refuse_commands("study", told)
         # All parts at once: what one cannot do shall not be found after hours of others.
         facts, refused = pipeline.host_facts(), governor.refused()
-        problems = [p for job in jobs if not _why_not(job, refused) for p in _unplannable(study, job, facts)]
+        problems = [p for job in jobs if not _why_not(job, refused) for p in _unplannable(study, job, facts, work_root)]
         if problems:
             raise UsageError(*dict.fromkeys(problems))
 
@@ -100,7 +99,7 @@ class Isolation:
         seconds = [_estimate_s(job) for job in going]
         for number, job in enumerate(going):
             tell(f"{job.name}: planning", sum(seconds[number:]))
-            run = _run(directory, job, facts, asked.seed)
+            run = _run(directory, job, facts, asked.seed, work_root)
             preflight.check_disk(run.plan, work_root)
             progress = _PartProgress(job.name, tell, note, seconds[number], sum(seconds[number + 1 :]))
             with governor.held(GOVERNORS[job.energy_saving]):
@@ -285,10 +284,10 @@ def _unsound(study: Study) -> Iterator[Problem]:
                 yield Problem(f"there is no budget for the {length} form", "add it", key=f"parts.{name}.budget")
 
 
-def _unplannable(study: Study, job: Job, facts: dict[str, Any]) -> Iterator[Problem]:
+def _unplannable(study: Study, job: Job, facts: dict[str, Any], work_root: Path) -> Iterator[Problem]:
     """What is wrong with a part on this host."""
     try:
-        pipeline.plan(job.scenario, facts)
+        pipeline.plan(job.scenario, facts, work_root=work_root)
     except (UsageError, CapabilityError) as error:
         where = f"{study.name}, part {job.name}"
         yield from (Problem(p.message, p.remedy, where, None, p.key) for p in error.problems)
@@ -310,14 +309,14 @@ def _ended(directory: StudyDirectory, job: Job) -> bool:
     return RunDirectory(_folder(directory, job)).ended if (_folder(directory, job) / "plan.json").is_file() else False
 
 
-def _run(directory: StudyDirectory, job: Job, facts: dict[str, Any], seed: int) -> RunDirectory:
+def _run(directory: StudyDirectory, job: Job, facts: dict[str, Any], seed: int, work_root: Path) -> RunDirectory:
     """A part's run: as it was left, or new."""
     folder = _folder(directory, job)
     if (folder / "plan.json").is_file():
         return RunDirectory.open(folder)
     # Without its plan nothing was measured yet.
     shutil.rmtree(folder, ignore_errors=True)
-    return RunDirectory.create(folder, job.text, pipeline.plan(job.scenario, facts, seed), facts)
+    return RunDirectory.create(folder, job.text, pipeline.plan(job.scenario, facts, seed, work_root), facts)
 
 
 class _PartProgress(Progress):

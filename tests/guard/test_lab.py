@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import select
 import socket
 import struct
 import time
@@ -298,20 +299,20 @@ def test_who_owes_much_at_next_to_nothing_is_not_shut_out_once_he_is_granted_mor
 def test_a_death_leaves_tcp_a_queue_at_its_guarantee_and_no_process_stays() -> None:
     vifs = {"vm": {"send": {"guarantee": "20Mbit/s", "ceiling": "80Mbit/s"}}}
 
-    def heirs() -> list[bytes]:
-        lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-        return [line for line in lines if line.startswith(b"partywall-agent\0heir")]
+    def heirs() -> list[int]:
+        lines = {path: path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()}
+        return [int(path.parent.name) for path, line in lines.items() if line.startswith(b"partywall-agent\0heir")]
 
     with lab(["vm"]) as made:
         asked = flat(made, vifs, "100Mbit/s", fallback_after="200ms")
         with guard.keep(asked, leave=True) as kept:
-            assert len(heirs()) == 1
+            (heir,) = map(os.pidfd_open, heirs())
             assert "tbf" not in tc(made.namespace("vm"), "qdisc", "show", "dev", "eth0")
             kept.client.process.kill()
             kept.client.process.wait()
-            deadline = time.monotonic() + 5
-            while heirs() and time.monotonic() < deadline:
-                time.sleep(0.02)
+            ended, _, _ = select.select([heir], [], [], 5)
+            os.close(heir)
+            assert ended
         assert not heirs()
         (queue,) = (
             line for line in tc(made.namespace("vm"), "qdisc", "show", "dev", "eth0").splitlines() if "tbf" in line

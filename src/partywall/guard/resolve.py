@@ -32,7 +32,6 @@ class Found:
 def resolve(policy: Policy, netns: Path = NETNS) -> Mapping[str, Found]:
     """Every vif's place; UsageError with all that cannot be found."""
     found, problems = _located(policy, netns)
-    problems += _same(found)
     if problems:
         raise UsageError(*problems)
     return found
@@ -46,7 +45,7 @@ def _located(policy: Policy, netns: Path) -> tuple[dict[str, Found], list[Proble
             found[name] = locate(vif, netns)
         except UsageError as error:
             problems += [Problem(p.message, p.remedy, key=f"vifs.{name}") for p in error.problems]
-    return found, problems
+    return found, problems + _same(found)
 
 
 def places(policy: Policy, netns: Path = NETNS) -> tuple[Mapping[str, Found], Found | None]:
@@ -60,9 +59,6 @@ def places(policy: Policy, netns: Path = NETNS) -> tuple[Mapping[str, Found], Fo
         link = resolve_link(policy, netns)
     with failures.kept():
         look(policy, found, link)
-    with failures.kept():
-        if same := _same(found):
-            raise UsageError(*same)
     failures.tell()
     return found, link
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
@@ -382,37 +382,41 @@ def _not_asked(at: Path, victim: Victim, keys: list[str], catalogue: Catalogue) 
 
 
 def _devices(scenario: Scenario) -> Iterator[Mistake]:
-    """A device is the disk of one sandbox of a trial; victims are never in one trial."""
-    taken: dict[str, str] = {}
-    everyone = [("aggressors", name, a.sandbox) for name, a in scenario.aggressors.items()]
-    everyone += [("victims", name, v.sandbox) for name, v in scenario.victims.items()]
-    for kind, name, sandbox in everyone:
+    """A device is the disk of one sandbox of a trial."""
+    for at, first, sandbox in _twice(scenario, lambda box: box.disk and box.disk.device):
         device = sandbox.disk.device if sandbox.disk else None
-        if device is None:
-            continue
-        if device in taken:
-            message = f"{device} is the disk of {taken[device]} already, which is there at the same time"
-            yield Mistake(
-                (kind, name, "sandbox", "disk", "device"), message, "give each a device of its own, or a file"
-            )
-        elif kind == "aggressors":
-            taken[device] = f"{kind}.{name}"
+        message = f"{device} is the disk of {first} already, which is there at the same time"
+        yield Mistake((*at, "disk", "device"), message, "give each a device of its own, or a file")
 
 
 def _domains_twice(scenario: Scenario) -> Iterator[Mistake]:
     """A domain is one sandbox of a trial: its settings, and its port for an agent, are there once."""
-    taken: dict[tuple[str | None, str], str] = {}
+
+    def asked(box: Sandbox) -> tuple[str | None, str] | None:
+        return (box.uri, box.domain) if box.backend == "libvirt" and box.domain is not None else None
+
+    for at, first, sandbox in _twice(scenario, asked):
+        message = f"domain {sandbox.domain} is the sandbox of {first} already, which is there at the same time"
+        remedy = "name another, or use backend: ssh for both, which changes nothing of the domain"
+        yield Mistake((*at, "domain"), message, remedy)
+
+
+def _twice(scenario: Scenario, asked: Callable[[Sandbox], object]) -> Iterator[tuple[Path, str, Sandbox]]:
+    """(where, who has it already, sandbox) of sandboxes that ask for what another of their trial asks for.
+
+    Victims are never in one trial. asked: None where it asks for nothing.
+    """
+    taken: dict[object, str] = {}
     everyone = [("aggressors", name, a.sandbox) for name, a in scenario.aggressors.items()]
     everyone += [("victims", name, v.sandbox) for name, v in scenario.victims.items()]
-    for kind, name, box in everyone:
-        if box.backend != "libvirt" or box.domain is None:
+    for kind, name, sandbox in everyone:
+        thing = asked(sandbox)
+        if thing is None:
             continue
-        if (first := taken.get((box.uri, box.domain))) is not None:
-            message = f"domain {box.domain} is the sandbox of {first} already, which is there at the same time"
-            remedy = "name another, or use backend: ssh for both, which changes nothing of the domain"
-            yield Mistake((kind, name, "sandbox", "domain"), message, remedy)
+        if thing in taken:
+            yield (kind, name, "sandbox"), taken[thing], sandbox
         elif kind == "aggressors":
-            taken[box.uri, box.domain] = f"{kind}.{name}"
+            taken[thing] = f"{kind}.{name}"
 
 
 def _reservations(scenario: Scenario) -> Iterator[Mistake]:

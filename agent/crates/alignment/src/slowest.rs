@@ -48,7 +48,7 @@ impl Sink for Slowest {
     fn reordered(&mut self, _: usize) {}
 
     fn finished(&mut self, passage: &Passage) {
-        let Some(total_ns) = passage.total().filter(|_| !passage.alike) else { return };
+        let Some(total_ns) = passage.total() else { return };
         if self.kept.len() < self.most || self.kept.peek().is_some_and(|Reverse((least, _))| *least < total_ns) {
             self.keep(total_ns, passage);
         }

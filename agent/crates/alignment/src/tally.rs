@@ -106,7 +106,7 @@ impl Sink for Tally {
         }
         self.hop_by_hop(passage);
         self.alike += u64::from(passage.alike);
-        if let Some(total_ns) = passage.total().filter(|_| !passage.alike) {
+        if let Some(total_ns) = passage.total() {
             self.total.record(total_ns);
         }
     }
@@ -122,7 +122,7 @@ impl Tally {
             } else if hop < last && passage.times[0].is_some() {
                 tally.skipped += 1;
             }
-            if let Some(delay_ns) = passage.delay(hop).filter(|_| !passage.alike) {
+            if let Some(delay_ns) = passage.delay(hop) {
                 tally.delay.record(delay_ns);
             }
         }

@@ -112,19 +112,20 @@ pub struct Passage {
 }
 
 impl Passage {
-    /// From the hop before to `hop`, if it was seen at both; negative if the clocks are not as good as thought.
+    /// From the hop before to `hop`, if it was seen at both and is no other's; negative if the clocks are not as good as thought.
     #[must_use]
     pub fn delay(&self, hop: usize) -> Option<i64> {
-        difference(self.times[hop.checked_sub(1)?]?, self.times[hop]?)
+        self.between(hop.checked_sub(1)?, hop)
     }
 
-    /// From the first hop to the last.
+    /// From the first hop to the last, likewise.
     #[must_use]
     pub fn total(&self) -> Option<i64> {
-        difference(self.times[0]?, self.times[self.hops - 1]?)
+        self.between(0, self.hops - 1)
     }
-}
 
-fn difference(from_ns: u64, to_ns: u64) -> Option<i64> {
-    i64::try_from(i128::from(to_ns) - i128::from(from_ns)).ok()
+    fn between(&self, from: usize, to: usize) -> Option<i64> {
+        let (from_ns, to_ns) = (self.times[from].filter(|_| !self.alike)?, self.times[to]?);
+        i64::try_from(i128::from(to_ns) - i128::from(from_ns)).ok()
+    }
 }

@@ -2,7 +2,7 @@
 //! dropped gets little of what it is guaranteed. So a second process waits for the guard's death, puts queues where TCP can be
 //! held back, at the rates that the kernel keeps from then on, and ends. It decides nothing.
 
-use std::io::{self, BufRead, Write};
+use std::io::{BufRead, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread;
@@ -12,14 +12,12 @@ use partywall_wire::{GuardExcess, GuardHook, GuardLeaf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::GuardError;
-use crate::place::{Networks, Pace, Place, LARGEST};
+use crate::place::{Networks, Pace, Place};
 use crate::plane::{Handle, Hold, Memory, Rates};
+use crate::round::{are_few, held_back_bps, tcp_ahead_ns, PACKET_BITS, WAITS_UP_TO_PPS};
 
 /// How often is looked whether the time has come, or somebody took all hooks away.
 const LOOK_NS: Nanos = 50_000_000;
-/// Queues for more packets a second cost more than dropping does.
-const WAITS_UP_TO_PPS: u64 = 25_000;
-const PACKET_BITS: u64 = 12_000;
 
 /// What is to be done, and where.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -124,8 +122,7 @@ impl Bequest {
             return Ok(());
         }
         let rates: Vec<Rates> = self.leaves.iter().map(|&leaf| memory.rates(leaf, will.falls_back)).collect();
-        // A trifle below what the hook lets pass, so that the queue is what holds back.
-        let bps: u64 = rates.iter().map(|rates| bits(*rates) - bits(*rates) / 5000).sum();
+        let bps: u64 = rates.iter().map(|&rates| held_back_bps(bits(rates))).sum();
         place.pace(Pace { bps, strict: true, tcp: true })?;
         for (&leaf, &rates) in self.leaves.iter().zip(&rates) {
             memory.hold(leaf, self.ahead(rates));
@@ -135,21 +132,13 @@ impl Bequest {
 
     /// How far packets may run ahead of their rates, for they wait in the queue.
     fn ahead(&self, rates: Rates) -> Hold {
-        let largest_ns = u128::from(self.tcp_packets * LARGEST) * 8_000_000_000 / u128::from(bits(rates).max(1));
-        let few = rates.bps / PACKET_BITS;
-        let wait = self.leaves.len() == 1 && few <= WAITS_UP_TO_PPS && rates.pps.is_none_or(|limit| few < limit);
-        let hold_ns: Nanos = self.leaf.hold_ns;
-        Hold { tcp_ns: hold_ns.max(largest_ns as Nanos), others_ns: if wait { hold_ns } else { 0 } }
+        let hold_ns = self.leaf.hold_ns;
+        let wait = self.leaves.len() == 1 && are_few(rates.bps / PACKET_BITS, rates.pps, WAITS_UP_TO_PPS);
+        Hold { tcp_ns: tcp_ahead_ns(hold_ns, self.tcp_packets, bits(rates)), others_ns: if wait { hold_ns } else { 0 } }
     }
 }
 
 /// What may pass in bit/s, of full frames where packets are limited too.
 fn bits(rates: Rates) -> u64 {
     rates.bps.min(rates.pps.map_or(u64::MAX, |pps| pps.saturating_mul(PACKET_BITS)))
-}
-
-impl From<io::Error> for GuardError {
-    fn from(error: io::Error) -> Self {
-        Self::new(error)
-    }
 }

@@ -165,7 +165,7 @@ pub struct Counters {
 /// The loaded program and its memory. Leaf 0 is number 1: a hook without a number must not meet anybody's rates.
 pub struct Plane {
     /// For interfaces with an Ethernet header, and for those without.
-    programs: [(ProgramFd, u32); 2],
+    programs: [ProgramFd; 2],
     limits: Shared,
     state: Shared,
     control: Shared,
@@ -188,16 +188,16 @@ impl Plane {
             .load(object)
             .map_err(|error| GuardError::new(format_args!("loading the eBPF program: {}; a guard needs root", chain(&error))))?;
         let refused = |error| GuardError::new(format_args!("the eBPF program: {}", chain(&error)));
-        let programs = [load(&mut loaded, "guard").map_err(refused)?, load(&mut loaded, "guard_bare").map_err(refused)?];
+        let (framed, bare) = (load(&mut loaded, "guard").map_err(refused)?, load(&mut loaded, "guard_bare").map_err(refused)?);
         let handle = Handle {
-            programs: [programs[0].1, programs[1].1],
+            programs: [framed.1, bare.1],
             limits: number_of(&loaded, "guard_limits")?,
             control: number_of(&loaded, "guard_control")?,
             words: words_of(leaves),
         };
         let plane = Self {
             handle,
-            programs,
+            programs: [framed.0, bare.0],
             limits: memory(&loaded, "guard_limits", words_of(leaves))?,
             state: memory(&loaded, "guard_state", (leaves + 1) * STATE_WORDS)?,
             control: memory(&loaded, "guard_control", CONTROL_WORDS)?,
@@ -210,13 +210,7 @@ impl Plane {
     /// What to hook to an interface, by whether its packets begin with a link header.
     #[must_use]
     pub fn program(&self, link_header: bool) -> BorrowedFd<'_> {
-        self.programs[usize::from(!link_header)].0.as_fd()
-    }
-
-    /// The kernel's number of that program.
-    #[must_use]
-    pub fn id(&self, link_header: bool) -> u32 {
-        self.programs[usize::from(!link_header)].1
+        self.programs[usize::from(!link_header)].as_fd()
     }
 
     /// By what another process finds it.

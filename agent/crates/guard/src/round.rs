@@ -16,14 +16,14 @@ const TRICKLE_PPS: u64 = 50;
 const TRIFLE_PART: u64 = 32;
 /// Datagrams wait while a vif may send no more than so many packets a second: a queue wakes up for each packet it lets go,
 /// which beyond costs more than dropping does. Between the two it stays as it is.
-const WAITS_UP_TO_PPS: u64 = 25_000;
+pub(crate) const WAITS_UP_TO_PPS: u64 = 25_000;
 const DROPS_FROM_PPS: u64 = 30_000;
 /// How long a leaf that lost packets below its guarantee is granted the whole of it. A TCP sender that lost all it had under
 /// way is silent for a fifth of a second, then twice as long, and so on: taken for having no demand, it would find as little
 /// room when it comes back, and never recover.
 const PRESSED_NS: Nanos = 1_000_000_000;
 /// Taken for the size of packets while none was seen, and for that of the packets that a guarantee of bits comes with.
-const PACKET_BITS: u64 = 12_000;
+pub(crate) const PACKET_BITS: u64 = 12_000;
 
 /// Rates of one leaf in one period.
 #[derive(Clone, Copy, Debug, Default)]
@@ -195,9 +195,7 @@ impl Rounds {
     /// many under way (TCP small queues), and one whose packets are dropped does not get what it is guaranteed.
     #[must_use]
     pub fn tcp_ahead_ns(&self, leaf: usize) -> Nanos {
-        let largest_ns = u128::from(LARGEST) * 8_000_000_000 / u128::from(self.pass_bps(leaf).max(1));
-        let least = if self.has_goal[leaf] { 2 * largest_ns } else { largest_ns };
-        self.leaves[leaf].hold_ns.max(least as Nanos)
+        tcp_ahead_ns(self.leaves[leaf].hold_ns, if self.has_goal[leaf] { 2 } else { 1 }, self.pass_bps(leaf))
     }
 
     /// Whether the queue behind a leaf's hook is to hold back its senders.
@@ -215,8 +213,7 @@ impl Rounds {
     /// packets can't be settled by it.
     fn sends_few(&self, leaf: usize, pps: u64) -> bool {
         let granted = self.grants[leaf];
-        let by_bits = granted.bps.max(self.fallback(leaf).bps) / self.packet_bits[leaf];
-        by_bits <= pps && granted.pps.is_none_or(|limit| by_bits < limit)
+        are_few(granted.bps.max(self.fallback(leaf).bps) / self.packet_bits[leaf], granted.pps, pps)
     }
 
     /// What a leaf is granted when nobody decides any more: its guarantee, and of packets its part of every limit it shares.
@@ -259,7 +256,7 @@ impl Rounds {
     pub fn pace_bps(&self, leaf: usize) -> u64 {
         let bps = self.pass_bps(leaf);
         if self.holds_back(leaf) {
-            bps - bps / 5000
+            held_back_bps(bps)
         } else {
             bps + bps / 64
         }
@@ -497,6 +494,21 @@ fn assured_pps(pools: &[GuardPool], leaves: &[GuardLeaf]) -> Vec<u64> {
     };
     let parts: Vec<f64> = pools.iter().enumerate().map(part).collect();
     leaves.iter().map(|leaf| leaf.guarantee_pps + (beyond(leaf) as f64 * parts[leaf.pool]) as u64).collect()
+}
+
+/// How far TCP may run ahead at a rate: as long as anything may wait, and as `packets` of its largest take.
+pub(crate) fn tcp_ahead_ns(hold_ns: Nanos, packets: u64, bps: u64) -> Nanos {
+    hold_ns.max((u128::from(packets * LARGEST) * 8_000_000_000 / u128::from(bps.max(1))) as Nanos)
+}
+
+/// The rate of a queue that is to hold back what a hook lets pass at `bps`.
+pub(crate) fn held_back_bps(bps: u64) -> u64 {
+    bps - bps / 5000
+}
+
+/// Whether packets/s that follow from a rate of bits are no more than `most`, and what binds.
+pub(crate) fn are_few(by_bits: u64, limit: Option<u64>, most: u64) -> bool {
+    by_bits <= most && limit.is_none_or(|limit| by_bits < limit)
 }
 
 /// What a leaf let go by of what it was granted, a second: its bucket's time went on by more than what passed takes at that rate,

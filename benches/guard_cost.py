@@ -62,17 +62,35 @@ def htb(made: Lab, bps: float) -> Iterator[None]:
         tc(inside, "qdisc", "del", "dev", "eth0", "root")
 
 
-def guarded(made: Lab, bps: float, excess: str = "hold") -> contextlib.AbstractContextManager[object]:
+def guarded(
+    made: Lab, bps: float, excess: str = "hold", queue: str | None = None
+) -> contextlib.AbstractContextManager[object]:
     send = {"guarantee": f"{bps:.0f}bit/s", "ceiling": f"{bps:.0f}bit/s", "packets": "50M/s"}
-    asked = Policy.model_validate(policy(made, {"vm": {"excess": excess, "send": send}}, f"{bps:.0f}bit/s"))
+    vifs = {"vm": {"excess": excess, "send": send}}
+    asked = Policy.model_validate(policy(made, vifs, f"{bps:.0f}bit/s", queue=queue))
     return keep(guard.flatten(asked, guard.resolve(asked)))
+
+
+def by_rate(made: Lab, bps: float) -> contextlib.AbstractContextManager[object]:
+    return guarded(made, bps, queue="tbf")
 
 
 def dropping(made: Lab, bps: float) -> contextlib.AbstractContextManager[object]:
     return guarded(made, bps, "drop")
 
 
-WAYS: dict[str, Way] = {"nothing": nothing, "HTB": htb, "guard, holding": guarded, "guard, dropping": dropping}
+WAYS: dict[str, Way] = {
+    "nothing": nothing,
+    "HTB": htb,
+    "guard, holding": guarded,
+    "guard, dropping": dropping,
+}
+
+
+def has_fq() -> bool:
+    """Whether the guard's packets wait in fq here; else in tbf, like those of a guard that is told so."""
+    tried = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "fq"]
+    return subprocess.run(tried, capture_output=True, check=False).returncode == 0
 
 
 def cost_ns(made: Lab, seconds: float) -> float:
@@ -191,7 +209,7 @@ def limited(what: Limited, names: tuple[str, ...], rounds: int, seconds: float) 
     """CPU time a delivered frame takes under each way, its sender's included."""
     cpus = os.sched_getaffinity(0)
     core, aside = max(cpus), min(cpus)
-    ways = {way: WAYS[way] for way in names}
+    ways = {way: WAYS[way] for way in names} | ({"guard, holding (tbf)": by_rate} if has_fq() else {})
     reap()
     label = Label.create("guard-cost", Path(tempfile.gettempdir()))
     try:

@@ -8,7 +8,8 @@
 // never.
 //
 // Where a queue stands behind the hook, packets may run ahead of the clock by what the queue may hold: they wait there, and
-// their sender with them, for its socket's buffer is full of what waits.
+// their sender with them, for its socket's buffer is full of what waits. An `fq` queue keeps each packet until the departure
+// time that is written here, which is when its buckets would have let it go: it has no rate of its own.
 //
 // Rates are written by the daemon into mapped memory. It also writes a heartbeat; when that is older than the policy allows,
 // each leaf falls back to its guarantee without anybody's help.
@@ -51,13 +52,13 @@ struct rates {
 	__u64 packet_cost;
 	__u64 byte_tolerance;
 	__u64 packet_tolerance;
+	__u64 hold_tcp; // how far ahead of the clock packets may run, because a queue behind this hook holds them back
+	__u64 hold_others;
 };
 
 struct limits {
 	struct rates granted;
 	struct rates fallback;
-	__u64 hold_tcp; // how far ahead of the clock packets may run, because a queue behind this hook holds them back
-	__u64 hold_others;
 	__u64 rules[RULES]; // leaf 16 | first port 16 | last port 16 | DSCP + 1, 0 is any, 8 | protocol, 0 is any, 8
 };
 
@@ -70,11 +71,13 @@ struct state {
 	__u64 dropped_bytes;
 	__u64 dropped_packets;
 	__u64 marked_packets;
+	__u64 departure; // the last that was given
 };
 
 struct control {
 	__u64 heartbeat_ns;
 	__u64 stale_after_ns; // 0: never
+	__u64 departures; // whether the queues are fq
 };
 
 struct {
@@ -237,8 +240,8 @@ static __always_inline int within(__u16 port, __u16 first, __u16 last)
 	return port >= first && port <= last;
 }
 
-// Takes `cost` from a bucket if its time has come, else leaves it as it is.
-static __always_inline int take(__u64 *due, __u64 now, __u64 tolerance, __u64 hold, __u64 cost)
+// Takes `cost` from a bucket if its time has come, or comes within `hold`: that time. Else 0, and the bucket stays as it is.
+static __always_inline __u64 take(__u64 *due, __u64 now, __u64 tolerance, __u64 hold, __u64 cost)
 {
 #pragma unroll
 	for (int i = 0; i < TRIES; i++) {
@@ -248,9 +251,14 @@ static __always_inline int take(__u64 *due, __u64 now, __u64 tolerance, __u64 ho
 		if (from > now + hold)
 			return 0;
 		if (__sync_val_compare_and_swap(due, seen, from + cost) == seen)
-			return 1;
+			return from;
 	}
 	return 0;
+}
+
+static __always_inline __u64 later(__u64 one, __u64 other)
+{
+	return one > other ? one : other;
 }
 
 static __always_inline int congested(const __u64 *due, __u64 now, __u64 tolerance)
@@ -419,7 +427,7 @@ static __always_inline int decide(struct __sk_buff *skb, __u32 link)
 	struct state *state;
 	const struct rates *rates;
 	struct flow flow;
-	__u64 now_ns, now, bytes, packets, hold;
+	__u64 now_ns, now, bytes, packets, hold, at, departure;
 	struct cost cost;
 	int tcp;
 
@@ -442,21 +450,35 @@ static __always_inline int decide(struct __sk_buff *skb, __u32 link)
 	packets = cost.packets;
 	bytes = cost.bytes;
 	tcp = flow.protocol == IPPROTO_TCP;
-	hold = tcp ? limits->hold_tcp : limits->hold_others;
 	rates = control->stale_after_ns && now_ns > control->heartbeat_ns + control->stale_after_ns ? &limits->fallback
 												    : &limits->granted;
+	hold = tcp ? rates->hold_tcp : rates->hold_others;
+	departure = now;
 
-	if (rates->packet_cost && !take(&state->packet_due, now, rates->packet_tolerance, hold, packets * rates->packet_cost >> PACKET_SHIFT))
-		goto drop;
+	if (rates->packet_cost) {
+		at = take(&state->packet_due, now, rates->packet_tolerance, hold, packets * rates->packet_cost >> PACKET_SHIFT);
+		if (!at)
+			goto drop;
+		departure = later(departure, at);
+	}
 	if (rates->byte_cost) {
-		if (!take(&state->byte_due, now, rates->byte_tolerance, hold, bytes * rates->byte_cost >> COST_SHIFT)) {
+		at = take(&state->byte_due, now, rates->byte_tolerance, hold, bytes * rates->byte_cost >> COST_SHIFT);
+		if (!at) {
 			if (rates->packet_cost)
 				__sync_fetch_and_sub(&state->packet_due, packets * rates->packet_cost >> PACKET_SHIFT);
 			goto drop;
 		}
+		departure = later(departure, at);
 		// A queue slows its sender down by itself.
 		if (!hold && congested(&state->byte_due, now, rates->byte_tolerance) && mark(skb, &flow))
 			__sync_fetch_and_add(&state->marked_packets, packets);
+	}
+	// Whether it waits or not: with times of its own a sender could let what it was granted in a second pass at once. Where
+	// TCP may wait a queue stands. The kind of clock need not be named: fq does not ask for it, and where a packet comes to
+	// another namespace the kernel clears a time without one.
+	if (control->departures && rates->hold_tcp) {
+		skb->tstamp = departure >> TIME_SHIFT;
+		state->departure = departure;
 	}
 	__sync_fetch_and_add(tcp ? &state->tcp_bytes : &state->other_bytes, bytes);
 	__sync_fetch_and_add(&state->passed_packets, packets);

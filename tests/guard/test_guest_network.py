@@ -13,6 +13,7 @@ import pytest
 
 from partywall import guard
 from partywall.guard.lab import policy as lab_policy
+from partywall.host import Host
 from partywall.model.policy import Policy
 from partywall.run.stage import with_peer
 from partywall.sandbox import Label, Sandbox, Settings, make, networks, qemu, reaper, switch, vif
@@ -22,7 +23,7 @@ CEILING_BPS = 4_000_000
 
 
 def lacking() -> str:
-    return switch.lacking() or qemu.lacking()
+    return switch.lacking(Host.here()) or qemu.lacking(Host.here())
 
 
 pytestmark = [pytest.mark.host, pytest.mark.skipif(bool(lacking()), reason=f"guests with taps need: {lacking()}")]

@@ -236,6 +236,7 @@ def test_ctrl_c_takes_nothing_back_of_what_was_found(
 ) -> None:
     class Interrupted:
         excess: ClassVar[dict[str, str]] = {}
+        queue = "tbf"
         without_backstop = ()
 
         def __init__(self) -> None:

@@ -9,6 +9,7 @@ import os
 import select
 import socket
 import struct
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from partywall import guard
+from partywall.errors import AgentError
 from partywall.guard import delay
 from partywall.guard.lab import policy
 from partywall.guard.run import Kept, Report
@@ -45,16 +47,67 @@ def until(kept: Kept, condition: Callable[[Report], bool], deadline_s: float = 3
     raise AssertionError(f"no such report within {deadline_s} s; the last: {seen}")
 
 
-def test_a_sender_of_datagrams_waits_for_its_turn_instead_of_being_dropped() -> None:
+@pytest.fixture
+def has_fq() -> bool:
+    tried = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "fq"]
+    return subprocess.run(tried, capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture(params=["fq", "tbf"])
+def queue(request: pytest.FixtureRequest, has_fq: bool) -> str:
+    if request.param == "fq" and not has_fq:
+        pytest.skip("the kernel has no fq")
+    return str(request.param)
+
+
+def queues(made: Lab) -> str:
+    return tc(made.namespace("vm"), "qdisc", "show", "dev", "eth0")
+
+
+def test_a_sender_of_datagrams_waits_for_its_turn_instead_of_being_dropped(queue: str) -> None:
     def waits(report: Report) -> bool:
         row = report.rows["vm"]
         return row["dropped_packets"] == 0 and abs(row["passed_bps"] / 80e6 - 1) < 0.03
 
     vm = {"send": {"ceiling": "80Mbit/s"}}
-    with lab(["vm"]) as made, sender(made, "vm", 1514, None), guard.keep(flat(made, {"vm": vm}, "1Gbit/s")) as kept:
+    with (
+        lab(["vm"]) as made,
+        sender(made, "vm", 1514, None),
+        guard.keep(flat(made, {"vm": vm}, "1Gbit/s", queue=queue)) as kept,
+    ):
+        assert kept.queue == queue
         seen = until(kept, waits)
         assert 0 < seen.rows["vm"]["delay_ns"] <= 25_000_000
-        assert "tbf" in tc(made.namespace("vm"), "qdisc", "show", "dev", "eth0")
+        assert f"qdisc {queue} " in queues(made)
+
+
+def test_without_a_wish_packets_wait_in_fq_if_the_kernel_has_it(has_fq: bool) -> None:
+    with lab(["vm"]) as made, guard.keep(flat(made, {"vm": {}}, "1Gbit/s")) as kept:
+        assert kept.queue == ("fq" if has_fq else "tbf")
+
+
+def test_a_wish_for_fq_that_the_kernel_cannot_fulfil_is_refused_by_name(has_fq: bool) -> None:
+    if has_fq:
+        pytest.skip("the kernel has fq")
+    with (
+        lab(["vm"]) as made,
+        pytest.raises(AgentError, match="has no fq"),
+        guard.keep(flat(made, {"vm": {}}, "1Gbit/s", queue="fq")),
+    ):
+        pass
+
+
+def test_a_guard_that_starts_anew_puts_its_own_kind_of_queue_in_place_of_the_other(queue: str) -> None:
+    if queue == "tbf":
+        pytest.skip("the other kind is needed too")
+    vms = {"vm": {"send": {"ceiling": "20Mbit/s"}}}
+    with lab(["vm"]) as made, sender(made, "vm", 1514, None):
+        for kind in ("fq", "tbf", "fq"):
+            with guard.keep(flat(made, vms, "1Gbit/s", queue=kind), leave=True) as kept:
+                until(kept, lambda _, kind=kind: f"qdisc {kind} " in queues(made))
+        with guard.keep(flat(made, vms, "1Gbit/s")):
+            pass
+        assert "qdisc noqueue" in queues(made)
 
 
 # A sender that waits for a CPU does not lose what it could have sent meanwhile.
@@ -296,7 +349,7 @@ def test_who_owes_much_at_next_to_nothing_is_not_shut_out_once_he_is_granted_mor
             assert served.at_ns - found.at_ns < 500_000_000
 
 
-def test_a_death_leaves_tcp_a_queue_at_its_guarantee_and_no_process_stays() -> None:
+def test_a_death_leaves_tcp_a_queue_at_its_guarantee_and_no_process_stays(queue: str) -> None:
     vifs = {"vm": {"send": {"guarantee": "20Mbit/s", "ceiling": "80Mbit/s"}}}
 
     def heirs() -> list[int]:
@@ -304,22 +357,21 @@ def test_a_death_leaves_tcp_a_queue_at_its_guarantee_and_no_process_stays() -> N
         return [int(path.parent.name) for path, line in lines.items() if line.startswith(b"partywall-agent\0heir")]
 
     with lab(["vm"]) as made:
-        asked = flat(made, vifs, "100Mbit/s", fallback_after="200ms")
+        asked = flat(made, vifs, "100Mbit/s", fallback_after="200ms", queue=queue)
         with guard.keep(asked, leave=True) as kept:
             (heir,) = map(os.pidfd_open, heirs())
-            assert "tbf" not in tc(made.namespace("vm"), "qdisc", "show", "dev", "eth0")
+            assert queue not in queues(made)
             kept.client.process.kill()
             kept.client.process.wait()
             ended, _, _ = select.select([heir], [], [], 5)
             os.close(heir)
             assert ended
         assert not heirs()
-        (queue,) = (
-            line for line in tc(made.namespace("vm"), "qdisc", "show", "dev", "eth0").splitlines() if "tbf" in line
-        )
-        assert "rate 19996Kbit" in queue, queue
+        (there,) = (line for line in queues(made).splitlines() if f"qdisc {queue} " in line)
+        # The hook gives the departure times of the guarantee by itself.
+        assert ("rate 19996Kbit" if queue == "tbf" else "nopacing") in there, there
         guard.remove(asked.start["id"], asked.start["hooks"])
-        assert "tbf" not in tc(made.namespace("vm"), "qdisc", "show", "dev", "eth0")
+        assert queue not in queues(made)
         # Where all is taken away nobody may put anything there meanwhile.
         with guard.keep(asked):
             assert len(heirs()) == 1

@@ -21,6 +21,7 @@ from partywall.report import guard_view, study_page
 from partywall.stats import guard as stats
 from partywall.store.guard import GuardLog, holds_series, reports
 from partywall.store.study import StudyDirectory
+from partywall.testing import fake_host
 
 SECOND = 1_000_000_000
 
@@ -172,7 +173,7 @@ def test_a_study_in_emulated_guests_is_one_in_small_and_marked(tmp_path: Path) -
 
 def test_tenants_are_namespaces_or_guests() -> None:
     kind, asked = studies.kind_of(studies.find("dba-vm")), load()
-    plain, virtual = (kind.outline(asked, Asked(backends=backends)) for backends in ((), ("qemu",)))
+    plain, virtual = (kind.outline(asked, Asked(backends=backends), fake_host()) for backends in ((), ("qemu",)))
     assert "network namespaces" in plain.lines[-1]
     assert "guests" in virtual.lines[-1]
     assert virtual.seconds > plain.seconds

@@ -18,14 +18,14 @@ from rich.table import Table
 
 from partywall import guard, units
 from partywall.cli.live import wide_console
-from partywall.errors import AgentError, CapabilityError, Exit, Problem, UsageError
+from partywall.errors import AgentError, Exit, Problem, UsageError
 from partywall.files import write_whole
 from partywall.guard import prometheus
 from partywall.guard.flatten import RECEIVES
 from partywall.guard.left import owner
 from partywall.guard.run import Kept, Report
 from partywall.model.policy import Policy, Promise, Vif
-from partywall.pipeline import terminated_as_interrupt
+from partywall.pipeline import check_hooks, terminated_as_interrupt
 from partywall.sandbox.label import state_root
 from partywall.scenario import text as file_text
 from partywall.store.guard import GuardLog, holds_series, reports
@@ -70,6 +70,8 @@ def run(
         _check_file(prometheus_file)
     kept_for = _duration("--for", for_) if for_ is not None else None
     asked = guard.load(policy)
+    if not dry_run:
+        check_hooks("a guard")
     found, link = guard.places(asked)
     flat = guard.flatten(asked, found, _duration("--every", every), link)
     console = wide_console()
@@ -86,7 +88,9 @@ def run(
     totals = prometheus.Totals()
     sinks = _Sinks()
     if log is not None:
-        sinks.add(str(log.folder), lambda one: log.add(one.from_ns, one.at_ns, one.rows, one.pools, one.notes))
+        sinks.add(
+            str(log.folder), lambda one: log.add(one.from_ns, one.at_ns, one.rows, one.pools, one.notes, one.queue)
+        )
     if prometheus_file is not None:
         metrics = prometheus_file
         sinks.add(str(metrics), lambda one: write_whole(metrics, prometheus.text(asked.name, one, totals)))
@@ -145,9 +149,8 @@ def remove(
     policy: Annotated[str, typer.Argument(help="A policy file, or the name 'guard status' shows.", metavar="POLICY")],
 ) -> int:
     """Remove all that a guard left in the kernel: hooks, buckets and queues."""
-    if os.geteuid() != 0:
-        raise CapabilityError("removing hooks needs root; run with sudo")
     name, hooks = _left(policy)
+    check_hooks("guard remove")
     if pid := owner(name):
         raise UsageError(Problem(f"policy {name!r} is kept by process {pid}", "end that process first"))
     console = Console()
@@ -276,8 +279,9 @@ def _table(policy: Policy, report: Report, begun: int, for_ns: int | None) -> Ta
 
 
 def _say_excess(console: Console, kept: Kept) -> None:
+    queue = {"fq": "fq, until each packet's departure time", "tbf": "tbf, at a rate"}.get(kept.queue, kept.queue)
     words = {
-        "held": "what may not pass is held back in a queue its sender's kernel sees (tbf)",
+        "held": f"what may not pass is held back in a queue its sender's kernel sees ({queue})",
         "dropped": "what may not pass is dropped, and what understands ECN marked before; "
         "TCP gets little of its promise there with a short burst (docs/guard.md)",
     }
@@ -318,6 +322,9 @@ def _show_policy(console: Console, policy: Policy) -> None:
                 most = _promised(Promise(packets=ceilings.packets), ceilings.ceiling)
                 table.add_row(f"{name}{suffix}: {vifs}", "all of them", *most)
     console.print(table)
+    console.print(
+        f"packets that wait are held in: {policy.queue or 'fq if the kernel has it, else tbf'}", highlight=False
+    )
     received = [vif.receive for vif in policy.vifs.values() if vif.receive]
     for way, promises in (("send", [vif.send for vif in policy.vifs.values()]), ("receive", received)):
         if promises:

@@ -74,6 +74,7 @@ def flatten(
         "report_ns": max(report_ns, policy.period),
         "check_ns": max(CHECK_NS, policy.period),
         "fallback_after_ns": _fallback(policy),
+        "queue": policy.queue,
     }
     names = tuple(leaf["name"] for leaf in lists.leaves)
     return Flat(start, names, tuple(names[hook["leaf"]] for hook in lists.hooks))

@@ -15,7 +15,7 @@ from typing import Any
 
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
-from partywall.errors import AgentError, CapabilityError, Problem, TrialError, UsageError
+from partywall.errors import AgentError, Problem, TrialError, UsageError
 from partywall.files import write_whole
 from partywall.guard import left
 from partywall.guard.flatten import Flat, vif_of
@@ -30,6 +30,7 @@ class Report:
     """What happened since the last one.
 
     rows and pools: as the agent sent them, by leaf and direction; notes: (which leaf or service class, kind, text).
+    queue: what holds packets back, fq or tbf.
     """
 
     from_ns: int
@@ -39,6 +40,7 @@ class Report:
     notes: tuple[tuple[str, str, str], ...]
     round_ns_max: int
     decide_ns_max: int
+    queue: str = ""
 
 
 class Kept:
@@ -52,6 +54,7 @@ class Kept:
         self._messages: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue(_REPORTS_MAX)
         self.client = _agent(self._receive)
         self.excess: dict[str, str] = {}
+        self.queue = ""
         self.without_backstop: tuple[str, ...] = ()
 
     def _receive(self, method: str, params: dict[str, Any]) -> None:
@@ -63,6 +66,7 @@ class Kept:
         """Hooks everything and begins."""
         started = self.client.call("guard.start", timeout_s=120, **self.flat.start)
         self.excess = dict(zip(self.flat.hooks, started["excess"], strict=True))
+        self.queue = started["queue"]
         self.without_backstop = tuple(self.flat.hooks[at] for at in started["without_backstop"])
 
     def move(self, moved: Mapping[str, Found]) -> None:
@@ -100,7 +104,7 @@ class Kept:
         pools = dict(zip((pool["name"] for pool in self.flat.start["pools"]), params["pools"], strict=True))
         notes = tuple((note["about"], note["kind"], note["text"]) for note in params["notes"])
         longest = (params["round_ns_max"], params["decide_ns_max"])
-        return Report(params["from_ns"], params["at_ns"], rows, pools, notes, *longest)
+        return Report(params["from_ns"], params["at_ns"], rows, pools, notes, *longest, self.queue)
 
 
 @contextlib.contextmanager
@@ -173,8 +177,6 @@ def _remove(client: AgentClient, name: str, hooks: list[Any]) -> list[str]:
 def _refuse(name: str, flat: Flat) -> None:
     if (pid := left.owner(name)) and pid != os.getpid():
         raise UsageError(Problem(f"policy {name!r} is kept by process {pid} already", "end that one first"))
-    if os.geteuid() != 0:
-        raise CapabilityError("a guard needs root, to hook eBPF programs to interfaces; run with sudo")
     mine = {_place(hook): vif for hook, vif in zip(flat.start["hooks"], flat.hooks, strict=True)}
     problems = []
     for state in sorted(state_root().glob("guard-*.json")):

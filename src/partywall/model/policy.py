@@ -144,3 +144,8 @@ class Policy(Frozen):
         description="guarantees: after fallback_after every vif has its guarantee; keep: the last rates stay",
     )
     fallback_after: DurationNs = Field(1_000_000_000, ge=10_000_000)
+    queue: Literal["fq", "tbf"] | None = Field(
+        None,
+        description="what holds packets back; fq: keeps each until its departure time; tbf: gives them out at a rate. "
+        "Default: fq if the kernel has it, else tbf",
+    )

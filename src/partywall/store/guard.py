@@ -29,9 +29,9 @@ class GuardLog:
         self.folder = folder
         self._lines: IO[str] = (folder / LINES).open("a")
 
-    def add(self, from_ns: int, at_ns: int, rows: Rows, pools: Rows, notes: object) -> None:
-        """Writes one report, and sees that it is on its way to the disk."""
-        content = {"from_ns": from_ns, "at_ns": at_ns, "rows": rows, "pools": pools, "notes": notes}
+    def add(self, from_ns: int, at_ns: int, rows: Rows, pools: Rows, notes: object, queue: str = "") -> None:
+        """Writes one report, and sees that it is on its way to the disk. queue: what holds packets back."""
+        content = {"from_ns": from_ns, "at_ns": at_ns, "rows": rows, "pools": pools, "notes": notes, "queue": queue}
         self._lines.write(json.dumps(content) + "\n")
         self._lines.flush()
 

@@ -238,7 +238,8 @@ impl Agent {
             &start.id,
             || {
                 let guard = Guard::start(start).map_err(failed)?;
-                let told = GuardStarted { excess: guard.excess().to_vec(), without_backstop: guard.without_backstop().to_vec() };
+                let (excess, without_backstop) = (guard.excess().to_vec(), guard.without_backstop().to_vec());
+                let told = GuardStarted { excess, queue: guard.queue(), without_backstop };
                 Ok((guard, told))
             },
         )
@@ -303,15 +304,25 @@ fn greet(hello: &Hello) -> Result<HelloReply, Fault> {
     })
 }
 
-/// What the host is, with what this build of the agent lacks among what is missing.
+/// What this host is. The kernel itself says on which CPUs this agent may run.
 fn host_facts() -> facts::HostFacts {
-    let mut found = facts::read(Path::new("/"));
+    let mut found = facts_of(Path::new("/"));
+    if let Ok(cpus) = partywall_sys::affinity::allowed() {
+        found.cpus_allowed = Some(cpus.into_iter().map(|cpu| cpu as u32).collect());
+        found.missing.retain(|missing| missing.what != facts::cpu::ALLOWED);
+    }
+    found
+}
+
+/// What the host is whose files lie under `root`, with what this build of the agent lacks among what is missing.
+pub(crate) fn facts_of(root: &Path) -> facts::HostFacts {
+    let mut found = facts::read(root);
     if let Err(absent) = partywall_bpf::built() {
         found.missing.push(facts::Missing {
             what: "eBPF programs".into(),
             why: format!("the agent was built without them: {}", absent.why),
             cost: "no partywall guard and no partywall trace".into(),
-            remedy: "install clang, libbpf-dev and linux-libc-dev (make setup does), then make build".into(),
+            remedy: partywall_bpf::REMEDY.into(),
         });
     }
     found

@@ -14,7 +14,7 @@ mod watch;
 
 pub use link::Link;
 pub use namespace::Namespace;
-pub use object::{built, object, Absent};
+pub use object::{built, object, Absent, REMEDY};
 pub use watch::{Change, Watch};
 
 /// Begins the name of every filter that is Partywall's.

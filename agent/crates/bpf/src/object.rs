@@ -4,9 +4,13 @@ use thiserror::Error;
 
 include!(concat!(env!("OUT_DIR"), "/objects.rs"));
 
+/// How to get an agent that has them: said to those who installed a package, too, who may have no Makefile.
+pub const REMEDY: &str = "use an agent built with clang, libbpf-dev and linux-libc-dev; \
+    'make setup' in a clone of Partywall installs these and builds it";
+
 /// Why an object is not there.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("this agent was built without eBPF programs ({why}); install clang, libbpf-dev and linux-libc-dev, and run make build again")]
+#[error("this agent was built without eBPF programs ({why}); {REMEDY}")]
 pub struct Absent {
     /// What the build said.
     pub why: &'static str,

@@ -39,11 +39,22 @@ const CLSACT_HANDLE: u32 = 0xffff_0000;
 const EVERY_PROTOCOL: u32 = (3u16).to_be() as u32;
 /// The place of the queue through which an interface gives packets out.
 const ROOT: u32 = 0xffff_ffff;
-/// The handle of queues that are Partywall's: the letters PW.
-const QUEUE_HANDLE: u32 = 0x5057_0000;
+/// The handles of queues that are Partywall's, by kind: the letters PW and PX. The kernel puts a queue of another handle in the
+/// place of one, but does not change the kind of one.
+const TBF_HANDLE: u32 = 0x5057_0000;
+const FQ_HANDLE: u32 = 0x5058_0000;
 const TBF_PARAMETERS: u16 = 1;
 const TBF_RATE64: u16 = 4;
 const TBF_BURST: u16 = 6;
+const FQ_LIMIT: u16 = 1;
+const FQ_FLOW_LIMIT: u16 = 2;
+const FQ_PACING: u16 = 5;
+const FQ_BUCKETS: u16 = 8;
+const FQ_TIMER_SLACK: u16 = 13;
+const FQ_HORIZON: u16 = 14;
+const FQ_HORIZON_DROP: u16 = 15;
+/// Later than any departure time that is written, in microseconds.
+const FQ_HORIZON_US: u32 = 60_000_000;
 const TCMSG: usize = 20;
 const IFINFOMSG: usize = 16;
 const IFLA_IFNAME: u16 = 3;
@@ -94,15 +105,43 @@ pub struct Hook {
     pub number: u16,
 }
 
-/// A queue that gives packets out at a rate: the token bucket filter `tbf`. Its sender, if it is on this host, sees it fill.
+/// A queue on the way out. Its sender, if it is on this host, sees it fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Queue {
-    /// Bytes a second, Ethernet headers included.
-    pub bytes_per_second: u64,
-    /// Bytes that may go at once.
-    pub burst_bytes: u32,
-    /// Bytes it holds at most.
-    pub limit_bytes: u32,
+pub enum Queue {
+    /// Gives packets out at a rate: the token bucket filter `tbf`.
+    Rate {
+        /// Bytes a second, Ethernet headers included.
+        bytes_per_second: u64,
+        /// Bytes that may go at once.
+        burst_bytes: u32,
+        /// Bytes it holds at most.
+        limit_bytes: u32,
+    },
+    /// Gives each packet out at its departure time (`skb->tstamp`): fair queueing, `fq`.
+    Departures {
+        /// Packets it holds at most, be they of one flow or of many.
+        limit_packets: u32,
+        /// How much later packets may go, so that one timer serves all that are due by then.
+        slack_ns: u32,
+    },
+}
+
+/// The kinds of [`Queue`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueKind {
+    /// `tbf`.
+    Rate,
+    /// `fq`.
+    Departures,
+}
+
+impl QueueKind {
+    fn handle(self) -> u32 {
+        match self {
+            Self::Rate => TBF_HANDLE,
+            Self::Departures => FQ_HANDLE,
+        }
+    }
 }
 
 /// What gives packets out at an interface.
@@ -111,7 +150,7 @@ pub enum Root {
     /// What the kernel put there by itself.
     Default,
     /// A queue of Partywall's.
-    Ours,
+    Ours(QueueKind),
     /// Somebody else's, by its kind.
     Foreign(String),
 }
@@ -301,19 +340,27 @@ impl Network {
         gone_is_fine(self.0.ask(Message::new(DELETE_QDISC, ACK, &place).text(TCA_KIND, "clsact")))
     }
 
-    /// Puts a queue on the way out, or changes the one of ours that is there, with what it holds.
+    /// Puts a queue on the way out, or changes the one of ours that is there, with what it holds. One of another kind goes.
     ///
     /// # Errors
-    /// What the kernel says: `ENOENT` without `CONFIG_NET_SCH_TBF`.
+    /// What the kernel says: `ENOENT` without `CONFIG_NET_SCH_TBF` or `CONFIG_NET_SCH_FQ`.
     pub fn queue(&self, index: u32, queue: &Queue) -> io::Result<()> {
-        let place = tcmsg(index, QUEUE_HANDLE, ROOT, 0);
-        let message = Message::new(NEW_QDISC, ACK | CREATE | REPLACE, &place).text(TCA_KIND, "tbf").nested(TCA_OPTIONS, |options| {
-            options
-                .attribute(TBF_PARAMETERS, &tbf_parameters(queue))
-                .attribute(TBF_RATE64, &queue.bytes_per_second.to_ne_bytes())
-                .number(TBF_BURST, queue.burst_bytes)
-        });
-        self.0.ask(message).map(drop)
+        self.0.ask(put_queue(index, queue, |options| options)).map(drop)
+    }
+
+    /// Whether the kernel has `fq`. One is asked for that can't be made, for it would have no buckets: so nothing changes.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn has_departures(&self) -> io::Result<bool> {
+        use rustix::io::Errno;
+        let queue = Queue::Departures { limit_packets: 1, slack_ns: 1 };
+        let asked = put_queue(self.index("lo")?, &queue, |options| options.number(FQ_BUCKETS, 0));
+        match self.0.ask(asked).as_ref().map_err(Errno::from_io_error) {
+            Ok(_) | Err(Some(Errno::INVAL | Errno::RANGE)) => Ok(true),
+            Err(Some(Errno::NOENT)) => Ok(false),
+            Err(error) => Err(error.unwrap_or(Errno::IO).into()),
+        }
     }
 
     /// The interfaces with anything that hooks hang on, whoever made it.
@@ -332,7 +379,8 @@ impl Network {
     pub fn root(&self, index: u32) -> io::Result<Root> {
         Ok(self.root_body(index)?.map_or(Root::Default, |body| match u32_at(&body, 8) {
             0 => Root::Default,
-            QUEUE_HANDLE => Root::Ours,
+            TBF_HANDLE => Root::Ours(QueueKind::Rate),
+            FQ_HANDLE => Root::Ours(QueueKind::Departures),
             _ => Root::Foreign(attribute(&attributes(body.get(TCMSG..).unwrap_or_default()), TCA_KIND).map(text).unwrap_or_default()),
         }))
     }
@@ -361,11 +409,10 @@ impl Network {
     /// What the kernel says.
     pub fn unqueue(&self, index: u32) -> io::Result<()> {
         match self.root(index) {
-            Ok(Root::Ours) => {}
-            Ok(_) => return Ok(()),
-            Err(error) => return gone_is_fine(Err::<(), _>(error)),
+            Ok(Root::Ours(kind)) => gone_is_fine(self.0.ask(Message::new(DELETE_QDISC, ACK, &tcmsg(index, kind.handle(), ROOT, 0)))),
+            Ok(_) => Ok(()),
+            Err(error) => gone_is_fine(Err::<(), _>(error)),
         }
-        gone_is_fine(self.0.ask(Message::new(DELETE_QDISC, ACK, &tcmsg(index, QUEUE_HANDLE, ROOT, 0))))
     }
 
     /// Puts the qdisc there that filters hang on.
@@ -422,14 +469,42 @@ fn tcmsg(index: u32, handle: u32, parent: u32, info: u32) -> [u8; TCMSG] {
     bytes
 }
 
+/// more: options beside those of `queue`.
+fn put_queue(index: u32, queue: &Queue, more: impl FnOnce(Message) -> Message) -> Message {
+    let (kind, name) = match queue {
+        Queue::Rate { .. } => (QueueKind::Rate, "tbf"),
+        Queue::Departures { .. } => (QueueKind::Departures, "fq"),
+    };
+    let place = tcmsg(index, kind.handle(), ROOT, 0);
+    let message = Message::new(NEW_QDISC, ACK | CREATE | REPLACE, &place).text(TCA_KIND, name);
+    message.nested(TCA_OPTIONS, |empty| more(queue_options(empty, queue)))
+}
+
+fn queue_options(empty: Message, queue: &Queue) -> Message {
+    match *queue {
+        Queue::Rate { bytes_per_second, burst_bytes, limit_bytes } => empty
+            .attribute(TBF_PARAMETERS, &tbf_parameters(bytes_per_second, limit_bytes))
+            .attribute(TBF_RATE64, &bytes_per_second.to_ne_bytes())
+            .number(TBF_BURST, burst_bytes),
+        // Without pacing of its own: sockets that learn of it rely on it from then on, also when it is gone.
+        Queue::Departures { limit_packets, slack_ns } => empty
+            .number(FQ_LIMIT, limit_packets)
+            .number(FQ_FLOW_LIMIT, limit_packets)
+            .number(FQ_PACING, 0)
+            .number(FQ_TIMER_SLACK, slack_ns)
+            .number(FQ_HORIZON, FQ_HORIZON_US)
+            .attribute(FQ_HORIZON_DROP, &[0]),
+    }
+}
+
 /// `tc_tbf_qopt`: two `tc_ratespec` (the second, of peaks, unused), limit, buffer, mtu. The link layer is named so that the
 /// kernel asks for no table of rates.
-fn tbf_parameters(queue: &Queue) -> [u8; 36] {
+fn tbf_parameters(bytes_per_second: u64, limit_bytes: u32) -> [u8; 36] {
     const ETHERNET: u8 = 1;
     let mut bytes = [0; 36];
     bytes[1] = ETHERNET;
-    bytes[8..12].copy_from_slice(&u32::try_from(queue.bytes_per_second).unwrap_or(u32::MAX).to_ne_bytes());
-    bytes[24..28].copy_from_slice(&queue.limit_bytes.to_ne_bytes());
+    bytes[8..12].copy_from_slice(&u32::try_from(bytes_per_second).unwrap_or(u32::MAX).to_ne_bytes());
+    bytes[24..28].copy_from_slice(&limit_bytes.to_ne_bytes());
     bytes
 }
 

@@ -2,7 +2,7 @@
 
 use aya::programs::SchedClassifier;
 use aya::Ebpf;
-use partywall_bpf::tc::{Direction, Filter, Hook, Network, Queue, Root};
+use partywall_bpf::tc::{Direction, Filter, Hook, Network, Queue, QueueKind, Root};
 use partywall_bpf::{object, Namespace, Watch};
 
 fn ready() -> Option<(Ebpf, Network)> {
@@ -69,9 +69,16 @@ fn the_queue_of_one_interface_is_told_and_removed() {
     let Some((_, network)) = ready() else { return };
     let lo = network.index("lo").unwrap();
     assert_eq!((network.root(lo).unwrap(), network.backlog(lo).unwrap()), (Root::Default, None));
-    network.queue(lo, &Queue { bytes_per_second: 1_000_000, burst_bytes: 10_000, limit_bytes: 20_000 }).unwrap();
-    assert_eq!(network.root(lo).unwrap(), Root::Ours);
-    assert_eq!(network.backlog(lo).unwrap().map(|backlog| backlog.bytes), Some(0));
+    let mut queues = vec![(Queue::Rate { bytes_per_second: 1_000_000, burst_bytes: 10_000, limit_bytes: 20_000 }, QueueKind::Rate)];
+    if network.has_departures().unwrap() {
+        queues.push((Queue::Departures { limit_packets: 1000, slack_ns: 1000 }, QueueKind::Departures));
+    }
+    assert_eq!(network.root(lo).unwrap(), Root::Default, "a kernel that was asked for fq did nothing");
+    for (queue, kind) in queues {
+        network.queue(lo, &queue).unwrap();
+        assert_eq!(network.root(lo).unwrap(), Root::Ours(kind));
+        assert_eq!(network.backlog(lo).unwrap().map(|backlog| backlog.bytes), Some(0));
+    }
     network.unqueue(lo).unwrap();
     assert_eq!(network.root(lo).unwrap(), Root::Default);
     // Of one that is not there nothing is said as if it were of another.

@@ -8,14 +8,16 @@ use std::time::Duration;
 use partywall_allocation::Throttle;
 use partywall_bpf::{Change, Watch};
 use partywall_clock::{self as clock, Nanos};
-use partywall_wire::{GuardExcess, GuardFinding, GuardGoal, GuardHook, GuardMove, GuardNote, GuardPoolRow, GuardRow, GuardStart};
+use partywall_wire::{
+    GuardExcess, GuardFinding, GuardGoal, GuardHook, GuardMove, GuardNote, GuardPoolRow, GuardQueue, GuardRow, GuardStart,
+};
 
 use crate::check::{Account, Allowed, Count, Judgement, Reading};
 use crate::delay::{Wait, Waits};
 use crate::error::GuardError;
 use crate::heir::{Bequest, Heir, Will};
-use crate::place::{Link, Look, Networks, Pace, Place, LARGEST};
-use crate::plane::{Counters, Grant, Hold, Plane};
+use crate::place::{self, Link, Look, Networks, Pace, Place, LARGEST};
+use crate::plane::{Counters, Grant, Plane};
 use crate::round::Rounds;
 
 /// The most that datagrams are handed over in one piece (`UDP_MAX_SEGMENTS`): a hook counts them all at once.
@@ -52,6 +54,7 @@ pub struct Guard {
     shared: Arc<Shared>,
     excess: Vec<GuardExcess>,
     without_backstop: Vec<usize>,
+    queue: GuardQueue,
     watch: Arc<Watch>,
     heir: Arc<Mutex<Heir>>,
     threads: Vec<JoinHandle<()>>,
@@ -116,10 +119,11 @@ impl Guard {
     pub fn start(start: &GuardStart) -> Result<Self, GuardError> {
         checked(start)?;
         let mut networks = Networks::default();
-        let mut places = places(start, &mut networks)?;
+        let queue = place::queue(start.queue)?;
+        let mut places = places(start, queue, &mut networks)?;
         let links = links(start, &mut networks)?;
         let plane = Plane::load(start.leaves.len() + start.hooks.len())?;
-        let mut rounds = Rounds::new(start, clock::now());
+        let mut rounds = Rounds::new(start, queue, clock::now());
         prepare(start, &plane, &mut rounds, &places)?;
         let (spaces, namespaces) = networks.namespaces();
         let watch = Arc::new(Watch::new(&namespaces).map_err(GuardError::kernel("listening for interfaces"))?);
@@ -133,7 +137,7 @@ impl Guard {
         daemon.heir = heir.clone();
         daemon.tell_heir();
         let (followed, told, heard) = (shared.clone(), shared.clone(), watch.clone());
-        let mut guard = Self { shared, excess, without_backstop, watch, heir, threads: Vec::new() };
+        let mut guard = Self { shared, excess, without_backstop, queue, watch, heir, threads: Vec::new() };
         guard.spawn("guard", move || daemon.run(&followed))?;
         guard.spawn("guard-watch", move || listen(&heard, &told))?;
         Ok(guard)
@@ -148,6 +152,12 @@ impl Guard {
     #[must_use]
     pub fn without_backstop(&self) -> &[usize] {
         &self.without_backstop
+    }
+
+    /// What holds packets back where they are held.
+    #[must_use]
+    pub fn queue(&self) -> GuardQueue {
+        self.queue
     }
 
     /// What becomes of what may not pass, at each hook.
@@ -211,8 +221,9 @@ fn checked(start: &GuardStart) -> Result<(), GuardError> {
     }
 }
 
-fn places(start: &GuardStart, networks: &mut Networks) -> Result<Vec<Place>, GuardError> {
-    let find = |(at, hook): (usize, &GuardHook)| Place::find(networks, &start.id, hook, &start.leaves[hook.leaf], backstop_of(start, at));
+fn places(start: &GuardStart, queue: GuardQueue, networks: &mut Networks) -> Result<Vec<Place>, GuardError> {
+    let find =
+        |(at, hook): (usize, &GuardHook)| Place::find(networks, &start.id, queue, hook, &start.leaves[hook.leaf], backstop_of(start, at));
     start.hooks.iter().enumerate().map(find).collect()
 }
 
@@ -235,6 +246,9 @@ fn prepare(start: &GuardStart, plane: &Plane, rounds: &mut Rounds, places: &[Pla
         if place.has_queue() {
             hold(start, plane, rounds, at, true);
         }
+    }
+    if rounds.queue() == GuardQueue::Fq {
+        plane.give_departures();
     }
     plane.beat(clock::now());
     plane.stale_after(start.fallback_after_ns.unwrap_or(0));
@@ -304,15 +318,19 @@ fn put(at: &mut Place, plane: &Plane, pace: Pace) -> Result<(), GuardError> {
 
 /// Lets packets of hook `at` run ahead of their rates if there is a queue behind it.
 fn hold(start: &GuardStart, plane: &Plane, rounds: &mut Rounds, at: usize, queue: bool) {
-    // A queue shared by flow classes is emptied at the rate of all of them: it stops TCP, which watches what of it waits, but
-    // would let datagrams of one class pass by the rate of another.
-    let alone = start.hooks[at].rules.is_empty();
+    let apart = holds_apart(start, rounds, at);
     for leaf in leaves_of(start, at) {
-        rounds.queued(leaf, queue && alone);
-        let ahead = |may: bool, ns: Nanos| if may { ns } else { 0 };
-        let tcp_ns = ahead(queue, rounds.tcp_ahead_ns(leaf));
-        plane.hold(leaf, Hold { tcp_ns, others_ns: ahead(rounds.waits(leaf), start.leaves[leaf].hold_ns) });
+        rounds.queued(leaf, queue && apart);
+        let [granted, fallback] = if queue { rounds.ahead(leaf) } else { Default::default() };
+        plane.hold(leaf, granted, fallback);
     }
+}
+
+/// Whether the queue behind hook `at` holds back each of its leaves by itself. One with a rate that flow classes share is emptied
+/// at the rate of all of them: it stops TCP, which watches what of it waits, but would let datagrams of one class pass by the
+/// rate of another.
+fn holds_apart(start: &GuardStart, rounds: &Rounds, at: usize) -> bool {
+    rounds.queue() == GuardQueue::Fq || start.hooks[at].rules.is_empty()
 }
 
 /// What the queue behind hook `at` lets pass.
@@ -469,6 +487,7 @@ impl Daemon {
         };
         let will = Will {
             policy: self.start.id.clone(),
+            queue: self.rounds.queue(),
             plane: self.plane.handle(),
             falls_back: self.start.fallback_after_ns.is_some(),
             places: held.map(one).collect(),
@@ -535,12 +554,12 @@ impl Daemon {
                 continue;
             }
             let had = self.places[at].has_queue();
-            let alone = self.start.hooks[at].rules.is_empty();
-            let wanted = had || leaves_of(&self.start, at).any(|leaf| self.rounds.wants_queue(leaf, alone));
+            let apart = holds_apart(&self.start, &self.rounds, at);
+            let wanted = had || leaves_of(&self.start, at).any(|leaf| self.rounds.wants_queue(leaf, apart));
             if wanted && (had || put < PUT_AT_ONCE) {
                 put += usize::from(!had);
                 // Its rate is that of a queue which holds back, before the hook counts on it.
-                self.rounds.queued(self.start.hooks[at].leaf, alone);
+                self.rounds.queued(self.start.hooks[at].leaf, apart);
                 // A queue that can't be changed shows at the next look, with what is wrong.
                 let _ = self.places[at].pace(paced(&self.start, &self.rounds, at));
                 let idle = leaves_of(&self.start, at).all(|leaf| self.rounds.is_idle(leaf));
@@ -558,8 +577,8 @@ impl Daemon {
             if let Some(wait) = self.places[at].wait_ns() {
                 self.waits[at].add(wait);
                 let hook = &self.start.hooks[at];
-                // What waits in a queue of several flow classes says nothing of one of them.
-                if hook.rules.is_empty() {
+                // What waits in a queue of several flow classes says nothing of one of them, and departure times are the account's.
+                if hook.rules.is_empty() && self.rounds.queue() == GuardQueue::Tbf {
                     let moved = self.plane.settle(hook.leaf, clock::now(), wait, self.start.leaves[hook.leaf].hold_ns);
                     self.rounds.settled(hook.leaf, moved);
                 }

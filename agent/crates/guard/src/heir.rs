@@ -8,13 +8,13 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread;
 
 use partywall_clock::{self as clock, Nanos};
-use partywall_wire::{GuardExcess, GuardHook, GuardLeaf};
+use partywall_wire::{GuardExcess, GuardHook, GuardLeaf, GuardQueue};
 use serde::{Deserialize, Serialize};
 
 use crate::error::GuardError;
 use crate::place::{Networks, Pace, Place};
 use crate::plane::{Handle, Hold, Memory, Rates};
-use crate::round::{are_few, held_back_bps, tcp_ahead_ns, PACKET_BITS, WAITS_UP_TO_PPS};
+use crate::round::{are_few, held_back_bps, Ahead, PACKET_BITS, WAITS_UP_TO_PPS};
 
 /// How often is looked whether the time has come, or somebody took all hooks away.
 const LOOK_NS: Nanos = 50_000_000;
@@ -23,6 +23,7 @@ const LOOK_NS: Nanos = 50_000_000;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Will {
     pub policy: String,
+    pub queue: GuardQueue,
     pub plane: Handle,
     /// Whether leaves fall back to their guarantees when the guard's heartbeat is old; else the last rates stay.
     pub falls_back: bool,
@@ -116,7 +117,7 @@ pub fn inherit(told: impl BufRead) -> Result<(), GuardError> {
 
 impl Bequest {
     fn queue(&self, will: &Will, memory: &Memory, networks: &mut Networks) -> Result<(), GuardError> {
-        let mut place = Place::find(networks, &will.policy, &self.hook, &self.leaf, self.leaves[0])?;
+        let mut place = Place::find(networks, &will.policy, will.queue, &self.hook, &self.leaf, self.leaves[0])?;
         // A new guard's by now, or somebody else's queue stands there.
         if place.excess != GuardExcess::Held || !place.is_hooked_by(will.plane).map_err(GuardError::kernel(&self.leaf.name))? {
             return Ok(());
@@ -125,16 +126,16 @@ impl Bequest {
         let bps: u64 = rates.iter().map(|&rates| held_back_bps(bits(rates))).sum();
         place.pace(Pace { bps, strict: true, tcp: true })?;
         for (&leaf, &rates) in self.leaves.iter().zip(&rates) {
-            memory.hold(leaf, self.ahead(rates));
+            memory.hold(leaf, self.ahead(will.queue, rates));
         }
         Ok(())
     }
 
     /// How far packets may run ahead of their rates, for they wait in the queue.
-    fn ahead(&self, rates: Rates) -> Hold {
-        let hold_ns = self.leaf.hold_ns;
-        let wait = self.leaves.len() == 1 && are_few(rates.bps / PACKET_BITS, rates.pps, WAITS_UP_TO_PPS);
-        Hold { tcp_ns: tcp_ahead_ns(hold_ns, self.tcp_packets, bits(rates)), others_ns: if wait { hold_ns } else { 0 } }
+    fn ahead(&self, queue: GuardQueue, rates: Rates) -> Hold {
+        let ahead = Ahead { queue, hold_ns: self.leaf.hold_ns, tcp_packets: self.tcp_packets };
+        let few = || self.leaves.len() == 1 && are_few(rates.bps / PACKET_BITS, rates.pps, WAITS_UP_TO_PPS);
+        ahead.at(bits(rates), queue == GuardQueue::Fq || few())
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 
-use partywall_bpf::tc::{Backlog, Direction, Hook, Interface, Network, Queue, Root};
+use partywall_bpf::tc::{Backlog, Direction, Hook, Interface, Network, Queue, QueueKind, Root};
 use partywall_bpf::{Namespace, NAME_PREFIX};
 use partywall_clock::Nanos;
-use partywall_wire::{GuardDirection, GuardExcess, GuardHook, GuardLeaf, GuardLink, GuardRemove, GuardRemoved};
+use partywall_wire::{GuardDirection, GuardExcess, GuardHook, GuardLeaf, GuardLink, GuardQueue, GuardRemove, GuardRemoved};
 
 use crate::check::Count;
 use crate::error::GuardError;
@@ -30,6 +31,15 @@ pub(crate) const LARGEST: u64 = (64 << 10) + 128 * 66;
 const LIMIT_LEAST: u64 = 4 * LARGEST;
 /// Link header, with tags.
 const HEADER: u64 = 32;
+/// A full frame.
+const FRAME: u64 = 1514;
+/// Full frames that a queue with departure times has room for, for one that may wait by its time: the hook decides what waits,
+/// and frames may be smaller. As many as the kernel's default at the least.
+const ROOM: u64 = 4;
+const ROOM_LEAST: u64 = 10_000;
+/// Packets may leave so much later than at their departure time, as a part of what they may wait.
+const SLACK_PART: Nanos = 64;
+const SLACK_NS: RangeInclusive<Nanos> = 10_000..=500_000;
 
 /// One hook on one interface.
 struct End {
@@ -82,6 +92,7 @@ pub(crate) struct Place {
     shown: String,
     pub interface: String,
     pub excess: GuardExcess,
+    kind: QueueKind,
     queued: Option<Pace>,
     /// Of the queue that is there. A packet that waits and is larger than what the burst is changed to would never leave, nor
     /// any behind it: below the largest there are it only grows. What comes in larger than the burst the queue segments.
@@ -91,6 +102,7 @@ pub(crate) struct Place {
     veth: bool,
     burst_ns: Nanos,
     hold_ns: Nanos,
+    ceiling_bps: u64,
     idle_rounds: u32,
 }
 
@@ -104,6 +116,17 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
+    /// Of an earlier guard's queue, of whichever kind.
+    const UNKNOWN: Self = Self { bps: 0, strict: true, tcp: true };
+
+    fn bytes_per_second(self) -> u64 {
+        (self.bps / 8).max(1000)
+    }
+
+    fn bytes_during(self, ns: Nanos) -> u64 {
+        (u128::from(self.bytes_per_second()) * u128::from(ns) / 1_000_000_000) as u64
+    }
+
     /// Small changes are not worth a call, and a queue that is changed lets a burst pass.
     fn is_near(self, other: Self) -> bool {
         self.strict == other.strict && self.tcp <= other.tcp && self.bps.abs_diff(other.bps) <= other.bps / 500
@@ -199,6 +222,19 @@ fn named() -> Vec<String> {
     files.filter_map(|entry| entry.path().into_os_string().into_string().ok()).collect()
 }
 
+/// What holds packets back, in every namespace alike: what is asked for, or `fq` if the kernel has it.
+pub(crate) fn queue(asked: Option<GuardQueue>) -> Result<GuardQueue, GuardError> {
+    let tried = Namespace::current().and_then(|own| Network::of(&own)?.has_departures());
+    match (asked, tried.map_err(GuardError::kernel("trying whether there is fq"))?) {
+        (Some(GuardQueue::Fq), false) => {
+            Err(GuardError::new("this kernel has no fq (its module is sch_fq); leave `queue` out to have tbf"))
+        }
+        (Some(asked), _) => Ok(asked),
+        (None, true) => Ok(GuardQueue::Fq),
+        (None, false) => Ok(GuardQueue::Tbf),
+    }
+}
+
 /// The interface that all of a pool leave by: nothing is hooked there, but its queue is looked at.
 pub(crate) struct Link {
     network: Arc<Network>,
@@ -232,8 +268,15 @@ impl Link {
 
 impl Place {
     /// Finds the interface, and its other end if that is asked for; changes nothing. backstop: of which leaf it would be.
-    /// policy: whose hook it is.
-    pub fn find(networks: &mut Networks, policy: &str, hook: &GuardHook, leaf: &GuardLeaf, backstop: usize) -> Result<Self, GuardError> {
+    /// policy: whose hook it is. queue: what is to hold packets back.
+    pub fn find(
+        networks: &mut Networks,
+        policy: &str,
+        queue: GuardQueue,
+        hook: &GuardHook,
+        leaf: &GuardLeaf,
+        backstop: usize,
+    ) -> Result<Self, GuardError> {
         let network = networks.of(hook)?;
         let found = || GuardError::kernel(shown(hook));
         let index = network.index(&hook.interface).map_err(found())?;
@@ -243,7 +286,7 @@ impl Place {
         let direction = direction(hook.direction);
         let hooked = Hook { name: called(NAME, policy), direction, priority: PRIORITY, number: number(hook.leaf) };
         // An earlier guard's: it goes on without a gap.
-        let taken_over = holdable && root == Root::Ours;
+        let taken_over = holdable && matches!(root, Root::Ours(_));
         let interface = network.interface(index).map_err(found())?;
         let mut place = Self {
             end: End::new(network, index, hooked).map_err(found())?,
@@ -253,12 +296,14 @@ impl Place {
             shown: shown(hook),
             interface: hook.interface.clone(),
             excess: if holdable { GuardExcess::Held } else { GuardExcess::Dropped },
-            queued: taken_over.then_some(Pace { bps: 0, strict: true, tcp: true }),
+            kind: kind(queue),
+            queued: taken_over.then_some(Pace::UNKNOWN),
             queue_burst: if taken_over { LARGEST } else { 0 },
             frame: frame(&interface),
             veth: interface.peer.is_some(),
             burst_ns: leaf.burst_ns,
             hold_ns: leaf.hold_ns,
+            ceiling_bps: leaf.ceiling_bps,
             idle_rounds: 0,
         };
         place.find_backstop(networks).map_err(found())?;
@@ -328,26 +373,46 @@ impl Place {
     }
 
     fn repace(&mut self, pace: Pace) -> io::Result<()> {
-        if self.excess == GuardExcess::Held && !self.queued.is_some_and(|queued| pace.is_near(queued)) {
-            let queue = self.queue(pace);
-            self.end.network()?.queue(self.end.index, &queue)?;
-            (self.queued, self.queue_burst) = (Some(pace), queue.burst_bytes.into());
+        if self.excess != GuardExcess::Held || self.queued.is_some_and(|queued| pace.is_near(queued)) {
+            return Ok(());
         }
+        match self.kind {
+            QueueKind::Rate => {
+                let burst_bytes = self.burst_bytes(pace);
+                self.put_queue(&self.rated(pace, burst_bytes))?;
+                self.queue_burst = burst_bytes.into();
+            }
+            QueueKind::Departures if self.queued.is_none_or(|queued| queued == Pace::UNKNOWN) => self.put_queue(&self.departures())?,
+            // It has no rate that could change.
+            QueueKind::Departures => {}
+        }
+        self.queued = Some(pace);
         Ok(())
+    }
+
+    fn put_queue(&self, queue: &Queue) -> io::Result<()> {
+        self.end.network()?.queue(self.end.index, queue)
+    }
+
+    /// The hook decides how much waits; what limits the queue is only to be in nobody's way.
+    fn departures(&self) -> Queue {
+        let frames = u128::from(self.ceiling_bps) * u128::from(self.hold_ns) / 8_000_000_000 / u128::from(FRAME);
+        let limit_packets = u32::try_from(frames * u128::from(ROOM)).unwrap_or(u32::MAX).max(ROOM_LEAST as u32);
+        let slack_ns = (self.hold_ns / SLACK_PART).clamp(*SLACK_NS.start(), *SLACK_NS.end()) as u32;
+        Queue::Departures { limit_packets, slack_ns }
+    }
+
+    fn rated(&self, pace: Pace, burst_bytes: u32) -> Queue {
+        let limit_bytes = u32::try_from(pace.bytes_during(self.hold_ns).max(LIMIT_LEAST)).unwrap_or(u32::MAX);
+        Queue::Rate { bytes_per_second: pace.bytes_per_second(), burst_bytes, limit_bytes }
     }
 
     /// The burst of a queue that only is in nobody's way is the hook's. One that holds senders back has little: what waits in it
     /// bridges the moments in which they have no CPU, and each change of rate lets a burst pass.
-    fn queue(&self, pace: Pace) -> Queue {
-        let bytes_per_second = (pace.bps / 8).max(1000);
-        let during = |ns: Nanos| (u128::from(bytes_per_second) * u128::from(ns) / 1_000_000_000) as u64;
+    fn burst_bytes(&self, pace: Pace) -> u32 {
         let burst_ns = if pace.strict { self.burst_ns.min(STRICT_BURST_NS) } else { self.burst_ns };
         let least = if pace.tcp { LARGEST } else { self.frame.max(self.queue_burst.min(LARGEST)) };
-        Queue {
-            bytes_per_second,
-            burst_bytes: during(burst_ns).clamp(least, 1 << 31) as u32,
-            limit_bytes: u32::try_from(during(self.hold_ns).max(LIMIT_LEAST)).unwrap_or(u32::MAX),
-        }
+        pace.bytes_during(burst_ns).clamp(least, 1 << 31) as u32
     }
 
     /// Takes the queue away if nothing came for so many rounds: what it holds would go with it.
@@ -414,7 +479,7 @@ impl Place {
                 whole = false;
             }
         }
-        let queued = !self.has_queue() || network.root(index)? == Root::Ours;
+        let queued = !self.has_queue() || network.root(index)? == Root::Ours(self.kind);
         let interface = network.interface(index)?;
         self.veth = interface.peer.is_some();
         let frame = frame(&interface);
@@ -496,7 +561,7 @@ pub fn remove(remove: &GuardRemove) -> Result<GuardRemoved, GuardError> {
 
 fn take_away(network: &Network, index: u32, hook: &GuardHook, removed: &mut Vec<String>) -> io::Result<()> {
     // One that goes meanwhile takes its queue along.
-    if matches!(network.root(index), Ok(Root::Ours)) {
+    if matches!(network.root(index), Ok(Root::Ours(_))) {
         network.unqueue(index)?;
         removed.push(format!("queue at {}", shown(hook)));
     }
@@ -513,7 +578,7 @@ fn sweep(network: &Network, policy: &str, place: &str, removed: &mut Vec<String>
         // One that went meanwhile took everything along.
         let Ok(interface) = network.interface(index) else { continue };
         let hooks = unhook(network, index, |found| found.name == own)?;
-        if hooks > 0 && matches!(network.root(index), Ok(Root::Ours)) {
+        if hooks > 0 && matches!(network.root(index), Ok(Root::Ours(_))) {
             network.unqueue(index)?;
             removed.push(format!("queue at {}{place}", interface.name));
         }
@@ -555,6 +620,13 @@ fn backstop_hook(policy: &str, number: u16) -> Hook {
 /// The largest that an interface sends in one piece, in bytes with its link header.
 fn frame(interface: &Interface) -> u64 {
     u64::from(interface.mtu) + HEADER
+}
+
+fn kind(queue: GuardQueue) -> QueueKind {
+    match queue {
+        GuardQueue::Fq => QueueKind::Departures,
+        GuardQueue::Tbf => QueueKind::Rate,
+    }
 }
 
 fn direction(direction: GuardDirection) -> Direction {

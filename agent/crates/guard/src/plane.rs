@@ -17,13 +17,19 @@ use crate::error::GuardError;
 const BUCKETS: usize = 2;
 /// A bucket is moved while packets move it; so often is tried.
 const TRIES: usize = 16;
-const LIMITS_WORDS: usize = 16;
-const STATE_WORDS: usize = 8;
-const CONTROL_WORDS: usize = 2;
+const LIMITS_WORDS: usize = 18;
+const STATE_WORDS: usize = 9;
+const CONTROL_WORDS: usize = 3;
 
-const FALLBACK: usize = 4;
-const HOLD: usize = 8;
-const RULES: usize = 10;
+/// Of the control's words.
+const DEPARTURES: usize = 2;
+/// Of a leaf's state.
+const DEPARTURE: usize = 8;
+
+const FALLBACK: usize = 6;
+/// Within what is granted, and within what is fallen back to.
+const HOLD: usize = 4;
+const RULES: usize = 12;
 const RULES_MAX: usize = 6;
 
 const TIME_SHIFT: u32 = 6;
@@ -57,7 +63,7 @@ impl Grant {
     }
 }
 
-/// When a bucket that is `due` will have earned at cost `new` what it owes at cost `old`; as it is where it owes nothing, or was
+/// When a bucket that is `due` will have earned at cost `new` what it owes from `now` on at cost `old`; as it is where it owes nothing, or was
 /// or will be unlimited.
 fn owed_anew(due: u64, now: u64, old: u64, new: u64) -> u64 {
     match due.checked_sub(now) {
@@ -89,6 +95,12 @@ pub struct Hold {
     pub tcp_ns: Nanos,
     /// All others: their sender is stopped by what waits only if nothing else empties the queue.
     pub others_ns: Nanos,
+}
+
+impl Hold {
+    fn words(self) -> [u64; 2] {
+        [self.tcp_ns << TIME_SHIFT, self.others_ns << TIME_SHIFT]
+    }
 }
 
 /// By what another process finds the memory of a plane whose own is gone: the kernel's numbers.
@@ -141,7 +153,7 @@ impl Memory {
 
     /// As [`Plane::hold`].
     pub fn hold(&self, leaf: usize, hold: Hold) {
-        write(&self.limits, leaf, HOLD, &[hold.tcp_ns << TIME_SHIFT, hold.others_ns << TIME_SHIFT]);
+        write_hold(&self.limits, leaf, hold, hold);
     }
 }
 
@@ -246,18 +258,21 @@ impl Plane {
         }
     }
 
-    /// Makes what a bucket runs ahead of the clock what the same bytes take at another cost. What a queue holds stays time: it
-    /// lets a burst pass when its rate is changed, and is settled by what is found in it ([`Plane::settle`]).
+    /// Makes what a bucket runs ahead of the clock what the same bytes take at another cost. What a queue holds stays time. One
+    /// with a rate lets a burst pass when that is changed, and is settled by what is found in it ([`Plane::settle`]); in one with
+    /// departure times these are given, and what comes later must not leave before.
     fn owe(&self, leaf: usize, bucket: usize, now: Nanos, (old, new): (u64, u64)) {
-        let (due, now) = ((leaf + 1) * STATE_WORDS + bucket, now << TIME_SHIFT);
+        let (state, now) = ((leaf + 1) * STATE_WORDS, now << TIME_SHIFT);
         let ahead = |word: usize| self.limits.read((leaf + 1) * LIMITS_WORDS + HOLD + word);
-        let held = ahead(0).max(ahead(1));
+        let (due, held) = (state + bucket, ahead(0).max(ahead(1)));
+        let from = if self.departures() { self.state.read(state + DEPARTURE).max(now) } else { now };
+        let stays = if self.departures() { from } else { now + 2 * held };
         for _ in 0..TRIES {
             let seen = self.state.read(due);
-            if seen <= now + 2 * held {
+            if seen <= stays {
                 return;
             }
-            let moved = owed_anew(seen, now, old, new);
+            let moved = owed_anew(seen, from, old, new);
             if moved == seen || self.state.exchange(due, seen, moved) {
                 return;
             }
@@ -281,9 +296,10 @@ impl Plane {
         self.write(leaf, FALLBACK, &grant.words());
     }
 
-    /// Lets packets run ahead of their rate by so much, because a queue behind the hook holds them back.
-    pub fn hold(&self, leaf: usize, hold: Hold) {
-        self.write(leaf, HOLD, &[hold.tcp_ns << TIME_SHIFT, hold.others_ns << TIME_SHIFT]);
+    /// Lets packets run ahead of their rate by so much, because a queue behind the hook holds them back: of what is granted, and
+    /// of what the leaf falls back to.
+    pub fn hold(&self, leaf: usize, granted: Hold, fallback: Hold) {
+        write_hold(&self.limits, leaf, granted, fallback);
     }
 
     /// When what a leaf let through so far would have left at exactly its rates, of bytes and of packets: before now by the
@@ -297,10 +313,10 @@ impl Plane {
         [at(0, grant.burst_ns), at(1, grant.packet_burst_ns)]
     }
 
-    /// Brings the hook's account of what waits to what was found waiting; returns by how much it was moved, in ns. A queue lets a
-    /// burst pass whenever its rate is changed, so that the account would run ahead and packets be dropped though there is room;
-    /// and it is a trifle slower than the hook, so that in the long run more would wait than may. Only of bytes: these the queue
-    /// limits itself.
+    /// Brings the hook's account of what waits to what was found waiting; returns by how much it was moved, in ns. A queue with a
+    /// rate lets a burst pass whenever that is changed, so that the account would run ahead and packets be dropped though there
+    /// is room; and it is a trifle slower than the hook, so that in the long run more would wait than may. Only of bytes: these
+    /// the queue limits itself. One with departure times is as the account has it.
     #[must_use]
     pub fn settle(&self, leaf: usize, now: Nanos, wait_ns: Nanos, hold_ns: Nanos) -> i64 {
         let byte_due = (leaf + 1) * STATE_WORDS;
@@ -338,6 +354,15 @@ impl Plane {
         self.control.release(1, limit_ns);
     }
 
+    /// The queues behind hooks keep packets until the departure times that the program gives them.
+    pub fn give_departures(&self) {
+        self.control.release(DEPARTURES, 1);
+    }
+
+    fn departures(&self) -> bool {
+        self.control.read(DEPARTURES) != 0
+    }
+
     /// What a leaf counted.
     #[must_use]
     pub fn counters(&self, leaf: usize) -> Counters {
@@ -371,6 +396,11 @@ fn write(limits: &Shared, leaf: usize, from: usize, words: &[u64]) {
     for (at, &word) in words.iter().enumerate() {
         limits.release((leaf + 1) * LIMITS_WORDS + from + at, word);
     }
+}
+
+fn write_hold(limits: &Shared, leaf: usize, granted: Hold, fallback: Hold) {
+    write(limits, leaf, HOLD, &granted.words());
+    write(limits, leaf, FALLBACK + HOLD, &fallback.words());
 }
 
 /// Of the limits of so many leaves.

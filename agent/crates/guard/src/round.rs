@@ -3,10 +3,10 @@
 
 use partywall_allocation::{allocate, by_use, Claim, Seen, Throttle, Want, Wanted};
 use partywall_clock::{self as clock, Nanos};
-use partywall_wire::{GuardLeaf, GuardPool, GuardStart, GuardTotal};
+use partywall_wire::{GuardLeaf, GuardPool, GuardQueue, GuardStart, GuardTotal};
 
 use crate::place::LARGEST;
-use crate::plane::{Counters, Grant, Plane};
+use crate::plane::{Counters, Grant, Hold, Plane};
 
 /// What an idle leaf keeps, so that its first packets pass and its demand is seen: a thousandth of its guarantee.
 const TRICKLE_PART: u64 = 1000;
@@ -18,6 +18,9 @@ const TRIFLE_PART: u64 = 32;
 /// which beyond costs more than dropping does. Between the two it stays as it is.
 pub(crate) const WAITS_UP_TO_PPS: u64 = 25_000;
 const DROPS_FROM_PPS: u64 = 30_000;
+/// The latest departure time that TCP gets for the sake of its largest packet. It stays however much more the leaf is granted
+/// meanwhile, where the rate of a queue follows.
+const DEPARTS_WITHIN_NS: Nanos = 200_000_000;
 /// How long a leaf that lost packets below its guarantee is granted the whole of it. A TCP sender that lost all it had under
 /// way is silent for a fifth of a second, then twice as long, and so on: taken for having no demand, it would find as little
 /// room when it comes back, and never recover.
@@ -114,14 +117,15 @@ pub struct Rounds {
     fallbacks: Vec<Grant>,
     grants: Vec<Grant>,
     look_again: bool,
+    queue: GuardQueue,
     period_ns: Nanos,
     at_ns: Nanos,
 }
 
 impl Rounds {
-    /// Nothing is known of demand yet: everybody is taken to want all he may have.
+    /// Nothing is known of demand yet: everybody is taken to want all he may have. queue: what holds packets back.
     #[must_use]
-    pub fn new(start: &GuardStart, now: Nanos) -> Self {
+    pub fn new(start: &GuardStart, queue: GuardQueue, now: Nanos) -> Self {
         let count = start.leaves.len();
         let mut rounds = Self {
             leaves: start.leaves.clone(),
@@ -142,6 +146,7 @@ impl Rounds {
             fallbacks: Vec::new(),
             grants: Vec::new(),
             look_again: false,
+            queue,
             period_ns: start.period_ns,
             at_ns: now,
         };
@@ -162,14 +167,21 @@ impl Rounds {
     /// Says whether a queue stands behind a leaf's hook.
     pub fn queued(&mut self, leaf: usize, there: bool) {
         self.queued[leaf].there = there;
-        self.queued[leaf].waits = self.few_packets(leaf);
+        self.queued[leaf].waits = self.has_datagrams_wait(leaf);
+    }
+
+    /// What holds packets back.
+    #[must_use]
+    pub fn queue(&self) -> GuardQueue {
+        self.queue
     }
 
     /// Whether packets of a leaf had better wait than be dropped: TCP's, from the first on, for a connection that is not held
-    /// back but dropped hardly starts; and datagrams that are few, if the queue would be their leaf's own, when it is at its limits.
+    /// back but dropped hardly starts; and datagrams, if the queue can hold them back, when their leaf is at its limits. apart:
+    /// whether it holds back each leaf of its hook by itself.
     #[must_use]
-    pub fn wants_queue(&self, leaf: usize, own: bool) -> bool {
-        self.speaks_tcp[leaf] || own && self.limited[leaf] && self.sends_few(leaf, WAITS_UP_TO_PPS)
+    pub fn wants_queue(&self, leaf: usize, apart: bool) -> bool {
+        self.speaks_tcp[leaf] || apart && self.limited[leaf] && self.may_wait(leaf, WAITS_UP_TO_PPS)
     }
 
     /// Whether any TCP came in the last round.
@@ -190,12 +202,17 @@ impl Rounds {
         self.queued[leaf].waits
     }
 
-    /// How far TCP may run ahead where a queue holds it back: by its largest packet at least, for else that one packet would have
-    /// all that follow it dropped where little is granted; where a goal bounds the wait of all others by two. A sender has so
-    /// many under way (TCP small queues), and one whose packets are dropped does not get what it is guaranteed.
+    /// How far packets of a leaf may run ahead of what it is granted, and of what it falls back to, with a queue behind its hook.
     #[must_use]
-    pub fn tcp_ahead_ns(&self, leaf: usize) -> Nanos {
-        tcp_ahead_ns(self.leaves[leaf].hold_ns, if self.has_goal[leaf] { 2 } else { 1 }, self.pass_bps(leaf))
+    pub fn ahead(&self, leaf: usize) -> [Hold; 2] {
+        let tcp_packets = if self.has_goal[leaf] { 2 } else { 1 };
+        let ahead = Ahead { queue: self.queue, hold_ns: self.leaves[leaf].hold_ns, tcp_packets };
+        let bits = match self.queue {
+            GuardQueue::Fq => [self.pass_bps(leaf), self.fallback(leaf).bps],
+            // Its rate is one for both.
+            GuardQueue::Tbf => [self.pass_bps(leaf); 2],
+        };
+        bits.map(|bps| ahead.at(bps, self.waits(leaf)))
     }
 
     /// Whether the queue behind a leaf's hook is to hold back its senders.
@@ -204,14 +221,17 @@ impl Rounds {
         self.queued[leaf].waits || self.queued[leaf].tcp
     }
 
-    fn few_packets(&self, leaf: usize) -> bool {
+    fn has_datagrams_wait(&self, leaf: usize) -> bool {
         let Queued { there, waits, .. } = self.queued[leaf];
-        there && self.sends_few(leaf, if waits { DROPS_FROM_PPS } else { WAITS_UP_TO_PPS })
+        there && self.may_wait(leaf, if waits { DROPS_FROM_PPS } else { WAITS_UP_TO_PPS })
     }
 
-    /// Whether a leaf may send so few packets/s, because of their bits: a queue limits nothing else, and the hook's account of
-    /// packets can't be settled by it.
-    fn sends_few(&self, leaf: usize, pps: u64) -> bool {
+    /// Whether datagrams of a leaf may wait: with a rate in the queue if they are few, because of their bits. It limits nothing
+    /// else, and the hook's account of packets can't be settled by it.
+    fn may_wait(&self, leaf: usize, pps: u64) -> bool {
+        if self.queue == GuardQueue::Fq {
+            return true;
+        }
         let granted = self.grants[leaf];
         are_few(granted.bps.max(self.fallback(leaf).bps) / self.packet_bits[leaf], granted.pps, pps)
     }
@@ -312,7 +332,7 @@ impl Rounds {
             let limited = rates.limited(self.grants[at]);
             // A pause says nothing of who will send.
             let tcp = if rates.offered_pps == 0 { before } else { rates.tcp };
-            self.queued[at] = Queued { there, waits: self.few_packets(at), tcp };
+            self.queued[at] = Queued { there, waits: self.has_datagrams_wait(at), tcp };
             self.speaks_tcp[at] = rates.any_tcp;
             self.limited[at] = limited;
             self.idle[at] = rates.offered_pps == 0;
@@ -496,9 +516,30 @@ fn assured_pps(pools: &[GuardPool], leaves: &[GuardLeaf]) -> Vec<u64> {
     leaves.iter().map(|leaf| leaf.guarantee_pps + (beyond(leaf) as f64 * parts[leaf.pool]) as u64).collect()
 }
 
-/// How far TCP may run ahead at a rate: as long as anything may wait, and as `packets` of its largest take.
-pub(crate) fn tcp_ahead_ns(hold_ns: Nanos, packets: u64, bps: u64) -> Nanos {
-    hold_ns.max((u128::from(packets * LARGEST) * 8_000_000_000 / u128::from(bps.max(1))) as Nanos)
+/// How far packets may run ahead of their rate where a queue holds them back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    pub queue: GuardQueue,
+    pub hold_ns: Nanos,
+    /// Packets of the largest size that TCP may have waiting at the least: two where a goal bounds the wait of all others. A
+    /// sender has so many under way (TCP small queues), and one whose packets are dropped does not get what it is guaranteed.
+    pub tcp_packets: u64,
+}
+
+impl Ahead {
+    pub fn at(self, bps: u64, datagrams_wait: bool) -> Hold {
+        Hold { tcp_ns: self.tcp_ns(bps), others_ns: if datagrams_wait { self.hold_ns } else { 0 } }
+    }
+
+    /// TCP by its largest packets at least, for else one would have all that follow it dropped where little is granted.
+    fn tcp_ns(self, bps: u64) -> Nanos {
+        let largest_ns = (u128::from(self.tcp_packets * LARGEST) * 8_000_000_000 / u128::from(bps.max(1))) as Nanos;
+        let most_ns = match self.queue {
+            GuardQueue::Fq => DEPARTS_WITHIN_NS,
+            GuardQueue::Tbf => Nanos::MAX,
+        };
+        self.hold_ns.max(largest_ns.min(most_ns))
+    }
 }
 
 /// The rate of a queue that is to hold back what a hook lets pass at `bps`.
@@ -606,6 +647,7 @@ mod tests {
             report_ns: 1_000_000_000,
             check_ns: 1_000_000_000,
             fallback_after_ns: None,
+            queue: None,
         }
     }
 
@@ -625,14 +667,14 @@ mod tests {
     #[test]
     fn before_anything_is_known_everybody_has_his_guarantee() {
         let leaves = vec![leaf("a", 1, 150_000_000, None, &[]), leaf("b", 2, 700_000_000, None, &[]), leaf("c", 1, 150_000_000, None, &[])];
-        let rounds = Rounds::new(&start(leaves, vec![]), 0);
+        let rounds = Rounds::new(&start(leaves, vec![]), GuardQueue::Tbf, 0);
         assert_eq!(rounds.grants().iter().map(|grant| grant.bps).collect::<Vec<_>>(), [150_000_000, 700_000_000, 150_000_000]);
     }
 
     #[test]
     fn who_lost_packets_below_his_guarantee_has_all_of_it_for_a_second_even_if_he_falls_silent() {
         let leaves = vec![leaf("returns", 1, 150_000_000, None, &[]), leaf("borrows", 1, 0, None, &[])];
-        let mut rounds = Rounds::new(&start(leaves, vec![]), 0);
+        let mut rounds = Rounds::new(&start(leaves, vec![]), GuardQueue::Tbf, 0);
         let (silent, flat_out) = (Rates::default(), offered(1_000_000_000, 12_000));
         rounds.grants = granted(&mut rounds, &[silent, flat_out]);
         assert!(rounds.grants[0].bps < 1_000_000);
@@ -675,7 +717,7 @@ mod tests {
     fn a_fall_back_is_never_above_its_ceiling() {
         let mut small = leaf("small", 1, 0, None, &[]);
         small.ceiling_bps = 10_000;
-        let rounds = Rounds::new(&start(vec![small], vec![]), 0);
+        let rounds = Rounds::new(&start(vec![small], vec![]), GuardQueue::Tbf, 0);
         assert_eq!(rounds.fallback(0).bps, 10_000);
     }
 
@@ -684,15 +726,15 @@ mod tests {
         let low = GuardLeaf { ceiling_bps: 10_000_000, ..leaf("low", 1, 10_000_000, None, &[]) };
         let mut asked = start(vec![low.clone(), low], vec![]);
         asked.goals = vec![GuardGoal { name: "goal".into(), pool: 0, delay_ns: Some(1), jitter_ns: None, leaves: vec![1] }];
-        let rounds = Rounds::new(&asked, 0);
-        assert_eq!(rounds.tcp_ahead_ns(0) / 1_000_000, 59);
-        assert_eq!(rounds.tcp_ahead_ns(1) / 1_000_000, 118);
+        let rounds = Rounds::new(&asked, GuardQueue::Tbf, 0);
+        assert_eq!(rounds.ahead(0)[0].tcp_ns / 1_000_000, 59);
+        assert_eq!(rounds.ahead(1)[0].tcp_ns / 1_000_000, 118);
     }
 
     #[test]
     fn bits_that_a_limit_of_packets_makes_useless_are_lent() {
         let leaves = vec![leaf("small", 1, 150_000_000, Some(20_000), &[]), leaf("large", 2, 700_000_000, None, &[])];
-        let mut rounds = Rounds::new(&start(leaves, vec![]), 0);
+        let mut rounds = Rounds::new(&start(leaves, vec![]), GuardQueue::Tbf, 0);
         let grants = decided(&mut rounds, &[offered(50_000_000, 500), offered(980_000_000, 12_000)]);
         assert_eq!(grants[0] + grants[1], 1_000_000_000);
         assert!(grants[1] >= 980_000_000, "{grants:?}");
@@ -702,7 +744,7 @@ mod tests {
     fn a_tenants_totals_bind_all_of_its_vifs_together() {
         let mine = |name: &str| leaf(name, 1, 0, None, &[0]);
         let leaves = vec![mine("eth0"), mine("eth1"), leaf("other", 1, 0, None, &[])];
-        let mut rounds = Rounds::new(&start(leaves, vec![total("vm", 300_000_000, 30_000)]), 0);
+        let mut rounds = Rounds::new(&start(leaves, vec![total("vm", 300_000_000, 30_000)]), GuardQueue::Tbf, 0);
         let rates = [offered(400_000_000, 12_000), offered(100_000_000, 12_000), offered(1_000_000_000, 12_000)];
         let grants = decided(&mut rounds, &rates);
         assert_eq!(grants[0] + grants[1], 300_000_000);
@@ -716,7 +758,7 @@ mod tests {
     #[test]
     fn who_is_held_back_has_all_that_is_idle_at_once_and_not_twice_as_much_each_period() {
         let leaves = vec![leaf("patient", 1, 60_000_000, None, &[]), leaf("gone", 2, 700_000_000, None, &[])];
-        let mut rounds = Rounds::new(&start(leaves, vec![]), 0);
+        let mut rounds = Rounds::new(&start(leaves, vec![]), GuardQueue::Tbf, 0);
         rounds.grants = granted(&mut rounds, &[offered(900_000_000, 12_000), offered(1_200_000_000, 12_000)]);
         let held_back = Rates { elastic: true, ..offered(rounds.grants[0].bps, 12_000) };
         let silent = [held_back, offered(0, 1)];
@@ -726,7 +768,7 @@ mod tests {
 
     #[test]
     fn less_that_was_seen_once_brings_the_next_round_forward_where_it_concerns_what_is_granted() {
-        let mut rounds = Rounds::new(&start(vec![leaf("a", 1, 0, None, &[])], vec![]), 0);
+        let mut rounds = Rounds::new(&start(vec![leaf("a", 1, 0, None, &[])], vec![]), GuardQueue::Tbf, 0);
         let mut in_motion = |bps: u64| {
             let wants = [rounds.want(0, offered(bps, 12_000))];
             let grants = rounds.decide(&wants);
@@ -745,7 +787,7 @@ mod tests {
 
     #[test]
     fn who_is_held_back_used_all_he_was_granted_and_others_what_they_want() {
-        let rounds = Rounds::new(&start(vec![leaf("a", 1, 150_000_000, None, &[])], vec![]), 0);
+        let rounds = Rounds::new(&start(vec![leaf("a", 1, 150_000_000, None, &[])], vec![]), GuardQueue::Tbf, 0);
         let want = Wanted { rate: 7, held_back: false, doubted: 0 };
         assert_eq!(rounds.used(0, want), 7);
         assert_eq!(rounds.used(0, Wanted { held_back: true, ..want }), rounds.grants[0].bps);
@@ -762,7 +804,8 @@ mod tests {
 
     #[test]
     fn an_idle_promise_is_lent_but_for_a_trickle() {
-        let mut rounds = Rounds::new(&start(vec![leaf("idle", 2, 700_000_000, None, &[]), leaf("busy", 1, 0, None, &[])], vec![]), 0);
+        let mut rounds =
+            Rounds::new(&start(vec![leaf("idle", 2, 700_000_000, None, &[]), leaf("busy", 1, 0, None, &[])], vec![]), GuardQueue::Tbf, 0);
         let grants = decided(&mut rounds, &[offered(0, 1), offered(2_000_000_000, 12_000)]);
         assert_eq!(grants, [700_000, 999_300_000]);
     }
@@ -772,7 +815,7 @@ mod tests {
         // Two vifs of one tenant; the first has two flow classes.
         let leaves = vec![leaf("a:voice", 2, 0, None, &[1, 0]), leaf("a", 1, 0, None, &[1, 0]), leaf("b", 1, 0, None, &[0])];
         let totals = vec![total("tenant", 500_000_000, 500_000), total("a", 200_000_000, 400_000)];
-        let mut rounds = Rounds::new(&start(leaves, totals), 0);
+        let mut rounds = Rounds::new(&start(leaves, totals), GuardQueue::Tbf, 0);
         let rates = [offered(50_000_000, 12_000), offered(900_000_000, 12_000), offered(900_000_000, 12_000)];
         let grants = granted(&mut rounds, &rates);
         assert!(grants[0].bps + grants[1].bps <= 200_000_000 && grants[0].bps >= 50_000_000, "{grants:?}");
@@ -787,7 +830,7 @@ mod tests {
         promised.guarantee_pps = 60_000;
         let mut start = start(vec![promised, leaf("greedy", 5, 0, None, &[])], vec![]);
         start.pools[0].capacity_pps = Some(100_000);
-        let mut rounds = Rounds::new(&start, 0);
+        let mut rounds = Rounds::new(&start, GuardQueue::Tbf, 0);
         let of = |pps: u64| offered(pps * 512, 512);
         let both = granted(&mut rounds, &[of(80_000), of(200_000)]);
         assert_eq!(both.iter().map(|grant| grant.pps.unwrap()).collect::<Vec<_>>(), [60_000, 40_000]);
@@ -805,7 +848,7 @@ mod tests {
         let mut asked = start(vec![promised, bits_alone], vec![]);
         asked.pools[0].capacity_pps = Some(40_000);
         assert_eq!(assured_pps(&asked.pools, &asked.leaves), [15_000, 2000]);
-        let mut rounds = Rounds::new(&asked, 0);
+        let mut rounds = Rounds::new(&asked, GuardQueue::Tbf, 0);
         let (silent, flat_out) = (Rates::default(), offered(1_000_000_000, 12_000));
         let idle = granted(&mut rounds, &[silent, silent]);
         assert_eq!(idle[1].pps, Some(4000), "there is room for all");
@@ -820,7 +863,7 @@ mod tests {
         let promised = GuardLeaf { guarantee_pps: 10_000, ..leaf("promised", 1, 120_000_000, None, &[]) };
         let mut asked = start(vec![promised, leaf("greedy", 2, 0, None, &[])], vec![]);
         asked.pools[0].capacity_pps = Some(50_000);
-        let mut rounds = Rounds::new(&asked, 0);
+        let mut rounds = Rounds::new(&asked, GuardQueue::Tbf, 0);
         let rates = [Rates::default(), offered(1_000_000_000, 12_000)];
         for _ in 0..3 {
             rounds.grants = granted(&mut rounds, &rates);
@@ -831,7 +874,8 @@ mod tests {
 
     #[test]
     fn a_strained_goal_leaves_guarantees_and_takes_from_what_is_lent() {
-        let mut rounds = Rounds::new(&start(vec![leaf("a", 1, 300_000_000, None, &[]), leaf("b", 1, 0, None, &[])], vec![]), 0);
+        let mut rounds =
+            Rounds::new(&start(vec![leaf("a", 1, 300_000_000, None, &[]), leaf("b", 1, 0, None, &[])], vec![]), GuardQueue::Tbf, 0);
         let rates = [offered(280_000_000, 12_000), offered(900_000_000, 12_000)];
         decided(&mut rounds, &rates);
         assert!((0..200).any(|_| {
@@ -846,7 +890,7 @@ mod tests {
     #[test]
     fn a_queue_is_paced_by_the_limit_that_binds_and_never_below_the_fall_back() {
         let leaves = vec![leaf("small", 1, 150_000_000, Some(20_000), &[]), leaf("idle", 1, 500_000_000, None, &[])];
-        let mut rounds = Rounds::new(&start(leaves, vec![]), 0);
+        let mut rounds = Rounds::new(&start(leaves, vec![]), GuardQueue::Tbf, 0);
         rounds.grants = granted(&mut rounds, &[offered(10_240_000, 512), offered(0, 1)]);
         assert_eq!((rounds.pass_bps(0), rounds.pass_bps(1)), (20_000 * 512, 500_000_000));
         rounds.queued[1].tcp = true;
@@ -862,13 +906,31 @@ mod tests {
             leaf("few", 1, 150_000_000, Some(60_000), &[]),
             leaf("many", 1, 700_000_000, None, &[]),
         ];
-        let mut rounds = Rounds::new(&start(leaves, vec![]), 0);
+        let mut rounds = Rounds::new(&start(leaves, vec![]), GuardQueue::Tbf, 0);
         rounds.grants = granted(&mut rounds, &[400_000_000, 200_000_000, 900_000_000].map(|bps| offered(bps, 12_000)));
         for leaf in 0..3 {
             assert!(!rounds.waits(leaf), "without a queue nothing waits");
             rounds.queued(leaf, true);
         }
         assert_eq!([0, 1, 2].map(|leaf| rounds.waits(leaf)), [false, true, false]);
+        rounds.queue = GuardQueue::Fq;
+        for leaf in 0..3 {
+            rounds.queued(leaf, true);
+        }
+        assert_eq!([0, 1, 2].map(|leaf| rounds.waits(leaf)), [true; 3], "departure times hold back any number");
+    }
+
+    #[test]
+    fn departure_times_are_as_far_ahead_as_the_rate_asks_that_gives_them_and_not_without_end() {
+        let asked = start(vec![leaf("a", 1, 10_000_000, None, &[]), leaf("b", 1, 64_000, None, &[])], vec![]);
+        let mut rounds = Rounds::new(&asked, GuardQueue::Fq, 0);
+        rounds.grants[0].bps = 100_000_000;
+        rounds.grants[1].bps = 64_000;
+        let ms = |leaf| rounds.ahead(leaf).map(|hold| hold.tcp_ns / 1_000_000);
+        assert_eq!((ms(0), ms(1)), ([5, 59], [200, 200]));
+        rounds.queue = GuardQueue::Tbf;
+        let ms = |leaf| rounds.ahead(leaf).map(|hold| hold.tcp_ns / 1_000_000);
+        assert_eq!((ms(0), ms(1)), ([5, 5], [9_248, 9_248]));
     }
 
     /// For `benches/guard_cost.py`, which reads what this prints: every demand changes in every round, so that every grant is
@@ -881,7 +943,7 @@ mod tests {
         let leaves = (0..LEAVES).map(|at| leaf(&at.to_string(), at as u32 % 3, 80_000, None, &[])).collect();
         let asked = start(leaves, vec![]);
         let plane = Plane::load(LEAVES).expect("eBPF, and root");
-        let mut rounds = Rounds::new(&asked, 0);
+        let mut rounds = Rounds::new(&asked, GuardQueue::Tbf, 0);
         let mut chance: u64 = 1;
         let mut times: Vec<(Nanos, Nanos)> = Vec::new();
         let mut written = 0;

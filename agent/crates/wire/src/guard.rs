@@ -30,6 +30,9 @@ pub struct GuardStart {
     /// After how long without a heartbeat every leaf falls back to its guarantee; never, and the last rates stay, without it.
     #[serde(default)]
     pub fallback_after_ns: Option<u64>,
+    /// What is to hold packets back; `fq` where the kernel has it, without it.
+    #[serde(default)]
+    pub queue: Option<GuardQueue>,
 }
 
 /// One direction of one physical interface.
@@ -178,9 +181,21 @@ pub struct GuardRule {
 pub struct GuardStarted {
     /// What becomes of what may not pass, at each hook.
     pub excess: Vec<GuardExcess>,
+    /// What holds packets back where they are held.
+    pub queue: GuardQueue,
     /// Places in `hooks` of those that were to have a backstop and have none, for the interface's other end was not found.
     #[serde(default)]
     pub without_backstop: Vec<usize>,
+}
+
+/// What holds packets back that may not pass yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GuardQueue {
+    /// Fair queueing, which keeps each packet until the departure time that the hook gave it.
+    Fq,
+    /// A token bucket filter, a little slower than the hook.
+    Tbf,
 }
 
 /// What becomes of packets that may not pass.

@@ -16,7 +16,7 @@ pub use envelope::{
 };
 pub use guard::{
     GuardDirection, GuardExcess, GuardFinding, GuardGoal, GuardHook, GuardLeaf, GuardLink, GuardMove, GuardMoves, GuardNote, GuardPool,
-    GuardPoolRow, GuardRemove, GuardRemoved, GuardRow, GuardRule, GuardStart, GuardStarted, GuardTotal,
+    GuardPoolRow, GuardQueue, GuardRemove, GuardRemoved, GuardRow, GuardRule, GuardStart, GuardStarted, GuardTotal,
 };
 pub use message::{
     Calibrate, Calibrated, Clock, ClockAdjust, Command, Ended, Event, Hello, HelloReply, Kernel, Line, MemoryCheck, MonitorAt,

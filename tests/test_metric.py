@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from partywall.agent.metric import Extractor, MetricError
@@ -167,6 +167,7 @@ LINES = st.lists(
 
 
 @given(METRICS, LINES)
+@example({"json": "$[0]"}, [(0, '{"v": 1}')])
 def test_no_output_makes_it_fail_and_slices_never_overlap(keys: dict[str, object], lines: list[tuple[int, str]]):
     extractor, at_ns, end_ns = Extractor(metric(**keys)), 0, 0
     for step, line in lines:

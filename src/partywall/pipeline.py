@@ -1,6 +1,7 @@
 """The stages of the main job, each one function, in the order in which data flows through them.
 
-check → plan → measure → analyse → report. Only `measure` touches the host beyond reading facts about it.
+check → plan → measure → analyse → report. A host is read once, and planning asks that value. Only `measure` changes
+anything on the host.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import errno
-import os
 import secrets
 import signal
 import time
@@ -30,6 +30,7 @@ from partywall.errors import (
     TrialError,
     UsageError,
 )
+from partywall.host import Host, cpus_of
 from partywall.load.lasting import lasting
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
@@ -47,13 +48,14 @@ from partywall.preflight import (
     check_kernels,
     memory_needed,
     other_machines,
+    try_kvm,
     with_accelerators,
     with_rings,
     with_room,
     workloads,
 )
 from partywall.run import PILOTS, Decisions, Progress, execute, governor, idle
-from partywall.sandbox import WORK_ROOT, Label, Reaped, reap, reaper, ssh
+from partywall.sandbox import WORK_ROOT, Label, Reaped, privileges, reap, reaper, remedies, ssh
 from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
 from partywall.store.trace import TraceDirectory
@@ -87,32 +89,51 @@ def host_agent() -> Iterator[AgentClient]:
         client.close()
 
 
-def host_facts() -> dict[str, Any]:
-    """What the agent can tell of this host, with the catalogue's entries by kernel, and what its clock cannot do."""
+def this_host() -> Host:
+    """The host of this process, with what the agent can tell of it."""
     with host_agent() as agent:
         facts = dict(agent.call("facts"))
+    return Host(described(facts, Host.here()), try_kvm=try_kvm)
+
+
+def described(facts: dict[str, Any], host: Host) -> dict[str, Any]:
+    """An agent's facts of a host with the catalogue's entries by kernel, and what the host's clock cannot do."""
     kernels = catalogue()
-    facts["kernels"] = {name: info.model_dump() for name in kernels.names() if (info := kernels.kernel(name))}
-    facts["governors_refused"] = governor.refused()
-    return facts
+    entries = {name: info.model_dump() for name in kernels.names() if (info := kernels.kernel(name))}
+    return facts | {"kernels": entries, "governors_refused": governor.refused(host)}
+
+
+def host_facts() -> dict[str, Any]:
+    """What the agent can tell of this host."""
+    return this_host().facts
 
 
 def topology(facts: dict[str, Any]) -> Topology:
-    """CPUs that may be used, and what they share, from the facts of this host or of another machine."""
-    allowed = tuple(sorted(facts.get("cpus_allowed") or os.sched_getaffinity(0)))
+    """CPUs that may be used, and what they share, from the facts of a host.
+
+    CapabilityError if they are not known.
+    """
     cpu = facts.get("cpu", {})
-    groups = [place["siblings"] for place in cpu.get("places", [])] + [
-        cache["shared_by"] for cache in cpu.get("caches", [])
-    ]
-    return Topology(allowed, tuple(dict.fromkeys(tuple(group) for group in groups)))
+    places = cpu.get("places", [])
+    packages = (
+        [place["cpu"] for place in places if place["package"] == package]
+        for package in dict.fromkeys(place["package"] for place in places if place["package"] is not None)
+    )
+    groups = (
+        *(place["siblings"] for place in places),
+        *(cache["shared_by"] for cache in cpu.get("caches", [])),
+        *(node["cpus"] for node in facts.get("memory", {}).get("nodes", [])),
+        *packages,
+    )
+    return Topology(cpus_of(facts), tuple(dict.fromkeys(tuple(group) for group in groups)))
 
 
-def plan(scenario: Scenario, facts: dict[str, Any], seed: int | None = None, work_root: Path = WORK_ROOT) -> Plan:
-    """What would be done on this host; UsageError or CapabilityError, for all reasons at once, if it cannot be."""
-    failures, notes = Failures(), tuple[str, ...]()
+def plan(scenario: Scenario, host: Host, seed: int | None = None, work_root: Path = WORK_ROOT) -> Plan:
+    """What would be done on a host; UsageError or CapabilityError, for all reasons at once, if it cannot be."""
+    failures, notes, facts = Failures(), tuple[str, ...](), host.facts
     with failures.kept():
-        check_host(scenario, work_root)
-        scenario, notes = with_accelerators(scenario)
+        check_host(scenario, host, work_root)
+        scenario, notes = with_accelerators(scenario, host)
     machines = facts.get("machines", {})
     elsewhere = {machine: topology(told) for machine, told in machines.items()}
     notes += tuple(f"CPUs of {machine} are its own: {_in_words(told)}" for machine, told in machines.items())
@@ -120,11 +141,11 @@ def plan(scenario: Scenario, facts: dict[str, Any], seed: int | None = None, wor
         made = make_plan(scenario, topology(facts), catalogue(), seed, elsewhere)
         made = made.model_copy(update={"trials": tuple(with_room(with_rings(t, facts), facts) for t in made.trials)})
         with failures.kept():
-            check_guest_memory(made)
+            check_guest_memory(made, host)
         with failures.kept():
             check_kernels(made, facts)
         with failures.kept():
-            check_disk(made, work_root)
+            check_disk(made, host, work_root)
     failures.tell()
     return made.model_copy(update={"warnings": (*made.warnings, *notes)})
 
@@ -157,12 +178,12 @@ def with_loads(scenario: Scenario, folder: Path) -> Scenario:
     return scenario.model_copy(update=changed)
 
 
-def try_here(scenario: Scenario) -> None:
-    """Plans it for this host as far as that takes nothing of other machines; UsageError or CapabilityError."""
+def try_on(scenario: Scenario, host: Host) -> None:
+    """Plans it for a host as far as that takes nothing of other machines; UsageError or CapabilityError."""
     if other_machines(scenario):
-        check_host(scenario)
+        check_host(scenario, host)
     else:
-        plan(scenario, host_facts())
+        plan(scenario, host)
 
 
 def new_run_name(scenario: Scenario) -> str:
@@ -181,7 +202,7 @@ def measure(run: RunDirectory, progress: Progress, work_root: Path = WORK_ROOT) 
     with terminated_as_interrupt():
         try:
             with run.exclusive():
-                build_roots(run.plan.scenario, progress.doing)
+                build_roots(run.plan.scenario, progress.doing, Host.here())
                 check_memory(run, progress, work_root)
                 with idle.polled() if run.plan.scenario.idle == "poll" else contextlib.nullcontext():
                     execute(run, label, decisions(run.plan), progress, observations)
@@ -293,11 +314,19 @@ def _same_kind(run: RunDirectory, reference: RunDirectory) -> bool:
     return asked[0] == asked[1] and not differ
 
 
-def check_programs() -> None:
-    """CapabilityError if this agent has no eBPF programs, which guard and trace need."""
-    lacking = next((missing for missing in host_facts()["missing"] if missing["what"] == "eBPF programs"), None)
+def check_programs(host: Host) -> None:
+    """CapabilityError if a host's agent has no eBPF programs, which guard and trace need."""
+    lacking = next((missing for missing in host.facts["missing"] if missing["what"] == "eBPF programs"), None)
     if lacking is not None:
         raise CapabilityError(f"no eBPF programs: {lacking['why']}; {lacking['remedy']}")
+
+
+def check_hooks(what: str) -> None:
+    """CapabilityError if the agent may not hook eBPF programs to interfaces of this host. what: that which needs it."""
+    with host_agent() as agent:
+        missing = privileges.lacking(agent.process.pid)
+    if missing:
+        raise CapabilityError(remedies.lacking_hooks(what, missing, Host.here()))
 
 
 def trace(

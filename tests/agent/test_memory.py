@@ -1,5 +1,7 @@
 """What kernels hold is known before a run, and held against the host and against each sandbox's own limit."""
 
+import shutil
+
 import pytest
 
 from partywall import pipeline, preflight
@@ -8,7 +10,8 @@ from partywall.agent.memory import AGENT_BYTES, RING_LEAST, caches_of, file_byte
 from partywall.errors import CapabilityError, UsageError
 from partywall.model.scenario import Scenario, Workload
 from partywall.preflight import room
-from partywall.sandbox import cgroups, qemu
+from partywall.sandbox import qemu
+from partywall.testing import fake_host, read
 
 MIB = 1 << 20
 CACHES = {1: 32 << 10, 2: MIB, 3: 32 * MIB}
@@ -74,8 +77,27 @@ def test_files_of_the_users_own_folder_do_not_count_for_the_work_folder():
     assert file_bytes("disk-read", Workload(params={"path": "/else"}), shipped()) == 0
 
 
-def planned(memory, monkeypatch):
-    monkeypatch.setattr(pipeline, "check_host", lambda *_: None)
+@pytest.fixture(autouse=True)
+def guest_kernel(tmp_path, monkeypatch):
+    """A kernel for guests, of which only its being there counts."""
+    folder = tmp_path / "guest-kernel"
+    folder.mkdir()
+    (folder / "kernel.json").write_text('{"release": "6.1.0", "source": "made up", "modules": []}')
+    (folder / "vmlinuz").touch()
+    monkeypatch.setenv("PARTYWALL_CACHE", str(tmp_path))
+
+
+def host(tmp_path, **changes):
+    """A host with version 2 of cgroups."""
+    tree = """
+/proc/self/mountinfo = 30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw
+/sys/fs/cgroup/cgroup.controllers = cpuset cpu io memory pids
+"""
+    read(tree).lay_out(tmp_path)
+    return fake_host(FACTS, root=tmp_path, **changes)
+
+
+def planned(memory, host):
     box = {"backend": "container", "memory": memory, "cpus": "same"}
     content = {
         "partywall": 1,
@@ -83,25 +105,24 @@ def planned(memory, monkeypatch):
         "victims": {"sum": {"probe": "integer"}},
         "aggressors": {"triad": {"stressor": "memory-triad", "threads": 2, "sandbox": box}},
     }
-    return pipeline.plan(Scenario.model_validate(content), FACTS)
+    return pipeline.plan(Scenario.model_validate(content), host)
 
 
-def test_a_kernel_that_its_own_sandbox_would_kill_is_refused_before_the_run(monkeypatch):
+def test_a_kernel_that_its_own_sandbox_would_kill_is_refused_before_the_run(tmp_path):
     with pytest.raises(UsageError) as caught:
-        planned("256MiB", monkeypatch)
+        planned("256MiB", host(tmp_path))
     (problem,) = caught.value.problems
     assert problem.key == "aggressors.triad.sandbox.memory"
     assert "400" in problem.message
     assert "give at least" in problem.remedy
 
 
-def test_the_memory_check_counts_every_block_thread_and_agent(monkeypatch):
-    (trial,) = planned("1GiB", monkeypatch).trials
+def test_the_memory_check_counts_every_block_thread_and_agent(tmp_path):
+    (trial,) = planned("1GiB", host(tmp_path)).trials
     assert preflight.memory_needed(trial, FACTS) == room.MEMORY_LEAST + 2 * 3 * 64 * MIB + 2 * AGENT_BYTES
 
 
-def guests(monkeypatch, victim, aggressor, **changes):
-    monkeypatch.setattr(pipeline, "check_host", lambda *_: None)
+def guests(host, victim, aggressor, **changes):
     content = {
         "partywall": 1,
         "name": "guests",
@@ -114,59 +135,38 @@ def guests(monkeypatch, victim, aggressor, **changes):
             }
         },
     }
-    return pipeline.plan(Scenario.model_validate(content | changes), FACTS)
+    return pipeline.plan(Scenario.model_validate(content | changes), host)
 
 
-def test_a_guest_has_room_for_what_its_kernel_of_work_holds_unless_it_was_told_how_much(monkeypatch):
-    monkeypatch.setattr(room, "available_memory", lambda: 1 << 40)
-    (trial,) = guests(monkeypatch, {}, {}).trials
+def test_a_guest_has_room_for_what_its_kernel_of_work_holds_unless_it_was_told_how_much(tmp_path):
+    (trial,) = guests(host(tmp_path), {}, {}).trials
     assert trial.victim.sandbox.memory is None
     held = 16 * 64 * MIB + AGENT_BYTES + qemu.KERNEL_BYTES
     assert held <= trial.aggressors["ram"].sandbox.memory < held + 64 * MIB
     assert room.guest_memory(trial) == trial.aggressors["ram"].sandbox.memory + 2 * qemu.MEMORY
     with pytest.raises(UsageError, match=r"aggressors\.ram\.sandbox\.memory: its kernel and agent hold"):
-        guests(monkeypatch, {}, {"memory": "512MiB"})
+        guests(host(tmp_path), {}, {"memory": "512MiB"})
 
 
 @pytest.mark.parametrize(("backend", "own"), [("qemu", {"bytes": 40 * MIB}), ("process", {})])
-def test_rings_in_guests_follow_from_the_hosts_caches_and_not_from_those_a_guest_is_told(backend, own, monkeypatch):
-    monkeypatch.setattr(room, "available_memory", lambda: 1 << 40)
-    monkeypatch.setattr(pipeline, "check_host", lambda *_: None)
+def test_rings_in_guests_follow_from_the_hosts_caches_and_not_from_those_a_guest_is_told(backend, own, tmp_path):
     box = {"sandbox": {"backend": backend} | ({"accel": "tcg"} if backend == "qemu" else {})}
     content = {"partywall": 1, "name": "rings", "victims": {"ring": {"probe": "cache"} | box}}
     neighbours = {"far": {"stressor": "memory-latency"} | box}
-    (trial,) = pipeline.plan(Scenario.model_validate(content | {"aggressors": neighbours}), FACTS).trials
+    (trial,) = pipeline.plan(Scenario.model_validate(content | {"aggressors": neighbours}), host(tmp_path)).trials
     assert trial.victim.params == own
     assert trial.aggressors["far"].params == ({"bytes": RING_LEAST} if own else {})
 
 
-def test_a_guest_whose_memory_is_switched_counts_with_the_most_of_it(monkeypatch):
+def test_a_guest_whose_memory_is_switched_counts_with_the_most_of_it(tmp_path):
     changes = {"factors": {"victim.sandbox.memory": ["1GiB", "900GiB"]}, "budget": "10min"}
     with pytest.raises(CapabilityError, match=r"guests of one trial need 90\d\.\d+ GiB of memory"):
-        guests(monkeypatch, {}, {}, **changes)
+        guests(host(tmp_path, memory=1 << 38), {}, {}, **changes)
 
 
-MEMBERSHIP = "4:memory:/box/inner\n1:cpu,cpuacct:/\n0::/unit\n"
-
-
-@pytest.mark.parametrize(
-    ("mounted", "folder", "names"),
-    [
-        ("v1", "box", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")),
-        ("v2", "unit", ("memory.max", "memory.current", "inactive_file")),
-    ],
-)
-def test_what_the_tightest_limit_of_our_own_cgroup_leaves_counts(tmp_path, mounted, folder, names):
-    found = cgroups.Cgroups({"memory": tmp_path}) if mounted == "v1" else cgroups.Cgroups(unified=tmp_path)
-    assert cgroups.memory_left(found, MEMBERSHIP) is None
-    box = tmp_path / folder
-    box.mkdir()
-    for name, value in zip(names, ("1000", "900", "inactive_file 1"), strict=True):
-        (box / name).write_text(value)
-    (box / "memory.stat").write_text(f"anon 1\n{names[2]} 300\n")
-    assert cgroups.memory_left(found, MEMBERSHIP) == 400
-    (box / names[0]).write_text("max" if mounted == "v2" else "9223372036854771712")
-    assert cgroups.memory_left(found, MEMBERSHIP) in (None, 9223372036854771712 - 600)
+def test_a_host_that_does_not_tell_its_memory_is_not_refused_for_it(tmp_path):
+    (trial,) = guests(host(tmp_path, memory=None), {}, {}).trials
+    assert room.guest_memory(trial) > 0
 
 
 def test_files_that_do_not_fit_on_the_disk_are_refused_before_the_run(tmp_path):
@@ -176,4 +176,6 @@ def test_files_that_do_not_fit_on_the_disk_are_refused_before_the_run(tmp_path):
         "victims": {"file": {"probe": "disk-read", "params": {"file_bytes": 1 << 44}}},
     }
     with pytest.raises(CapabilityError, match="--work-dir"):
-        pipeline.plan(Scenario.model_validate(content), FACTS, work_root=tmp_path)
+        pipeline.plan(
+            Scenario.model_validate(content), host(tmp_path, disk_usage=shutil.disk_usage), work_root=tmp_path
+        )

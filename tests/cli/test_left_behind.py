@@ -11,6 +11,7 @@ from partywall import pipeline, preflight
 from partywall.cli import leftovers
 from partywall.errors import Exit
 from partywall.sandbox.libvirt.leftovers import FILE
+from partywall.testing import fake_host
 
 URI = "qemu+unix:///system?socket=/no/such/socket"
 DEAD = {"pid": 999_999_999, "start_ticks": 0, "work": "/nowhere"}
@@ -40,6 +41,6 @@ def test_a_run_that_could_not_put_a_domain_back_shows_its_report_and_fails(monke
     monkeypatch.setattr(app, "_report", lambda *_: reported.append(True) or Exit.HOLDS)
     plan = SimpleNamespace(scenario=SimpleNamespace(budget=10**9), estimate_ns=10**9)
     directory = SimpleNamespace(plan=plan, path=tmp_path)
-    outcome = app._measure_and_report(directory, Console(), tmp_path, allow_commands=False)
+    outcome = app._measure_and_report(directory, fake_host(), Console(), tmp_path, allow_commands=False)
     assert (outcome, reported) == (ends, [True])
     assert ("domain web1" in capsys.readouterr().err) is bool(left)

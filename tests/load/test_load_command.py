@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from partywall.agent.binary import find as find_agent
+from partywall.host import Host
 from partywall.load.evidence import load_run
 from partywall.load.quick import Quick, program
 from partywall.load.session import Session, Setup
@@ -260,7 +261,7 @@ def test_containers_share_the_users_and_none_is_lost(url, tmp_path):
 
 @pytest.mark.host
 @pytest.mark.slow
-@pytest.mark.skipif(bool(qemu.lacking()), reason=qemu.lacking() or "-")
+@pytest.mark.skipif(bool(qemu.lacking(Host.here())), reason=qemu.lacking(Host.here()) or "-")
 def test_a_generator_in_a_guest_reaches_a_service_on_this_hosts_loopback(url, tmp_path):
     out = tmp_path / "kept"
     said = partywall(url, "--users", 2, "--think", "50ms", "--for", "3s", "--sandbox", "qemu", "--out", out)
@@ -272,7 +273,7 @@ def test_a_generator_in_a_guest_reaches_a_service_on_this_hosts_loopback(url, tm
 
 
 def test_a_guest_does_not_see_this_hosts_sockets(tmp_path):
-    if why := qemu.lacking():
+    if why := qemu.lacking(Host.here()):
         pytest.skip(why)
     said = partywall("http://x/", "--connect-to", "unix:/run/x", "--sandbox", "qemu", "--out", tmp_path / "kept")
     assert (said.returncode, "unix:/run/x is a socket of this host's" in said.stderr) == (2, True)

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from partywall import study as all_studies
 from partywall.cli.app import app
 from partywall.errors import UsageError
+from partywall.host import Host
 from partywall.load import study as studies
 from partywall.load import tomcat
 from partywall.model.load_study import METRICS, Observed
@@ -22,6 +23,7 @@ from partywall.sandbox import Label, reaper
 from partywall.scenario import papers
 from partywall.stats.overhead import response
 from partywall.store.study import StudyDirectory
+from partywall.testing import fake_host
 
 NAME = "papers/load-generation-netto"
 SCHEMA = json.loads((Path(__file__).parents[2] / "schema" / "agent.schema.json").read_text())
@@ -61,7 +63,7 @@ def test_each_round_holds_each_cell_once_in_an_order_of_its_own(study):
 @pytest.mark.parametrize("backend", ["foo", "libvirt"])
 def test_a_backend_from_which_the_service_cannot_be_asked_is_refused_before_anything_is_made(study, backend):
     with pytest.raises(UsageError, match=f"--backend: .*{backend}.*give container or process or qemu"):
-        all_studies.KINDS["partywall_load_study"].outline(study, Asked(backends=(backend,)))
+        all_studies.KINDS["partywall_load_study"].outline(study, Asked(backends=(backend,)), fake_host())
 
 
 def test_the_compression_is_in_the_iteration_where_the_cell_has_it(study):
@@ -124,7 +126,7 @@ def test_a_study_that_is_none_is_told_by_line():
 
 @pytest.mark.host
 @pytest.mark.slow
-@pytest.mark.skipif(bool(tomcat.missing()), reason=tomcat.missing() or "-")
+@pytest.mark.skipif(bool(tomcat.missing(Host.here())), reason=tomcat.missing(Host.here()) or "-")
 @pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
 @pytest.mark.skipif(not (shutil.which("crun") or shutil.which("runc")), reason="no OCI runtime is installed")
 def test_a_cell_is_measured_against_a_real_tomcat_and_nothing_is_left(study, tmp_path):

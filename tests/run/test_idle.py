@@ -3,13 +3,17 @@
 import pytest
 
 from partywall.run import idle
+from partywall.testing import fake_host
 
 
 @pytest.fixture
-def driver(tmp_path):
-    file = tmp_path / "current_driver"
-    file.write_text("intel_idle\n")
-    return file
+def host(tmp_path):
+    driver = tmp_path / "sys/devices/system/cpu/cpuidle/current_driver"
+    driver.parent.mkdir(parents=True)
+    driver.write_text("intel_idle\n")
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/cpu_dma_latency").touch()
+    return fake_host(root=tmp_path)
 
 
 def test_the_bound_is_zero_while_the_block_runs(tmp_path):
@@ -18,18 +22,21 @@ def test_the_bound_is_zero_while_the_block_runs(tmp_path):
         assert device.read_bytes() == bytes(4)
 
 
-def test_a_host_that_can_has_nothing_against_it(tmp_path, driver):
-    device = tmp_path / "cpu_dma_latency"
-    device.touch()
-    assert not idle.why_not(device, driver)
+def test_a_host_that_can_has_nothing_against_it(host):
+    assert not idle.why_not(host)
 
 
-@pytest.mark.parametrize("content", ["none\n", None])
-def test_a_kernel_without_idle_states_would_not_heed_it(tmp_path, driver, content):
+@pytest.mark.parametrize("content", ["none\n", "", None])
+def test_a_kernel_without_idle_states_would_not_heed_it(host, content):
+    driver = host.path(idle.DRIVER)
     driver.unlink() if content is None else driver.write_text(content)
-    assert "cpuidle" in idle.why_not(tmp_path / "cpu_dma_latency", driver)
+    assert "cpuidle" in idle.why_not(host)
 
 
-def test_a_device_that_is_not_there_is_named(tmp_path, driver):
-    device = tmp_path / "cpu_dma_latency"
-    assert str(device) in idle.why_not(device, driver)
+def test_a_device_that_is_not_there_is_named(host):
+    host.path(idle.DEVICE).unlink()
+    assert str(idle.DEVICE) in idle.why_not(host)
+
+
+def test_a_device_that_only_root_may_write_is_named(host):
+    assert "needs root" in idle.why_not(fake_host(root=host.root, access=lambda _path, _mode: False))

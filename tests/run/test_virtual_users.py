@@ -51,9 +51,9 @@ def test_visitors_of_one_service_take_their_part_from_each_other(tmp_path, monke
         "min_blocks": 8,
         "budget": "12s",
     }
-    facts = pipeline.host_facts()
+    host = pipeline.this_host()
     scenario = pipeline.with_loads(Scenario.model_validate(content), tmp_path)
-    run = RunDirectory.create(tmp_path / "run", "", pipeline.plan(scenario, facts, 1), facts)
+    run = RunDirectory.create(tmp_path / "run", "", pipeline.plan(scenario, host, 1), host.facts)
     pipeline.measure(run, Silent())
     evidence, findings = pipeline.analyse(run)
     assert not findings.incomplete

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from partywall import pipeline
 from partywall import study as studies
 from partywall.cli.app import app
 from partywall.errors import UsageError
+from partywall.host import Host
 from partywall.model.study import Asked
-from partywall.preflight import guests, room
-from partywall.run import governor, idle
-from partywall.sandbox import WORK_ROOT, qemu
+from partywall.run import governor
+from partywall.sandbox import WORK_ROOT
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
-from partywall.study.isolation import Isolation, _jobs, _notes, _unplannable
+from partywall.study.isolation import Isolation, Place, _jobs, _notes, _unplannable
+from partywall.testing import fake_host
 
 NAMES = ("vits", "hyperv-quality")
+PLACE = Place((0, 1), polls=False)
 
 
 def read(name):
@@ -46,9 +48,9 @@ def test_every_part_is_a_good_scenario_on_every_backend_that_can_do_it(name, len
     asked = Asked(length=length, backends=(backend,))
     if (name, backend) == ("hyperv-quality", "process"):
         with pytest.raises(UsageError, match="the process backend cannot do cpu_limit"):
-            list(_jobs(study, asked))
+            list(_jobs(study, asked, PLACE))
         return
-    jobs = list(_jobs(study, asked))
+    jobs = list(_jobs(study, asked, PLACE))
     assert len({job.name for job in jobs}) == len(jobs)
     for job in jobs:
         sandboxes = [victim.sandbox.backend for victim in job.scenario.victims.values()]
@@ -58,31 +60,37 @@ def test_every_part_is_a_good_scenario_on_every_backend_that_can_do_it(name, len
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("cpus", [2, 8, 64])
-def test_every_part_fits_into_guests_on_hosts_of_any_size(name, cpus, monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cpus)))
-    monkeypatch.setattr(pipeline, "check_host", lambda *_: None)
-    monkeypatch.setattr(guests, "choose_accelerator", lambda asked: qemu.Accelerator("tcg", "asked for"))
-    monkeypatch.setattr(room, "available_memory", lambda: 1 << 40)
-    monkeypatch.setattr(pipeline, "check_disk", lambda *_: None)
-    jobs = list(_jobs(read(name), Asked(backends=("qemu",))))
+def test_every_part_fits_into_guests_on_hosts_of_any_size(name, cpus, monkeypatch, tmp_path):
+    monkeypatch.setenv("PARTYWALL_CACHE", str(prepared_kernel(tmp_path)))
+    host = fake_host(cpus=cpus)
+    jobs = list(_jobs(read(name), Asked(backends=("qemu",)), Place.of(host)))
     assert jobs
-    assert [problem for job in jobs for problem in _unplannable(read(name), job, {}, WORK_ROOT)] == []
+    assert [problem for job in jobs for problem in _unplannable(read(name), job, host, WORK_ROOT)] == []
+
+
+def prepared_kernel(cache: Path) -> Path:
+    """A cache with a kernel for guests, of which only its being there counts."""
+    folder = cache / "guest-kernel"
+    folder.mkdir()
+    (folder / "kernel.json").write_text(json.dumps({"release": "6.1.0", "source": "made up", "modules": []}))
+    (folder / "vmlinuz").touch()
+    return cache
 
 
 def test_several_backends_are_trials_of_one_run_unless_limits_are_switched_live():
-    vits = list(_jobs(read("vits"), Asked(backends=("container", "qemu"), parts=("cache",))))
+    vits = list(_jobs(read("vits"), Asked(backends=("container", "qemu"), parts=("cache",)), PLACE))
     assert [job.scenario.factors["sandbox.backend"] for job in vits] == [("container", "qemu")]
-    hyperv = list(_jobs(read("hyperv-quality"), Asked(backends=("container", "qemu"), parts=("tested-disk*",))))
+    hyperv = list(_jobs(read("hyperv-quality"), Asked(backends=("container", "qemu"), parts=("tested-disk*",)), PLACE))
     assert [job.name for job in hyperv] == ["tested-disk-one-container", "tested-disk-one-qemu"]
-    one = _jobs(read("hyperv-quality"), Asked(backends=("container", "qemu"), parts=("loading-RAM-all-disk",)))
+    one = _jobs(read("hyperv-quality"), Asked(backends=("container", "qemu"), parts=("loading-RAM-all-disk",)), PLACE)
     assert [job.name for job in one] == ["loading-RAM-all-disk-container", "loading-RAM-all-disk-qemu"]
 
 
 def test_parts_are_chosen_by_name_or_pattern_and_a_wrong_one_is_told():
-    names = [job.name for job in _jobs(read("vits"), Asked(parts=("cache", "request-size-*write")))]
+    names = [job.name for job in _jobs(read("vits"), Asked(parts=("cache", "request-size-*write")), PLACE)]
     assert names == ["cache", "request-size-write", "request-size-diowrite", "request-size-rewrite"]
     with pytest.raises(UsageError, match="--only: no part is called disc — there are cache, memory"):
-        list(_jobs(read("vits"), Asked(parts=("disc",))))
+        list(_jobs(read("vits"), Asked(parts=("disc",)), PLACE))
 
 
 def test_mistakes_of_a_study_file_are_told_together():
@@ -97,75 +105,82 @@ def test_mistakes_of_a_study_file_are_told_together():
     assert "no budget for the long form" in text
     missing = content.replace("{probe: cache}", "{probe: cash}")
     with pytest.raises(UsageError, match=r"part cache.*no kernel is called 'cash'"):
-        list(_jobs(Isolation().read(missing.encode(), "a.yaml"), Asked()))
+        list(_jobs(Isolation().read(missing.encode(), "a.yaml"), Asked(), PLACE))
 
 
-def sysfs(root: Path, now: str) -> Path:
+def governed(root: Path, now: str) -> Host:
+    host = fake_host(root=root)
     for cpu in range(2):
-        folder = root / f"cpu{cpu}" / "cpufreq"
+        folder = host.path(governor.SYSFS) / f"cpu{cpu}" / "cpufreq"
         folder.mkdir(parents=True)
         (folder / "scaling_available_governors").write_text("performance powersave\n")
         (folder / "scaling_governor").write_text(now)
-    return root
+    return host
 
 
-def governors(root: Path) -> set[str]:
-    return {file.read_text() for file in root.glob("cpu*/cpufreq/scaling_governor")}
+def files(host: Host, name: str) -> list[Path]:
+    return sorted(host.path(governor.SYSFS).glob(f"cpu*/cpufreq/{name}"))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="changing the frequency governor needs root")
+def governors(host: Host) -> set[str]:
+    return {file.read_text() for file in files(host, "scaling_governor")}
+
+
 def test_a_governor_is_put_back_also_after_a_kill(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
-    root = sysfs(tmp_path / "cpu", "performance")
-    with governor.held("saving", root):
-        assert governors(root) == {"powersave"}
+    host = governed(tmp_path, "performance")
+    with governor.held("saving", host):
+        assert governors(host) == {"powersave"}
         assert not governor.put_back()
         left = json.loads((tmp_path / "state" / "governor.json").read_text())
-    assert governors(root) == {"performance"}
-    for file in root.glob("cpu*/cpufreq/scaling_governor"):
+    assert governors(host) == {"performance"}
+    for file in files(host, "scaling_governor"):
         file.write_text("powersave")
     (tmp_path / "state" / "governor.json").write_text(json.dumps(left | {"start_ticks": 1}))
     assert governor.put_back()
-    assert governors(root) == {"performance"}
+    assert governors(host) == {"performance"}
     assert not (tmp_path / "state" / "governor.json").exists()
 
 
-@pytest.mark.parametrize("why", ["", "no device"])
-def test_idle_cpus_poll_where_they_can_while_no_energy_is_saved(monkeypatch, why):
-    monkeypatch.setattr(idle, "why_not", lambda: why)
-    jobs = list(_jobs(read("hyperv-quality"), Asked()))
+@pytest.mark.parametrize("polls", [True, False])
+def test_idle_cpus_poll_where_they_can_while_no_energy_is_saved(polls):
+    jobs = list(_jobs(read("hyperv-quality"), Asked(), Place((0, 1), polls=polls)))
     assert {(job.energy_saving, job.scenario.idle) for job in jobs} == {
-        ("off", "sleep" if why else "poll"),
+        ("off", "poll" if polls else "sleep"),
         ("on", "sleep"),
     }
 
 
 def test_a_host_without_a_governor_says_so(tmp_path):
-    assert "does not govern" in governor.why_not("saving", tmp_path)
-    with governor.held("performance", tmp_path):
+    host = fake_host(root=tmp_path)
+    assert "does not govern" in governor.why_not("saving", host)
+    with governor.held("performance", host):
         assert not list(tmp_path.iterdir())
 
 
-def test_the_page_tells_of_the_clock_of_the_host_that_measured(monkeypatch):
+def test_only_root_changes_a_governor(tmp_path):
+    host = replace(governed(tmp_path, "performance"), euid=1000)
+    assert governor.refused(host) == dict.fromkeys(governor.KINDS, "changing the frequency governor needs root")
+
+
+def test_the_page_tells_of_the_clock_of_the_host_that_measured():
     study = read("hyperv-quality")
     saving = next(name for name, part in study.parts.items() if part.energy_saving == "on")
     asked = Asked(backends=("container",), parts=(saving,))
-    # The host on which the page is written again has every governor.
-    monkeypatch.setattr(governor, "refused", dict)
-    assert any(
-        "was not measured: no clock" in note for note in _notes(study, asked, [], "container", {"saving": "no clock"})
-    )
-    assert not any("was not measured" in note for note in _notes(study, asked, [], "container", {}))
+    told = _notes(study, asked, PLACE, [], {"saving": "no clock"})
+    assert any("was not measured: no clock" in note for note in told)
+    assert not any("was not measured" in note for note in _notes(study, asked, PLACE, [], {}))
 
 
 def test_the_saving_governor_is_one_that_follows_the_load_where_there_is_one(tmp_path):
-    root = sysfs(tmp_path / "cpu", "performance")
-    assert governor.chosen("saving", root) == "powersave"
-    for file in root.glob("cpu*/cpufreq/scaling_available_governors"):
+    host = governed(tmp_path, "performance")
+    offered = files(host, "scaling_available_governors")
+    assert governor.chosen("saving", host) == "powersave"
+    for file in offered:
         file.write_text("powersave ondemand performance\n")
-    assert governor.chosen("saving", root) == "ondemand"
-    (root / "cpu1" / "cpufreq" / "scaling_available_governors").write_text("userspace\n")
-    assert "no frequency governor ondemand or" in governor.why_not("saving", root)
+    assert governor.chosen("saving", host) == "ondemand"
+    offered[1].write_text("userspace\n")
+    assert "no frequency governor ondemand or" in governor.why_not("saving", host)
 
 
 SMALL = """
@@ -274,7 +289,7 @@ KINDS = {
 
 
 def test_the_long_form_has_every_benchmark_beside_every_load_on_one_core_and_on_all_set_on_either_sandbox():
-    jobs = list(_jobs(read("hyperv-quality"), Asked(length="long")))
+    jobs = list(_jobs(read("hyperv-quality"), Asked(length="long"), PLACE))
     tested = [job for job in jobs if job.part == "tested"]
     cores = {"one", "all"}
     assert {(job.values["benchmark"], job.values["cores"]) for job in tested} == {(k, c) for k in KINDS for c in cores}
@@ -290,7 +305,7 @@ def test_the_long_form_has_every_benchmark_beside_every_load_on_one_core_and_on_
 
 
 def test_the_short_form_sets_the_loading_sandbox_beside_its_own_kind_and_others():
-    jobs = _jobs(read("hyperv-quality"), Asked(parts=("loading",)))
+    jobs = _jobs(read("hyperv-quality"), Asked(parts=("loading",)), PLACE)
     found = {(job.values["benchmark"], job.values["load"]) for job in jobs}
     assert found == {(kind, load) for kind in ("integer", "RAM", "disk") for load in ("integer", "RAM", "disk")}
 
@@ -301,6 +316,6 @@ def test_a_part_is_measured_for_each_with_each_of_across():
         "    budget: {short: 3s}\n    each: [{level: L1}, {level: L2}]\n    across: [{what: integer}, {what: float}]\n",
     ).replace("level: L2}}}", "level: $level}}}")
     study = Isolation().read(text.replace("{stressor: integer}", "{stressor: $what}").encode(), "a.yaml")
-    jobs = list(_jobs(study, Asked()))
+    jobs = list(_jobs(study, Asked(), PLACE))
     assert [job.name for job in jobs] == ["cache-L1-integer", "cache-L1-float", "cache-L2-integer", "cache-L2-float"]
     assert [job.scenario.aggressors["ring"].stressor for job in jobs] == ["integer", "float"] * 2

@@ -19,6 +19,7 @@ from partywall.scenario import papers
 from partywall.stats import path as stats
 from partywall.stats.trace import findings
 from partywall.store.study import StudyDirectory
+from partywall.testing import fake_host
 from partywall.trace import study as slots
 
 SMALL = b"""partywall_path_study: 1
@@ -131,7 +132,7 @@ def test_sizes_that_cannot_be_are_told(wrong, said):
 @pytest.mark.parametrize(("asked", "key"), [({"backends": ("qemu",)}, "--backend"), ({"parts": ("x",)}, "--only")])
 def test_what_it_cannot_be_asked_for_is_refused(asked, key):
     with pytest.raises(UsageError, match=key):
-        study.kind_of(study.find("vits-network")).outline(small(), Asked(**asked))
+        study.kind_of(study.find("vits-network")).outline(small(), Asked(**asked), fake_host())
 
 
 @pytest.mark.host

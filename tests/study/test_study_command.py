@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from partywall import pipeline
 from partywall import study as studies
 from partywall.cli.app import app
 from partywall.errors import UsageError
@@ -14,6 +15,7 @@ from partywall.model.paper import Paper
 from partywall.model.study import Asked
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
+from partywall.testing import fake_host
 
 
 def read(name):
@@ -34,7 +36,7 @@ def test_every_study_that_ships_can_be_read_and_is_listed_with_what_it_is():
 @pytest.mark.parametrize("length", ["short", "long"])
 def test_a_study_says_what_it_would_measure_and_for_how_long(name, length):
     kind, study = read(name)
-    outline = kind.outline(study, Asked(length=length))
+    outline = kind.outline(study, Asked(length=length), pipeline.this_host())
     assert outline.lines
     assert outline.seconds > 60
     assert outline.seconds < 3600 or length == "long"
@@ -74,4 +76,4 @@ def test_a_folder_that_is_there_or_holds_no_study_is_refused(tmp_path: Path) -> 
 def test_what_a_study_cannot_be_asked_for_is_refused_by_name():
     kind, study = read("dba-vm")
     with pytest.raises(UsageError, match="--backend: dba-vm knows no backend container"):
-        kind.outline(study, Asked(backends=("container",)))
+        kind.outline(study, Asked(backends=("container",)), fake_host())

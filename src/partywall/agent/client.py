@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any, cast
 
+from partywall.agent import binary
 from partywall.errors import AgentError, Problem, RefusalError, UsageError
 
 PROTOCOL = 1
@@ -22,7 +23,7 @@ NOTIFICATIONS = ("slices", "output", "usage", "sample", "trace", "trace_records"
 
 # Facts of a large host, or files of a load, are a long line; neither side takes more.
 LINE_MAX = 64 << 20
-REMEDY = "is this Partywall's agent, of this version? build it with 'make build', or set $PARTYWALL_AGENT to its path"
+REMEDY = f"is this Partywall's agent, of this version? {binary.remedy()}"
 
 Process = subprocess.Popen[bytes]
 Sink = Callable[[str, dict[str, Any]], None]

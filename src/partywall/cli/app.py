@@ -22,6 +22,7 @@ from partywall.cli.trace import trace
 from partywall.cli.vm import vm
 from partywall.errors import AgentError, CapabilityError, Exit, PartywallError, Problem, UsageError
 from partywall.guard import reap as reap_policies
+from partywall.host import Host
 from partywall.load.store import LoadDirectory
 from partywall.model.finding import Outcome
 from partywall.model.scenario import Scenario
@@ -72,15 +73,20 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     """Measure, explain and enforce performance isolation between neighbours on a shared Linux host."""
+    del version
+    # How a command reads its host; who calls `app` may give another host.
+    context.obj = context.obj or pipeline.this_host
 
 
 @app.command()
 def run(
+    context: typer.Context,
     scenario: Annotated[
         str | None,
         typer.Argument(help="A scenario file, or the name of one that ships with Partywall: demo, full, real-tools."),
@@ -112,28 +118,27 @@ def run(
         if directory.ended:
             console.print(f"{resume} has come to its end already; nothing is left to measure", highlight=False)
             return _report(directory, console)
-        return _measure_and_report(directory, console, work_dir, allow_commands=allow_commands)
+        return _measure_and_report(directory, context.obj(), console, work_dir, allow_commands=allow_commands)
     if scenario is None:
         raise UsageError("no scenario is named; try: partywall run demo")
     path = find(scenario)
     asked = pipeline.with_loads(changed(load(path), _overrides(budget, precision)), path.parent)
     preflight.check_folder(work_dir)
-    facts = pipeline.host_facts()
-    if machines := preflight.machine_facts(asked, work_dir):
-        facts["machines"] = machines
-    _say_if_kvm_is_tried(asked, console)
+    host: Host = context.obj()
+    host = host.with_machines(preflight.machine_facts(asked, work_dir))
+    _say_if_kvm_is_tried(asked, host, console)
     with located(path, asked):
-        plan = pipeline.plan(asked, facts, seed, work_dir)
+        plan = pipeline.plan(asked, host, seed, work_dir)
     if dry_run:
-        show.plan(console, plan, list(preflight.roots_to_build(plan.scenario)))
+        show.plan(console, plan, list(preflight.roots_to_build(plan.scenario, host)))
         return Exit.HOLDS
     preflight.check_commands(asked, allowed=allow_commands)
-    directory = RunDirectory.create(out or Path("runs") / pipeline.new_run_name(asked), text(path), plan, facts)
-    return _measure_and_report(directory, console, work_dir, allow_commands=allow_commands)
+    directory = RunDirectory.create(out or Path("runs") / pipeline.new_run_name(asked), text(path), plan, host.facts)
+    return _measure_and_report(directory, host, console, work_dir, allow_commands=allow_commands)
 
 
-def _say_if_kvm_is_tried(asked: Scenario, console: Console) -> None:
-    if preflight.tries_kvm(asked):
+def _say_if_kvm_is_tried(asked: Scenario, host: Host, console: Console) -> None:
+    if preflight.tries_kvm(asked, host):
         console.print("seeing whether KVM carries a guest here: some seconds, once", highlight=False)
 
 
@@ -157,13 +162,15 @@ def _parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
         raise UsageError(Problem(str(error), key=option)) from None
 
 
-def _measure_and_report(directory: RunDirectory, console: Console, work_dir: Path, *, allow_commands: bool) -> int:
+def _measure_and_report(
+    directory: RunDirectory, host: Host, console: Console, work_dir: Path, *, allow_commands: bool
+) -> int:
     plan = directory.plan
     preflight.check_commands(plan.scenario, allowed=allow_commands)
-    preflight.check_host(plan.scenario, work_dir)
-    preflight.check_guest_memory(plan)
+    preflight.check_host(plan.scenario, host, work_dir)
+    preflight.check_guest_memory(plan, host)
     preflight.check_folder(work_dir)
-    preflight.check_disk(plan, work_dir)
+    preflight.check_disk(plan, host, work_dir)
     try:
         with Live(console, plan.estimate_ns, plan.scenario.budget) as live:
             left = pipeline.measure(directory, live, work_dir)
@@ -303,11 +310,11 @@ def _opened(paths: Sequence[Path]) -> dict[Path, RunDirectory]:
 
 
 @app.command()
-def doctor() -> int:
+def doctor(context: typer.Context) -> int:
     """Say what this host can do, what is missing, what that costs, and how to get it."""
     from partywall.cli.doctor import examine  # noqa: PLC0415 - reads much that other commands do not need
 
-    return examine(Console())
+    return examine(Console(), context.obj)
 
 
 @app.command()
@@ -379,7 +386,7 @@ def sql(
 
 
 @scenarios.command("check")
-def check(scenario: ScenarioName) -> int:
+def check(context: typer.Context, scenario: ScenarioName) -> int:
     """Check a scenario; all mistakes are reported at once, with line and key.
 
     Says how many blocks its time holds, and what keeps it from this host: a scenario may be meant for another.
@@ -391,11 +398,12 @@ def check(scenario: ScenarioName) -> int:
     pipeline.with_loads(asked, path.parent)
     found = expected(asked, pipeline.catalogue())
     others = sorted({machine for _, machine in preflight.other_machines(asked)})
-    if not others:
-        _say_if_kvm_is_tried(asked, console)
     try:
+        host: Host = context.obj()
+        if not others:
+            _say_if_kvm_is_tried(asked, host, console)
         with located(path, asked):
-            pipeline.try_here(asked)
+            pipeline.try_on(asked, host)
         unfit = ""
     except (AgentError, CapabilityError, UsageError) as error:
         unfit = str(error)

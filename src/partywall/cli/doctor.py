@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from partywall import pipeline, units
+from partywall import pipeline, preflight, units
+from partywall.agent import binary
 from partywall.errors import AgentError, CapabilityError, Exit, UsageError
+from partywall.host import Host
 from partywall.load import tomcat
-from partywall.sandbox import WORK_ROOT, block, cgroups, libvirt, qemu, ssh
+from partywall.sandbox import WORK_ROOT, block, cgroups, delegation, libvirt, qemu, remedies, ssh
 from partywall.sandbox.label import state_root
 
 HANGING = 4
+LIMITS = {"cpu": "CPU limits and weights", "memory": "memory limits", "io": "disk limits"}
+"""What sandboxes cannot be held to without a cgroup controller."""
 
 
 @dataclass(frozen=True)
@@ -33,27 +36,31 @@ class Check:
     needed: bool = False
 
 
-def examine(console: Console) -> int:
-    """Looks, shows, and ends with 4 if nothing can be measured here."""
+def examine(console: Console, read: Callable[[], Host]) -> int:
+    """Looks, shows, and ends with 4 if nothing can be measured here. read: reads the host."""
     checks: list[Check] = []
-    facts: dict[str, Any] = {}
+    host = Host.here()
     try:
-        facts = pipeline.host_facts()
+        host = read()
         checks.append(Check("agent", "answers", there=True))
     except (CapabilityError, AgentError) as error:
-        checks.append(
-            Check("agent", str(error), there=False, cost="nothing can be measured", remedy="make build", needed=True)
-        )
-    checks += [*_host(facts), *_backends(), *_disk()]
+        cost, remedy = "nothing can be measured", binary.remedy()
+        checks.append(Check("agent", str(error), there=False, cost=cost, remedy=remedy, needed=True))
+    checks += [*_host(host), *_backends(host), *([_hooks()] if host.facts else []), *_disk(host)]
     checks += [
-        Check(m["what"], m["why"], there=False, cost=m["cost"], remedy=m["remedy"]) for m in facts.get("missing", [])
+        Check(m["what"], m["why"], there=False, cost=m["cost"], remedy=m["remedy"])
+        for m in host.facts.get("missing", [])
     ]
     _show(console, checks)
     return Exit.CAPABILITY if any(check.needed and not check.there for check in checks) else Exit.HOLDS
 
 
-def _host(facts: dict[str, Any]) -> Iterator[Check]:
-    cpus = sorted(os.sched_getaffinity(0))
+def _host(host: Host) -> Iterator[Check]:
+    facts = host.facts
+    try:
+        count = len(host.cpus)
+    except CapabilityError:
+        count = 0
     model = facts.get("cpu", {}).get("model") or "unknown model"
     one = (
         "victim and aggressors can only share a CPU, "
@@ -61,8 +68,8 @@ def _host(facts: dict[str, Any]) -> Iterator[Check]:
     )
     yield Check(
         "CPUs",
-        f"{len(cpus)} allowed ({model})",
-        there=len(cpus) > 1,
+        f"{count or 'none known to be'} allowed ({model})",
+        there=count > 1,
         cost=one,
         remedy="run on a host or cpuset with two or more",
     )
@@ -74,39 +81,22 @@ def _host(facts: dict[str, Any]) -> Iterator[Check]:
         yield Check("memory", units.format_bytes(total), there=True)
 
 
-def _backends() -> Iterator[Check]:
+def _backends(host: Host) -> Iterator[Check]:
     yield Check("backend process", "ready: pinning only, no limits", there=True)
-    runtime = next((name for name in ("crun", "runc") if shutil.which(name)), None)
-    root = os.geteuid() == 0
-    found = cgroups.read()
-    version = "version 2" if found.is_v2 else "version 1" if "cpu" in found.v1 else "no cpu controller"
-    text = f"{runtime or 'no OCI runtime'}, {'root' if root else 'not root'}, cgroups {version}"
-    ready = bool(runtime) and root and version != "no cpu controller"
-    remedy = "; ".join(
-        part
-        for part, lacking in (
-            ("apt-get install crun", not runtime),
-            ("run as root", not root),
-            ("mount cgroup version 2", version == "no cpu controller"),
-        )
-        if lacking
-    )
-    yield Check(
-        "backend container", text, ready, cost="no limits, reservations or weights can be measured", remedy=remedy
-    )
-    yield from _guests()
-    yield _ssh()
+    yield from _containers(host)
+    yield from _guests(host)
+    yield _ssh(host)
     yield _libvirt()
-    lacking = tomcat.missing()
+    absent = tomcat.missing(host)
     yield Check(
         "Tomcat",
-        "installed" if not lacking else "no Tomcat, or no Java",
-        there=not lacking,
+        "installed" if not absent else "no Tomcat, or no Java",
+        there=not absent,
         cost="the study papers/load-generation-netto cannot run",
         remedy="apt-get install tomcat10-common default-jre-headless",
     )
     for tool, use in (("fio", "real-tools"), ("stress-ng", "real-tools")):
-        there = shutil.which(tool) is not None
+        there = host.which(tool) is not None
         yield Check(
             tool,
             "installed" if there else "not installed",
@@ -116,17 +106,56 @@ def _backends() -> Iterator[Check]:
         )
 
 
-def _guests() -> Iterator[Check]:
+def _containers(host: Host) -> Iterator[Check]:
+    mounted = cgroups.read(host.root)
+    runtime = next((name for name in ("crun", "runc") if host.which(name)), "no OCI runtime")
+    version = "version 2" if mounted.is_v2 else "version 1" if "cpu" in mounted.v1 else "not to be had"
+    root = delegation.may_divide_all(mounted, host)
+    user = "root" if root else "in a delegated scope" if delegation.find(mounted, host) else "not root"
+    lacking = list(preflight.lacking_for_containers(host, argv=["partywall", "run", "SCENARIO"]))
+    yield Check(
+        "backend container",
+        f"{runtime}, {user}, cgroups {version}{''.join(f'; {problem.message}' for problem in lacking)}",
+        not lacking,
+        cost="no limits, reservations or weights can be measured",
+        remedy="; ".join(problem.remedy for problem in lacking),
+    )
+    if mounted.is_v2 and not root and delegation.manager_controllers(mounted, host):
+        there = delegation.controllers(mounted, host)
+        unheld = " and ".join(text for name, text in LIMITS.items() if name not in there)
+        yield Check(
+            "cgroup controllers",
+            f"delegated: {' '.join(sorted(there))}",
+            there.issuperset(LIMITS),
+            cost=f"without root, {unheld} cannot be set",
+            remedy=remedies.drop_in(),
+        )
+
+
+def _hooks() -> Check:
+    try:
+        pipeline.check_hooks("partywall guard and trace")
+    except CapabilityError as error:
+        (problem,) = error.problems
+        remedy = "run guard and trace with sudo, or give an agent these capabilities (docs/no-root.md)"
+        return Check("eBPF hooks", problem.message, there=False, cost="guard and trace cannot run", remedy=remedy)
+    return Check("eBPF hooks", "may be made", there=True)
+
+
+def _guests(host: Host) -> Iterator[Check]:
     """Starts nothing: whether KVM carries a guest is told from what was remembered."""
     cost = "nothing can be measured in virtual machines"
-    looks: dict[str, Callable[[], str]] = {"backend qemu": _qemu, "kernel for guests": _guest_kernel}
+    looks: dict[str, Callable[[], str]] = {
+        "backend qemu": functools.partial(_qemu, host),
+        "kernel for guests": _guest_kernel,
+    }
     for what, look in looks.items():
         try:
             yield Check(what, look(), there=True)
         except CapabilityError as error:
             found, _, remedy = str(error).partition("; ")
             yield Check(what, found, there=False, cost=cost, remedy=remedy)
-    why = qemu.root.lacking()
+    why = qemu.root.lacking(host)
     found, _, remedy = why.partition("; ")
     yield Check(
         "root images for guests",
@@ -135,14 +164,14 @@ def _guests() -> Iterator[Check]:
         cost="no commands of yours in guests, unless an image was built before",
         remedy=remedy,
     )
-    verdict = qemu.verdict()
+    verdict = qemu.verdict(host)
     slow = "guests are emulated: their figures are marked so, and compare with nothing else"
     yield Check("KVM", verdict.text, verdict.works, cost=slow, remedy=verdict.remedy)
 
 
-def _ssh() -> Check:
+def _ssh(host: Host) -> Check:
     try:
-        return Check("backend ssh", ssh.version(), there=True)
+        return Check("backend ssh", ssh.version(host), there=True)
     except CapabilityError as error:
         found, _, remedy = str(error).partition("; ")
         return Check("backend ssh", found, there=False, cost="no machines elsewhere can be measured", remedy=remedy)
@@ -157,8 +186,8 @@ def _libvirt() -> Check:
         return Check("backend libvirt", found, there=False, cost="no domains of libvirt can be measured", remedy=remedy)
 
 
-def _qemu() -> str:
-    return f"QEMU {qemu.version()}"
+def _qemu(host: Host) -> str:
+    return f"QEMU {qemu.version(host)}"
 
 
 def _guest_kernel() -> str:
@@ -166,18 +195,17 @@ def _guest_kernel() -> str:
     return f"{kernel.release} ({kernel.source})"
 
 
-def _disk() -> Iterator[Check]:
+def _disk(host: Host) -> Iterator[Check]:
     work = WORK_ROOT
-    device = block.device_of(work)
-    free = shutil.disk_usage(work).free
+    device = block.device_of(work, host.root)
     found = f"{work} on device {device[0]}:{device[1]}" if device else f"{work} is on no block device"
     cost = "disk kernels measure memory or a network there, and disk limits cannot be set"
+    try:
+        free = f"{units.format_bytes(host.disk_usage(work).free)} free"
+    except OSError as error:
+        free, device = f"{error.strerror}", None
     yield Check(
-        "disk",
-        f"{found}, {units.format_bytes(free)} free",
-        device is not None,
-        cost=cost,
-        remedy="partywall run --work-dir FOLDER-ON-A-DISK",
+        "disk", f"{found}, {free}", device is not None, cost=cost, remedy="partywall run --work-dir FOLDER-ON-A-DISK"
     )
     yield _state()
 

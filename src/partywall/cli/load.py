@@ -24,7 +24,7 @@ from partywall.cli.kernel import Cpus, WorkDir
 from partywall.cli.live import Steps
 from partywall.cli.load_model import model
 from partywall.cli.load_view import View, conclude
-from partywall.errors import CapabilityError, Exit, Problem, TrialError, UsageError
+from partywall.errors import Exit, Problem, TrialError, UsageError
 from partywall.load import plan as plans
 from partywall.load.compiling import inlined
 from partywall.load.compiling import program as compiled_plan
@@ -43,7 +43,7 @@ from partywall.load.thresholds import judge as judge_thresholds
 from partywall.load.thresholds import overall
 from partywall.model.finding import Outcome
 from partywall.model.load_plan import LoadPlan
-from partywall.sandbox import WORK_ROOT
+from partywall.sandbox import WORK_ROOT, qemu
 
 EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INCONCLUSIVE: Exit.INCONCLUSIVE}
 WITH_PLAN = (
@@ -193,8 +193,8 @@ def run(
     sandbox: Annotated[
         str,
         typer.Option(
-            help="Where the generator runs: process, container (needs root and crun or runc), or qemu, a virtual "
-            "machine (see partywall vm), which reaches the service through QEMU's own network stack."
+            help="Where the generator runs: process, container (needs crun or runc, and root or a delegated scope), or "
+            "qemu, a virtual machine (see partywall vm), which reaches the service through QEMU's own network stack."
         ),
     ] = "process",
     sandboxes: Annotated[int, typer.Option(help="Generators, which share the users.", min=1, max=64)] = 1,
@@ -273,7 +273,7 @@ def run(
         watch=_watched_hosts(watch or (), server_host),
         server_host=server_host,
         backend=_backend(sandbox, cpu_limit),
-        accel=preflight.choose_accelerator("auto").name if sandbox == "qemu" else "tcg",
+        accel=qemu.choose("auto", pipeline.this_host()).name if sandbox == "qemu" else "tcg",
         sandboxes=sandboxes,
         cpu_limit=None if cpu_limit is None else _share(cpu_limit),
     )
@@ -291,8 +291,11 @@ def _backend(name: str, cpu_limit: str | None) -> str:
     if name == "process" and cpu_limit is not None:
         remedy = "add --sandbox container, or leave it out"
         raise UsageError(Problem("a process has no CPU limit", remedy, key="--cpu-limit"))
-    if name == "container" and os.geteuid() != 0:
-        raise CapabilityError("--sandbox container needs root; run with sudo, or use --sandbox process")
+    settings = {"--cpu-limit": "cpu"} if cpu_limit is not None else {}
+    if name == "container":
+        preflight.check_containers("--sandbox", settings)
+    elif name == "qemu":
+        preflight.check_guests(settings)
     return name
 
 

@@ -18,7 +18,8 @@ from partywall.cli import leftovers
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
 from partywall.errors import Exit, UsageError
-from partywall.model.study import Asked
+from partywall.host import Host
+from partywall.model.study import Asked, Outline
 from partywall.sandbox import WORK_ROOT
 from partywall.scenario.load import read
 from partywall.store.study import FILE, StudyDirectory
@@ -26,6 +27,7 @@ from partywall.study import Kind
 
 
 def study(
+    context: typer.Context,
     name: Annotated[
         str | None, typer.Argument(help="A study that ships with Partywall, or a study file.", metavar="STUDY")
     ] = None,
@@ -58,7 +60,7 @@ def study(
     if resume is not None:
         if name is not None:
             raise UsageError(f"--resume goes on with {resume} and its own study; leave out {name!r}")
-        return _go_on(StudyDirectory.open(resume), console, work_dir, allow_commands=allow_commands)
+        return _go_on(StudyDirectory.open(resume), context.obj(), console, work_dir, allow_commands=allow_commands)
     if name is None:
         return _list(console)
     file = studies.find(name)
@@ -73,18 +75,18 @@ def study(
             seed=seed,
         ),
     )
-    _outline(console, kind, wanted, asked, whole=dry_run)
+    host: Host = context.obj()
+    _outline(console, kind.outline(wanted, asked, host), wanted.name, asked.length, whole=dry_run)
     if dry_run:
         return Exit.HOLDS
     leftovers.clean_up()
     preflight.check_folder(work_dir)
-    kind.check(wanted, asked, work_dir, allow_commands=allow_commands)
-    host = pipeline.host_facts()
-    host.pop("kernels", None)
+    kind.check(wanted, asked, host, work_dir, allow_commands=allow_commands)
+    facts = {key: value for key, value in host.facts.items() if key != "kernels"}
     stamp = f"{wanted.name}-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    about = {"partywall": __version__, "host": host}
+    about = {"partywall": __version__, "host": facts}
     directory = StudyDirectory.create(out or Path("runs") / stamp, content, asked, about)
-    return _measure(directory, kind, wanted, console, work_dir, allow_commands=allow_commands)
+    return _measure(directory, kind, wanted, host, console, work_dir, allow_commands=allow_commands)
 
 
 def _list(console: Console) -> int:
@@ -95,28 +97,34 @@ def _list(console: Console) -> int:
     return Exit.HOLDS
 
 
-def _outline(console: Console, kind: Kind[Any], wanted: Any, asked: Asked, *, whole: bool) -> None:
-    outline = kind.outline(wanted, asked)
+def _outline(console: Console, outline: Outline, name: str, form: str, *, whole: bool) -> None:
     length = units.format_duration(max(1, round(outline.seconds)) * 10**9)
-    _say(console, f"{wanted.name}, {asked.length} form: about {length}")
+    _say(console, f"{name}, {form} form: about {length}")
     for line in outline.lines if whole else outline.lines[:1]:
         _say(console, f"  {line}")
 
 
-def _go_on(directory: StudyDirectory, console: Console, work_dir: Path, *, allow_commands: bool) -> int:
+def _go_on(directory: StudyDirectory, host: Host, console: Console, work_dir: Path, *, allow_commands: bool) -> int:
     file = directory.path / FILE
     kind = studies.kind_of(file)
     wanted = kind.read(directory.content, str(file))
     leftovers.clean_up()
     preflight.check_folder(work_dir)
-    kind.check(wanted, directory.asked, work_dir, allow_commands=allow_commands)
-    return _measure(directory, kind, wanted, console, work_dir, allow_commands=allow_commands)
+    kind.check(wanted, directory.asked, host, work_dir, allow_commands=allow_commands)
+    return _measure(directory, kind, wanted, host, console, work_dir, allow_commands=allow_commands)
 
 
 def _measure(
-    directory: StudyDirectory, kind: Kind[Any], wanted: Any, console: Console, work_dir: Path, *, allow_commands: bool
+    directory: StudyDirectory,
+    kind: Kind[Any],
+    wanted: Any,
+    host: Host,
+    console: Console,
+    work_dir: Path,
+    *,
+    allow_commands: bool,
 ) -> int:
-    total_ns = int(kind.outline(wanted, directory.asked).seconds * 1e9)
+    total_ns = int(kind.outline(wanted, directory.asked, host).seconds * 1e9)
     try:
         with pipeline.terminated_as_interrupt(), Live(console, total_ns, total_ns) as live:
 
@@ -124,7 +132,7 @@ def _measure(
                 live.spent(total_ns - min(total_ns, int(left_s * 1e9)), total_ns)
                 live.doing(doing)
 
-            kind.measure(wanted, directory, work_dir, tell, live.note)
+            kind.measure(wanted, directory, host, work_dir, tell, live.note)
     except KeyboardInterrupt:
         words = ["partywall", "study", "--resume", str(directory.path)]
         words += ["--allow-commands"] if allow_commands else []

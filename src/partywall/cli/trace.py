@@ -76,6 +76,8 @@ def trace(
         agents=agent or (),
     )
     duration_ns = _duration(for_)
+    if any(hop.agent is None for hop in asked.hops):
+        pipeline.check_hooks("a trace")
     leftovers.clean_up()
     view = _View(console, duration_ns)
     directory = pipeline.trace(asked, out, duration_ns, view.report, view.tick)

@@ -13,10 +13,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from partywall import pipeline, preflight, units
+from partywall import pipeline, units
 from partywall.agent import binary
 from partywall.cli import leftovers
 from partywall.errors import CapabilityError, Exit, UsageError
+from partywall.host import Host
 from partywall.sandbox import WORK_ROOT, Label, Settings, make, qemu, reaper
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 
@@ -94,7 +95,8 @@ def _prepare_root(packages: list[str]) -> int:
             status.update(text) if console.is_terminal else console.print(text, highlight=False)
 
         with pipeline.terminated_as_interrupt():
-            image = qemu.root.build(qemu.root.Recipe.of(names), say)
+            host = Host.here()
+            image = qemu.root.build(qemu.root.Recipe.of(names, host), say, host)
     size = units.format_bytes(image.file.stat().st_blocks * 512)
     held = ", ".join(image.packages) or "no packages of yours"
     console.print(f"a root with {held}, {size}, kept in {image.folder}", highlight=False, soft_wrap=True)
@@ -136,11 +138,11 @@ def check(
         raise UsageError(f"--accel {accel}: there are auto, kvm and tcg")
     console = Console()
     leftovers.clean_up()
-    version = qemu.version()
+    version = qemu.version(Host.here())
     kernel = qemu.GuestKernel.prepared()
     if accel != "tcg":
         console.print("seeing whether KVM carries a guest (some seconds, the first time)", highlight=False)
-    chosen = preflight.choose_accelerator(accel)
+    chosen = qemu.choose(accel, pipeline.this_host())
     label = Label.create(f"vm-check-{secrets.token_hex(4)}", WORK_ROOT)
     cpus = tuple(sorted(os.sched_getaffinity(0)))[:1]
     guest = make(Settings(name="guest", backend="qemu", cpus=cpus, files=False, accel=chosen.name), label)

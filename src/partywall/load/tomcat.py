@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from partywall.errors import CapabilityError, TrialError
+from partywall.host import Host
 from partywall.sandbox import Label
 
 HOME = Path("/usr/share/tomcat10")
@@ -42,17 +43,17 @@ _WEB = """<?xml version="1.0"?>
 """
 
 
-def missing() -> str:
-    """What keeps Tomcat from being started here; empty if nothing does."""
-    if not (HOME / "bin" / "catalina.sh").exists():
+def missing(host: Host) -> str:
+    """What keeps Tomcat from being started on a host; empty if nothing does."""
+    if not host.exists(HOME / "bin" / "catalina.sh"):
         return "Tomcat 10 is not installed, so there is no service to put under load: apt-get install tomcat10-common"
-    return "" if shutil.which("java") else "Tomcat needs Java: apt-get install default-jre-headless"
+    return "" if host.which("java") else "Tomcat needs Java: apt-get install default-jre-headless"
 
 
 @contextlib.contextmanager
 def running(label: Label) -> Iterator[str]:
     """Its URL while it runs. CapabilityError if it is not installed, TrialError if it does not come up."""
-    if said := missing():
+    if said := missing(Host.here()):
         raise CapabilityError(said)
     base = label.work / "tomcat"
     port = _free_port()

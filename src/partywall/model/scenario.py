@@ -70,8 +70,9 @@ class Sandbox(Frozen):
 
     backend: Literal["process", "container", "qemu", "ssh", "libvirt"] = Field(
         "process",
-        description="process needs no root; container needs root and crun or runc; qemu is a virtual machine, see "
-        "'partywall vm'; ssh is a process on a machine that exists already; libvirt is a domain, made or yours",
+        description="process needs no root; container needs crun or runc, and root or a delegated scope; qemu is a "
+        "virtual machine, see 'partywall vm'; ssh is a process on a machine that exists already; libvirt is a domain, "
+        "made or yours",
     )
     # The words stand beside `str` for the schema: editors offer them.
     cpus: Literal["auto", "same", "next"] | str = Field(  # noqa: PYI051

@@ -1,11 +1,11 @@
-"""Before a run: whether a scenario can be had on this host, and with what.
+"""Before a run: whether a scenario can be had on a host, and with what.
 
 Nothing stays that was made for it but root images, and the word whether KVM carries a guest.
 """
 
 from partywall.preflight.asked import backends, check_commands, commands, refuse_commands, workloads
 from partywall.preflight.elsewhere import machine_facts, other_machines
-from partywall.preflight.guests import build_roots, choose_accelerator, roots_to_build, tries_kvm, with_accelerators
+from partywall.preflight.guests import build_roots, roots_to_build, tries_kvm, try_kvm, with_accelerators
 from partywall.preflight.host import check_folder, check_host
 from partywall.preflight.room import (
     check_disk,
@@ -15,24 +15,28 @@ from partywall.preflight.room import (
     with_rings,
     with_room,
 )
+from partywall.preflight.unprivileged import check_containers, check_guests, lacking_for_containers
 
 __all__ = [
     "backends",
     "build_roots",
     "check_commands",
+    "check_containers",
     "check_disk",
     "check_folder",
     "check_guest_memory",
+    "check_guests",
     "check_host",
     "check_kernels",
-    "choose_accelerator",
     "commands",
+    "lacking_for_containers",
     "machine_facts",
     "memory_needed",
     "other_machines",
     "refuse_commands",
     "roots_to_build",
     "tries_kvm",
+    "try_kvm",
     "with_accelerators",
     "with_rings",
     "with_room",

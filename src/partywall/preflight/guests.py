@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from partywall.errors import CapabilityError, Problem, TrialError
+from partywall.host import Host
 from partywall.model import factors
 from partywall.model.scenario import Scenario, Workload
 from partywall.preflight.asked import backends, workloads
@@ -27,8 +28,8 @@ def _on_qemu_here(scenario: Scenario) -> list[str]:
     return [key for key, names in used if "qemu" in names or ("libvirt" in names and by_libvirt(key))]
 
 
-def with_accelerators(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
-    """The scenario with what `accel: auto` means on this host, and what there is to say about it."""
+def with_accelerators(scenario: Scenario, host: Host) -> tuple[Scenario, tuple[str, ...]]:
+    """The scenario with what `accel: auto` means on a host, and what there is to say about it."""
     guests = _on_qemu_here(scenario)
     if not guests:
         return scenario, ()
@@ -36,7 +37,7 @@ def with_accelerators(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
     chosen: dict[str, qemu.Accelerator] = {}
     for name in dict.fromkeys(asked.values()):
         try:
-            chosen[name] = choose_accelerator(name)
+            chosen[name] = qemu.choose(name, host)
         except CapabilityError as error:
             keys = ", ".join(f"{key}.sandbox.accel" for key, wanted in asked.items() if wanted == name)
             raise CapabilityError(Problem(str(error), key=keys)) from error
@@ -47,15 +48,15 @@ def with_accelerators(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
     return scenario, notes
 
 
-def tries_kvm(scenario: Scenario) -> bool:
+def tries_kvm(scenario: Scenario, host: Host) -> bool:
     """Whether planning it will first see if KVM carries a guest, which takes up to `qemu.DEADLINE_S` seconds, once."""
     guests = _on_qemu_here(scenario)
-    return any(workloads(scenario)[key].sandbox.accel != "tcg" for key in guests) and qemu.untried()
+    return any(workloads(scenario)[key].sandbox.accel != "tcg" for key in guests) and qemu.untried(host)
 
 
-def choose_accelerator(asked: str) -> qemu.Accelerator:
-    """What a guest gets here. The first time KVM is asked for, a guest is started on it, which takes some seconds."""
-    return qemu.choose(asked, lambda: fails_to_come_up("kvm"))
+def try_kvm() -> str:
+    """Why a guest on this host's KVM does not say hello in time; empty if it does. Takes some seconds."""
+    return fails_to_come_up("kvm")
 
 
 def fails_to_come_up(accel: str, deadline_s: float = qemu.DEADLINE_S) -> str:
@@ -76,19 +77,21 @@ def fails_to_come_up(accel: str, deadline_s: float = qemu.DEADLINE_S) -> str:
     return ""
 
 
-def lacking_for_guests(scenario: Scenario) -> Iterator[Problem]:
-    """What keeps the scenario's guests from being started on this host."""
+def lacking_for_guests(scenario: Scenario, host: Host) -> Iterator[Problem]:
+    """What keeps the scenario's guests from being started on a host."""
     if not any("qemu" in names for names in backends(scenario).values()):
         return
-    for check in (qemu.version, qemu.GuestKernel.prepared):
+    checks: tuple[Callable[[], object], ...] = (functools.partial(qemu.version, host), qemu.GuestKernel.prepared)
+    for check in checks:
         try:
             check()
         except CapabilityError as error:
             yield from error.problems
-    yield from _lacking_for_roots(scenario)
+    yield from _lacking_for_roots(scenario, host)
     yield from lacking_devices(scenario)
-    if any(workload.sandbox.network == "bridge" for workload in workloads(scenario).values()) and switch.lacking():
-        yield Problem(switch.lacking())
+    bridged = any(workload.sandbox.network == "bridge" for workload in workloads(scenario).values())
+    if bridged and (why := switch.lacking(host)):
+        yield Problem(why)
 
 
 def lacking_devices(scenario: Scenario) -> Iterator[Problem]:
@@ -111,7 +114,7 @@ def _rooted(scenario: Scenario) -> Iterator[tuple[str, Workload, tuple[str, ...]
             yield key, workload, workload.sandbox.root
 
 
-def _lacking_for_roots(scenario: Scenario) -> Iterator[Problem]:
+def _lacking_for_roots(scenario: Scenario, host: Host) -> Iterator[Problem]:
     """What keeps guests from holding the programs of their commands, as far as it can be told without building."""
     wanted: dict[tuple[str, ...], list[tuple[str, Workload]]] = {}
     for key, workload, packages in _rooted(scenario):
@@ -119,13 +122,13 @@ def _lacking_for_roots(scenario: Scenario) -> Iterator[Problem]:
     for packages, held_by in wanted.items():
         keys = ", ".join(f"{key}.sandbox.root" for key, _ in held_by)
         try:
-            recipe = qemu.root.Recipe.of(packages)
+            recipe = qemu.root.Recipe.of(packages, host)
         except CapabilityError as error:
             yield from (replace(problem, key=keys) for problem in error.problems)
             continue
         image = qemu.root.cached(recipe)
         if image is None:
-            yield from (Problem(why, key=keys) for why in qemu.root.unbuildable(recipe))
+            yield from (Problem(why, key=keys) for why in qemu.root.unbuildable(recipe, host))
             continue
         for key, workload in held_by:
             if workload.command and not image.holds(workload.command[0]):
@@ -138,25 +141,25 @@ def _not_in_root(key: str, program: str, packages: Sequence[str]) -> Problem:
     return Problem(message, key=f"{key}.command")
 
 
-def roots_to_build(scenario: Scenario) -> Iterator[str]:
+def roots_to_build(scenario: Scenario, host: Host) -> Iterator[str]:
     """What is said of root images that a run will first have to build."""
     wanted: dict[tuple[str, ...], list[str]] = {}
     for key, _, packages in _rooted(scenario):
-        if qemu.root.cached(qemu.root.Recipe.of(packages)) is None:
+        if qemu.root.cached(qemu.root.Recipe.of(packages, host)) is None:
             wanted.setdefault(packages, []).append(key)
     for packages, keys in wanted.items():
         held = ", ".join(packages) or "no packages"
         yield f"the root image of {', '.join(keys)} ({held}) is built first, once: about a minute more"
 
 
-def build_roots(scenario: Scenario, say: Callable[[str], None]) -> None:
+def build_roots(scenario: Scenario, say: Callable[[str], None], host: Host) -> None:
     """Builds the root images that the scenario's guests need and that are not there yet.
 
     CapabilityError if one cannot be built, or holds no program of the name of its command.
     """
     for key, workload, packages in _rooted(scenario):
         prefix = f"building the root image of {key} ({', '.join(packages) or 'no packages'}), once: "
-        image = qemu.root.build(qemu.root.Recipe.of(packages), functools.partial(_said, say, prefix))
+        image = qemu.root.build(qemu.root.Recipe.of(packages, host), functools.partial(_said, say, prefix), host)
         if workload.command and not image.holds(workload.command[0]):
             raise CapabilityError(_not_in_root(key, workload.command[0], packages))
 

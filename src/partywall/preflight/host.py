@@ -1,63 +1,55 @@
-"""What a scenario needs of this host and of its user, told all at once before anything is made."""
+"""What a scenario needs of a host and of its user, told all at once before anything is made."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from partywall.errors import CapabilityError, Problem, UsageError
+from partywall.host import Host
 from partywall.model import factors
 from partywall.model.scenario import Scenario
+from partywall.preflight import unprivileged
 from partywall.preflight.asked import backends, workloads
 from partywall.preflight.elsewhere import lacking_for_domains
 from partywall.preflight.guests import lacking_for_guests
 from partywall.run import idle
 from partywall.sandbox import WORK_ROOT, block, cgroups
-from partywall.sandbox.runtime import Runtime
 
 
-def check_host(scenario: Scenario, work_root: Path = WORK_ROOT) -> None:
-    """CapabilityError, all at once, for what the scenario needs and this host or user lacks.
+def check_host(scenario: Scenario, host: Host, work_root: Path = WORK_ROOT) -> None:
+    """CapabilityError, all at once, for what the scenario needs and a host or its user lacks.
 
     work_root: where sandboxes keep their files.
     """
     everyone = workloads(scenario)
     missing: list[Problem] = []
-    if containers := [key for key, names in backends(scenario).items() if "container" in names]:
-        if os.geteuid() != 0:
-            message = "backend: container needs root; run with sudo, or use backend: process"
-            missing.append(Problem(message, key=", ".join(containers)))
-        else:
-            try:
-                Runtime.choose(Path("/"), cgroups.read(), prefer=os.environ.get("PARTYWALL_RUNTIME"))
-            except CapabilityError as error:
-                missing += error.problems
-    if scenario.idle == "poll" and (why := idle.why_not()):
+    missing += list(unprivileged.lacking_for_cgroups(scenario, host))
+    if scenario.idle == "poll" and (why := idle.why_not(host)):
         message = f"idle CPUs cannot poll here: {why}; leave it out, and CPUs sleep as usual"
         missing.append(Problem(message, key="idle"))
-    missing += list(_lacking_for_disk_limits(scenario, work_root))
-    missing += list(lacking_for_guests(scenario))
+    missing += list(_lacking_for_disk_limits(scenario, host, work_root))
+    missing += list(lacking_for_guests(scenario, host))
     missing += list(lacking_for_domains(scenario))
     used = backends(scenario)
     for key, workload in everyone.items():
         elsewhere = used[key] <= {"qemu", "libvirt"} or bool(workload.sandbox.machine)
-        if workload.command and not elsewhere and not shutil.which(workload.command[0]):
+        if workload.command and not elsewhere and not host.which(workload.command[0]):
             message = f"{workload.command[0]!r} is not installed or not on the PATH; install it, or give its path"
             missing.append(Problem(message, key=f"{key}.command"))
     if missing:
         raise CapabilityError(*missing)
 
 
-def _lacking_for_disk_limits(scenario: Scenario, work_root: Path) -> Iterator[Problem]:
+def _lacking_for_disk_limits(scenario: Scenario, host: Host, work_root: Path) -> Iterator[Problem]:
     """What keeps containers' disks from being limited, all the time or by slot; other backends bring their own."""
     held = [key for key in _disk_limited(scenario) if "container" in backends(scenario)[key]]
     if not held:
         return
-    why = block.lacking(work_root)
+    why = block.lacking(work_root, host.root)
     try:
-        cgroups.read().folder("io", "/")
+        cgroups.read(host.root).folder("io", "/")
     except CapabilityError as error:
         why = str(error)
     if why:

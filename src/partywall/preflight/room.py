@@ -1,8 +1,7 @@
-"""Whether what a plan's workloads hold fits: into guests, into limits, into this host's memory and disk."""
+"""Whether what a plan's workloads hold fits: into guests, into limits, into a host's memory and disk."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,11 @@ from partywall import units
 from partywall.agent import memory
 from partywall.agent.catalogue import shipped
 from partywall.errors import CapabilityError, Problem, UsageError
+from partywall.host import Host
 from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Disk, Workload
 from partywall.run.stage import keeps_files, switches_disk
-from partywall.sandbox import cgroups, qemu
+from partywall.sandbox import qemu
 
 MEMORY_LEAST = 64 << 20
 # What a guest gets above its usual memory comes in such steps.
@@ -107,10 +107,13 @@ def _with_disk(trial: Trial, key: str, kernel: str | None, workload: Workload) -
     return workload.model_copy(update={"sandbox": workload.sandbox.model_copy(update={"disk": disk})})
 
 
-def check_guest_memory(plan: Plan) -> None:
-    """CapabilityError if the guests of one trial would not fit into what this host, or our part of it, has left."""
-    needed, there = max(map(guest_memory, plan.trials), default=0), available_memory()
-    if needed > there:
+def check_guest_memory(plan: Plan, host: Host) -> None:
+    """CapabilityError if the guests of one trial would not fit into what a host, or our part of it, has left.
+
+    A host that does not tell what it has left is not refused for that.
+    """
+    needed, there = max(map(guest_memory, plan.trials), default=0), host.usable_memory
+    if there is not None and needed > there:
         raise CapabilityError(
             f"the guests of one trial need {units.format_bytes(needed)} of memory, and {units.format_bytes(there)} are "
             "available; lower sandbox.memory, or list fewer aggressors"
@@ -123,13 +126,6 @@ def guest_memory(trial: Trial) -> int:
     return sum(own) + qemu.MEMORY if own else 0
 
 
-def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Bytes that the kernel says can be had without swapping, and that our own cgroup's limits leave."""
-    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-    left = cgroups.memory_left(cgroups.read(), Path("/proc/self/cgroup").read_text())
-    return min(int(lines["MemAvailable"].split()[0]) * 1024, *([] if left is None else [left]))
-
-
 def memory_needed(trial: Trial, facts: dict[str, Any], machine: str = "") -> int:
     """Bytes that a trial's kernels and agents on a machine hold at the least, by their parameters.
 
@@ -139,9 +135,9 @@ def memory_needed(trial: Trial, facts: dict[str, Any], machine: str = "") -> int
     return MEMORY_LEAST + sum(held) + len(held) * memory.AGENT_BYTES
 
 
-def check_disk(plan: Plan, work_root: Path) -> None:
+def check_disk(plan: Plan, host: Host, work_root: Path) -> None:
     """CapabilityError if the files of disk kernels, or of guests' disks, do not fit where they would be put."""
-    disk = shutil.disk_usage(work_root)
+    disk = host.disk_usage(work_root)
     needed = max((_files_of(trial, disk.total) for trial in plan.trials), default=0)
     if needed > disk.free:
         raise CapabilityError(

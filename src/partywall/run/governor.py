@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from partywall.files import write_whole
+from partywall.host import Host
 from partywall.sandbox.label import made_state_root, start_ticks, state_root
 
-SYSFS = Path("/sys/devices/system/cpu")
+SYSFS = "/sys/devices/system/cpu"
 KINDS = {"saving": ("ondemand", "schedutil", "powersave"), "performance": ("performance",)}
 """Governors that let the clock fall while little is asked of the processor, the plainest first; and that never do.
 
@@ -24,39 +25,42 @@ KINDS = {"saving": ("ondemand", "schedutil", "powersave"), "performance": ("perf
 STATE = "governor.json"
 
 
-def chosen(kind: str, sysfs: Path = SYSFS) -> str | None:
+def chosen(kind: str, host: Host) -> str | None:
     """The governor of a kind that every CPU offers; None if there is none."""
-    offered = _offered(sysfs)
+    offered = _offered(host)
     return next((name for name in KINDS[kind] if offered and all(name in names for names in offered)), None)
 
 
-def why_not(kind: str, sysfs: Path = SYSFS) -> str:
-    """Why a governor of a kind cannot be had on this host; empty if it can."""
-    offered = _offered(sysfs)
+def why_not(kind: str, host: Host) -> str:
+    """Why a governor of a kind cannot be had on a host; empty if it can."""
+    offered = _offered(host)
     if not offered:
         return "this host's kernel does not govern the processor's frequency (a guest, or no cpufreq driver)"
-    if chosen(kind, sysfs) is None:
-        return f"there is no frequency governor {' or '.join(KINDS[kind])}, only {', '.join(offered[0])}"
-    return "" if os.geteuid() == 0 else "changing the frequency governor needs root"
+    if chosen(kind, host) is None:
+        only = f", only {', '.join(offered[0])}" if offered[0] else ""
+        return f"there is no frequency governor {' or '.join(KINDS[kind])}{only}"
+    return "" if host.euid == 0 else "changing the frequency governor needs root"
 
 
-def refused(sysfs: Path = SYSFS) -> dict[str, str]:
+def refused(host: Host) -> dict[str, str]:
     """Why a governor cannot be had, by its kind; without those that can be."""
-    return {kind: why for kind in KINDS if (why := why_not(kind, sysfs))}
+    return {kind: why for kind in KINDS if (why := why_not(kind, host))}
 
 
-def _offered(sysfs: Path) -> list[list[str]]:
-    return [file.read_text().split() for file in sysfs.glob("cpu[0-9]*/cpufreq/scaling_available_governors")]
+def _offered(host: Host) -> list[list[str]]:
+    """By CPU; a CPU that was taken offline has nothing to govern."""
+    files = sorted(host.path(SYSFS).glob("cpu[0-9]*/cpufreq/scaling_available_governors"))
+    return [text.split() for file in files if (text := host.text(file.relative_to(host.root))) is not None]
 
 
 @contextlib.contextmanager
-def held(kind: str | None, sysfs: Path = SYSFS) -> Iterator[None]:
+def held(kind: str | None, host: Host) -> Iterator[None]:
     """Every CPU under a governor of a kind while the block runs; nothing changes for None, or where there is none."""
-    governor = None if kind is None or why_not(kind, sysfs) else chosen(kind, sysfs)
+    governor = None if kind is None or why_not(kind, host) else chosen(kind, host)
     if governor is None:
         yield
         return
-    files = sorted(sysfs.glob("cpu[0-9]*/cpufreq/scaling_governor"))
+    files = sorted(host.path(SYSFS).glob("cpu[0-9]*/cpufreq/scaling_governor"))
     before = {str(file): file.read_text().strip() for file in files}
     state = made_state_root() / STATE
     own = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid()), "before": before}

@@ -13,17 +13,19 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from partywall.host import Host
+
 DEVICE = Path("/dev/cpu_dma_latency")
 DRIVER = Path("/sys/devices/system/cpu/cpuidle/current_driver")
 
 
-def why_not(device: Path = DEVICE, driver: Path = DRIVER) -> str:
-    """Why idle CPUs cannot be made to poll on this host; empty if they can."""
-    if not driver.is_file() or driver.read_text().strip() == "none":
+def why_not(host: Host) -> str:
+    """Why idle CPUs cannot be made to poll on a host; empty if they can."""
+    if host.text(DRIVER) in (None, "", "none"):
         return "this kernel has no driver of idle states (cpuidle), which would heed it"
-    if not device.exists():
-        return f"{device} is not there"
-    return "" if os.access(device, os.W_OK) else f"{device} may not be written, which needs root"
+    if not host.exists(DEVICE):
+        return f"{DEVICE} is not there"
+    return "" if host.access(host.path(DEVICE), os.W_OK) else f"{DEVICE} may not be written, which needs root"
 
 
 @contextlib.contextmanager

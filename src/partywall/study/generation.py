@@ -9,6 +9,7 @@ from pathlib import Path
 
 from partywall import preflight, units
 from partywall.errors import Problem, TrialError, UsageError
+from partywall.host import Host
 from partywall.load import study as cells
 from partywall.load import tomcat
 from partywall.model.finding import Estimate
@@ -16,7 +17,7 @@ from partywall.model.load_study import METRICS, Form, Observed, Study
 from partywall.model.scenario import Scenario
 from partywall.model.study import Asked, Note, Outline, Section, StudyReport, Tell
 from partywall.report import figures
-from partywall.sandbox import Label, reaper
+from partywall.sandbox import Label, qemu, reaper
 from partywall.stats import overhead
 from partywall.store.study import StudyDirectory
 from partywall.study.kind import form_of, refuse_parts
@@ -48,7 +49,8 @@ class Generation:
     def read(self, content: bytes, file: str) -> Study:
         return cells.load(content, file)
 
-    def outline(self, study: Study, asked: Asked) -> Outline:
+    def outline(self, study: Study, asked: Asked, host: Host) -> Outline:
+        del host
         if len(asked.backends) > 1:
             raise UsageError(Problem("its sandboxes have one backend", "give one", key="--backend"))
         refuse_parts(study.name, asked)
@@ -59,13 +61,15 @@ class Generation:
         lines = (f"{len(study.cells)} cells in {form.rounds} rounds", *(cell.id for cell in study.cells))
         return Outline(lines, cells.estimate_s(study, form, backend))
 
-    def check(self, study: Study, asked: Asked, work_root: Path, *, allow_commands: bool) -> None:
+    def check(self, study: Study, asked: Asked, host: Host, work_root: Path, *, allow_commands: bool) -> None:
         del study, work_root, allow_commands
         victim = {"probe": "integer", "sandbox": {"backend": _backend(asked)}}
         needs = {"partywall": 1, "name": "study", "victims": {"generator": victim}}
-        preflight.check_host(Scenario.model_validate(needs))
+        preflight.check_host(Scenario.model_validate(needs), host)
 
-    def measure(self, study: Study, directory: StudyDirectory, work_root: Path, tell: Tell, note: Note) -> None:
+    def measure(
+        self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, tell: Tell, note: Note
+    ) -> None:
         del note
         asked = directory.asked
         form = _form(study, asked)
@@ -73,7 +77,7 @@ class Generation:
         jobs = [job for job in cells.order(study, form, asked.seed) if (job[0], job[1].id) not in done]
         backend = _backend(asked)
         each_s = cells.estimate_s(study, form, backend) / (form.rounds * len(study.cells))
-        accel = preflight.choose_accelerator("auto").name if backend == "qemu" else "tcg"
+        accel = qemu.choose("auto", host).name if backend == "qemu" else "tcg"
         label = Label.create(f"tomcat-{secrets.token_hex(4)}", work_root)
         try:
             with tomcat.running(label) as url:

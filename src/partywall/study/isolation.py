@@ -9,7 +9,6 @@ import fnmatch
 import functools
 import itertools
 import json
-import os
 import random
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any, get_args
 
 from partywall import pipeline, preflight, units
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
+from partywall.host import Host
 from partywall.model import factors
 from partywall.model.finding import BASELINE, Cell, Estimate
 from partywall.model.isolation_study import Form, Part, Study
@@ -66,43 +66,44 @@ class Isolation:
             raise UsageError(*(Problem(p.message, p.remedy, file, None, p.key) for p in problems))
         return study
 
-    def outline(self, study: Study, asked: Asked) -> Outline:
+    def outline(self, study: Study, asked: Asked, host: Host) -> Outline:
         if asked.rounds is not None:
             remedy = "leave it out; --long measures longer"
             raise UsageError(Problem(f"{study.name} goes by precision and time, not rounds", remedy, key="--rounds"))
-        jobs, refused = list(_jobs(study, asked)), governor.refused()
-        seconds = {job.name: _estimate_s(job) for job in jobs if not _why_not(job, refused)}
+        jobs, refused = list(_jobs(study, asked, Place.of(host))), governor.refused(host)
+        seconds = {job.name: _estimate_s(job, host) for job in jobs if not _why_not(job, refused)}
         backends = ", ".join(asked.backends or study.backends)
         lines = [f"{units.counted(len(seconds), 'part')} in {backends}"]
         lines += [f"{name}: {units.format_duration(round(s) * 10**9)}" for name, s in seconds.items()]
         lines += [f"{job.name}: left out: {why}" for job in jobs if (why := _why_not(job, refused))]
         return Outline(tuple(lines), sum(seconds.values()))
 
-    def check(self, study: Study, asked: Asked, work_root: Path, *, allow_commands: bool) -> None:
-        jobs = list(_jobs(study, asked))
+    def check(self, study: Study, asked: Asked, host: Host, work_root: Path, *, allow_commands: bool) -> None:
+        jobs = list(_jobs(study, asked, Place.of(host)))
         if not allow_commands:
             told = [f"part {job.name}, {command}" for job in jobs for command in preflight.commands(job.scenario)]
             preflight.refuse_commands("study", told)
         # All parts at once: what one cannot do shall not be found after hours of others.
-        facts, refused = pipeline.host_facts(), governor.refused()
-        problems = [p for job in jobs if not _why_not(job, refused) for p in _unplannable(study, job, facts, work_root)]
+        refused = governor.refused(host)
+        problems = [p for job in jobs if not _why_not(job, refused) for p in _unplannable(study, job, host, work_root)]
         if problems:
             raise UsageError(*dict.fromkeys(problems))
 
-    def measure(self, study: Study, directory: StudyDirectory, work_root: Path, tell: Tell, note: Note) -> None:
+    def measure(
+        self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, tell: Tell, note: Note
+    ) -> None:
         asked = directory.asked
-        jobs = list(_jobs(study, asked))
+        jobs = list(_jobs(study, asked, Place.of(host)))
         random.Random(asked.seed).shuffle(jobs)  # noqa: S311 - an order, not a secret
-        refused = governor.refused()
+        refused = governor.refused(host)
         going = [job for job in jobs if not _ended(directory, job) and not _why_not(job, refused)]
-        facts = pipeline.host_facts() if going else {}
-        seconds = [_estimate_s(job) for job in going]
+        seconds = [_estimate_s(job, host) for job in going]
         for number, job in enumerate(going):
             tell(f"{job.name}: planning", sum(seconds[number:]))
-            run = _run(directory, job, facts, asked.seed, work_root)
-            preflight.check_disk(run.plan, work_root)
+            run = _run(directory, job, host, asked.seed, work_root)
+            preflight.check_disk(run.plan, host, work_root)
             progress = _PartProgress(job.name, tell, note, seconds[number], sum(seconds[number + 1 :]))
-            with governor.held(GOVERNORS[job.energy_saving]):
+            with governor.held(GOVERNORS[job.energy_saving], host):
                 left = pipeline.measure(run, progress, work_root)
             if left:
                 again = "what was measured is kept; see to them, then go on with --resume"
@@ -110,11 +111,13 @@ class Isolation:
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
         asked = directory.asked
-        runs = list(_measured(study, directory))
+        place = Place.measured(directory)
+        runs = list(_measured(study, directory, place))
         if not any(run.findings.cells for run in runs):
             raise TrialError(f"{directory.path}: no part has enough blocks yet for an interval; measure on")
         first = (asked.backends or study.backends)[0]
-        notes = _notes(study, asked, runs, first, directory.about.get("host", {}).get("governors_refused", {}))
+        refused = directory.about.get("host", {}).get("governors_refused", {})
+        notes = _notes(study, asked, place, runs, refused)
         board = tuple(_board(study, runs))
         return StudyReport(
             run=directory.name,
@@ -138,6 +141,30 @@ class Isolation:
 
 
 @dataclass(frozen=True)
+class Place:
+    """What parts depend on of the host that measures them. polls: whether its idle CPUs can be made to poll."""
+
+    cpus: tuple[int, ...]
+    polls: bool
+
+    @classmethod
+    def of(cls, host: Host) -> Place:
+        return cls(host.cpus, polls=not idle.why_not(host))
+
+    @classmethod
+    def measured(cls, directory: StudyDirectory) -> Place:
+        """The host of a study that was measured, maybe elsewhere. Nothing that is reported depends on `polls`."""
+        host = directory.about.get("host", {})
+        known = host.get("cpus_allowed") or host.get("cpu", {}).get("online")
+        return cls(tuple(sorted(known or (0,))), polls=False)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What `$all_cpus` and `$cpu_count` stand for."""
+        return {"all_cpus": ",".join(map(str, self.cpus)), "cpu_count": len(self.cpus)}
+
+
+@dataclass(frozen=True)
 class Job:
     """One run of a part. backend: of all its sandboxes, or empty where it is a factor."""
 
@@ -151,7 +178,7 @@ class Job:
     text: str
 
 
-def _jobs(study: Study, asked: Asked) -> Iterator[Job]:
+def _jobs(study: Study, asked: Asked, place: Place) -> Iterator[Job]:
     """The runs that make up what is asked for. UsageError for what there is not, and for scenarios that are wrong."""
     backends = asked.backends or study.backends
     if unknown := [name for name in backends if name not in BACKENDS]:
@@ -160,7 +187,7 @@ def _jobs(study: Study, asked: Asked) -> Iterator[Job]:
     problems: list[Problem] = []
     for name, values, backend in _variants(study, asked, backends):
         try:
-            found.append(_job(study, asked, name, values, backend))
+            found.append(_job(study, asked, place, name, values, backend))
         except UsageError as error:
             where = f"{study.name}, part {_job_name(name, study.parts[name], values, backend)}"
             problems += [Problem(p.message, p.remedy, where, None, p.key) for p in error.problems]
@@ -194,9 +221,9 @@ def _job_name(name: str, part: Part, values: Mapping[str, Any], backend: str) ->
     return "-".join([name, *told, *([backend] if backend else [])])
 
 
-def _job(study: Study, asked: Asked, name: str, values: Mapping[str, Any], backend: str) -> Job:
+def _job(study: Study, asked: Asked, place: Place, name: str, values: Mapping[str, Any], backend: str) -> Job:
     form, part, job_name = _form(study, asked), study.parts[name], _job_name(name, study.parts[name], values, backend)
-    known = {**_host_values(), **form.values, "backend": backend}
+    known = {**place.values, **form.values, "backend": backend}
     known |= {key: _filled(value, known) for key, value in values.items()}
     content = _filled(part.scenario, known)
     varied = dict(content.get("factors", {}))
@@ -209,7 +236,7 @@ def _job(study: Study, asked: Asked, name: str, values: Mapping[str, Any], backe
         "precision": form.precision,
         "budget": f"{part.budget[asked.length]}ns",
         **content,
-        **({"idle": "poll"} if part.energy_saving == "off" and not idle.why_not() else {}),
+        **({"idle": "poll"} if part.energy_saving == "off" and place.polls else {}),
         "factors": varied,
     }
     text = json.dumps(whole, indent=1)
@@ -236,12 +263,6 @@ def _beyond_a_study(scenario: Scenario) -> Iterator[Problem]:
 def _why_not(job: Job, refused: Mapping[str, str]) -> str:
     """Why a part cannot be measured on a host, though all others can; empty if it can. refused: see `governor`."""
     return refused.get("saving", "") if job.energy_saving == "on" else ""
-
-
-def _host_values() -> dict[str, Any]:
-    """What `$all_cpus` and `$cpu_count` stand for."""
-    cpus = sorted(os.sched_getaffinity(0))
-    return {"all_cpus": ",".join(map(str, cpus)), "cpu_count": len(cpus)}
 
 
 def _filled(value: Any, known: Mapping[str, Any]) -> Any:
@@ -284,10 +305,10 @@ def _unsound(study: Study) -> Iterator[Problem]:
                 yield Problem(f"there is no budget for the {length} form", "add it", key=f"parts.{name}.budget")
 
 
-def _unplannable(study: Study, job: Job, facts: dict[str, Any], work_root: Path) -> Iterator[Problem]:
-    """What is wrong with a part on this host."""
+def _unplannable(study: Study, job: Job, host: Host, work_root: Path) -> Iterator[Problem]:
+    """What is wrong with a part on a host."""
     try:
-        pipeline.plan(job.scenario, facts, work_root=work_root)
+        pipeline.plan(job.scenario, host, work_root=work_root)
     except (UsageError, CapabilityError) as error:
         where = f"{study.name}, part {job.name}"
         yield from (Problem(p.message, p.remedy, where, None, p.key) for p in error.problems)
@@ -296,8 +317,8 @@ def _unplannable(study: Study, job: Job, facts: dict[str, Any], work_root: Path)
 # Measuring
 
 
-def _estimate_s(job: Job) -> float:
-    made = make_plan(job.scenario, pipeline.topology({}), pipeline.catalogue())
+def _estimate_s(job: Job, host: Host) -> float:
+    made = make_plan(job.scenario, pipeline.topology(host.facts), pipeline.catalogue())
     return made.estimate_ns / 1e9
 
 
@@ -309,14 +330,14 @@ def _ended(directory: StudyDirectory, job: Job) -> bool:
     return RunDirectory(_folder(directory, job)).ended if (_folder(directory, job) / "plan.json").is_file() else False
 
 
-def _run(directory: StudyDirectory, job: Job, facts: dict[str, Any], seed: int, work_root: Path) -> RunDirectory:
+def _run(directory: StudyDirectory, job: Job, host: Host, seed: int, work_root: Path) -> RunDirectory:
     """A part's run: as it was left, or new."""
     folder = _folder(directory, job)
     if (folder / "plan.json").is_file():
         return RunDirectory.open(folder)
     # Without its plan nothing was measured yet.
     shutil.rmtree(folder, ignore_errors=True)
-    return RunDirectory.create(folder, job.text, pipeline.plan(job.scenario, facts, seed, work_root), facts)
+    return RunDirectory.create(folder, job.text, pipeline.plan(job.scenario, host, seed, work_root), host.facts)
 
 
 class _PartProgress(Progress):
@@ -345,9 +366,9 @@ class _PartProgress(Progress):
 # What was found
 
 
-def _measured(study: Study, directory: StudyDirectory) -> Iterator[PartRun]:
+def _measured(study: Study, directory: StudyDirectory, place: Place) -> Iterator[PartRun]:
     """Every part that has been begun, in the study's order."""
-    for job in _jobs(study, directory.asked):
+    for job in _jobs(study, directory.asked, place):
         if (_folder(directory, job) / "events.jsonl").is_file():
             evidence, findings = pipeline.analyse(RunDirectory.open(_folder(directory, job)))
             name = job.name.removesuffix(f"-{job.backend}")
@@ -387,19 +408,19 @@ def _kernels() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _notes(
-    study: Study, asked: Asked, runs: Sequence[PartRun], first: str, refused: Mapping[str, str]
+    study: Study, asked: Asked, place: Place, runs: Sequence[PartRun], refused: Mapping[str, str]
 ) -> tuple[str, ...]:
     """refused: governors that the host that measured does not have, and why."""
     backends = asked.backends or study.backends
     notes = []
     if len(backends) > 1:
-        notes.append(f"Verdicts compare the paper with {first}; other backends stand beside it by name.")
+        notes.append(f"Verdicts compare the paper with {backends[0]}; other backends stand beside it by name.")
     if emulated := sorted(_emulated(runs)):
         notes.append(
             f"Emulated, and marked E: {', '.join(emulated)}. Absolute figures there are the emulator's. Marked (E): "
             "beside a neighbour that is emulated, so that what presses is the emulator."
         )
-    jobs = list(_jobs(study, asked))
+    jobs = list(_jobs(study, asked, place))
     begun = {(run.part, run.values.get("backend")) for run in runs}
     missed = [job for job in jobs if (job.part, job.backend) not in begun]
     notes += [f"{job.name} was not measured: {why}" for job in missed if (why := _why_not(job, refused))]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from partywall.errors import Problem, UsageError
+from partywall.host import Host
 from partywall.model.scenario import Frozen
 from partywall.model.study import Asked, Length, Note, Outline, StudyReport, Tell
 from partywall.store.study import StudyDirectory
@@ -26,18 +27,18 @@ class Kind(Protocol[S]):
         """The checked study. Raises UsageError with all that is wrong with it."""
         ...
 
-    def outline(self, study: S, asked: Asked) -> Outline:
-        """What would be measured. Raises UsageError for what this study cannot be asked for."""
+    def outline(self, study: S, asked: Asked, host: Host) -> Outline:
+        """What would be measured on a host. Raises UsageError for what this study cannot be asked for."""
         ...
 
-    def check(self, study: S, asked: Asked, work_root: Path, *, allow_commands: bool) -> None:
+    def check(self, study: S, asked: Asked, host: Host, work_root: Path, *, allow_commands: bool) -> None:
         """Raises CapabilityError for what the host lacks, before anything is made.
 
         UsageError if the study holds commands of a user's and they are not allowed.
         """
         ...
 
-    def measure(self, study: S, directory: StudyDirectory, work_root: Path, tell: Tell, note: Note) -> None:
+    def measure(self, study: S, directory: StudyDirectory, host: Host, work_root: Path, tell: Tell, note: Note) -> None:
         """Measures what is not in the directory yet. Nothing of it is left on the host, however it ends."""
         ...
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from partywall import pipeline, units
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
+from partywall.host import Host
 from partywall.model.path_study import Cell, Extent, Study, Traced
 from partywall.model.study import Asked, Note, Outline, StudyReport, Tell
 from partywall.model.trace import TraceFindings
@@ -41,7 +42,8 @@ class PathStudy:
     def read(self, content: bytes, file: str) -> Study:
         return slots.load(content, file)
 
-    def outline(self, study: Study, asked: Asked) -> Outline:
+    def outline(self, study: Study, asked: Asked, host: Host) -> Outline:
+        del host
         if asked.backends:
             raise UsageError(Problem(f"{study.name} knows no backends", "leave it out", key="--backend"))
         refuse_parts(study.name, asked)
@@ -55,15 +57,18 @@ class PathStudy:
         )
         return Outline(lines, _left_s(study, extent, asked.seed, [], []))
 
-    def check(self, study: Study, asked: Asked, work_root: Path, *, allow_commands: bool) -> None:
+    def check(self, study: Study, asked: Asked, host: Host, work_root: Path, *, allow_commands: bool) -> None:
         del asked, work_root, allow_commands
         papers.load(study.name)
         if why := lab.lacking():
             raise CapabilityError(why)
-        pipeline.check_programs()
+        pipeline.check_programs(host)
+        pipeline.check_hooks("the study")
 
-    def measure(self, study: Study, directory: StudyDirectory, work_root: Path, tell: Tell, note: Note) -> None:
-        del work_root, note
+    def measure(
+        self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, tell: Tell, note: Note
+    ) -> None:
+        del host, work_root, note
         asked = directory.asked
         extent = _extent(study, asked)
         cells, traces = _cells(directory), _traced(directory)

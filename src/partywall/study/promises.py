@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from partywall import pipeline, preflight, units
+from partywall import pipeline, units
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.guard import study as slots
+from partywall.host import Host
 from partywall.model.guard_study import Cell, Extent, Study
 from partywall.model.study import Asked, Note, Outline, StudyReport, Tell
 from partywall.sandbox import lab, qemu
@@ -33,7 +34,8 @@ class Promises:
     def read(self, content: bytes, file: str) -> Study:
         return slots.load(content, file)
 
-    def outline(self, study: Study, asked: Asked) -> Outline:
+    def outline(self, study: Study, asked: Asked, host: Host) -> Outline:
+        del host
         if unknown := [name for name in asked.backends if name != GUESTS]:
             remedy = f"leave it out for network namespaces, or give {GUESTS} for guests, each behind a tap"
             raise UsageError(Problem(f"{study.name} knows no backend {unknown[0]}", remedy, key="--backend"))
@@ -49,20 +51,23 @@ class Promises:
         )
         return Outline(lines, slots.duration_s(study, extent, virtual=virtual))
 
-    def check(self, study: Study, asked: Asked, work_root: Path, *, allow_commands: bool) -> None:
+    def check(self, study: Study, asked: Asked, host: Host, work_root: Path, *, allow_commands: bool) -> None:
         del work_root, allow_commands
         papers.load(study.name)
-        if why := lab.lacking() or (qemu.lacking() if asked.backends else ""):
+        if why := lab.lacking() or (qemu.lacking(host) if asked.backends else ""):
             raise CapabilityError(why)
-        pipeline.check_programs()
+        pipeline.check_programs(host)
+        pipeline.check_hooks("the study")
 
-    def measure(self, study: Study, directory: StudyDirectory, work_root: Path, tell: Tell, note: Note) -> None:
+    def measure(
+        self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, tell: Tell, note: Note
+    ) -> None:
         del work_root
         asked = directory.asked
         done = frozenset(map(slots.slot_of, _cells(directory)))
         accel = None
         if asked.backends:
-            chosen = preflight.choose_accelerator("auto")
+            chosen = qemu.choose("auto", host)
             accel = chosen.name
             if any(cell.emulated != (accel == "tcg") for cell in _cells(directory)):
                 said = "was begun on another accelerator than guests get now, so its slots cannot be compared"

@@ -83,6 +83,12 @@ enum What {
     },
     /// Say what is wrong with a load program, which is read from standard input as JSON: each mistake on a line, with its key.
     CheckLoad,
+    /// Print what the host is and what it lacks, as JSON.
+    Facts {
+        /// Folder that holds the host's proc, sys and dev.
+        #[arg(long, default_value = "/")]
+        root: PathBuf,
+    },
     /// Print how fast this processor's time-stamp counter counts, in kHz; nothing where it has none.
     Tsc,
     /// Print what every kernel says of itself, as JSON.
@@ -129,6 +135,7 @@ fn main() -> ExitCode {
         What::Init { console, address, gateway } => init(console.as_deref(), address.as_deref().zip(gateway)),
         What::Peer { listen, kernel, params } => peer(listen, &kernel, &params),
         What::CheckLoad => check_load(),
+        What::Facts { root } => print(&serde_json::json!(dispatch::facts_of(&root))),
         What::Tsc => partywall_sys::processor::tsc_khz().map_or(Ok(()), |khz| print(&khz.into())),
         What::Catalogue => print(&dispatch::catalogue()),
         What::Counters => print(&serde_json::json!(partywall_monitor::catalogue())),

@@ -63,18 +63,9 @@ pub(crate) fn read(survey: &mut Survey) -> CgroupFacts {
 /// Where cgroup file systems are mounted.
 #[must_use]
 pub fn mounts(root: &Path) -> CgroupFacts {
-    let text = survey::text(&under(root, "/proc/self/mountinfo")).unwrap_or_default();
-    let cgroups = survey::text(&under(root, "/proc/cgroups")).unwrap_or_default();
-    let known = controllers(&cgroups);
-    let mut v1 = BTreeMap::new();
-    let mut v2 = None;
-    for mount in parse_mountinfo(&text) {
-        match mount.kind.as_str() {
-            "cgroup" => v1.extend(v1_controllers(&mount.options, &known).map(|name| (name, mount.mount_point.clone()))),
-            "cgroup2" => v2 = Some(mount.mount_point),
-            _ => {}
-        }
-    }
+    let Hierarchies { v1, v2 } = hierarchies(root);
+    let point = |hierarchy: Hierarchy| hierarchy.mount_point;
+    let (v1, v2): (BTreeMap<_, _>, _) = (v1.into_iter().map(|(name, mount)| (name, point(mount))).collect(), v2.map(point));
     let v2_controllers = v2.as_deref().map(|folder| words(root, &format!("{folder}/cgroup.controllers"))).unwrap_or_default();
     let mode = match (v1.is_empty(), v2.is_some()) {
         (true, true) => Some(CgroupMode::V2),
@@ -85,12 +76,69 @@ pub fn mounts(root: &Path) -> CgroupFacts {
     CgroupFacts { mode, v1, v2, v2_controllers }
 }
 
+/// A mounted hierarchy. `top`: the cgroup that its mount point shows, which inside a container may not be the root.
+#[derive(Clone)]
+struct Hierarchy {
+    mount_point: String,
+    top: String,
+}
+
+struct Hierarchies {
+    v1: BTreeMap<String, Hierarchy>,
+    v2: Option<Hierarchy>,
+}
+
+/// Of several mounts of one hierarchy the first counts: later ones belong to containers and other roots.
+fn hierarchies(root: &Path) -> Hierarchies {
+    let text = survey::text(&under(root, "/proc/self/mountinfo")).unwrap_or_default();
+    let cgroups = survey::text(&under(root, "/proc/cgroups")).unwrap_or_default();
+    let known = controllers(&cgroups);
+    let mut found = Hierarchies { v1: BTreeMap::new(), v2: None };
+    for mount in parse_mountinfo(&text) {
+        let hierarchy = Hierarchy { mount_point: mount.mount_point, top: mount.top };
+        match mount.kind.as_str() {
+            "cgroup" => {
+                for name in v1_controllers(&mount.options, &known) {
+                    found.v1.entry(name).or_insert_with(|| hierarchy.clone());
+                }
+            }
+            "cgroup2" => found.v2 = found.v2.or(Some(hierarchy)),
+            _ => {}
+        }
+    }
+    found
+}
+
 fn words(root: &Path, path: &str) -> Vec<String> {
     survey::text(&under(root, path)).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
 }
 
+/// Controllers that version 1 ever had, for hosts that hide `/proc/cgroups`.
+const V1_CONTROLLERS: [&str; 14] = [
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "blkio",
+    "memory",
+    "devices",
+    "freezer",
+    "net_cls",
+    "net_prio",
+    "perf_event",
+    "hugetlb",
+    "pids",
+    "rdma",
+    "misc",
+];
+
 fn controllers(cgroups: &str) -> Vec<&str> {
-    cgroups.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_whitespace().next()).collect()
+    let listed: Vec<&str> =
+        cgroups.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_whitespace().next()).collect();
+    if listed.is_empty() {
+        V1_CONTROLLERS.to_vec()
+    } else {
+        listed
+    }
 }
 
 /// The controllers among the mount options; the rest are options such as `rw`, or a hierarchy's name.
@@ -115,12 +163,12 @@ pub fn own(root: &Path) -> std::io::Result<CgroupFolders> {
 }
 
 fn folders(root: &Path, text: &str, below: Option<&str>) -> CgroupFolders {
-    let mounts = mounts(root);
+    let mounts = hierarchies(root);
     let mut found = CgroupFolders::default();
     let counts = |path: &str| below.is_none_or(|below| is_below(path, below));
     for (controllers, path) in text.lines().filter_map(parse_membership).filter(|(_, path)| counts(path)) {
         if controllers.is_empty() {
-            found.v2 = mounts.v2.as_deref().map(|mount| folder(root, mount, path));
+            found.v2 = mounts.v2.as_ref().map(|mount| folder(root, mount, path));
         }
         for controller in controllers.split(',') {
             if let Some(mount) = mounts.v1.get(controller) {
@@ -142,13 +190,16 @@ fn parse_membership(line: &str) -> Option<(&str, &str)> {
     Some((parts.next()?, parts.next()?))
 }
 
-/// Inside a container the path may be the host's while the mount shows only the container's own part.
-fn folder(root: &Path, mount: &str, path: &str) -> String {
-    let full = format!("{mount}{}", path.trim_end_matches('/'));
-    if under(root, &full).is_dir() {
+/// Inside a container the path may be the host's while the mount shows only the container's own part; in a namespace of
+/// cgroups a path that leads out of it begins with `/..`. What the mount does not show falls back to the mount point.
+fn folder(root: &Path, mount: &Hierarchy, path: &str) -> String {
+    let top = mount.top.trim_end_matches('/');
+    let shown = path.strip_prefix(top).filter(|rest| rest.is_empty() || rest.starts_with('/')).unwrap_or(path);
+    let full = format!("{}{}", mount.mount_point, shown.trim_end_matches('/'));
+    if !shown.split('/').any(|part| part == "..") && under(root, &full).is_dir() {
         full
     } else {
-        mount.to_owned()
+        mount.mount_point.clone()
     }
 }
 

@@ -7,6 +7,8 @@ use crate::cpulist;
 use crate::survey::{field, Question, Survey};
 
 const FOLDER: &str = "/sys/devices/system/cpu";
+/// What is missing where nothing tells which CPUs may be used.
+pub const ALLOWED: &str = "allowed CPUs";
 
 /// What is known of the CPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -100,6 +102,29 @@ pub(crate) fn read(survey: &mut Survey) -> CpuFacts {
     }
 }
 
+/// The CPUs that this process may run on. The kernel's list holds CPUs that are offline or not even there.
+pub(crate) fn allowed(survey: &mut Survey, online: Option<&[u32]>) -> Option<Vec<u32>> {
+    let question = Question { what: ALLOWED, cost: "it is not known where sandboxes may run", remedy: "mount procfs on /proc" };
+    let there = online.map(<[u32]>::to_vec).or_else(|| processors(survey)).filter(|cpus| !cpus.is_empty());
+    let listed = survey
+        .optional("/proc/self/status")
+        .and_then(|text| cpulist::parse(field(&text, "Cpus_allowed_list")?))
+        .map(|cpus| cpus.into_iter().filter(|cpu| there.as_ref().is_none_or(|there| there.contains(cpu))).collect::<Vec<_>>())
+        .filter(|cpus| !cpus.is_empty());
+    let allowed = listed.or(there);
+    if allowed.is_none() {
+        survey.lack(question, "/proc/self/status does not list them, and no CPU is known to be online".into());
+    }
+    allowed
+}
+
+/// The CPUs that `/proc/cpuinfo` describes: those online, on hosts whose `/sys` does not list them.
+fn processors(survey: &Survey) -> Option<Vec<u32>> {
+    let text = survey.optional("/proc/cpuinfo")?;
+    let number = |line: &str| line.strip_prefix("processor")?.trim_start().strip_prefix(':')?.trim().parse().ok();
+    Some(text.lines().filter_map(number).collect())
+}
+
 fn model(survey: &mut Survey) -> Option<String> {
     let question = Question {
         what: "CPU model",
@@ -188,7 +213,7 @@ fn size(text: &str) -> Option<u64> {
 }
 
 fn frequency(survey: &mut Survey, cpu: Option<u32>) -> Option<Frequency> {
-    let folder = format!("{FOLDER}/cpu{}/cpufreq", cpu?);
+    let folder = cpu.map_or_else(|| format!("{FOLDER}/cpu*/cpufreq"), |cpu| format!("{FOLDER}/cpu{cpu}/cpufreq"));
     if !survey.exists(&folder) {
         let question = Question {
             what: "CPU frequency",

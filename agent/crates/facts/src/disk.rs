@@ -45,6 +45,8 @@ pub struct FileSystem {
     pub options: String,
     /// Major and minor number of the device; 0 as major number is no block device.
     pub device: String,
+    /// The folder of the file system that the mount point shows.
+    pub top: String,
 }
 
 pub(crate) fn read(survey: &mut Survey) -> Vec<DiskFacts> {
@@ -85,6 +87,7 @@ pub(crate) fn parse_mountinfo(text: &str) -> impl Iterator<Item = FileSystem> + 
         let mut super_block = super_block.split(' ');
         Some(FileSystem {
             device: (*mount.get(2)?).to_owned(),
+            top: unescape(mount.get(3)?),
             mount_point: unescape(mount.get(4)?),
             kind: super_block.next()?.to_owned(),
             source: unescape(super_block.next()?),
@@ -93,9 +96,9 @@ pub(crate) fn parse_mountinfo(text: &str) -> impl Iterator<Item = FileSystem> + 
     })
 }
 
-/// The kernel writes blanks and backslashes of names as three octal digits.
+/// The kernel writes blanks, backslashes and number signs of names as three octal digits.
 fn unescape(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\043", "#"), ("\\134", "\\")]
         .iter()
         .fold(text.to_owned(), |text, (escaped, plain)| text.replace(escaped, plain))
 }

@@ -26,6 +26,8 @@ pub use survey::{under, Missing};
 pub struct HostFacts {
     /// The kernel of the operating system and what it allows.
     pub kernel: kernel::KernelFacts,
+    /// CPUs that this process may run on: allowed and online. `None` if the host tells neither.
+    pub cpus_allowed: Option<Vec<u32>>,
     /// CPUs, caches and frequency.
     pub cpu: cpu::CpuFacts,
     /// Memory, swap, NUMA nodes and huge pages.
@@ -44,9 +46,11 @@ pub struct HostFacts {
 #[must_use]
 pub fn read(root: &Path) -> HostFacts {
     let mut survey = Survey::new(root);
+    let cpu = cpu::read(&mut survey);
     HostFacts {
         kernel: kernel::read(&mut survey),
-        cpu: cpu::read(&mut survey),
+        cpus_allowed: cpu::allowed(&mut survey, cpu.online.as_deref()),
+        cpu,
         memory: memory::read(&mut survey),
         virtualisation: virtualisation::read(&mut survey),
         cgroup: cgroup::read(&mut survey),

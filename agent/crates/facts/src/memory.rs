@@ -5,6 +5,7 @@ use std::path::Path;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::cgroup::{self, MemoryRoom};
 use crate::survey::{self, field, Question, Survey};
 use crate::{cpulist, under};
 
@@ -17,6 +18,10 @@ pub struct MemoryFacts {
     pub total_bytes: Option<u64>,
     /// What could be had without swapping when this was read.
     pub available_bytes: Option<u64>,
+    /// The tightest limit on this process's own cgroups; `None` if nothing limits them.
+    pub limit: Option<MemoryRoom>,
+    /// What this process could have: what is available, within that limit.
+    pub usable_bytes: Option<u64>,
     /// All swap space; 0 is none.
     pub swap_bytes: Option<u64>,
     /// NUMA nodes; empty where the kernel knows of none.
@@ -54,21 +59,33 @@ pub fn meminfo(text: &str, key: &str) -> Option<u64> {
 /// If `/proc/meminfo` cannot be read or does not say.
 pub fn available(root: &Path) -> std::io::Result<u64> {
     let text = survey::text(&under(root, "/proc/meminfo"))?;
-    let estimate = || Some(meminfo(&text, "MemFree")? + meminfo(&text, "Cached")?);
-    meminfo(&text, "MemAvailable")
-        .or_else(estimate)
-        .ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidData, "/proc/meminfo has no line MemAvailable"))
+    estimated(&text).ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidData, "/proc/meminfo has no line MemAvailable"))
+}
+
+fn estimated(text: &str) -> Option<u64> {
+    let free_and_cached = || meminfo(text, "MemFree")?.checked_add(meminfo(text, "Cached")?);
+    meminfo(text, "MemAvailable").or_else(free_and_cached)
+}
+
+/// The tightest limit on this process's own cgroups. Without a `cgroup` file there are none, so nothing limits.
+#[must_use]
+pub fn limit(root: &Path) -> Option<MemoryRoom> {
+    cgroup::own(root).ok().and_then(|own| cgroup::memory_room(root, &own))
 }
 
 pub(crate) fn read(survey: &mut Survey) -> MemoryFacts {
-    let ask = |survey: &mut Survey, what, key: &str| {
+    let ask = |survey: &mut Survey, what, parse: fn(&str) -> Option<u64>| {
         let question = Question { what, cost: "memory kernels need their bounds given by hand", remedy: "mount procfs on /proc" };
-        survey.ask(question, "/proc/meminfo", |text| meminfo(text, key))
+        survey.ask(question, "/proc/meminfo", parse)
     };
+    let available_bytes = ask(survey, "available memory", estimated);
+    let limit = limit(survey.root());
     MemoryFacts {
-        total_bytes: ask(survey, "memory size", "MemTotal"),
-        available_bytes: ask(survey, "available memory", "MemAvailable"),
-        swap_bytes: ask(survey, "swap size", "SwapTotal"),
+        total_bytes: ask(survey, "memory size", |text| meminfo(text, "MemTotal")),
+        available_bytes,
+        usable_bytes: [available_bytes, limit.as_ref().map(MemoryRoom::left_bytes)].into_iter().flatten().min(),
+        limit,
+        swap_bytes: ask(survey, "swap size", |text| meminfo(text, "SwapTotal")),
         nodes: nodes(survey),
         transparent_huge_pages: huge(survey),
         huge_pages: survey.optional("/proc/meminfo").and_then(|text| meminfo(&text, "HugePages_Total")),

@@ -162,3 +162,72 @@ fn this_very_host_is_known_and_its_facts_survive_the_wire() {
     let back: HostFacts = serde_json::from_str(&serde_json::to_string(&facts).unwrap()).unwrap();
     assert_eq!(back, facts);
 }
+
+#[test]
+fn of_the_cpus_that_are_allowed_only_those_online_count() {
+    let status = "Name:\tagent\nCpus_allowed_list:\t0-127\n";
+    assert_eq!(smt().with("/proc/self/status", status).facts().cpus_allowed, Some(vec![0, 1, 2, 3]));
+    assert_eq!(smt().with("/proc/self/status", "Cpus_allowed_list:\t2,9\n").facts().cpus_allowed, Some(vec![2]));
+    assert_eq!(smt().facts().cpus_allowed, Some(vec![0, 1, 2, 3]), "without a list all that are online");
+}
+
+#[test]
+fn a_host_without_sysfs_tells_its_cpus_in_cpuinfo() {
+    let host = Host::empty().with("/proc/cpuinfo", "processor\t: 0\nmodel\t\t: 85\n\nprocessor\t: 3\n");
+    assert_eq!(host.facts().cpus_allowed, Some(vec![0, 3]));
+    let facts = Host::empty().facts();
+    assert_eq!(facts.cpus_allowed, None);
+    for what in [partywall_facts::cpu::ALLOWED, "CPU frequency"] {
+        assert!(facts.missing.iter().any(|missing| missing.what == what), "{what}");
+    }
+}
+
+#[test]
+fn memory_without_an_estimate_is_what_is_free_or_cached() {
+    let memory = Host::empty().with("/proc/meminfo", "MemTotal: 9 kB\nMemFree: 2 kB\nCached: 3 kB\n").facts().memory;
+    assert_eq!((memory.available_bytes, memory.usable_bytes), (Some(5 << 10), Some(5 << 10)));
+    let huge = format!("MemFree: {0} kB\nCached: {0} kB\n", u64::MAX >> 10);
+    assert_eq!(Host::empty().with("/proc/meminfo", huge).facts().memory.usable_bytes, None, "a sum that is no number");
+}
+
+/// A cgroup with a limit, seen through the mounts that are given.
+fn limited(cgroup: &str, mounts: &str) -> Option<String> {
+    let host = Host::empty()
+        .with("/proc/meminfo", "MemTotal: 9000000 kB\nMemAvailable: 8000000 kB\n")
+        .with("/proc/self/cgroup", cgroup)
+        .with("/proc/self/mountinfo", mounts)
+        .with("/sys/fs/cgroup/memory.max", "max\n")
+        .with("/sys/fs/cgroup/memory.current", "9\n")
+        .with("/sys/fs/cgroup/inner/memory.max", "4096\n")
+        .with("/sys/fs/cgroup/inner/memory.current", "96\n")
+        .with("/sys/fs/a#b c/memory.max", "8192\n")
+        .with("/sys/fs/a#b c/memory.current", "0\n");
+    host.facts().memory.limit.map(|limit| limit.folder)
+}
+
+#[test]
+fn of_several_mounts_of_cgroups_the_first_counts() {
+    let first = "28 23 0:25 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+    let both = format!("{first}51 22 0:25 / /run/host/cgroup rw - cgroup2 cgroup2 rw\n");
+    assert_eq!(limited("0::/inner\n", &both).as_deref(), Some("/sys/fs/cgroup/inner"));
+}
+
+#[test]
+fn a_mount_that_shows_a_part_of_the_hierarchy_is_walked_from_there() {
+    let part = "28 23 0:25 /docker/1 /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+    assert_eq!(limited("0::/docker/1/inner\n", part).as_deref(), Some("/sys/fs/cgroup/inner"));
+    assert_eq!(limited("0::/docker/11/inner\n", part), None, "a part of a name is none");
+}
+
+#[test]
+fn a_cgroup_outside_of_its_namespace_is_the_mount_point() {
+    let mounts = "28 23 0:25 / /sys/fs/a\\043b\\040c rw - cgroup2 cgroup2 rw\n";
+    assert_eq!(limited("0::/../../fs/cgroup/inner\n", mounts).as_deref(), Some("/sys/fs/a#b c"));
+}
+
+#[test]
+fn hosts_that_hide_the_list_of_controllers_have_those_that_there_ever_were() {
+    let mounts = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n";
+    let found = Host::empty().with("/proc/self/mountinfo", mounts).facts().cgroup.v1;
+    assert_eq!(found.keys().collect::<Vec<_>>(), ["cpu", "cpuacct"]);
+}

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{host, MemoryError};
-use crate::cgroup::{self, MemoryRoom};
-use crate::memory::{available, meminfo};
+use crate::cgroup::MemoryRoom;
+use crate::memory::{available, limit, meminfo};
 use crate::{survey, under};
 
 const POLL_NS: Nanos = 50_000_000;
@@ -56,9 +56,7 @@ pub fn room(root: &Path) -> Result<Room, MemoryError> {
     let available_bytes = available(root).map_err(host("reading the memory available from /proc/meminfo"))?;
     let total = survey::text(&under(root, "/proc/meminfo")).ok().and_then(|text| meminfo(&text, "MemTotal"));
     let reserve_bytes = (total.unwrap_or(available_bytes) / 20).max(LEAST_RESERVE_BYTES);
-    // Without a cgroup file there are no cgroups, so nothing else limits.
-    let limit = cgroup::own(root).ok().and_then(|own| cgroup::memory_room(root, &own));
-    Ok(tightest(available_bytes, reserve_bytes, limit))
+    Ok(tightest(available_bytes, reserve_bytes, limit(root)))
 }
 
 fn tightest(available_bytes: u64, reserve_bytes: u64, limit: Option<MemoryRoom>) -> Room {

@@ -1,0 +1,110 @@
+"""What an ordinary user needs before sandboxes can be held to limits: a delegated cgroup, and controllers in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from partywall.errors import CapabilityError, Problem
+from partywall.host import Host
+from partywall.model import factors
+from partywall.model.scenario import Scenario
+from partywall.preflight.asked import backends, workloads
+from partywall.sandbox import cgroups, delegation, remedies
+from partywall.sandbox.runtime import Runtime
+
+GUEST = "a CPU limit or weight of a guest"
+# What holds a setting: a controller. Of guests QEMU holds memory and disk by itself.
+_HELD_BY = {
+    "container": {"cpu_limit": "cpu", "cpu_reservation": "cpu", "cpu_weight": "cpu", "memory": "memory", "disk": "io"},
+    "qemu": {"cpu_limit": "cpu", "cpu_reservation": "cpu", "cpu_weight": "cpu"},
+}
+
+
+def lacking_for_cgroups(scenario: Scenario, host: Host) -> Iterator[Problem]:
+    """What keeps this user from holding the scenario's containers and guests to what it asks."""
+    used = backends(scenario)
+    containers = [key for key, names in used.items() if "container" in names]
+    settings = controllers_by_setting(scenario)
+    if containers:
+        yield from (replace(problem, key=", ".join(containers)) for problem in lacking_for_containers(host))
+    limited = [at for at in settings if "qemu" in used[at.partition(".sandbox.")[0]]]
+    if limited and (problem := remedies.lacking_scope(GUEST, cgroups.read(host.root), host)):
+        yield replace(problem, key=", ".join(limited))
+    yield from lacking_controllers(settings, host)
+
+
+def check_containers(option: str, settings: dict[str, str]) -> None:
+    """CapabilityError if this user may not start containers, or hold them to settings; for a command line's options."""
+    host = Host.here()
+    problems = list(lacking_for_containers(host, option))
+    problems += lacking_controllers(settings, host)
+    if problems:
+        raise CapabilityError(*problems)
+
+
+def check_guests(settings: dict[str, str]) -> None:
+    """CapabilityError if this user may not hold guests to settings, given by a command line's options."""
+    host = Host.here()
+    scope = remedies.lacking_scope(GUEST, cgroups.read(), host) if settings else None
+    problems = [replace(scope, key=", ".join(settings))] if scope else []
+    problems += lacking_controllers(settings, host)
+    if problems:
+        raise CapabilityError(*problems)
+
+
+def lacking_for_containers(
+    host: Host, option: str = "backend:", argv: Sequence[str] | None = None
+) -> Iterator[Problem]:
+    """What keeps this user from starting containers at all, whatever they are held to.
+
+    option: what a container is asked for with. argv: the command that a remedy repeats, by default this process's own.
+    """
+    mounted = cgroups.read(host.root)
+    try:
+        Runtime.choose(Path("/"), mounted, prefer=os.environ.get("PARTYWALL_RUNTIME"), which=host.which)
+    except CapabilityError as error:
+        yield from error.problems
+    if why := mounted.why_not():
+        remedy = f"mount cgroup version 2 on /sys/fs/cgroup for writing, or use {option} process"
+        yield Problem(f"{option} container needs cgroups, and there is {why}", remedy)
+        return
+    if problem := remedies.lacking_scope(f"{option} container", mounted, host, argv):
+        yield replace(problem, remedy=f"use {option} process, {problem.remedy}")
+    if not delegation.may_divide_all(mounted, host) and (problem := remedies.lacking_namespaces(host)):
+        yield problem
+
+
+def lacking_controllers(settings: dict[str, str], host: Host) -> Iterator[Problem]:
+    """Settings that this user's cgroup has no controllers for. settings: the controller of each, by its key."""
+    mounted = cgroups.read(host.root)
+    if delegation.may_divide_all(mounted, host) or not mounted.is_v2:
+        return
+    # That there is no scope is a problem of its own; told here is what a scope would still lack.
+    there, on_offer = delegation.controllers(mounted, host), delegation.manager_controllers(mounted, host)
+    for controller in dict.fromkeys(settings.values()):
+        keys: Sequence[str] = [key for key, name in settings.items() if name == controller]
+        if problem := remedies.lacking_controllers([controller], there, on_offer):
+            yield replace(problem, key=", ".join(keys))
+
+
+def controllers_by_setting(scenario: Scenario) -> dict[str, str]:
+    """The cgroup controller of every setting that is held by one at some time, by the setting's key."""
+    found: dict[str, str] = {}
+    for key, names in backends(scenario).items():
+        for name in names & _HELD_BY.keys():
+            for setting, controller in _HELD_BY[name].items():
+                if _is_set(scenario, key, setting):
+                    found[f"{key}.sandbox.{setting}"] = controller
+    return found
+
+
+def _is_set(scenario: Scenario, key: str, setting: str) -> bool:
+    """In the file, or by a factor."""
+    sandbox = workloads(scenario)[key].sandbox
+    if (sandbox.throttle if setting == "disk" else getattr(sandbox, setting)) is not None:
+        return True
+    at = (*key.split(".", 1), "sandbox", setting)
+    return any(place[:4] == at for path in scenario.factors for place in factors.targets(scenario, path))

@@ -1,0 +1,74 @@
+"""Hosts that are made up of a few numbers, and hosts whose files lie in a folder."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from partywall import pipeline
+from partywall.agent import binary
+from partywall.errors import AgentError
+from partywall.host import Host
+
+NOWHERE = Path("/nonexistent")
+VERSIONS = {"qemu-system-x86_64": "QEMU emulator version 8.2.2\n", "ssh": "OpenSSH_9.6p1\n"}
+"""What programs say that are asked for their version."""
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Bytes of a file system."""
+
+    total: int = 1 << 50
+    free: int = 1 << 50
+
+
+def fake_host(
+    facts: dict[str, Any] | None = None, *, cpus: int = 2, memory: int | None = 1 << 40, **changes: Any
+) -> Host:
+    """A host that has every program, all the room there can be and no file. changes: of fields of `Host`."""
+    known: dict[str, Any] = {"cpus_allowed": list(range(cpus)), "memory": {"usable_bytes": memory}, "missing": []}
+    fields: dict[str, Any] = {
+        "root": NOWHERE,
+        "euid": 0,
+        "which": lambda name: f"/usr/bin/{name}",
+        "output": said,
+        "access": lambda path, _mode: path.exists(),
+        "disk_usage": lambda _folder: Disk(),
+    }
+    return Host(known | (facts or {}), **(fields | changes))
+
+
+def said(argv: Sequence[str]) -> str:
+    """What a program that is only made up says."""
+    return VERSIONS.get(argv[0], "")
+
+
+def agent_facts(root: Path) -> dict[str, Any]:
+    """Facts of the host whose files lie under `root`, as the agent tells them; AgentError if it fails."""
+    argv = [str(binary.find()), "facts", "--root", str(root)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode:
+        raise AgentError(f"{' '.join(argv[1:])} ended with status {done.returncode}: {done.stderr.strip()}")
+    return dict(json.loads(done.stdout))
+
+
+def recorded(root: Path, programs: Collection[str], *, euid: int = 0, writable: Collection[str] = ()) -> Host:
+    """The host whose files lie under `root`.
+
+    programs: those on its PATH; writable: devices that an ordinary user may open.
+    """
+    own = {root / device.lstrip("/") for device in writable}
+    host = fake_host(
+        root=root,
+        euid=euid,
+        which=lambda name: f"/usr/bin/{name}" if name in programs else None,
+        access=lambda path, _mode: path.exists() and (euid == 0 or path in own),
+        try_kvm=lambda: "a recorded host starts no guest",
+    )
+    facts = agent_facts(root)
+    return Host(**(vars(host) | {"facts": pipeline.described(facts, host)}))

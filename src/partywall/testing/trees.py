@@ -1,0 +1,116 @@
+r"""Host trees: the files of a host that Partywall reads, as one text that people can read and change.
+
+Comments begin with #. Every other line is one of
+
+    PATH = TEXT       a file of one line
+    PATH := TEXT      the same, without the line's end
+    PATH |            a file of several lines, each of which follows after "| "
+    PATH :|           the same, without the last line's end
+    PATH              an empty file
+    PATH/             an empty folder
+    PATH -> TARGET    a symbolic link
+    PATH ! REASON     a file that cannot be read
+
+A blank in a path is written \040. A path may hold numbers in braces, as in
+/sys/devices/system/cpu/cpu{0-3,8}/topology/core_id: it stands for one path a number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from partywall import units
+
+_NUMBERS = re.compile(r"\{([0-9,-]+)\}")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing under a path. kind: how the line that tells it is written."""
+
+    kind: str
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A host's files by their paths."""
+
+    entries: Mapping[str, Entry]
+
+    def lay_out(self, folder: Path) -> None:
+        """Makes the files below a folder."""
+        for path, entry in self.entries.items():
+            place = folder / path.lstrip("/")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            _MAKE[entry.kind](place, entry.text)
+
+    def changed(self, changes: Mapping[str, Entry | None]) -> Tree:
+        """The tree with other entries; None takes one away."""
+        whole = {**self.entries, **changes}
+        return Tree({path: entry for path, entry in whole.items() if entry is not None})
+
+
+def _file(place: Path, text: str) -> None:
+    place.write_text(text, encoding="utf-8", errors="surrogateescape")
+
+
+def _folder(place: Path, _text: str) -> None:
+    place.mkdir(exist_ok=True)
+
+
+def _link(place: Path, target: str) -> None:
+    place.symlink_to(target)
+
+
+# What is a folder cannot be read as a file, whoever tries: permissions do not stop root.
+_MAKE: dict[str, Callable[[Path, str], None]] = {"=": _file, "/": _folder, "->": _link, "!": _folder}
+
+
+def read(text: str) -> Tree:
+    """The tree that a text tells of. Raises ValueError, with the line, for what is none."""
+    return Tree(dict(_entries(text)))
+
+
+def _entries(text: str) -> Iterator[tuple[str, Entry]]:
+    lines = text.splitlines()
+    number = 0
+    while number < len(lines):
+        line = lines[number]
+        number += 1
+        if not line.strip() or line.startswith("#"):
+            continue
+        if not line.startswith("/"):
+            raise ValueError(f"line {number}: {line!r} begins with no path")
+        if line.endswith((" |", " :|")):
+            following = number
+            while following < len(lines) and lines[following].startswith("|"):
+                following += 1
+            content = "\n".join(one[2:] for one in lines[number:following])
+            number = following
+            path, _, mark = line.rpartition(" ")
+            yield from ((one, Entry("=", content + ("\n" if mark == "|" else ""))) for one in _paths(path))
+        else:
+            yield from _single(line)
+
+
+def _single(line: str) -> Iterator[tuple[str, Entry]]:
+    for mark, kind, end in ((" = ", "=", "\n"), (" := ", "=", ""), (" -> ", "->", ""), (" ! ", "!", "")):
+        path, found, text = line.partition(mark)
+        if found and " " not in path:
+            yield from ((one, Entry(kind, text + end)) for one in _paths(path))
+            return
+    kind, path = ("/", line[:-1]) if line.endswith("/") else ("=", line)
+    yield from ((one, Entry(kind)) for one in _paths(path))
+
+
+def _paths(path: str) -> Iterator[str]:
+    match = _NUMBERS.search(path)
+    if match is None:
+        yield path.replace("\\040", " ")
+        return
+    for number in units.parse_cpus(match[1]):
+        yield from _paths(f"{path[: match.start()]}{number}{path[match.end() :]}")

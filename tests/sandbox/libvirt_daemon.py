@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from partywall.host import Host
 from partywall.sandbox import cgroups, qemu
 
 DRIVER = "libvirt/connection-driver/libvirt_driver_qemu.so"
@@ -24,7 +25,7 @@ def lacking():
         found.append("libvirt-python")
     if not any(Path(folder, DRIVER).exists() for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib")):
         found.append("libvirt's driver for QEMU")
-    return ", ".join([*found, *([why] if (why := qemu.lacking()) else [])])
+    return ", ".join([*found, *([why] if (why := qemu.lacking(Host.here())) else [])])
 
 
 class Daemon:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from partywall.errors import CapabilityError
+from partywall.host import Host
 from partywall.model.scenario import Disk
 from partywall.preflight import guests
 from partywall.sandbox import Label, Settings, make, qemu, reaper
@@ -114,7 +115,7 @@ victims:
     assert str(told).startswith(f"victims.v.sandbox.disk.device: /dev/partywall-{tmp_path.name} is not there")
 
 
-@pytest.mark.skipif(bool(qemu.lacking()), reason=f"a guest needs: {qemu.lacking()}")
+@pytest.mark.skipif(bool(qemu.lacking(Host.here())), reason=f"a guest needs: {qemu.lacking(Host.here())}")
 def test_a_guest_works_on_the_device_and_leaves_it_empty(device, tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
     label = Label.create(f"test-device-{os.getpid()}", tmp_path)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from partywall.errors import CapabilityError, TrialError
+from partywall.host import Host
 from partywall.model.plan import Limits
 from partywall.model.scenario import Throttle
 from partywall.sandbox import Label, Settings, cgroups, make, qemu, reaper
@@ -23,7 +24,7 @@ from partywall.sandbox.qemu.vcpus import VcpuGroup
 def lacking():
     if os.geteuid() != 0:
         return "root"
-    return qemu.lacking()
+    return qemu.lacking(Host.here())
 
 
 pytestmark = [pytest.mark.host, pytest.mark.skipif(bool(lacking()), reason=f"guests need: {lacking()}")]

@@ -12,6 +12,7 @@ import pytest
 
 from partywall.agent import binary
 from partywall.errors import CapabilityError
+from partywall.host import Host
 from partywall.sandbox import Label, Settings, make, qemu, reaper
 from partywall.sandbox.qemu import root
 
@@ -21,12 +22,12 @@ REAL = ("fio", "stress-ng")
 def lacking():
     if os.geteuid() != 0:
         return "root"
-    return qemu.lacking()
+    return qemu.lacking(Host.here())
 
 
 def not_built():
     try:
-        return root.cached(root.Recipe.of(REAL)) is None
+        return root.cached(root.Recipe.of(REAL, Host.here())) is None
     except CapabilityError:
         return True
 
@@ -46,7 +47,7 @@ def label(tmp_path, monkeypatch):
 def image(tmp_path, monkeypatch):
     """An image of one static program, made by hand: building a real one takes a minute and a network."""
     recipe = root.Recipe((), "none", ())
-    monkeypatch.setattr(root.Recipe, "of", classmethod(lambda _cls, _packages: recipe))
+    monkeypatch.setattr(root.Recipe, "of", classmethod(lambda _cls, *_: recipe))
     monkeypatch.setattr(root, "SHARED_CACHE", tmp_path / "shared")
     tree = tmp_path / "tree" / "usr" / "bin"
     tree.mkdir(parents=True)

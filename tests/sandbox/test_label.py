@@ -13,6 +13,7 @@ from partywall.run import governor
 from partywall.sandbox import Label, networks, reap, reaper, switch, vif
 from partywall.sandbox.label import start_ticks, state_root
 from partywall.sandbox.qemu import accelerator
+from partywall.testing import fake_host
 
 DEAD = {"pid": 999_999_999, "start_ticks": 0}
 
@@ -154,18 +155,17 @@ def on_the_disk(root):
 def test_whatever_ends_us_while_state_is_written_leaves_what_was_there_before(root, tmp_path, monkeypatch, what):
     """As if killed between opening the file and writing to it."""
     label = Label.create("r", tmp_path)
-    sysfs = tmp_path / "cpu0" / "cpufreq"
+    sysfs = tmp_path / "sys/devices/system/cpu/cpu0/cpufreq"
     sysfs.mkdir(parents=True)
     (sysfs / "scaling_available_governors").write_text("ondemand performance")
     (sysfs / "scaling_governor").write_text("ondemand")
     (root / governor.STATE).write_text(
         json.dumps({"pid": os.getpid(), "start_ticks": start_ticks(os.getpid()), "before": {}})
     )
-    monkeypatch.setattr(accelerator, "_circumstances", dict)
-    monkeypatch.setattr(governor, "why_not", lambda *_: "")
+    host = fake_host(root=tmp_path)
 
     def hold():
-        with governor.held("performance", tmp_path):
+        with governor.held("performance", host):
             raise AssertionError
 
     writes = {
@@ -174,12 +174,12 @@ def test_whatever_ends_us_while_state_is_written_leaves_what_was_there_before(ro
         "ports": lambda: switch.Switch(label)._number("second"),
         "vif": lambda: vif.note(label, "guest", "namespace", "second"),
         "governor": hold,
-        "kvm": lambda: accelerator._remember("second"),
+        "kvm": lambda: accelerator._remember("second", host),
     }
     networks.note(label, ["first"])
     switch.Switch(label)._number("first")
     vif.note(label, "guest", "namespace", "first")
-    accelerator._remember("first")
+    accelerator._remember("first", host)
     before = on_the_disk(root)
 
     def killed(path, _content, **_):

@@ -23,6 +23,7 @@ from partywall.sandbox.libvirt.tuning import Tuner, mask, scheduling
 from partywall.sandbox.qemu import balloon
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.kernel import GuestKernel
+from partywall.testing import fake_host
 
 LACKING = libvirt_daemon.lacking()
 
@@ -332,7 +333,7 @@ def test_what_a_daemon_that_does_not_answer_keeps_is_told_and_not_forgotten(labe
 def test_without_the_library_it_is_named_with_how_to_get_it(monkeypatch, label):
     library.library.cache_clear()
     monkeypatch.setitem(sys.modules, "libvirt", None)
-    with pytest.raises(CapabilityError, match=r"libvirt-python is missing.*pip install 'partywall\[libvirt\]'"):
+    with pytest.raises(CapabilityError, match=r"libvirt-python is missing.*pip install libvirt-python"):
         make(settings("qemu:///system"), label)
     library.library.cache_clear()
 
@@ -563,7 +564,7 @@ def test_a_domain_that_is_not_there_keeps_a_scenario_from_this_host(made_up, mon
         CapabilityError,
         match=r"^victims\.one\.sandbox\.domain, victims\.two\S+: domain nobody of qemu:///system: there is",
     ):
-        preflight.check_host(Scenario.model_validate({"partywall": 1, "name": "gone", "victims": victims}))
+        preflight.check_host(Scenario.model_validate({"partywall": 1, "name": "gone", "victims": victims}), fake_host())
 
 
 HARD = {"cpu_limit": 0.25, "cpus": (1,), "host_cpus": (1,), "memory": 1 << 20, "disk": Disk(write_bps=4096)}

@@ -8,14 +8,14 @@ import pytest
 from partywall.errors import CapabilityError
 from partywall.model.scenario import Disk, Throttle
 from partywall.sandbox import Settings, cgroups, oci
-from partywall.sandbox.block import Host, device_of, lacking
+from partywall.sandbox.block import device_of, lacking
 
-MOUNTS_V1 = """\
-tmpfs /sys/fs/cgroup tmpfs rw 0 0
-cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0
-cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0
-cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0
-"""
+MOUNTS_V1 = (
+    "/sys/fs/cgroup rw - tmpfs tmpfs rw",
+    "/sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct",
+    "/sys/fs/cgroup/memory rw - cgroup cgroup rw,memory",
+    "/sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw",
+)
 
 
 def config(**changes):
@@ -62,18 +62,17 @@ def test_the_container_carries_the_label_and_no_more_privilege_than_it_needs():
 
 
 def test_the_mount_table_tells_which_version_has_the_controllers(tmp_path):
-    table = tmp_path / "mounts"
-    table.write_text(MOUNTS_V1)
-    found = cgroups.read(table)
+    mounts(tmp_path, *MOUNTS_V1)
+    found = cgroups.read(tmp_path)
     assert not found.is_v2
-    assert found.v1["cpuacct"] == Path("/sys/fs/cgroup/cpu,cpuacct")
-    assert Path("/sys/fs/cgroup/memory/partywall/x") in found.paths("/partywall/x")
+    assert found.v1["cpuacct"] == tmp_path / "sys/fs/cgroup/cpu,cpuacct"
+    assert tmp_path / "sys/fs/cgroup/memory/partywall/x" in found.paths("/partywall/x")
 
     unified = tmp_path / "unified"
     unified.mkdir()
     (unified / "cgroup.controllers").write_text("cpuset cpu io memory\n")
-    table.write_text(f"cgroup2 {unified} cgroup2 rw 0 0\n")
-    assert cgroups.read(table).is_v2
+    mounts(tmp_path, "/unified rw - cgroup2 cgroup2 rw", "/elsewhere rw - cgroup2 cgroup2 rw")
+    assert cgroups.read(tmp_path).is_v2
 
 
 def test_a_partition_leads_to_its_disk(tmp_path):
@@ -83,58 +82,68 @@ def test_a_partition_leads_to_its_disk(tmp_path):
     (disk / "dev").write_text("254:0\n")
     (partition / "dev").write_text("254:1\n")
     (partition / "partition").write_text("1\n")
-    blocks = tmp_path / "block"
-    blocks.mkdir()
+    blocks = tmp_path / "sys/dev/block"
+    blocks.mkdir(parents=True)
     device = tmp_path.stat().st_dev
-    (blocks / f"{os.major(device)}:{os.minor(device)}").symlink_to(partition)
-    assert device_of(tmp_path, Host(dev_block=blocks)) == (254, 0)
-    assert device_of(tmp_path, Host(dev_block=tmp_path, btrfs=tmp_path)) is None
+    link = blocks / f"{os.major(device)}:{os.minor(device)}"
+    link.symlink_to(partition)
+    assert device_of(Path("/"), tmp_path) == (254, 0)
+    link.unlink()
+    assert device_of(Path("/"), tmp_path) is None
+
+
+def test_the_table_of_mounts_tells_the_device_of_a_folder_that_cannot_be_looked_at(tmp_path):
+    mounts(tmp_path, "/ rw - ext4 /dev/vda rw", "/data rw - xfs /dev/vdb rw")
+    blocks = tmp_path / "sys/dev/block"
+    (blocks / "0:21").mkdir(parents=True)
+    (blocks / "0:21/dev").write_text("0:21\n")
+    assert device_of(Path("/data/files"), tmp_path) == (0, 21)
+    assert device_of(Path("/files"), tmp_path) is None
 
 
 def mounts(tmp_path, *lines):
-    table = tmp_path / "mountinfo"
+    table = tmp_path / "proc/self/mountinfo"
+    table.parent.mkdir(parents=True, exist_ok=True)
     table.write_text("".join(f"{number} 1 0:{number} / {line}\n" for number, line in enumerate(lines, start=20)))
-    return table
 
 
 def disk_at(tmp_path, number, name="254:0"):
-    blocks, disk = tmp_path / "blocks", tmp_path / "devices" / f"{number}"
+    blocks, disk = tmp_path / "sys/dev/block", tmp_path / "devices" / f"{number}"
     disk.mkdir(parents=True, exist_ok=True)
     (disk / "dev").write_text(f"{name}\n")
-    blocks.mkdir(exist_ok=True)
+    blocks.mkdir(parents=True, exist_ok=True)
     (blocks / f"{os.major(number)}:{os.minor(number)}").symlink_to(disk)
-    return blocks
 
 
 def test_an_overlay_leads_to_the_disk_of_the_folder_it_writes_into(tmp_path):
-    upper, merged = tmp_path / "upper dir", Path("/proc")
+    upper, merged = tmp_path / "upper dir", Path("/merged")
     upper.mkdir()
-    written = str(upper).replace(" ", "\\040")
-    table = mounts(
+    mounts(
         tmp_path,
-        "/ / rw - ext4 /dev/vda rw",
-        f"{merged} rw,relatime shared:1 - overlay overlay rw,lowerdir=/l,upperdir={written},workdir=/w",
+        "/ rw - ext4 /dev/vda rw",
+        f"{merged} rw,relatime shared:1 - overlay overlay rw,lowerdir=/l,upperdir=/upper\\040dir,workdir=/w",
     )
-    host = Host(disk_at(tmp_path, upper.stat().st_dev), tmp_path, table)
-    assert device_of(merged, host) == (254, 0)
-    assert lacking(merged, host) == ""
+    disk_at(tmp_path, upper.stat().st_dev)
+    assert device_of(merged, tmp_path) == (254, 0)
+    assert lacking(merged, tmp_path) == ""
     upper.rmdir()
-    assert device_of(merged, host) is None
-    assert "/proc is on overlay" in lacking(merged, host)
-    assert "--work-dir" in lacking(merged, host)
+    assert device_of(merged, tmp_path) is None
+    assert "/merged is on overlay" in lacking(merged, tmp_path)
+    assert "--work-dir" in lacking(merged, tmp_path)
 
 
 def test_of_a_btrfs_only_one_that_lies_on_a_single_device_can_be_limited(tmp_path):
     whole = next((path for path in sorted(Path("/dev").glob("*")) if path.is_block_device()), None)
     if whole is None:
         pytest.skip("there is no block device in /dev")
-    pool = tmp_path / "btrfs" / "1234-5678" / "devices"
+    pool = tmp_path / "sys/fs/btrfs/1234-5678/devices"
     (pool / whole.name).mkdir(parents=True)
-    table = mounts(tmp_path, "/ / rw - ext4 /dev/root rw", f"/proc rw - btrfs {whole} rw,subvol=/@")
-    host = Host(disk_at(tmp_path, whole.stat().st_rdev, "7:3"), tmp_path / "btrfs", table)
-    assert device_of(Path("/proc"), host) == (7, 3)
+    (tmp_path / "dev").symlink_to("/dev")
+    mounts(tmp_path, "/ rw - ext4 /dev/root rw", f"/pool rw - btrfs {whole} rw,subvol=/@")
+    disk_at(tmp_path, whole.stat().st_rdev, "7:3")
+    assert device_of(Path("/pool"), tmp_path) == (7, 3)
     (pool / "another").mkdir()
-    assert device_of(Path("/proc"), host) is None
+    assert device_of(Path("/pool"), tmp_path) is None
 
 
 def test_limits_of_a_disk_are_written_whole_and_what_is_not_limited_is_lifted():

@@ -26,13 +26,14 @@ from partywall.preflight import room
 from partywall.run.execute import guarded
 from partywall.sandbox import Settings, clock, reaper
 from partywall.sandbox.cgroups import Cgroups, cpu_files
-from partywall.sandbox.qemu import accelerator, balloon, kernel, machine, unpack
+from partywall.sandbox.qemu import accelerator, balloon, kernel, unpack
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.machine import Machine, Nic, drive, throttles
 from partywall.sandbox.qemu.modules import collect, depends, ordered
 from partywall.sandbox.qemu.vcpus import VcpuGroup
 from partywall.sandbox.switch import Port
 from partywall.scenario.check import check
+from partywall.testing import fake_host
 
 MACHINE = Machine(
     settings=Settings(name="victim", backend="qemu", cpus=(2, 3), memory=300_000_000),
@@ -307,46 +308,48 @@ def test_trips_that_contradict_each_other_leave_the_shortest():
 
 def test_kvm_is_tried_once_and_what_came_of_it_is_remembered(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path))
-    monkeypatch.setattr(accelerator, "qemu_version", lambda: "7.2")
-    device = tmp_path / "kvm"
-    device.touch()
     tried = []
 
     def carries():
         tried.append(1)
         return "hello was not answered"
 
+    host = with_kvm(tmp_path, try_kvm=carries)
     for _ in range(2):
-        chosen = accelerator.choose("auto", carries, device)
+        chosen = accelerator.choose("auto", host)
         assert (chosen.name, "hello was not answered" in chosen.why) == ("tcg", True)
     assert len(tried) == 1
     with pytest.raises(CapabilityError, match=r"accel: kvm .* use accel: tcg"):
-        accelerator.choose("kvm", carries, device)
-    assert accelerator.verdict(device).works is (not shutil.which(machine.PROGRAM))
-    monkeypatch.setattr(accelerator, "qemu_version", lambda: "8.0")
-    accelerator.choose("auto", carries, device)
+        accelerator.choose("kvm", host)
+    assert not accelerator.verdict(host).works
+    accelerator.choose("auto", with_kvm(tmp_path, try_kvm=carries, output=lambda _: "another version"))
     assert len(tried) == 2
+
+
+def with_kvm(root, **changes):
+    (root / "dev").mkdir(exist_ok=True)
+    (root / "dev/kvm").touch()
+    return fake_host(root=root, **changes)
 
 
 def test_a_kernel_that_never_came_up_does_not_condemn_kvm_for_the_next_one(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("PARTYWALL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(accelerator, "qemu_version", lambda: "7.2")
-    device = tmp_path / "kvm"
-    device.touch()
     image = tmp_path / "cache/guest-kernel/vmlinuz"
     image.parent.mkdir(parents=True)
     image.write_bytes(b"bad")
-    assert accelerator.choose("auto", lambda: "it panicked", device).name == "tcg"
+    assert accelerator.choose("auto", with_kvm(tmp_path, try_kvm=lambda: "it panicked")).name == "tcg"
     image.write_bytes(b"better")
-    assert accelerator.choose("auto", lambda: "", device).name == "kvm"
-    assert accelerator.choose("auto", lambda: pytest.fail("it was tried again"), device).name == "kvm"
+    assert accelerator.choose("auto", with_kvm(tmp_path, try_kvm=lambda: "")).name == "kvm"
+    again = with_kvm(tmp_path, try_kvm=lambda: pytest.fail("it was tried again"))
+    assert accelerator.choose("auto", again).name == "kvm"
 
 
 def test_without_the_device_nothing_is_tried(tmp_path):
-    chosen = accelerator.choose("auto", lambda: pytest.fail("it was tried"), tmp_path / "kvm")
+    host = fake_host(root=tmp_path, try_kvm=lambda: pytest.fail("it was tried"))
+    chosen = accelerator.choose("auto", host)
     assert (chosen.name, "there is no" in chosen.why) == ("tcg", True)
-    assert accelerator.choose("tcg", lambda: pytest.fail("it was tried")).name == "tcg"
+    assert accelerator.choose("tcg", host).name == "tcg"
 
 
 def test_a_kernel_that_was_not_prepared_or_is_broken_is_told_with_the_remedy(tmp_path, monkeypatch):
@@ -581,7 +584,7 @@ def test_a_guest_whose_disk_has_no_size_gets_one_that_holds_its_files():
 
 def test_the_disks_of_guests_count_for_the_work_folder_in_full(tmp_path):
     with pytest.raises(CapabilityError, match=r"guests' disks.* 1024 TiB"):
-        room.check_disk(on_a_disk("1MiB", size="1024TiB"), tmp_path)
+        room.check_disk(on_a_disk("1MiB", size="1024TiB"), fake_host(disk_usage=shutil.disk_usage), tmp_path)
 
 
 class Balloon:

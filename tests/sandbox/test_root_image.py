@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from partywall import preflight
 from partywall.errors import CapabilityError
+from partywall.host import Host
 from partywall.model.scenario import Scenario
 from partywall.sandbox import qemu
 from partywall.sandbox.qemu import root
+from partywall.testing import fake_host
 
 PACKAGES = st.lists(st.from_regex(r"[a-z0-9][a-z0-9+.-]{1,9}", fullmatch=True), max_size=4)
 
@@ -61,7 +63,7 @@ def test_an_image_is_found_in_the_users_cache_or_in_the_one_root_made_for_all(ca
 
 def test_a_cached_image_is_built_no_second_time(cache):
     put(cache, recipe())
-    assert root.build(recipe(), pytest.fail).packages == ("fio",)
+    assert root.build(recipe(), pytest.fail, fake_host()).packages == ("fio",)
 
 
 def test_a_spoilt_entry_is_no_image(cache):
@@ -70,18 +72,17 @@ def test_a_spoilt_entry_is_no_image(cache):
     assert root.cached(recipe()) is None
 
 
-def test_without_mmdebstrap_nothing_is_built_and_the_remedy_is_told(cache, monkeypatch):
-    monkeypatch.setenv("PATH", str(cache))
+def test_without_mmdebstrap_nothing_is_built_and_the_remedy_is_told():
     with pytest.raises(CapabilityError, match=r"mmdebstrap was not found.*apt-get install mmdebstrap"):
-        root.build(recipe(), pytest.fail)
+        root.build(recipe(), pytest.fail, fake_host(which=lambda _: None))
 
 
-@pytest.mark.skipif(bool(root.lacking()), reason=f"root images need: {root.lacking()}")
+@pytest.mark.skipif(bool(root.lacking(Host.here())), reason=f"root images need: {root.lacking(Host.here())}")
 def test_a_build_that_fails_says_why_and_leaves_nothing(cache):
     said = []
     missing = recipe(sources=(f"deb [trusted=yes] file://{cache}/nothing bookworm main",))
     with pytest.raises(CapabilityError, match=r"the root image of fio could not be built: .*") as caught:
-        root.build(missing, said.append)
+        root.build(missing, said.append, Host.here())
     assert "Traceback" not in str(caught.value)
     assert [path.name for path in cache.iterdir()] == ["guest-roots.lock"]
     assert list((cache.parent / "state").iterdir()) == []
@@ -120,30 +121,29 @@ def scenario(command, **sandbox):
 
 
 def test_a_program_that_the_image_does_not_hold_is_told_before_the_run(cache, monkeypatch):
-    monkeypatch.setattr(root.Recipe, "of", classmethod(lambda _cls, packages: recipe(packages)))
+    monkeypatch.setattr(root.Recipe, "of", classmethod(lambda _cls, packages, _host: recipe(packages)))
     put(cache, recipe(), programs=("fio",))
     with pytest.raises(CapabilityError, match=r"victims.v.command: the guest's root \(fio\) holds no 'nosuch'"):
-        preflight.check_host(scenario(["nosuch"], root=["fio"]))
+        preflight.check_host(scenario(["nosuch"], root=["fio"]), fake_host())
     with pytest.raises(CapabilityError) as caught:
-        preflight.build_roots(scenario(["nosuch"], root=["fio"]), pytest.fail)
+        preflight.build_roots(scenario(["nosuch"], root=["fio"]), pytest.fail, fake_host())
     assert "holds no 'nosuch'" in str(caught.value)
-    preflight.build_roots(scenario(["fio"], root=["fio"]), pytest.fail)
+    preflight.build_roots(scenario(["fio"], root=["fio"]), pytest.fail, fake_host())
 
 
 def test_a_command_of_a_guest_is_not_looked_for_on_the_host(cache, monkeypatch):
-    monkeypatch.setattr(root.Recipe, "of", classmethod(lambda _cls, packages: recipe(packages)))
+    monkeypatch.setattr(root.Recipe, "of", classmethod(lambda _cls, packages, _host: recipe(packages)))
     put(cache, recipe(), programs=("only-in-guests",))
-    assert shutil.which("only-in-guests") is None
-    monkeypatch.setattr(qemu, "version", lambda: "7.2")
     monkeypatch.setattr(qemu.GuestKernel, "prepared", lambda: None)
-    preflight.check_host(scenario(["only-in-guests"], root=["fio"]))
+    host = fake_host(which=lambda name: None if name == "only-in-guests" else f"/usr/bin/{name}")
+    preflight.check_host(scenario(["only-in-guests"], root=["fio"]), host)
 
 
 def test_the_recipe_of_this_host_names_its_release_and_its_own_sources():
     if not shutil.which("apt-get") or os.environ.get("APT_CONFIG"):
         pytest.skip("no apt-get")
     try:
-        made = root.Recipe.of(["stress-ng", "fio", "fio"])
+        made = root.Recipe.of(["stress-ng", "fio", "fio"], Host.here())
     except CapabilityError as error:
         pytest.skip(str(error))
     assert made.packages == ("fio", "stress-ng")
@@ -209,11 +209,11 @@ def test_a_sources_line_carries_its_key(tmp_path):
     assert made.line == "deb [signed-by=/etc/apt/keyrings/c.asc] http://192.0.2.1/debian bookworm main"
 
 
-@pytest.mark.skipif(bool(root.lacking()), reason=f"root images need: {root.lacking()}")
+@pytest.mark.skipif(bool(root.lacking(Host.here())), reason=f"root images need: {root.lacking(Host.here())}")
 def test_a_package_that_no_list_knows_is_told_before_anything_is_fetched(cache, monkeypatch):
-    if not any(Path(file).exists() for file in root._targets("$(FILENAME)")):
+    if not any(Path(file).exists() for file in root._targets("$(FILENAME)", Host.here())):
         pytest.skip("apt has no package lists")
     monkeypatch.setattr(root, "_built", lambda *_: pytest.fail("a build was begun"))
     with pytest.raises(CapabilityError, match=r"bookworm has no package nosuchpackage-x, so .*apt-cache search"):
-        root.build(recipe(("fio", "nosuchpackage-x")), pytest.fail)
+        root.build(recipe(("fio", "nosuchpackage-x")), pytest.fail, Host.here())
     assert not (cache / "guest-roots").exists()

@@ -9,44 +9,28 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
+
+from partywall.host import Mount, mounts
+from partywall.host.host import ROOT
 
 Device = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Mount:
-    """One line of the table of mounts."""
+def device_of(path: Path, root: Path = ROOT) -> Device | None:
+    """Major and minor number of the whole disk that holds the files of `path`; None if no single one does.
 
-    point: Path
-    kind: str
-    source: str
-    upper: str | None
-
-
-@dataclass(frozen=True)
-class Host:
-    """Where the kernel tells of devices and mounts."""
-
-    dev_block: Path = Path("/sys/dev/block")
-    btrfs: Path = Path("/sys/fs/btrfs")
-    mountinfo: Path = Path("/proc/self/mountinfo")
+    root: where the host's files are.
+    """
+    mount = mount_of(path, root)
+    return _whole(_number(path, mount, root), root) or _behind(mount, root)
 
 
-HERE = Host()
-
-
-def device_of(path: Path, host: Host = HERE) -> Device | None:
-    """Major and minor number of the whole disk that holds the files of `path`; None if no single one does."""
-    return _whole(path.stat().st_dev, host) or _behind(mount_of(path, host), host)
-
-
-def lacking(path: Path, host: Host = HERE) -> str:
+def lacking(path: Path, root: Path = ROOT) -> str:
     """Why what is done in `path` cannot be limited, and what would do; empty if it can."""
-    if device_of(path, host) is not None:
+    if device_of(path, root) is not None:
         return ""
-    mount = mount_of(path, host)
+    mount = mount_of(path, root)
     kind = mount.kind if mount else "a file system that is not known"
     return (
         f"disk limits need a block device, and {path} is on {kind}, behind which no single one was found; "
@@ -54,58 +38,60 @@ def lacking(path: Path, host: Host = HERE) -> str:
     )
 
 
-def mount_of(path: Path, host: Host = HERE) -> Mount | None:
+def mount_of(path: Path, root: Path = ROOT) -> Mount | None:
     """The mount that holds `path`; of several on one point the last, which covers the others."""
     asked = path.resolve()
-    holding = [mount for mount in map(_mount, host.mountinfo.read_text().splitlines()) if _holds(mount, asked)]
+    holding = [mount for mount in mounts(root) if asked.is_relative_to(mount.point)]
     return max(reversed(holding), key=lambda mount: len(mount.point.parts), default=None)
 
 
-def _mount(line: str) -> Mount:
-    before, _, after = line.partition(" - ")
-    kind, source, options = (*after.split(" "), "", "")[:3]
-    upper = next((option[9:] for option in options.split(",") if option.startswith("upperdir=")), None)
-    return Mount(Path(_plain(before.split(" ")[4])), kind, _plain(source), None if upper is None else _plain(upper))
+def _number(path: Path, mount: Mount | None, root: Path) -> Device | None:
+    """Of the device that a folder is on. The table of mounts tells it of folders that cannot be looked at."""
+    try:
+        found = _under(root, path).stat().st_dev
+    except OSError:
+        return None if mount is None else mount.device
+    return os.major(found), os.minor(found)
 
 
-def _plain(text: str) -> str:
-    """Blanks and the like are written as octal numbers."""
-    for code in (" ", "\t", "\n", "\\"):
-        text = text.replace(f"\\{ord(code):03o}", code)
-    return text
-
-
-def _holds(mount: Mount, path: Path) -> bool:
-    return path.is_relative_to(mount.point)
-
-
-def _behind(mount: Mount | None, host: Host) -> Device | None:
+def _behind(mount: Mount | None, root: Path) -> Device | None:
     if mount is None:
         return None
     # From inside a container the folder on top is not to be seen.
-    if mount.kind == "overlay" and mount.upper is not None and Path(mount.upper).is_dir():
-        return device_of(Path(mount.upper), host)
+    upper = mount.option("upperdir")
+    if mount.kind == "overlay" and upper is not None and _under(root, Path(upper)).is_dir():
+        return device_of(Path(upper), root)
     if mount.kind == "btrfs":
-        return _only_device(mount.source, host)
+        return _only_device(mount.source, root)
     return None
 
 
-def _only_device(source: str, host: Host) -> Device | None:
+def _only_device(source: str, root: Path) -> Device | None:
     """Of a btrfs, unless it is spread over several."""
-    pools = ([entry.name for entry in pool.glob("devices/*")] for pool in host.btrfs.glob("*-*"))
-    if [Path(source).resolve().name] not in pools:
+    pools = ([entry.name for entry in pool.glob("devices/*")] for pool in (root / "sys/fs/btrfs").glob("*-*"))
+    device = _under(root, Path(source)).resolve()
+    if [device.name] not in pools:
         return None
-    found = Path(source).stat()
-    return _whole(found.st_rdev, host) if stat.S_ISBLK(found.st_mode) else None
+    try:
+        found = device.stat()
+    except OSError:
+        return None
+    return _whole((os.major(found.st_rdev), os.minor(found.st_rdev)), root) if stat.S_ISBLK(found.st_mode) else None
 
 
-def _whole(device: int, host: Host) -> Device | None:
+def _whole(device: Device | None, root: Path) -> Device | None:
     """The disk that a device number is, or is a part of; None if it is no block device's."""
-    entry = host.dev_block / f"{os.major(device)}:{os.minor(device)}"
-    if not entry.exists():
+    if device is None:
         return None
-    folder = entry.resolve()
+    folder = (root / "sys/dev/block" / f"{device[0]}:{device[1]}").resolve()
     if (folder / "partition").exists():
         folder = folder.parent
-    major, minor = (folder / "dev").read_text().split(":")
-    return int(major), int(minor)
+    try:
+        major, minor = (folder / "dev").read_text().split(":")
+        return int(major), int(minor)
+    except (OSError, ValueError):
+        return None
+
+
+def _under(root: Path, path: Path) -> Path:
+    return root / str(path).lstrip("/")

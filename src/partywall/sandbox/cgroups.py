@@ -1,4 +1,4 @@
-"""Which cgroup hierarchies this host has, where a group's files are, and what they say to hold it to its limits.
+"""Which cgroup hierarchies a host has, where a group's files are, and what they say to hold it to its limits.
 
 Groups of containers are made by the OCI runtime, which also sets what they begin with. What changes while they run is
 written here: runc takes no limits of disks then, and starting a runtime costs a hundred times what writing a file does.
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from partywall.errors import CapabilityError
+from partywall.host import mounts
 from partywall.model.scenario import Throttle
 from partywall.sandbox import oci
 
@@ -31,11 +32,15 @@ _THROTTLES = {
 
 @dataclass(frozen=True)
 class Cgroups:
-    """Mount points: by controller for version 1, and of version 2's single hierarchy with the controllers it offers."""
+    """Mount points: by controller for version 1, and of version 2's single hierarchy with the controllers it offers.
+
+    read_only: those of them where no group can be made, as inside most containers.
+    """
 
     v1: dict[str, Path] = field(default_factory=dict)
     unified: Path | None = None
     unified_controllers: frozenset[str] = frozenset()
+    read_only: frozenset[Path] = frozenset()
 
     @property
     def is_v2(self) -> bool:
@@ -53,60 +58,43 @@ class Cgroups:
             f"this host has no cgroup {controller} controller, so what it limits cannot be set; mount cgroup version 2"
         )
 
+    def why_not(self) -> str:
+        """Why no group can be made whose CPU time is limited; empty if one can."""
+        top = self.unified if self.is_v2 else self.v1.get("cpu")
+        if top is None:
+            return "no cpu controller"
+        return "only a cgroup file system that is mounted read-only" if top in self.read_only else ""
+
     def paths(self, cgroup: str) -> list[Path]:
         """The folders of `cgroup` in every hierarchy, whether they exist or not."""
         roots = [*dict.fromkeys(self.v1.values()), *([self.unified] if self.unified else [])]
         return [root / cgroup.lstrip("/") for root in roots]
 
 
-def read(mounts: Path = Path("/proc/self/mounts")) -> Cgroups:
-    """Reads the mount table."""
+def read(root: Path = Path("/")) -> Cgroups:
+    """Reads the mount table. root: where /proc and the mount points are looked for.
+
+    Of several mounts of one hierarchy the first counts: later ones belong to containers and other roots.
+    """
     v1: dict[str, Path] = {}
     unified = None
-    for line in mounts.read_text().splitlines():
-        _, point, kind, options, *_ = line.split()
-        if kind == "cgroup":
-            v1 |= {option: Path(point) for option in options.split(",")}
-        elif kind == "cgroup2":
-            unified = Path(point)
-    return Cgroups(v1, unified, _controllers(unified))
-
-
-_V1_MEMORY = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-_V2_MEMORY = ("memory.max", "memory.current", "inactive_file")
-
-
-def memory_left(mounted: Cgroups, membership: str) -> int | None:
-    """Bytes that the tightest memory limit on the way up leaves a process; None if nothing limits it.
-
-    membership: its /proc/PID/cgroup. What the kernel can drop at once counts as left.
-    """
-    lines = (line.split(":", 2) for line in membership.splitlines())
-    paths = {name: path for _, names, path in lines for name in names.split(",")}
-    v1 = mounted.v1.get("memory")
-    top, files = (v1, _V1_MEMORY) if v1 else (mounted.unified, _V2_MEMORY)
-    own = paths.get("memory" if v1 else "")
-    if top is None or own is None:
-        return None
-    folder = top / own.lstrip("/")
-    above = [path for path in (folder, *folder.parents) if path.is_relative_to(top)]
-    return min((left for path in above if (left := _left(path, files)) is not None), default=None)
-
-
-def _left(folder: Path, files: tuple[str, str, str]) -> int | None:
-    limit, usage, droppable = files
-    try:
-        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        # Version 2 says "max", which is no number; version 1 the largest one there is.
-        most, used = int((folder / limit).read_text()), int((folder / usage).read_text())
-    except (OSError, ValueError):
-        return None
-    return max(0, most - used + int(stat.get(droppable, 0)))
+    read_only = set()
+    for mount in mounts(root):
+        folder = root / str(mount.point).lstrip("/")
+        if mount.kind == "cgroup":
+            v1 = dict.fromkeys(mount.options, folder) | v1
+        elif mount.kind == "cgroup2":
+            unified = unified or folder
+        if mount.read_only:
+            read_only.add(folder)
+    return Cgroups(v1, unified, _controllers(unified), frozenset(read_only))
 
 
 def _controllers(unified: Path | None) -> frozenset[str]:
     try:
-        return frozenset((unified / "cgroup.controllers").read_text().split()) if unified else frozenset()
+        return (
+            frozenset((unified / "cgroup.controllers").read_text(errors="replace").split()) if unified else frozenset()
+        )
     except OSError:
         return frozenset()
 

@@ -13,7 +13,7 @@ from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink
 from partywall.errors import CapabilityError, TrialError
 from partywall.model.scenario import Throttle
-from partywall.sandbox import block, cgroups, oci
+from partywall.sandbox import block, cgroups, delegation, oci
 from partywall.sandbox.base import Sandbox, Settings
 from partywall.sandbox.label import Label
 from partywall.sandbox.runtime import Runtime
@@ -31,8 +31,13 @@ def _wait_for_pid(file: Path, timeout_s: float = 5) -> int | None:
 
 def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
     """Processes the kernel has killed for want of memory since boot. A container's own count goes with its cgroup."""
-    counts = dict(line.split() for line in vmstat.read_text().splitlines())
-    return int(counts.get("oom_kill", 0))
+    try:
+        lines = vmstat.read_text(errors="replace").splitlines()
+    except OSError:
+        return 0
+    # Kernels before 4.13 do not count them.
+    counts = (line.split() for line in lines if line.startswith("oom_kill "))
+    return next((int(words[1]) for words in counts if len(words) > 1 and words[1].isdecimal()), 0)
 
 
 class Container(Sandbox):
@@ -40,11 +45,8 @@ class Container(Sandbox):
 
     def __init__(self, settings: Settings, label: Label) -> None:
         super().__init__(settings, label)
-        if os.geteuid() != 0:
-            raise CapabilityError(
-                f"sandbox {settings.name}: backend: container needs root; run with sudo or use backend: process"
-            )
         self._cgroups = cgroups.read()
+        self._scope = delegation.scope_for(self._cgroups)
         self._runtime = Runtime.choose(label.state, self._cgroups, prefer=os.environ.get("PARTYWALL_RUNTIME"))
         self._id = f"{label.run}-{settings.name}"
         self._pid: int | None = None
@@ -57,6 +59,8 @@ class Container(Sandbox):
         work = self._own_work_dir()
         if self.settings.limits.disk is not None or self.settings.disk_switched:
             self._device = self._limited_device(work)
+        if self._scope is not None:
+            self._scope.enter(self.label)
         config = oci.config(
             self.settings,
             cgroup=self.cgroup,
@@ -65,6 +69,7 @@ class Container(Sandbox):
             env=self.label.environment,
             device=self._device,
             v2=self._cgroups.is_v2,
+            delegated=None if self._scope is None else frozenset(self._scope.handed_down),
         )
         (bundle / "config.json").write_text(json.dumps(config))
         process = subprocess.Popen(
@@ -125,4 +130,5 @@ class Container(Sandbox):
 
     @property
     def cgroup(self) -> str:
-        return f"{self.label.cgroup}/{self.settings.name}"
+        above = self._scope.path.rstrip("/") if self._scope else ""
+        return f"{above}{self.label.cgroup}/{self.settings.name}"

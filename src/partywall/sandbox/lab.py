@@ -252,10 +252,13 @@ def _macs(number: int) -> tuple[str, str]:
 
 def lacking() -> str:
     """What keeps a lab from being made here, with the remedy; nothing if it can be."""
+    # Root first: the tools are often on root's path alone.
+    if os.geteuid() != 0:
+        return "tenants in network namespaces need root; run with sudo"
     missing = [tool for tool in ("ip", "tc", "bridge") if shutil.which(tool) is None]
     if missing:
         return f"tenants in network namespaces need {', '.join(missing)}; apt-get install iproute2"
-    return "" if os.geteuid() == 0 else "tenants in network namespaces need root; run with sudo"
+    return ""
 
 
 @contextlib.contextmanager

@@ -60,16 +60,16 @@ def config(
     env: dict[str, str],
     device: tuple[int, int] | None,
     v2: bool,
+    delegated: frozenset[str] | None = None,
 ) -> dict[str, Any]:
     """The whole config.json.
 
-    The root holds nothing but the agent, or the host's programs too if a command is to run.
+    The root holds nothing but the agent, or the host's programs too if a command is to run. delegated: the
+    controllers of an ordinary user's containers, which have a user namespace with this user as root; None for root's.
     """
-    resources: dict[str, Any] = {"devices": [{"allow": False, "access": "rwm"}]}
-    resources |= cpu(settings.cpus, settings.cpu_limit, settings.cpu_weight, v2=v2)
-    resources |= block_io(settings.disk, device)
-    if settings.memory is not None:
-        resources["memory"] = {"limit": settings.memory}
+    resources = _resources(settings, device, v2=v2)
+    if delegated is not None:
+        resources = _within(resources, delegated)
     capabilities = ["CAP_KILL"]
     # Raising it above our own would need a capability that a container's init does not have.
     files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -78,7 +78,7 @@ def config(
         "ociVersion": "1.0.2",
         "process": {
             "terminal": False,
-            "user": {"uid": os.geteuid(), "gid": os.getegid()},
+            "user": {"uid": 0, "gid": 0},
             # Affinity is inherited, and a cpuset only narrows it.
             "args": [AGENT, "serve", "--cpus", ",".join(map(str, settings.cpus))],
             "env": [f"{key}={value}" for key, value in environment.items()],
@@ -89,31 +89,69 @@ def config(
         },
         "root": {"path": "rootfs", "readonly": True},
         "hostname": settings.name[:60],
-        "mounts": _mounts(agent, work, settings.command),
+        "mounts": _mounts(agent, work, settings.command, own_sys=delegated is None or settings.network == "own"),
         "linux": {
             "cgroupsPath": cgroup,
             "resources": resources,
-            "namespaces": [{"type": kind} for kind in _namespaces(settings)],
+            "namespaces": [{"type": kind} for kind in _namespaces(settings, own_user=delegated is not None)],
+            **(_mappings() if delegated is not None else {}),
         },
     }
 
 
-def _namespaces(settings: Settings) -> tuple[str, ...]:
+def _resources(settings: Settings, device: tuple[int, int] | None, *, v2: bool) -> dict[str, Any]:
+    resources: dict[str, Any] = {"devices": [{"allow": False, "access": "rwm"}]}
+    resources |= cpu(settings.cpus, settings.cpu_limit, settings.cpu_weight, v2=v2)
+    resources |= block_io(settings.disk, device)
+    if settings.memory is not None:
+        resources["memory"] = {"limit": settings.memory}
+    return resources
+
+
+def _within(resources: dict[str, Any], controllers: frozenset[str]) -> dict[str, Any]:
+    """Without what a cgroup with these controllers does not have; none of it was asked for, else it was refused."""
+    kept = {key: value for key, value in resources.items() if key not in ("cpu", "unified")}
+    if "cpu" in controllers:
+        kept |= {key: resources[key] for key in ("cpu", "unified")}
+        if "cpuset" not in controllers:
+            kept["cpu"] = {key: value for key, value in kept["cpu"].items() if key != "cpus"}
+    return kept
+
+
+def _namespaces(settings: Settings, *, own_user: bool) -> tuple[str, ...]:
+    user = ("user",) if own_user else ()
     own = ("network",) if settings.network == "own" else ()
-    return ("pid", *own, "ipc", "uts", "mount")
+    return (*user, "pid", *own, "ipc", "uts", "mount")
+
+
+def _mappings() -> dict[str, Any]:
+    """The one user and group that need nobody's leave: our own, as root of the namespace."""
+    return {
+        "uidMappings": [{"containerID": 0, "hostID": os.geteuid(), "size": 1}],
+        "gidMappings": [{"containerID": 0, "hostID": os.getegid(), "size": 1}],
+    }
 
 
 def _bind(source: Path, to: str, mode: str) -> dict[str, Any]:
     return {"destination": to, "type": "bind", "source": str(source), "options": ["rbind", mode]}
 
 
-def _mounts(agent: Path, work: Path, command: bool) -> list[dict[str, Any]]:
+def _sys(own: bool) -> list[dict[str, Any]]:
+    """own: sysfs may be mounted only by who owns the network namespace; else the host's, without its cgroups."""
+    options = ["nosuid", "noexec", "nodev", "ro"]
+    if own:
+        return [{"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": options}]
+    cover = {"destination": "/sys/fs/cgroup", "type": "tmpfs", "source": "tmpfs", "options": [*options, "size=4k"]}
+    return [{"destination": "/sys", "type": "bind", "source": "/sys", "options": ["rbind", *options]}, cover]
+
+
+def _mounts(agent: Path, work: Path, command: bool, *, own_sys: bool) -> list[dict[str, Any]]:
     # /dev/shm and /tmp are the container's own, where nobody else writes.
     mounts: list[dict[str, Any]] = [
         {"destination": "/proc", "type": "proc", "source": "proc"},
         {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755", "size=65536k"]},
         {"destination": "/dev/shm", "type": "tmpfs", "source": "shm", "options": ["nosuid", "nodev", "mode=1777"]},  # noqa: S108
-        {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]},
+        *_sys(own_sys),
         {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev", "mode=1777"]},  # noqa: S108
     ]
     folders = [Path("/") / name for name in _HOST_FOLDERS] if command else []

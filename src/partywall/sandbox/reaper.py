@@ -11,11 +11,12 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.errors import CapabilityError, TrialError
-from partywall.sandbox import cgroups, hooks, networks
+from partywall.sandbox import cgroups, delegation, hooks, networks
 from partywall.sandbox.label import VARIABLE, Label, not_ours, start_ticks, state_root, work_name
 from partywall.sandbox.libvirt import leftovers
 from partywall.sandbox.runtime import Runtime
@@ -53,13 +54,15 @@ def clean(label: Label, *, forget: bool = False) -> Reaped:
         done, not_done = remove(label)
         removed += done
         left += not_done
-    removed += _remove_cgroups(label)
+    cgroups_of = _cgroups(label)
+    removed += _remove_cgroups(cgroups_of)
+    _leave_scope(label)
     # What a daemon that does not answer keeps, or a runtime that is gone, is known by the state folder alone.
     for folder in (label.work, *(() if left and not forget else (label.state,))):
         if folder.exists():
             shutil.rmtree(folder, ignore_errors=True)
             (left if folder.exists() else removed).append(str(folder))
-    left += [str(path) for path in cgroups.read().paths(label.cgroup) if path.exists()]
+    left += [str(path) for path in cgroups_of if path.exists()]
     return Reaped(label.run, tuple(removed), tuple(left))
 
 
@@ -127,9 +130,21 @@ def _delete_containers(label: Label) -> tuple[list[str], list[str]]:
     return [f"container {name}" for name in names], []
 
 
-def _remove_cgroups(label: Label) -> list[str]:
+def _cgroups(label: Label) -> list[Path]:
+    """Where a run's cgroups are, if it has any."""
+    mounted = cgroups.read()
+    scope = delegation.noted(label, mounted)
+    return [scope.folder / label.cgroup.lstrip("/")] if scope else mounted.paths(label.cgroup)
+
+
+def _leave_scope(label: Label) -> None:
+    if scope := delegation.noted(label, cgroups.read()):
+        scope.leave(label)
+
+
+def _remove_cgroups(paths: Sequence[Path]) -> list[str]:
     removed = []
-    for path in cgroups.read().paths(label.cgroup):
+    for path in paths:
         folders = sorted((p for p in path.rglob("*") if p.is_dir()), reverse=True) if path.is_dir() else []
         everything = [*folders, *([path] if path.is_dir() else [])]
         removed += [f"cgroup {folder}" for folder in everything if _remove_cgroup(folder)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,17 @@ class Runtime:
     prefix: tuple[str, ...]
 
     @classmethod
-    def choose(cls, state: Path, cgroups: Cgroups, *, prefer: str | None = None) -> Runtime:
-        """Crun if there is one, else runc; CapabilityError if there is neither."""
+    def choose(
+        cls,
+        state: Path,
+        cgroups: Cgroups,
+        *,
+        prefer: str | None = None,
+        which: Callable[[str], str | None] = shutil.which,
+    ) -> Runtime:
+        """Crun if there is one, else runc; CapabilityError if there is neither. which: looks on the host's PATH."""
         candidates = [prefer] if prefer else ["crun", "runc"]
-        found = next((name for name in candidates if shutil.which(name)), None)
+        found = next((name for name in candidates if which(name)), None)
         if found is None:
             if prefer:
                 raise CapabilityError(

@@ -7,14 +7,13 @@ ends of network kernels listen. The namespace goes with the run, and with it all
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.errors import CapabilityError, TrialError
 from partywall.files import write_whole
+from partywall.host import Host
 from partywall.sandbox import networks
 from partywall.sandbox.label import Label
 
@@ -77,7 +76,7 @@ class Switch:
 
         The run's state remembers who has which, before anything is made.
         """
-        if why := lacking():
+        if why := lacking(Host.here()):
             raise CapabilityError(f"sandbox {name}: {why}")
         networks.note(self.label, [self.label.run])
         number = self._number(name)
@@ -99,11 +98,11 @@ class Switch:
         return names.index(name) + 1
 
 
-def lacking() -> str:
-    """What keeps bridges from being made here, with the remedy; nothing if they can be."""
-    if os.geteuid() != 0:
+def lacking(host: Host) -> str:
+    """What keeps bridges from being made on a host, with the remedy; nothing if they can be."""
+    if host.euid != 0:
         return "network: bridge needs root; run with sudo, or use network: user"
-    missing = [tool for tool in ("ip", "nsenter") if shutil.which(tool) is None]
+    missing = [tool for tool in ("ip", "nsenter") if host.which(tool) is None]
     return f"network: bridge needs {', '.join(missing)}; apt-get install iproute2 util-linux" if missing else ""
 
 

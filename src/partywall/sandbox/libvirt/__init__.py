@@ -1,6 +1,6 @@
 """Sandboxes that are domains of libvirt: made by us with QEMU or Xen, or the user's own, tuned and put back.
 
-The library is an extra (`pip install 'partywall[libvirt]'`) and is imported when a domain is wanted.
+The library is an extra (`pip install libvirt-python`) and is imported when a domain is wanted.
 """
 
 from partywall.sandbox.libvirt.backend import Libvirt

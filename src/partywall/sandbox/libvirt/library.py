@@ -15,7 +15,7 @@ from partywall.errors import CapabilityError, PartywallError, TrialError
 
 URI = "qemu:///system"
 LIBRARY = (
-    "the Python package libvirt-python is missing, so backend: libvirt cannot run; pip install 'partywall[libvirt]' "
+    "the Python package libvirt-python is missing, so backend: libvirt cannot run; pip install libvirt-python "
     "(building it takes apt-get install libvirt-dev pkg-config gcc python3-dev)"
 )
 # A part of what libvirt says → what it means and what helps. {said}: its own words.

@@ -4,6 +4,7 @@ Deliberately not here: machines somebody else defines (libvirt, ssh).
 """
 
 from partywall.errors import CapabilityError
+from partywall.host import Host
 from partywall.sandbox.qemu import disk, root
 from partywall.sandbox.qemu.accelerator import DEADLINE_S, Accelerator, choose, untried, verdict
 from partywall.sandbox.qemu.accelerator import qemu_version as version
@@ -29,10 +30,10 @@ __all__ = [
 ]
 
 
-def lacking() -> str:
-    """What keeps guests from being started here, with the remedy; nothing if they can be."""
+def lacking(host: Host) -> str:
+    """What keeps guests from being started on a host, with the remedy; nothing if they can be."""
     try:
-        version()
+        version(host)
         GuestKernel.prepared()
     except CapabilityError as error:
         return str(error)

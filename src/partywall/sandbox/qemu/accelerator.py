@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from partywall.errors import CapabilityError, UsageError
 from partywall.files import write_whole
+from partywall.host import Host
 from partywall.sandbox.label import made_state_root, state_root
 from partywall.sandbox.qemu import kernel
 from partywall.sandbox.qemu.machine import PROGRAM
@@ -37,14 +35,11 @@ class Accelerator:
     why: str
 
 
-def choose(asked: str, try_guest: Callable[[], str], device: Path = DEVICE) -> Accelerator:
-    """`asked`: auto, kvm or tcg. CapabilityError for kvm where it does not work.
-
-    try_guest: starts a guest under KVM and tells why it did not come up in time, or nothing; asked once for a host.
-    """
+def choose(asked: str, host: Host) -> Accelerator:
+    """`asked`: auto, kvm or tcg. CapabilityError for kvm where it does not work. A guest is started once for a host."""
     if asked == "tcg":
         return Accelerator("tcg", "asked for")
-    why_not = _reason_against(try_guest, device)
+    why_not = _reason_against(host)
     if why_not is None:
         return Accelerator("kvm", "a guest came up under KVM")
     if asked == "kvm":
@@ -52,32 +47,36 @@ def choose(asked: str, try_guest: Callable[[], str], device: Path = DEVICE) -> A
     return Accelerator("tcg", why_not)
 
 
-def _reason_against(try_guest: Callable[[], str], device: Path) -> str | None:
-    if not device.exists():
-        return f"there is no {device}"
-    if not os.access(device, os.R_OK | os.W_OK):
-        return f"{device} may not be opened (join the group kvm)"
-    failure = _remembered()
+def _reason_against(host: Host) -> str | None:
+    if not host.exists(DEVICE):
+        return f"there is no {DEVICE}"
+    if not _opens(host):
+        return f"{DEVICE} may not be opened (join the group kvm)"
+    failure = _remembered(host)
     if failure is None:
-        failure = try_guest()
-        _remember(failure)
-    return f"{device} opens, but a guest on it did not come up ({failure})" if failure else None
+        failure = host.try_kvm()
+        _remember(failure, host)
+    return f"{DEVICE} opens, but a guest on it did not come up ({failure})" if failure else None
 
 
-def qemu_version() -> str:
-    """The version of the QEMU on the PATH; CapabilityError if there is none."""
-    if not shutil.which(PROGRAM):
+def _opens(host: Host) -> bool:
+    return host.access(host.path(DEVICE), os.R_OK | os.W_OK)
+
+
+def qemu_version(host: Host) -> str:
+    """The version of the QEMU on a host's PATH; CapabilityError if there is none."""
+    if not host.which(PROGRAM):
         raise CapabilityError(
             f"{PROGRAM} was not found, so backend: qemu cannot run; "
             "apt-get install --no-install-recommends qemu-system-x86"
         )
-    done = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=False)
-    return done.stdout.partition("\n")[0].removeprefix("QEMU emulator version ").strip()
+    said = host.output([PROGRAM, "--version"])
+    return said.partition("\n")[0].removeprefix("QEMU emulator version ").strip()
 
 
-def untried(device: Path = DEVICE) -> bool:
+def untried(host: Host) -> bool:
     """Whether the next `auto` or `kvm` will start a guest to see."""
-    return os.access(device, os.R_OK | os.W_OK) and bool(shutil.which(PROGRAM)) and _remembered() is None
+    return _opens(host) and bool(host.which(PROGRAM)) and _remembered(host) is None
 
 
 @dataclass(frozen=True)
@@ -89,21 +88,21 @@ class Verdict:
     remedy: str = ""
 
 
-def verdict(device: Path = DEVICE) -> Verdict:
+def verdict(host: Host) -> Verdict:
     """For `doctor`: starts nothing."""
-    if not device.exists():
+    if not host.exists(DEVICE):
         return Verdict(
-            works=False, text=f"there is no {device}", remedy="a host with hardware virtualisation switched on"
+            works=False, text=f"there is no {DEVICE}", remedy="a host with hardware virtualisation switched on"
         )
-    if not os.access(device, os.R_OK | os.W_OK):
-        return Verdict(works=False, text=f"{device} may not be opened", remedy="join the group kvm, or run as root")
-    failure = _remembered() if shutil.which(PROGRAM) else None
+    if not _opens(host):
+        return Verdict(works=False, text=f"{DEVICE} may not be opened", remedy="join the group kvm, or run as root")
+    failure = _remembered(host) if host.which(PROGRAM) else None
     if not failure:
         known = "carries guests" if failure == "" else "opens; 'partywall vm check' says whether it carries a guest"
-        return Verdict(works=True, text=f"{device} {known}")
+        return Verdict(works=True, text=f"{DEVICE} {known}")
     return Verdict(
         works=False,
-        text=f"{device} opens, but carried no guest when it was tried ({failure})",
+        text=f"{DEVICE} opens, but carried no guest when it was tried ({failure})",
         remedy=f"a host that is no guest itself, or has nested page tables; to try again: rm {_verdict_file()}",
     )
 
@@ -112,13 +111,13 @@ def _verdict_file() -> Path:
     return state_root() / VERDICT
 
 
-def _circumstances() -> dict[str, str]:
+def _circumstances(host: Host) -> dict[str, str]:
     """What the verdict depends on."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return {"boot": boot, "qemu": qemu_version(), "kernel": kernel.identity()}
+    boot = host.text("/proc/sys/kernel/random/boot_id") or ""
+    return {"boot": boot, "qemu": qemu_version(host), "kernel": kernel.identity()}
 
 
-def _remembered() -> str | None:
+def _remembered(host: Host) -> str | None:
     """Why KVM carried no guest, empty if it did; None if it was not tried under these circumstances."""
     try:
         content = json.loads(_verdict_file().read_text())
@@ -126,10 +125,10 @@ def _remembered() -> str | None:
         return None
     failure = content.pop("failure", None)
     content.pop("at", None)
-    return failure if content == _circumstances() and isinstance(failure, str) else None
+    return failure if content == _circumstances(host) and isinstance(failure, str) else None
 
 
-def _remember(failure: str) -> None:
+def _remember(failure: str, host: Host) -> None:
     file = made_state_root() / VERDICT
     at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    write_whole(file, json.dumps(_circumstances() | {"failure": failure, "at": at}))
+    write_whole(file, json.dumps(_circumstances(host) | {"failure": failure, "at": at}))

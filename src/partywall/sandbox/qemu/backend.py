@@ -15,8 +15,9 @@ from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink
 from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, PartywallError, TrialError
+from partywall.host import Host
 from partywall.model.scenario import Disk, Throttle
-from partywall.sandbox import cgroups, vif
+from partywall.sandbox import cgroups, delegation, vif
 from partywall.sandbox.base import Sandbox, Settings
 from partywall.sandbox.clock import GuestClock, Look
 from partywall.sandbox.label import Label
@@ -46,7 +47,7 @@ class Qemu(Sandbox):
     def __init__(self, settings: Settings, label: Label, port: Port | None = None) -> None:
         """port: on a bridge of somebody's, instead of the run's own."""
         super().__init__(settings, label)
-        accelerator.qemu_version()
+        accelerator.qemu_version(Host.here())
         self._kernel = GuestKernel.prepared()
         self._root = _root_image(settings)
         bridged = port is None and settings.interface == "bridge"
@@ -57,7 +58,12 @@ class Qemu(Sandbox):
         self._clock: GuestClock | None = None
         self._vcpus: list[int] = []
         self._device: disk.Device | None = None
-        self._group = VcpuGroup(cgroups.read(), f"{label.cgroup}/{settings.name}") if _may_group() else None
+        mounted = cgroups.read()
+        # Without one, a guest that is not to be held back does without.
+        self._scope = None if os.geteuid() == 0 else delegation.find(mounted, Host.here())
+        path = f"{self._scope.path if self._scope else ''}{label.cgroup}/{settings.name}"
+        grouped = os.geteuid() == 0 or (self._scope is not None and "cpu" in self._scope.controllers)
+        self._group = VcpuGroup(mounted, path, handed_down=self._scope is not None) if grouped else None
         self._ungrouped = ""
 
     def launch(self, sink: Sink) -> None:
@@ -165,6 +171,8 @@ class Qemu(Sandbox):
         asked = settings.cpu_limit is not None or settings.cpu_weight is not None
         if self._group is not None:
             try:
+                if self._scope is not None:
+                    self._scope.enter(self.label)
                 with self._changed(UNPLACED):
                     self._group.create(pid, self._vcpus)
                 self._hold_cpu(settings.cpu_limit, settings.cpu_weight)
@@ -199,7 +207,8 @@ class Qemu(Sandbox):
     def _refuse(self) -> None:
         raise CapabilityError(
             self._ungrouped
-            or f"sandbox {self.settings.name}: CPU limits and weights of a guest need root; run with sudo"
+            or f"sandbox {self.settings.name}: CPU limits and weights of a guest need root or a delegated cgroup; "
+            "run with sudo"
         )
 
     def _initramfs(self) -> Path:
@@ -247,7 +256,7 @@ class Qemu(Sandbox):
 def _root_image(settings: Settings) -> Path | None:
     if settings.root is None:
         return None
-    image = root.cached(root.Recipe.of(settings.root))
+    image = root.cached(root.Recipe.of(settings.root, Host.here()))
     if image is None:
         packages = ",".join(settings.root)
         raise CapabilityError(
@@ -262,10 +271,6 @@ def _is_refusal(error: PartywallError) -> bool:
     cause = error.__cause__
     refused = isinstance(cause, OSError) and cause.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
     return isinstance(error, CapabilityError) or refused
-
-
-def _may_group() -> bool:
-    return os.geteuid() == 0
 
 
 def _started(machine: Machine, label: Label) -> subprocess.Popen[bytes]:

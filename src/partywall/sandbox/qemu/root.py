@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.errors import CapabilityError
+from partywall.host import Host
 from partywall.sandbox import reaper
 from partywall.sandbox.label import Label
 from partywall.sandbox.qemu.kernel import cache_root
@@ -63,10 +64,10 @@ class Recipe:
     sources: tuple[str, ...]
 
     @classmethod
-    def of(cls, packages: Sequence[str]) -> Recipe:
-        """On this host: its own release, from the sources it has of it. CapabilityError if they are not known."""
-        release = _release()
-        return cls(tuple(sorted(set(packages))), release, _sources(release))
+    def of(cls, packages: Sequence[str], host: Host) -> Recipe:
+        """On a host: its own release, from the sources it has of it. CapabilityError if they are not known."""
+        release = _release(host)
+        return cls(tuple(sorted(set(packages))), release, _sources(release, host))
 
     @property
     def key(self) -> str:
@@ -105,27 +106,27 @@ def cached(recipe: Recipe) -> RootImage | None:
     return None
 
 
-def lacking() -> str:
-    """What keeps images from being built here, with the remedy; nothing if they can be."""
+def lacking(host: Host) -> str:
+    """What keeps images from being built on a host, with the remedy; nothing if they can be."""
     missing = "{} was not found, so no root image for guests can be built; apt-get install {}"
-    if not shutil.which(TOOL):
+    if not host.which(TOOL):
         return missing.format(TOOL, TOOL)
-    if os.geteuid() != 0:
+    if host.euid != 0:
         return (
             "building a root image for guests needs root; build it once with: sudo partywall vm prepare --root "
             "PACKAGE[,PACKAGE…], and everybody may use it"
         )
     # Looked for last: it is often on root's path alone.
-    return "" if shutil.which("mkfs.ext4") else missing.format("mkfs.ext4", "e2fsprogs")
+    return "" if host.which("mkfs.ext4") else missing.format("mkfs.ext4", "e2fsprogs")
 
 
-def unbuildable(recipe: Recipe) -> list[str]:
-    """What keeps this image from being built here, as far as it can be told without trying."""
-    unknown = _unknown(recipe.packages)
-    return [why for why in (lacking(), _no_package(recipe, unknown) if unknown else "") if why]
+def unbuildable(recipe: Recipe, host: Host) -> list[str]:
+    """What keeps this image from being built on a host, as far as it can be told without trying."""
+    unknown = _unknown(recipe.packages, host)
+    return [why for why in (lacking(host), _no_package(recipe, unknown) if unknown else "") if why]
 
 
-def build(recipe: Recipe, say: Say) -> RootImage:
+def build(recipe: Recipe, say: Say, host: Host) -> RootImage:
     """The image of this recipe: from the cache, or built now, which takes about a minute.
 
     say: is told the stage and the time left. Nothing is left of a build that fails or is killed but what the next start
@@ -133,7 +134,7 @@ def build(recipe: Recipe, say: Say) -> RootImage:
     """
     if (image := cached(recipe)) is not None:
         return image
-    if reasons := unbuildable(recipe):
+    if reasons := unbuildable(recipe, host):
         raise CapabilityError(*reasons)
     with _alone(cache_root()):
         # Another may have built it while we waited.
@@ -273,8 +274,8 @@ def seconds_left(stage: int, elapsed_s: float) -> float:
     return sum(usual[stage:]) * speed
 
 
-def _release() -> str:
-    release = _of_host("VERSION_CODENAME")
+def _release(host: Host) -> str:
+    release = _of_host("VERSION_CODENAME", host)
     if not release:
         raise CapabilityError(
             "/etc/os-release names no VERSION_CODENAME, so the release of a root image is not known; "
@@ -283,20 +284,20 @@ def _release() -> str:
     return release
 
 
-def _of_host(key: str) -> str:
-    match = re.search(rf"^{key}=(.+)", Path("/etc/os-release").read_text(), re.MULTILINE)
+def _of_host(key: str, host: Host) -> str:
+    match = re.search(rf"^{key}=(.+)", host.text("/etc/os-release") or "", re.MULTILINE)
     return match[1].strip().strip("\"'") if match else ""
 
 
-def _sources(release: str) -> tuple[str, ...]:
+def _sources(release: str, host: Host) -> tuple[str, ...]:
     """The distribution's own sources of this release that the host has, whatever format they are written in."""
-    if not shutil.which("apt-get"):
+    if not host.which("apt-get"):
         raise CapabilityError(
             "apt-get was not found, so no root image for guests can be built; use a Debian or Ubuntu host"
         )
-    lines = _targets("$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(ORIGIN)|$(SOURCESENTRY)")
+    lines = _targets("$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(ORIGIN)|$(SOURCESENTRY)", host)
     targets = [Target(*parts) for line in lines if len(parts := line.split("|")) == len(dataclasses.fields(Target))]
-    ours = own_sources(targets, release, f"{_of_host('ID')} {_of_host('ID_LIKE')}".split())
+    ours = own_sources(targets, release, f"{_of_host('ID', host)} {_of_host('ID_LIKE', host)}".split())
     if not ours:
         raise CapabilityError(
             f"apt knows no source of {release}, the release of this host, so no root image can be built; "
@@ -350,17 +351,17 @@ def signed_by(text: str, number: int, *, stanzas: bool) -> str:
     return ",".join(re.split(r"[\s,]+", match[1].strip())) if match else ""
 
 
-def _unknown(packages: Sequence[str]) -> list[str]:
-    """Names that this host's package lists do not know; none if it has no lists to look into."""
-    if not packages or not shutil.which("apt-get") or not any(Path(file).exists() for file in _targets("$(FILENAME)")):
+def _unknown(packages: Sequence[str], host: Host) -> list[str]:
+    """Names that a host's package lists do not know; none if it has no lists to look into."""
+    if not packages or not host.which("apt-get") or not any(map(host.exists, _targets("$(FILENAME)", host))):
         return []
-    known = set(re.findall(r"(?m)^(\S+):$", _output(["apt-cache", "policy", *packages])))
+    known = set(re.findall(r"(?m)^(\S+):$", host.output(["apt-cache", "policy", *packages])))
     return [package for package in packages if package not in known]
 
 
-def _targets(form: str) -> list[str]:
-    """A line for each list of packages that this host's sources make apt fetch."""
-    return _output(["apt-get", "indextargets", "--format", form, "Created-By: Packages"]).splitlines()
+def _targets(form: str, host: Host) -> list[str]:
+    """A line for each list of packages that a host's sources make apt fetch."""
+    return host.output(["apt-get", "indextargets", "--format", form, "Created-By: Packages"]).splitlines()
 
 
 def _output(argv: list[str]) -> str:

@@ -29,10 +29,14 @@ def pin(pid: int, vcpus: Sequence[int], cpus: Sequence[int], host_cpus: Sequence
 
 @dataclass(frozen=True)
 class VcpuGroup:
-    """The cgroup of a guest's vCPU threads. path: the sandbox's cgroup below every hierarchy's root."""
+    """The cgroup of a guest's vCPU threads. path: the sandbox's cgroup below every hierarchy's root.
+
+    handed_down: whether the cgroups above it have the cpu controller already, as a delegated scope's do.
+    """
 
     cgroups: Cgroups
     path: str
+    handed_down: bool = False
 
     @property
     def folder(self) -> Path:
@@ -59,7 +63,7 @@ class VcpuGroup:
 
     def _make_threaded(self, folder: Path, pid: int) -> None:
         """The process lives in the parent, from which the controller is handed down; its threads may then be split."""
-        parent, top = folder.parent, self.cgroups.unified
+        parent, top = folder.parent, None if self.handed_down else self.cgroups.unified
         for above in reversed([p for p in parent.parents if top is not None and p.is_relative_to(top)]):
             (above / "cgroup.subtree_control").write_text("+cpu")
         (parent / "cgroup.procs").write_text(str(pid))

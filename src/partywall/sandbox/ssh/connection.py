@@ -17,13 +17,14 @@ import shlex
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Self, cast
 
 from partywall.agent import binary
 from partywall.agent.client import AgentClient
 from partywall.errors import CapabilityError
+from partywall.host import Host
 from partywall.sandbox.qemu.initramfs import loaded
 from partywall.sandbox.ssh import bootstrap
 from partywall.sandbox.ssh.bootstrap import Answer
@@ -80,19 +81,19 @@ _FAILURES = (
 )
 
 
-def program() -> list[str]:
+def program(which: Callable[[str], str | None] = shutil.which) -> list[str]:
     """The client: $PARTYWALL_SSH, which may hold options, else ssh; CapabilityError if there is none."""
     words = shlex.split(os.environ.get(VARIABLE, "ssh"))
-    if not words or not shutil.which(words[0]):
+    if not words or not which(words[0]):
         name = words[0] if words else "an empty text"
         where = f"${VARIABLE} names {name}, which was" if VARIABLE in os.environ else "ssh was"
         raise CapabilityError(f"{where} not found, so backend: ssh cannot run; apt-get install openssh-client")
     return words
 
 
-def version() -> str:
+def version(host: Host) -> str:
     """What the client says of itself; CapabilityError if there is none."""
-    return subprocess.run([*program(), "-V"], capture_output=True, text=True, check=False).stderr.strip()
+    return host.output([*program(host.which), "-V"]).strip()
 
 
 def argv(destination: str, command: str) -> list[str]:

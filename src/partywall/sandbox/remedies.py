@@ -1,0 +1,131 @@
+"""What an ordinary user lacks for containers, for limits and for eBPF, and how to get it: commands to copy.
+
+Reads; changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from partywall.errors import Problem
+from partywall.host import Host
+from partywall.sandbox import delegation
+from partywall.sandbox.cgroups import Cgroups
+
+SCOPE = ("systemd-run", "--user", "--scope", "--quiet", "-p", "Delegate=yes")
+REEXEC = "systemctl --user daemon-reexec"
+DROP_IN = Path("/etc/systemd/system/user@.service.d/delegate.conf")
+_NAMESPACES = ("kernel/unprivileged_userns_clone", "user/max_user_namespaces")
+
+
+def lacking_scope(what: str, mounted: Cgroups, host: Host, argv: Sequence[str] | None = None) -> Problem | None:
+    """Why this process may make no cgroups for `what`, and how it may; None if it may.
+
+    argv: the command to repeat, by default this process's own.
+    """
+    if delegation.may_divide_all(mounted, host):
+        return None
+    if host.euid == 0:
+        message = f"{what} needs cgroups, and root may not write them here, as in a container or a user namespace"
+        return Problem(message, "run on the host itself")
+    if not mounted.is_v2:
+        return Problem(
+            f"without root, {what} needs cgroup version 2, and this host's cpu controller is in version 1 or nowhere",
+            "run with sudo, or boot with systemd.unified_cgroup_hierarchy=1",
+        )
+    if delegation.find(mounted, host) is not None:
+        return None
+    return Problem(f"without root, {what} needs a cgroup that systemd delegates to you", _get_scope(host, argv))
+
+
+def _get_scope(host: Host, argv: Sequence[str] | None) -> str:
+    if not manager_runs(host):
+        return (
+            "run with sudo; or log in over ssh or at a console, since su and sudo start no systemd manager for a user, "
+            "and try again"
+        )
+    return f"run with sudo, or in a delegated scope: {in_scope(command_line() if argv is None else argv)}"
+
+
+def in_scope(argv: Sequence[str]) -> str:
+    """A command in a scope of its own, as a line for a shell."""
+    named = "" if "XDG_RUNTIME_DIR" in os.environ else f"XDG_RUNTIME_DIR={_runtime()} "
+    return named + shlex.join([*SCOPE, *argv])
+
+
+def manager_runs(host: Host) -> bool:
+    """Whether systemd runs a manager for this user, which can make scopes."""
+    return host.which(SCOPE[0]) is not None and host.exists(_runtime() / "systemd/private")
+
+
+def _runtime() -> Path:
+    return Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")
+
+
+def command_line(argv: Sequence[str] | None = None) -> list[str]:
+    """The command of this process, as its user would type it again."""
+    program, *arguments = sys.argv if argv is None else argv
+    if Path(program).name == "__main__.py":
+        return [sys.executable, "-m", "partywall", *arguments]
+    name = Path(program).name
+    return [name if shutil.which(name) == program else program, *arguments]
+
+
+def lacking_controllers(
+    names: Iterable[str], there: frozenset[str], on_offer: frozenset[str], argv: Sequence[str] | None = None
+) -> Problem | None:
+    """Which controllers a cgroup lacks, and how to get them. there: what it has. on_offer: what systemd can give."""
+    missing = sorted(set(names) - there)
+    if not missing:
+        return None
+    noun = "controller" if len(missing) == 1 else "controllers"
+    message = f"needs the cgroup {noun} {' and '.join(missing)}, not delegated to you"
+    if not on_offer.issuperset(missing):
+        return Problem(message, f"run with sudo, or {drop_in()}")
+    # systemd hands on what it knew of when it began, or what this scope was made with.
+    again = in_scope(command_line() if argv is None else argv)
+    return Problem(message, f"run with sudo, or: {REEXEC} && {again}")
+
+
+def drop_in() -> str:
+    """What an administrator does once, so that users' scopes get all controllers."""
+    wanted = " ".join((*delegation.CONTROLLERS, "pids"))
+    return (
+        f"have an administrator delegate all controllers once: sudo mkdir -p {DROP_IN.parent} && "
+        f"printf '[Service]\\nDelegate={wanted}\\n' | sudo tee {DROP_IN} && sudo systemctl daemon-reload; then, as "
+        f"yourself: {REEXEC}"
+    )
+
+
+def lacking_hooks(what: str, missing: Sequence[str], host: Host, argv: Sequence[str] | None = None) -> Problem:
+    """What hooking eBPF programs to interfaces takes, and how to get it. missing: capabilities of the agent."""
+    names = ", ".join(missing)
+    message = f"{what} hooks eBPF programs to interfaces of the host, for which the agent lacks {names}"
+    if host.euid == 0:
+        # Of a container or a user namespace, where sudo adds nothing.
+        return Problem(message, f"run on the host itself, or start this container with {names}")
+    command = as_root(command_line() if argv is None else argv)
+    return Problem(message, f"run: {command}, or give an agent these capabilities (docs/no-root.md)")
+
+
+def as_root(argv: Sequence[str]) -> str:
+    """A command by sudo, as a line for a shell. sudo may look for programs elsewhere, so it is told where this is."""
+    program, *arguments = argv
+    return shlex.join(["sudo", shutil.which(program) or program, *arguments])
+
+
+def lacking_namespaces(host: Host) -> Problem | None:
+    """Why this user may make no user namespace, in which a container's mounts are made; None if it may."""
+    for name in _NAMESPACES:
+        if host.text(f"/proc/sys/{name}") == "0":
+            setting = name.replace("/", ".")
+            value = 1 if "clone" in name else 15000
+            return Problem(f"users may make no user namespaces here ({setting} is 0)", f"sudo sysctl {setting}={value}")
+    if refusal := host.output(["unshare", "--user", "true"]).strip():
+        return Problem(f"users may make no user namespaces here ({refusal})", "run with sudo")
+    return None

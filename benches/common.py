@@ -41,10 +41,10 @@ def measure(content: dict[str, Any], seed: int = 1) -> tuple[Evidence, Findings]
     """Runs a scenario as `partywall run` does, in a temporary run directory."""
     reap()
     scenario = Scenario.model_validate({"partywall": 1} | content)
-    facts = pipeline.host_facts()
-    plan = pipeline.plan(scenario, facts, seed)
+    host = pipeline.this_host()
+    plan = pipeline.plan(scenario, host, seed)
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-        run = RunDirectory.create(Path(folder) / "run", "", plan, facts)
+        run = RunDirectory.create(Path(folder) / "run", "", plan, host.facts)
         pipeline.measure(run, Silent())
         return pipeline.analyse(run)
 

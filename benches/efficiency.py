@@ -94,7 +94,7 @@ def trial_of(pair: Contention) -> Trial:
             "aggressors": {"neighbour": neighbour},
         }
     )
-    return pipeline.plan(scenario, pipeline.host_facts()).trials[0]
+    return pipeline.plan(scenario, pipeline.this_host()).trials[0]
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from typing import Any
 
 from common import conclude
 from partywall.agent.client import AgentClient
+from partywall.host import Host
 from partywall.sandbox import WORK_ROOT, Label, Sandbox, Settings, make, qemu, reap, reaper
 
 
 def needed(name: str) -> None:
     """Ends the benchmark where there can be no guests, saying why."""
-    if why := qemu.lacking():
+    if why := qemu.lacking(Host.here()):
         conclude(name, f"not measured: {why}", met=False)
 
 

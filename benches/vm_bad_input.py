@@ -27,6 +27,7 @@ from typing import Any
 
 from common import arguments, conclude
 from guests import needed
+from partywall.host import Host
 from partywall.sandbox.qemu import GuestKernel, root
 
 
@@ -87,7 +88,7 @@ def unreadable_image(folder: Path) -> dict[str, str]:
 
 def spoilt_root(folder: Path) -> dict[str, str]:
     """A root image that is none, as if it had been built."""
-    recipe = root.Recipe.of(("procps",))
+    recipe = root.Recipe.of(("procps",), Host.here())
     built = folder / "cache" / "guest-roots" / recipe.key
     built.mkdir(parents=True)
     (built / "root.ext4").write_bytes(b"this is nothing of the kind\n" * 100_000)

@@ -17,6 +17,7 @@ import robustness
 from common import arguments, conclude
 from guests import needed
 from partywall.errors import CapabilityError
+from partywall.host import Host
 from partywall.sandbox import switch
 from partywall.sandbox.qemu import root
 
@@ -29,7 +30,7 @@ PATIENCE_S = 600
 def shared_root() -> root.RootImage | None:
     """The base system alone, built if it was not yet; None where that cannot be."""
     try:
-        return root.build(root.Recipe.of(()), lambda text: print(text, flush=True))
+        return root.build(root.Recipe.of((), Host.here()), lambda text: print(text, flush=True), Host.here())
     except CapabilityError as error:
         print(f"without a root image: {error}", flush=True)
         return None
@@ -43,7 +44,9 @@ def main() -> None:
     robustness.BACKEND, robustness.NAME = "qemu", "vm-kill-run"
     robustness.PATIENCE_S = PATIENCE_S
     image = shared_root()
-    robustness.SANDBOX = ({} if switch.lacking() else {"network": "bridge"}) | ({"root": []} if image else {})
+    robustness.SANDBOX = ({} if switch.lacking(Host.here()) else {"network": "bridge"}) | (
+        {"root": []} if image else {}
+    )
     before = image and image.file.stat().st_mtime_ns
     print(f"every guest: {robustness.SANDBOX or 'no network, no root image'}", flush=True)
     subprocess.run([*robustness.PARTYWALL, "reap"], check=False, capture_output=True)

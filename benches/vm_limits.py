@@ -28,6 +28,7 @@ from typing import Any
 
 from common import arguments, conclude, measure
 from guests import client, needed
+from partywall.host import Host
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Estimate
 from partywall.run import idle
@@ -241,7 +242,7 @@ def main() -> None:
     options = arguments(__doc__ or "")
     needed("vm-limits")
     limits, seconds, rounds = (QUICK_LIMITS, 7, 3) if options.quick else (LIMITS, 75, 24)
-    why = idle.why_not()
+    why = idle.why_not(Host.here())
     if why:
         print(f"idle CPUs sleep, and may come back slower: {why}")
     with contextlib.nullcontext() if why else idle.polled():

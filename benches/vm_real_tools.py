@@ -17,6 +17,7 @@ from typing import Any
 from common import arguments, conclude, measure
 from guests import needed
 from partywall.errors import CapabilityError
+from partywall.host import Host
 from partywall.model.finding import Cell
 from partywall.sandbox.qemu import root
 
@@ -75,7 +76,7 @@ def main() -> None:
     needed("vm-real-tools")
     began = time.monotonic()
     try:
-        root.build(root.Recipe.of(PACKAGES), lambda text: print(text, flush=True))
+        root.build(root.Recipe.of(PACKAGES, Host.here()), lambda text: print(text, flush=True), Host.here())
     except CapabilityError as error:
         conclude("vm-real-tools", f"not measured: {error}", met=False)
     print(f"root image: {time.monotonic() - began:.1f} s", flush=True)

@@ -22,7 +22,8 @@ from pathlib import Path
 
 from common import arguments, conclude
 from guests import client, come_up, guests, needed
-from partywall import preflight
+from partywall import pipeline
+from partywall.sandbox import qemu
 from partywall.sandbox.qemu import Accelerator
 from partywall.sandbox.qemu.machine import PROGRAM
 
@@ -70,10 +71,10 @@ def falling_back(*, hanging: bool) -> FallBack:
             own.chmod(0o755)
         with changed(PARTYWALL_STATE=f"{folder}/state", PATH=f"{folder}:{os.environ['PATH']}"):
             began = time.monotonic()
-            chosen = preflight.choose_accelerator("auto")
+            chosen = qemu.choose("auto", pipeline.this_host())
             first = time.monotonic() - began
             began = time.monotonic()
-            preflight.choose_accelerator("auto")
+            qemu.choose("auto", pipeline.this_host())
             return FallBack(first, time.monotonic() - began, chosen)
 
 

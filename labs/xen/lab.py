@@ -10,16 +10,16 @@ import argparse
 import gzip
 import os
 import shutil
-import socket
 import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+from labs.building import Say, disk, drive, free_port, need, run
 from partywall.errors import CapabilityError, PartywallError, TrialError
 from partywall.model.plan import Limits
 from partywall.sandbox import Label, Settings, make, reaper
@@ -47,16 +47,11 @@ CPU = "Westmere"
 # VITS in short, as far as guests without a disk can: figures 8 and 9 are a disk's. Shares come first, they say whether
 # cap and weight hold.
 PARTS = ("shares", "cache", "memory", "communication")
-Say = Callable[[str], None]
 
 
 def prepared(say: Say) -> Path:
     """The folder with everything that the lab boots, made if it is not there."""
-    if os.geteuid() != 0:
-        raise CapabilityError("building dom0's root needs root; run with sudo")
-    for tool in ("mmdebstrap", "mkfs.ext4", "dpkg", "apt-get", "qemu-system-x86_64"):
-        if not shutil.which(tool):
-            raise CapabilityError(f"{tool} was not found; make xen-lab installs it")
+    need(("mmdebstrap", "mkfs.ext4", "dpkg", "apt-get", "qemu-system-x86_64"), "make xen-lab")
     CACHE.mkdir(exist_ok=True)
     if not (CACHE / "root.img").exists():
         _build(say)
@@ -74,7 +69,7 @@ def _build(say: Say) -> None:
     if not (CACHE / "root.tar").exists():
         say("building dom0's root from packages (two minutes)")
         part = CACHE / "part.tar"
-        _run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={ROOT_PACKAGES}", "bookworm", str(part))
+        run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={ROOT_PACKAGES}", "bookworm", str(part))
         part.rename(CACHE / "root.tar")
     say("writing its disk")
     _write_root()
@@ -87,16 +82,16 @@ def _fetch(name: str, package: str) -> None:
     debs = CACHE / f"{name}.deb"
     shutil.rmtree(debs, ignore_errors=True)
     debs.mkdir()
-    _run("apt-get", "download", "-qq", package, cwd=debs)
+    run("apt-get", "download", "-qq", package, cwd=debs)
     part = CACHE / f"{name}.part"
     shutil.rmtree(part, ignore_errors=True)
-    _run("dpkg", "-x", str(next(debs.glob("*.deb"))), str(part))
+    run("dpkg", "-x", str(next(debs.glob("*.deb"))), str(part))
     part.rename(folder)
 
 
 def _newest(meta: str) -> str:
     """The image that a meta package stands for."""
-    said = _run("apt-cache", "depends", meta)
+    said = run("apt-cache", "depends", meta)
     found = [word for word in said.split() if word.startswith("linux-image-") and word[12:13].isdigit()]
     if not found:
         raise CapabilityError(f"the package lists do not know {meta}; run apt-get update")
@@ -111,9 +106,9 @@ def _write_root() -> None:
     root, tree = CACHE / "root", _tree()
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir()
-    _run("tar", "-C", str(root), "-xf", str(CACHE / "root.tar"))
+    run("tar", "-C", str(root), "-xf", str(CACHE / "root.tar"))
     shutil.copytree(tree, root / "usr/lib/modules" / tree.name, symlinks=True, dirs_exist_ok=True)
-    _run("chroot", str(root), "depmod", tree.name)
+    run("chroot", str(root), "depmod", tree.name)
     for driver in root.glob("usr/lib/*/libvirt/connection-driver/libvirt_driver_*.so"):
         if driver.stem.removeprefix("libvirt_driver_") not in DRIVERS_LEFT:
             driver.unlink()
@@ -124,7 +119,7 @@ def _write_root() -> None:
     (root / "sbin/lab-init").chmod(0o755)
     (CACHE / "initramfs").write_bytes(_initramfs(tree))
     (CACHE / "xen.elf").write_bytes(gzip.decompress(next((CACHE / "xen").glob("boot/xen-*.gz")).read_bytes()))
-    _disk(CACHE / "part.img", root, 1500)
+    disk(CACHE / "part.img", root, 1500)
     (CACHE / "part.img").rename(CACHE / "root.img")
     shutil.rmtree(root)
 
@@ -143,23 +138,8 @@ def _guests() -> None:
     """On a disk of its own, for the agent in it changes and dom0's root does not."""
     folder = CACHE / "guests"
     shutil.rmtree(folder, ignore_errors=True)
-    _run(sys.executable, "-m", "partywall", "vm", "export", str(folder), "--uncompressed")
-    _disk(CACHE / "guests.img", folder, 160)
-
-
-def _disk(image: Path, content: Path, mebibytes: int) -> None:
-    image.unlink(missing_ok=True)
-    with image.open("wb") as file:
-        file.truncate(mebibytes << 20)
-    _run("mkfs.ext4", "-q", "-F", "-d", str(content), str(image))
-
-
-def _run(*argv: str, cwd: Path | None = None) -> str:
-    done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, check=False)
-    if done.returncode:
-        words = (done.stderr or done.stdout).strip().splitlines()
-        raise TrialError(f"{' '.join(argv[:3])}: {words[-1] if words else f'exit status {done.returncode}'}")
-    return done.stdout
+    run(sys.executable, "-m", "partywall", "vm", "export", str(folder), "--uncompressed")
+    disk(CACHE / "guests.img", folder, 160)
 
 
 class Lab:
@@ -168,7 +148,7 @@ class Lab:
     def __init__(self, folder: Path, say: Say) -> None:
         self._say = say
         self._console = folder / "console"
-        self.port = _free_port()
+        self.port = free_port()
         kernel = next((folder / "kernel").glob("boot/vmlinuz-*"))
         self._argv = [
             *("setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64", "-name", "partywall-xen-lab"),
@@ -177,8 +157,8 @@ class Lab:
             *("-serial", f"file:{self._console}", "-kernel", str(folder / "xen.elf")),
             *("-append", "dom0_mem=448M,max:448M console=com1 com1=115200,8n1 loglvl=warning sched=credit"),
             *("-initrd", f"{kernel} console=hvc0 quiet,{folder / 'initramfs'}"),
-            *_drive("root", folder / "root.img"),
-            *_drive("guests", folder / "guests.img"),
+            *drive("root", folder / "root.img"),
+            *drive("guests", folder / "guests.img"),
             *("-netdev", f"user,id=n,restrict=on,hostfwd=tcp:127.0.0.1:{self.port}-:{LIBVIRT_PORT}"),
             *("-device", "virtio-net-pci,netdev=n"),
         ]
@@ -280,18 +260,6 @@ def _shares(uri: str, label: Label) -> list[float]:
     finally:
         connection.close()
     return [(late - early) / (ended - began) / len(CPUS) for late, early in zip(after, before, strict=True)]
-
-
-def _drive(name: str, image: Path) -> tuple[str, ...]:
-    # What dom0 writes is nobody's: the next start begins from the same disk.
-    drive = f"file={image},if=none,id={name},format=raw,snapshot=on"
-    return "-drive", drive, "-device", f"virtio-blk-pci,drive={name}"
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def main() -> int:

@@ -1,0 +1,32 @@
+"""Partywall on stock hosts: hosts × (install, doctor, tour, run, container limits, load, guard, trace, reap, tests).
+
+Boots each host of labs/hosts in QEMU and does there what README says; `make hosts` is the same and writes the matrix in
+docs/hosts.md. --quick: one Debian 13 with install, doctor, a run with container limits, guard and trace, in at most
+five minutes, of which some two build the image where none is cached.
+
+Bar: every host does what the matrix promises, no less and no more; no output of any of them holds a traceback.
+"""
+
+from __future__ import annotations
+
+import time
+
+from common import arguments, conclude
+from stock import lab
+
+QUICK = ("doctor", "container-limits", "guard", "trace")
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    quick = ("--host", "debian-13", *(word for check in QUICK for word in ("--check", check)))
+    began = time.monotonic()
+    hosts, as_promised = lab(*(quick if options.quick else ()))
+    results = [result for checks in hosts.values() for result in checks.values()]
+    failed = sum(result["status"] == "failed" for result in results)
+    figure = f"{len(results)} checks on {len(hosts)} hosts, {failed} failed, {time.monotonic() - began:.0f} s"
+    conclude("stock-hosts", figure, met=as_promised)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""What users install: the wheel, in an empty environment, away from the clone.
+
+Builds the wheel, installs it with pip into a new virtual environment, and runs there what a new user runs: what the
+host can do, the kernels, a plan, a check, the studies, a measurement of five seconds, its report, and the guard's help.
+Nothing there sees the clone: not the folder, not PYTHONPATH, not $PARTYWALL_AGENT. --quick draws no charts and plans no
+studies.
+
+Bar: every command ends well and prints what it should, the measurement leaves a report, and no remedy names a Makefile.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common import arguments, conclude
+
+ROOT = Path(__file__).parents[1]
+SCENARIO = """\
+partywall: 1
+name: small
+victims:
+  api: {probe: memory-latency}
+aggressors:
+  batch: {stressor: memory-triad, intensity: [1]}
+budget: 5s
+"""
+# What a shell in the clone may have set, and a user's would not.
+OURS = ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "PARTYWALL_AGENT")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command of an installed Partywall. says: what its output must hold; codes: how it may end."""
+
+    arguments: Sequence[str]
+    says: str
+    codes: Sequence[int] = (0,)
+
+
+QUICK = (
+    Step(("--help",), "Usage"),
+    Step(("doctor",), "agent: answers"),
+    Step(("kernels",), "memory-latency"),
+    Step(("run", "demo", "--dry-run"), "Nothing was measured"),
+    Step(("scenario", "check", "small.yaml"), "good"),
+    Step(("study",), "papers/vits"),
+    # 3, inconclusive: a host with one CPU, or a busy one, may not tell in five seconds.
+    Step(("run", "small.yaml", "--out", "run"), "report.html", (0, 3)),
+    Step(("report", "run"), "report.html", (0, 3)),
+    Step(("guard", "--help"), "policy"),
+)
+LONG = (
+    Step(("report", "run", "-f", "csv", "-f", "parquet", "-f", "svg", "-f", "png"), "charts", (0, 3)),
+    Step(("study", "papers/vits", "--dry-run"), "cache"),
+    Step(("study", "papers/hyperv-quality", "--dry-run"), "loading"),
+    Step(("scenario", "schema"), "$schema"),
+    Step(("load", "schema"), "$defs"),
+    Step(("sql", "run", "SELECT count(*) FROM slices"), "count"),
+    Step(("reap",), ""),
+)
+
+
+def timed(argv: Sequence[str], folder: Path, env: Mapping[str, str]) -> tuple[float, int, str]:
+    """(seconds, exit code, output) of a command."""
+    began = time.monotonic()
+    done = subprocess.run(
+        argv, cwd=folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    return time.monotonic() - began, done.returncode, done.stdout
+
+
+def complaints(step: Step, code: int, output: str) -> list[str]:
+    """What is wrong with how a command ended, in words; empty if nothing is."""
+    wrong = [] if code in step.codes else [f"ended with {code}"]
+    wrong += [] if step.says in output else [f"does not say {step.says!r}"]
+    wrong += ["names a Makefile"] if "make build" in output or "make setup" in output else []
+    return wrong + (["shows a traceback"] if "Traceback" in output else [])
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    env = {key: value for key, value in os.environ.items() if key not in OURS}
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        folder = Path(name)
+        argv = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", name]
+        build_s, code, output = timed(argv, ROOT, env)
+        if code:
+            print(output)
+            conclude("wheel", "it cannot be built", met=False)
+        (wheel,) = folder.glob("*.whl")
+        subprocess.run([sys.executable, "-m", "venv", "venv"], cwd=folder, env=env, check=True)
+        install_s, code, output = timed(["venv/bin/pip", "install", "--quiet", wheel.name], folder, env)
+        if code:
+            print(output)
+            conclude("wheel", "it cannot be installed", met=False)
+        passed, steps = use(folder, env, QUICK if options.quick else QUICK + LONG)
+        size_mib = wheel.stat().st_size / 2**20
+    figure = f"built in {build_s:.1f} s ({size_mib:.1f} MiB), installed in {install_s:.0f} s, {passed} of {steps} pass"
+    conclude("wheel", figure, met=passed == steps)
+
+
+def use(folder: Path, env: Mapping[str, str], steps: Sequence[Step]) -> tuple[int, int]:
+    """Runs the steps in order: (how many went well, how many there are)."""
+    (folder / "small.yaml").write_text(SCENARIO)
+    passed = 0
+    for step in steps:
+        took_s, code, output = timed(["venv/bin/partywall", *step.arguments], folder, env)
+        wrong = complaints(step, code, output)
+        print(f"partywall {' '.join(step.arguments)}: {took_s:.1f} s: {', '.join(wrong) or 'good'}", flush=True)
+        if wrong:
+            print(output)
+        passed += not wrong
+    return passed, len(steps)
+
+
+if __name__ == "__main__":
+    main()

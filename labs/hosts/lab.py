@@ -1,0 +1,182 @@
+"""Partywall on stock hosts: boots each in QEMU, does there what README says, and writes down what came of it.
+
+`make hosts`. Without KVM the hosts are emulated: what works there works, and figures are marked so. Images are built
+from the distribution's packages once and kept in a cache. The machines end with this program, however that ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from labs import building
+from labs.hosts import image, limits, matrix
+from labs.hosts.catalogue import HOSTS, Host
+from labs.hosts.checks import CHECKS, Bench, FailedError, LackingError
+from labs.hosts.machine import Machine
+from partywall.errors import PartywallError, TrialError
+from partywall.files import write_whole
+
+RECORD = "results.json"
+TOOLS = ("mmdebstrap", "mkfs.ext4", "qemu-system-x86_64", "ssh", "ssh-keygen", "setpriv")
+LONG = ("limits-short", "limits-full", "tests")
+"""Checks that are done only if asked for, or on hosts that name them."""
+
+
+CHECKS |= {
+    "limits-short": lambda bench: _limits(bench, quick=True),
+    "limits-full": lambda bench: _limits(bench, quick=False),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one check. status: works, loss, cannot or failed."""
+
+    status: str
+    text: str
+    seconds: float
+
+
+def tried(host: Host, wheel: Path, names: Sequence[str], options: argparse.Namespace) -> dict[str, Result]:
+    """Boots a host and does the checks; a check that fails does not keep the others from being done."""
+    say = _sayer(host.name)
+    log = options.out / f"{host.name}.log"
+    log.write_text("")
+    results: dict[str, Result] = {}
+    with Machine(host, image.built(host.image, say), options.accel, log, say) as machine:
+        release = machine.run("uname -r").last
+        say(f"up after {machine.boot_s:.0f} s, Linux {release}")
+        for name in names:
+            began = time.monotonic()
+            status, text = _outcome(Bench(machine, wheel), name)
+            results[name] = Result(status, text, round(time.monotonic() - began, 1))
+            say(f"{name}: {status}: {text} ({results[name].seconds:.0f} s)")
+            if name == "install" and status == "failed":
+                break
+    return results
+
+
+def _outcome(bench: Bench, name: str) -> tuple[str, str]:
+    """works, or loss if the catalogue names one for it; cannot, if Partywall said so; failed for all else."""
+    shortfall = bench.host.shortfalls.get(name)
+    try:
+        text = CHECKS[name](bench)
+    except LackingError as lacking:
+        return "cannot", str(lacking)
+    except (FailedError, PartywallError, json.JSONDecodeError, KeyError, StopIteration, ValueError) as error:
+        return "failed", str(error) or repr(error)
+    return ("loss", f"{text} ({shortfall.why})") if shortfall and shortfall.expected == "loss" else ("works", text)
+
+
+def _limits(bench: Bench, *, quick: bool) -> str:
+    kept = limits.measured(bench, quick=quick)
+    said = "; ".join(map(str, kept))
+    if not all(one.holds for one in kept):
+        raise FailedError(said)
+    return said
+
+
+def as_expected(host: Host, name: str, result: Result) -> bool:
+    """Whether a host did what the catalogue says it does: no less, and no more."""
+    shortfall = host.shortfalls.get(name)
+    return result.status == (shortfall.expected if shortfall else "works")
+
+
+def _sayer(name: str) -> building.Say:
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{name} [{time.monotonic() - began:4.0f} s] {text}", flush=True)
+
+    return say
+
+
+def _wheel() -> Path:
+    """The newest that `make wheel` left."""
+    found = sorted((image.CLONE / "dist").glob("partywall-*.whl"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise PartywallError("dist/ holds no wheel; make wheel builds one")
+    return found[-1]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--host", choices=HOSTS, action="append", help="only this host; may be repeated")
+    parser.add_argument("--check", choices=CHECKS, action="append", help="only this check, after install; repeatable")
+    parser.add_argument("--list", action="store_true", help="list the hosts and what is expected of them")
+    parser.add_argument(
+        "--accel", choices=("tcg", "kvm"), default="tcg", help="kvm where this machine's carries guests"
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/hosts"), help="folder for logs and results.json")
+    parser.add_argument("--write-docs", action="store_true", help="write the matrix in docs/hosts.md anew")
+    return parser.parse_args()
+
+
+def chosen(options: argparse.Namespace, host: Host) -> list[str]:
+    """The checks to do on a host: those asked for, else those it is in the catalogue for."""
+    if options.check:
+        return list(dict.fromkeys(("install", *options.check)))
+    return [name for name in CHECKS if name not in LONG or name in host.long]
+
+
+def remembered(path: Path, name: str, results: Mapping[str, Result], accel: str) -> dict[str, Any]:
+    """The record with a host's results in it: those of earlier runs stay until the same check is done again."""
+    record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"hosts": {}}
+    today = datetime.datetime.now().astimezone().date().isoformat()
+    added = {check: asdict(result) | {"date": today, "accelerator": accel} for check, result in results.items()}
+    record["hosts"][name] = record["hosts"].get(name, {}) | added
+    write_whole(path, json.dumps(record, indent=1) + "\n")
+    return record
+
+
+def unexpected(host: Host, results: Mapping[str, Result]) -> list[str]:
+    """What a host did otherwise than the catalogue says, a line each."""
+    return [
+        f"{host.name} {name}: {result.text}" for name, result in results.items() if not as_expected(host, name, result)
+    ]
+
+
+def _tried_all(options: argparse.Namespace) -> tuple[int, list[str]]:
+    """How many checks were done, and what came out unexpected. Each host is written down once it is done."""
+    wheel, count, wrong = _wheel(), 0, list[str]()
+    for host in [HOSTS[name] for name in options.host or HOSTS]:
+        try:
+            results = tried(host, wheel, chosen(options, host), options)
+        except TrialError as error:
+            results = {"install": Result("failed", str(error), 0.0)}
+        record = remembered(options.out / RECORD, host.name, results, options.accel)
+        count += len(results)
+        wrong += unexpected(host, results)
+        if options.write_docs:
+            matrix.write(record)
+    return count, wrong
+
+
+def main() -> int:
+    options = _arguments()
+    if options.list:
+        print("\n".join(f"{host.name:24} {host.summary}" for host in HOSTS.values()))
+        return 0
+    try:
+        building.need(TOOLS, "make hosts")
+        options.out.mkdir(parents=True, exist_ok=True)
+        count, wrong = _tried_all(options)
+    except PartywallError as error:
+        print(error, file=sys.stderr)
+        return int(error.exit)
+    except KeyboardInterrupt:
+        return 130
+    print("\n".join([*wrong, f"{count - len(wrong)} of {count} as expected; logs and {RECORD} in {options.out}"]))
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""What containers' limits keep on a stock host: ceilings, weights and disk ceilings switched live, and memory.
+
+A figure is held against its promise. Where the rate misses it, the CPU time that the kernel accounted to the container
+says whether the limit or the emulated processor is the reason.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labs.hosts.checks import MEASURED, Bench, FailedError
+from partywall import pipeline
+from partywall.model.evidence import Evidence
+from partywall.model.finding import Cell
+from partywall.store import RunDirectory
+
+POINTS = 0.03
+USED = "victim.cgroup_cpu_usage_ns"
+# What these kernels tell and others do not: pressure by cgroup, and the time threads waited for a CPU.
+TOLD = ("victim.cgroup_cpu_pressure_some_ns", "victim.process_run_queue_wait_ns")
+MEMORY_KILLED = "it hit its memory limit of 64 MiB"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What one limit kept. half: of the 95 % interval. used: share of a CPU by the kernel's account, if it was read."""
+
+    name: str
+    promised: float
+    kept: float
+    half: float
+    used: float | None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the rate, or the CPU time, is what was promised; emulation is what lies between the two."""
+        figures = [self.kept, *([] if self.used is None else [self.used])]
+        return any(abs(figure - self.promised) <= POINTS for figure in figures)
+
+    def __str__(self) -> str:
+        used = "" if self.used is None else f", CPU time {self.used:.1%}"
+        return f"{self.name}: promised {self.promised:.1%}, kept {self.kept:.1%} ± {self.half:.1%}{used}"
+
+
+def measured(bench: Bench, *, quick: bool) -> list[Kept]:
+    """All that was promised and kept. FailedError if a memory limit did not hold."""
+    kept = [*_ceilings(bench), *_weights(bench)]
+    if not quick:
+        kept += _disk(bench)
+        _memory(bench)
+    return kept
+
+
+def _ceilings(bench: Bench) -> Iterator[Kept]:
+    evidence, cells = _run(bench, "ceilings")
+    read = {name for observation in evidence.observations for name in observation.counters}
+    if unread := [name for name in TOLD if name not in read]:
+        raise FailedError(f"this kernel tells {', '.join(unread)}, and the run holds no such counter")
+    for cell in cells:
+        if cell.role == "limit" and cell.promised is not None and cell.isolation:
+            yield _kept(f"ceiling {cell.promised:.0%}", cell.promised, cell, _used(evidence, cell.treatment))
+
+
+def _weights(bench: Bench) -> Iterator[Kept]:
+    """100 against 100 is in the plan unasked: the neighbour beside the victim as it was made."""
+    evidence, cells = _run(bench, "weights")
+    for cell in cells:
+        if cell.aggressor == "beside" and cell.isolation:
+            weight = float(cell.treatment.partition("cpu_weight=")[2] or 100)
+            used = _used(evidence, cell.treatment)
+            yield _kept(f"weight {weight:g} to 100", weight / (weight + 100), cell, used)
+
+
+def _disk(bench: Bench) -> Iterator[Kept]:
+    _, cells = _run(bench, "disk")
+    for cell in cells:
+        if cell.role == "limit" and cell.efficiency:
+            half = (cell.efficiency.high - cell.efficiency.low) / 2
+            yield Kept(f"disk {cell.treatment.partition('=')[2]}", 1, cell.efficiency.value, half, None)
+
+
+def _memory(bench: Bench) -> None:
+    output = bench.shell(
+        "rm -rf memory; partywall run /opt/try/scenarios/memory.yaml --allow-commands --out memory", 300
+    )
+    if MEMORY_KILLED not in output.text:
+        raise FailedError(f"a command with 64 MiB took 128: exit code {output.code}: {output.last}")
+
+
+def _run(bench: Bench, name: str) -> tuple[Evidence, Sequence[Cell]]:
+    bench.shell(f"rm -rf {name}")
+    bench.partywall(f"run /opt/try/scenarios/{name}.yaml --out {name}", *MEASURED, timeout_s=900)
+    with tempfile.TemporaryDirectory() as folder:
+        packed = Path(folder) / "run.tar"
+        bench.shell(f"tar -cf run.tar {name}")
+        bench.machine.take(f"{bench.home}/work/run.tar", packed)
+        with tarfile.open(packed) as archive:
+            archive.extractall(folder, filter="data")
+        evidence, findings = pipeline.analyse(RunDirectory(Path(folder) / name))
+    return evidence, findings.cells
+
+
+def _used(evidence: Evidence, treatment: str) -> float | None:
+    counters = [o.counters for o in evidence.observations if o.treatment == treatment]
+    read = [values[USED] / 1e9 for values in counters if USED in values]
+    return statistics.mean(read) if read else None
+
+
+def _kept(name: str, promised: float, cell: Cell, used: float | None) -> Kept:
+    found = cell.isolation
+    return Kept(name, promised, found.value, (found.high - found.low) / 2, used)

@@ -1,0 +1,46 @@
+"""The matrix in docs/hosts.md: hosts × capabilities, from what a run of the lab wrote down. Pure but for the file."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from labs.hosts.catalogue import HOSTS
+from labs.hosts.image import CLONE
+
+DOCS = CLONE / "docs" / "hosts.md"
+BEGIN, END = "<!-- matrix: written by `make hosts` -->", "<!-- end of matrix -->"
+WIDTH = 118
+MARKS = {"works": "✓", "loss": "✓ with a loss", "cannot": "cannot", "failed": "FAILED"}
+
+
+def write(record: dict[str, Any]) -> None:
+    """Puts the matrix between its marks; the rest of the page is kept."""
+    text = DOCS.read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    DOCS.write_text(f"{before}{BEGIN}\n\n{matrix(record)}\n{END}{after}")
+
+
+def matrix(record: dict[str, Any]) -> str:
+    """A table of marks, then the figures and reasons, host by host."""
+    hosts: dict[str, dict[str, dict[str, Any]]] = record["hosts"]
+    checks = list(dict.fromkeys(check for results in hosts.values() for check in results))
+    done = [result for results in hosts.values() for result in results.values()]
+    dates = sorted({result["date"] for result in done})
+    emulated = any(result["accelerator"] == "tcg" for result in done)
+    how = "emulated by QEMU, so figures are emulated" if emulated else "on KVM"
+    when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    lines = [f"Tried {when}, {how}.", "", f"| host | {' | '.join(checks)} |", "|---" * (len(checks) + 1) + "|"]
+    for name, results in hosts.items():
+        cells = (MARKS[results[check]["status"]] if check in results else "–" for check in checks)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    for name, results in hosts.items():
+        lines += ["", f"**{name}**: {HOSTS[name].summary}", ""]
+        for check, result in results.items():
+            lines += textwrap.wrap(f"- {check}: {_said(result)}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(lines) + "\n"
+
+
+def _said(result: dict[str, Any]) -> str:
+    return result["text"] if result["status"] == "works" else f"{MARKS[result['status']]}: {result['text']}"

@@ -1,0 +1,96 @@
+"""The lab of stock hosts judges what it sees, and its matrix says what was seen."""
+
+import pytest
+
+from labs.hosts import lab, matrix
+from labs.hosts.catalogue import BACKPORTS, HOSTS, TRIXIE, Host, Shortfall
+from labs.hosts.checks import CHECKS, FailedError, LackingError
+from labs.hosts.image import _mmdebstrap, requirements
+from labs.hosts.lab import Result
+from labs.hosts.limits import Kept
+
+CANNOT = Host("h", "a host", TRIXIE, shortfalls={"guard": Shortfall("cannot", "needs root")})
+
+
+@pytest.mark.parametrize(
+    ("check", "status", "expected"),
+    [
+        ("run", "works", True),
+        ("run", "failed", False),
+        ("run", "cannot", False),
+        ("guard", "cannot", True),
+        # The catalogue is out of date.
+        ("guard", "works", False),
+        ("guard", "failed", False),
+    ],
+)
+def test_a_host_that_does_less_or_more_than_the_catalogue_says_is_told(check, status, expected):
+    assert lab.as_expected(CANNOT, check, Result(status, "", 1.0)) is expected
+
+
+def raising(error):
+    def check(_bench):
+        raise error
+
+    return check
+
+
+@pytest.mark.parametrize(
+    ("check", "outcome"),
+    [
+        (lambda _bench: "12 rows", ("works", "12 rows")),
+        (raising(LackingError("needs root; run with sudo")), ("cannot", "needs root; run with sudo")),
+        (raising(FailedError("a traceback")), ("failed", "a traceback")),
+        (raising(KeyError("cells")), ("failed", "'cells'")),
+    ],
+)
+def test_what_a_check_raises_is_its_outcome(monkeypatch, check, outcome):
+    monkeypatch.setitem(CHECKS, "guard", check)
+    bench = type("Bench", (), {"host": CANNOT})()
+    assert lab._outcome(bench, "guard") == outcome
+
+
+def test_shortfalls_and_long_checks_name_checks_that_there_are():
+    for host in HOSTS.values():
+        assert set(host.shortfalls) | set(host.long) <= set(CHECKS), host.name
+
+
+def test_the_matrix_has_a_row_a_host_and_says_what_was_seen(tmp_path):
+    path = tmp_path / "results.json"
+    works = {"install": Result("works", "0.1.0", 1.0), "guard": Result("failed", "a traceback", 1.0)}
+    lab.remembered(path, "debian-13", works, "tcg")
+    lab.remembered(path, "debian-13-user", {"install": Result("cannot", "needs root", 1.0)}, "tcg")
+    # Done again: the other check's result stays.
+    record = lab.remembered(path, "debian-13", {"guard": Result("works", "2 of 2 Mbit/s", 1.0)}, "tcg")
+    text = matrix.matrix(record)
+    assert "emulated" in text
+    assert "| debian-13 | ✓ | ✓ |" in text
+    assert "| debian-13-user | cannot | – |" in text
+    assert "- install: cannot: needs root" in text
+
+
+def test_what_is_otherwise_than_expected_is_told_with_host_and_check():
+    results = {"guard": Result("works", "2 of 2", 1.0), "run": Result("failed", "exit code 70", 1.0)}
+    assert lab.unexpected(CANNOT, results) == ["h guard: 2 of 2", "h run: exit code 70"]
+
+
+def test_a_limit_holds_by_its_rate_or_by_the_kernels_account_of_its_time():
+    assert Kept("ceiling", 0.5, 0.52, 0.01, None).holds
+    assert Kept("ceiling", 0.5, 0.45, 0.01, 0.501).holds
+    assert not Kept("ceiling", 0.5, 0.45, 0.01, 0.46).holds
+    assert not Kept("ceiling", 0.5, 0.54, 0.01, None).holds
+
+
+def test_an_image_asks_for_every_dependency_and_only_for_tools_that_run_tests():
+    names = " ".join(requirements())
+    assert "duckdb" in names
+    assert "hypothesis" in names
+    assert "mypy" not in names
+    assert "ruff" not in names
+
+
+def test_backports_are_pinned_for_the_packages_that_want_them():
+    options = " ".join(_mmdebstrap(BACKPORTS))
+    assert "bookworm-backports" in options
+    assert "src:qemu" in options
+    assert "backports" not in " ".join(_mmdebstrap(TRIXIE))

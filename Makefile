@@ -17,11 +17,13 @@ SSH_PACKAGES := openssh-client
 LIBVIRT_PACKAGES := libvirt-dev pkg-config gcc python3-dev libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients
 # For the Xen lab, which boots Debian's Xen in an emulated machine.
 XEN_LAB_PACKAGES := qemu-system-x86 mmdebstrap e2fsprogs util-linux
+# For the stock hosts, which are built and booted in QEMU.
+HOSTS_PACKAGES := qemu-system-x86 mmdebstrap e2fsprogs util-linux openssh-client
 # Without it: no virtual machines; all else works, and `partywall doctor` says so.
 VM_PACKAGES := qemu-system-x86 mmdebstrap lz4 zstd
 # Without them: no guard and no trace; all else builds and works, and `partywall doctor` says so.
 BPF_PACKAGES := clang libbpf-dev linux-libc-dev iproute2
-BENCHES := $(filter-out benches/agents.py benches/common.py benches/generators.py benches/guests.py benches/honesty_simulation.py benches/lossy_hop.py,$(wildcard benches/*.py))
+BENCHES := $(filter-out benches/agents.py benches/common.py benches/generators.py benches/guests.py benches/honesty_simulation.py benches/lossy_hop.py benches/stock.py,$(wildcard benches/*.py))
 PEERS := fio stress-ng mbw sysbench iperf3 strace nginx-light wrk apache2-utils tomcat10-common default-jre-headless
 # Not in Debian, so kept out of the system.
 PEERS_OWN := benches/.peers
@@ -30,7 +32,7 @@ K6 := go.k6.io/k6@v1.8.1
 FUZZ_SECONDS ?= 60
 FUZZ_EXAMPLES ?= 2000
 
-.PHONY: help setup build demo vm libvirt xen-lab test lint fmt generate bench bench-setup long-test fuzz clean FORCE
+.PHONY: help setup build wheel versions demo vm libvirt xen-lab hosts test lint fmt generate bench bench-setup long-test fuzz clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -38,6 +40,11 @@ help: ## list the targets
 setup: $(VENV)/.ready $(AGENT) ## install system packages, the Python environment and the agent
 
 build: $(AGENT) ## build the agent
+
+wheel: setup ## build dist/partywall-VERSION-….whl: all of Partywall, the agent included, for machines like this one
+	@rm -rf dist
+	@$(VENV)/bin/hatchling build -t wheel -d dist
+	@ls dist/*.whl
 
 demo: setup ## measure how well this host isolates its tenants, and show the report (under three minutes)
 	@$(VENV)/bin/partywall run demo; code=$$?; [ $$code -le 1 ] || [ $$code = 3 ] || exit $$code
@@ -52,16 +59,24 @@ libvirt: setup ## install what the backend libvirt needs, and a daemon for its t
 
 xen-lab: libvirt vm ## boot Xen with a small dom0, emulated, and measure two PV guests in it (some minutes; the first time more)
 	$(SUDO) apt-get install -y --no-install-recommends $(XEN_LAB_PACKAGES)
-	$(SUDO) $(CURDIR)/$(PY) labs/xen/lab.py
+	$(SUDO) $(CURDIR)/$(PY) -m labs.xen.lab
+
+hosts: wheel ## try Partywall on stock distributions booted in QEMU, and write the matrix in docs/hosts.md (hours if emulated)
+	$(SUDO) apt-get install -y --no-install-recommends $(HOSTS_PACKAGES)
+	$(SUDO) $(CURDIR)/$(PY) -m labs.hosts.lab --write-docs
 
 test: setup ## run the tests of both halves
 	cd agent && cargo test --quiet
 	$(PY) -m pytest
 
+# VERSIONS="--python 3.13 --only lowest -- tests/stats" narrows it down.
+versions: setup ## try the oldest and newest dependencies on every Python found (five minutes each)
+	$(PY) -m labs.versions $(VERSIONS)
+
 lint: setup ## check format, types, layers and lints of both halves
 	cd agent && cargo fmt --check && cargo clippy --all-targets --quiet -- -D warnings
-	$(VENV)/bin/ruff format --check src tests benches labs
-	$(VENV)/bin/ruff check src tests benches labs
+	$(VENV)/bin/ruff format --check src tests benches labs hatch_build.py
+	$(VENV)/bin/ruff check src tests benches labs hatch_build.py
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
@@ -74,8 +89,8 @@ generate: setup ## write anew what is generated from the code and checked in; te
 
 fmt: setup ## format both halves
 	cd agent && cargo fmt
-	$(VENV)/bin/ruff format src tests benches labs
-	$(VENV)/bin/ruff check --fix src tests benches labs
+	$(VENV)/bin/ruff format src tests benches labs hatch_build.py
+	$(VENV)/bin/ruff check --fix src tests benches labs hatch_build.py
 
 bench-setup: setup ## install the programs that benchmarks compare with
 	$(SUDO) apt-get install -y --no-install-recommends $(PEERS)
@@ -91,7 +106,7 @@ long-test: bench-setup ## run the slow tests and the benchmarks in their long fo
 	@failed=0; for file in $(BENCHES); do echo "== $$file"; $(PY) $$file || failed=1; done; exit $$failed
 
 # libFuzzer needs a nightly compiler; without one the decoder is tried with as many random lines by proptest instead.
-fuzz: setup ## fuzz the wire decoder, the readers of servers' responses (FUZZ_SECONDS=60 each) and the decoders of scenarios, load plans and recordings (FUZZ_EXAMPLES=2000 a test)
+fuzz: setup ## fuzz the wire decoder, the readers of servers' responses (FUZZ_SECONDS=60 each) the decoders of scenarios, load plans and recordings, and spoilt hosts (FUZZ_EXAMPLES=2000 a test)
 	@if cargo +nightly --version >/dev/null 2>&1; then \
 	  command -v g++ >/dev/null || $(SUDO) apt-get install -y --no-install-recommends g++; \
 	  cargo fuzz --version >/dev/null 2>&1 || cargo install --quiet --locked cargo-fuzz; \
@@ -103,10 +118,10 @@ fuzz: setup ## fuzz the wire decoder, the readers of servers' responses (FUZZ_SE
 	  echo "no nightly compiler (rustup toolchain install nightly): proptest takes the place of libFuzzer"; \
 	  cd agent && PROPTEST_CASES=1000000 cargo test --release -p partywall-wire && PROPTEST_CASES=1000000 cargo test --release -p partywall-load --lib http; \
 	fi
-	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(PY) -m pytest tests/scenario/test_fuzz.py tests/load/test_har.py tests/load/test_load_plan.py --timeout=3600
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(PY) -m pytest tests/scenario/test_fuzz.py tests/load/test_har.py tests/load/test_load_plan.py tests/hosts/test_spoilt_hosts.py --timeout=3600
 
 clean: ## remove what was built
-	rm -rf $(VENV) agent/target src/partywall/_bin
+	rm -rf $(VENV) agent/target src/partywall/_bin dist
 
 $(VENV)/.ready: pyproject.toml
 	@missing=$$(for p in $(PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \

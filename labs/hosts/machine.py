@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import tempfile
@@ -18,7 +19,28 @@ from partywall.errors import TrialError
 
 BOOT_S = 240.0
 COMMAND_S = 300.0
-APPEND = "root=/dev/vda rw console=ttyS0 quiet systemd.show_status=0"
+# A kernel that oopses ends the machine at once, so that nothing is tried on what is left of it.
+APPEND = "root=/dev/vda rw console=ttyS0 quiet loglevel=5 systemd.show_status=0 oops=panic panic=-1"
+# The kernel rewrites its own code when the first interface of all gets a hook, and when the last loses one, and QEMU's
+# emulation (7.2, two threads) may run the breakpoint that stood there meanwhile: "Oops: int3", with plain `tc` within a
+# second of traffic. One hook in a network namespace of its own stays, so that nothing is rewritten while packets flow.
+HOLD_KEYS = (
+    "systemd-run --quiet --unit=one-hook -p PrivateNetwork=yes "
+    "sh -c 'tc qdisc add dev lo clsact; exec sleep infinity'; sleep 1"
+)
+EMULATOR_FAULT = "Oops: int3"
+# What a kernel prints when it finds a fault in itself. A lockup is left out: an emulated CPU may well stand still.
+FAULT = re.compile(r"BUG: (?!soft lockup|workqueue)|WARNING: CPU|Oops|Kernel panic|general protection fault|KASAN")
+CONSOLE_LINES = 60
+
+
+class HostEndedError(TrialError):
+    """The machine ended while it was in use, as after a panic of its kernel."""
+
+    @property
+    def is_emulators(self) -> bool:
+        """Whether it was the emulator's fault, not the kernel's."""
+        return EMULATOR_FAULT in str(self)
 
 
 @dataclass(frozen=True)
@@ -43,6 +65,7 @@ class Machine:
         self.host = host
         self.outputs: list[Output] = []
         self._log, self._say = log, say
+        self.console = log.with_suffix(".console")
         self._port = free_port()
         self._folder = tempfile.TemporaryDirectory(prefix="partywall-hosts-")
         self._argv = [
@@ -51,15 +74,11 @@ class Machine:
             *("-accel", "kvm" if accel == "kvm" else "tcg,thread=multi", "-cpu", "host" if accel == "kvm" else "max"),
             *("-smp", host.cpus, "-m", str(host.memory_mib), *host.machine),
             *("-kernel", str(built.kernel), "-initrd", str(built.initrd)),
-            *("-append", f"{APPEND} {host.append}".strip(), "-serial", f"file:{self._console}"),
+            *("-append", f"{APPEND} {host.append}".strip(), "-serial", f"file:{self.console}"),
             *drive("root", built.disk),
             *("-netdev", f"user,id=n,restrict=on,hostfwd=tcp:127.0.0.1:{self._port}-:22"),
             *("-device", "virtio-net-pci,netdev=n", "-device", "virtio-rng-pci"),
         ]
-
-    @property
-    def _console(self) -> Path:
-        return Path(self._folder.name) / "console"
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(self._argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -78,23 +97,44 @@ class Machine:
     def run(self, command: str, user: str = "root", timeout_s: float = COMMAND_S) -> Output:
         """Runs a shell command in a login of `user`. Exit code 124 if it takes longer than `timeout_s`."""
         began = time.monotonic()
-        try:
-            done = subprocess.run(
-                self._ssh(user, command),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=timeout_s,
-                check=False,
-            )
-            code, text = done.returncode, done.stdout
-        except subprocess.TimeoutExpired as late:
-            code, text = 124, late.stdout or b""
+        with subprocess.Popen(
+            self._ssh(user, command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as shell:
+            code, text = self._finished(shell, began + timeout_s)
         output = Output(command, code, text.decode(errors="replace"), time.monotonic() - began)
         self.outputs.append(output)
         with self._log.open("a") as log:
             log.write(f"\n{user}@{self.host.name}$ {command}\n{output.text}[{code}, {output.seconds:.1f} s]\n")
+        if self._process.poll() is not None:
+            raise HostEndedError(f"{self.host.name} ended during: {command}; {self._console_end()}")
         return output
+
+    def _finished(self, shell: subprocess.Popen[bytes], until: float) -> tuple[int, bytes]:
+        """Waits for a command, but not beyond `until`, nor for a machine that is gone."""
+        while True:
+            try:
+                text = shell.communicate(timeout=1)[0]
+                return shell.returncode, text
+            except subprocess.TimeoutExpired:
+                if time.monotonic() < until and self._process.poll() is None:
+                    continue
+            else:
+                return shell.returncode, text
+            shell.kill()
+            return 124, shell.communicate()[0]
+
+    def faults(self) -> list[str]:
+        """What the kernel said of faults of its own, a line each."""
+        return [line for line in self._console_lines() if FAULT.search(line)]
+
+    def _console_lines(self) -> list[str]:
+        return self.console.read_text(errors="replace").splitlines() if self.console.exists() else []
+
+    def _console_end(self) -> str:
+        lines = self._console_lines()
+        first = next((number for number, line in enumerate(lines) if FAULT.search(line)), len(lines) - 12)
+        shown = "\n".join(f"  {line}" for line in lines[max(0, first) :][:CONSOLE_LINES])
+        return f"its console said:\n{shown}"
 
     def bring(self, files: Sequence[Path], to: str, user: str = "root") -> None:
         """Copies files or folders into a folder of the host, as tar: no program but ssh is needed there."""
@@ -133,11 +173,8 @@ class Machine:
         while (waited := time.monotonic() - began) < BOOT_S and self._process.poll() is None:
             self._say(f"{self.host.name}: booting, {waited:.0f} s (usually 20 to 60)")
             if self.run("systemctl is-system-running --wait", timeout_s=60).text.strip() in ("running", "degraded"):
+                self.run(HOLD_KEYS)
                 return time.monotonic() - began
             time.sleep(2)
         errors = self._process.stderr.read() if self._process.poll() is not None and self._process.stderr else ""
-        console = self._console.read_text(errors="replace").splitlines() if self._console.exists() else []
-        ended = "\n".join(f"  {line}" for line in console[-12:])
-        raise TrialError(
-            f"{self.host.name} did not come up in {waited:.0f} s {errors}; its console ended with:\n{ended}"
-        )
+        raise TrialError(f"{self.host.name} did not come up in {waited:.0f} s {errors}; {self._console_end()}")

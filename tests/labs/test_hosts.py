@@ -1,13 +1,17 @@
 """The lab of stock hosts judges what it sees, and its matrix says what was seen."""
 
+import argparse
+import subprocess
+
 import pytest
 
 from labs.hosts import lab, matrix
 from labs.hosts.catalogue import BACKPORTS, HOSTS, TRIXIE, Host, Shortfall
 from labs.hosts.checks import CHECKS, FailedError, LackingError
-from labs.hosts.image import _mmdebstrap, requirements
+from labs.hosts.image import Built, _mmdebstrap, requirements
 from labs.hosts.lab import Result
 from labs.hosts.limits import Kept
+from labs.hosts.machine import HostEndedError, Machine, Output
 
 CANNOT = Host("h", "a host", TRIXIE, shortfalls={"guard": Shortfall("cannot", "needs root")})
 
@@ -94,3 +98,65 @@ def test_backports_are_pinned_for_the_packages_that_want_them():
     assert "bookworm-backports" in options
     assert "src:qemu" in options
     assert "backports" not in " ".join(_mmdebstrap(TRIXIE))
+
+
+class EndingMachine:
+    """A host whose kernel ends in its first guard check."""
+
+    boots = 0
+    said = "Oops: int3: 0000"
+
+    def __init__(self, host, *_):
+        self.host = host
+        self.boot_s = 1.0
+        type(self).boots += 1
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def run(self, _command):
+        return Output("uname -r", 0, "6.12\n", 0.1)
+
+    def faults(self):
+        return []
+
+
+def ends_once(machine):
+    def check(_bench):
+        if machine.boots == 1:
+            raise HostEndedError(f"debian-13 ended during: guard; {machine.said}")
+        return "2 of 2"
+
+    return check
+
+
+@pytest.mark.parametrize(("said", "boots", "guard"), [("Oops: int3: 0000", 2, "works"), ("Kernel panic", 1, "failed")])
+def test_a_host_that_ends_of_the_emulators_fault_is_booted_again_once(monkeypatch, tmp_path, said, boots, guard):
+    machine = type("M", (EndingMachine,), {"said": said})
+    monkeypatch.setattr(lab, "Machine", machine)
+    monkeypatch.setattr(lab.image, "built", lambda *_: None)
+    monkeypatch.setitem(CHECKS, "install", lambda _bench: "0.1.0")
+    monkeypatch.setitem(CHECKS, "guard", ends_once(machine))
+    monkeypatch.setitem(CHECKS, "trace", lambda _bench: "5 ms")
+    options = argparse.Namespace(out=tmp_path, accel="tcg")
+    results = lab.tried(HOSTS["debian-13"], tmp_path, ["install", "guard", "trace"], options)
+    assert (machine.boots, results["guard"].status) == (boots, guard)
+    assert ("trace" in results) == (guard == "works")
+
+
+def test_a_command_ends_when_its_machine_does(tmp_path):
+    machine = Machine(HOSTS["debian-13"], Built(tmp_path, tmp_path, tmp_path), "tcg", tmp_path / "log", print)
+    machine.console.write_text("quiet\nBUG: unable to handle page fault\nRIP: here\n")
+    with subprocess.Popen(["sleep", "600"]) as process:
+        machine._process = process
+        machine._ssh = lambda _user, command: ["sh", "-c", command]
+        assert machine.run("echo there").last == "there"
+        assert machine.run("sleep 9", timeout_s=0.1).code == 124
+        process.kill()
+        process.wait()
+        with pytest.raises(HostEndedError, match=r"ended during: true; .*\n  BUG: unable[^\n]*\n  RIP"):
+            machine.run("true")
+    assert machine.faults() == ["BUG: unable to handle page fault"]

@@ -12,13 +12,12 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import scipy
-
 from partywall.model.comparison import Change, ComparedCell, Comparison
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Cell, Estimate, Findings, Warn
 from partywall.stats.doubts import understated
 from partywall.stats.latency import JUDGED
+from partywall.stats.quantile import student_reach
 from partywall.stats.sameness import hosts_differ, workloads_differ
 
 _SMALLEST = 1e-6
@@ -225,7 +224,7 @@ def _between(
     variance = sum(statistics.variance(group) * (len(group) - 1) for group in groups if len(group) > 1) / free
     level = now[0].level
     error = math.sqrt(variance * (1 / len(now) + 1 / len(before)))
-    half = float(scipy.stats.t.ppf((1 + level) / 2, free)) * error
+    half = student_reach(level, free) * error
     centre = statistics.fmean(_log(e.value) for e in now) - statistics.fmean(_log(e.value) for e in before)
     low, value, high = (math.exp(centre + side * half) for side in (-1, 0, 1))
     runs = sum(len(group) for group in groups)

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import scipy
+from scipy import ndimage
 
 from partywall.model.finding import Deferred, Estimate
 from partywall.model.observation import Observation
 from partywall.model.plan import Treatment
 from partywall.stats.interval import Array
+from partywall.stats.quantile import ranks, student_reach, student_tail
 from partywall.stats.series import Series
 
 LAGS = 3
@@ -61,17 +62,17 @@ def _relative(observations: Sequence[Observation]) -> Array:
 
 def _detrended(columns: Array) -> Array:
     """Each column less the mean of its neighbourhood."""
-    smooth = scipy.ndimage.uniform_filter1d(columns, min(_WINDOW, len(columns)), axis=0, mode="nearest")
+    smooth = ndimage.uniform_filter1d(columns, min(_WINDOW, len(columns)), axis=0, mode="nearest")
     return np.asarray(columns - smooth, dtype=np.float64)
 
 
 def _significant(values: Array, preceded: Array, alpha: float) -> list[tuple[int, Estimate]]:
     """Columns whose coefficient is not chance, likeliest first; by ranks, so that no few wild slots decide."""
     size, error, spare = _least_squares(values, preceded)
-    rank_size, rank_error, _ = _least_squares(scipy.stats.rankdata(values), preceded)
+    rank_size, rank_error, _ = _least_squares(ranks(values), preceded)
     sure = np.divide(np.abs(rank_size), rank_error, out=np.zeros_like(rank_size), where=rank_error > 0)
-    p = 2 * scipy.stats.t.sf(sure, spare)
-    reach = float(scipy.stats.t.ppf(0.975, spare)) * error
+    p = student_tail(sure, spare)
+    reach = student_reach(0.95, spare) * error
     return [
         (
             int(at),

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
+from scipy import fft, special
 
 from partywall.model.finding import Estimate
+from partywall.stats.quantile import student_reach
 
 Array = NDArray[np.float64]
 
@@ -59,12 +60,12 @@ class Mixture:
         standard = np.divide(
             distance[..., None] * np.ones_like(self.scales), self.scales, out=certain, where=self.scales > 0
         )
-        return np.asarray(2 * (self.weights * scipy.special.stdtr(self.dof, -standard)).sum(axis=-1), dtype=np.float64)
+        return np.asarray(2 * (self.weights * special.stdtr(self.dof, -standard)).sum(axis=-1), dtype=np.float64)
 
     def half_width(self, level: float) -> Array:
         """The distance that leaves 1 − level outside; by bisection, for a mixture has no closed quantile."""
         low = np.zeros(self.scales.shape[:-1])
-        high = self.scales.max(axis=-1) * float(scipy.stats.t.ppf((1 + level) / 2, self.dof))
+        high = self.scales.max(axis=-1) * student_reach(level, self.dof)
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
             narrow = self.tail(middle) > 1 - level
@@ -126,10 +127,10 @@ def error_of_mean(series: Array) -> Mixture:
     cosine, mean, prior = _shapes(n)
     spread = series.std(axis=-1, keepdims=True)
     unit = np.divide(series - series.mean(axis=-1, keepdims=True), spread, out=np.zeros_like(series), where=spread > 0)
-    power = np.square(scipy.fft.dct(unit, norm="ortho", axis=-1)[..., 1 : used + 1])
+    power = np.square(fft.dct(unit, norm="ortho", axis=-1)[..., 1 : used + 1])
     fit = np.maximum(power @ (1 / cosine).T, np.finfo(float).tiny)
     log_weight = prior - np.log(cosine).sum(axis=1) / 2 - used / 2 * np.log(fit)
-    weights = scipy.special.softmax(log_weight, axis=-1)
+    weights = special.softmax(log_weight, axis=-1)
     scales = spread * np.sqrt(mean * fit / used / n)
     return Mixture(np.asarray(scales, dtype=np.float64), np.asarray(weights, dtype=np.float64), used)
 
@@ -159,7 +160,7 @@ def linearised_ratio(treated: Array, baseline: Array) -> Array:
 def blocks_worth(series: Array, half: Array, level: float = 0.95) -> Array:
     """How many independent blocks would give the same half width; half must be above zero."""
     n = series.shape[-1]
-    factor = float(scipy.stats.t.ppf((1 + level) / 2, n - 1))
+    factor = student_reach(level, n - 1)
     return np.asarray((factor * series.std(axis=-1, ddof=1) / half) ** 2, dtype=np.float64)
 
 

@@ -11,11 +11,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import scipy
 
 from partywall.model.finding import Estimate
 from partywall.model.observation import Histogram, Observation, bucket_bounds
 from partywall.stats.interval import FEWEST, Array, error_of_mean
+from partywall.stats.quantile import normal_reach
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 JUDGED = "p99"
@@ -122,7 +122,7 @@ def _impact(
     whole = np.maximum(_percentiles(merged, edges, share), 1.0)
     draws = [np.maximum(_percentiles(weights @ counts, edges, share), 1.0) for counts in (first, second)]
     spread = float(np.std(np.log(draws[0] / draws[1]), ddof=1))
-    normal = float(scipy.stats.norm.ppf((1 + level) / 2))
+    normal = normal_reach(level)
     tail = _beyond(first, edges, whole[0], share) - _beyond(second, edges, whole[1], share)
     honest, drawn = float(error_of_mean(tail).half_width(level)), normal * float(np.std(weights @ tail / n, ddof=1))
     half = normal * spread * (max(1.0, honest / drawn) if drawn > 0 else 1.0)

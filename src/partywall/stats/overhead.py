@@ -23,7 +23,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
+from scipy import optimize
+
+from partywall.stats.quantile import student_reach
 
 LEVEL = 0.9
 # Where the root is sought besides, for it may be an end.
@@ -89,7 +91,7 @@ class Model:
 
     def forecast(self, pair: Pair) -> Forecast:
         centre = self.line.log_demand(pair)
-        reach = float(scipy.stats.t.ppf((1 + LEVEL) / 2, self.freedom)) * self.scale
+        reach = student_reach(LEVEL, self.freedom) * self.scale
         demands = [math.exp(centre + step) for step in (0.0, -reach, reach)]
         times = [response(pair.users, pair.think_s, demand_s, self.line.residual) for demand_s in demands]
         rates = [pair.users / (time + pair.think_s) for time in times]
@@ -136,7 +138,7 @@ def demand(users: int, think_s: float, response_s: float, residual: float = 1.0)
     def over(log_s: float) -> float:
         return math.log(response(users, think_s, math.exp(log_s), residual) / response_s)
 
-    return math.exp(scipy.optimize.brentq(over, low - _BESIDES, high + _BESIDES, xtol=1e-9))
+    return math.exp(optimize.brentq(over, low - _BESIDES, high + _BESIDES, xtol=1e-9))
 
 
 # Every fit without a level asks for the others' again.

@@ -7,10 +7,9 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-import scipy
-
 from partywall.model.finding import Estimate
 from partywall.model.paper import Beside, Exhibit, Measured, Paired, Paper, Place
+from partywall.stats.quantile import student_reach
 
 
 def ratio(left: Sequence[float], right: Sequence[float], level: float = 0.95) -> Estimate:
@@ -27,7 +26,7 @@ def student(values: Sequence[float], level: float = 0.95) -> Estimate:
     if len(values) < 2:
         raise ValueError("an interval needs two values at least")
     mean = statistics.fmean(values)
-    reach = float(scipy.stats.t.ppf((1 + level) / 2, len(values) - 1))
+    reach = student_reach(level, len(values) - 1)
     half = reach * statistics.stdev(values) / math.sqrt(len(values))
     method = f"Student, {len(values)} rounds"
     return Estimate(value=mean, low=mean - half, high=mean + half, level=level, n=len(values), method=method)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from functools import cache
 from importlib.resources import files
@@ -11,6 +12,7 @@ from typing import Any
 import vl_convert
 from markupsafe import Markup
 
+from partywall.files import cache_root, write_whole
 from partywall.report import charts
 
 
@@ -57,8 +59,19 @@ def asset(name: str) -> Markup:
 
 @cache
 def vega() -> Markup:
-    """Vega, Vega-Lite and Vega-Embed as one script, from the copy that vl-convert carries."""
-    return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script"))  # noqa: S704 - a library's own text
+    """Vega, Vega-Lite and Vega-Embed as one script, from the copy that vl-convert carries.
+
+    Packing it takes over a second, so the script is kept in the cache folder, where that can be written.
+    """
+    kept = cache_root() / f"vega-{vl_convert.__version__}.js"
+    try:
+        script = kept.read_text(encoding="utf-8")
+    except OSError:
+        script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
+        with contextlib.suppress(OSError):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(kept, script)
+    return Markup(script)  # noqa: S704 - a library's own text
 
 
 def written(path: Path, data: bytes) -> Path:

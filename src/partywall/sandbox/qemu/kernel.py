@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from partywall.errors import CapabilityError
+from partywall.files import cache_root
 from partywall.sandbox import reaper
 from partywall.sandbox.label import Label
 from partywall.sandbox.qemu import modules
@@ -28,15 +29,6 @@ ARCHITECTURE = "x86_64"
 META_PACKAGES = ("linux-image-cloud-amd64", "linux-image-virtual", "linux-image-amd64")
 _IMAGE = re.compile(r"linux-image-\d\S+")
 Say = Callable[[str], None]
-
-
-def cache_root() -> Path:
-    """Folder for what is fetched once: $PARTYWALL_CACHE, /var/cache/partywall for root, else the user's own."""
-    if given := os.environ.get("PARTYWALL_CACHE"):
-        return Path(given)
-    if os.geteuid() == 0:
-        return Path("/var/cache/partywall")
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "partywall"
 
 
 @dataclass(frozen=True)

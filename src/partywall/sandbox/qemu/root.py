@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.errors import CapabilityError
+from partywall.files import cache_root
 from partywall.host import Host
 from partywall.sandbox import reaper
 from partywall.sandbox.label import Label
-from partywall.sandbox.qemu.kernel import cache_root
 
 TOOL = "mmdebstrap"
 FORMAT = 1

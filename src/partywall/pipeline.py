@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from partywall import __version__, stats, units
+from partywall import __version__, units
 from partywall.agent import binary
 from partywall.agent.catalogue import Catalogue, shipped
 from partywall.agent.client import AgentClient, start_agent
@@ -253,6 +253,7 @@ def _check_memory_of(machine: str, run: RunDirectory, progress: Progress, work_r
 
 def decisions(plan: Plan) -> Decisions:
     """Statistics' answers to what a run asks while it goes on."""
+    from partywall import stats  # noqa: PLC0415 - slow to import, and planning does without
 
     def enough(trial: Trial, observations: Sequence[Observation]) -> tuple[bool, str]:
         precision = stats.enough(observations, trial.treatments, plan.scenario.precision, plan.scenario.min_blocks)
@@ -287,6 +288,8 @@ def terminated_as_interrupt() -> Iterator[None]:
 
 def analyse(run: RunDirectory) -> tuple[Evidence, Findings]:
     """What a run found. Reads its directory only, so it can be done again at any time."""
+    from partywall import stats  # noqa: PLC0415 - slow to import, and planning does without
+
     found = read_evidence(run)
     return found, stats.analyse(found)
 
@@ -309,6 +312,8 @@ def earlier_runs(reference: RunDirectory, apart_from: Sequence[Path] = ()) -> li
 
 def _same_kind(run: RunDirectory, reference: RunDirectory) -> bool:
     """Whether scenario and host are the same in all that a figure depends on."""
+    from partywall import stats  # noqa: PLC0415 - slow to import, and planning does without
+
     asked = [one.plan.scenario.model_dump(exclude={"description", "goals", "seed"}) for one in (run, reference)]
     differ = stats.hosts_differ(run.host, reference.host) or stats.workloads_differ(run.plan, reference.plan)
     return asked[0] == asked[1] and not differ

@@ -12,6 +12,8 @@ from pathlib import Path
 import corpus
 import pytest
 
+from partywall.cli.app import COMMANDS, command
+
 pytestmark = pytest.mark.host
 
 
@@ -39,14 +41,31 @@ def test_what_only_reads_says_its_piece_and_touches_nothing(folder: Path, argume
     assert (outcome.left, outcome.half_done) == ((), ())
 
 
-def test_the_command_line_comes_up_without_the_libraries_that_load_slowly():
+def modules_of(*arguments: str) -> set[str]:
+    """What a command line imports."""
+    ended = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr))"
     said = subprocess.run(
-        [sys.executable, "-c", "import sys, partywall.cli.app; print(*sys.modules)"],
+        [sys.executable, "-c", f"{ended}; from partywall.cli import main; main()", *arguments],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert not {"scipy.stats", "scipy.optimize", "altair", "duckdb"} & set(said.stdout.split())
+    return set(said.stderr.split())
+
+
+def test_help_comes_up_without_any_command():
+    assert not {"partywall.pipeline", "pydantic", "rich", "numpy"} & modules_of("--help")
+
+
+def test_commands_come_up_without_the_libraries_that_load_slowly():
+    for name in ("doctor", "run"):
+        assert not {"partywall.stats", "scipy", "altair", "duckdb"} & modules_of(name, "--help")
+
+
+def test_help_gives_each_command_the_first_line_of_its_own_help():
+    for name, entry in COMMANDS.items():
+        own = " ".join(command(name).help.split("\n\n")[0].split())
+        assert entry.help == own, name
 
 
 def test_the_doctor_lists_what_is_there_and_what_is_missing(folder: Path):

@@ -33,12 +33,12 @@ def test_a_domain_that_a_dead_run_left_held_is_told_by_the_next_start(tmp_path, 
 
 @pytest.mark.parametrize(("left", "ends"), [((), Exit.HOLDS), (("domain web1",), Exit.FAILED)])
 def test_a_run_that_could_not_put_a_domain_back_shows_its_report_and_fails(monkeypatch, capsys, tmp_path, left, ends):
-    app = importlib.import_module("partywall.cli.app")
+    app = importlib.import_module("partywall.cli.run")
     for check in ("check_commands", "check_host", "check_guest_memory", "check_folder", "check_disk"):
         monkeypatch.setattr(preflight, check, lambda *_, **__: None)
     monkeypatch.setattr(pipeline, "measure", lambda *_: left)
     reported = []
-    monkeypatch.setattr(app, "_report", lambda *_: reported.append(True) or Exit.HOLDS)
+    monkeypatch.setattr(app, "report_run", lambda *_: reported.append(True) or Exit.HOLDS)
     plan = SimpleNamespace(scenario=SimpleNamespace(budget=10**9), estimate_ns=10**9)
     directory = SimpleNamespace(plan=plan, path=tmp_path)
     outcome = app._measure_and_report(directory, fake_host(), Console(), tmp_path, allow_commands=False)

@@ -11,7 +11,7 @@ from rich.console import Console
 from partywall import pipeline
 from partywall.agent.catalogue import shipped
 from partywall.cli import show
-from partywall.cli.app import check
+from partywall.cli.scenario import check
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
 from partywall.scenario import expected

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -34,6 +35,11 @@ class Check:
     cost: str = ""
     remedy: str = ""
     needed: bool = False
+
+
+def doctor(context: typer.Context) -> int:
+    """Say what this host can do, what is missing, what that costs, and how to get it."""
+    return examine(Console(), context.obj)
 
 
 def examine(console: Console, read: Callable[[], Host]) -> int:

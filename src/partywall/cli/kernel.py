@@ -22,7 +22,7 @@ from typer.core import TyperCommand
 from partywall import preflight, units
 from partywall.agent.catalogue import KernelInfo, Role, shipped
 from partywall.agent.client import AgentClient
-from partywall.cli import leftovers
+from partywall.cli import leftovers, show
 from partywall.errors import Exit, Problem, TrialError, UsageError
 from partywall.report import figures
 from partywall.sandbox import WORK_ROOT, Label, Sandbox, Settings, make, reaper
@@ -114,6 +114,17 @@ class KernelCommand(TyperCommand):
         if info and info.parameters:
             with formatter.section(f"Parameters of {info.name}"):
                 formatter.write_dl([(parameter.option, parameter.help) for parameter in info.parameters])
+
+
+def kernels(
+    name: Annotated[str | None, typer.Argument(help="Only this kernel, with its parameters.", metavar="NAME")] = None,
+) -> int:
+    """List the kernels: what they use, and what they can be used as; or one kernel with its parameters."""
+    if name is None:
+        show.kernels(Console(), shipped())
+    else:
+        show.kernel(Console(), known(name))
+    return Exit.HOLDS
 
 
 def known(kernel: str, role: Role | None = None) -> KernelInfo:

@@ -21,7 +21,7 @@ from partywall.host import Host
 from partywall.sandbox import WORK_ROOT, Label, Settings, make, qemu, reaper
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 
-vm = typer.Typer(
+app = typer.Typer(
     help="Virtual machines as sandboxes (backend: qemu).\n\n"
     "'prepare' gets a kernel for guests, once; 'check' starts a guest and says how it does. Then any scenario may\n"
     "have sandbox: {backend: qemu}. For commands of yours in a guest: sandbox: {backend: qemu, root: [PACKAGE]}.",
@@ -30,7 +30,7 @@ vm = typer.Typer(
 )
 
 
-@vm.command("prepare")
+@app.command("prepare")
 def prepare(
     kernel: Annotated[
         Path | None, typer.Option(help="A kernel image to use, e.g. /boot/vmlinuz-6.1.0; needs --modules.")
@@ -103,7 +103,7 @@ def _prepare_root(packages: list[str]) -> int:
     return Exit.HOLDS
 
 
-@vm.command("export")
+@app.command("export")
 def export(
     folder: Annotated[Path, typer.Argument(help="Where to write vmlinuz and initramfs; made if it is not there.")],
     uncompressed: Annotated[
@@ -129,7 +129,7 @@ def export(
     return Exit.HOLDS
 
 
-@vm.command("check")
+@app.command("check")
 def check(
     accel: Annotated[str, typer.Option(help="auto, kvm or tcg (emulated).")] = "auto",
 ) -> int:

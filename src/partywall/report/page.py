@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from functools import cache
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ def vega() -> Markup:
 
     Packing it takes over a second, so the script is kept in the cache folder, where that can be written.
     """
-    kept = cache_root() / f"vega-{vl_convert.__version__}.js"
+    kept = cache_root() / f"vega-{version('vl-convert-python')}.js"
     try:
         script = kept.read_text(encoding="utf-8")
     except OSError:

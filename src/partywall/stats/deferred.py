@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import ndimage
 
 from partywall.model.finding import Deferred, Estimate
 from partywall.model.observation import Observation
@@ -61,9 +60,12 @@ def _relative(observations: Sequence[Observation]) -> Array:
 
 
 def _detrended(columns: Array) -> Array:
-    """Each column less the mean of its neighbourhood."""
-    smooth = ndimage.uniform_filter1d(columns, min(_WINDOW, len(columns)), axis=0, mode="nearest")
-    return np.asarray(columns - smooth, dtype=np.float64)
+    """Each column less the mean of its neighbourhood; the first and last values stand for what lies beyond them."""
+    width = min(_WINDOW, len(columns))
+    before = width // 2
+    padded = np.pad(columns, ((before, width - before - 1), *[(0, 0)] * (columns.ndim - 1)), mode="edge")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, width, axis=0)
+    return np.asarray(columns - windows.mean(axis=-1), dtype=np.float64)
 
 
 def _significant(values: Array, preceded: Array, alpha: float) -> list[tuple[int, Estimate]]:

@@ -1,0 +1,86 @@
+"""`partywall compare`: a run beside an earlier one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from partywall import pipeline, units
+from partywall.cli.arguments import RunPath, parsed
+from partywall.cli.report import EXITS
+from partywall.errors import Problem, UsageError
+from partywall.stats import compare_runs
+from partywall.store import RunDirectory
+
+
+def compare(
+    run: RunPath,
+    reference: Annotated[Path, typer.Argument(help="The earlier run to compare with.")],
+    tolerance: Annotated[
+        str, typer.Option(help="A change of the isolation factor this small does not matter, e.g. 2%.")
+    ] = "2%",
+    latency_tolerance: Annotated[
+        str, typer.Option(help="The same of the p99 latency, e.g. 25%; off: show latencies, do not judge them.")
+    ] = "25%",
+    also: Annotated[
+        list[Path] | None, typer.Option(metavar="RUN", help="One more run beside RUN; may be repeated.")
+    ] = None,
+    also_reference: Annotated[
+        list[Path] | None, typer.Option(metavar="RUN", help="One more run beside REFERENCE; may be repeated.")
+    ] = None,
+) -> int:
+    """Compare a run with an earlier one, cell by cell.
+
+    Two runs of the same thing differ by more than each run's own interval tells. Give several runs a side, and the
+    run is the unit; else finished runs of the same scenario and host beside REFERENCE show how much runs differ. Cells
+    whose kernels or parameters differ are not compared; differing hosts are named.
+
+    Exit code: 0 no cell got worse; 1 one got worse; 3 none did as far as can be told, but not all can: an interval is
+    too wide, a cell of REFERENCE is missing or does something else, a run is not complete, or a warning of either side
+    (too few blocks, an aggressor that did nothing …) leaves the figure in doubt.
+    """
+    from partywall.report import compare_view  # noqa: PLC0415 - what draws is slow to import
+
+    share = parsed("--tolerance", tolerance, units.parse_share)
+    if not 0 <= share < 1:
+        raise UsageError(
+            Problem(f"{tolerance} is out of range", "give 0 or more and less than 100%", key="--tolerance")
+        )
+    latency = (
+        None if latency_tolerance == "off" else parsed("--latency-tolerance", latency_tolerance, units.parse_share)
+    )
+    if latency is not None and latency < 0:
+        raise UsageError(
+            Problem(f"{latency_tolerance} is below nothing", "give 0 or more, or off", key="--latency-tolerance")
+        )
+    given = [run, reference, *(also or ()), *(also_reference or ())]
+    measured = {path: pipeline.analyse(directory) for path, directory in _opened(given).items()}
+    comparison = compare_runs(
+        measured[run],
+        measured[reference],
+        share,
+        latency_tolerance=latency,
+        also=[measured[path][1] for path in also or ()],
+        also_reference=[measured[path][1] for path in also_reference or ()],
+        earlier=pipeline.earlier_runs(RunDirectory(reference), given),
+    )
+    compare_view.show(comparison, Console())
+    return EXITS[comparison.outcome]
+
+
+def _opened(paths: Sequence[Path]) -> dict[Path, RunDirectory]:
+    """Run directories by path; all that are none are told at once."""
+    found: dict[Path, RunDirectory] = {}
+    problems: list[Problem] = []
+    for path in paths:
+        try:
+            found[path] = RunDirectory.open(path)
+        except UsageError as error:
+            problems += error.problems
+    if problems:
+        raise UsageError(*problems)
+    return found

@@ -1,0 +1,92 @@
+"""`partywall report` and `partywall sql`: what was measured, derived again or queried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from partywall import pipeline
+from partywall.cli import show
+from partywall.cli.arguments import RunPath
+from partywall.cli.live import Steps
+from partywall.errors import Exit
+from partywall.load.store import LoadDirectory
+from partywall.model.finding import Outcome
+from partywall.store import RunDirectory
+from partywall.store.study import StudyDirectory
+from partywall.store.trace import TraceDirectory
+
+EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INCONCLUSIVE: Exit.INCONCLUSIVE}
+
+
+def report_run(directory: RunDirectory, console: Console, formats: Sequence[str] | None = None) -> int:
+    """Derives, shows and writes what a run found; its exit code."""
+    from partywall.report import terminal  # noqa: PLC0415 - what draws is slow to import
+    from partywall.report.export import export_all  # noqa: PLC0415
+
+    with Steps(console) as steps:
+        steps.show("reading the run and deriving findings", 0, 1)
+        evidence, findings = pipeline.analyse(directory)
+        written = export_all(findings, evidence, directory.path, formats, steps.show)
+    terminal.show(findings, evidence, console, next((file for file in written if file.suffix == ".html"), None))
+    show.written(console, [file for file in written if file.suffix != ".html"])
+    if evidence.incomplete:
+        return Exit.FAILED
+    return EXITS[findings.outcome]
+
+
+def report(
+    directory: RunPath,
+    formats: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--format", "-f", help="html, json, csv, parquet, png or svg; may be repeated. Default: html and json."
+        ),
+    ] = None,
+) -> int:
+    """Derive findings from a run again, show them, and write them into its directory.
+
+    partywall report runs/demo-... -f csv -f parquet
+
+    Measures nothing. Exit code: 0 all goals hold, 1 one is violated, 3 inconclusive, 5 a trial failed or is missing.
+    """
+    from partywall.cli import load, study, trace  # noqa: PLC0415 - only the command of this directory's kind is needed
+
+    if TraceDirectory.is_one(directory):
+        return trace.report(TraceDirectory(directory), Console(), formats)
+    if StudyDirectory.is_one(directory):
+        return study.report(StudyDirectory(directory), Console(), formats)
+    if LoadDirectory.is_one(directory):
+        return load.report(LoadDirectory(directory), Console(), formats)
+    from partywall.report.export import FILES  # noqa: PLC0415 - what draws is slow to import
+
+    chosen = FILES.chosen(formats)
+    return report_run(RunDirectory.open(directory), Console(), chosen)
+
+
+def sql(
+    directory: RunPath,
+    query: Annotated[
+        str, typer.Argument(help="SQL over its tables; 'show tables' lists them, 'describe slices' a table's columns.")
+    ],
+) -> int:
+    """Query a run's or a load's raw facts with DuckDB.
+
+    partywall sql runs/demo-... "select workload, count(*) from slices group by 1"
+
+    A run has the tables slices, samples, output, usage and events, and after 'partywall report RUN -f parquet' also
+    observations; a load has seconds, timings, errors, statuses and samples.
+    """
+    from partywall.store.query import table  # noqa: PLC0415 - DuckDB is slow to import
+
+    if LoadDirectory.is_one(directory):
+        LoadDirectory(directory).recover()
+    else:
+        run = RunDirectory.open(directory)
+        with run.exclusive():
+            run.compact()
+    show.table(Console(), *table(directory, query))
+    return Exit.HOLDS

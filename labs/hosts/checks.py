@@ -9,114 +9,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from labs.hosts import image
-from labs.hosts.catalogue import Host
-from labs.hosts.machine import Machine, Output
+from labs.hosts import image, limits
+from labs.hosts.bench import BOX, CAPABILITY, MEASURED, Bench, LackingError, expect, message_of
 
 HERE = Path(__file__).parent
 INSIDE = HERE / "inside"
-# Exit codes with which a run has measured: holds, violated, inconclusive.
-MEASURED = (0, 1, 3)
-CAPABILITY, USAGE = 4, 2
-TRACEBACK = "Traceback (most recent call last)"
 # An emulated host's timers are late, so a sender may miss what it could have; a ceiling is never passed.
 GUARD_BELOW, GUARD_ABOVE = 0.08, 0.02
-# Under emulation, in a short run; benches/limits_v2.py asks for more.
-LIMIT_POINTS = 0.08
 # Netem counts for longer than the trace lasts, so the shares differ by chance.
 LOSS_POINTS = 0.03
-
-
-class FailedError(Exception):
-    """Something came out that Partywall does not promise."""
-
-
-class LackingError(Exception):
-    """The host, or the user, lacks something, and Partywall said what."""
-
-
-@dataclass(frozen=True)
-class Bench:
-    """A host that is up, and how commands get to where Partywall runs on it."""
-
-    machine: Machine
-    wheel: Path
-
-    @property
-    def host(self) -> Host:
-        return self.machine.host
-
-    @property
-    def user(self) -> str:
-        return "root" if self.host.place in ("root", "docker") else image.USER
-
-    @property
-    def home(self) -> str:
-        return "/root" if self.user == "root" else f"/home/{self.user}"
-
-    @property
-    def environment(self) -> str:
-        """The virtual environment that Partywall is installed in."""
-        return f"{self.home}/environment" if self.host.place == "user" else image.VENV
-
-    def shell(self, command: str, timeout_s: float = 300) -> Output:
-        """Runs a command where Partywall runs; a traceback fails, whatever the exit code."""
-        inner = f"cd {self.home}/work && export PATH={self.environment}/bin:$PATH && {command}"
-        match self.host.place:
-            case "scope":
-                inner = f"systemd-run --user --scope --quiet -p Delegate=yes bash -c {_quoted(inner)}"
-            case "docker":
-                inner = f"docker run --rm --network none {BOX_MOUNTS} box bash -c {_quoted(inner)}"
-        output = self.machine.run(inner, user=self.user, timeout_s=timeout_s)
-        if TRACEBACK in output.text:
-            raise FailedError(f"a traceback: {command}: {output.last}")
-        if output.code == 124:
-            raise FailedError(f"took longer than {timeout_s:.0f} s: {command}")
-        return output
-
-    def partywall(self, arguments: str, *accepted: int, timeout_s: float = 300) -> Output:
-        """Runs `partywall`; exit code 4 is the host's lack, any other that is not accepted a failure."""
-        output = self.shell(f"partywall {arguments}", timeout_s)
-        if output.code == CAPABILITY and CAPABILITY not in accepted:
-            raise LackingError(_message(output))
-        if output.code not in (accepted or (0,)):
-            raise FailedError(f"partywall {arguments}: exit code {output.code}: {output.last}")
-        return output
-
-    def as_root(self, command: str) -> Output:
-        """Prepares or looks at something outside of what is tried."""
-        output = self.machine.run(command)
-        if output.code:
-            raise FailedError(f"{command}: {output.last}")
-        return output
-
-    def findings(self, run: str) -> dict[str, Any]:
-        """What a run found."""
-        return json.loads(self.shell(f"cat {run}/findings.json").text)
-
-
-BOX_MOUNTS = " ".join(f"-v {folder}:{folder}:ro" for folder in ("/usr", "/opt", "/etc")) + " -v /root:/root"
-BOX = (
-    "mkdir -p /tmp/box && cd /tmp/box && mkdir -p usr etc opt proc sys dev run tmp var/tmp root && "
-    "ln -sfn usr/bin bin && ln -sfn usr/sbin sbin && ln -sfn usr/lib lib && ln -sfn usr/lib64 lib64 && "
-    "tar -c . | docker import - box"
-)
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"
-
-
-def _message(output: Output) -> str:
-    """What Partywall said, without its name, in one line."""
-    lines = [line.strip() for line in output.text.splitlines() if line.strip()]
-    said = [line.removeprefix("partywall: ") for line in lines if line.startswith("partywall: ")]
-    return (said or lines[-1:] or ["nothing was said"])[-1]
 
 
 def install(bench: Bench) -> str:
@@ -139,7 +44,7 @@ def install(bench: Bench) -> str:
 
 def doctor(bench: Bench) -> str:
     text = bench.partywall("doctor").text
-    _expect("agent: answers" in text, f"doctor: {text.splitlines()[0]}")
+    expect("agent: answers" in text, f"doctor: {text.splitlines()[0]}")
     return f"{text.count('✓')} there, {text.count('get it:')} missing with a remedy"
 
 
@@ -169,7 +74,7 @@ def demo(bench: Bench) -> str:
     bench.partywall("sql short 'SELECT count(*) FROM slices'")
     cells = bench.findings("short")["cells"]
     kept = next(cell["isolation"]["value"] for cell in cells if _is(cell, "integer", "same-core"))
-    _expect(0.3 < kept < 0.7, f"beside a neighbour on its own core the victim kept {kept:.2f}")
+    expect(0.3 < kept < 0.7, f"beside a neighbour on its own core the victim kept {kept:.2f}")
     return f"{len(cells)} cells; beside a neighbour on its own core a victim keeps {kept:.2f}"
 
 
@@ -177,15 +82,15 @@ def _is(cell: dict[str, Any], victim: str, aggressor: str) -> bool:
     return (cell["victim"], cell["aggressor"]) == (victim, aggressor) and cell["isolation"] is not None
 
 
-def limits(bench: Bench) -> str:
-    """Containers: a CPU ceiling switched live, and a weight."""
-    bench.shell("rm -rf limits")
-    bench.partywall("run /opt/try/scenarios/limits.yaml --out limits", *MEASURED, timeout_s=600)
-    cells = {cell["treatment"]: cell for cell in bench.findings("limits")["cells"]}
-    ceiling, weight = cells["cpu_limit=0.5"]["isolation"]["value"], cells["beside@1"]["isolation"]["value"]
-    _expect(abs(ceiling - 0.5) < LIMIT_POINTS, f"a ceiling of 50 % kept {ceiling:.1%}")
-    _expect(abs(weight - 0.75) < LIMIT_POINTS, f"a weight of 300 to 100 kept {weight:.1%}")
-    return f"ceiling of 50 %: {ceiling:.1%}; weight of 300 to 100: {weight:.1%}"
+def container_limits(bench: Bench) -> str:
+    """Containers: a CPU ceiling switched live, and a weight. A short run; benches/limits_v2.py asks for more."""
+    return judged(limits.short(bench))
+
+
+def judged(kept: Sequence[limits.Kept]) -> str:
+    said = "; ".join(map(str, kept))
+    expect(all(limit.holds for limit in kept), said)
+    return said
 
 
 def load(bench: Bench) -> str:
@@ -194,7 +99,7 @@ def load(bench: Bench) -> str:
     bench.partywall("load http://127.0.0.1/ --users 5 --for 5s --out load", *MEASURED)
     table = bench.partywall("sql load 'SELECT sum(requests) FROM seconds'").text
     requests = max(map(int, re.findall(r"\d+", table)), default=0)
-    _expect(requests > 0, "no request was answered")
+    expect(requests > 0, "no request was answered")
     return f"{requests} requests in 5 s"
 
 
@@ -211,11 +116,11 @@ def guard(bench: Bench) -> str:
         return said
     output = bench.shell("python3 /opt/try/inside/guard.py", timeout_s=180)
     if output.code == CAPABILITY:
-        raise LackingError(_message(output))
-    _expect(output.code == 0, f"guard: {output.last}")
+        raise LackingError(message_of(output))
+    expect(output.code == 0, f"guard: {output.last}")
     result = json.loads(output.last)
     said = f"{result['bps'] / 1e6:.3f} of {result['ceiling'] / 1e6:g} Mbit/s, {result['left'] or 'nothing'} left"
-    _expect(-GUARD_BELOW < result["kept"] - 1 < GUARD_ABOVE and not result["left"], said)
+    expect(-GUARD_BELOW < result["kept"] - 1 < GUARD_ABOVE and not result["left"], said)
     return said
 
 
@@ -224,19 +129,19 @@ def trace(bench: Bench) -> str:
         return said
     output = bench.shell("python3 /opt/try/inside/trace.py", timeout_s=180)
     if output.code == CAPABILITY:
-        raise LackingError(_message(output))
-    _expect(output.code == 0, f"trace: {output.last}")
+        raise LackingError(message_of(output))
+    expect(output.code == 0, f"trace: {output.last}")
     seen = json.loads(output.last)
-    _expect(seen["netem"], "this kernel has no netem, so there is no truth to hold the trace against")
+    expect(seen["netem"], "this kernel has no netem, so there is no truth to hold the trace against")
     said = f"netem's 5 ms and {seen['dropped']:.1%} seen as {seen['delay_ms']:.2f} ms and {seen['lost']:.1%}"
-    _expect(4.9 < seen["delay_ms"] < 8 and abs(seen["lost"] - seen["dropped"]) < LOSS_POINTS, said)
+    expect(4.9 < seen["delay_ms"] < 8 and abs(seen["lost"] - seen["dropped"]) < LOSS_POINTS, said)
     return said
 
 
 def reap(bench: Bench) -> str:
     """A run that is killed leaves things behind, and the next start takes them away."""
     output = bench.shell("bash /opt/try/inside/killed.sh", timeout_s=240)
-    _expect(output.code == 0, f"after kill -9: {output.last}")
+    expect(output.code == 0, f"after kill -9: {output.last}")
     return output.last
 
 
@@ -247,13 +152,8 @@ def tests(bench: Bench) -> str:
     bench.machine.bring([clone / "labs", clone / "docs"], "/opt/clone")
     command = f"cd /opt/clone && {image.VENV}/bin/python -m pytest -m host -q -p no:cacheprovider --timeout=900"
     output = bench.machine.run(command, timeout_s=3600)
-    _expect(output.code == 0, output.last)
+    expect(output.code == 0, output.last)
     return output.last
-
-
-def _expect(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise FailedError(otherwise)
 
 
 CHECKS: dict[str, Callable[[Bench], str]] = {
@@ -261,10 +161,12 @@ CHECKS: dict[str, Callable[[Bench], str]] = {
     "doctor": doctor,
     "tour": tour,
     "run": demo,
-    "container-limits": limits,
+    "container-limits": container_limits,
     "load": load,
     "guard": guard,
     "trace": trace,
     "reap": reap,
     "tests": tests,
+    "limits-short": lambda bench: judged(limits.measured(bench, quick=True)),
+    "limits-full": lambda bench: judged(limits.measured(bench, quick=False)),
 }

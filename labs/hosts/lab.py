@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from labs import building
-from labs.hosts import image, limits, matrix
+from labs.hosts import image, matrix
+from labs.hosts.bench import Bench, FailedError, LackingError
 from labs.hosts.catalogue import HOSTS, Host
-from labs.hosts.checks import CHECKS, Bench, FailedError, LackingError
+from labs.hosts.checks import CHECKS
 from labs.hosts.machine import HostEndedError, Machine
 from partywall.errors import PartywallError, TrialError
 from partywall.files import write_whole
@@ -28,12 +29,6 @@ RECORD = "results.json"
 TOOLS = ("mmdebstrap", "mkfs.ext4", "qemu-system-x86_64", "ssh", "ssh-keygen", "setpriv")
 LONG = ("limits-short", "limits-full", "tests")
 """Checks that are done only if asked for, or on hosts that name them."""
-
-
-CHECKS |= {
-    "limits-short": lambda bench: _limits(bench, quick=True),
-    "limits-full": lambda bench: _limits(bench, quick=False),
-}
 
 
 @dataclass(frozen=True)
@@ -98,14 +93,6 @@ def _outcome(bench: Bench, name: str) -> tuple[str, str]:
     except (FailedError, PartywallError, json.JSONDecodeError, KeyError, StopIteration, ValueError) as error:
         return "failed", str(error) or repr(error)
     return ("loss", f"{text} ({shortfall.why})") if shortfall and shortfall.expected == "loss" else ("works", text)
-
-
-def _limits(bench: Bench, *, quick: bool) -> str:
-    kept = limits.measured(bench, quick=quick)
-    said = "; ".join(map(str, kept))
-    if not all(one.holds for one in kept):
-        raise FailedError(said)
-    return said
 
 
 def as_expected(host: Host, name: str, result: Result) -> bool:

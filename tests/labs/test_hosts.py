@@ -6,8 +6,9 @@ import subprocess
 import pytest
 
 from labs.hosts import lab, matrix
+from labs.hosts.bench import FailedError, LackingError
 from labs.hosts.catalogue import BACKPORTS, HOSTS, TRIXIE, Host, Shortfall
-from labs.hosts.checks import CHECKS, FailedError, LackingError
+from labs.hosts.checks import CHECKS
 from labs.hosts.image import Built, _mmdebstrap, requirements
 from labs.hosts.lab import Result
 from labs.hosts.limits import Kept

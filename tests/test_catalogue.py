@@ -127,13 +127,14 @@ def test_every_kernel_has_a_section_of_its_own_and_no_section_is_of_none():
 @pytest.mark.parametrize("name", shipped().names())
 def test_a_kernels_section_tells_what_the_catalogue_says_of_it(name):
     page, text = sections()[name]
-    rows = dict(re.findall(r"^\| ([a-z ]+) \| (.+) \|$", text, re.MULTILINE))
+    items = re.findall(r"^- \*\*([a-z ]+)\*\*: (.+(?:\n  .+)*)", text, re.MULTILINE)
+    rows = {title: " ".join(item.split()) for title, item in items}
     assert [title for title in TOLD if not rows.get(title)] == []
     kernel = shipped().kernel(name)
     assert rows["figure"].startswith(f"{kernel.figure['label']}, ")
     assert rows["figure"].endswith(f"latency: {kernel.latency['of']}")
     assert re.findall(r"`(\w+)`", rows["parameters"]) == list(kernel.params.get("properties", {}))
-    assert rows["as a probe"].startswith("not one") != kernel.can_be("probe")
+    assert rows["as a probe"].startswith("not a probe") != kernel.can_be("probe")
     assert rows["as a stressor"].startswith("presses ") == kernel.can_be("stressor")
     rise, release = kernel.settle.rise_ns, kernel.settle.release_ns
     settles = (

@@ -1,0 +1,179 @@
+"""Can the documents be read? Line length, banned words and reading grade of every page.
+
+Reads README.md, ARCHITECTURE.md and all pages below docs/. Touches nothing and starts nothing.
+
+* Lines: at most 120 characters. Parts that a program writes, between `<!-- NAME: written by … -->` and
+  `<!-- end of NAME -->`, are left out: their generator decides on their lines.
+* Banned words: docs/internals/banned-words.txt, in prose, headings, lists and tables, not in code.
+* Grade: Flesch-Kincaid, 0.39 words per sentence + 11.8 syllables per word - 15.59 (Kincaid et al., Navy Research Branch
+  Report 8-75, 1975), of prose and lists. Code blocks, tables, headings and generated parts are left out. A piece of
+  `code` counts as one word of one syllable; a token without letters, such as a figure, does not count as a word.
+  Syllables are counted by groups of vowels, which is right for some nine words in ten.
+
+Sentences above 25 words, and banned words in messages, comments and identifiers of src/, are counted too. They are
+reported only; the bar is on documents for now.
+
+Bar: no line above 120 characters, no banned word, no page above grade 11.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BANNED = ROOT / "docs" / "internals" / "banned-words.txt"
+LONGEST_LINE = 120
+LONG_SENTENCE = 25
+GRADE_MAX = 11.0
+
+GENERATED = re.compile(r"^<!-- ([\w ]+): written by .*?^<!-- end of \1 -->$", re.MULTILINE | re.DOTALL)
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+FENCE = re.compile(r"^( *)(`{3,}|~{3,}).*?^ *\2 *$", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"(?<=\n\n)(?: {4}\S.*\n)+(?=\n|\Z)")
+CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
+LINK = re.compile(r"!?\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\([^()\s]*\)")
+ITEM = re.compile(r"^ *(?:[-*+]|\d+\.) +", re.MULTILINE)
+TABLE = re.compile(r"^ *\|.*$", re.MULTILINE)
+HEADING = re.compile(r"^#+ .*$", re.MULTILINE)
+SENTENCE_END = re.compile(r"(?<=[.!?])[)\"”*_]*\s+|\n\s*\n")
+WORD = re.compile(r"[^\W\d_]+(?:['’\-][^\W\d_]+)*")
+# Full stops that end no sentence.
+ABBREVIATION = re.compile(r"\b(?:e\.g|i\.e|et al|vs|cf|Fig|No)\.")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A place that breaks a rule."""
+
+    line: int
+    text: str
+
+
+def _blank(pattern: re.Pattern[str], text: str) -> str:
+    """Removes matches but keeps their line breaks, so that line numbers stay true."""
+    return pattern.sub(lambda match: "\n" * match.group().count("\n"), text)
+
+
+def written(text: str) -> str:
+    """What people wrote of a page: without generated parts and comments."""
+    return _blank(COMMENT, _blank(GENERATED, text))
+
+
+def without_code_blocks(text: str) -> str:
+    return _blank(INDENTED, _blank(FENCE, text))
+
+
+def wording(text: str) -> str:
+    """Headings, prose, lists and tables, without any code."""
+    return LINK.sub(r"\1", _blank(CODE, without_code_blocks(written(text))))
+
+
+def sentences(text: str) -> list[str]:
+    """Sentences of prose and lists. Each item of a list begins one."""
+    text = CODE.sub("it", without_code_blocks(written(text)))
+    text = HEADING.sub("\n", TABLE.sub("\n", LINK.sub(r"\1", text)))
+    text = ABBREVIATION.sub(lambda match: match.group().replace(".", ""), ITEM.sub("\n\n", text))
+    return [part for part in SENTENCE_END.split(text) if WORD.search(part)]
+
+
+def syllables(word: str) -> int:
+    """Groups of vowels, less silent endings; at least one."""
+    word = word.lower().replace("’", "").replace("'", "")
+    if "-" in word:
+        return sum(syllables(part) for part in word.split("-") if part)
+    count = len(re.findall(r"[aeiouy]+", word))
+    if re.search(r"[^aeiouylr]es$|[^aeioutdy]ed$|[^aeiouyl]e$|[aeiouy]le$|[aeiou][lr]es$", word):
+        count -= 1
+    if re.search(r"(?:s|x|z|ch|sh|c|g)es$", word):
+        count += 1
+    return max(1, count + len(re.findall(r"[^tcsg]i[ao](?!u)|[^tcsgq]iu|ism$|[aeiou]ing$", word)))
+
+
+def grade(text: str) -> float:
+    """Flesch-Kincaid grade of a page's prose; 0 if it has none."""
+    parts = sentences(text)
+    words = [word for part in parts for word in WORD.findall(part)]
+    if not words:
+        return 0.0
+    return 0.39 * len(words) / len(parts) + 11.8 * sum(map(syllables, words)) / len(words) - 15.59
+
+
+def long_lines(text: str) -> list[Fault]:
+    lines = enumerate(_blank(GENERATED, text).split("\n"), 1)
+    return [Fault(number, f"{len(line)} characters") for number, line in lines if len(line) > LONGEST_LINE]
+
+
+def phrases(text: str) -> list[str]:
+    """The phrases of a list of banned words: one a line, comments after `#`."""
+    lines = (line.split("#")[0].strip() for line in text.splitlines())
+    return [line for line in lines if line]
+
+
+def banned(text: str, listed: Sequence[str]) -> list[Fault]:
+    """Every banned phrase in the wording of a page, with its line."""
+    if not listed:
+        return []
+    any_of = "|".join(r"\s+".join(map(re.escape, phrase.split())) for phrase in listed)
+    prose = wording(text)
+    places = re.finditer(rf"(?<![\w-])(?:{any_of})(?![\w-])", prose, re.IGNORECASE)
+    return [Fault(prose.count("\n", 0, at.start()) + 1, " ".join(at.group().split())) for at in places]
+
+
+def in_source(text: str, listed: Sequence[str]) -> int:
+    """How often identifiers, comments and texts of a Python file hold a banned phrase."""
+    single = {phrase for phrase in listed if " " not in phrase}
+    texts, count = [], 0
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.NAME:
+            count += len(single & set(token.string.lower().split("_")))
+        elif token.type not in (tokenize.OP, tokenize.NUMBER, tokenize.INDENT):
+            texts.append(token.string.replace("`", "'"))
+    return count + len(banned(" ".join(texts).replace("    ", " "), listed))
+
+
+def pages(root: Path) -> Iterator[Path]:
+    yield root / "README.md"
+    yield root / "ARCHITECTURE.md"
+    yield from sorted((root / "docs").rglob("*.md"))
+
+
+def check(root: Path, listed: Sequence[str]) -> tuple[str, bool]:
+    """Prints what is wrong, and a line a page; returns the figure, and whether the bar is met."""
+    faults, grades = 0, {}
+    for page in pages(root):
+        name, text = str(page.relative_to(root)), page.read_text("utf-8")
+        grades[name] = grade(text)
+        for fault in [*long_lines(text), *banned(text, listed)]:
+            faults += 1
+            print(f"{name}:{fault.line}: {fault.text}")
+        lengths = [len(WORD.findall(part)) for part in sentences(text)]
+        long = sum(length > LONG_SENTENCE for length in lengths)
+        print(
+            f"{name}: {len(text.splitlines())} lines, grade {grades[name]:.1f}, "
+            f"{long} of {len(lengths)} sentences above {LONG_SENTENCE} words"
+        )
+    hardest = max(grades, key=lambda name: grades[name])
+    figure = (
+        f"{len(grades)} pages, {faults} long lines or banned words, highest grade {grades[hardest]:.1f} ({hardest})"
+    )
+    return figure, not faults and grades[hardest] <= GRADE_MAX
+
+
+def main() -> None:
+    from common import arguments, conclude  # noqa: PLC0415 - needs Partywall, which the tests of these functions do not
+
+    arguments(__doc__ or "")
+    listed = phrases(BANNED.read_text("utf-8"))
+    figure, met = check(ROOT, listed)
+    source = sum(in_source(file.read_text("utf-8"), listed) for file in sorted((ROOT / "src").rglob("*.py")))
+    print(f"src: {source} banned words in identifiers, comments and messages (reported only)")
+    conclude("words", figure, met=met)
+
+
+if __name__ == "__main__":
+    main()

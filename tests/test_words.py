@@ -1,0 +1,130 @@
+"""The checker of the documents' words, on small texts: what it must find, and what it must leave alone."""
+
+import pytest
+
+from benches import words
+from benches.words import BANNED, ROOT, Fault
+
+LISTED = ["tally", "of what", "go round"]
+
+
+@pytest.mark.parametrize(
+    ("word", "count"),
+    [
+        ("the", 1),
+        ("bytes", 1),
+        ("measured", 2),
+        ("table", 2),
+        ("process", 2),
+        ("changes", 2),
+        ("limited", 3),
+        ("guarantee", 3),
+        ("isolation", 4),
+        ("work-conserving", 4),
+        ("don't", 1),
+    ],
+)
+def test_syllables_of_common_words_are_right(word: str, count: int):
+    assert words.syllables(word) == count
+
+
+def test_the_grade_is_that_of_the_formula():
+    # Six words, six syllables, one sentence.
+    assert words.grade("The cat sat on the mat.") == pytest.approx(0.39 * 6 + 11.8 - 15.59)
+
+
+def test_long_words_in_long_sentences_get_a_higher_grade():
+    plain = "The guard sets a rate. It reads a queue. It sends a list."
+    hard = "Notwithstanding considerable organisational heterogeneity, administrators predominantly " * 4
+    assert words.grade(plain) < 3 < words.GRADE_MAX < words.grade(hard)
+
+
+def test_a_page_without_prose_has_no_grade():
+    assert words.grade("# Title\n\n```\na b c d e.\n```\n\n| a | b |\n|---|---|\n| c | d |\n") == 0
+
+
+def test_sentences_end_at_stops_paragraphs_and_items_but_not_in_numbers_or_abbreviations():
+    text = (
+        "One is 1.5 s, e.g. here. Two?\n\nThree\n\n- four\n  goes on\n- five (see VITS, Yuan et al., 2010).\n1. six\n"
+    )
+    assert [" ".join(part.split()) for part in words.sentences(text)] == [
+        "One is 1.5 s, eg here.",
+        "Two?",
+        "Three",
+        "four goes on",
+        "five (see VITS, Yuan et al, 2010).",
+        "six",
+    ]
+
+
+def test_code_counts_as_one_short_word_and_a_link_as_its_text():
+    assert words.sentences("Run `partywall guard run` ([the page](docs/guard.md#x)).") == ["Run it (the page)."]
+
+
+def test_a_line_above_120_characters_is_named_by_its_number():
+    assert words.long_lines("x" * 120 + "\n" + "y" * 121 + "\n") == [Fault(2, "121 characters")]
+
+
+def test_generated_parts_may_have_long_lines_and_any_words_and_lines_behind_them_keep_their_numbers():
+    text = f"<!-- counters: written by the tests -->\n| tally {'x' * 130} |\n<!-- end of counters -->\nA tally.\n"
+    assert words.long_lines(text) == []
+    assert words.banned(text, LISTED) == [Fault(4, "tally")]
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        ("A tally\nand a Tally.", [Fault(1, "tally"), Fault(2, "Tally")]),
+        ("sums of\nwhat is sent", [Fault(1, "of what")]),
+        ("| a cell | a tally |", [Fault(1, "tally")]),
+        ("## Tally", [Fault(1, "Tally")]),
+        ("- packets that go   round it", [Fault(1, "go round")]),
+        ("tallying, sub-tally, cargo rounds", []),
+        ("the file `tally.rs`, ``a tally``", []),
+        ("```sh\ntally\n```\n", []),
+        ("  ~~~\n  tally\n  ~~~\n", []),
+        ("Text:\n\n    a tally in a block\n\nText.", []),
+        ("<!-- a tally -->", []),
+        ("[text](docs/tally.md)", []),
+        ("[a tally](docs/x.md)", [Fault(1, "tally")]),
+    ],
+)
+def test_banned_words_are_found_in_wording_and_not_in_code(text: str, faults: list[Fault]):
+    found = words.banned(text, LISTED)
+    assert [(fault.line, fault.text.lower()) for fault in found] == [(f.line, f.text.lower()) for f in faults]
+
+
+def test_nothing_is_banned_by_an_empty_list():
+    assert words.banned("A tally of what is sent.", []) == []
+
+
+def test_the_list_has_one_phrase_a_line_and_comments():
+    assert words.phrases("# a comment\n\ntally   # progress\nof what\n") == ["tally", "of what"]
+
+
+def test_identifiers_comments_and_messages_of_source_are_counted_and_plain_code_is_not():
+    source = 'tally_max = 1  # of what is sent\nraise Error("a tally")\nround_go = 2\n'
+    assert words.in_source(source, LISTED) == 3
+
+
+def test_the_list_that_ships_holds_the_words_of_the_style_and_none_twice():
+    listed = words.phrases(BANNED.read_text("utf-8"))
+    assert {"heir", "witness", "tally", "visit", "exhibits", "doubts", "aside", "told", "asked", "of what"} <= set(
+        listed
+    )
+    assert len(listed) == len(set(listed))
+
+
+def test_a_planted_fault_fails_the_bench(tmp_path):
+    (tmp_path / "docs").mkdir()
+    for name in ("README.md", "ARCHITECTURE.md", "docs/page.md"):
+        (tmp_path / name).write_text("The guard sets a rate.\n")
+    assert words.check(tmp_path, LISTED)[1]
+    for fault in ("A tally.", "x" * 121, "Notwithstanding considerable organisational heterogeneity. " * 3):
+        (tmp_path / "docs" / "page.md").write_text(fault + "\n")
+        assert not words.check(tmp_path, LISTED)[1]
+
+
+def test_every_page_is_checked():
+    names = {str(page.relative_to(ROOT)) for page in words.pages(ROOT)}
+    assert {"README.md", "ARCHITECTURE.md", "docs/guard.md", "docs/kernels/cpu.md", "docs/internals/guard.md"} <= names

@@ -120,7 +120,9 @@ def test_a_planted_fault_fails_the_bench(tmp_path):
     for name in ("README.md", "ARCHITECTURE.md", "docs/page.md"):
         (tmp_path / name).write_text("The guard sets a rate.\n")
     assert words.check(tmp_path, LISTED)[1]
-    for fault in ("A tally.", "x" * 121, "Notwithstanding considerable organisational heterogeneity. " * 3):
+    long = "a cat " * 21 + "sat."
+    hard = "Notwithstanding considerable organisational heterogeneity.\n" * 3
+    for fault in ("A tally.", "x" * 121, long, hard):
         (tmp_path / "docs" / "page.md").write_text(fault + "\n")
         assert not words.check(tmp_path, LISTED)[1]
 

@@ -29,7 +29,7 @@ HOLD_KEYS = (
     "sh -c 'tc qdisc add dev lo clsact; exec sleep infinity'; sleep 1"
 )
 # Without AVX: QEMU 7.2 emulates it wrongly, and numpy's sort with AVX2 ends in a segmentation fault.
-EMULATED_CPU = "max,-avx,-avx2,-f16c,-fma"
+EMULATED = ("-accel", "tcg,thread=multi", "-cpu", "max,-avx,-avx2,-f16c,-fma")
 EMULATOR_FAULT = "Oops: int3"
 # What a kernel prints when it finds a fault in itself. A lockup is left out: an emulated CPU may well stand still.
 FAULT = re.compile(r"BUG: (?!soft lockup|workqueue)|WARNING: CPU|Oops|Kernel panic|general protection fault|KASAN")

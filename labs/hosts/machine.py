@@ -73,12 +73,7 @@ class Machine:
         self._argv = [
             *("setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64", "-name", f"partywall-{host.name}"),
             *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-machine", "q35"),
-            *(
-                "-accel",
-                "kvm" if accel == "kvm" else "tcg,thread=multi",
-                "-cpu",
-                "host" if accel == "kvm" else EMULATED_CPU,
-            ),
+            *(("-accel", "kvm", "-cpu", "host") if accel == "kvm" else EMULATED),
             *("-smp", host.cpus, "-m", str(host.memory_mib), *host.machine),
             *("-kernel", str(built.kernel), "-initrd", str(built.initrd)),
             *("-append", f"{APPEND} {host.append}".strip(), "-serial", f"file:{self.console}"),

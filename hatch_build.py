@@ -18,6 +18,8 @@ INSIDE = "partywall/_bin/partywall-agent"
 # elf(5): where a 64-bit header has its machine and its program headers, and what we look for there.
 MACHINES = {62: "x86_64", 183: "aarch64"}
 PT_INTERP = 3
+EM_BPF = 247
+MAGIC = b"\x7fELF\x02\x01"
 
 
 class AgentHook(BuildHookInterface[Any]):
@@ -29,11 +31,17 @@ class AgentHook(BuildHookInterface[Any]):
             return
         agent = Path(self.root, "src", INSIDE)
         try:
-            machine = static_machine(agent.read_bytes())
+            executable = agent.read_bytes()
+            machine = static_machine(executable)
         except OSError:
             self.app.abort(f"{agent} is missing, and a wheel must hold the agent: run 'make wheel', which builds both")
         except ValueError as error:
             self.app.abort(f"{agent} {error}: run 'make wheel', which builds the agent anew")
+        if not holds_ebpf(executable):
+            self.app.abort(
+                f"{agent} holds no eBPF programs, so guard and trace would be missing: "
+                "apt-get install clang libbpf-dev, remove agent/target, and run 'make wheel'"
+            )
         build_data["pure_python"] = False
         # A static executable needs no C library; manylinux2014 is the oldest tag that all pips in use know.
         build_data["tag"] = f"py3-none-manylinux_2_17_{machine}.manylinux2014_{machine}"
@@ -57,7 +65,7 @@ class AgentHook(BuildHookInterface[Any]):
 
 def static_machine(executable: bytes) -> str:
     """The machine of a static 64-bit little-endian ELF executable, as platform tags call it; ValueError for others."""
-    if executable[:6] != b"\x7fELF\x02\x01":
+    if executable[:6] != MAGIC:
         raise ValueError("is no 64-bit Linux executable")
     (number,) = struct.unpack_from("<H", executable, 18)
     (headers,) = struct.unpack_from("<Q", executable, 32)
@@ -68,3 +76,13 @@ def static_machine(executable: bytes) -> str:
     if PT_INTERP in kinds:
         raise ValueError("is linked dynamically, so it would not start in containers and guests")
     return MACHINES[number]
+
+
+def holds_ebpf(executable: bytes) -> bool:
+    """Whether eBPF programs, each an ELF file of its own, were compiled in."""
+    at = executable.find(MAGIC, 1)
+    while at >= 0:
+        if executable[at + 18 : at + 20] == struct.pack("<H", EM_BPF):
+            return True
+        at = executable.find(MAGIC, at + 1)
+    return False

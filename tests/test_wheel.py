@@ -17,7 +17,7 @@ import hatch_build
 
 ROOT = Path(__file__).parents[1]
 AGENT = "partywall/_bin/partywall-agent"
-X86_64, AARCH64, RISC_V = 62, 183, 243
+X86_64, AARCH64, RISC_V, BPF = 62, 183, 243, 247
 INTERPRETER, LOADED = 3, 1
 
 
@@ -89,6 +89,26 @@ def test_a_wheel_without_an_agent_is_refused_with_one_sentence(tmp_path: Path):
     (line,) = done.stderr.strip().splitlines()
     assert "partywall-agent is missing" in line
     assert "run 'make wheel'" in line
+
+
+def test_a_wheel_whose_agent_cannot_guard_or_trace_is_refused_with_one_sentence(tmp_path: Path):
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    agent = tmp_path / "src" / AGENT
+    agent.parent.mkdir(parents=True)
+    agent.write_bytes(executable(X86_64, LOADED))
+    done = build(tmp_path, tmp_path / "dist")
+    assert done.returncode != 0
+    (line,) = done.stderr.strip().splitlines()
+    assert "holds no eBPF programs" in line
+    assert "apt-get install clang" in line
+
+
+def test_ebpf_programs_are_found_in_the_executable():
+    agent = executable(X86_64, LOADED)
+    assert not hatch_build.holds_ebpf(agent)
+    assert not hatch_build.holds_ebpf(agent + executable(AARCH64))
+    assert hatch_build.holds_ebpf(agent + executable(AARCH64) + b"..." + executable(BPF))
 
 
 def test_the_machine_is_read_from_the_executable():

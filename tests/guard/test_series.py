@@ -19,7 +19,7 @@ from partywall.model.paper import Place
 from partywall.model.study import Asked
 from partywall.report import guard_view, study_page
 from partywall.stats import guard as stats
-from partywall.store.guard import GuardLog, holds_series, reports
+from partywall.store.guard import GuardDirectory
 from partywall.store.study import StudyDirectory
 from partywall.testing import fake_host
 
@@ -41,8 +41,8 @@ def row(passed: int, **other: Any) -> dict[str, Any]:
     } | other
 
 
-def logged(folder: Path) -> GuardLog:
-    log = GuardLog(folder, "name: edge\n")
+def logged(folder: Path) -> GuardDirectory:
+    log = GuardDirectory.create(folder, "name: edge\n")
     for at in range(5):
         rows = {"vm<1>": row(10_000_000 * at, delay_ns=1_500_000), "idle": row(0)}
         notes = [["vm<1>", "repaired", "it is there again"]] if at == 3 else []
@@ -52,24 +52,24 @@ def logged(folder: Path) -> GuardLog:
 
 def test_a_series_is_read_back_as_it_was_written_and_put_into_parquet(tmp_path: Path) -> None:
     log = logged(tmp_path / "series")
-    log.close()
-    assert holds_series(log.folder)
-    assert [report["at_ns"] for report in reports(log.folder)] == [(at + 1) * SECOND for at in range(5)]
-    table = pq.read_table(log.folder / "guard.parquet")
+    log.settle()
+    assert GuardDirectory.is_one(log.path)
+    assert [report["at_ns"] for report in log.reports()] == [(at + 1) * SECOND for at in range(5)]
+    table = pq.read_table(log.path / "guard.parquet")
     assert (table.num_rows, table.column("passed_bps").to_pylist()[8]) == (10, 40_000_000)
 
 
 def test_a_line_that_a_kill_cut_off_is_left_out(tmp_path: Path) -> None:
     log = logged(tmp_path / "series")
-    with (log.folder / "guard.jsonl").open("a") as file:
+    with (log.path / "guard.jsonl").open("a") as file:
         file.write('{"from_ns": 5')
-    log.close()
-    assert len(reports(log.folder)) == 5
+    log.settle()
+    assert len(log.reports()) == 5
 
 
 def test_the_page_of_a_series_shows_every_vif_with_charts_of_those_that_sent(tmp_path: Path) -> None:
     log = logged(tmp_path / "series")
-    content = guard_view.series_page("series", reports(log.folder))
+    content = guard_view.series_page("series", log.reports())
     assert "Kept for 5 s: nothing wrong was found" in content
     assert "vm&lt;1&gt;: repaired: it is there again" in content
     assert "vm<1>" not in re.sub(r"<script.*?</script>", "", content, flags=re.DOTALL)

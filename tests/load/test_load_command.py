@@ -327,7 +327,7 @@ def test_a_killed_load_says_so_and_has_the_rate_of_what_there_was(url, tmp_path)
     out = tmp_path / "kept"
     ended_by(signal.SIGKILL, url, out)
     directory = LoadDirectory(out)
-    directory.recover()
+    directory.settle()
     run = load_run(directory)
     assert run.ended_early
     assert run.length_s < 30

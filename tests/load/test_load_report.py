@@ -71,12 +71,12 @@ def test_a_load_that_was_killed_is_reported_from_what_it_had_written(kept, tmp_p
     second = Second(0, SECOND)
     second.add(a_record(start_ns=0, end_ns=SECOND))
     killed.append(second, Health({}))
-    killed.recover()
+    killed.settle()
     run = load_run(killed)
     assert (run.responses, run.rate, run.length_s, run.ended_early) == (4, 4, 1, True)
     assert run.outcome is not Outcome.HOLDS
     assert "ended early, after 1 s of 3 s" in load_page.render(run)
-    killed.recover()
+    killed.settle()
     assert load_run(killed).responses == 4
 
 
@@ -87,7 +87,7 @@ def test_a_killed_load_counts_from_its_beginning_and_not_from_before(kept, tmp_p
     second = Second(0, SECOND)
     second.add(a_record(start_ns=0, end_ns=SECOND))
     killed.append(second, Health({}))
-    killed.recover()
+    killed.settle()
     assert load_run(killed).rate == 8
 
 

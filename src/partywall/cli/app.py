@@ -31,7 +31,7 @@ COMMANDS = {
         "report:report", "Derive findings from a run again, show them, and write them into its directory."
     ),
     "compare": Command("compare:compare", "Compare a run with an earlier one, cell by cell."),
-    "sql": Command("report:sql", "Query a run's or a load's raw facts with DuckDB."),
+    "sql": Command("report:sql", "Query the raw facts of a run, load, guard, trace or study with DuckDB."),
     "doctor": Command(
         "doctor:doctor", "Say what this host can do, what is missing, what that costs, and how to get it."
     ),

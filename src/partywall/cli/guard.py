@@ -28,7 +28,7 @@ from partywall.model.policy import Policy, Promise, Vif
 from partywall.pipeline import check_hooks, terminated_as_interrupt
 from partywall.sandbox.label import state_root
 from partywall.scenario import text as file_text
-from partywall.store.guard import GuardLog, holds_series, reports
+from partywall.store.guard import GuardDirectory
 
 app = typer.Typer(
     help="Give each vif its promised bit/s and packets/s, and show that it holds.\n\n"
@@ -84,13 +84,11 @@ def run(
             said = f"would hook {place['direction']} of {place['interface']}{where}{also}: {hook}"
             console.print(said, highlight=False, soft_wrap=True)
         return Exit.HOLDS
-    log = GuardLog(out, file_text(policy)) if out else None
+    log = GuardDirectory.create(out, file_text(policy)) if out else None
     totals = prometheus.Totals()
     sinks = _Sinks()
     if log is not None:
-        sinks.add(
-            str(log.folder), lambda one: log.add(one.from_ns, one.at_ns, one.rows, one.pools, one.notes, one.queue)
-        )
+        sinks.add(str(log.path), lambda one: log.add(one.from_ns, one.at_ns, one.rows, one.pools, one.notes, one.queue))
     if prometheus_file is not None:
         metrics = prometheus_file
         sinks.add(str(metrics), lambda one: write_whole(metrics, prometheus.text(asked.name, one, totals)))
@@ -100,8 +98,8 @@ def run(
             _watch(console, asked, guard.Follower(asked, found), kept, totals, kept_for, sinks)
     finally:
         if log:
-            log.close()
-            _report(log.folder, console)
+            log.settle()
+            report_record(log, console)
     # Ctrl-C is how it ends, and takes nothing back of what was found.
     if totals.wrong:
         return Exit.VIOLATED
@@ -113,20 +111,19 @@ def report(
     folder: Annotated[Path, typer.Argument(help="A folder that 'guard run --out' made.")],
 ) -> int:
     """Write the page of a time series again, and show where it is."""
-    if not _report(folder, Console()):
-        raise UsageError(Problem(f"{folder} holds no guard's time series", "see guard run --out"))
-    return Exit.HOLDS
+    return report_record(GuardDirectory.open(folder), Console())
 
 
-def _report(folder: Path, console: Console) -> bool:
-    """Writes the page of a time series; False if there is none in the folder."""
+def report_record(record: GuardDirectory, console: Console, formats: Sequence[str] | None = None) -> int:
+    """`partywall report` of a guard."""
     from partywall.report import guard_view  # noqa: PLC0415 - what draws is slow to import
 
-    if not holds_series(folder) or not (found := reports(folder)):
-        return False
-    content = guard_view.series_page(folder.name, found)
-    console.print(f"written: {guard_view.write(folder / 'report.html', content)}", highlight=False, soft_wrap=True)
-    return True
+    if found := record.reports():
+        for file in guard_view.FILES.write((record.name, found), record.path, formats):
+            console.print(f"written: {file}", highlight=False, soft_wrap=True)
+    else:
+        console.print(f"{record.path}: the guard ended before its first report", highlight=False, soft_wrap=True)
+    return Exit.HOLDS
 
 
 @app.command()

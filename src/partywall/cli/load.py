@@ -433,7 +433,7 @@ def report(directory: LoadDirectory, console: Console, formats: Sequence[str] | 
     """`partywall report` of a load."""
     from partywall.report import load_page  # noqa: PLC0415 - what draws is slow to import
 
-    directory.recover()
+    directory.settle()
     run = load_run(directory)
     _say(console, load_page.headline(run))
     for path in load_page.FILES.write(run, directory.path, formats):

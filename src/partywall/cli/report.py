@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from partywall import pipeline
+from partywall import kinds, pipeline
 from partywall.cli import show
 from partywall.cli.arguments import RunPath
 from partywall.cli.live import Steps
 from partywall.errors import Exit
-from partywall.load.store import LoadDirectory
 from partywall.model.finding import Outcome
 from partywall.store import RunDirectory
-from partywall.store.study import StudyDirectory
-from partywall.store.trace import TraceDirectory
+from partywall.store.record import Record
 
 EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INCONCLUSIVE: Exit.INCONCLUSIVE}
+
+
+# How each kind of record is reported: imported only for a record of that kind.
+REPORTS = {
+    "run": "report:report_run",
+    "load": "load:report",
+    "guard": "guard:report_record",
+    "trace": "trace:report",
+    "study": "study:report",
+}
 
 
 def report_run(directory: RunDirectory, console: Console, formats: Sequence[str] | None = None) -> int:
     """Derives, shows and writes what a run found; its exit code."""
     from partywall.report import terminal  # noqa: PLC0415 - what draws is slow to import
-    from partywall.report.export import export_all  # noqa: PLC0415
+    from partywall.report.export import FILES, export_all  # noqa: PLC0415
+
+    formats = FILES.chosen(formats)
 
     with Steps(console) as steps:
         steps.show("reading the run and deriving findings", 0, 1)
@@ -53,18 +64,11 @@ def report(
 
     Measures nothing. Exit code: 0 all goals hold, 1 one is violated, 3 inconclusive, 5 a trial failed or is missing.
     """
-    from partywall.cli import load, study, trace  # noqa: PLC0415 - only the command of this directory's kind is needed
-
-    if TraceDirectory.is_one(directory):
-        return trace.report(TraceDirectory(directory), Console(), formats)
-    if StudyDirectory.is_one(directory):
-        return study.report(StudyDirectory(directory), Console(), formats)
-    if LoadDirectory.is_one(directory):
-        return load.report(LoadDirectory(directory), Console(), formats)
-    from partywall.report.export import FILES  # noqa: PLC0415 - what draws is slow to import
-
-    chosen = FILES.chosen(formats)
-    return report_run(RunDirectory.open(directory), Console(), chosen)
+    record = kinds.opened(directory)
+    module, _, name = REPORTS[record.KIND].partition(":")
+    shown: Callable[[Record, Console, list[str] | None], int]
+    shown = getattr(importlib.import_module(f"partywall.cli.{module}"), name)
+    return shown(record, Console(), formats)
 
 
 def sql(
@@ -73,20 +77,16 @@ def sql(
         str, typer.Argument(help="SQL over its tables; 'show tables' lists them, 'describe slices' a table's columns.")
     ],
 ) -> int:
-    """Query a run's or a load's raw facts with DuckDB.
+    """Query the raw facts of a run, load, guard, trace or study with DuckDB.
 
     partywall sql runs/demo-... "select workload, count(*) from slices group by 1"
 
     A run has the tables slices, samples, output, usage and events, and after 'partywall report RUN -f parquet' also
-    observations; a load has seconds, timings, errors, statuses and samples.
+    observations; a load has seconds, timings, errors, statuses and samples; a guard has guard (a row for each vif and
+    report); a trace has events; a study has observations.
     """
     from partywall.store.query import table  # noqa: PLC0415 - DuckDB is slow to import
 
-    if LoadDirectory.is_one(directory):
-        LoadDirectory(directory).recover()
-    else:
-        run = RunDirectory.open(directory)
-        with run.exclusive():
-            run.compact()
+    kinds.opened(directory).settle()
     show.table(Console(), *table(directory, query))
     return Exit.HOLDS

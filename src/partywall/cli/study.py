@@ -126,7 +126,7 @@ def _measure(
 ) -> int:
     total_ns = int(kind.outline(wanted, directory.asked, host).seconds * 1e9)
     try:
-        with pipeline.terminated_as_interrupt(), Live(console, total_ns, total_ns) as live:
+        with directory.exclusive(), pipeline.terminated_as_interrupt(), Live(console, total_ns, total_ns) as live:
 
             def tell(doing: str, left_s: float) -> None:
                 live.spent(total_ns - min(total_ns, int(left_s * 1e9)), total_ns)

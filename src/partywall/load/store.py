@@ -5,7 +5,6 @@ A kill loses at most the second in flight: lines are appended at once, and Parqu
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
@@ -20,8 +19,8 @@ from partywall.errors import TrialError
 from partywall.files import write_whole
 from partywall.load.health import Health
 from partywall.load.second import HISTOGRAMS, Second
-from partywall.store import folder
 from partywall.store.pending import read
+from partywall.store.record import Record
 
 _HISTOGRAM = pa.list_(pa.struct([("bucket", pa.int32()), ("count", pa.int64())]))
 # What one thread tells for all.
@@ -81,31 +80,30 @@ SAMPLES = pa.schema(
 )
 
 
-class LoadDirectory:
-    """Where a load is kept."""
+class LoadDirectory(Record):
+    """The record of a load."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    KIND, MARK, MADE_BY = "load", "load.json", "partywall load"
+    LINES = "pending.jsonl"
 
     @classmethod
     def create(cls, path: Path, about: Mapping[str, Any]) -> LoadDirectory:
         """A new one with what is known before the start; UsageError if something is at `path` already."""
-        folder.make(path)
-        (path / "load.json").write_text(json.dumps(about, indent=1))
-        return cls(path)
+        load = cls.make(path)
+        (path / cls.MARK).write_text(json.dumps(about, indent=1))
+        return load
 
     def begin(self, begin_ns: int) -> None:
         """Writes down at once when the load began, without which what a kill leaves has no rate."""
         self._write(self.about() | {"begin_ns": begin_ns})
 
     def _write(self, about: Mapping[str, Any]) -> None:
-        write_whole(self.path / "load.json", json.dumps(about, indent=1))
+        write_whole(self.path / self.MARK, json.dumps(about, indent=1))
 
     def append(self, second: Second, health: Health) -> None:
         """Writes a second down at once."""
         record = _plain(second) | {"doubts": {str(doubt): figure for doubt, figure in health.doubts.items()}}
-        with (self.path / "pending.jsonl").open("a") as stream:
-            stream.write(json.dumps(record) + "\n")
+        self.append_line(json.dumps(record))
 
     def finish(
         self,
@@ -115,7 +113,7 @@ class LoadDirectory:
     ) -> None:
         """Turns what was written into Parquet, one file a table. begin_ns: of the load; None if it never began."""
         self._write(self.about() | {"begin_ns": begin_ns})
-        pending = self.path / "pending.jsonl"
+        pending = self.path / self.LINES
         records = list(read(pending)) if pending.exists() else []
         tables = {
             "seconds": (SECONDS, [_second_row(record) for record in records]),
@@ -129,26 +127,17 @@ class LoadDirectory:
             pq.write_table(table, self.path / f"{name}.parquet", compression="zstd")
         pending.unlink(missing_ok=True)
 
-    @classmethod
-    def is_one(cls, path: Path) -> bool:
-        return (path / "load.json").is_file()
-
     def about(self) -> dict[str, Any]:
         """What was known before the start, and when it began once it has."""
-        found: dict[str, Any] = json.loads((self.path / "load.json").read_text())
-        return found
+        return self.decoded(self.MARK, lambda text: dict(json.loads(text)))
 
-    def exclusive(self) -> contextlib.AbstractContextManager[None]:
-        """See `folder.exclusive`."""
-        return folder.exclusive(self.path)
-
-    def recover(self) -> None:
+    def settle(self) -> None:
         """Makes tables of what a load that was killed had written; the counters of its hosts went with it.
 
         UsageError while it still runs.
         """
         with self.exclusive():
-            if (self.path / "pending.jsonl").exists():
+            if (self.path / self.LINES).exists():
                 self.finish(self.about()["started"]["labels"], [], self.about().get("begin_ns"))
 
     def table(self, name: str) -> Rows:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import altair as alt
 
 from partywall import __version__, units
-from partywall.report import html, page
+from partywall.report import charts, html, page
 from partywall.report.charts import HEIGHT, WIDTH, AnyChart
+from partywall.report.files import Files
 
 POINTS_MAX = 600
 """Of one line in a chart: more is finer than a page can show."""
@@ -135,7 +135,21 @@ def over_time(reports: Reports, vif: str, kind: str) -> AnyChart | None:
     return chart
 
 
-def write(path: Path, content: str) -> Path:
-    """Puts a page there."""
-    path.write_text(content)
-    return path
+def _charts(series: tuple[str, Reports]) -> Mapping[str, dict[str, Any]]:
+    """Each vif that sent, over time: stand-alone charts."""
+    _, reports = series
+    return {
+        f"{vif}-{kind}": charts.titled(chart, f"{vif}: {TITLES[kind]}")
+        for vif in reports[-1]["rows"]
+        for kind in SERIES
+        if (chart := over_time(reports, vif, kind)) is not None
+    }
+
+
+FILES: Files[tuple[str, Reports]] = Files(
+    of="a guard",
+    documents={"html": ("report.html", lambda series: series_page(*series))},
+    charts=_charts,
+    usual=("html",),
+)
+"""Formats; its content is the record's name and reports."""

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import ValidationError
-
-from partywall.errors import Problem, UsageError
+from partywall.errors import UsageError
 from partywall.model.plan import Plan
-from partywall.store import event, folder
+from partywall.store import event
 from partywall.store.pending import Pending, compact
+from partywall.store.record import Record, first_line
 
-T = TypeVar("T")
 
+class RunDirectory(Record):
+    """The record of a run."""
 
-class RunDirectory:
-    """A run's folder. All writing appends or replaces whole files."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    KIND, MARK, MADE_BY = "run", "plan.json", "partywall run"
 
     @classmethod
     def create(cls, path: Path, scenario_text: str, plan: Plan, host: dict[str, Any]) -> RunDirectory:
         """A new run directory; UsageError if there is something at `path` already."""
-        folder.make(path, f", or go on with it: partywall run --resume {path}")
+        run = cls.make(path, f", or go on with it: partywall run --resume {path}")
         (path / "scenario.yaml").write_text(scenario_text, encoding="utf-8")
         (path / "host.json").write_text(json.dumps(host, indent=1))
         # The plan last: with it the directory is complete enough to be resumed.
         (path / "plan.json").write_text(plan.model_dump_json(indent=1))
-        return cls(path)
+        return run
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
@@ -48,44 +43,12 @@ class RunDirectory:
         return run
 
     @property
-    def name(self) -> str:
-        """The run's name, which labels what it makes on the host."""
-        return self.path.resolve().name
-
-    @property
     def plan(self) -> Plan:
-        return self._decoded("plan.json", Plan.model_validate_json)
-
-    @property
-    def host(self) -> dict[str, Any]:
-        return self._decoded("host.json", lambda text: dict(json.loads(text)))
-
-    def _decoded(self, name: str, decode: Callable[[str], T]) -> T:
-        """A file's content; UsageError if it cannot be read or understood."""
-        file = str(self.path / name)
-        try:
-            return decode((self.path / name).read_text(encoding="utf-8"))
-        except OSError as error:
-            message, remedy = f"cannot be read: {error.strerror}", "check the path and its permissions"
-        except (ValueError, TypeError) as error:
-            message = f"cannot be understood: {_first(error)}"
-            remedy = "it is damaged or of another version of Partywall; bring it back from a copy, or measure again"
-        raise UsageError(Problem(message, remedy, file))
-
-    def exclusive(self) -> contextlib.AbstractContextManager[None]:
-        """See `folder.exclusive`."""
-        return folder.exclusive(self.path)
+        return self.decoded("plan.json", Plan.model_validate_json)
 
     def append(self, kind: str, **content: Any) -> None:
-        """Writes an event; a torn line of a killed run is closed first, so that it spoils no other."""
-        file = self.path / "events.jsonl"
-        line = json.dumps({"kind": kind} | content, allow_nan=False) + "\n"
-        with file.open("ab+") as stream:
-            if stream.tell() > 0:
-                stream.seek(-1, 2)
-                if stream.read(1) != b"\n":
-                    line = "\n" + line
-            stream.write(line.encode())
+        """Writes an event."""
+        self.append_line(json.dumps({"kind": kind} | content, allow_nan=False))
 
     def events(self, *kinds: str) -> Iterator[dict[str, Any]]:
         """The events, of these kinds or all, in the order of writing; torn lines are left out.
@@ -95,15 +58,13 @@ class RunDirectory:
         return (found for found in self._lines() if not kinds or found["kind"] in kinds)
 
     def _lines(self, check: Callable[[dict[str, Any]], None] | None = None) -> Iterator[dict[str, Any]]:
-        file = self.path / "events.jsonl"
-        for number, line in enumerate(file.read_bytes().split(b"\n") if file.exists() else [], start=1):
+        for number, line in self.lines():
             try:
                 found = event.decode(line)
                 if found and check:
                     check(found)
             except ValueError as error:
-                remedy = "it is damaged or of another version of Partywall; bring it back from a copy, or measure again"
-                raise UsageError(Problem(f"cannot be understood: {_first(error)}", remedy, str(file), number)) from None
+                raise self.damaged(self.LINES, first_line(error), number) from None
             if found:
                 yield found
 
@@ -136,6 +97,11 @@ class RunDirectory:
         for file in sorted((self.path / "pending").glob("*.jsonl")):
             compact(file, self.path)
 
+    def settle(self) -> None:
+        """See `Record.settle`; UsageError while it is being measured."""
+        with self.exclusive():
+            self.compact()
+
 
 def blocks_done(events: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
     """The finished blocks among a trial's events by number, with their slots, visit and stretch."""
@@ -150,11 +116,3 @@ def _no_run(path: Path) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
-
-
-def _first(error: Exception) -> str:
-    """One line of what a decoder complains of."""
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False)[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".lstrip(": ")
-    return str(error).partition("\n")[0]

@@ -1,4 +1,4 @@
-"""SQL over the tables that a run or a load keeps. The one home of DuckDB."""
+"""SQL over the tables of a record. The one home of DuckDB."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from partywall.errors import UsageError
 def table(folder: Path, query: str) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
     """Column names and rows of `query` over the views of a folder; UsageError with DuckDB's words if it has no answer.
 
-    A view is a Parquet file or a folder of them, by its name, and `events`.
+    A view is a Parquet file or a folder of them, by its name, or a file of lines.
     """
     if not query.strip():
         raise UsageError("the query is empty; try: show tables")
@@ -34,9 +34,10 @@ def _views(folder: Path) -> Iterator[tuple[str, str]]:
         yield file.stem, f"read_parquet({_quoted(file)})"
     for below in {file.parent for file in folder.glob("*/*.parquet")}:
         yield below.name, f"read_parquet({_quoted(below / '*.parquet')})"
-    if (folder / "events.jsonl").exists():
-        options = "format='newline_delimited', union_by_name=true, ignore_errors=true"
-        yield "events", f"read_json({_quoted(folder / 'events.jsonl')}, {options})"
+    options = "format='newline_delimited', union_by_name=true, ignore_errors=true"
+    for name in ("events", "observations"):
+        if (file := folder / f"{name}.jsonl").exists():
+            yield name, f"read_json({_quoted(file)}, {options})"
 
 
 def _quoted(path: Path) -> str:

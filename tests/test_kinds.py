@@ -1,0 +1,108 @@
+"""What works on a record of one kind works on all."""
+
+import json
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from partywall import kinds
+from partywall.cli import report
+from partywall.errors import UsageError
+from partywall.load.store import LoadDirectory
+from partywall.model.study import Asked
+from partywall.store.guard import GuardDirectory
+from partywall.store.record import Record
+from partywall.store.study import StudyDirectory
+
+ROW = {"offered_bps": 1.0, "granted_bps": 1.0, "passed_bps": 1.0, "dropped_packets": 0}
+
+
+def guard(path: Path) -> Record:
+    record = GuardDirectory.create(path, "name: edge\n")
+    record.add(0, 10**9, {"vm": ROW}, {}, [])
+    return record
+
+
+def study(path: Path) -> Record:
+    record = StudyDirectory.create(path, b"study: isolation\n", Asked(), {})
+    record.append(json.dumps({"cell": "a", "value": 1}))
+    return record
+
+
+def load(path: Path) -> Record:
+    record = LoadDirectory.create(path, {"started": {"labels": []}})
+    (path / record.LINES).touch()
+    return record
+
+
+MAKERS = {"guard": guard, "study": study, "load": load}
+TABLES = {"guard": "guard", "study": "observations", "load": "seconds"}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_record_is_opened_as_its_own_kind(tmp_path, kind):
+    MAKERS[kind](tmp_path / "record")
+    assert kind == kinds.opened(tmp_path / "record").KIND
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_every_record_answers_sql(tmp_path, capsys, kind):
+    MAKERS[kind](tmp_path / "record")
+    report.sql(tmp_path / "record", "SELECT count(*) AS n FROM " + TABLES[kind])  # noqa: S608
+    assert "n" in capsys.readouterr().out
+
+
+def held(path, ready, go):
+    with kinds.opened(path).exclusive():
+        ready.set()
+        go.wait(60)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_two_processes_do_not_write_to_one_record(tmp_path, kind):
+    record = MAKERS[kind](tmp_path / "record")
+    context = multiprocessing.get_context("spawn")
+    ready, go = context.Event(), context.Event()
+    other = context.Process(target=held, args=(record.path, ready, go))
+    other.start()
+    assert ready.wait(60)
+    with pytest.raises(UsageError, match="another partywall"), record.exclusive():
+        pass
+    go.set()
+    other.join(60)
+    with record.exclusive():
+        pass
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_line_that_a_kill_tore_off_spoils_no_other(tmp_path, kind):
+    record = MAKERS[kind](tmp_path / "record")
+    before = len(record.whole_lines())
+    with (record.path / record.LINES).open("ab") as file:
+        file.write(b'{"torn": [1, ')
+    record.append_line('{"whole": 1}')
+    assert record.whole_lines()[before:] == [{"whole": 1}]
+
+
+def test_a_line_that_is_no_json_is_told_with_its_place(tmp_path):
+    record = study(tmp_path / "record")
+    with (record.path / record.LINES).open("ab") as file:
+        file.write(b"scribble\n")
+    with pytest.raises(UsageError, match=r"observations\.jsonl.*2.*no JSON"):
+        record.whole_lines()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_is_no_record_is_refused_with_a_remedy(tmp_path, there):
+    path = tmp_path / "other"
+    if there:
+        path.mkdir()
+    with pytest.raises(UsageError, match="no record of a run, load, guard, trace or study"):
+        kinds.opened(path)
+
+
+def test_a_kind_is_told_from_the_others_by_its_own_file():
+    marks = [kind.MARK for kind in kinds.KINDS.values()]
+    assert len(set(marks)) == len(marks)
+    assert set(report.REPORTS) == set(kinds.KINDS)

@@ -1,5 +1,8 @@
 """A controller's end of one agent: requests with answers, and notifications pushed into a sink as they come.
 
+An agent is not trusted. Whatever it sends that the contract does not allow ends the connection with one reason, which
+every open and every later request gets; no request waits longer than its timeout, also if the agent stops reading.
+
 Deliberately not here: how the agent's process came to be. Whoever makes a sandbox hands over its two streams.
 """
 
@@ -8,14 +11,18 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
+import select
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NoReturn, cast
 
 from partywall.agent import binary
+from partywall.agent.inbox import Received
 from partywall.errors import AgentError, Problem, RefusalError, UsageError
 
 PROTOCOL = 1
@@ -23,6 +30,14 @@ NOTIFICATIONS = ("slices", "output", "usage", "sample", "trace", "trace_records"
 
 # Facts of a large host, or files of a load, are a long line; neither side takes more.
 LINE_MAX = 64 << 20
+# A message of many small values takes far more memory than its line does.
+VALUE_BYTES = 64
+MESSAGE_BYTES = 512
+MESSAGE_MAX = 256 << 20
+# An agent that writes to standard error without ending a line.
+STDERR_LINE_MAX = 64 << 10
+# A pipe that says it can be written to takes this many bytes without blocking (PIPE_BUF).
+PIECE = 4096
 REMEDY = f"is this Partywall's agent, of this version? {binary.remedy()}"
 
 Process = subprocess.Popen[bytes]
@@ -39,14 +54,25 @@ def start_agent(argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: 
         raise AgentError(f"{argv[0]} cannot be started: {error.strerror}; {REMEDY}") from error
 
 
-def _message(line: bytes) -> dict[str, Any]:
-    """A line as a message; ValueError if it is none that agents send."""
-    with contextlib.suppress(ValueError):
+def _message(line: bytes, name: str) -> dict[str, Any]:
+    """A line as a message; ValueError if it is none that agents send, or would take too much memory to read."""
+    if len(line) >= LINE_MAX and not line.endswith(b"\n"):
+        raise ValueError(f"it sent a line longer than {LINE_MAX >> 20} MiB")
+    weight = MESSAGE_BYTES + len(line) + VALUE_BYTES * sum(line.count(each) for each in (b",", b"[", b"{"))
+    if weight > MESSAGE_MAX:
+        raise ValueError(f"it sent a message that takes more than {MESSAGE_MAX >> 20} MiB of memory")
+    try:
         match json.loads(line):
-            case {"method": str(method), "params": dict()} as message if method in NOTIFICATIONS:
-                return dict(message)
+            case {"method": str(method), "params": dict(params)} if method in NOTIFICATIONS:
+                return {"method": method, "params": Received.of(params, name, weight)}
+            case {"id": int() | None as number, "result": dict(result)}:
+                return {"id": number, "result": Received.of(result, name)}
             case {"id": int() | None, "error": {"message": str()}} | {"id": int() | None, "result": _} as message:
                 return dict(message)
+    except RecursionError:
+        raise ValueError("it sent a message whose values are nested too deeply") from None
+    except ValueError:
+        pass
     shown = line[:60].decode(errors="replace").rstrip()
     raise ValueError(f"it sent {shown!r}, which is no message of an agent")
 
@@ -54,8 +80,9 @@ def _message(line: bytes) -> dict[str, Any]:
 class AgentClient:
     """One agent over the standard streams of `process`.
 
-    Notifications go to `sink(method, params)` from a reading thread. When the stream ends every open request fails, and
-    `sink("gone", {"reason": …})` is called once, unless `close` was called first.
+    Notifications go to `sink(method, params)` from a reading thread. When the stream ends, or holds what no agent
+    sends, every open and every later request fails with the same reason, and `sink("gone", {"reason": …})` is called
+    once, unless `close` was called first.
     """
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], sink: Sink) -> None:
@@ -64,8 +91,12 @@ class AgentClient:
         self._sink = sink
         self._numbers = itertools.count(1)
         self._open: dict[int, Future[Any]] = {}
+        # Requests that ran into their timeout; their answers may still come.
+        self._late: set[int] = set()
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
         self._closing = False
+        self._lost: str | None = None
         self._stderr: list[str] = []
         self._threads = [
             threading.Thread(target=self._read, name=f"read-{name}", daemon=True),
@@ -89,30 +120,27 @@ class AgentClient:
 
         UsageError if it is too long to send.
         """
-        number = next(self._numbers)
-        future: Future[Any] = Future()
-        with self._lock:
-            self._open[number] = future
+        deadline = time.monotonic() + timeout_s
+        number, future = self._begin()
         message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
         try:
             line = json.dumps(message, allow_nan=False).encode()
             if len(line) > LINE_MAX:
                 what = f"{method} takes {len(line) / 1e6:.0f} MB, and an agent {LINE_MAX / 1e6:.0f} at most"
                 raise UsageError(Problem(what, "make the files that are sent with it smaller", self.name))
-            stream = cast("IO[bytes]", self.process.stdin)
-            with self._lock:
-                stream.write(line + b"\n")
-                stream.flush()
-            return future.result(timeout_s)
+            self._write(line + b"\n", deadline)
+            return future.result(max(0.0, deadline - time.monotonic()))
         # First, for it is a kind of OSError.
         except TimeoutError:
             raise AgentError(f"agent {self.name}: {method} was not answered within {timeout_s:g} s") from None
         except (OSError, ValueError) as error:
-            reason = self._end() if isinstance(error, BrokenPipeError) else str(error)
-            raise AgentError(f"agent {self.name}: {method}: {self._last_words(reason)}") from error
+            if isinstance(error, BrokenPipeError):
+                self._fail_as_lost()
+            raise AgentError(f"agent {self.name}: {method}: {self._last_words(str(error))}") from error
         finally:
             with self._lock:
-                self._open.pop(number, None)
+                if self._open.pop(number, None) is not None and self._lost is None:
+                    self._late.add(number)
 
     def close(self, timeout_s: float = 5, *, kill: bool = False) -> None:
         """Ends the stream, upon which the agent ends; kills it if it does not.
@@ -122,8 +150,7 @@ class AgentClient:
         self._closing = True
         if kill:
             self.process.kill()
-        with contextlib.suppress(OSError, ValueError):
-            cast("IO[bytes]", self.process.stdin).close()
+        self._close_stdin(timeout_s)
         try:
             self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -132,11 +159,62 @@ class AgentClient:
         for thread in self._threads:
             thread.join(timeout_s)
 
+    def _begin(self) -> tuple[int, Future[Any]]:
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._lost is not None:
+                raise AgentError(self._lost)
+            number = next(self._numbers)
+            self._open[number] = future
+        return number, future
+
+    def _write(self, line: bytes, deadline: float) -> None:
+        """Hands a line over; TimeoutError if the agent does not read until `deadline`.
+
+        A request that was cut off cannot be followed by another, so that ends the connection.
+        """
+        if not self._writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise TimeoutError
+        try:
+            descriptor = cast("IO[bytes]", self.process.stdin).fileno()
+            poll = select.poll()
+            poll.register(descriptor, select.POLLOUT)
+            left = memoryview(line)
+            while left:
+                if self._lost is not None or self._closing:
+                    raise BrokenPipeError
+                left_s = deadline - time.monotonic()
+                if poll.poll(min(100.0, max(0.0, left_s * 1e3))):
+                    left = left[os.write(descriptor, left[:PIECE]) :]
+                elif left_s <= 0:
+                    if len(left) < len(line):
+                        self._lose("it stopped reading in the middle of a request")
+                    raise TimeoutError
+        finally:
+            self._writing.release()
+
+    def _close_stdin(self, timeout_s: float = 1) -> None:
+        # Nobody writes for long to a connection that is being closed.
+        free = self._writing.acquire(timeout=timeout_s)
+        try:
+            with contextlib.suppress(OSError, ValueError):
+                cast("IO[bytes]", self.process.stdin).close()
+        finally:
+            if free:
+                self._writing.release()
+
+    def _fail_as_lost(self) -> NoReturn:
+        """Raises the one reason for which this agent is gone, which the reading thread knows in a moment."""
+        if threading.current_thread() is not self._threads[0]:
+            self._threads[0].join(5)
+        raise AgentError(self._lost or f"agent {self.name}: {self._last_words(self._end())}")
+
     def _last_words(self, fallback: str) -> str:
         return " | ".join(self._stderr[-5:]) or fallback
 
     def _drain_stderr(self) -> None:
-        for line in cast("IO[bytes]", self.process.stderr):
+        stream = cast("IO[bytes]", self.process.stderr)
+        for line in iter(lambda: stream.readline(STDERR_LINE_MAX), b""):
             self._stderr.append(line.decode(errors="replace").rstrip())
             del self._stderr[:-50]
 
@@ -144,24 +222,32 @@ class AgentClient:
         stream = cast("IO[bytes]", self.process.stdout)
         try:
             for line in iter(lambda: stream.readline(LINE_MAX), b""):
-                self._receive(_message(line))
+                self._receive(_message(line, self.name))
         except (OSError, ValueError) as error:
             self._gone(str(error))
+        except Exception as error:  # noqa: BLE001 - whatever a message led to, those who wait are told
+            self._gone(f"its message could not be handled: {error!r}")
         else:
-            self._gone(self._end())
+            reason = self._end()
+            self._gone(self._last_words(reason))
 
     def _receive(self, message: Mapping[str, Any]) -> None:
         if "method" in message:
             self._sink(message["method"], message["params"])
             return
+        number, fault = message["id"], message.get("error")
         with self._lock:
-            future = self._open.get(message["id"] or 0)
-        if future is None:
-            return
-        if fault := message.get("error"):
+            future = self._open.pop(number, None)
+            late = number in self._late
+            self._late.discard(number)
+        if future is not None and fault:
             future.set_exception(RefusalError(f"agent {self.name}: {fault['message']}"))
-        else:
+        elif future is not None:
             future.set_result(message.get("result"))
+        elif number is None and fault:
+            raise ValueError(f"it could not read a request: {fault['message']}")
+        elif not late:
+            raise ValueError(f"it answered request {number}, which is not open")
 
     def _end(self) -> str:
         """How the process ended, once its stream has, and what it said last has been read."""
@@ -171,13 +257,23 @@ class AgentClient:
             return f"it ended with status {status}" if status >= 0 else f"it was killed by signal {-status}"
         return "its stream ended"
 
-    def _gone(self, reason: str) -> None:
-        self._threads[1].join(1)
-        text = self._last_words(reason) if self._stderr else reason
+    def _lose(self, reason: str) -> None:
+        """Fails all open requests, and those to come. The first reason counts."""
         with self._lock:
+            if self._lost is None:
+                self._lost = f"agent {self.name}: {reason}"
             futures = list(self._open.values())
+            self._open.clear()
+            self._late.clear()
         for future in futures:
-            if not future.done():
-                future.set_exception(AgentError(f"agent {self.name}: {text}"))
+            future.set_exception(AgentError(self._lost))
+
+    def _gone(self, reason: str) -> None:
+        """Ends the connection, from the thread that reads."""
+        self._lose(reason)
+        # An agent that still writes, or reads, is told that nobody listens.
+        with contextlib.suppress(OSError, ValueError):
+            cast("IO[bytes]", self.process.stdout).close()
+        self._close_stdin()
         if not self._closing:
-            self._sink("gone", {"reason": text})
+            self._sink("gone", {"reason": cast("str", self._lost).removeprefix(f"agent {self.name}: ")})

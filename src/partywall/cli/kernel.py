@@ -22,6 +22,7 @@ from typer.core import TyperCommand
 from partywall import preflight, units
 from partywall.agent.catalogue import KernelInfo, Role, shipped
 from partywall.agent.client import AgentClient
+from partywall.agent.inbox import Inbox
 from partywall.cli import leftovers, show
 from partywall.errors import Exit, Problem, TrialError, UsageError
 from partywall.report import figures
@@ -197,11 +198,8 @@ def _intensity(text: str) -> float:
     return share
 
 
-Messages = queue.SimpleQueue[tuple[str, dict[str, Any]]]
-
-
 @contextmanager
-def _sandbox(cpus: str | None, work_dir: Path) -> Iterator[tuple[Sandbox, Messages]]:
+def _sandbox(cpus: str | None, work_dir: Path) -> Iterator[tuple[Sandbox, Inbox]]:
     try:
         chosen = tuple(sorted(os.sched_getaffinity(0))) if cpus is None else units.parse_cpus(cpus)
     except ValueError as error:
@@ -214,10 +212,10 @@ def _sandbox(cpus: str | None, work_dir: Path) -> Iterator[tuple[Sandbox, Messag
     preflight.check_folder(work_dir)
     leftovers.clean_up()
     label = Label.create(f"kernel-{secrets.token_hex(4)}", work_dir)
-    messages: Messages = queue.SimpleQueue()
+    messages = Inbox()
     sandbox = make(Settings(name=ID, backend="process", cpus=chosen), label)
     try:
-        sandbox.start(lambda method, params: messages.put((method, params)))
+        sandbox.start(lambda method, params: messages.put(ID, method, params))
         yield sandbox, messages
     finally:
         sandbox.stop()
@@ -237,7 +235,7 @@ def _start(sandbox: Sandbox, info: KernelInfo, params: dict[str, Any], threads: 
 
 def _watch(
     info: KernelInfo,
-    messages: Messages,
+    messages: Inbox,
     duration_ns: int,
     title: str,
     most: float | None = None,
@@ -261,12 +259,12 @@ def _watch(
     return rates
 
 
-def _slices(messages: Messages, timeout_s: float, intensity: float) -> list[dict[str, Any]]:
+def _slices(messages: Inbox, timeout_s: float, intensity: float) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     deadline = time.monotonic() + timeout_s
     while (left := deadline - time.monotonic()) > 0:
         try:
-            method, params = messages.get(timeout=left)
+            _, method, params = messages.get(timeout=left)
         except queue.Empty:
             break
         if method in ("ended", "gone"):

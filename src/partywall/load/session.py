@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink, start_agent
+from partywall.agent.inbox import Inbox
 from partywall.errors import AgentError, Problem, TrialError, UsageError
 from partywall.load.health import HostSecond
 from partywall.load.second import SECOND_NS, Beside, Second, Seconds
@@ -120,7 +121,7 @@ class Session:
 
     def __init__(self, program: Mapping[str, Any], setup: Setup) -> None:
         self.setup = setup
-        self._messages: queue.SimpleQueue[tuple[str, str, dict[str, Any]]] = queue.SimpleQueue()
+        self._messages = Inbox()
         self._stack = contextlib.ExitStack()
         self._looked = time.monotonic()
         # None until it begins.
@@ -171,7 +172,7 @@ class Session:
     def _watch_by(self, name: str, command: Sequence[str]) -> None:
         """An agent that a command of the user's starts."""
         client = AgentClient(
-            name, start_agent(command), lambda method, params: self._messages.put((name, method, params))
+            name, start_agent(command), lambda method, params: self._messages.put(name, method, params)
         )
         self._stack.callback(client.close)
         client.greet()
@@ -221,7 +222,7 @@ class Session:
         return sandbox
 
     def _sink(self, name: str) -> Sink:
-        return lambda method, params: self._messages.put((name, method, params))
+        return lambda method, params: self._messages.put(name, method, params)
 
     def _ask_all(self, program: Mapping[str, Any]) -> None:
         """All generators prepare; each takes its share of the users, of the arrivals and of shared feeders' rows."""
@@ -308,8 +309,8 @@ class Session:
         found = []
         with contextlib.suppress(queue.Empty):
             found.append(self._messages.get(timeout=0.2))
-            while True:
-                found.append(self._messages.get_nowait())
+            # As many as wait now: what goes on coming must not keep them from being handled.
+            found += [self._messages.get_nowait() for _ in range(self._messages.qsize())]
         return found
 
     def _hear(self, name: str, method: str, params: dict[str, Any], seconds: Seconds) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from partywall import units
 from partywall.agent.catalogue import shipped
 from partywall.agent.client import AgentClient, Sink
+from partywall.agent.inbox import Inbox
 from partywall.errors import AgentError, RefusalError, TrialError
 from partywall.model.evidence import VICTIM
 from partywall.model.plan import Trial, null_cpus
@@ -34,8 +34,6 @@ UNREAD = {
     "remedy": "run partywall on that host itself",
 }
 
-Message = tuple[str, str, dict[str, Any]]
-
 
 @dataclass
 class Stage:
@@ -46,7 +44,7 @@ class Stage:
 
     trial: Trial
     sandboxes: dict[str, Sandbox] = field(default_factory=dict)
-    messages: queue.SimpleQueue[Message] = field(default_factory=queue.SimpleQueue)
+    messages: Inbox = field(default_factory=Inbox)
     rate_max: dict[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     counters: list[dict[str, Any]] = field(default_factory=list)
@@ -137,7 +135,7 @@ def _start(stage: Stage, sandboxes: Sequence[Sandbox]) -> None:
 
 
 def _sink(stage: Stage, name: str) -> Sink:
-    return lambda method, params: stage.messages.put((name, method, params))
+    return lambda method, params: stage.messages.put(name, method, params)
 
 
 def _begin(

@@ -17,6 +17,7 @@ from typing import Any, Self
 from partywall import units
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
+from partywall.agent.inbox import Inbox
 from partywall.clock import Clock, Monotonic
 from partywall.errors import AgentError, CapabilityError, TrialError, UsageError
 from partywall.model.trace import Asked, ClockBound, Flow, Missed, Report
@@ -73,7 +74,7 @@ class Session:
         self._clock: Clock = clock or Monotonic()
         self._report_ns = report_ns
         self._ring_bytes = ring_bytes
-        self._messages: queue.SimpleQueue[tuple[str, str, dict[str, Any]]] = queue.SimpleQueue()
+        self._messages = Inbox()
         self._clients: list[AgentClient] = []
         self._relays: dict[str, _Relay] = {}
         self._flows: list[Flow] = []
@@ -157,7 +158,7 @@ class Session:
         return client
 
     def _put(self, name: str, method: str, params: dict[str, Any]) -> None:
-        self._messages.put((name, method, params))
+        self._messages.put(name, method, params)
 
     def _call(self, client: AgentClient, method: str, **params: Any) -> Any:
         """A refusal at the start is the user's to mend: a wrong hop, no permission, an agent without programs."""

@@ -45,8 +45,8 @@ impl Kernel for Remembered {
         self.kernel.step(sink)
     }
 
-    fn pause(&mut self) {
-        self.kernel.pause();
+    fn pause(&mut self) -> Result<(), KernelError> {
+        self.kernel.pause()
     }
 
     fn facts(&self) -> Map<String, Value> {

@@ -20,7 +20,12 @@ pub trait Kernel: Send {
     fn step(&mut self, sink: &mut dyn Sink) -> Result<f64, KernelError>;
 
     /// Called when a stressor is switched off: give back what would go on pressing. Most kernels hold nothing.
-    fn pause(&mut self) {}
+    ///
+    /// # Errors
+    /// As [`Kernel::step`].
+    fn pause(&mut self) -> Result<(), KernelError> {
+        Ok(())
+    }
 
     /// Facts worth keeping with the result: sizes chosen, fall-backs taken.
     fn facts(&self) -> Params {

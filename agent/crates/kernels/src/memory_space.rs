@@ -143,9 +143,10 @@ impl Kernel for MemorySpace {
         Ok(bytes as f64)
     }
 
-    fn pause(&mut self) {
+    fn pause(&mut self) -> Result<(), KernelError> {
         self.held = VecDeque::new();
         self.phase = Phase::Filling;
+        Ok(())
     }
 
     fn facts(&self) -> crate::Params {
@@ -257,7 +258,7 @@ mod tests {
     fn a_pause_gives_everything_back() {
         let mut kernel = kernel(&root(&[]), r#"{"touch": true}"#, 1).expect("there is room");
         (0..5).for_each(|_| assert_eq!(step(&mut kernel), 256 << 10));
-        kernel.pause();
+        kernel.pause().unwrap();
         assert!(kernel.held.is_empty());
         step(&mut kernel);
         assert_eq!(kernel.held.len(), 1);

@@ -59,8 +59,9 @@ impl Kernel for WakeUp {
         Ok(1.0)
     }
 
-    fn pause(&mut self) {
+    fn pause(&mut self) -> Result<(), KernelError> {
         self.last_ns = None;
+        Ok(())
     }
 
     fn facts(&self) -> crate::Params {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use partywall_clock as clock;
+use partywall_clock::{self as clock, Nanos};
 use partywall_kernels::{worker, Kernel, KernelError, Latency};
 use partywall_record::{Recorder, Tape};
 
@@ -48,15 +48,97 @@ impl Drop for Probe {
 }
 
 fn measure(mut kernel: Box<dyn Kernel>, timed: bool, stop: &AtomicBool, recorder: &mut Recorder) -> Result<(), KernelError> {
-    let mut before = clock::now();
+    let outcome = step_until(stop, kernel.as_mut(), timed, recorder, clock::now);
+    // The last slice is short, and true like any other.
+    recorder.close(clock::now());
+    outcome
+}
+
+fn step_until(
+    stop: &AtomicBool,
+    kernel: &mut dyn Kernel,
+    timed: bool,
+    recorder: &mut Recorder,
+    clock: impl Fn() -> Nanos,
+) -> Result<(), KernelError> {
+    let mut begun = clock();
     while !stop.load(Ordering::Relaxed) {
         let work = kernel.step(recorder)?;
-        let now = clock::now();
+        let now = clock();
         if timed {
-            recorder.latency(now - before);
+            recorder.latency(now - begun);
         }
-        recorder.work(work, now);
-        before = now;
+        // Closing a slice takes a system call, which is no part of the next step.
+        begun = if recorder.work(work, now) { clock() } else { now };
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partywall_kernels::Sink;
+    use std::sync::atomic::AtomicU64;
+    use std::time::{Duration, Instant};
+
+    const STEP_NS: Nanos = 100_000;
+    const BOOKKEEPING_NS: Nanos = 7_000_000;
+    static NOW_NS: AtomicU64 = AtomicU64::new(0);
+
+    fn pass(time_ns: Nanos) -> Nanos {
+        NOW_NS.fetch_add(time_ns, Ordering::Relaxed) + time_ns
+    }
+
+    /// Takes `STEP_NS` of a clock that only moves when told, so often.
+    struct Steps<'a>(u32, &'a AtomicBool);
+
+    impl Kernel for Steps<'_> {
+        fn step(&mut self, _: &mut dyn Sink) -> Result<f64, KernelError> {
+            pass(STEP_NS);
+            self.0 -= 1;
+            self.1.store(self.0 == 0, Ordering::Relaxed);
+            Ok(1.0)
+        }
+    }
+
+    #[test]
+    fn the_latency_of_a_step_holds_no_bookkeeping_of_the_slice_before() {
+        let tape = Tape::default();
+        let stop = AtomicBool::new(false);
+        // Slices begin at this clock's time, like the steps.
+        NOW_NS.store(clock::now(), Ordering::Relaxed);
+        let mut recorder = Recorder::with_cpu_clock(tape.clone(), 0, 10 * STEP_NS, || pass(BOOKKEEPING_NS));
+        step_until(&stop, &mut Steps(100, &stop), true, &mut recorder, || pass(0)).unwrap();
+        recorder.close(pass(0));
+        let slices = tape.take();
+        assert!(slices.len() > 5, "no slice was closed");
+        let longest = slices.iter().flat_map(|slice| &slice.latency.0).map(|&(bucket, _)| bucket).max().unwrap();
+        let one_step = {
+            let mut histogram = partywall_record::Histogram::default();
+            histogram.record(STEP_NS);
+            histogram.0[0].0
+        };
+        assert_eq!(longest, one_step);
+    }
+
+    struct Naps;
+
+    impl Kernel for Naps {
+        fn step(&mut self, _: &mut dyn Sink) -> Result<f64, KernelError> {
+            std::thread::sleep(Duration::from_millis(1));
+            Ok(1.0)
+        }
+    }
+
+    #[test]
+    fn the_last_slice_is_on_the_tape_when_the_probe_has_ended() {
+        let tape = Tape::default();
+        let begin = Instant::now();
+        let probe = Probe::start(vec![Box::new(Naps)], &Latency::Step("a nap"), 3_600_000_000_000, &tape).unwrap();
+        while begin.elapsed() < Duration::from_millis(20) {
+            std::thread::yield_now();
+        }
+        drop(probe);
+        assert!(tape.take().iter().map(|slice| slice.work).sum::<f64>() >= 1.0);
+    }
 }

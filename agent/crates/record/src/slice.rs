@@ -51,6 +51,7 @@ pub struct Recorder {
     tape: Tape,
     slice_ns: Nanos,
     open: Slice,
+    cpu: fn() -> Nanos,
     cpu_start_ns: Nanos,
 }
 
@@ -58,9 +59,15 @@ impl Recorder {
     /// A recorder for worker `thread` that cuts slices at multiples of `slice_ns`.
     #[must_use]
     pub fn new(tape: Tape, thread: u32, slice_ns: Nanos) -> Self {
+        Self::with_cpu_clock(tape, thread, slice_ns, clock::thread_cpu)
+    }
+
+    /// The same, with the clock that tells the thread's CPU time.
+    #[must_use]
+    pub fn with_cpu_clock(tape: Tape, thread: u32, slice_ns: Nanos, cpu: fn() -> Nanos) -> Self {
         let start_ns = clock::now();
         let open = Slice { thread, start_ns, end_ns: start_ns, work: 0.0, cpu_ns: 0, intensity: 1.0, latency: Histogram::default() };
-        Self { tape, slice_ns: slice_ns.max(1), open, cpu_start_ns: clock::thread_cpu() }
+        Self { tape, slice_ns: slice_ns.max(1), open, cpu, cpu_start_ns: cpu() }
     }
 
     /// The worker thread it records.
@@ -74,17 +81,20 @@ impl Recorder {
         self.open.latency.record(value_ns);
     }
 
-    /// Adds `work` that was finished at `now_ns`; closes the slice if its time is over.
-    pub fn work(&mut self, work: f64, now_ns: Nanos) {
+    /// Adds `work` that was finished at `now_ns`; closes the slice if its time is over, and says whether it was. Closing takes
+    /// a while, which whoever times steps must leave out.
+    pub fn work(&mut self, work: f64, now_ns: Nanos) -> bool {
         self.open.work += work;
-        if now_ns / self.slice_ns > self.open.start_ns / self.slice_ns {
+        let over = now_ns / self.slice_ns > self.open.start_ns / self.slice_ns;
+        if over {
             self.close(now_ns);
         }
+        over
     }
 
     /// Closes the open slice at `now_ns`, if it holds any time, and opens the next.
     pub fn close(&mut self, now_ns: Nanos) {
-        let cpu_ns = clock::thread_cpu();
+        let cpu_ns = (self.cpu)();
         let next = Slice { start_ns: now_ns, end_ns: now_ns, work: 0.0, cpu_ns: 0, latency: Histogram::default(), ..self.open };
         let mut done = std::mem::replace(&mut self.open, next);
         done.end_ns = now_ns;

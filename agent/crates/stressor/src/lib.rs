@@ -2,10 +2,10 @@
 //! Stressors: kernels paced. A worker thread follows a schedule of switches and holds, between them, the intensity asked
 //! for as a share of its own calibrated maximum.
 
+mod calibration;
 mod pacer;
 mod schedule;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -13,28 +13,17 @@ use partywall_clock::{self as clock, Nanos};
 use partywall_kernels::{worker, Kernel, KernelError, Latency};
 use partywall_record::{Recorder, Tape};
 
+use calibration::Progress;
+
+pub use calibration::{Calibration, CalibrationError};
 pub use pacer::Pacer;
 pub use schedule::{Hold, Schedule, ScheduleError};
 
 /// A resident stressor, off until its schedule says otherwise; dropping it stops it.
 pub struct Stressor {
     schedule: Arc<Schedule>,
-    rates: Vec<Arc<Rate>>,
+    progress: Vec<Arc<Progress>>,
     workers: Vec<JoinHandle<Result<(), KernelError>>>,
-}
-
-/// What a worker thread reached in its last period at full intensity, in work per second.
-#[derive(Default)]
-struct Rate(AtomicU64);
-
-impl Rate {
-    fn get(&self) -> f64 {
-        f64::from_bits(self.0.load(Ordering::Acquire))
-    }
-
-    fn set(&self, rate: f64) {
-        self.0.store(rate.to_bits(), Ordering::Release);
-    }
 }
 
 struct Worker {
@@ -42,7 +31,7 @@ struct Worker {
     timed: bool,
     recorder: Recorder,
     schedule: Arc<Schedule>,
-    last_full_rate: Arc<Rate>,
+    progress: Arc<Progress>,
     /// What its last step did; none before the first.
     step: f64,
     /// Of the time that a step is worth, what the first of a partial intensity is put off by: 0 to 1, each as often.
@@ -58,14 +47,14 @@ impl Stressor {
     /// # Errors
     /// When the host refuses a thread.
     pub fn start(kernels: Vec<Box<dyn Kernel>>, latency: &Latency, slice_ns: u64, tape: &Tape) -> std::io::Result<Self> {
-        let mut stressor = Self { schedule: Arc::default(), rates: Vec::new(), workers: Vec::new() };
+        let mut stressor = Self { schedule: Arc::default(), progress: Vec::new(), workers: Vec::new() };
         let timed = matches!(latency, Latency::Step(_));
         for (thread, kernel) in kernels.into_iter().enumerate() {
-            let last_full_rate = Arc::<Rate>::default();
-            stressor.rates.push(last_full_rate.clone());
+            let progress = Arc::<Progress>::default();
+            stressor.progress.push(progress.clone());
             let recorder = Recorder::new(tape.clone(), thread as u32, slice_ns);
             let schedule = stressor.schedule.clone();
-            let worker = Worker { kernel, timed, recorder, schedule, last_full_rate, step: 0.0, phase: 0.0 };
+            let worker = Worker { kernel, timed, recorder, schedule, progress, step: 0.0, phase: 0.0 };
             stressor.workers.push(thread::Builder::new().name(format!("stress-{thread}")).spawn(move || worker.run())?);
         }
         Ok(stressor)
@@ -74,34 +63,15 @@ impl Stressor {
     /// Appends a switch: from `at_ns` on the workload has `intensity`.
     ///
     /// # Errors
-    /// When time would run backwards, the intensity is none, or is partial before [`Stressor::calibrate`].
+    /// When time would run backwards, the intensity is none, or is partial before a [`Calibration`].
     pub fn switch(&self, at_ns: Nanos, intensity: f64) -> Result<(), ScheduleError> {
         self.schedule.append(at_ns, intensity)
     }
 
-    /// Runs flat out for `for_ns`, and returns what each worker thread reached once it was warm, which is from now on what
-    /// intensity 1 means. The kernel is at rest then.
-    ///
-    /// # Errors
-    /// When switches are still due.
-    pub fn calibrate(&mut self, for_ns: Nanos) -> Result<Vec<f64>, ScheduleError> {
-        const LEAD_NS: Nanos = 1_000_000;
-        let start = clock::now() + LEAD_NS;
-        self.schedule.append(start, 1.0)?;
-        self.schedule.append(start + for_ns, 0.0)?;
-        self.rates.iter().for_each(|rate| rate.set(0.0));
-        let mut deadline = start + for_ns;
-        // A step may be long (a slow disk); wait until every worker has come out of its last one, but not for ever.
-        for _ in 0..1000 {
-            clock::sleep_until(deadline);
-            if self.rates.iter().all(|rate| rate.get() > 0.0) || self.workers.iter().any(JoinHandle::is_finished) {
-                break;
-            }
-            deadline = clock::now() + 10_000_000;
-        }
-        let rates: Vec<f64> = self.rates.iter().map(|rate| rate.get()).collect();
-        self.schedule.calibrated(&rates);
-        Ok(rates)
+    /// What calibrates it, while others go on using it.
+    #[must_use]
+    pub fn calibration(&self) -> Calibration {
+        Calibration { schedule: self.schedule.clone(), workers: self.progress.clone() }
     }
 
     /// Why it ended by itself, once it has.
@@ -119,18 +89,33 @@ impl Drop for Stressor {
     }
 }
 
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.progress.end();
+    }
+}
+
 impl Worker {
     fn run(mut self) -> Result<(), KernelError> {
+        let outcome = self.follow();
+        self.recorder.close(clock::now());
+        outcome
+    }
+
+    fn follow(&mut self) -> Result<(), KernelError> {
         let mut cursor = 0;
+        let schedule = self.schedule.clone();
         self.recorder.switch(0.0, clock::now());
-        while let Some(hold) = self.schedule.hold(&mut cursor, clock::now()) {
+        while let Some(hold) = schedule.hold(&mut cursor, clock::now()) {
             if hold.intensity == 0.0 {
-                self.schedule.wait(cursor, hold.until_ns);
+                schedule.wait(cursor, hold.until_ns);
             } else {
-                self.press(&hold)?;
+                self.progress.set_pressing(true);
+                let outcome = self.press(&hold);
+                self.progress.set_pressing(false);
+                outcome?;
             }
         }
-        self.recorder.close(clock::now());
         Ok(())
     }
 
@@ -146,28 +131,32 @@ impl Worker {
             clock::sleep_until(due_ns.min(hold.until_ns));
             now = clock::now();
         }
+        let mut begun = now;
         while now < hold.until_ns && !self.schedule.has_changed(hold) {
             let work = self.kernel.step(&mut self.recorder)?;
-            let before = std::mem::replace(&mut now, clock::now());
+            now = clock::now();
             if self.timed {
-                self.recorder.latency(now - before);
+                self.recorder.latency(now - begun);
             }
-            self.recorder.work(work, now);
+            let cut = self.recorder.work(work, now);
             total += work;
             self.step = work;
             if now <= warm_ns {
                 warm = (now, total);
             }
+            // Closing a slice takes a system call, which is no part of the next step.
+            begun = if cut { clock::now() } else { now };
             if let Some(due_ns) = pacer.as_mut().and_then(|pacer| pacer.pause_until(work, now)) {
                 clock::sleep_until(due_ns.min(hold.until_ns));
                 now = clock::now();
+                begun = now;
             }
         }
         self.recorder.switch(0.0, now);
         // Before the rate, which ends a calibration: what follows one must not start late, behind a disk's write-back.
-        self.kernel.pause();
+        self.kernel.pause()?;
         if pacer.is_none() && now > warm.0 {
-            self.last_full_rate.set((total - warm.1) * 1e9 / (now - warm.0) as f64);
+            self.progress.set_rate((total - warm.1) * 1e9 / (now - warm.0) as f64);
         }
         Ok(())
     }

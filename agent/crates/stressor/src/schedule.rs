@@ -23,7 +23,7 @@ pub enum ScheduleError {
     #[error("intensity {0} is not within 0 to 1")]
     Intensity(f64),
     /// A share of an unknown maximum.
-    #[error("intensity {0} is a share of a maximum that is not known yet; calibrate the workload first")]
+    #[error("intensity {0} is a share of a maximum that is not known; calibrate the workload first")]
     Uncalibrated(f64),
 }
 
@@ -31,6 +31,13 @@ pub enum ScheduleError {
 struct State {
     switches: Vec<(Nanos, f64)>,
     rates_max: Vec<f64>,
+}
+
+impl State {
+    /// A share of nothing would be all: without a rate there is no pacer, and the kernel runs flat out.
+    fn is_calibrated(&self) -> bool {
+        !self.rates_max.is_empty() && self.rates_max.iter().all(|&rate| rate > 0.0)
+    }
 }
 
 /// Shared by the controller's side, which appends, and the worker threads, which follow.
@@ -88,7 +95,7 @@ impl Schedule {
         if at_ns < last_ns {
             return Err(ScheduleError::OutOfOrder { at_ns, last_ns });
         }
-        if intensity > 0.0 && intensity < 1.0 && state.rates_max.is_empty() {
+        if intensity > 0.0 && intensity < 1.0 && !state.is_calibrated() {
             return Err(ScheduleError::Uncalibrated(intensity));
         }
         state.switches.push((at_ns, intensity));
@@ -177,6 +184,15 @@ mod tests {
         assert_eq!(schedule.append(200, 1.5), Err(ScheduleError::Intensity(1.5)));
         assert!(matches!(schedule.append(200, f64::NAN), Err(ScheduleError::Intensity(_))));
         assert_eq!(schedule.append(200, 0.5), Err(ScheduleError::Uncalibrated(0.5)));
+    }
+
+    #[test]
+    fn a_share_of_a_maximum_of_nothing_is_refused() {
+        let schedule = Schedule::default();
+        schedule.calibrated(&[5.0, 0.0]);
+        assert_eq!(schedule.append(200, 0.3), Err(ScheduleError::Uncalibrated(0.3)));
+        schedule.calibrated(&[5.0, 1.0]);
+        assert_eq!(schedule.append(200, 0.3), Ok(()));
     }
 
     #[test]

@@ -84,12 +84,11 @@ impl FileRing {
     }
 
     /// Submits what was handed over, waits until `wanted` requests have completed, and puts the numbers of all completed
-    /// ones into `done`.
+    /// ones into `done`, each with how it went: `UnexpectedEof` if it moved fewer bytes than asked.
     ///
     /// # Errors
-    /// That of a request, or `UnexpectedEof` if one moved fewer bytes than asked; the others' completions are kept.
-    /// `InvalidInput` rather than waiting for ever if fewer than `wanted` are in flight.
-    pub fn complete(&mut self, wanted: usize, done: &mut Vec<usize>) -> io::Result<()> {
+    /// Of the ring itself. `InvalidInput` rather than waiting for ever if fewer than `wanted` are in flight.
+    pub fn complete(&mut self, wanted: usize, done: &mut Vec<(usize, io::Result<()>)>) -> io::Result<()> {
         if self.in_flight < wanted {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -100,17 +99,13 @@ impl FileRing {
                 Err(error) => return Err(error),
             }
         }
-        let mut worst = Ok(());
         for entry in self.ring.completion() {
             let slot = entry.user_data() as usize;
             self.busy[slot] = false;
             self.in_flight -= 1;
-            match moved(&entry, self.len) {
-                Ok(()) => done.push(slot),
-                Err(error) => worst = Err(error),
-            }
+            done.push((slot, moved(&entry, self.len)));
         }
-        worst
+        Ok(())
     }
 
     /// How many requests are in flight.
@@ -168,8 +163,9 @@ mod tests {
         assert_eq!(ring.write(0, 0).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
         let mut done = Vec::new();
         ring.complete(2, &mut done).unwrap();
-        done.sort_unstable();
-        assert_eq!((done, ring.in_flight()), (vec![0, 1], 0));
+        let mut slots: Vec<usize> = done.into_iter().map(|(slot, result)| result.map(|()| slot).unwrap()).collect();
+        slots.sort_unstable();
+        assert_eq!((slots, ring.in_flight()), (vec![0, 1], 0));
         let mut read = [0; 512];
         file.read_exact_at(&mut read, 1024).unwrap();
         assert_eq!(read, [9; 512]);
@@ -182,6 +178,24 @@ mod tests {
             return;
         };
         ring.read(0, 4096).unwrap();
-        assert_eq!(ring.complete(1, &mut Vec::new()).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        let mut done = Vec::new();
+        ring.complete(1, &mut done).unwrap();
+        assert_eq!(done[0].1.as_ref().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn every_request_that_fails_is_told_with_its_slot_and_its_own_error() {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let Ok(mut ring) = FileRing::new(full, 3, 512, |_| ()) else {
+            eprintln!("skipped: this host has no io_uring");
+            return;
+        };
+        (0..3).for_each(|slot| ring.write(slot, 0).unwrap());
+        let mut done = Vec::new();
+        ring.complete(3, &mut done).unwrap();
+        let mut told: Vec<(usize, Option<i32>)> = done.iter().map(|(slot, result)| (*slot, result.as_ref().unwrap_err().raw_os_error())).collect();
+        told.sort_unstable();
+        assert_eq!(told, [0, 1, 2].map(|slot| (slot, Some(libc::ENOSPC))));
+        assert!(ring.write(1, 0).is_ok(), "the slot is still busy");
     }
 }

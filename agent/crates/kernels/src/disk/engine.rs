@@ -13,14 +13,17 @@ use super::job::{Job, Sync, Via};
 use crate::peer::Peer;
 use crate::{noise, KernelError};
 
+/// The slot of a request that has completed, and how.
+pub(super) type Completion = (usize, io::Result<()>);
+
 /// Keeps up to a queue's depth of requests in flight.
 pub(super) trait Engine: Send {
     /// Starts the request of `slot`, which must not be in flight.
     fn submit(&mut self, slot: usize, offset: u64) -> io::Result<()>;
 
-    /// Waits for at least one request and puts the slots of all completed ones into `done`. An error, not an endless wait,
-    /// if none is in flight.
-    fn complete(&mut self, done: &mut Vec<usize>) -> io::Result<()>;
+    /// Waits for at least one request and puts all completed ones into `done`. An error, not an endless wait, if none is in
+    /// flight.
+    fn complete(&mut self, done: &mut Vec<Completion>) -> io::Result<()>;
 
     /// For the facts.
     fn name(&self) -> &'static str;
@@ -94,8 +97,8 @@ impl Engine for Single {
         self.transfer.run(&self.file, &mut self.buffer, offset)
     }
 
-    fn complete(&mut self, done: &mut Vec<usize>) -> io::Result<()> {
-        done.push(0);
+    fn complete(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
+        done.push((0, Ok(())));
         Ok(())
     }
 
@@ -130,7 +133,7 @@ impl Engine for Ring {
         }
     }
 
-    fn complete(&mut self, done: &mut Vec<usize>) -> io::Result<()> {
+    fn complete(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
         self.ring.complete(1, done)
     }
 
@@ -142,7 +145,7 @@ impl Engine for Ring {
 /// A thread for each request in flight. Dropping the senders ends them.
 struct Threads {
     requests: Vec<SyncSender<u64>>,
-    finished: Receiver<(usize, io::Result<()>)>,
+    finished: Receiver<Completion>,
     in_flight: usize,
     write: bool,
     _peers: Vec<Peer>,
@@ -165,7 +168,7 @@ impl Threads {
 fn serve(
     slot: usize,
     requests: &Receiver<u64>,
-    finish: &Sender<(usize, io::Result<()>)>,
+    finish: &Sender<Completion>,
     file: &File,
     transfer: Transfer,
     mut buffer: Block,
@@ -184,16 +187,14 @@ impl Engine for Threads {
         Ok(())
     }
 
-    fn complete(&mut self, done: &mut Vec<usize>) -> io::Result<()> {
+    fn complete(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
         if self.in_flight == 0 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let first = self.finished.recv().map_err(|_| io::ErrorKind::BrokenPipe)?;
-        for (slot, result) in std::iter::once(first).chain(self.finished.try_iter()) {
-            self.in_flight -= 1;
-            result?;
-            done.push(slot);
-        }
+        let before = done.len();
+        done.extend(std::iter::once(first).chain(self.finished.try_iter()));
+        self.in_flight -= done.len() - before;
         Ok(())
     }
 

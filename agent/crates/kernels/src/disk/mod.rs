@@ -16,7 +16,7 @@ use schemars::{schema_for, Schema};
 use serde_json::json;
 
 use self::cache::Cache;
-use self::engine::Engine;
+use self::engine::{Completion, Engine};
 use self::job::{Job, Kind};
 use self::offsets::Offsets;
 use crate::batch::STEP_NS;
@@ -30,12 +30,26 @@ struct Disk {
     engine: Box<dyn Engine>,
     started: Vec<(Nanos, u64)>,
     idle: Vec<usize>,
-    done: Vec<usize>,
+    done: Vec<Completion>,
     // Completed while switched off: counted with the next step, or the requests in flight at each switch would be lost.
     carried: f64,
 }
 
 impl Disk {
+    fn new(job: Job, made: file::Made, engine: Box<dyn Engine>) -> Self {
+        Self {
+            align_bytes: made.align_bytes,
+            offsets: Offsets::new(job.order, job.requests(), job.request as u64, job.seed),
+            cache: Cache::new(&job, made.file),
+            engine,
+            started: vec![(0, 0); job.depth],
+            idle: (0..job.depth).rev().collect(),
+            done: Vec::with_capacity(job.depth),
+            carried: 0.0,
+            job,
+        }
+    }
+
     fn refill(&mut self) -> Result<(), KernelError> {
         while let Some(&slot) = self.idle.last() {
             let all_idle = self.idle.len() == self.job.depth;
@@ -58,16 +72,25 @@ impl Disk {
         let from = self.job.kind.name();
         self.engine.complete(&mut self.done).map_err(KernelError::host(format!("{from} request")))?;
         let mut bytes = 0.0;
-        for slot in self.done.drain(..) {
-            let (start_ns, offset) = self.started[slot];
-            // Waiting for write-back belongs to the write that had to wait; dropping what was read belongs to nobody.
-            self.cache.written(self.job.request).map_err(KernelError::host("write-back"))?;
-            sink.latency(clock::now() - start_ns);
-            self.cache.read(offset, self.job.request).map_err(KernelError::host("dropping the page cache"))?;
+        let mut first = Ok(());
+        // Whatever became of a request, its slot is free, and all completions are taken note of before an error is told.
+        let mut done = std::mem::take(&mut self.done);
+        for (slot, result) in done.drain(..) {
             self.idle.push(slot);
-            bytes += self.job.request as f64;
+            let (start_ns, offset) = self.started[slot];
+            let outcome = result.map_err(self.failed(offset)).and_then(|()| self.completed(start_ns, offset, sink));
+            bytes += if outcome.is_ok() { self.job.request as f64 } else { 0.0 };
+            first = first.and(outcome);
         }
-        Ok(bytes)
+        self.done = done;
+        first.map(|()| bytes)
+    }
+
+    fn completed(&mut self, start_ns: Nanos, offset: u64, sink: &mut dyn Sink) -> Result<(), KernelError> {
+        // Waiting for write-back belongs to the write that had to wait; dropping what was read belongs to nobody.
+        self.cache.written(self.job.request).map_err(KernelError::host("write-back"))?;
+        sink.latency(clock::now() - start_ns);
+        self.cache.read(offset, self.job.request).map_err(KernelError::host("dropping the page cache"))
     }
 
     fn failed(&self, offset: u64) -> impl FnOnce(std::io::Error) -> KernelError {
@@ -88,19 +111,25 @@ impl Kernel for Disk {
         }
     }
 
-    fn pause(&mut self) {
+    fn pause(&mut self) -> Result<(), KernelError> {
         struct Unheard;
         impl Sink for Unheard {
             fn latency(&mut self, _: Nanos) {}
         }
-        // An error here will show again in the next step, which can report it.
+        let mut first = Ok(());
         while self.idle.len() < self.job.depth {
+            let in_flight = self.job.depth - self.idle.len();
             match self.reap(&mut Unheard) {
                 Ok(bytes) => self.carried += bytes,
-                Err(_) => return,
+                Err(error) => first = first.and(Err(error)),
+            }
+            if self.job.depth - self.idle.len() == in_flight {
+                // The engine itself fails: nothing more will complete.
+                break;
             }
         }
-        let _ = self.cache.settle();
+        first?;
+        self.cache.settle().map_err(KernelError::host("writing out what is dirty"))
     }
 
     fn facts(&self) -> crate::Params {
@@ -116,17 +145,7 @@ fn build(kind: Kind, params: &crate::Params, environment: &Environment) -> Resul
     let job = Job::new(kind, params, environment)?;
     let made = file::make(&job)?;
     let engine = engine::start(&job, &made.file)?;
-    Ok(Box::new(Disk {
-        align_bytes: made.align_bytes,
-        offsets: Offsets::new(job.order, job.requests(), job.request as u64, job.seed),
-        cache: Cache::new(&job, made.file),
-        engine,
-        started: vec![(0, 0); job.depth],
-        idle: (0..job.depth).rev().collect(),
-        done: Vec::with_capacity(job.depth),
-        carried: 0.0,
-        job,
-    }))
+    Ok(Box::new(Disk::new(job, made, engine)))
 }
 
 fn info(kind: Kind) -> KernelInfo {

@@ -1,11 +1,16 @@
 use std::io::ErrorKind;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, RecvTimeoutError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use partywall_clock as clock;
 use serde_json::{json, Value};
 
-use crate::testing::{disk_folder, error, fact, steps, try_build, Latencies};
+use super::engine::{Completion, Engine};
+use super::job::{Job, Kind};
+use super::{file, Disk};
+use crate::testing::{disk_folder, environment, error, fact, steps, try_build, Latencies};
 use crate::{Kernel, KernelError};
 
 const KINDS: [&str; 6] = ["disk-read", "disk-reread", "disk-write", "disk-rewrite", "disk-direct-read", "disk-direct-write"];
@@ -103,12 +108,59 @@ fn work_in_flight_at_a_pause_is_counted_with_the_next_step() {
         // Latencies that ran on while it was switched off are not recorded, so carried work shows as work without latency.
         while work as usize == latencies.count() * 8192 && clock::now() < deadline {
             work += steps(kernel.as_mut(), 1, &mut latencies);
-            kernel.pause();
+            kernel.pause().unwrap();
         }
         assert!(work as usize > latencies.count() * 8192, "{engine}: nothing was ever in flight at a pause");
-        kernel.pause();
-        kernel.pause();
+        kernel.pause().unwrap();
+        kernel.pause().unwrap();
     }
+}
+
+/// Holds requests until it is asked, and fails them while the disk is full.
+struct Filling {
+    held: Vec<usize>,
+    full: Arc<AtomicBool>,
+}
+
+impl Engine for Filling {
+    fn submit(&mut self, slot: usize, _: u64) -> std::io::Result<()> {
+        self.held.push(slot);
+        Ok(())
+    }
+
+    fn complete(&mut self, done: &mut Vec<Completion>) -> std::io::Result<()> {
+        let result = || if self.full.load(Ordering::Relaxed) { Err(rustix::io::Errno::NOSPC.into()) } else { Ok(()) };
+        done.extend(self.held.pop().map(|slot| (slot, result())));
+        Ok(())
+    }
+
+    fn name(&self) -> &'static str {
+        "filling"
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_at_a_pause_is_told_as_such_and_no_slot_is_lost() {
+    let params = json!({ "file_bytes": 4 << 20, "queue_depth": 8 }).as_object().cloned().unwrap();
+    let job = Job::new(Kind::Rewrite, &params, &environment()).unwrap();
+    let made = match file::make(&job) {
+        Err(KernelError::Parameter { key: "path", why, .. }) => return eprintln!("skipped: {why}"),
+        made => made.unwrap(),
+    };
+    let full = Arc::new(AtomicBool::new(true));
+    let mut disk = Disk::new(job, made, Box::new(Filling { held: Vec::new(), full: full.clone() }));
+    disk.refill().unwrap();
+    match disk.pause() {
+        Err(KernelError::Host { what, source }) => {
+            assert_eq!(source.raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()));
+            assert!(what.starts_with("disk-rewrite of 8192 bytes at "), "{what}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(disk.idle.len(), 8);
+    full.store(false, Ordering::Relaxed);
+    assert!(steps(&mut disk, 1, &mut Latencies::default()) > 0.0);
+    assert_eq!(disk.started.len(), 8);
 }
 
 #[test]
@@ -116,7 +168,7 @@ fn a_pause_writes_out_what_is_dirty() {
     for name in ["disk-write", "disk-rewrite"] {
         let Some(mut kernel) = on_disk(name, json!({ "dirty_bytes": 1 << 20 })) else { return };
         steps(kernel.as_mut(), 20, &mut Latencies::default());
-        kernel.pause();
+        kernel.pause().unwrap();
         assert!(steps(kernel.as_mut(), 1, &mut Latencies::default()) > 0.0);
     }
 }

@@ -5,13 +5,15 @@ import json
 import queue
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from partywall.agent import binary
 from partywall.agent.client import AgentClient
-from partywall.errors import AgentError, UsageError
+from partywall.errors import AgentError, RefusalError, UsageError
 from partywall.store.pending import slice_row
 
 GOLDEN = Path(__file__).parents[2] / "schema" / "golden"
@@ -91,9 +93,80 @@ def test_a_stressor_presses_only_when_scheduled(agent):
     assert all(piece["start_ns"] < off for piece in pressed)
 
 
+KERNEL = {"kernel": {"name": "integer"}}
+
+
+@pytest.mark.parametrize("pace", ["flat_out", "scheduled"])
+def test_the_last_slice_comes_before_the_answer_that_a_workload_was_stopped(agent, pace):
+    agent.call("workload.start", id="w", work=KERNEL, pace=pace, work_dir="/var/tmp", slice_ns=3_600_000_000_000)
+    if pace == "scheduled":
+        agent.call("workload.schedule", id="w", switches=[{"at_ns": 1, "intensity": 1}])
+    # Longer than a flush; whatever is told now is told by the end alone.
+    time.sleep(0.5)
+    agent.call("workload.stop", id="w")
+    pieces = []
+    while not agent.events.empty():
+        method, params = agent.events.get()
+        pieces += params["slices"] if method == "slices" else []
+    assert sum(piece["work"] for piece in pieces) > 0
+
+
+def test_what_a_command_says_last_is_told(agent, tmp_path):
+    said = tmp_path / "said"
+    argv = ["sh", "-c", f"yes | head -n 1000; touch {said}; sleep 100"]
+    agent.call("workload.start", id="c", work={"command": {"argv": argv}}, pace="flat_out", work_dir="/var/tmp")
+    deadline = time.monotonic() + 20
+    while not said.exists() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    agent.call("workload.stop", id="c")
+    lines = []
+    while not agent.events.empty():
+        method, params = agent.events.get()
+        lines += params["lines"] if method == "output" else []
+    assert len(lines) == 1000
+
+
+def test_slices_come_while_a_stressor_is_calibrated(agent):
+    agent.call("workload.start", id="p", work=KERNEL, pace="flat_out", work_dir="/var/tmp")
+    agent.call("workload.start", id="s", work=KERNEL, pace="scheduled", work_dir="/var/tmp")
+    calibration = threading.Thread(target=lambda: agent.call("workload.calibrate", id="s", for_ns=2_000_000_000))
+    while not agent.events.empty():
+        agent.events.get()
+    calibration.start()
+    begun = time.monotonic()
+    for _ in range(3):
+        next_event(agent, "slices")
+    assert calibration.is_alive(), f"the first slices came after {time.monotonic() - begun:.1f} s, with the answer"
+    calibration.join()
+
+
+def test_an_agent_for_some_capabilities_refuses_the_others_by_name():
+    client = client_of(str(binary.find()), "serve", "--only", "probe,monitor")
+    client.greet()
+    assert client.call("clock")["monotonic_ns"] > 0
+    client.call("workload.start", id="p", work=KERNEL, pace="flat_out", work_dir="/var/tmp")
+    client.call("monitor.start", id="m")
+    for method, params, left_out in [
+        ("workload.start", {"id": "s", "work": KERNEL, "pace": "scheduled", "work_dir": "/var/tmp"}, "a stressor"),
+        ("guard.remove", {"id": "g", "hooks": []}, "guard.remove"),
+        ("trace.start", {}, "trace.start"),
+        ("memory.check", {"bytes": 1, "budget_ns": 1}, "memory.check"),
+    ]:
+        with pytest.raises(RefusalError, match=f"--only probe,monitor, which leaves out {left_out}; add"):
+            client.call(method, **params)
+    with pytest.raises(AgentError, match=r"a message longer than 8388608 bytes"):
+        client.call("workload.start", id="x" * (16 << 20))
+    client.close()
+
+
 @pytest.mark.parametrize(
     ("method", "params", "said"),
     [
+        (
+            "workload.start",
+            {"id": "x", "work": KERNEL, "pace": "flat_out", "work_dir": "/", "threads": 4_000_000_000},
+            "threads: 4000000000 are too many; give at most 1024",
+        ),
         (
             "workload.start",
             {"id": "x", "work": {"kernel": {"name": "memory-cpy"}}, "pace": "flat_out", "work_dir": "/"},
@@ -153,7 +226,12 @@ def test_what_is_too_long_for_an_agent_is_refused_before_it_is_sent(monkeypatch)
 
 
 def test_an_agent_takes_the_files_of_a_load_in_one_message(agent):
-    with pytest.raises(AgentError, match="no workload"):
+    with pytest.raises(AgentError, match="invalid type: string"):
+        agent.call("workload.start", work={"load": "x" * (16 << 20)})
+
+
+def test_other_requests_are_not_that_long(agent):
+    with pytest.raises(AgentError, match=r"workload.schedule in a message of 167\d+ bytes; the longest is 8388608"):
         agent.call("workload.schedule", id="x" * (16 << 20), switches=[])
 
 

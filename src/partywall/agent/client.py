@@ -26,7 +26,9 @@ from partywall.agent.inbox import Received
 from partywall.errors import AgentError, Problem, RefusalError, UsageError
 
 PROTOCOL = 1
-NOTIFICATIONS = ("slices", "output", "usage", "sample", "trace", "trace_records", "load", "guard", "ended")
+NOTIFICATIONS = (
+    "slices", "output", "usage", "sample", "trace", "trace_records", "load", "guard", "dropped", "ended"
+)  # fmt: skip
 
 # Facts of a large host, or files of a load, are a long line; neither side takes more.
 LINE_MAX = 64 << 20

@@ -10,6 +10,9 @@ use partywall_wire::{Command, Event, Line, Pace, Stream, Used};
 
 use crate::workload::Refusal;
 
+/// Lines in one message, so that none is too long a line however long they are.
+const LINES_MAX: usize = 100;
+
 /// A running command and, if it is scheduled, who switches it.
 pub(crate) struct CommandWorkload {
     // Dropped first: the follower must not continue a group that is being killed.
@@ -64,35 +67,60 @@ impl CommandWorkload {
         self.running.ended()
     }
 
-    pub(crate) fn take_output(&self, id: &str) -> Option<Event> {
-        let (lines, dropped) = self.output.take();
-        let stream = |source| match source {
-            Source::Stdout => Stream::Stdout,
-            Source::Stderr => Stream::Stderr,
-        };
-        let lines: Vec<Line> = lines.into_iter().map(|l| Line { at_ns: l.at_ns, stream: stream(l.source), text: l.text }).collect();
-        (!lines.is_empty() || dropped > 0).then(|| Event::Output { id: id.into(), lines, dropped })
+    pub(crate) fn take_events(&self, id: &str) -> Vec<Event> {
+        events(id, &self.output, &self.used)
     }
 
-    pub(crate) fn take_usage(&self, id: &str) -> Option<Event> {
-        let told = |used: partywall_command::Used| Used {
-            start_ns: used.start_ns,
-            end_ns: used.end_ns,
-            on: used.on,
-            processes: used.processes,
-            cpu_ns: used.cpu_ns,
-            disk_bytes: used.disk_bytes,
-        };
-        let intervals: Vec<Used> = self.used.take().into_iter().map(told).collect();
-        (!intervals.is_empty()).then(|| Event::Usage { id: id.into(), intervals })
+    /// Ends it; what it left, with what it wrote last.
+    pub(crate) fn stop(self, id: &str) -> Vec<Event> {
+        let Self { follower, running, output, used } = self;
+        drop(follower);
+        drop(running);
+        events(id, &output, &used)
     }
+}
+
+fn events(id: &str, output: &Output, used: &Tape) -> Vec<Event> {
+    let mut events = lines(id, output);
+    events.extend(usage(id, used));
+    events
+}
+
+fn lines(id: &str, output: &Output) -> Vec<Event> {
+    let (lines, dropped) = output.take();
+    let stream = |source| match source {
+        Source::Stdout => Stream::Stdout,
+        Source::Stderr => Stream::Stderr,
+    };
+    let lines: Vec<Line> = lines.into_iter().map(|l| Line { at_ns: l.at_ns, stream: stream(l.source), text: l.text }).collect();
+    let message = |lines: &[Line], dropped| Event::Output { id: id.into(), lines: lines.to_vec(), dropped };
+    let mut events: Vec<Event> = lines.chunks(LINES_MAX).map(|lines| message(lines, 0)).collect();
+    match events.last_mut() {
+        Some(Event::Output { dropped: of_last, .. }) => *of_last = dropped,
+        _ if dropped > 0 => events.push(message(&[], dropped)),
+        _ => {}
+    }
+    events
+}
+
+fn usage(id: &str, used: &Tape) -> Option<Event> {
+    let told = |used: partywall_command::Used| Used {
+        start_ns: used.start_ns,
+        end_ns: used.end_ns,
+        on: used.on,
+        processes: used.processes,
+        cpu_ns: used.cpu_ns,
+        disk_bytes: used.disk_bytes,
+    };
+    let intervals: Vec<Used> = used.take().into_iter().map(told).collect();
+    (!intervals.is_empty()).then(|| Event::Usage { id: id.into(), intervals })
 }
 
 impl Follower {
     fn start(mut switch: Switch, warm_up_ns: u64) -> Result<Self, Refusal> {
         let schedule = Arc::new(Schedule::default());
         let followed = schedule.clone();
-        let first_off_ns = clock::now() + warm_up_ns;
+        let first_off_ns = clock::now().saturating_add(warm_up_ns);
         let body = move || {
             clock::sleep_until(first_off_ns);
             switch.set(false);

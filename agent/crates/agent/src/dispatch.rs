@@ -9,20 +9,22 @@ use partywall_facts as facts;
 use partywall_guard::Guard;
 use partywall_kernels as kernels;
 use partywall_monitor::{CounterInfo, Missing};
+use partywall_stressor::CalibrationError;
 use partywall_wire::trace::{TraceClosed, TraceFeed, TraceSample, TraceStart, TraceStarted};
 use partywall_wire::{
-    Calibrate, Calibrated, Clock, ClockAdjust, Event, Fault, GuardMoves, GuardRemove, GuardRemoved, GuardStart, GuardStarted, Hello,
-    HelloReply, MemoryCheck, MonitorAt, MonitorStart, Outcome, Request, Response, Schedule, Start, Stop, Stopped, CODE_FAILED, CODE_METHOD,
-    CODE_PARAMS, PROTOCOL,
+    Calibrate, Calibrated, Clock, ClockAdjust, Ended, Event, Fault, GuardMoves, GuardRemove, GuardRemoved, GuardStart, GuardStarted, Hello,
+    HelloReply, MemoryCheck, MonitorAt, MonitorStart, Notification, Outcome, Request, Response, Schedule, Start, Stop, Stopped,
+    CODE_FAILED, CODE_METHOD, CODE_PARAMS, PROTOCOL,
 };
 use schemars::{schema_for, JsonSchema};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 use serde_json::{json, Value};
 
+use crate::capability::Only;
 use crate::monitor::Monitor;
+use crate::outbox::Outbox;
 use crate::running::Running;
-use crate::session::Sender;
 use crate::trace::Trace;
 use crate::workload::Workload;
 
@@ -64,15 +66,30 @@ impl Shared {
         drop(self.0 .1.wait_while(self.state(), idle).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// What all workloads left since the last time; those that ended are gone after this.
-    pub(crate) fn take_events(&self) -> Vec<Event> {
+    /// Offers what all that runs left since the last time; workloads that ended are gone after this. The state stays locked,
+    /// so that nothing of what is being stopped comes after the answer that says so.
+    pub(crate) fn collect(&self, outbox: &Outbox) {
         let mut events = Vec::new();
         let mut state = self.state();
-        state.workloads.retain(|id, workload| !workload.take_events(id, &mut events));
+        let ended = state.workloads.take_where(Workload::ended);
+        state.workloads.iter().for_each(|(id, workload)| workload.take_events(id, &mut events));
         state.monitors.iter().for_each(|(id, monitor)| monitor.take_events(id, &mut events));
-        state.traces.iter().for_each(|(id, trace)| trace.take_events(id, &mut events));
+        // A trace that is not asked loses nothing: its rings fill, and what they miss is counted by hop.
+        if !outbox.is_full() {
+            state.traces.iter().for_each(|(id, trace)| trace.take_events(id, &mut events));
+        }
         state.guards.iter().for_each(|(id, guard)| events.extend(guard_events(id, guard)));
-        events
+        for (id, workload, reason) in ended {
+            events.extend(workload.stop(&id).1);
+            events.push(Event::Ended(Ended { id, reason }));
+        }
+        events.iter().for_each(|event| outbox.offer(event));
+    }
+
+    /// Stops everything.
+    pub(crate) fn stop_all(&self) {
+        let state = std::mem::take(&mut *self.state());
+        drop(state);
     }
 }
 
@@ -99,13 +116,14 @@ pub(crate) enum ClockOwner {
 /// Answers requests.
 pub(crate) struct Agent {
     shared: Shared,
-    sender: Sender,
+    outbox: Outbox,
     owner: ClockOwner,
+    only: Only,
 }
 
 impl Agent {
-    pub(crate) fn new(sender: Sender, owner: ClockOwner) -> Self {
-        Self { shared: Shared::default(), sender, owner }
+    pub(crate) fn new(outbox: Outbox, owner: ClockOwner, only: Only) -> Self {
+        Self { shared: Shared::default(), outbox, owner, only }
     }
 
     pub(crate) fn shared(&self) -> Shared {
@@ -114,6 +132,7 @@ impl Agent {
 
     /// Answers one request.
     pub(crate) fn call(&mut self, method: &str, params: Value) -> Result<Value, Fault> {
+        self.only.check(method)?;
         match method {
             "hello" => answer(params, |hello: Hello| greet(&hello)),
             "facts" => value(host_facts()),
@@ -179,16 +198,19 @@ impl Agent {
 
     /// Sends what something left, so that nothing of it comes after the answer.
     fn send(&self, events: &[Event]) -> Result<(), Fault> {
-        events.iter().try_for_each(|event| self.sender.notify(event)).map_err(failed)
+        events.iter().try_for_each(|event| self.outbox.send(&Notification::new(event))).map_err(failed)
     }
 
     fn start(&self, start: &Start) -> Result<partywall_wire::Started, Fault> {
+        self.only.check_start(start)?;
         self.begin(|state| &mut state.workloads, &start.id, || Workload::start(start).map_err(failed))
     }
 
+    /// Takes as long as a slow disk does, so the state is not locked meanwhile.
     fn calibrate(&self, calibrate: &Calibrate) -> Result<Calibrated, Fault> {
-        let rate_max = self.shared.state().workloads.with(&calibrate.id, |workload| workload.calibrate(calibrate.for_ns))?;
-        Ok(Calibrated { rate_max })
+        let calibration = self.shared.state().workloads.with(&calibrate.id, |workload| workload.calibration())?;
+        let refused = |error: CalibrationError| failed(format!("workload {:?}: {error}", calibrate.id));
+        Ok(Calibrated { rate_max: calibration.run(calibrate.for_ns).map_err(refused)? })
     }
 
     fn schedule(&self, schedule: &Schedule) -> Result<Outcome, Fault> {
@@ -200,10 +222,8 @@ impl Agent {
     }
 
     fn stop(&self, stop: &Stop) -> Result<Stopped, Fault> {
-        let mut workload = self.shared.state().workloads.take(&stop.id)?;
-        let mut events = Vec::new();
-        workload.take_events(&stop.id, &mut events);
-        let facts = workload.stop();
+        let workload = self.shared.state().workloads.take(&stop.id)?;
+        let (facts, events) = workload.stop(&stop.id);
         self.send(&events)?;
         Ok(Stopped { facts })
     }
@@ -228,7 +248,7 @@ impl Agent {
     fn unwatch(&self, stop: &Stop) -> Result<Outcome, Fault> {
         let monitor = self.shared.state().monitors.take(&stop.id)?;
         // Waits for its thread, and not while the state is locked.
-        drop(monitor);
+        self.send(&monitor.stop(&stop.id))?;
         Ok(Outcome {})
     }
 
@@ -266,12 +286,6 @@ impl Agent {
         let trace = self.shared.state().traces.take(&stop.id)?;
         self.send(&trace.stop(&stop.id))?;
         Ok(Outcome {})
-    }
-
-    /// Stops everything.
-    pub(crate) fn stop_all(&self) {
-        let state = std::mem::take(&mut *self.shared.state());
-        drop(state);
     }
 }
 

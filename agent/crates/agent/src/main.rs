@@ -1,9 +1,11 @@
 #![forbid(unsafe_code)]
 //! `partywall-agent`: what must run next to the metal or inside a sandbox. It opens no port and dies with its stream.
 
+mod capability;
 mod command;
 mod dispatch;
 mod monitor;
+mod outbox;
 mod running;
 mod session;
 mod stream;
@@ -18,6 +20,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
+use crate::capability::{Capability, Only};
 use crate::dispatch::ClockOwner;
 use crate::stream::Patient;
 
@@ -48,6 +51,9 @@ enum What {
         /// End when the controller has said nothing for so many seconds: it may be gone without a word.
         #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
         patience: Option<u64>,
+        /// Refuse all that these do not need, by name; for example probe,monitor.
+        #[arg(long, value_name = "CAPABILITIES", value_delimiter = ',')]
+        only: Option<Vec<Capability>>,
     },
     /// Outlive a guard: wait for its death, and put queues where TCP needs them then. It says on standard input where.
     Heir,
@@ -120,7 +126,7 @@ fn cpus(text: &str) -> Result<Cpus, String> {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().what {
-        What::Serve { cpus, die_with_parent, guest, own_clock, patience } => {
+        What::Serve { cpus, die_with_parent, guest, own_clock, patience, only } => {
             let clock = if guest {
                 ClockOwner::Machine
             } else if own_clock {
@@ -128,7 +134,7 @@ fn main() -> ExitCode {
             } else {
                 ClockOwner::Host
             };
-            serve(cpus, die_with_parent, clock, patience.map(Duration::from_secs))
+            serve(cpus, die_with_parent, clock, patience.map(Duration::from_secs), Only(only))
         }
         What::Heir => partywall_guard::inherit(std::io::stdin().lock()).map_err(|error| error.to_string()),
         What::Unhook { prefix, places } => unhook(&prefix, &places),
@@ -173,7 +179,7 @@ fn init(console: Option<&Path>, network: Option<(&str, Ipv4Addr)>) -> Result<(),
     outcome
 }
 
-fn serve(cpus: Option<Cpus>, die_with_parent: bool, clock: ClockOwner, patience: Option<Duration>) -> Result<(), String> {
+fn serve(cpus: Option<Cpus>, die_with_parent: bool, clock: ClockOwner, patience: Option<Duration>, only: Only) -> Result<(), String> {
     if die_with_parent {
         partywall_sys::process::die_with_parent().map_err(|e| format!("--die-with-parent: {e}"))?;
     }
@@ -185,7 +191,7 @@ fn serve(cpus: Option<Cpus>, die_with_parent: bool, clock: ClockOwner, patience:
         partywall_sys::priority::go_first().map_err(|e| format!("--guest: {e}; it is for machines that Partywall made"))?;
     }
     let input = Patient::stdin(patience).map_err(|e| format!("standard input: {e}"))?;
-    session::serve(BufReader::new(input), std::io::stdout(), clock).map_err(|e| e.to_string())
+    session::serve(BufReader::new(input), std::io::stdout(), clock, only).map_err(|e| e.to_string())
 }
 
 /// Listens from when it has printed where, which is how who started it knows.

@@ -40,6 +40,12 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn take_events(&self, id: &str) -> Vec<Event> {
+        let samples = std::mem::take(&mut self.state().samples);
+        let event = |s: Sample| Event::Sample { id: id.into(), at_ns: s.at_ns, until_ns: s.until_ns, values: s.values };
+        samples.into_iter().map(event).collect()
+    }
+
     /// Waits for the next moment, and until shortly before it; None at the end.
     fn next(&self) -> Option<u64> {
         let idle = |state: &mut State| state.moments.is_empty() && !state.ended;
@@ -81,9 +87,14 @@ impl Monitor {
     }
 
     pub(crate) fn take_events(&self, id: &str, into: &mut Vec<Event>) {
-        let samples = std::mem::take(&mut self.shared.state().samples);
-        let event = |s: Sample| Event::Sample { id: id.into(), at_ns: s.at_ns, until_ns: s.until_ns, values: s.values };
-        into.extend(samples.into_iter().map(event));
+        into.extend(self.shared.take_events(id));
+    }
+
+    /// Ends it; what it read and was not taken.
+    pub(crate) fn stop(self, id: &str) -> Vec<Event> {
+        let shared = self.shared.clone();
+        drop(self);
+        shared.take_events(id)
     }
 }
 

@@ -49,8 +49,10 @@ impl<T> Running<T> {
         self.by_id.iter()
     }
 
-    pub(crate) fn retain(&mut self, keep: impl FnMut(&String, &mut T) -> bool) {
-        self.by_id.retain(keep);
+    /// Takes out those that `ended` gives a reason for.
+    pub(crate) fn take_where(&mut self, ended: impl Fn(&mut T) -> Option<String>) -> Vec<(String, T, String)> {
+        let over: Vec<(String, String)> = self.by_id.iter_mut().filter_map(|(id, one)| Some((id.clone(), ended(one)?))).collect();
+        over.into_iter().filter_map(|(id, reason)| self.by_id.remove(&id).map(|one| (id, one, reason))).collect()
     }
 
     pub(crate) fn is_empty(&self) -> bool {

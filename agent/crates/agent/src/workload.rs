@@ -8,12 +8,18 @@ use partywall_kernels::{self as kernels, Environment, Kernel, KernelError, Sink}
 use partywall_load::{Load, Options};
 use partywall_probe::Probe;
 use partywall_record::Tape;
-use partywall_stressor::{ScheduleError, Stressor};
+use partywall_stressor::{Calibration, ScheduleError, Stressor};
 use partywall_wire::load::LoadProgram;
-use partywall_wire::{Ended, Event, Pace, Slices, Start, Started, Work};
+use partywall_wire::{Event, Pace, Slices, Start, Started, Work};
 use serde_json::{Map, Value};
 
 use crate::command::CommandWorkload;
+
+/// As many as a load has at most.
+const THREADS_MAX: u32 = 1024;
+/// In one message, so that none is too long a line.
+const SLICES_MAX: usize = 1000;
+const SECONDS_MAX: usize = 20;
 
 /// A workload that was started.
 pub(crate) enum Workload {
@@ -66,6 +72,9 @@ pub(crate) type Refusal = String;
 impl Workload {
     /// Starts what `start` asks for.
     pub(crate) fn start(start: &Start) -> Result<(Self, Started), Refusal> {
+        if start.threads > THREADS_MAX {
+            return Err(format!("threads: {} are too many; give at most {THREADS_MAX}", start.threads));
+        }
         match &start.work {
             Work::Command(command) => {
                 let running = CommandWorkload::start(command, start.pace)?;
@@ -105,10 +114,10 @@ impl Workload {
         Ok((workload, Started { facts, pid: None, load: None }))
     }
 
-    /// Runs it flat out for a while to learn what intensity 1 means.
-    pub(crate) fn calibrate(&mut self, for_ns: u64) -> Result<Vec<f64>, Refusal> {
+    /// What runs it flat out for a while to learn what intensity 1 means.
+    pub(crate) fn calibration(&self) -> Result<Calibration, Refusal> {
         match self {
-            Self::Paced(stressor, ..) => stressor.calibrate(for_ns).map_err(|error| error.to_string()),
+            Self::Paced(stressor, ..) => Ok(stressor.calibration()),
             _ => Err("only a scheduled kernel can be calibrated; a command is switched on and off, and a probe runs flat out".into()),
         }
     }
@@ -124,45 +133,58 @@ impl Workload {
         outcome.map_err(|error| error.to_string())
     }
 
-    /// What it left since the last time, and that it ended if it did.
-    pub(crate) fn take_events(&mut self, id: &str, into: &mut Vec<Event>) -> bool {
-        let ended = match self {
+    /// Why it ended by itself, once it has.
+    pub(crate) fn ended(&mut self) -> Option<String> {
+        match self {
             Self::Measured(probe, ..) => probe.ended(),
             Self::Paced(stressor, ..) => stressor.ended(),
             Self::Command(command) => command.ended(),
             Self::Load(load) => load.ended(),
-        };
-        match self {
-            Self::Measured(_, tape, _) | Self::Paced(_, tape, _) => into.extend(slices(id, tape)),
-            Self::Command(command) => into.extend(command.take_output(id).into_iter().chain(command.take_usage(id))),
-            Self::Load(load) => {
-                into.extend(slices(id, load.slices()));
-                let seconds = load.take();
-                if !seconds.is_empty() {
-                    into.push(Event::Load { id: id.into(), seconds });
-                }
-            }
         }
-        let has_ended = ended.is_some();
-        into.extend(ended.map(|reason| Event::Ended(Ended { id: id.into(), reason })));
-        has_ended
     }
 
-    /// Ends it, and tells what its kernels said of themselves at the end; commands and loads say nothing.
-    pub(crate) fn stop(self) -> Vec<Map<String, Value>> {
-        let last = match &self {
-            Self::Measured(_, _, last) | Self::Paced(_, _, last) => last.clone(),
-            Self::Command(_) | Self::Load(_) => LastFacts::default(),
+    /// What it left since the last time.
+    pub(crate) fn take_events(&self, id: &str, into: &mut Vec<Event>) {
+        match self {
+            Self::Measured(_, tape, _) | Self::Paced(_, tape, _) => into.extend(slices(id, tape)),
+            Self::Command(command) => into.extend(command.take_events(id)),
+            Self::Load(load) => into.extend(load_events(id, load)),
+        }
+    }
+
+    /// Ends it, and only then takes what is left: its threads write their last as they end. Tells also what its kernels said of
+    /// themselves at the end; commands and loads say nothing.
+    pub(crate) fn stop(self, id: &str) -> (Vec<Map<String, Value>>, Vec<Event>) {
+        let (last, tape) = match self {
+            Self::Measured(probe, tape, last) => {
+                drop(probe);
+                (last, tape)
+            }
+            Self::Paced(stressor, tape, last) => {
+                drop(stressor);
+                (last, tape)
+            }
+            Self::Command(command) => return (Vec::new(), command.stop(id)),
+            Self::Load(mut load) => {
+                load.end();
+                return (Vec::new(), load_events(id, &load));
+            }
         };
-        drop(self);
         let facts = std::mem::take(&mut *last.slot());
-        facts.into_values().collect()
+        (facts.into_values().collect(), slices(id, &tape))
     }
 }
 
-fn slices(id: &str, tape: &Tape) -> Option<Event> {
+fn load_events(id: &str, load: &Load) -> Vec<Event> {
+    let mut events = slices(id, load.slices());
+    let seconds = load.take();
+    events.extend(seconds.chunks(SECONDS_MAX).map(|seconds| Event::Load { id: id.into(), seconds: seconds.to_vec() }));
+    events
+}
+
+fn slices(id: &str, tape: &Tape) -> Vec<Event> {
     let slices = tape.take();
-    (!slices.is_empty()).then(|| Event::Slices(Slices { id: id.into(), slices }))
+    slices.chunks(SLICES_MAX).map(|slices| Event::Slices(Slices { id: id.into(), slices: slices.to_vec() })).collect()
 }
 
 fn environment(start: &Start, thread: u32) -> Environment {

@@ -30,6 +30,9 @@ pub struct Spec {
     pub env: BTreeMap<String, String>,
 }
 
+/// How long the last lines of a command that was killed may take to be read.
+const LAST_OUTPUT_NS: clock::Nanos = 200_000_000;
+
 /// Why a command could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
@@ -108,8 +111,12 @@ impl Drop for Running {
         // A stopped group does not act on SIGKILL's siblings, but SIGKILL itself ends stopped processes too.
         let _ = signal_group(self.leader, Signal::KILL);
         let _ = self.child.lock().unwrap_or_else(PoisonError::into_inner).wait();
+        let until_ns = clock::now() + LAST_OUTPUT_NS;
         for reader in self.readers.drain(..) {
-            // A grandchild that left the group may hold the pipe open; its output is not waited for.
+            // What it wrote last is in the pipe. A grandchild that left the group may hold that open; it is not waited for.
+            while !reader.is_finished() && clock::now() < until_ns {
+                clock::sleep_until(clock::now() + 1_000_000);
+            }
             if reader.is_finished() {
                 let _ = reader.join();
             }

@@ -9,6 +9,8 @@ use partywall_clock::{self as clock, Nanos};
 
 /// Lines that wait to be taken; what comes faster than it is taken is dropped and counted.
 const WAITING_MAX: usize = 10_000;
+/// All of them together; long lines fill memory sooner than many do.
+const WAITING_BYTES_MAX: usize = 8 << 20;
 /// A longer line is cut.
 const LINE_MAX: usize = 64 << 10;
 /// Lines kept for the message when the command ends.
@@ -37,6 +39,7 @@ pub struct TimedLine {
 #[derive(Default)]
 struct State {
     waiting: Vec<TimedLine>,
+    bytes: usize,
     dropped: u64,
     tail: VecDeque<String>,
 }
@@ -56,7 +59,8 @@ impl Output {
             state.tail.pop_front();
         }
         state.tail.push_back(line.text.clone());
-        if state.waiting.len() < WAITING_MAX {
+        if state.waiting.len() < WAITING_MAX && state.bytes + line.text.len() <= WAITING_BYTES_MAX {
+            state.bytes += line.text.len();
             state.waiting.push(line);
         } else {
             state.dropped += 1;
@@ -67,6 +71,7 @@ impl Output {
     #[must_use]
     pub fn take(&self) -> (Vec<TimedLine>, u64) {
         let mut state = self.state();
+        state.bytes = 0;
         (std::mem::take(&mut state.waiting), std::mem::take(&mut state.dropped))
     }
 
@@ -122,6 +127,18 @@ mod tests {
     #[test]
     fn bytes_that_are_no_text_are_replaced() {
         assert_eq!(lines_of(b"a\xffb\n"), ["a\u{fffd}b"]);
+    }
+
+    #[test]
+    fn long_lines_are_dropped_sooner() {
+        let output = Output::default();
+        for _ in 0..1000 {
+            output.push(TimedLine { at_ns: 0, source: Source::Stdout, text: "x".repeat(LINE_MAX) });
+        }
+        let (lines, dropped) = output.take();
+        assert_eq!((lines.len(), dropped), (WAITING_BYTES_MAX / LINE_MAX, 1000 - (WAITING_BYTES_MAX / LINE_MAX) as u64));
+        output.push(TimedLine { at_ns: 0, source: Source::Stdout, text: "x".into() });
+        assert_eq!(output.take().0.len(), 1);
     }
 
     #[test]

@@ -192,6 +192,14 @@ impl Load {
         Err(SwitchError { at_ns, intensity, why })
     }
 
+    /// Ends its workers, which close their last second, and waits for them.
+    pub fn end(&mut self) {
+        self.shared.controls.end();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+
     /// Seconds that ended since the last time.
     #[must_use]
     pub fn take(&self) -> Vec<LoadSecond> {
@@ -223,9 +231,6 @@ fn stages(pacing: &Pacing) -> &[Stage] {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        self.shared.controls.end();
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
+        self.end();
     }
 }

@@ -131,9 +131,7 @@ impl Calibration {
         let missed_ns = clock::now() + GRACE_NS;
         loop {
             let now_ns = clock::now();
-            let waits = |worker: &Arc<Progress>| {
-                worker.rate() <= 0.0 && (now_ns < missed_ns || worker.pressing.load(Ordering::Acquire))
-            };
+            let waits = |worker: &Arc<Progress>| worker.rate() <= 0.0 && (now_ns < missed_ns || worker.pressing.load(Ordering::Acquire));
             let ended = self.workers.iter().any(|worker| worker.ended.load(Ordering::Acquire));
             if ended || now_ns >= give_up_ns || !self.workers.iter().any(waits) {
                 return;

@@ -193,7 +193,8 @@ mod tests {
         (0..3).for_each(|slot| ring.write(slot, 0).unwrap());
         let mut done = Vec::new();
         ring.complete(3, &mut done).unwrap();
-        let mut told: Vec<(usize, Option<i32>)> = done.iter().map(|(slot, result)| (*slot, result.as_ref().unwrap_err().raw_os_error())).collect();
+        let mut told: Vec<(usize, Option<i32>)> =
+            done.iter().map(|(slot, result)| (*slot, result.as_ref().unwrap_err().raw_os_error())).collect();
         told.sort_unstable();
         assert_eq!(told, [0, 1, 2].map(|slot| (slot, Some(libc::ENOSPC))));
         assert!(ring.write(1, 0).is_ok(), "the slot is still busy");

@@ -8,6 +8,10 @@ use crate::Event;
 
 /// Longest line that is read, in bytes; a longer one is refused, not buffered.
 pub const MAX_LINE: usize = 64 << 20;
+/// Longest line of any other method than `workload.start`, which carries a load's files.
+pub const LONG_LINE: usize = 8 << 20;
+/// Values in one line. Each takes far more memory than it has bytes in the line, but for texts.
+const VALUES_MAX: usize = 1 << 20;
 /// The line is no JSON.
 pub const CODE_PARSE: i32 = -32700;
 /// The JSON is no request of version 2.0.
@@ -18,6 +22,8 @@ pub const CODE_METHOD: i32 = -32601;
 pub const CODE_PARAMS: i32 = -32602;
 /// The method was understood and failed.
 pub const CODE_FAILED: i32 = 1;
+/// The agent was started without what the method needs, see `serve --only`.
+pub const CODE_DENIED: i32 = 2;
 
 /// A call by the controller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -94,6 +100,47 @@ impl Fault {
     }
 }
 
+/// What a long line says of itself, read without keeping the rest.
+#[derive(Deserialize)]
+struct Head {
+    id: Option<u64>,
+    method: Option<String>,
+}
+
+/// Refuses, before it is read, what would take too much memory.
+fn check_size(line: &[u8]) -> Result<(), (Option<u64>, Fault)> {
+    let values = count_values(line);
+    if values > VALUES_MAX {
+        return Err((None, Fault::new(CODE_REQUEST, format!("a message of {values} values; the most is {VALUES_MAX}"))));
+    }
+    if line.len() <= LONG_LINE {
+        return Ok(());
+    }
+    let head: Head = serde_json::from_slice(line).map_err(|e| (None, Fault::new(CODE_PARSE, format!("not JSON: {e}"))))?;
+    match head.method.as_deref() {
+        Some("workload.start") => Ok(()),
+        method => {
+            let why = format!("{} in a message of {} bytes; the longest is {LONG_LINE}", method.unwrap_or("no method"), line.len());
+            Err((head.id, Fault::new(CODE_REQUEST, why)))
+        }
+    }
+}
+
+/// How many values a line holds, about; what stands in texts does not count.
+fn count_values(line: &[u8]) -> usize {
+    let (mut values, mut in_text, mut escaped) = (0, false, false);
+    for &byte in line {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b',' | b'[' | b'{' if !in_text => values += 1,
+            _ => {}
+        }
+    }
+    values
+}
+
 /// Reads one line.
 ///
 /// # Errors
@@ -102,6 +149,7 @@ pub fn decode(line: &[u8]) -> Result<Request, (Option<u64>, Fault)> {
     if line.len() > MAX_LINE {
         return Err((None, Fault::new(CODE_REQUEST, format!("a message of {} bytes; the longest is {MAX_LINE}", line.len()))));
     }
+    check_size(line)?;
     let value: Value = serde_json::from_slice(line).map_err(|e| (None, Fault::new(CODE_PARSE, format!("not JSON: {e}"))))?;
     let id = value.get("id").and_then(Value::as_u64);
     let request: Request = serde_json::from_value(value).map_err(|e| (id, Fault::new(CODE_REQUEST, format!("not a request: {e}"))))?;
@@ -134,6 +182,30 @@ mod tests {
     fn another_version_is_refused() {
         let (id, fault) = decode(br#"{"jsonrpc":"1.0","id":7,"method":"clock"}"#).unwrap_err();
         assert_eq!((id, fault.code), (Some(7), CODE_REQUEST));
+    }
+
+    #[test]
+    fn a_line_of_too_many_values_is_refused_unread() {
+        let line = format!(r#"{{"jsonrpc":"2.0","id":7,"method":"clock","params":[{}0]}}"#, "[],".repeat(VALUES_MAX / 2));
+        let fault = decode(line.as_bytes()).unwrap_err().1;
+        assert!(fault.message.contains("values; the most is"), "{}", fault.message);
+    }
+
+    #[test]
+    fn what_stands_in_a_text_is_no_value() {
+        assert_eq!(count_values(br#"{"a":"[,{\"[,{","b":[1,2]}"#), 4);
+        let text = r#",\""#.repeat(VALUES_MAX);
+        let line = format!(r#"{{"jsonrpc":"2.0","id":7,"method":"clock","params":{{"text":"{text}"}}}}"#);
+        assert_eq!(decode(line.as_bytes()).map(|request| request.id), Ok(7));
+    }
+
+    #[test]
+    fn only_the_start_of_a_workload_may_be_a_long_line() {
+        let line = |method| format!(r#"{{"method":"{method}","jsonrpc":"2.0","id":7,"params":{{"text":"{}"}}}}"#, "x".repeat(LONG_LINE));
+        let (id, fault) = decode(line("monitor.start").as_bytes()).unwrap_err();
+        assert_eq!((id, fault.code), (Some(7), CODE_REQUEST));
+        assert!(fault.message.starts_with("monitor.start in a message of"), "{}", fault.message);
+        assert!(decode(line("workload.start").as_bytes()).is_ok());
     }
 
     #[test]

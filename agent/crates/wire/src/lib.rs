@@ -12,7 +12,8 @@ mod message;
 pub mod trace;
 
 pub use envelope::{
-    decode, Fault, Notification, Request, Response, CODE_FAILED, CODE_METHOD, CODE_PARAMS, CODE_PARSE, CODE_REQUEST, MAX_LINE,
+    decode, Fault, Notification, Request, Response, CODE_DENIED, CODE_FAILED, CODE_METHOD, CODE_PARAMS, CODE_PARSE, CODE_REQUEST,
+    LONG_LINE, MAX_LINE,
 };
 pub use guard::{
     GuardDirection, GuardExcess, GuardFinding, GuardGoal, GuardHook, GuardLeaf, GuardLink, GuardMove, GuardMoves, GuardNote, GuardPool,

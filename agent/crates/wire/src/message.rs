@@ -362,6 +362,34 @@ pub enum Event {
         #[serde(default)]
         decide_ns_max: u64,
     },
+    /// What could not be sent since the last such message, for it was not read in time.
+    Dropped {
+        /// Of which workload, monitor or guard.
+        id: String,
+        /// The notification that it would have been in.
+        what: String,
+        /// How many slices, lines, intervals, samples, seconds or reports.
+        count: u64,
+    },
     /// A workload ended by itself.
     Ended(Ended),
+}
+
+impl Event {
+    /// The name of the notification, of whom it is, and how many things it tells.
+    #[must_use]
+    pub fn content(&self) -> (&'static str, &str, u64) {
+        match self {
+            Self::Slices(Slices { id, slices }) => ("slices", id, slices.len() as u64),
+            Self::Output { id, lines, dropped } => ("output", id, lines.len() as u64 + dropped),
+            Self::Usage { id, intervals } => ("usage", id, intervals.len() as u64),
+            Self::Sample { id, .. } => ("sample", id, 1),
+            Self::Load { id, seconds } => ("load", id, seconds.len() as u64),
+            Self::Trace(Trace { id, .. }) => ("trace", id, 1),
+            Self::TraceRecords(TraceRecords { id, .. }) => ("trace_records", id, 1),
+            Self::Guard { id, .. } => ("guard", id, 1),
+            Self::Dropped { id, count, .. } => ("dropped", id, *count),
+            Self::Ended(Ended { id, .. }) => ("ended", id, 1),
+        }
+    }
 }

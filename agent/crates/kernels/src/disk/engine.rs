@@ -165,14 +165,7 @@ impl Threads {
     }
 }
 
-fn serve(
-    slot: usize,
-    requests: &Receiver<u64>,
-    finish: &Sender<Completion>,
-    file: &File,
-    transfer: Transfer,
-    mut buffer: Block,
-) {
+fn serve(slot: usize, requests: &Receiver<u64>, finish: &Sender<Completion>, file: &File, transfer: Transfer, mut buffer: Block) {
     for offset in requests {
         if finish.send((slot, transfer.run(file, &mut buffer, offset))).is_err() {
             return;

@@ -78,8 +78,6 @@ struct translation {
 };
 
 const volatile __u32 ring_records = 1024;
-// Whether this processor shows stores in the order they are made, so that none need be waited for.
-const volatile __u8 stores_in_order = 0;
 const volatile __u8 link_header[PLACES] = {};
 const volatile __u8 only_protocol = 0;
 const volatile __u16 only_port = 0;
@@ -402,13 +400,15 @@ static __always_inline int trace(struct __sk_buff *skb, __u32 place)
 	record->time_ns = bpf_ktime_get_ns();
 	count->recorded++;
 	remember(flow, &p.tuple);
-	// Whoever sees the new place must see the record: where that is not so by itself, fetching makes it a full barrier.
-	if (stores_in_order) {
-		asm volatile("" ::: "memory");
-		*(volatile __u64 *)&cpu->written = at + 1;
-	} else {
-		__sync_fetch_and_add(&cpu->written, 1);
-	}
+	// Whoever sees the new place must see the record. Where the processor shows stores in the order in which they are made
+	// (STORES_IN_ORDER, see build.rs) the compiler alone must be kept from moving them, and kernels before 5.12, which know no
+	// exchange, take the program. Elsewhere an exchange is a full barrier; an addition whose result nobody uses is none.
+#ifdef STORES_IN_ORDER
+	asm volatile("" ::: "memory");
+	*(volatile __u64 *)&cpu->written = at + 1;
+#else
+	__sync_lock_test_and_set(&cpu->written, at + 1);
+#endif
 	return TC_ACT_UNSPEC;
 }
 

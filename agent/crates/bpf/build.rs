@@ -20,6 +20,7 @@ fn main() {
         println!("cargo::warning=no eBPF programs: {why}");
     }
     let names = if absent.is_some() { Vec::new() } else { compile_all(&clang, &sources, &out) };
+    for_tests(&clang, &sources, &out, absent.is_none());
     fs::write(out.join("objects.rs"), listing(&names, absent.as_deref())).unwrap();
 }
 
@@ -27,7 +28,26 @@ fn main() {
 fn usable(clang: &str, out: &Path) -> Result<(), String> {
     let probe = out.join("probe.c");
     fs::write(&probe, PROBE).map_err(|error| error.to_string())?;
-    compile(clang, &probe, &out.join("probe.o"))
+    compile(clang, &probe, &out.join("probe.o"), &[])
+}
+
+/// What this processor promises: x86 shows stores in the order in which they are made.
+fn promises() -> &'static [&'static str] {
+    if env::var("CARGO_CFG_TARGET_ARCH").unwrap() == "x86_64" {
+        &["-DSTORES_IN_ORDER"]
+    } else {
+        &[]
+    }
+}
+
+/// The tracer as processors get it that promise nothing, for a test that looks at its instructions; empty without clang.
+fn for_tests(clang: &str, sources: &Path, out: &Path, usable: bool) {
+    let object = out.join("trace.weakly_ordered.o");
+    if usable {
+        compile(clang, &sources.join("trace.bpf.c"), &object, &[]).unwrap();
+    } else {
+        fs::write(object, "").unwrap();
+    }
 }
 
 fn compile_all(clang: &str, sources: &Path, out: &Path) -> Vec<String> {
@@ -35,7 +55,7 @@ fn compile_all(clang: &str, sources: &Path, out: &Path) -> Vec<String> {
     names.sort();
     for name in &names {
         let source = sources.join(format!("{name}.bpf.c"));
-        compile(clang, &source, &out.join(format!("{name}.o"))).unwrap_or_else(|why| panic!("{}: {why}", source.display()));
+        compile(clang, &source, &out.join(format!("{name}.o")), promises()).unwrap_or_else(|why| panic!("{}: {why}", source.display()));
     }
     names
 }
@@ -45,11 +65,11 @@ fn name(path: &Path) -> Option<String> {
     path.file_name()?.to_str()?.strip_suffix(".bpf.c").map(str::to_owned)
 }
 
-fn compile(clang: &str, source: &Path, object: &Path) -> Result<(), String> {
+fn compile(clang: &str, source: &Path, object: &Path, promises: &[&str]) -> Result<(), String> {
     // The headers of the architecture (asm/types.h) lie where Debian's compilers look, but not clang for another target.
     let include = format!("/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH").unwrap());
     let flags = ["-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3", "-I", &include, "-c"];
-    let ran = Command::new(clang).args(flags).arg(source).arg("-o").arg(object).output();
+    let ran = Command::new(clang).args(flags).args(promises).arg(source).arg("-o").arg(object).output();
     let ran = ran.map_err(|error| format!("{clang} cannot be started: {error}"))?;
     if ran.status.success() {
         return Ok(());

@@ -83,7 +83,9 @@ impl Shared {
             events.extend(workload.stop(&id).1);
             events.push(Event::Ended(Ended { id, reason }));
         }
-        events.iter().for_each(|event| outbox.offer(event));
+        for event in &events {
+            outbox.offer(event);
+        }
     }
 
     /// Stops everything.

@@ -25,7 +25,7 @@ fn run(packets: u64, kind: Kind) -> f64 {
             (0..HOPS).flat_map(|hop| (start..start + BATCH).map(move |number| (hop as usize, record(number, hop, kind)))).collect();
         let began_ns = clock::thread_cpu();
         for (source, seen) in &records {
-            merge.push(*source, *seen);
+            assert!(merge.push(*source, *seen), "too many wait");
         }
         for source in 0..HOPS as usize {
             merge.told(source, 1_000_000_000 + (start + BATCH) * STEP_NS);

@@ -9,7 +9,12 @@ use crate::Seen;
 #[derive(Debug)]
 pub struct Merge {
     sources: Vec<Source>,
+    waiting: usize,
+    waiting_max: usize,
 }
+
+/// Records that wait at most, of all sources together: a source that tells no time holds the others back.
+const WAITING_MAX: usize = 1 << 21;
 
 #[derive(Debug, Default)]
 struct Source {
@@ -21,7 +26,7 @@ struct Source {
 
 impl Source {
     fn head(&self) -> Option<u64> {
-        self.waiting.front().map(|seen| seen.time_ns + self.behind_ns)
+        self.waiting.front().map(|seen| seen.time_ns.saturating_add(self.behind_ns))
     }
 }
 
@@ -29,7 +34,7 @@ impl Merge {
     /// One for so many sources.
     #[must_use]
     pub fn new(sources: usize) -> Self {
-        Self { sources: (0..sources).map(|_| Source::default()).collect() }
+        Self { sources: (0..sources).map(|_| Source::default()).collect(), waiting: 0, waiting_max: WAITING_MAX }
     }
 
     /// Places a source that much later from now on.
@@ -37,9 +42,15 @@ impl Merge {
         self.sources[source].behind_ns = bound_ns;
     }
 
-    /// Takes a record; times of one source never fall.
-    pub fn push(&mut self, source: usize, seen: Seen) {
-        self.sources[source].waiting.push_back(seen);
+    /// Takes a record, unless too many wait already, and says whether it did; times of one source never fall.
+    #[must_use]
+    pub fn push(&mut self, source: usize, seen: Seen) -> bool {
+        let room = self.waiting < self.waiting_max;
+        if room {
+            self.sources[source].waiting.push_back(seen);
+            self.waiting += 1;
+        }
+        room
     }
 
     /// Source `source` has told all it saw before `time_ns`.
@@ -50,7 +61,7 @@ impl Merge {
 
     /// Hands over, in order, what no source can precede any more; returns up to when.
     pub fn release(&mut self, mut take: impl FnMut(&Seen)) -> u64 {
-        let safe_ns = self.sources.iter().map(|source| source.told_ns + source.behind_ns).min().unwrap_or(0);
+        let safe_ns = self.sources.iter().map(|source| source.told_ns.saturating_add(source.behind_ns)).min().unwrap_or(0);
         self.release_until(safe_ns, &mut take);
         safe_ns
     }
@@ -78,6 +89,7 @@ impl Merge {
             let source = &mut self.sources[number];
             while source.head().is_some_and(|head| head < bound_ns) {
                 if let Some(seen) = source.waiting.pop_front() {
+                    self.waiting -= 1;
                     take(&seen);
                 }
             }
@@ -99,10 +111,10 @@ mod tests {
     fn nothing_is_released_before_all_sources_have_told() {
         let mut merge = Merge::new(2);
         let mut out = Vec::new();
-        merge.push(0, seen(5, 0));
+        assert!(merge.push(0, seen(5, 0)));
         merge.told(0, 10);
         assert_eq!(merge.release(|s| out.push(s.time_ns)), 0);
-        merge.push(1, seen(4, 1));
+        assert!(merge.push(1, seen(4, 1)));
         merge.told(1, 6);
         assert_eq!(merge.release(|s| out.push(s.time_ns)), 6);
         assert_eq!(out, [4, 5]);
@@ -112,11 +124,26 @@ mod tests {
     fn a_source_of_uncertain_time_comes_later() {
         let mut merge = Merge::new(2);
         merge.set_behind(1, 100);
-        merge.push(0, seen(50, 0));
-        merge.push(1, seen(10, 1));
+        assert!(merge.push(0, seen(50, 0)));
+        assert!(merge.push(1, seen(10, 1)));
         let mut out = Vec::new();
         merge.finish(|s| out.push(s.time_ns));
         assert_eq!(out, [50, 10]);
+    }
+
+    #[test]
+    fn a_source_that_tells_no_time_holds_back_a_bounded_number_of_records() {
+        let mut merge = Merge { waiting_max: 10, ..Merge::new(2) };
+        let taken = (0..25).filter(|&time_ns| merge.push(0, seen(time_ns, 0))).count();
+        merge.told(0, 100);
+        merge.told(1, 0);
+        assert_eq!((taken, merge.release(|_| panic!("released"))), (10, 0));
+        merge.told(1, u64::MAX);
+        merge.set_behind(1, 5);
+        let mut out = 0;
+        merge.release(|_| out += 1);
+        assert_eq!(out, 10);
+        assert!(merge.push(0, seen(100, 0)), "there is room again");
     }
 
     proptest! {
@@ -129,7 +156,7 @@ mod tests {
                 let mut times = times.clone();
                 times.sort_unstable();
                 for &time in &times {
-                    merge.push(number, seen(time, number));
+                    prop_assert!(merge.push(number, seen(time, number)));
                 }
                 merge.told(number, 50);
                 expected.extend(times);

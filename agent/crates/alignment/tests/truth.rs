@@ -132,7 +132,7 @@ proptest! {
         let mut merged = Vec::new();
         for batch in all.chunks(17) {
             for seen in batch {
-                merge.push(usize::from(seen.tag % cut == 0), *seen);
+                assert!(merge.push(usize::from(seen.tag % cut == 0), *seen));
             }
             for source in 0..2 {
                 merge.told(source, batch.last().unwrap().time_ns);

@@ -36,3 +36,37 @@ pub fn object(name: &str) -> Result<&'static [u8], Absent> {
     let found = OBJECTS.iter().find(|(known, _)| *known == name);
     Ok(found.unwrap_or_else(|| panic!("agent/bpf/{name}.bpf.c is not there")).1)
 }
+
+#[cfg(test)]
+mod tests {
+    const WEAKLY_ORDERED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.weakly_ordered.o"));
+    /// `BPF_STX | BPF_ATOMIC | BPF_DW`.
+    const ATOMIC: u8 = 0xdb;
+    const EXCHANGE: u32 = 0xe1;
+    const EXECUTABLE: u64 = 4;
+
+    fn number<const BYTES: usize>(at: usize) -> u64 {
+        WEAKLY_ORDERED[at..at + BYTES].iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte))
+    }
+
+    /// The instructions of every program of a 64-bit ELF object, least byte first.
+    fn instructions() -> Vec<&'static [u8]> {
+        let (headers, size, count) = (number::<8>(0x28), number::<2>(0x3a), number::<2>(0x3c));
+        let sections = (0..count).map(|section| (headers + section * size) as usize);
+        let programs = sections.filter(|&at| number::<8>(at + 8) & EXECUTABLE != 0);
+        let ranges = programs.map(|at| (number::<8>(at + 0x18) as usize, number::<8>(at + 0x20) as usize));
+        ranges.flat_map(|(start, length)| WEAKLY_ORDERED[start..start + length].chunks_exact(8)).collect()
+    }
+
+    /// Only atomic instructions that fetch order the stores around them (Documentation/bpf/standardization).
+    #[test]
+    fn where_stores_are_not_in_order_the_tracer_publishes_records_behind_a_barrier() {
+        if WEAKLY_ORDERED.is_empty() {
+            eprintln!("skipped: built without clang");
+            return;
+        }
+        let kinds = instructions().into_iter().filter(|instruction| instruction[0] == ATOMIC);
+        let kinds: Vec<u32> = kinds.map(|instruction| u32::from_le_bytes(instruction[4..8].try_into().unwrap())).collect();
+        assert_eq!(kinds, [EXCHANGE; 16], "one in the program of each place, and no other");
+    }
+}

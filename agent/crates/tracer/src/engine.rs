@@ -108,7 +108,7 @@ impl Engine {
             State::Aligning { hooks } => push(&mut self.order, hooks, self.one_way, cpu, &raw),
             State::Watching { orientation, waiting, until_ns } => {
                 orientation.watch(&raw);
-                until_ns.get_or_insert(raw.time_ns() + WATCH_NS);
+                until_ns.get_or_insert(raw.time_ns().saturating_add(WATCH_NS));
                 waiting.push((cpu, raw));
             }
         }
@@ -177,6 +177,11 @@ impl Engine {
             aligner.advance(told_ns);
             aligner.finish();
         }
+    }
+
+    /// By hop: records that were taken down and found no room here, since the last call.
+    pub(crate) fn take_dropped(&mut self) -> Vec<u64> {
+        self.order.take_dropped()
     }
 
     /// What was found since the last time, without what only the kernel's side knows.

@@ -243,7 +243,6 @@ fn load(object: &[u8], settings: &Settings, found: &[Found], cpus: usize, length
         .map_max_entries("rings", cpus * length)
         .map_max_entries("cpus", cpus)
         .override_global("ring_records", &length, true)
-        .override_global("stores_in_order", &u8::from(cfg!(target_arch = "x86_64")), true)
         .override_global("link_header", &link_header, true)
         .override_global("only_protocol", &protocol, true)
         .override_global("only_port", &port, true)

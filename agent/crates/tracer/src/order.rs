@@ -13,6 +13,8 @@ pub(crate) struct Order {
     bounds_ns: Vec<Option<u64>>,
     /// By hop: how many remote hops lie before it. Local hops with the same number are shifted alike.
     stretch: Vec<usize>,
+    /// By hop.
+    dropped: Vec<u64>,
 }
 
 impl Order {
@@ -21,8 +23,9 @@ impl Order {
         let stretch: Vec<usize> = (0..remote.len()).map(|hop| remote[..hop].iter().filter(|&&remote| remote).count()).collect();
         let remotes = remote.iter().filter(|&&remote| remote).count();
         let sources = remotes + cpus * (remotes + 1);
+        let dropped = vec![0; remote.len()];
         let bounds_ns = remote.into_iter().map(|remote| remote.then_some(0)).collect();
-        Self { ways: [Merge::new(sources), Merge::new(sources)], cpus, bounds_ns, stretch }
+        Self { ways: [Merge::new(sources), Merge::new(sources)], cpus, bounds_ns, stretch, dropped }
     }
 
     fn remotes(&self) -> usize {
@@ -41,7 +44,14 @@ impl Order {
     /// Takes a record seen at `hop` by `cpu`, which means nothing at a remote hop.
     pub(crate) fn push(&mut self, way: usize, cpu: usize, hop: usize, seen: Seen) {
         let source = self.source(cpu, hop);
-        self.ways[way].push(source, seen);
+        if !self.ways[way].push(source, seen) {
+            self.dropped[hop] += 1;
+        }
+    }
+
+    /// By hop: how many records found no room, since a remote hop told no time, since the last call.
+    pub(crate) fn take_dropped(&mut self) -> Vec<u64> {
+        self.dropped.iter_mut().map(std::mem::take).collect()
     }
 
     /// A CPU has told all it saw before `time_ns`.

@@ -9,7 +9,7 @@ use crate::error::TraceError;
 use crate::hooks::Hooks;
 use crate::hop::Settings;
 use crate::record::{Raw, Tuple};
-use crate::tracer::{losses, SLACK_NS};
+use crate::tracer::{losses, FLOWS_TOLD_MAX, SLACK_NS};
 
 /// What a relay saw since the last time.
 #[derive(Debug, Default)]
@@ -54,7 +54,12 @@ impl Relay {
             state.hooks.rings.drain(cpu, |raw| records.push(raw));
         }
         records.sort_by_key(Raw::time_ns);
-        let new: Vec<u64> = records.iter().map(Raw::flow).filter(|&flow| state.told.insert(flow)).collect();
+        let mut new = Vec::new();
+        for flow in records.iter().map(Raw::flow) {
+            if state.told.len() < FLOWS_TOLD_MAX && state.told.insert(flow) {
+                new.push(flow);
+            }
+        }
         let flows = new.into_iter().filter_map(|flow| Some((flow, state.hooks.tuple(flow)?))).collect();
         Batch { records, told_ns, hops: losses(&state.hooks, state.hops), flows }
     }

@@ -26,7 +26,7 @@ pub(crate) const SLACK_NS: u64 = 5_000_000;
 /// What a packet is taken to cost where the program cannot be tried.
 const GUESSED: Price = Price { record_ns: 150.0, other_ns: 50.0 };
 /// Addresses of flows are told once, while there are not too many.
-const FLOWS_TOLD_MAX: usize = 1 << 16;
+pub(crate) const FLOWS_TOLD_MAX: usize = 1 << 16;
 
 /// A trace in progress; dropping it takes the hooks off.
 pub struct Tracer {
@@ -219,7 +219,9 @@ impl State {
         let end_ns = clock::now();
         let start_ns = std::mem::replace(&mut self.reported_ns, end_ns);
         let counted = losses(&self.hooks, self.settings.hops.len());
-        let hops = counted.iter().zip(&self.reported).map(|(now, before)| now.since(before)).collect();
+        // What was taken down and found no room is missed all the same.
+        let found = counted.iter().zip(&self.reported).map(|(now, before)| now.since(before)).zip(self.engine.take_dropped());
+        let hops = found.map(|(loss, dropped)| HopLoss { missed: loss.missed + dropped, ..loss }).collect();
         self.reported = counted;
         let report = Report { start_ns, end_ns, hops, cost: self.cost, ..self.engine.report() };
         let flows = self.new_flows(&report);

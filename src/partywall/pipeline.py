@@ -80,7 +80,7 @@ def catalogue() -> Catalogue:
 @contextlib.contextmanager
 def host_agent() -> Iterator[AgentClient]:
     """An agent on the host, outside any sandbox, for facts and checks."""
-    process = start_agent([str(binary.find()), "serve", "--die-with-parent"])
+    process = start_agent([str(binary.find()), "serve", "--die-with-parent", "--only", "memory"])
     client = AgentClient("host", process, lambda _method, _params: None)
     try:
         client.greet()

@@ -20,6 +20,7 @@ from rich.text import Text
 from typer.core import TyperCommand
 
 from partywall import preflight, units
+from partywall.agent.calibration import calibrate
 from partywall.agent.catalogue import KernelInfo, Role, shipped
 from partywall.agent.client import AgentClient
 from partywall.agent.inbox import Inbox
@@ -92,7 +93,7 @@ def stress(
     share = _intensity(intensity)
     with _sandbox(cpus, work_dir) as (sandbox, messages):
         client = _start(sandbox, info, params, threads, "scheduled")
-        most = sum(client.call("workload.calibrate", timeout_s=60, id=ID, for_ns=CALIBRATION_NS)["rate_max"])
+        most = calibrate(client, ID, CALIBRATION_NS)
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         switches = [{"at_ns": now, "intensity": share}, {"at_ns": now + duration_ns, "intensity": 0.0}]
         client.call("workload.schedule", id=ID, switches=switches)
@@ -269,7 +270,8 @@ def _slices(messages: Inbox, timeout_s: float, intensity: float) -> list[dict[st
             break
         if method in ("ended", "gone"):
             raise TrialError(f"the kernel ended: {params['reason']}")
-        found += [piece for piece in params["slices"] if piece["intensity"] == intensity]
+        if method == "slices":
+            found += [piece for piece in params["slices"] if piece["intensity"] == intensity]
     return found
 
 

@@ -210,7 +210,9 @@ def _write(name: str, hooks: list[Any], *, kept: bool = True) -> None:
 
 
 def _agent(sink: Any) -> AgentClient:
-    client = AgentClient("guard", start_agent([str(binary.find()), "serve", "--die-with-parent"]), sink)
+    client = AgentClient(
+        "guard", start_agent([str(binary.find()), "serve", "--die-with-parent", "--only", "guard"]), sink
+    )
     try:
         client.greet()
     except AgentError:

@@ -141,7 +141,7 @@ class Session:
         others = tuple(sorted(allowed - set(self.setup.cpus))) or self.setup.cpus
         beside = self.setup.host_cpus or others
         self._generators = self._start_generators(label, beside, files=compresses(program))
-        own = self._start(Settings(name=MONITOR, backend="process", cpus=beside), label)
+        own = self._start(Settings(name=MONITOR, backend="process", cpus=beside, only=("monitor",)), label)
         self._watchers = {GENERATOR: _client(own)}
         pids = [sandbox.pid for sandbox in self._generators.values() if sandbox.pid is not None]
         targets: dict[str, Any] = {"pids": pids}
@@ -154,7 +154,7 @@ class Session:
             with _option("--watch", name, name):
                 self._watch_by(name, command)
         if self.setup.server_host is not None:
-            there = Settings(name=SERVER, backend="ssh", cpus=(), host=self.setup.server_host)
+            there = Settings(name=SERVER, backend="ssh", cpus=(), host=self.setup.server_host, only=("monitor",))
             with _option("--server-host", SERVER, self.setup.server_host):
                 self._watch(SERVER, _client(self._start(there, label)))
         self._ask_all(program)
@@ -322,6 +322,11 @@ class Session:
         if method == "load":
             for record in params["seconds"]:
                 seconds.add((name, record["thread"]), record)
+        elif method == "dropped" and params["what"] == "load":
+            said = (
+                f"{params['count']} seconds of {name} were not read in time, so the load's figures would not be whole"
+            )
+            raise TrialError(f"{said}; was this process stopped, or its host overloaded?")
         elif method == "sample":
             self.monitors[GENERATOR if name == MONITOR else name].add(params)
         return method == "ended"

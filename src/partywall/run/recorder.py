@@ -30,12 +30,16 @@ KEPT_NS = 5_000_000_000
 
 @dataclass
 class Expected:
-    """A block that was scheduled. error_ns: how far its guards let clocks be off; clock_off_ns: how far one was."""
+    """A block that was scheduled. error_ns: how far its guards let clocks be off; clock_off_ns: how far one was.
+
+    lost: slices of it that an agent could not send.
+    """
 
     block: Block
     stretch: int
     error_ns: int
     clock_off_ns: int = 0
+    lost: int = 0
 
     @property
     def end_ns(self) -> int:
@@ -48,6 +52,7 @@ class Expected:
     def event(self, visit: str) -> dict[str, Any]:
         """What the run's events say of it."""
         off = {"clock_off_ns": self.clock_off_ns} if self.is_refuted else {}
+        lost = {"slices_lost": self.lost} if self.lost else {}
         return {
             "trial": self.block.trial,
             "visit": visit,
@@ -55,7 +60,7 @@ class Expected:
             "stretch": self.stretch,
             "long": self.block.long,
             "slots": [slot.model_dump() for slot in self.block.slots],
-        } | off
+        } | off | lost  # fmt: skip
 
 
 class Recorder:
@@ -84,14 +89,18 @@ class Recorder:
     def complete(self, looks: Looks) -> Iterator[tuple[tuple[Observation, ...], dict[str, Any]]]:
         """Blocks that became complete before clocks were looked at, with the event to write.
 
-        Without observations if some slot is not known, or if a clock was off by more than the block's guards allow for.
+        Without observations if some slot is not known, if a clock was off by more than the block's guards allow for,
+        or if an agent could not send all slices.
         """
         self._take_messages()
         for expected in self._expected:
             expected.clock_off_ns = max(expected.clock_off_ns, looks.certain_ns)
         while self._expected and self._is_complete(self._expected[0], looks.at_ns):
             expected = self._expected.popleft()
-            yield () if expected.is_refuted else self._observe(expected.block), expected.event(self._visit)
+            yield (
+                () if expected.is_refuted or expected.lost else self._observe(expected.block),
+                expected.event(self._visit),
+            )
             self._forget(expected.block.slots[0].start_ns - KEPT_NS)
 
     def _is_complete(self, expected: Expected, looked_ns: int) -> bool:
@@ -157,8 +166,19 @@ class Recorder:
                 self.dropped[params["id"]] += params["dropped"]
             case "usage":
                 self._pending.write({"workload": params["id"], "intervals": params["intervals"]})
+            case "dropped":
+                self._lose(params["id"], params["what"], params["count"])
             case "ended" | "gone":
                 raise self._stage.explain(name, params["reason"])
+
+    def _lose(self, workload: str, what: str, count: int) -> None:
+        """What an agent could not send, for nobody read it in time. Which of the open blocks it was of is not known."""
+        match what:
+            case "output":
+                self.dropped[workload] += count
+            case "slices":
+                for expected in self._expected:
+                    expected.lost += count
 
     def _read_metric(self, workload: str, lines: Sequence[dict[str, Any]]) -> None:
         if workload == VICTIM:

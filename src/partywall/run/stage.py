@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from partywall import units
+from partywall.agent.calibration import calibrate
 from partywall.agent.catalogue import shipped
 from partywall.agent.client import AgentClient, Sink
 from partywall.agent.inbox import Inbox
@@ -114,10 +115,7 @@ def _fill(stage: Stage, label: Label, slice_ns: int, seed: int, host_cpus: tuple
         work = {"kernel": {"name": NULL}} if name == NULL else work_of(workloads[name], trial.aggressors[name].stressor)
         _begin(stage, name, work, workloads.get(name), "scheduled", slice_ns, seed)
         if "kernel" in work:
-            rates = stage.client(name).call("workload.calibrate", timeout_s=60, id=name, for_ns=CALIBRATION_NS)[
-                "rate_max"
-            ]
-            stage.rate_max[name] = sum(rates)
+            stage.rate_max[name] = _calibrated(stage, name)
     _begin(stage, VICTIM, work_of(trial.victim, trial.victim.probe), trial.victim, "flat_out", slice_ns, seed)
     _watch(stage)
 
@@ -160,6 +158,15 @@ def _begin(
         why = str(error) if isinstance(error, RefusalError) else sandbox.reason_gone(str(error))
         raise TrialError(f"{stage.trial.victim_name}: {_role(name)} could not start: {why}") from error
     stage.facts[name] = started["facts"]
+
+
+def _calibrated(stage: Stage, name: str) -> float:
+    """Work per second of an aggressor at full intensity; TrialError if there is none to take a share of."""
+    try:
+        return calibrate(stage.client(name), name, CALIBRATION_NS)
+    except AgentError as error:
+        why = str(error) if isinstance(error, RefusalError) else stage.sandboxes[name].reason_gone(str(error))
+        raise TrialError(f"{stage.trial.victim_name}: {_role(name)} could not be calibrated: {why}") from error
 
 
 def work_of(workload: Workload, kernel: str | None) -> dict[str, Any]:
@@ -245,8 +252,8 @@ def monitor_of(trial: Trial, host_cpus: tuple[int, ...]) -> Settings | None:
     if victim.backend == "libvirt" and victim.machine:
         return None
     if victim.backend == "ssh":
-        return Settings(name=MONITOR, backend="ssh", cpus=trial.aside_cpus, host=victim.host)
-    return Settings(name=MONITOR, backend="process", cpus=host_cpus)
+        return Settings(name=MONITOR, backend="ssh", cpus=trial.aside_cpus, host=victim.host, only=("monitor",))
+    return Settings(name=MONITOR, backend="process", cpus=host_cpus, only=("monitor",))
 
 
 def keeps_files(workload: Workload) -> bool:

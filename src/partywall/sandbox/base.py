@@ -30,6 +30,7 @@ class Settings:
     threads run, and what carries them; root: the packages their programs come from; interface: how theirs leads to the
     host. host: what ssh knows the machine by.
     uri, domain and boot are libvirt's: the daemon, the user's domain, where on its host kernel and initramfs lie.
+    only: the capabilities its agent is limited to, where it is a process on this host or another; all if empty.
     """
 
     name: str
@@ -52,6 +53,13 @@ class Settings:
     uri: str | None = None
     domain: str | None = None
     boot: str | None = None
+    only: tuple[str, ...] = ()
+
+    @property
+    def agent_options(self) -> list[str]:
+        """Command-line options of its agent, of those that every backend of processes gives."""
+        cpus = ["--cpus", ",".join(map(str, self.cpus))] if self.cpus else []
+        return [*cpus, *(["--only", ",".join(self.only)] if self.only else [])]
 
     @property
     def limits(self) -> Limits:

@@ -13,8 +13,7 @@ class Process(Sandbox):
     """An agent as a child of the controller, pinned."""
 
     def start(self, sink: Sink) -> AgentClient:
-        cpus = ",".join(map(str, self.settings.cpus))
-        argv = [str(binary.find()), "serve", "--cpus", cpus, "--die-with-parent"]
+        argv = [str(binary.find()), "serve", "--die-with-parent", *self.settings.agent_options]
         process = start_agent(argv, env=os.environ | self.label.environment, cwd=self._own_work_dir())
         self.client = AgentClient(self.settings.name, process, sink)
         self.client.greet()

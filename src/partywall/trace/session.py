@@ -50,6 +50,8 @@ class _Relay:
     reported: tuple[Missed, ...]
     told_ns: int
     heard_ns: int
+    # By its own clock: all it saw before was told.
+    until_ns: int = 0
 
 
 class Session:
@@ -132,7 +134,9 @@ class Session:
     def _start(self) -> None:
         # Written before a hook is made, so that it can be found again.
         hooks.note(self._label, [(hop.namespace, hop.interface) for hop in self.asked.hops if hop.agent is None])
-        host = self._agent(HOST, (str(binary.find()), "serve"), env=os.environ | self._label.environment)
+        host = self._agent(
+            HOST, (str(binary.find()), "serve", "--only", "trace"), env=os.environ | self._label.environment
+        )
         for name, command in self.asked.agents.items():
             client = self._agent(name, command)
             mine = [at for at, hop in enumerate(self.asked.hops) if hop.agent == name]
@@ -217,7 +221,8 @@ class Session:
         for relay in self._relays.values():
             self._check_heard(relay)
             for at, theirs in zip(relay.hops, _since(relay.counted, relay.reported), strict=True):
-                missed[at] = theirs
+                # What came here and found no room is missed like what it could not take down.
+                missed[at] = theirs.model_copy(update={"missed": theirs.missed + missed[at].missed})
             relay.reported = relay.counted
         if report.sampled < self._sampled:
             self._sampled = report.sampled
@@ -230,12 +235,15 @@ class Session:
         silent_ns = self._clock.now_ns() - relay.heard_ns
         if silent_ns > SILENCE_MOST_NS:
             raise TrialError(
-                f"the agent of {relay.name} has sent nothing for {units.format_duration(silent_ns)}, so nothing can be "
+                f"the agent of {relay.name} has told nothing for {units.format_duration(silent_ns)}, so nothing can be "
                 "matched; check the connection to it"
             )
 
     def _feed(self, relay: _Relay, params: dict[str, Any]) -> None:
-        relay.heard_ns = self._clock.now_ns()
+        # One that speaks and never tells more of its time holds the others back as one that is silent does.
+        if params["told_ns"] > relay.until_ns:
+            relay.until_ns, relay.heard_ns = params["told_ns"], self._clock.now_ns()
+        self._check_heard(relay)
         relay.alignment.ask()
         if self._clock.now_ns() - relay.told_ns > CLOCK_EVERY_NS:
             relay.told_ns = self._clock.now_ns()

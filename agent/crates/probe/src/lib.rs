@@ -79,7 +79,6 @@ mod tests {
     use super::*;
     use partywall_kernels::Sink;
     use std::sync::atomic::AtomicU64;
-    use std::time::{Duration, Instant};
 
     const STEP_NS: Nanos = 100_000;
     const BOOKKEEPING_NS: Nanos = 7_000_000;
@@ -125,7 +124,7 @@ mod tests {
 
     impl Kernel for Naps {
         fn step(&mut self, _: &mut dyn Sink) -> Result<f64, KernelError> {
-            std::thread::sleep(Duration::from_millis(1));
+            clock::sleep_until(clock::now() + 1_000_000);
             Ok(1.0)
         }
     }
@@ -133,11 +132,9 @@ mod tests {
     #[test]
     fn the_last_slice_is_on_the_tape_when_the_probe_has_ended() {
         let tape = Tape::default();
-        let begin = Instant::now();
+        let until_ns = clock::now() + 20_000_000;
         let probe = Probe::start(vec![Box::new(Naps)], &Latency::Step("a nap"), 3_600_000_000_000, &tape).unwrap();
-        while begin.elapsed() < Duration::from_millis(20) {
-            std::thread::yield_now();
-        }
+        clock::sleep_until(until_ns);
         drop(probe);
         assert!(tape.take().iter().map(|slice| slice.work).sum::<f64>() >= 1.0);
     }

@@ -26,8 +26,8 @@ class Ssh(Sandbox):
         self._life: SignOfLife | None = None
 
     def launch(self, sink: Sink) -> None:  # noqa: ARG002 - its messages come once it has been started
-        cpus = ["--cpus", ",".join(map(str, self.settings.cpus))] if self.settings.cpus else []
-        agent = ["serve", "--own-clock", "--die-with-parent", "--patience", str(PATIENCE_S), *cpus]
+        options = self.settings.agent_options
+        agent = ["serve", "--own-clock", "--die-with-parent", "--patience", str(PATIENCE_S), *options]
         base, env = str(self.label.work.parent), self.label.environment
         self._connection = Connection(self.settings.host or "", base, self.label.run, agent, env)
 

@@ -121,6 +121,36 @@ def test_a_hook_that_somebody_removed_is_put_back_and_told(flat: Flat) -> None:
         assert hooks() == [OURS]
 
 
+@contextlib.contextmanager
+def deleting_filters(folder: Path) -> Iterator[None]:
+    """The tenant deletes all filters on its own interface, thousands of times a second."""
+    batch = folder / "batch"
+    batch.write_text("filter del dev eth0 egress\n" * 10_000_000)
+    with subprocess.Popen(["tc", "-n", INSIDE, "-force", "-batch", str(batch)], stderr=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def test_a_tenant_that_deletes_its_filters_in_a_loop_delays_no_report_and_is_reported_once_a_second(
+    flat: Flat, tmp_path: Path
+) -> None:
+    seconds = 3
+    with guard.keep(flat) as kept, deleting_filters(tmp_path):
+        until(kept, lambda report: bool(report.notes))
+        before = time.monotonic()
+        found = [report for _ in range(20 * seconds) if (report := kept.report(seconds + 1))]
+        took = time.monotonic() - before
+        notes = [note for report in found for note in report.notes]
+    # A report is due every 50 ms.
+    assert len(found) == 20 * seconds
+    assert took < 3 * seconds, f"{len(found)} reports in {took:.1f} s"
+    repairs = [text for _, kind, text in notes if kind == "repaired"]
+    assert 1 <= len(repairs) <= took + 1, repairs
+    assert all("times in the last second" in text for text in repairs)
+
+
 def test_a_killed_daemon_leaves_the_hooks_until_they_are_removed(flat: Flat) -> None:
     with guard.keep(flat, leave=True) as kept:
         kept.client.process.send_signal(signal.SIGKILL)

@@ -104,18 +104,20 @@ impl Socket {
         self.socket.as_fd()
     }
 
-    /// Kind and body of what was told since the last call, and whether some of it was lost; never waits.
-    pub fn told(&self) -> io::Result<(Vec<Told>, bool)> {
+    /// Kind and body of what was told since the last call, and whether some of it was lost; never waits. It reads at most
+    /// `most` datagrams, for others may send faster than this reads.
+    pub fn told(&self, most: usize) -> io::Result<(Vec<Told>, bool)> {
         let (mut told, mut lost) = (Vec::new(), false);
         let mut room = vec![0; ROOM];
-        loop {
+        for _ in 0..most {
             match recv(&self.socket, &mut *room, RecvFlags::DONTWAIT) {
                 Ok((length, _)) => told.extend(messages(&room[..length])),
-                Err(Errno::AGAIN) => return Ok((told, lost)),
+                Err(Errno::AGAIN) => break,
                 Err(Errno::NOBUFS) => lost = true,
                 Err(error) => return Err(error.into()),
             }
         }
+        Ok((told, lost))
     }
 
     /// Sends a request and returns the bodies of what answers it, or the kernel's refusal.

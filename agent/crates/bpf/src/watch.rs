@@ -15,8 +15,12 @@ const NEW_LINK: u16 = 16;
 const DELETE_QDISC: u16 = 37;
 const DELETE_FILTER: u16 = 45;
 
+/// Messages taken from one socket at once. The rest waits for the next call; what the kernel has no room for is told as
+/// [`Change::Much`].
+const TOLD_AT_ONCE: usize = 64;
+
 /// What happened, in the namespace at that place of the list; `index` is of the interface.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
     /// An interface appeared, or something about it changed.
     Interface {
@@ -39,6 +43,15 @@ pub enum Change {
         /// Where.
         place: usize,
     },
+}
+
+impl Change {
+    /// The place of its namespace in the list.
+    #[must_use]
+    pub fn place(&self) -> usize {
+        let (Self::Interface { place, .. } | Self::Unhooked { place, .. } | Self::Much { place }) = self;
+        *place
+    }
 }
 
 /// Listens in some namespaces, and keeps these alive.
@@ -105,7 +118,7 @@ impl Watch {
         let mut changes = Vec::new();
         let ready = present.iter().zip(&all[1..]).filter(|(_, polled)| !polled.revents().is_empty());
         for (&(place, socket), _) in ready {
-            let (told, lost) = socket.told()?;
+            let (told, lost) = socket.told(TOLD_AT_ONCE)?;
             changes.extend(told.iter().filter_map(|(kind, body)| change(place, *kind, body)));
             changes.extend(lost.then_some(Change::Much { place }));
         }

@@ -1,4 +1,8 @@
-//! A running guard: hooks in place, a thread that keeps the rates, looks at the interfaces, and leaves reports to be taken.
+//! A running guard: hooks in place, a thread that keeps the rates, one that tends queues, looks at the interfaces and leaves
+//! reports to be taken, and one that listens for changes.
+//!
+//! The thread that keeps the rates touches memory only. A call to the kernel can take long, for a tenant that changes its own
+//! interfaces holds the kernel's one lock for all of them; rates and heartbeat must not wait for that.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,6 +16,7 @@ use partywall_wire::{
     GuardExcess, GuardFinding, GuardGoal, GuardHook, GuardMove, GuardNote, GuardPoolRow, GuardQueue, GuardRow, GuardStart,
 };
 
+use crate::change::{Changes, Finding, Looks, Repeats};
 use crate::check::{Account, Allowed, Count, Judgement, Reading};
 use crate::delay::{Wait, Waits};
 use crate::error::GuardError;
@@ -27,6 +32,10 @@ const LEAVES_MAX: usize = 65_000;
 const LOOKED_AT: usize = 32;
 /// Queues put in one round, for each takes the kernel a moment.
 const PUT_AT_ONCE: usize = 16;
+/// Places looked at because of changes before it is seen whether something else is due.
+const FOLLOWED_AT_ONCE: usize = 16;
+/// How long the listener rests after each batch of changes, so that a flood of them costs little.
+const LISTENER_RESTS_NS: Nanos = 5_000_000;
 /// How long nothing must come before a queue is taken away.
 const IDLE_NS: Nanos = 10_000_000_000;
 
@@ -69,17 +78,18 @@ struct Shared {
 #[derive(Default)]
 struct State {
     reports: Vec<Report>,
-    changes: Vec<Change>,
+    changes: Changes,
     moves: Vec<GuardMove>,
+    /// How many there were.
+    rounds: u64,
     ended: bool,
 }
 
-/// Why the loop stopped waiting.
-enum Woken {
-    Due,
-    Changed(Vec<Change>),
-    Moved(Vec<GuardMove>),
-    Ended,
+/// What there is to do.
+struct Woken {
+    changes: Vec<Change>,
+    moves: Vec<GuardMove>,
+    rounds: u64,
 }
 
 impl Shared {
@@ -87,18 +97,21 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `at_ns`, or until something happens before.
-    fn wait_until(&self, at_ns: Nanos) -> Woken {
+    /// Waits until `at_ns`; false if the guard ended before.
+    fn sleep_until(&self, at_ns: Nanos) -> bool {
         let left = Duration::from_nanos(at_ns.saturating_sub(clock::now()));
-        let is_quiet = |state: &mut State| !state.ended && state.changes.is_empty() && state.moves.is_empty();
+        let waited = self.changed.wait_timeout_while(self.state(), left, |state| !state.ended);
+        !waited.unwrap_or_else(PoisonError::into_inner).0.ended
+    }
+
+    /// Waits until `at_ns`, or until something happens before: a round beyond those `seen` too. None if the guard ended.
+    fn wait(&self, at_ns: Option<Nanos>, seen: u64) -> Option<Woken> {
+        let left = at_ns.map_or(Duration::MAX, |at_ns| Duration::from_nanos(at_ns.saturating_sub(clock::now())));
+        let is_quiet = |state: &mut State| !state.ended && state.rounds == seen && state.changes.is_empty() && state.moves.is_empty();
         let waited = self.changed.wait_timeout_while(self.state(), left, is_quiet);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        match (state.ended, state.moves.is_empty(), state.changes.is_empty()) {
-            (true, _, _) => Woken::Ended,
-            (false, false, _) => Woken::Moved(std::mem::take(&mut state.moves)),
-            (false, true, false) => Woken::Changed(std::mem::take(&mut state.changes)),
-            (false, true, true) => Woken::Due,
-        }
+        let (changes, moves) = (state.changes.take().collect(), std::mem::take(&mut state.moves));
+        (!state.ended).then_some(Woken { changes, moves, rounds: state.rounds })
     }
 }
 
@@ -106,8 +119,15 @@ impl Shared {
 fn listen(watch: &Watch, shared: &Shared) {
     // Without being told, the look once in `check_ns` still finds all.
     while let Ok(Some(changes)) = watch.wait() {
-        shared.state().changes.extend(changes);
-        shared.changed.notify_all();
+        if !changes.is_empty() {
+            let mut state = shared.state();
+            for change in changes {
+                state.changes.add(change);
+            }
+            drop(state);
+            shared.changed.notify_all();
+            clock::sleep_until(clock::now() + LISTENER_RESTS_NS);
+        }
     }
 }
 
@@ -132,15 +152,23 @@ impl Guard {
         let excess = places.iter().map(|place| place.excess).collect();
         let without_backstop = (0..places.len()).filter(|&at| places[at].lacks_backstop()).collect();
         let shared = Arc::<Shared>::default();
-        let mut daemon = Daemon::new(start.clone(), plane, rounds, places, links);
-        (daemon.networks, daemon.spaces, daemon.watch) = (networks, spaces, Some(watch.clone()));
-        daemon.heir = heir.clone();
-        daemon.tell_heir();
-        let (followed, told, heard) = (shared.clone(), shared.clone(), watch.clone());
+        let core = Arc::new(Core::new(start.clone(), plane, rounds));
+        let mut tender = Tender::new(start.clone(), core.clone(), places, links);
+        (tender.networks, tender.spaces, tender.watch) = (networks, spaces, Some(watch.clone()));
+        tender.heir = heir.clone();
+        tender.tell_heir();
         let mut guard = Self { shared, excess, without_backstop, queue, watch, heir, threads: Vec::new() };
-        guard.spawn("guard", move || daemon.run(&followed))?;
-        guard.spawn("guard-watch", move || listen(&heard, &told))?;
+        guard.run(core, tender)?;
         Ok(guard)
+    }
+
+    fn run(&mut self, core: Arc<Core>, mut tender: Tender) -> Result<(), GuardError> {
+        let (shared, watch) = (self.shared.clone(), self.watch.clone());
+        self.spawn("guard", move || core.run(&shared))?;
+        let shared = self.shared.clone();
+        self.spawn("guard-tend", move || tender.run(&shared))?;
+        let shared = self.shared.clone();
+        self.spawn("guard-watch", move || listen(&watch, &shared))
     }
 
     fn spawn(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), GuardError> {
@@ -353,10 +381,94 @@ fn goal_places(start: &GuardStart) -> Vec<Vec<usize>> {
     start.goals.iter().map(places).collect()
 }
 
-struct Daemon {
+/// What the thread that keeps the rates and the one that tends the rest both use.
+struct Core {
     start: GuardStart,
     plane: Plane,
+    kept: Mutex<Kept>,
+}
+
+struct Kept {
     rounds: Rounds,
+    /// Went round their hook: the backstop gives them no more than is granted.
+    went_round: Vec<usize>,
+    round_ns_max: Nanos,
+    decide_ns_max: Nanos,
+}
+
+impl Core {
+    fn new(start: GuardStart, plane: Plane, rounds: Rounds) -> Self {
+        Self { start, plane, kept: Mutex::new(Kept { rounds, went_round: vec![], round_ns_max: 0, decide_ns_max: 0 }) }
+    }
+
+    /// Never held across a call to the kernel: rounds would wait for it.
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, shared: &Shared) {
+        let (mut next, mut again) = (clock::now(), false);
+        loop {
+            // What began or ended within a period was seen only in part: it is looked at again before long, but not twice.
+            again = self.kept().rounds.look_again() && !again;
+            let wait_ns = if again { self.start.period_ns / 2 } else { self.start.period_ns };
+            // A round that came late is not made up for: what is seen in hardly any time says nothing of a rate.
+            next = (next + wait_ns).max(clock::now() + wait_ns / 2);
+            if !shared.sleep_until(next) {
+                return;
+            }
+            self.round();
+            shared.state().rounds += 1;
+            shared.changed.notify_all();
+        }
+    }
+
+    fn round(&self) {
+        let now = clock::now();
+        let mut kept = self.kept();
+        let decide_ns = kept.rounds.run(&self.plane, now);
+        self.plane.beat(now);
+        for &at in &kept.went_round {
+            let granted = self.backstop_of_all(at, |leaf| kept.rounds.grants()[leaf]);
+            self.plane.grant(backstop_of(&self.start, at), now, granted);
+        }
+        kept.decide_ns_max = kept.decide_ns_max.max(decide_ns);
+        kept.round_ns_max = kept.round_ns_max.max(clock::now() - now);
+    }
+
+    fn backstop_of_all(&self, at: usize, of: impl Fn(usize) -> Grant) -> Grant {
+        let grants = || leaves_of(&self.start, at).map(&of);
+        let bps = grants().map(|grant| grant.bps).sum();
+        let burst_ns = backstop_burst_ns(&self.start, at, bps);
+        Grant { bps, pps: grants().map(|grant| grant.pps).sum(), burst_ns, packet_burst_ns: burst_ns }
+    }
+
+    /// From now on the backstop of hook `at` gives no more than is granted.
+    fn tighten(&self, at: usize) {
+        let mut kept = self.kept();
+        if !kept.went_round.contains(&at) {
+            kept.went_round.push(at);
+            // Nor more than the hook itself falls back to when nobody decides any more.
+            self.plane.fall_back_to(backstop_of(&self.start, at), self.backstop_of_all(at, |leaf| kept.rounds.fallback(leaf)));
+        }
+    }
+
+    /// Undoes [`Core::tighten`].
+    fn widen(&self, at: usize) {
+        let mut kept = self.kept();
+        if let Some(member) = kept.went_round.iter().position(|&went| went == at) {
+            kept.went_round.swap_remove(member);
+            let (backstop, most) = (backstop_of(&self.start, at), backstop_at_ceiling(&self.start, at));
+            self.plane.grant(backstop, clock::now(), most);
+            self.plane.fall_back_to(backstop, most);
+        }
+    }
+}
+
+/// All that calls the kernel: queues and their waits, looks at the interfaces, and the reports of it.
+struct Tender {
+    start: GuardStart,
+    core: Arc<Core>,
     places: Vec<Place>,
     links: Vec<Option<Link>>,
     networks: Networks,
@@ -376,23 +488,22 @@ struct Daemon {
     /// For how many rounds in a row a goal was missed by what waits at its own vifs, where others can do nothing for it.
     missed_alone: Vec<u32>,
     accounts: Vec<Option<Account>>,
-    /// Went round their hook: the backstop gives them no more than is granted.
-    went_round: Vec<usize>,
     lost: Vec<bool>,
     reported: Vec<Counters>,
     reported_ns: Nanos,
     notes: Vec<GuardNote>,
-    round_ns_max: Nanos,
-    decide_ns_max: Nanos,
+    repeats: Repeats,
+    looks: Looks,
     looked: usize,
+    turns: usize,
 }
 
-impl Daemon {
-    fn new(start: GuardStart, plane: Plane, rounds: Rounds, places: Vec<Place>, links: Vec<Option<Link>>) -> Self {
+impl Tender {
+    fn new(start: GuardStart, core: Arc<Core>, places: Vec<Place>, links: Vec<Option<Link>>) -> Self {
         let goal_places = goal_places(&start);
         let mut is_strict = vec![false; places.len()];
         goal_places.iter().flatten().for_each(|&at| is_strict[at] = true);
-        let mut daemon = Self {
+        let mut tender = Self {
             networks: Networks::default(),
             spaces: vec![],
             watch: None,
@@ -406,74 +517,66 @@ impl Daemon {
             unmet: vec![false; start.goals.len()],
             missed_alone: vec![0; start.goals.len()],
             accounts: vec![None; places.len()],
-            went_round: vec![],
             lost: vec![false; places.len()],
             reported: vec![Counters::default(); start.leaves.len()],
             reported_ns: clock::now(),
             notes: vec![],
-            round_ns_max: 0,
-            decide_ns_max: 0,
+            repeats: Repeats::default(),
+            looks: Looks::new(places.len()),
             looked: 0,
+            turns: 0,
             start,
-            plane,
-            rounds,
+            core,
             places,
             links,
         };
         // From the beginning, or nobody would judge the first second.
-        for at in 0..daemon.places.len() {
-            daemon.compare(at);
+        for at in 0..tender.places.len() {
+            tender.compare(at);
         }
-        daemon
+        tender
     }
 
     fn run(&mut self, shared: &Shared) {
-        let (mut next, mut again) = (clock::now(), false);
-        for round in 1.. {
-            // What began or ended within a period was seen only in part: it is looked at again before long, but not twice.
-            again = self.rounds.look_again() && !again;
-            let wait_ns = if again { self.start.period_ns / 2 } else { self.start.period_ns };
-            // A round that came late is not made up for: what is seen in hardly any time says nothing of a rate.
-            next = (next + wait_ns).max(clock::now() + wait_ns / 2);
-            loop {
-                match shared.wait_until(next) {
-                    Woken::Due => break,
-                    Woken::Changed(changes) => changes.iter().for_each(|change| self.follow(change)),
-                    Woken::Moved(moves) => moves.into_iter().for_each(|to| self.relocate(to)),
-                    Woken::Ended => return,
+        let mut seen = 0;
+        while let Some(Woken { changes, moves, rounds }) = shared.wait(self.looks.due_ns(), seen) {
+            for to in moves {
+                self.relocate(to);
+            }
+            for change in &changes {
+                self.follow(change);
+            }
+            if rounds != seen {
+                // Turns that were missed are not made up for.
+                seen = rounds;
+                self.turn();
+                if clock::now() >= self.reported_ns + self.start.report_ns {
+                    let report = self.report();
+                    shared.state().reports.push(report);
                 }
             }
-            self.round();
-            self.look_at_some(round);
-            if clock::now() >= self.reported_ns + self.start.report_ns {
-                let report = self.report();
-                shared.state().reports.push(report);
-            }
+            self.look_where_something_changed();
         }
     }
 
-    fn round(&mut self) {
-        let now = clock::now();
-        self.decide_ns_max = self.decide_ns_max.max(self.rounds.run(&self.plane, now));
-        self.plane.beat(now);
-        for &at in &self.went_round {
-            self.plane.grant(backstop_of(&self.start, at), now, self.backstop_as_granted(at));
-        }
+    /// What is done after each round.
+    fn turn(&mut self) {
         self.measure_waits();
         self.follow_goals();
         self.tend_queues();
-        self.round_ns_max = self.round_ns_max.max(clock::now() - now);
+        self.turns += 1;
+        self.look_at_some(self.turns);
+        for (at, kind, text) in self.repeats.due(clock::now()) {
+            self.report_finding(at, kind, text);
+        }
     }
 
-    fn backstop_as_granted(&self, at: usize) -> Grant {
-        self.backstop_of_all(at, |leaf| self.rounds.grants()[leaf])
-    }
-
-    fn backstop_of_all(&self, at: usize, of: impl Fn(usize) -> Grant) -> Grant {
-        let grants = || leaves_of(&self.start, at).map(&of);
-        let bps = grants().map(|grant| grant.bps).sum();
-        let burst_ns = backstop_burst_ns(&self.start, at, bps);
-        Grant { bps, pps: grants().map(|grant| grant.pps).sum(), burst_ns, packet_burst_ns: burst_ns }
+    /// At a few, so that a turn that is due meanwhile need not wait for more.
+    fn look_where_something_changed(&mut self) {
+        for _ in 0..FOLLOWED_AT_ONCE {
+            let Some(at) = self.looks.next(clock::now()) else { return };
+            self.look(at);
+        }
     }
 
     /// Says what is to be done when this process is gone.
@@ -487,8 +590,8 @@ impl Daemon {
         };
         let will = Will {
             policy: self.start.id.clone(),
-            queue: self.rounds.queue(),
-            plane: self.plane.handle(),
+            queue: self.core.kept().rounds.queue(),
+            plane: self.core.plane.handle(),
             falls_back: self.start.fallback_after_ns.is_some(),
             places: held.map(one).collect(),
         };
@@ -500,13 +603,9 @@ impl Daemon {
         let left = std::mem::replace(&mut hook.namespace, to.namespace);
         hook.interface = to.interface;
         self.places[to.hook].move_to(hook);
-        if let Some(member) = self.went_round.iter().position(|&at| at == to.hook) {
-            // Nobody went round the hook at the new place yet.
-            self.went_round.swap_remove(member);
-            let (backstop, most) = (backstop_of(&self.start, to.hook), backstop_at_ceiling(&self.start, to.hook));
-            self.plane.grant(backstop, clock::now(), most);
-            self.plane.fall_back_to(backstop, most);
-        }
+        // Nobody went round the hook at the new place yet.
+        self.core.widen(to.hook);
+        self.repeats.forget(to.hook);
         self.listen_anew(left.as_deref(), to.hook);
         self.tell_heir();
         // What was lost already is not said again if it is not there either.
@@ -527,20 +626,20 @@ impl Daemon {
         }
     }
 
-    /// An interface that is made anew is hooked at once, and what was taken away is put back.
+    /// An interface that is made anew is hooked at once, and what was taken away is put back, unless that was done only just
+    /// now: then a little later.
     fn follow(&mut self, change: &Change) {
-        let (Change::Interface { place: space, .. } | Change::Unhooked { place: space, .. } | Change::Much { place: space }) = change;
+        let space = change.place();
         let touched = |place: &Place| {
-            place.space == self.spaces[*space]
+            place.space == self.spaces[space]
                 && match change {
                     Change::Interface { index, name, .. } => place.may_be(*index, Some(name)),
                     Change::Unhooked { index, .. } => place.may_be(*index, None),
                     Change::Much { .. } => true,
                 }
         };
-        let touched: Vec<usize> = (0..self.places.len()).filter(|&at| touched(&self.places[at])).collect();
-        for at in touched {
-            self.look(at);
+        for at in (0..self.places.len()).filter(|&at| touched(&self.places[at])) {
+            self.looks.want(at);
         }
     }
 
@@ -554,18 +653,22 @@ impl Daemon {
                 continue;
             }
             let had = self.places[at].has_queue();
-            let apart = holds_apart(&self.start, &self.rounds, at);
-            let wanted = had || leaves_of(&self.start, at).any(|leaf| self.rounds.wants_queue(leaf, apart));
-            if wanted && (had || put < PUT_AT_ONCE) {
-                put += usize::from(!had);
-                // Its rate is that of a queue which holds back, before the hook counts on it.
-                self.rounds.queued(self.start.hooks[at].leaf, apart);
-                // A queue that can't be changed shows at the next look, with what is wrong.
-                let _ = self.places[at].pace(paced(&self.start, &self.rounds, at));
-                let idle = leaves_of(&self.start, at).all(|leaf| self.rounds.is_idle(leaf));
-                self.places[at].unqueue_if_idle(idle, patience);
-                hold(&self.start, &self.plane, &mut self.rounds, at, self.places[at].has_queue());
+            let mut kept = self.core.kept();
+            let apart = holds_apart(&self.start, &kept.rounds, at);
+            let wanted = had || leaves_of(&self.start, at).any(|leaf| kept.rounds.wants_queue(leaf, apart));
+            if !wanted || (!had && put >= PUT_AT_ONCE) {
+                continue;
             }
+            put += usize::from(!had);
+            // Its rate is that of a queue which holds back, before the hook counts on it.
+            kept.rounds.queued(self.start.hooks[at].leaf, apart);
+            let pace = paced(&self.start, &kept.rounds, at);
+            let idle = leaves_of(&self.start, at).all(|leaf| kept.rounds.is_idle(leaf));
+            drop(kept);
+            // A queue that can't be changed shows at the next look, with what is wrong.
+            let _ = self.places[at].pace(pace);
+            self.places[at].unqueue_if_idle(idle, patience);
+            hold(&self.start, &self.core.plane, &mut self.core.kept().rounds, at, self.places[at].has_queue());
         }
     }
 
@@ -578,9 +681,10 @@ impl Daemon {
                 self.waits[at].add(wait);
                 let hook = &self.start.hooks[at];
                 // What waits in a queue of several flow classes says nothing of one of them, and departure times are the account's.
-                if hook.rules.is_empty() && self.rounds.queue() == GuardQueue::Tbf {
-                    let moved = self.plane.settle(hook.leaf, clock::now(), wait, self.start.leaves[hook.leaf].hold_ns);
-                    self.rounds.settled(hook.leaf, moved);
+                let mut kept = self.core.kept();
+                if hook.rules.is_empty() && kept.rounds.queue() == GuardQueue::Tbf {
+                    let moved = self.core.plane.settle(hook.leaf, clock::now(), wait, self.start.leaves[hook.leaf].hold_ns);
+                    kept.rounds.settled(hook.leaf, moved);
                 }
             }
         }
@@ -598,7 +702,7 @@ impl Daemon {
             let strains: Vec<u64> =
                 goals.iter().map(|&at| strain(&self.start.goals[at], self.link_wait(at).and(self.own_share(at)))).collect();
             let Some(&worst) = strains.iter().max() else { continue };
-            let gave_up = self.rounds.strain(pool, worst);
+            let gave_up = self.core.kept().rounds.strain(pool, worst);
             for (&at, &shared) in goals.iter().zip(&strains) {
                 let (goal, own, link) = (&self.start.goals[at], self.own_wait(at), self.link_wait(at));
                 let alone = shared <= Throttle::MET && strain(goal, link.and(own)) > Throttle::MET;
@@ -662,17 +766,21 @@ impl Daemon {
     }
 
     fn look(&mut self, at: usize) {
-        let found = match self.places[at].look(&self.plane, &mut self.networks) {
+        let repaired = |text: &str| Some(Finding::of(GuardFinding::Repaired, text));
+        let found = match self.places[at].look(&self.core.plane, &mut self.networks) {
             Ok(Look::Whole) => None,
-            Ok(Look::Repaired) => Some((GuardFinding::Repaired, "hook or queue had been removed; it is there again".to_owned())),
-            Ok(Look::Moved) => Some((GuardFinding::Repaired, "the interface had been made anew; the hook is there again".to_owned())),
-            Ok(Look::Renamed) => Some((GuardFinding::Repaired, renamed(&self.places[at]))),
-            Err(error) => Some((GuardFinding::Lost, error.to_string())),
+            // What passed while the hook was away is held against the vif: it may have been removed for that.
+            Ok(Look::Repaired) => repaired("hook or queue had been removed; it is there again"),
+            Ok(Look::Moved) => {
+                self.accounts[at] = None;
+                repaired("the interface had been made anew; the hook is there again")
+            }
+            Ok(Look::Renamed) => repaired(&renamed(&self.places[at])),
+            Err(error) => Some(Finding::of(GuardFinding::Lost, error.to_string())),
         };
-        let lost = matches!(found, Some((GuardFinding::Lost, _)));
-        if let Some((kind, text)) = found.filter(|_| !(lost && self.lost[at])) {
-            self.note(at, kind, text);
-            self.accounts[at] = None;
+        let lost = matches!(found, Some(Finding { kind: GuardFinding::Lost, .. }));
+        if let Some(finding) = found.filter(|_| !(lost && self.lost[at])) {
+            self.note(at, finding);
         }
         self.lost[at] = lost;
         if !lost {
@@ -690,8 +798,8 @@ impl Daemon {
         match account.judge(now, allowed) {
             Judgement::Fine => {}
             Judgement::Bypassed(bytes) => self.bypassed(at, bytes),
-            Judgement::Exceeded(bytes) => self.note(at, GuardFinding::Exceeded, format!("{bytes} bytes above the ceiling")),
-            Judgement::ExceededPackets(packets) => self.note(at, GuardFinding::Exceeded, format!("{packets} packets above the ceiling")),
+            Judgement::Exceeded(bytes) => self.note(at, exceeded(bytes, "bytes above the ceiling")),
+            Judgement::ExceededPackets(packets) => self.note(at, exceeded(packets, "packets above the ceiling")),
         }
     }
 
@@ -700,7 +808,7 @@ impl Daemon {
         // The interface first: what it carried by then, the hook has seen by now.
         let interface = self.places[at].counted().ok()?;
         let (mut passed, mut dropped, mut tcp_bytes) = (Count::default(), Count::default(), 0);
-        for counted in leaves_of(&self.start, at).map(|leaf| self.plane.counters(leaf)) {
+        for counted in leaves_of(&self.start, at).map(|leaf| self.core.plane.counters(leaf)) {
             passed.bytes += counted.passed_bytes;
             passed.packets += counted.passed_packets;
             dropped.bytes += counted.dropped_bytes;
@@ -714,19 +822,23 @@ impl Daemon {
 
     fn bypassed(&mut self, at: usize, bytes: u64) {
         let held = if self.places[at].has_backstop() {
-            if !self.went_round.contains(&at) {
-                self.went_round.push(at);
-                // Nor more than the hook itself falls back to when nobody decides any more.
-                self.plane.fall_back_to(backstop_of(&self.start, at), self.backstop_of_all(at, |leaf| self.rounds.fallback(leaf)));
-            }
+            self.core.tighten(at);
             "; from now on the interface's other end lets pass no more than is granted"
         } else {
             ""
         };
-        self.note(at, GuardFinding::Bypassed, format!("{bytes} bytes went round the hook{held}"));
+        let text = format!("bytes went round the hook{held}");
+        self.note(at, Finding { kind: GuardFinding::Bypassed, amount: bytes, text });
     }
 
-    fn note(&mut self, at: usize, kind: GuardFinding, text: String) {
+    fn note(&mut self, at: usize, finding: Finding) {
+        let kind = finding.kind;
+        if let Some(text) = self.repeats.add(at, finding, clock::now()) {
+            self.report_finding(at, kind, text);
+        }
+    }
+
+    fn report_finding(&mut self, at: usize, kind: GuardFinding, text: String) {
         let about = self.start.leaves[self.start.hooks[at].leaf].name.clone();
         self.notes.push(GuardNote { about, kind, text });
     }
@@ -760,24 +872,25 @@ impl Daemon {
                 (rows[leaf].delay_ns, rows[leaf].jitter_ns) = (seen.map(|wait| wait.delay_ns), seen.map(|wait| wait.jitter_ns));
             }
         }
+        let mut kept = self.core.kept();
         let pool = |(at, link): (usize, &Option<Wait>)| GuardPoolRow {
-            divided_bps: self.rounds.divided_bps(at),
+            divided_bps: kept.rounds.divided_bps(at),
             delay_ns: link.map(|wait| wait.delay_ns),
         };
         let pools = links.iter().enumerate().map(pool).collect();
         self.reported_ns = at_ns;
-        let (round_ns_max, decide_ns_max) = (std::mem::take(&mut self.round_ns_max), std::mem::take(&mut self.decide_ns_max));
+        let (round_ns_max, decide_ns_max) = (std::mem::take(&mut kept.round_ns_max), std::mem::take(&mut kept.decide_ns_max));
         Report { from_ns, at_ns, rows, pools, notes: std::mem::take(&mut self.notes), round_ns_max, decide_ns_max }
     }
 
     fn row(&mut self, leaf: usize, elapsed: Nanos) -> GuardRow {
-        let now = self.plane.counters(leaf);
+        let now = self.core.plane.counters(leaf);
         let before = std::mem::replace(&mut self.reported[leaf], now);
         let rate = |count: u64| (u128::from(count) * 1_000_000_000 / u128::from(elapsed.max(1))) as u64;
         let (passed, dropped) = (now.passed_bytes - before.passed_bytes, now.dropped_bytes - before.dropped_bytes);
         let passed_packets = now.passed_packets - before.passed_packets;
         let dropped_packets = now.dropped_packets - before.dropped_packets;
-        let granted = self.rounds.grants()[leaf];
+        let granted = self.core.kept().rounds.grants()[leaf];
         GuardRow {
             offered_bps: rate((passed + dropped) * 8),
             passed_bps: rate(passed * 8),
@@ -790,6 +903,10 @@ impl Daemon {
             ..GuardRow::default()
         }
     }
+}
+
+fn exceeded(amount: u64, text: &str) -> Finding {
+    Finding { kind: GuardFinding::Exceeded, amount, text: text.to_owned() }
 }
 
 fn renamed(place: &Place) -> String {
@@ -824,4 +941,105 @@ fn missed(goal: &GuardGoal, own: Wait, link: Wait, alone: bool) -> GuardNote {
     };
     let text = if alone { format!("{}: {why}", said.join("; ")) } else { format!("{}, though {why}", said.join("; ")) };
     GuardNote { about: goal.name.clone(), kind: GuardFinding::Unmet, text }
+}
+
+#[cfg(test)]
+mod tests {
+    use partywall_bpf::tc::Network;
+    use partywall_bpf::Namespace;
+    use partywall_wire::{GuardDirection, GuardLeaf, GuardPool};
+
+    use super::*;
+
+    /// One vif, which is `lo` of the thread's namespace.
+    fn asked() -> GuardStart {
+        let leaf = GuardLeaf {
+            name: "vm".into(),
+            pool: 0,
+            totals: vec![],
+            priority: 1,
+            guarantee_bps: 10_000_000,
+            ceiling_bps: 20_000_000,
+            guarantee_pps: 0,
+            ceiling_pps: None,
+            burst_ns: 10_000_000,
+            hold_ns: 20_000_000,
+        };
+        let hook = GuardHook {
+            namespace: None,
+            interface: "lo".into(),
+            direction: GuardDirection::Egress,
+            leaf: 0,
+            rules: vec![],
+            hold: false,
+            backstop: false,
+        };
+        GuardStart {
+            id: "test".into(),
+            pools: vec![GuardPool { name: "link".into(), capacity_bps: 100_000_000, capacity_pps: None, link: None }],
+            totals: vec![],
+            leaves: vec![leaf],
+            hooks: vec![hook],
+            goals: vec![],
+            period_ns: 10_000_000,
+            report_ns: 100_000_000,
+            check_ns: 100_000_000,
+            fallback_after_ns: Some(1_000_000_000),
+            queue: Some(GuardQueue::Tbf),
+        }
+    }
+
+    /// The parts of a guard, without the process that outlives it.
+    fn parts(start: &GuardStart) -> Result<(Arc<Core>, Tender, Arc<Watch>), GuardError> {
+        let mut networks = Networks::default();
+        let mut places = places(start, GuardQueue::Tbf, &mut networks)?;
+        let plane = Plane::load(start.leaves.len() + start.hooks.len())?;
+        let mut rounds = Rounds::new(start, GuardQueue::Tbf, clock::now());
+        prepare(start, &plane, &mut rounds, &places)?;
+        let (spaces, namespaces) = networks.namespaces();
+        let watch = Arc::new(Watch::new(&namespaces).map_err(GuardError::kernel("listening"))?);
+        put_all(start, &plane, &rounds, &mut places)?;
+        let core = Arc::new(Core::new(start.clone(), plane, rounds));
+        let mut tender = Tender::new(start.clone(), core.clone(), places, vec![None]);
+        (tender.networks, tender.spaces, tender.watch) = (networks, spaces, Some(watch.clone()));
+        Ok((core, tender, watch))
+    }
+
+    #[test]
+    fn the_heartbeat_is_never_stale_while_a_tenant_deletes_its_filters_in_a_loop() {
+        let Ok(namespace) = Namespace::fresh() else { return eprintln!("skipped: a new network namespace") };
+        let tenant = Network::of(&namespace).unwrap();
+        let seconds = 3;
+        let outcome = namespace.inside(|| {
+            let (core, mut tender, watch) = match parts(&asked()) {
+                Ok(parts) => parts,
+                Err(why) => {
+                    eprintln!("skipped: {why}");
+                    return Ok(());
+                }
+            };
+            let shared = Shared::default();
+            thread::scope(|scope| {
+                scope.spawn(|| core.run(&shared));
+                scope.spawn(|| tender.run(&shared));
+                scope.spawn(|| listen(&watch, &shared));
+                let (lo, until, mut oldest) = (tenant.index("lo").unwrap(), clock::now() + seconds * 1_000_000_000, 0);
+                while clock::now() < until {
+                    for filter in tenant.filters(lo).unwrap() {
+                        tenant.unhook(lo, &filter).unwrap();
+                    }
+                    let beaten_ns = core.plane.beaten_ns();
+                    oldest = oldest.max(clock::now().saturating_sub(beaten_ns));
+                }
+                shared.state().ended = true;
+                shared.changed.notify_all();
+                watch.end();
+                assert!(oldest < 1_000_000_000, "a heartbeat was {} ms old", oldest / 1_000_000);
+            });
+            let notes: Vec<GuardNote> = shared.state().reports.iter().flat_map(|report| report.notes.clone()).collect();
+            assert!((1..=1 + seconds).contains(&(notes.len() as u64)), "{notes:?}");
+            Ok(())
+        });
+        outcome.unwrap();
+    }
 }

@@ -6,6 +6,7 @@
 //! The kernel holds hooks, buckets and queues; this process only changes rates. If it dies they stay, and fall back to the
 //! guarantees by themselves if the policy says so; a second process then puts queues where TCP needs them, and ends.
 
+mod change;
 mod check;
 mod delay;
 mod error;

@@ -378,6 +378,12 @@ impl Plane {
         }
     }
 
+    /// When it was last told so.
+    #[cfg(test)]
+    pub(crate) fn beaten_ns(&self) -> Nanos {
+        self.control.read(0)
+    }
+
     /// As if the program had counted so much more.
     #[cfg(test)]
     pub(crate) fn count(&self, leaf: usize, passed: (u64, u64), dropped: (u64, u64)) {

@@ -301,7 +301,7 @@ pub struct GuardNote {
 }
 
 /// What the independent check can find.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GuardFinding {
     /// Hook or queue had been removed, and is there again.

@@ -1,0 +1,218 @@
+//! How much of what happens to interfaces is followed and reported. A tenant can change its own interface in a loop; that must
+//! keep the guard neither from its other vifs nor from its reports. Pure; `guard` listens, looks and writes the reports.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use partywall_bpf::Change;
+use partywall_clock::Nanos;
+use partywall_wire::GuardFinding;
+
+/// Different changes of one namespace that are kept apart; beyond, all of its places are looked at instead.
+const CHANGES_MAX: usize = 64;
+/// A place is looked at because of a change no more often than this.
+pub(crate) const LOOKS_APART_NS: Nanos = 100_000_000;
+/// A finding that comes again is reported as a count, so often.
+const COUNTED_EACH_NS: Nanos = 1_000_000_000;
+
+/// Changes that nobody followed yet: each once, and of one namespace no more than [`CHANGES_MAX`].
+#[derive(Debug, Default)]
+pub(crate) struct Changes(BTreeMap<usize, BTreeSet<Change>>);
+
+impl Changes {
+    pub fn add(&mut self, change: Change) {
+        let place = change.place();
+        let of_place = self.0.entry(place).or_default();
+        if of_place.contains(&Change::Much { place }) {
+            return;
+        }
+        of_place.insert(change);
+        if of_place.len() > CHANGES_MAX {
+            *of_place = BTreeSet::from([Change::Much { place }]);
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn take(&mut self) -> impl Iterator<Item = Change> {
+        std::mem::take(&mut self.0).into_values().flatten()
+    }
+}
+
+/// The places to look at because something changed there: in the order of the changes, each no more often than every
+/// [`LOOKS_APART_NS`].
+#[derive(Debug)]
+pub(crate) struct Looks {
+    waiting: VecDeque<usize>,
+    is_waiting: Vec<bool>,
+    /// From when on a place may be looked at again.
+    from_ns: Vec<Nanos>,
+}
+
+impl Looks {
+    pub fn new(places: usize) -> Self {
+        Self { waiting: VecDeque::new(), is_waiting: vec![false; places], from_ns: vec![0; places] }
+    }
+
+    pub fn want(&mut self, place: usize) {
+        if !std::mem::replace(&mut self.is_waiting[place], true) {
+            self.waiting.push_back(place);
+        }
+    }
+
+    /// The next place to look at now.
+    pub fn next(&mut self, now: Nanos) -> Option<usize> {
+        let at = self.waiting.iter().position(|&place| self.from_ns[place] <= now)?;
+        let place = self.waiting.remove(at)?;
+        self.is_waiting[place] = false;
+        self.from_ns[place] = now + LOOKS_APART_NS;
+        Some(place)
+    }
+
+    /// When [`Looks::next`] has a place; none if no place waits.
+    pub fn due_ns(&self) -> Option<Nanos> {
+        self.waiting.iter().map(|&place| self.from_ns[place]).min()
+    }
+}
+
+/// What was found at a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    pub kind: GuardFinding,
+    /// How many of what `text` names: bytes or packets; 0 if it counts nothing.
+    pub amount: u64,
+    pub text: String,
+}
+
+impl Finding {
+    pub fn of(kind: GuardFinding, text: impl Into<String>) -> Self {
+        Self { kind, amount: 0, text: text.into() }
+    }
+
+    /// In words. times: how often it was found.
+    fn told(&self, times: u64) -> String {
+        let amount = if self.amount == 0 { String::new() } else { format!("{} ", self.amount) };
+        let often = if times > 1 { format!(" ({times} times in the last second)") } else { String::new() };
+        format!("{amount}{}{often}", self.text)
+    }
+}
+
+#[derive(Debug)]
+struct Repeat {
+    reported_ns: Nanos,
+    times: u64,
+    /// The latest, with the amounts of all.
+    finding: Finding,
+}
+
+/// Findings of one kind at one place: the first is reported at once, those that follow are counted and reported each second.
+#[derive(Debug, Default)]
+pub(crate) struct Repeats(BTreeMap<(usize, GuardFinding), Repeat>);
+
+impl Repeats {
+    /// What to report of a finding at once.
+    pub fn add(&mut self, place: usize, finding: Finding, now: Nanos) -> Option<String> {
+        match self.0.entry((place, finding.kind)) {
+            Entry::Vacant(free) => {
+                let told = finding.told(1);
+                free.insert(Repeat { reported_ns: now, times: 0, finding: Finding { amount: 0, ..finding } });
+                Some(told)
+            }
+            Entry::Occupied(mut known) => {
+                let repeat = known.get_mut();
+                repeat.times += 1;
+                repeat.finding = Finding { amount: repeat.finding.amount + finding.amount, ..finding };
+                None
+            }
+        }
+    }
+
+    /// What to report of findings that came again.
+    pub fn due(&mut self, now: Nanos) -> Vec<(usize, GuardFinding, String)> {
+        let mut due = Vec::new();
+        self.0.retain(|&(place, kind), repeat| {
+            if now < repeat.reported_ns + COUNTED_EACH_NS {
+                return true;
+            }
+            let again = repeat.times > 0;
+            if again {
+                due.push((place, kind, repeat.finding.told(repeat.times)));
+            }
+            (repeat.reported_ns, repeat.times, repeat.finding.amount) = (now, 0, 0);
+            again
+        });
+        due
+    }
+
+    /// What was found at a place says nothing of the one that it is moved to.
+    pub fn forget(&mut self, place: usize) {
+        self.0.retain(|&(known, _), _| known != place);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Nanos = 1_000_000_000;
+
+    #[test]
+    fn a_change_that_is_told_a_thousand_times_is_followed_once() {
+        let mut changes = Changes::default();
+        (0..1000).for_each(|_| changes.add(Change::Unhooked { place: 0, index: 7 }));
+        assert_eq!(changes.take().collect::<Vec<_>>(), [Change::Unhooked { place: 0, index: 7 }]);
+        assert!(changes.is_empty());
+    }
+
+    #[test]
+    fn a_namespace_with_too_many_changes_takes_no_room_from_another() {
+        let mut changes = Changes::default();
+        changes.add(Change::Unhooked { place: 1, index: 2 });
+        for index in 0..100_000 {
+            changes.add(Change::Interface { place: 0, index, name: format!("new{index}") });
+        }
+        assert_eq!(changes.take().collect::<Vec<_>>(), [Change::Much { place: 0 }, Change::Unhooked { place: 1, index: 2 }]);
+    }
+
+    #[test]
+    fn a_place_that_changes_all_the_time_is_looked_at_ten_times_a_second_and_leaves_room_for_others() {
+        let mut looks = Looks::new(2);
+        let mut looked = [0; 2];
+        for now in (0..SECOND).step_by(1_000_000) {
+            looks.want(0);
+            if now == SECOND / 2 {
+                looks.want(1);
+            }
+            while let Some(place) = looks.next(now) {
+                looked[place] += 1;
+            }
+        }
+        assert_eq!(looked, [10, 1]);
+        assert_eq!(looks.due_ns(), Some(SECOND));
+    }
+
+    #[test]
+    fn a_repair_is_reported_once_at_once_and_then_as_a_count_each_second() {
+        let mut repeats = Repeats::default();
+        let mut told = Vec::new();
+        for now in (0..3 * SECOND).step_by(100_000_000) {
+            told.extend(repeats.add(4, Finding::of(GuardFinding::Repaired, "put back"), now));
+            told.extend(repeats.due(now).into_iter().map(|(_, _, text)| text));
+        }
+        assert_eq!(told, ["put back", "put back (10 times in the last second)", "put back (10 times in the last second)"]);
+        assert_eq!(repeats.due(3 * SECOND).len(), 1, "what was counted last");
+        assert!(repeats.due(4 * SECOND).is_empty());
+        assert_eq!(repeats.add(4, Finding::of(GuardFinding::Repaired, "put back"), 5 * SECOND).as_deref(), Some("put back"));
+    }
+
+    #[test]
+    fn amounts_of_findings_that_are_counted_are_summed() {
+        let mut repeats = Repeats::default();
+        let bytes = |amount| Finding { kind: GuardFinding::Bypassed, amount, text: "bytes went round".into() };
+        assert_eq!(repeats.add(0, bytes(5), 0).as_deref(), Some("5 bytes went round"));
+        assert_eq!((repeats.add(0, bytes(3), 1), repeats.add(0, bytes(4), 2)), (None, None));
+        assert_eq!(repeats.due(SECOND)[0].2, "7 bytes went round (2 times in the last second)");
+    }
+}

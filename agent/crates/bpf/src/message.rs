@@ -1,13 +1,23 @@
 //! Routing netlink, as little of it as hooks and counters need: requests, and what answers them. A socket belongs to the
 //! namespace it was opened in, whichever thread uses it later.
+//!
+//! Whoever has `CAP_NET_ADMIN` in that namespace can send messages to this socket. So it is connected to the kernel, which
+//! then refuses what others send to it alone; of the rest, each message counts only if its sender is the kernel; and an answer
+//! only if it has the number of the request, which nobody can guess.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
+use partywall_clock::{self as clock, Nanos};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{bind, recv, send, socket_with, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{
+    bind, connect, recvfrom, send, socket_with, AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType,
+};
 
 pub(crate) const REQUEST: u16 = 0x1;
 pub(crate) const ACK: u16 = 0x4;
@@ -27,6 +37,10 @@ const NESTED: u16 = 0x8000;
 const TYPE_MASK: u16 = 0x3fff;
 /// The largest piece of a dump that kernels send.
 const ROOM: usize = 64 << 10;
+/// The kernel's number among those who send and receive.
+const KERNEL: u32 = 0;
+/// How long an answer may take. The kernel answers before `send` returns, but for the later pieces of a dump.
+const ANSWERS_WITHIN_NS: Nanos = 5_000_000_000;
 
 /// Kind and body of a message.
 pub(crate) type Told = (u16, Vec<u8>);
@@ -84,7 +98,10 @@ impl Message {
 #[derive(Debug)]
 pub(crate) struct Socket {
     socket: OwnedFd,
-    sequence: Mutex<u32>,
+    /// Requests so far.
+    count: Mutex<u64>,
+    /// Makes each count a number that only this process can know.
+    secret: RandomState,
 }
 
 impl Socket {
@@ -95,9 +112,15 @@ impl Socket {
 
     /// One that is also told what happens in `groups`.
     pub fn listening(groups: u32) -> io::Result<Self> {
+        let bound = Self::bound(groups)?;
+        connect(&bound.socket, &SocketAddrNetlink::new(KERNEL, 0))?;
+        Ok(bound)
+    }
+
+    fn bound(groups: u32) -> io::Result<Self> {
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, NETLINK_ROUTE)?;
         bind(&socket, &SocketAddrNetlink::new(0, groups))?;
-        Ok(Self { socket, sequence: Mutex::new(0) })
+        Ok(Self { socket, count: Mutex::new(0), secret: RandomState::new() })
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -110,8 +133,9 @@ impl Socket {
         let (mut told, mut lost) = (Vec::new(), false);
         let mut room = vec![0; ROOM];
         for _ in 0..most {
-            match recv(&self.socket, &mut *room, RecvFlags::DONTWAIT) {
-                Ok((length, _)) => told.extend(messages(&room[..length])),
+            match self.receive(&mut room) {
+                Ok(Some(datagram)) => told.extend(messages(datagram)),
+                Ok(None) => {}
                 Err(Errno::AGAIN) => break,
                 Err(Errno::NOBUFS) => lost = true,
                 Err(error) => return Err(error.into()),
@@ -120,20 +144,52 @@ impl Socket {
         Ok((told, lost))
     }
 
-    /// Sends a request and returns the bodies of what answers it, or the kernel's refusal.
+    /// Sends a request and returns the bodies of what answers it, or the kernel's refusal; `ETIMEDOUT` without an answer.
     pub fn ask(&self, message: Message) -> io::Result<Vec<Vec<u8>>> {
-        let mut sequence = self.sequence.lock().unwrap_or_else(PoisonError::into_inner);
-        *sequence = sequence.wrapping_add(1);
-        send(&self.socket, &message.finish(*sequence), SendFlags::empty())?;
+        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        *count += 1;
+        let sequence = self.secret.hash_one(*count) as u32;
+        send(&self.socket, &message.finish(sequence), SendFlags::empty())?;
         let mut bodies = Vec::new();
         let mut room = vec![0; ROOM];
+        let until = clock::now() + ANSWERS_WITHIN_NS;
         loop {
-            let (length, _) = recv(&self.socket, &mut *room, RecvFlags::empty())?;
-            if collect(&room[..length], *sequence, &mut bodies)? {
-                return Ok(bodies);
+            self.wait(until)?;
+            match self.receive(&mut room) {
+                Ok(Some(datagram)) => {
+                    if collect(datagram, sequence, &mut bodies)? {
+                        return Ok(bodies);
+                    }
+                }
+                Ok(None) | Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
         }
     }
+
+    fn wait(&self, until: Nanos) -> io::Result<()> {
+        let left = until.saturating_sub(clock::now());
+        if left == 0 {
+            // Others may send all the time.
+            return Err(Errno::TIMEDOUT.into());
+        }
+        let left = Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 };
+        match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&left)) {
+            Ok(0) => Err(Errno::TIMEDOUT.into()),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The next datagram without waiting; none if it is not the kernel's.
+    fn receive<'a>(&self, room: &'a mut [u8]) -> rustix::io::Result<Option<&'a [u8]>> {
+        let (length, _, sender) = recvfrom(&self.socket, &mut *room, RecvFlags::DONTWAIT)?;
+        Ok(sender.is_some_and(is_kernel).then_some(&room[..length]))
+    }
+}
+
+fn is_kernel(sender: SocketAddrAny) -> bool {
+    SocketAddrNetlink::try_from(sender).is_ok_and(|sender| sender.pid() == KERNEL)
 }
 
 /// Takes the messages out of one datagram; whether that was the last.
@@ -227,6 +283,67 @@ mod tests {
         reply.extend((-17i32).to_ne_bytes());
         assert_eq!(collect(&reply, 5, &mut Vec::new()).unwrap_err().raw_os_error(), Some(17));
         assert!(!collect(&reply, 6, &mut Vec::new()).unwrap());
+    }
+
+    /// Another socket of this namespace sends `length` bytes of an answer to `to`, with each number from 0 on.
+    fn forge(to: &Socket, numbers: std::ops::Range<u32>) -> rustix::io::Result<()> {
+        let forger = Socket::bound(0).unwrap();
+        let port = SocketAddrNetlink::try_from(rustix::net::getsockname(&to.socket)?)?;
+        for number in numbers {
+            let forged = Message::new(16, 0, b"forged").finish(number);
+            let done = Message::new(DONE, 0, &[0; 4]).finish(number);
+            rustix::net::sendto(&forger.socket, &[forged, vec![0; 2], done].concat(), SendFlags::empty(), &port)?;
+        }
+        Ok(())
+    }
+
+    fn interfaces(socket: &Socket) -> Vec<Vec<u8>> {
+        socket.ask(Message::new(18, DUMP, &[0; 16])).unwrap()
+    }
+
+    fn fresh<T: Send>(act: impl FnOnce() -> T + Send) -> Option<T> {
+        let namespace = crate::Namespace::fresh().map_err(|why| eprintln!("skipped: a new network namespace: {why}")).ok()?;
+        Some(namespace.inside(|| Ok(act())).unwrap())
+    }
+
+    #[test]
+    fn an_answer_that_somebody_forged_is_passed_over() {
+        let asked = fresh(|| {
+            let socket = Socket::bound(0).unwrap();
+            forge(&socket, 0..16).unwrap();
+            interfaces(&socket)
+        });
+        let Some(asked) = asked else { return };
+        assert!(asked.len() == 1 && asked[0] != b"forged", "the namespace has one interface, not {asked:?}");
+    }
+
+    #[test]
+    fn nobody_but_the_kernel_can_send_to_a_socket_or_fill_it() {
+        let refused = fresh(|| {
+            let socket = Socket::open().unwrap();
+            let refused = forge(&socket, 0..1);
+            assert_eq!(interfaces(&socket).len(), 1);
+            refused
+        });
+        let Some(refused) = refused else { return };
+        assert_eq!(refused, Err(Errno::CONNREFUSED));
+    }
+
+    #[test]
+    fn what_somebody_tells_a_listener_is_passed_over() {
+        let told = fresh(|| {
+            let socket = Socket::bound(0).unwrap();
+            forge(&socket, 0..16).unwrap();
+            socket.told(64).unwrap()
+        });
+        let Some(told) = told else { return };
+        assert_eq!(told, (vec![], false));
+    }
+
+    #[test]
+    fn two_sockets_number_their_requests_differently() {
+        let numbers = |socket: &Socket| (1..5_u64).map(|count| socket.secret.hash_one(count)).collect::<Vec<_>>();
+        assert_ne!(numbers(&Socket::open().unwrap()), numbers(&Socket::open().unwrap()));
     }
 
     #[test]

@@ -28,9 +28,11 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "guard_bucket.h"
+
 #define RULES 6
 // Times are in 1/64 ns, costs of a byte in 2^-20 of that: 100 Gb/s is told to 0.1 % at 64 bytes, and the clock wraps after nine
-// years. Costs of a packet are in 2^-8: one a second, times the 64 Ki segments of the largest, still fits.
+// years. Costs of a packet are in 2^-8.
 #define TIME_SHIFT 6
 #define COST_SHIFT 20
 #define PACKET_SHIFT 8
@@ -348,8 +350,8 @@ static __always_inline __u64 earning(__u32 leaf, const struct cost *cost)
 
 	if (!limits)
 		return 0;
-	bytes = cost->bytes * limits->granted.byte_cost >> COST_SHIFT;
-	packets = cost->packets * limits->granted.packet_cost >> PACKET_SHIFT;
+	bytes = taken(cost->bytes, limits->granted.byte_cost, COST_SHIFT);
+	packets = taken(cost->packets, limits->granted.packet_cost, PACKET_SHIFT);
 	return bytes > packets ? bytes : packets;
 }
 
@@ -456,16 +458,16 @@ static __always_inline int decide(struct __sk_buff *skb, __u32 link)
 	departure = now;
 
 	if (rates->packet_cost) {
-		at = take(&state->packet_due, now, rates->packet_tolerance, hold, packets * rates->packet_cost >> PACKET_SHIFT);
+		at = take(&state->packet_due, now, rates->packet_tolerance, hold, taken(packets, rates->packet_cost, PACKET_SHIFT));
 		if (!at)
 			goto drop;
 		departure = later(departure, at);
 	}
 	if (rates->byte_cost) {
-		at = take(&state->byte_due, now, rates->byte_tolerance, hold, bytes * rates->byte_cost >> COST_SHIFT);
+		at = take(&state->byte_due, now, rates->byte_tolerance, hold, taken(bytes, rates->byte_cost, COST_SHIFT));
 		if (!at) {
 			if (rates->packet_cost)
-				__sync_fetch_and_sub(&state->packet_due, packets * rates->packet_cost >> PACKET_SHIFT);
+				__sync_fetch_and_sub(&state->packet_due, taken(packets, rates->packet_cost, PACKET_SHIFT));
 			goto drop;
 		}
 		departure = later(departure, at);

@@ -8,7 +8,7 @@ const PROG_TEST_RUN: libc::c_int = 10;
 const LINK_CREATE: libc::c_int = 28;
 const OBJECT_INFO: libc::c_int = 15;
 
-/// The part of `union bpf_attr` that `BPF_PROG_TEST_RUN` reads, as of its first kernel (4.12).
+/// The part of `union bpf_attr` that `BPF_PROG_TEST_RUN` reads; the context is of kernel 5.2.
 #[repr(C)]
 #[derive(Default)]
 struct TestRun {
@@ -20,6 +20,27 @@ struct TestRun {
     data_out: u64,
     repeat: u32,
     duration_ns: u32,
+    context_size_in: u32,
+    context_size_out: u32,
+    context_in: u64,
+    context_out: u64,
+}
+
+/// Before the context was added, which older kernels refuse unless it is left out.
+const TEST_RUN_BARE: usize = 40;
+
+/// Words of `struct __sk_buff`, and those that say into how many segments a packet will be cut, and how large.
+const CONTEXT: usize = 48;
+const SEGMENTS: usize = 41;
+const SEGMENT_SIZE: usize = 44;
+
+/// A packet that a card, or the kernel, is to cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segmented {
+    /// Into how many segments; 0 if who sent it did not say.
+    pub count: u32,
+    /// Bytes of each.
+    pub size: u32,
 }
 
 /// Runs `program` so many times on `packet`, attached to nothing; what one run took, in nanoseconds on average.
@@ -34,13 +55,39 @@ pub fn test_run(program: BorrowedFd, packet: &[u8], repeat: u32) -> io::Result<u
         repeat,
         ..TestRun::default()
     };
-    // SAFETY: the kernel reads and writes `attributes` within its size, and reads `data_in` within `data_size_in`; both live
-    // until the call returns, which is when the program has run for the last time.
-    let done = unsafe { libc::syscall(libc::SYS_bpf, PROG_TEST_RUN, &raw mut attributes, size_of::<TestRun>()) };
+    run(&mut attributes, TEST_RUN_BARE)?;
+    Ok(attributes.duration_ns)
+}
+
+/// Runs `program` once on a packet that is to be cut; what the program returned.
+///
+/// # Errors
+/// What the kernel says.
+pub fn test_segmented(program: BorrowedFd, packet: &[u8], segments: Segmented) -> io::Result<u32> {
+    let mut context = [0_u32; CONTEXT];
+    (context[SEGMENTS], context[SEGMENT_SIZE]) = (segments.count, segments.size);
+    let mut attributes = TestRun {
+        program: program.as_raw_fd() as u32,
+        data_size_in: packet.len() as u32,
+        data_in: packet.as_ptr() as u64,
+        repeat: 1,
+        context_size_in: size_of_val(&context) as u32,
+        context_in: context.as_ptr() as u64,
+        ..TestRun::default()
+    };
+    run(&mut attributes, size_of::<TestRun>())?;
+    Ok(attributes.returned)
+}
+
+fn run(attributes: &mut TestRun, size: usize) -> io::Result<()> {
+    // SAFETY: the kernel reads and writes `attributes` within `size`, which is no more than its own; it reads `data_in` and
+    // `context_in` within their sizes, and writes neither back without a place to write to. All live until the call returns,
+    // which is when the program has run for the last time.
+    let done = unsafe { libc::syscall(libc::SYS_bpf, PROG_TEST_RUN, &raw mut *attributes, size) };
     if done < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(attributes.duration_ns)
+    Ok(())
 }
 
 /// The part of `union bpf_attr` that `BPF_LINK_CREATE` reads for an interface.

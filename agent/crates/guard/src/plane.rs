@@ -267,27 +267,19 @@ impl Plane {
         let (due, held) = (state + bucket, ahead(0).max(ahead(1)));
         let from = if self.departures() { self.state.read(state + DEPARTURE).max(now) } else { now };
         let stays = if self.departures() { from } else { now + 2 * held };
-        for _ in 0..TRIES {
-            let seen = self.state.read(due);
-            if seen <= stays {
-                return;
-            }
+        self.state.update(due, TRIES, |seen| {
             let moved = owed_anew(seen, from, old, new);
-            if moved == seen || self.state.exchange(due, seen, moved) {
-                return;
-            }
-        }
+            (seen > stays && moved != seen).then_some(moved)
+        });
     }
 
     /// Fills a leaf's buckets up to the bursts of `grant`; one that ran ahead of the clock, for a queue holds what waits, stays as
-    /// it is. A packet in between is counted on the old word or on the new one: at worst one passes uncounted.
+    /// it is.
     pub fn fill(&self, leaf: usize, now: Nanos, grant: Grant) {
         for (bucket, burst_ns) in [grant.burst_ns, grant.packet_burst_ns].into_iter().enumerate() {
-            let due = (leaf + 1) * STATE_WORDS + bucket;
-            let (full, found) = (now.saturating_sub(burst_ns) << TIME_SHIFT, self.state.read(due));
-            if found > full && found <= now << TIME_SHIFT {
-                self.state.release(due, full);
-            }
+            let (empty, full) = (now << TIME_SHIFT, now.saturating_sub(burst_ns) << TIME_SHIFT);
+            let filled = |found: u64| (found > full && found <= empty).then_some(full);
+            self.state.update((leaf + 1) * STATE_WORDS + bucket, TRIES, filled);
         }
     }
 
@@ -319,15 +311,13 @@ impl Plane {
     /// the queue limits itself. One with departure times is as the account has it.
     #[must_use]
     pub fn settle(&self, leaf: usize, now: Nanos, wait_ns: Nanos, hold_ns: Nanos) -> i64 {
-        let byte_due = (leaf + 1) * STATE_WORDS;
-        let (account, found, slack) = (self.state.read(byte_due), (now + wait_ns) << TIME_SHIFT, (hold_ns / 4) << TIME_SHIFT);
-        let behind = wait_ns > hold_ns / 4 && account + slack < found;
-        // A packet in between is counted on the old word or on the new one: at worst one passes uncounted.
-        if account <= found + slack && !behind {
-            return 0;
-        }
-        self.state.release(byte_due, found);
-        (found.cast_signed() - account.cast_signed()) >> TIME_SHIFT
+        let (found, slack) = ((now + wait_ns) << TIME_SHIFT, (hold_ns / 4) << TIME_SHIFT);
+        let settled = |account: u64| {
+            let behind = wait_ns > hold_ns / 4 && account + slack < found;
+            (account > found + slack || behind).then_some(found)
+        };
+        let moved = self.state.update((leaf + 1) * STATE_WORDS, TRIES, settled);
+        moved.map_or(0, |(account, found)| (found.cast_signed() - account.cast_signed()) >> TIME_SHIFT)
     }
 
     /// Says which leaf a packet of hook `leaf` belongs to.
@@ -509,6 +499,38 @@ mod tests {
             let least = takes.saturating_sub(takes / 100 + 1_000_000_000);
             assert!(owed > least && owed < takes + takes / 100, "{owed} ns owed at {bps} bit/s, not {takes}");
         }
+    }
+
+    /// Another thread takes from a bucket, as packets do, while `work` goes on: a word that it moved out of reach of `work`, from
+    /// `within` to `beyond`, must stay as it is.
+    fn stays(plane: &Plane, within: u64, beyond: u64, work: impl Fn() + Sync) {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    work();
+                }
+            });
+            let word = STATE_WORDS;
+            let lost = (0..1_000_000).find(|_| {
+                plane.state.release(word, within);
+                plane.state.exchange(word, within, beyond) && (0..20).any(|_| plane.state.read(word) != beyond)
+            });
+            ended.store(true, Ordering::Relaxed);
+            assert_eq!(lost, None, "a packet was not counted");
+        });
+    }
+
+    #[test]
+    fn a_packet_that_passes_while_its_bucket_is_filled_or_settled_is_counted() {
+        let Ok(plane) = Plane::load(1).map_err(|why| eprintln!("skipped: {why}")) else { return };
+        let (now, ms) = (1 << 40, 1_000_000);
+        let grant = Grant { bps: 1, pps: None, burst_ns: 10 * ms, packet_burst_ns: 0 };
+        stays(&plane, (now - ms) << TIME_SHIFT, (now + ms) << TIME_SHIFT, || plane.fill(0, now, grant));
+        stays(&plane, now << TIME_SHIFT, (now + 20 * ms) << TIME_SHIFT, || {
+            let _ = plane.settle(0, now, 20 * ms, 20 * ms);
+        });
     }
 
     proptest! {

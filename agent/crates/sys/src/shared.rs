@@ -57,6 +57,19 @@ impl Shared {
         self.word(at).compare_exchange(seen, value, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
+    /// Sets word `at` to what `change` makes of it, and no change of the other side's is lost meanwhile; returns what it was and
+    /// what it is now. None if `change` has nothing to change, or if the other side was faster `tries` times.
+    pub fn update(&self, at: usize, tries: usize, change: impl Fn(u64) -> Option<u64>) -> Option<(u64, u64)> {
+        for _ in 0..tries {
+            let seen = self.read(at);
+            let value = change(seen)?;
+            if self.exchange(at, seen, value) {
+                return Some((seen, value));
+            }
+        }
+        None
+    }
+
     /// Sets word `at`; all that was read before is done with by then.
     pub fn release(&self, at: usize, value: u64) {
         self.word(at).store(value, Ordering::Release);
@@ -87,6 +100,26 @@ mod tests {
         let (ours, theirs) = (Shared::new(&fd, 512).unwrap(), Shared::new(&fd, 512).unwrap());
         ours.release(511, 7);
         assert_eq!((theirs.acquire(511), theirs.read(0)), (7, 0));
+    }
+
+    #[test]
+    fn an_update_is_made_of_what_the_other_side_wrote_meanwhile() {
+        let fd = file(4096);
+        let (ours, theirs) = (Shared::new(&fd, 512).unwrap(), Shared::new(&fd, 512).unwrap());
+        let first = std::cell::Cell::new(true);
+        let updated = ours.update(3, 2, |seen| {
+            if first.replace(false) {
+                theirs.release(3, 40);
+            }
+            Some(seen + 2)
+        });
+        assert_eq!((updated, theirs.read(3)), (Some((40, 42)), 42));
+        assert_eq!(ours.update(3, 2, |_| None), None);
+        let always_slower = ours.update(3, 2, |seen| {
+            theirs.release(3, seen + 1);
+            Some(0)
+        });
+        assert_eq!((always_slower, ours.read(3)), (None, 44));
     }
 
     #[test]

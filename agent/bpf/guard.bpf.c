@@ -4,7 +4,7 @@
 // of packets, kept as virtual scheduling does it (GCRA, ITU-T I.371): `due` is the time at which what was let through so far
 // would have left at exactly the rate. A packet passes if `due` is not in the future, and then moves it on by what the packet
 // costs; `due` never lags behind the clock by more than the tolerance, which is the burst. One word a bucket, moved by
-// compare-and-exchange, so CPUs never wait for each other. A packet may put a bucket into debt: a large one passes late, never
+// compare-and-exchange (`guard_bucket.h`), so CPUs never wait for each other. A packet may put a bucket into debt: a large one passes late, never
 // never.
 //
 // Where a queue stands behind the hook, packets may run ahead of the clock by what the queue may hold: they wait there, and
@@ -36,7 +36,6 @@
 #define TIME_SHIFT 6
 #define COST_SHIFT 20
 #define PACKET_SHIFT 8
-#define TRIES 16
 // VLAN tags and IPv6's extension headers that are looked behind.
 #define TAGS 2
 #define EXTENSIONS 6
@@ -240,22 +239,6 @@ static __always_inline void parse(struct __sk_buff *skb, __u32 link, struct flow
 static __always_inline int within(__u16 port, __u16 first, __u16 last)
 {
 	return port >= first && port <= last;
-}
-
-// Takes `cost` from a bucket if its time has come, or comes within `hold`: that time. Else 0, and the bucket stays as it is.
-static __always_inline __u64 take(__u64 *due, __u64 now, __u64 tolerance, __u64 hold, __u64 cost)
-{
-#pragma unroll
-	for (int i = 0; i < TRIES; i++) {
-		__u64 seen = *(volatile __u64 *)due;
-		__u64 from = seen + tolerance < now ? now - tolerance : seen;
-
-		if (from > now + hold)
-			return 0;
-		if (__sync_val_compare_and_swap(due, seen, from + cost) == seen)
-			return from;
-	}
-	return 0;
 }
 
 static __always_inline __u64 later(__u64 one, __u64 other)

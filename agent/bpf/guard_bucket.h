@@ -15,4 +15,34 @@ static inline __attribute__((always_inline)) __u64 taken(__u64 count, __u64 cost
 	return whole < DEBT_MAX ? whole : DEBT_MAX;
 }
 
+// So often a bucket is moved by compare-and-exchange. A test has others.
+#ifndef TRIES
+#define TRIES 16
+#endif
+
+// Takes `cost` from a bucket if its time has come, or comes within `hold`: that time. Else 0, and the bucket stays as it is.
+//
+// If other CPUs were faster each time, the cost is added whatever the bucket holds by then. So a packet that conforms is never
+// dropped, and always charged; one for each CPU may pass beyond the limit.
+static inline __attribute__((always_inline)) __u64 take(__u64 *due, __u64 now, __u64 tolerance, __u64 hold, __u64 cost)
+{
+	__u64 seen, from;
+
+#pragma unroll
+	for (int i = 0; i < TRIES; i++) {
+		seen = *(volatile __u64 *)due;
+		from = seen + tolerance < now ? now - tolerance : seen;
+		if (from > now + hold)
+			return 0;
+		if (__sync_val_compare_and_swap(due, seen, from + cost) == seen)
+			return from;
+	}
+	seen = *(volatile __u64 *)due;
+	from = seen + tolerance < now ? now - tolerance : seen;
+	if (from > now + hold)
+		return 0;
+	// What it lags behind, too: several CPUs may add that, which is too much and never too little.
+	return __sync_fetch_and_add(due, from - seen + cost) + (from - seen);
+}
+
 #endif

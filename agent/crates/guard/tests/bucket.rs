@@ -1,0 +1,49 @@
+//! The program's bucket under threads that race for it, compiled for the host. Skipped, saying why, without clang.
+
+use std::path::Path;
+use std::process::Command;
+
+const THREADS: u64 = 4;
+/// Of the bucket, in packets.
+const BURST: u64 = 100;
+
+/// Packets that passed and packets that were charged, after so many `tries` by compare-and-exchange a packet.
+fn raced(tries: u32, packets: u64, hold: u64) -> Option<(u64, u64)> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = std::env::temp_dir().join(format!("partywall-bucket-{}-{tries}-{packets}-{hold}", std::process::id()));
+    let mut clang = Command::new(std::env::var("PARTYWALL_CLANG").unwrap_or_else(|_| "clang".into()));
+    clang.args(["-O2", "-Wall", "-Wno-pass-failed", "-Werror", "-pthread", &format!("-DTRIES={tries}"), "-I"]);
+    clang.arg(here.join("../../bpf")).arg(here.join("tests/bucket.c")).arg("-o").arg(&program);
+    match clang.output() {
+        Ok(ran) if ran.status.success() => {}
+        Ok(ran) => panic!("{}", String::from_utf8_lossy(&ran.stderr)),
+        Err(why) => {
+            eprintln!("skipped: clang: {why}");
+            return None;
+        }
+    }
+    let ran = Command::new(&program).args([packets.to_string(), hold.to_string()]).output().unwrap();
+    std::fs::remove_file(&program).unwrap();
+    let said = String::from_utf8(ran.stdout).unwrap();
+    let mut numbers = said.split_whitespace().map(|number| number.parse().unwrap());
+    Some((numbers.next().unwrap(), numbers.next().unwrap()))
+}
+
+#[test]
+fn a_packet_that_conforms_passes_however_often_other_cpus_are_faster() {
+    for tries in [0, 1, 16] {
+        let packets = 200_000;
+        let Some(raced) = raced(tries, packets, THREADS * packets) else { return };
+        assert_eq!(raced, (THREADS * packets, THREADS * packets), "passed and charged, {tries} tries");
+    }
+}
+
+#[test]
+fn whoever_loses_the_race_is_charged_and_at_most_one_packet_a_cpu_passes_beyond_the_limit() {
+    for tries in [0, 1, 16] {
+        let Some((passed, charged)) = raced(tries, 200_000, 0) else { return };
+        assert_eq!(passed, charged, "{tries} tries");
+        // A packet may put the bucket into debt.
+        assert!((BURST + 1..=BURST + THREADS).contains(&passed), "{passed} passed, {tries} tries");
+    }
+}

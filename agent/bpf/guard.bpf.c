@@ -39,7 +39,8 @@
 // VLAN tags and IPv6's extension headers that are looked behind.
 #define TAGS 2
 #define EXTENSIONS 6
-#define FRAGMENTS_KNOWN 8192
+// First fragments that are known with the same place in a vif's table.
+#define WAYS 4
 
 #define VLAN_Q 0x8100
 #define VLAN_AD 0x88a8
@@ -61,6 +62,7 @@ struct limits {
 	struct rates granted;
 	struct rates fallback;
 	__u64 rules[RULES]; // leaf 16 | first port 16 | last port 16 | DSCP + 1, 0 is any, 8 | protocol, 0 is any, 8
+	__u64 fragments; // the vif's own table: first place in guard_fragments 32 | places 32
 };
 
 struct state {
@@ -105,20 +107,28 @@ struct {
 	__type(value, struct control);
 } guard_control SEC(".maps");
 
-// Which leaf the first fragment of a packet went to, for those that follow.
+// What the fragments of one packet have in common.
 struct fragment {
 	__u8 addresses[32];
 	__u32 identification;
-	__u16 vif;
 	__u8 version;
 	__u8 protocol; // IPv6 does not tell packets apart by it
+	__u16 unused;
+} __attribute__((aligned(8)));
+
+#define FRAGMENT_WORDS (sizeof(struct fragment) / sizeof(__u64))
+
+// Which leaf the first fragment of a packet went to, for those that follow, newest first: hash of the packet 48 | leaf 16. Each
+// vif with flow classes has a table of its own, so that none pushes out what another needs.
+struct fragments {
+	__u64 known[WAYS];
 };
 
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, FRAGMENTS_KNOWN);
-	__type(key, struct fragment);
-	__type(value, __u32);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct fragments);
 } guard_fragments SEC(".maps");
 
 enum part { WHOLE, FIRST, LATER };
@@ -369,38 +379,103 @@ static __always_inline __u32 tightest(const struct limits *vif, const struct flo
 	return found;
 }
 
-static __always_inline int of_packet(struct __sk_buff *skb, const struct flow *flow, __u32 own, struct fragment *key)
+// The packet that a fragment is of, in a word; 0 if it can't be told.
+static __always_inline __u64 packet_of(struct __sk_buff *skb, const struct flow *flow)
 {
-	__builtin_memset(key, 0, sizeof(*key));
-	key->identification = flow->identification;
-	key->vif = own;
-	key->version = flow->version;
+	struct fragment key = { .identification = flow->identification, .version = flow->version };
+	const __u64 *words = (const __u64 *)&key;
+	__u64 hash = 0;
+
 	if (flow->version == 4) {
-		key->protocol = flow->protocol;
-		return bpf_skb_load_bytes(skb, flow->network + 12, key->addresses, 8);
+		key.protocol = flow->protocol;
+		if (bpf_skb_load_bytes(skb, flow->network + 12, key.addresses, 8))
+			return 0;
+	} else if (bpf_skb_load_bytes(skb, flow->network + 8, key.addresses, 32)) {
+		return 0;
 	}
-	return bpf_skb_load_bytes(skb, flow->network + 8, key->addresses, 32);
+#pragma unroll
+	for (int i = 0; i < FRAGMENT_WORDS; i++) {
+		// 2^64 divided by the golden ratio: the high bits depend on all.
+		hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15ULL;
+		hash ^= hash >> 32;
+	}
+	return hash;
+}
+
+static __always_inline struct fragments *place_of(const struct limits *vif, __u64 packet)
+{
+	__u32 first = vif->fragments, places = vif->fragments >> 32, at;
+
+	if (!packet || !places)
+		return 0;
+	at = first + (__u32)packet % places;
+	return bpf_map_lookup_elem(&guard_fragments, &at);
+}
+
+static __always_inline int is_of(__u64 known, __u64 packet)
+{
+	return known && !((known ^ packet) >> 16);
+}
+
+// The leaf that the first fragment of `packet` went to; 0 if that is not known.
+static __always_inline __u32 recalled(const struct limits *vif, __u64 packet)
+{
+	struct fragments *place = place_of(vif, packet);
+
+	if (!place)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < WAYS; i++) {
+		__u64 known = place->known[i];
+
+		if (is_of(known, packet))
+			return known & 0xffff;
+	}
+	return 0;
+}
+
+// In place of the oldest. Two CPUs may each push out one.
+static __always_inline void remember(const struct limits *vif, __u64 packet, __u32 leaf)
+{
+	struct fragments *place = place_of(vif, packet);
+	int at = 0;
+
+	if (!place)
+		return;
+#pragma unroll
+	for (; at < WAYS - 1; at++) {
+		if (is_of(place->known[at], packet))
+			break;
+	}
+#pragma unroll
+	for (int i = WAYS - 1; i > 0; i--) {
+		if (i <= at)
+			place->known[i] = place->known[i - 1];
+	}
+	place->known[0] = packet >> 16 << 16 | leaf;
 }
 
 static __always_inline __u32 classify(struct __sk_buff *skb, const struct limits *vif, const struct flow *flow,
 				      const struct cost *cost, __u32 own)
 {
 	int ported = flow->protocol == IPPROTO_TCP || flow->protocol == IPPROTO_UDP, told;
-	struct fragment key;
+	__u64 packet = 0;
 	__be16 ports[2] = {};
-	__u32 leaf, *first;
+	__u32 leaf;
 
 	if (!vif->rules[0])
 		return own;
-	if (flow->part == LATER && !of_packet(skb, flow, own, &key)) {
-		first = bpf_map_lookup_elem(&guard_fragments, &key);
-		if (first)
-			return *first;
+	if (flow->part != WHOLE)
+		packet = packet_of(skb, flow);
+	if (flow->part == LATER) {
+		leaf = recalled(vif, packet);
+		if (leaf)
+			return leaf;
 	}
 	told = !flow->protocol_hidden && (!ported || (flow->transport && !bpf_skb_load_bytes(skb, flow->transport, ports, sizeof(ports))));
 	leaf = told ? fitting(vif, flow, ports, own) : tightest(vif, flow, cost, own);
-	if (flow->part == FIRST && !of_packet(skb, flow, own, &key))
-		bpf_map_update_elem(&guard_fragments, &key, &leaf, BPF_ANY);
+	if (flow->part == FIRST)
+		remember(vif, packet, leaf);
 	return leaf;
 }
 

@@ -98,7 +98,7 @@ def counted(kept: Kept, packets: int) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def made() -> Iterator[Lab]:
-    with lab(["vm"], None) as built:
+    with lab(["vm", "flood"], None) as built:
         yield built
 
 
@@ -107,19 +107,41 @@ def test_a_packet_is_charged_to_its_flow_class(kind: str, made: Lab) -> None:
     frames, leaf = KINDS[kind]
     asked = Policy.model_validate(policy(made, {"vm": {"flows": FLOWS}}, "1Gbit/s"))
     flat = guard.flatten(asked, guard.resolve(asked), REPORT_NS, guard.resolve_link(asked))
-
-    def raw() -> socket.socket:
-        opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-        opened.bind(("eth0", 0))
-        return opened
-
-    with delay.in_namespace(NETNS / made.namespace("vm"), raw) as out, guard.keep(flat) as kept:
+    with raw_in(made.namespace("vm")) as out, guard.keep(flat) as kept:
         for _ in range(COPIES):
             for one in frames:
                 # What is dropped says so to its sender.
                 with contextlib.suppress(OSError):
                     out.send(one)
         assert counted(kept, COPIES * len(frames)) == {leaf: COPIES * len(frames)}
+
+
+def raw_in(namespace: str) -> socket.socket:
+    def opened() -> socket.socket:
+        made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        made.bind(("eth0", 0))
+        return made
+
+    return delay.in_namespace(NETNS / namespace, opened)
+
+
+def sent(out: socket.socket, *packets: bytes) -> None:
+    for packet in packets:
+        # What is dropped says so to its sender.
+        with contextlib.suppress(OSError):
+            out.send(frame(IPV4, packet))
+
+
+def test_a_flood_of_first_fragments_at_one_vif_pushes_out_none_of_another(made: Lab) -> None:
+    flood = 20_000
+    asked = Policy.model_validate(policy(made, {name: {"flows": FLOWS} for name in made.names}, "1Gbit/s"))
+    flat = guard.flatten(asked, guard.resolve(asked), REPORT_NS, guard.resolve_link(asked))
+    with raw_in(made.namespace("vm")) as vm, raw_in(made.namespace("flood")) as other, guard.keep(flat) as kept:
+        sent(vm, *(ipv4(datagram(), 0x2000, identification) for identification in range(COPIES)))
+        sent(other, *(ipv4(datagram(), 0x2000, identification) for identification in range(flood)))
+        sent(vm, *(ipv4(b"y" * 99, 9, identification) for identification in range(COPIES)))
+        found = counted(kept, flood + 2 * COPIES)
+    assert {leaf: count for leaf, count in found.items() if leaf.startswith("vm")} == {"vm:bulk": 2 * COPIES}
 
 
 def test_all_of_a_datagram_in_fragments_goes_where_its_first_went(made: Lab) -> None:

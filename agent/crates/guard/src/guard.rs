@@ -142,7 +142,7 @@ impl Guard {
         let queue = place::queue(start.queue)?;
         let mut places = places(start, queue, &mut networks)?;
         let links = links(start, &mut networks)?;
-        let plane = Plane::load(start.leaves.len() + start.hooks.len())?;
+        let plane = load(start)?;
         let mut rounds = Rounds::new(start, queue, clock::now());
         prepare(start, &plane, &mut rounds, &places)?;
         let (spaces, namespaces) = networks.namespaces();
@@ -247,6 +247,10 @@ fn checked(start: &GuardStart) -> Result<(), GuardError> {
         (_, false) => Err(GuardError::new("period_ns is below 1 ms, or report_ns or check_ns below period_ns")),
         _ => Ok(()),
     }
+}
+
+fn load(start: &GuardStart) -> Result<Plane, GuardError> {
+    Plane::load(start.leaves.len() + start.hooks.len(), start.hooks.iter().filter(|hook| !hook.rules.is_empty()).count())
 }
 
 fn places(start: &GuardStart, queue: GuardQueue, networks: &mut Networks) -> Result<Vec<Place>, GuardError> {
@@ -993,7 +997,7 @@ mod tests {
     fn parts(start: &GuardStart) -> Result<(Arc<Core>, Tender, Arc<Watch>), GuardError> {
         let mut networks = Networks::default();
         let mut places = places(start, GuardQueue::Tbf, &mut networks)?;
-        let plane = Plane::load(start.leaves.len() + start.hooks.len())?;
+        let plane = load(start)?;
         let mut rounds = Rounds::new(start, GuardQueue::Tbf, clock::now());
         prepare(start, &plane, &mut rounds, &places)?;
         let (spaces, namespaces) = networks.namespaces();

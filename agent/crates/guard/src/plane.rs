@@ -2,6 +2,7 @@
 //! of `agent/bpf/guard.bpf.c`.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aya::maps::{Map, MapData};
 use aya::programs::{ProgramFd, SchedClassifier};
@@ -17,7 +18,7 @@ use crate::error::GuardError;
 const BUCKETS: usize = 2;
 /// A bucket is moved while packets move it; so often is tried.
 const TRIES: usize = 16;
-const LIMITS_WORDS: usize = 18;
+const LIMITS_WORDS: usize = 19;
 const STATE_WORDS: usize = 9;
 const CONTROL_WORDS: usize = 3;
 
@@ -31,6 +32,11 @@ const FALLBACK: usize = 6;
 const HOLD: usize = 4;
 const RULES: usize = 12;
 const RULES_MAX: usize = 6;
+const FRAGMENTS: usize = 18;
+/// Places, of four first fragments each, in the table of a vif; fewer if many vifs have one.
+const PLACES: std::ops::RangeInclusive<usize> = 16..=256;
+/// In all tables together, as far as those are not shorter than the least.
+const PLACES_IN_ALL: usize = 1 << 18;
 
 const TIME_SHIFT: u32 = 6;
 const COST_SHIFT: u32 = 20;
@@ -182,21 +188,28 @@ pub struct Plane {
     state: Shared,
     control: Shared,
     handle: Handle,
+    /// Tables of first fragments: the places in each, how many there are, and how many vifs have one.
+    places: usize,
+    tables: usize,
+    given: AtomicUsize,
     // Keeps the maps' descriptors; hooks keep program and maps in the kernel.
     _loaded: Ebpf,
 }
 
 impl Plane {
-    /// Loads the program with room for `leaves` leaves; each begins without credit, so that a restart is no second burst.
+    /// Loads the program with room for `leaves` leaves, and for the fragments of `tables` vifs with rules; each leaf begins
+    /// without credit, so that a restart is no second burst.
     ///
     /// # Errors
     /// No eBPF in this build, or the kernel refuses.
-    pub fn load(leaves: usize) -> Result<Self, GuardError> {
+    pub fn load(leaves: usize, tables: usize) -> Result<Self, GuardError> {
         let object = partywall_bpf::object("guard").map_err(GuardError::new)?;
         let room = u32::try_from(leaves + 1).map_err(GuardError::new)?;
+        let places = (PLACES_IN_ALL / tables.max(1)).clamp(*PLACES.start(), *PLACES.end());
         let mut loaded = EbpfLoader::new()
             .map_max_entries("guard_limits", room)
             .map_max_entries("guard_state", room)
+            .map_max_entries("guard_fragments", (places * tables).max(1) as u32)
             .load(object)
             .map_err(|error| GuardError::new(format_args!("loading the eBPF program: {}; a guard needs root", chain(&error))))?;
         let refused = |error| GuardError::new(format_args!("the eBPF program: {}", chain(&error)));
@@ -213,6 +226,9 @@ impl Plane {
             limits: memory(&loaded, "guard_limits", words_of(leaves))?,
             state: memory(&loaded, "guard_state", (leaves + 1) * STATE_WORDS)?,
             control: memory(&loaded, "guard_control", CONTROL_WORDS)?,
+            places,
+            tables,
+            given: AtomicUsize::new(0),
             _loaded: loaded,
         };
         (0..leaves).for_each(|leaf| plane.empty(leaf));
@@ -320,10 +336,10 @@ impl Plane {
         moved.map_or(0, |(account, found)| (found.cast_signed() - account.cast_signed()) >> TIME_SHIFT)
     }
 
-    /// Says which leaf a packet of hook `leaf` belongs to.
+    /// Says, once, which leaf a packet of hook `leaf` belongs to.
     ///
     /// # Errors
-    /// More rules than there is room for.
+    /// More rules than there is room for, or more hooks with rules than tables.
     pub fn rules(&self, leaf: usize, rules: &[GuardRule]) -> Result<(), GuardError> {
         if rules.len() > RULES_MAX {
             let why = format_args!("{} rules for flow classes; one vif can have {RULES_MAX}", rules.len());
@@ -331,7 +347,19 @@ impl Plane {
         }
         let words: Vec<u64> = rules.iter().map(word).collect();
         self.write(leaf, RULES, &words);
+        if !rules.is_empty() {
+            self.write(leaf, FRAGMENTS, &[self.table()?]);
+        }
         Ok(())
+    }
+
+    /// The next table that no vif has.
+    fn table(&self) -> Result<u64, GuardError> {
+        let given = self.given.fetch_add(1, Ordering::Relaxed);
+        if given >= self.tables {
+            return Err(GuardError::new(format_args!("rules at more than {} hooks", self.tables)));
+        }
+        Ok((self.places as u64) << 32 | (given * self.places) as u64)
     }
 
     /// Tells the program that somebody still grants.
@@ -476,7 +504,7 @@ mod tests {
     /// that it counted. The hook has no number, so that its limits are those before the first leaf's.
     fn owed_ns(bps: u64, segments: u32) -> Option<(u64, u64)> {
         use partywall_sys::bpf::{test_segmented, Segmented};
-        let plane = Plane::load(1).map_err(|why| eprintln!("skipped: {why}")).ok()?;
+        let plane = Plane::load(1, 0).map_err(|why| eprintln!("skipped: {why}")).ok()?;
         let grant = Grant { bps, pps: Some(1), burst_ns: 1, packet_burst_ns: 1 };
         for (at, word) in grant.words().into_iter().enumerate() {
             plane.limits.release(at, word);
@@ -504,7 +532,7 @@ mod tests {
     /// Another thread takes from a bucket, as packets do, while `work` goes on: a word that it moved out of reach of `work`, from
     /// `within` to `beyond`, must stay as it is.
     fn stays(plane: &Plane, within: u64, beyond: u64, work: impl Fn() + Sync) {
-        use std::sync::atomic::{AtomicBool, Ordering};
+        use std::sync::atomic::AtomicBool;
         let ended = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -524,7 +552,7 @@ mod tests {
 
     #[test]
     fn a_packet_that_passes_while_its_bucket_is_filled_or_settled_is_counted() {
-        let Ok(plane) = Plane::load(1).map_err(|why| eprintln!("skipped: {why}")) else { return };
+        let Ok(plane) = Plane::load(1, 0).map_err(|why| eprintln!("skipped: {why}")) else { return };
         let (now, ms) = (1 << 40, 1_000_000);
         let grant = Grant { bps: 1, pps: None, burst_ns: 10 * ms, packet_burst_ns: 0 };
         stays(&plane, (now - ms) << TIME_SHIFT, (now + ms) << TIME_SHIFT, || plane.fill(0, now, grant));

@@ -942,7 +942,7 @@ mod tests {
         const LEAVES: usize = 10_000;
         let leaves = (0..LEAVES).map(|at| leaf(&at.to_string(), at as u32 % 3, 80_000, None, &[])).collect();
         let asked = start(leaves, vec![]);
-        let plane = Plane::load(LEAVES).expect("eBPF, and root");
+        let plane = Plane::load(LEAVES, 0).expect("eBPF, and root");
         let mut rounds = Rounds::new(&asked, GuardQueue::Tbf, 0);
         let mut chance: u64 = 1;
         let mut times: Vec<(Nanos, Nanos)> = Vec::new();

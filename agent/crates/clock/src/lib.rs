@@ -82,7 +82,10 @@ impl Course {
     }
 }
 
-fn system() -> Nanos {
+/// The operating system's monotonic time, however this clock was adjusted: what `bpf_ktime_get_ns` tells. For all that is compared
+/// with the kernel's times.
+#[must_use]
+pub fn system() -> Nanos {
     nanos(clock_gettime(rustix::time::ClockId::Monotonic))
 }
 
@@ -100,7 +103,12 @@ pub fn set_rate(ppb: i64) {
 /// Monotonic time now.
 #[must_use]
 pub fn now() -> Nanos {
-    let system = system();
+    of_system(system())
+}
+
+/// What this clock tells when the operating system's shows `system`.
+#[must_use]
+pub fn of_system(system: Nanos) -> Nanos {
     system.saturating_add_signed(COURSE.ahead_at(system))
 }
 
@@ -129,6 +137,8 @@ mod tests {
         let before = now();
         shift(3_600_000_000_000);
         assert!(now() - before >= 3_600_000_000_000);
+        assert!(system() - before < 3_600_000_000_000, "the operating system's is not moved");
+        assert_eq!(of_system(before), before + 3_600_000_000_000);
         let deadline = now() + 2_000_000;
         sleep_until(deadline);
         assert!(now() >= deadline);

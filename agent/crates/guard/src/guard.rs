@@ -99,14 +99,14 @@ impl Shared {
 
     /// Waits until `at_ns`; false if the guard ended before.
     fn sleep_until(&self, at_ns: Nanos) -> bool {
-        let left = Duration::from_nanos(at_ns.saturating_sub(clock::now()));
+        let left = Duration::from_nanos(at_ns.saturating_sub(clock::system()));
         let waited = self.changed.wait_timeout_while(self.state(), left, |state| !state.ended);
         !waited.unwrap_or_else(PoisonError::into_inner).0.ended
     }
 
     /// Waits until `at_ns`, or until something happens before: a round beyond those `seen` too. None if the guard ended.
     fn wait(&self, at_ns: Option<Nanos>, seen: u64) -> Option<Woken> {
-        let left = at_ns.map_or(Duration::MAX, |at_ns| Duration::from_nanos(at_ns.saturating_sub(clock::now())));
+        let left = at_ns.map_or(Duration::MAX, |at_ns| Duration::from_nanos(at_ns.saturating_sub(clock::system())));
         let is_quiet = |state: &mut State| !state.ended && state.rounds == seen && state.changes.is_empty() && state.moves.is_empty();
         let waited = self.changed.wait_timeout_while(self.state(), left, is_quiet);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -143,7 +143,7 @@ impl Guard {
         let mut places = places(start, queue, &mut networks)?;
         let links = links(start, &mut networks)?;
         let plane = load(start)?;
-        let mut rounds = Rounds::new(start, queue, clock::now());
+        let mut rounds = Rounds::new(start, queue, clock::system());
         prepare(start, &plane, &mut rounds, &places)?;
         let (spaces, namespaces) = networks.namespaces();
         let watch = Arc::new(Watch::new(&namespaces).map_err(GuardError::kernel("listening for interfaces"))?);
@@ -267,13 +267,13 @@ fn links(start: &GuardStart, networks: &mut Networks) -> Result<Vec<Option<Link>
 /// Everything is in memory before the first packet is met.
 fn prepare(start: &GuardStart, plane: &Plane, rounds: &mut Rounds, places: &[Place]) -> Result<(), GuardError> {
     for (leaf, grant) in rounds.grants().iter().enumerate() {
-        plane.grant(leaf, clock::now(), *grant);
+        plane.grant(leaf, clock::system(), *grant);
         plane.fall_back_to(leaf, rounds.fallback(leaf));
     }
     for (at, place) in places.iter().enumerate() {
         plane.rules(start.hooks[at].leaf, &start.hooks[at].rules)?;
         let (leaf, most) = (backstop_of(start, at), backstop_at_ceiling(start, at));
-        plane.grant(leaf, clock::now(), most);
+        plane.grant(leaf, clock::system(), most);
         plane.fall_back_to(leaf, most);
         if place.has_queue() {
             hold(start, plane, rounds, at, true);
@@ -282,7 +282,7 @@ fn prepare(start: &GuardStart, plane: &Plane, rounds: &mut Rounds, places: &[Pla
     if rounds.queue() == GuardQueue::Fq {
         plane.give_departures();
     }
-    plane.beat(clock::now());
+    plane.beat(clock::system());
     plane.stale_after(start.fallback_after_ns.unwrap_or(0));
     Ok(())
 }
@@ -411,13 +411,13 @@ impl Core {
     }
 
     fn run(&self, shared: &Shared) {
-        let (mut next, mut again) = (clock::now(), false);
+        let (mut next, mut again) = (clock::system(), false);
         loop {
             // What began or ended within a period was seen only in part: it is looked at again before long, but not twice.
             again = self.kept().rounds.look_again() && !again;
             let wait_ns = if again { self.start.period_ns / 2 } else { self.start.period_ns };
             // A round that came late is not made up for: what is seen in hardly any time says nothing of a rate.
-            next = (next + wait_ns).max(clock::now() + wait_ns / 2);
+            next = (next + wait_ns).max(clock::system() + wait_ns / 2);
             if !shared.sleep_until(next) {
                 return;
             }
@@ -428,7 +428,7 @@ impl Core {
     }
 
     fn round(&self) {
-        let now = clock::now();
+        let now = clock::system();
         let mut kept = self.kept();
         let decide_ns = kept.rounds.run(&self.plane, now);
         self.plane.beat(now);
@@ -437,7 +437,7 @@ impl Core {
             self.plane.grant(backstop_of(&self.start, at), now, granted);
         }
         kept.decide_ns_max = kept.decide_ns_max.max(decide_ns);
-        kept.round_ns_max = kept.round_ns_max.max(clock::now() - now);
+        kept.round_ns_max = kept.round_ns_max.max(clock::system() - now);
     }
 
     fn backstop_of_all(&self, at: usize, of: impl Fn(usize) -> Grant) -> Grant {
@@ -463,7 +463,7 @@ impl Core {
         if let Some(member) = kept.went_round.iter().position(|&went| went == at) {
             kept.went_round.swap_remove(member);
             let (backstop, most) = (backstop_of(&self.start, at), backstop_at_ceiling(&self.start, at));
-            self.plane.grant(backstop, clock::now(), most);
+            self.plane.grant(backstop, clock::system(), most);
             self.plane.fall_back_to(backstop, most);
         }
     }
@@ -523,7 +523,7 @@ impl Tender {
             accounts: vec![None; places.len()],
             lost: vec![false; places.len()],
             reported: vec![Counters::default(); start.leaves.len()],
-            reported_ns: clock::now(),
+            reported_ns: clock::system(),
             notes: vec![],
             repeats: Repeats::default(),
             looks: Looks::new(places.len()),
@@ -554,7 +554,7 @@ impl Tender {
                 // Turns that were missed are not made up for.
                 seen = rounds;
                 self.turn();
-                if clock::now() >= self.reported_ns + self.start.report_ns {
+                if clock::system() >= self.reported_ns + self.start.report_ns {
                     let report = self.report();
                     shared.state().reports.push(report);
                 }
@@ -570,7 +570,7 @@ impl Tender {
         self.tend_queues();
         self.turns += 1;
         self.look_at_some(self.turns);
-        for (at, kind, text) in self.repeats.due(clock::now()) {
+        for (at, kind, text) in self.repeats.due(clock::system()) {
             self.report_finding(at, kind, text);
         }
     }
@@ -578,7 +578,7 @@ impl Tender {
     /// At a few, so that a turn that is due meanwhile need not wait for more.
     fn look_where_something_changed(&mut self) {
         for _ in 0..FOLLOWED_AT_ONCE {
-            let Some(at) = self.looks.next(clock::now()) else { return };
+            let Some(at) = self.looks.next(clock::system()) else { return };
             self.look(at);
         }
     }
@@ -687,13 +687,13 @@ impl Tender {
                 // What waits in a queue of several flow classes says nothing of one of them, and departure times are the account's.
                 let mut kept = self.core.kept();
                 if hook.rules.is_empty() && kept.rounds.queue() == GuardQueue::Tbf {
-                    let moved = self.core.plane.settle(hook.leaf, clock::now(), wait, self.start.leaves[hook.leaf].hold_ns);
+                    let moved = self.core.plane.settle(hook.leaf, clock::system(), wait, self.start.leaves[hook.leaf].hold_ns);
                     kept.rounds.settled(hook.leaf, moved);
                 }
             }
         }
         for (link, waits) in self.links.iter_mut().zip(&mut self.link_waits) {
-            if let Some(wait) = link.as_mut().and_then(|link| link.wait_ns(clock::now())) {
+            if let Some(wait) = link.as_mut().and_then(|link| link.wait_ns(clock::system())) {
                 waits.add(wait);
             }
         }
@@ -808,7 +808,7 @@ impl Tender {
     }
 
     fn read(&self, at: usize) -> Option<Reading> {
-        let from_ns = clock::now();
+        let from_ns = clock::system();
         // The interface first: what it carried by then, the hook has seen by now.
         let interface = self.places[at].counted().ok()?;
         let (mut passed, mut dropped, mut tcp_bytes) = (Count::default(), Count::default(), 0);
@@ -821,7 +821,7 @@ impl Tender {
         }
         let counts_dropped = self.places[at].counts_dropped();
         let exact = self.places[at].counts_exactly();
-        Some(Reading { from_ns, at_ns: clock::now(), interface, passed, dropped, tcp_bytes, counts_dropped, exact })
+        Some(Reading { from_ns, at_ns: clock::system(), interface, passed, dropped, tcp_bytes, counts_dropped, exact })
     }
 
     fn bypassed(&mut self, at: usize, bytes: u64) {
@@ -837,7 +837,7 @@ impl Tender {
 
     fn note(&mut self, at: usize, finding: Finding) {
         let kind = finding.kind;
-        if let Some(text) = self.repeats.add(at, finding, clock::now()) {
+        if let Some(text) = self.repeats.add(at, finding, clock::system()) {
             self.report_finding(at, kind, text);
         }
     }
@@ -866,7 +866,7 @@ impl Tender {
     }
 
     fn report(&mut self) -> Report {
-        let (from_ns, at_ns) = (self.reported_ns, clock::now());
+        let (from_ns, at_ns) = (self.reported_ns, clock::system());
         let links: Vec<Option<Wait>> = self.link_waits.iter_mut().map(Waits::take).collect();
         let own: Vec<Option<Wait>> = self.waits.iter_mut().map(Waits::take).collect();
         let mut rows: Vec<GuardRow> = (0..self.start.leaves.len()).map(|leaf| self.row(leaf, at_ns - from_ns)).collect();
@@ -884,6 +884,8 @@ impl Tender {
         let pools = links.iter().enumerate().map(pool).collect();
         self.reported_ns = at_ns;
         let (round_ns_max, decide_ns_max) = (std::mem::take(&mut kept.round_ns_max), std::mem::take(&mut kept.decide_ns_max));
+        // Everything here is compared with the kernel's times; reports tell the agent's.
+        let (from_ns, at_ns) = (clock::of_system(from_ns), clock::of_system(at_ns));
         Report { from_ns, at_ns, rows, pools, notes: std::mem::take(&mut self.notes), round_ns_max, decide_ns_max }
     }
 
@@ -998,7 +1000,7 @@ mod tests {
         let mut networks = Networks::default();
         let mut places = places(start, GuardQueue::Tbf, &mut networks)?;
         let plane = load(start)?;
-        let mut rounds = Rounds::new(start, GuardQueue::Tbf, clock::now());
+        let mut rounds = Rounds::new(start, GuardQueue::Tbf, clock::system());
         prepare(start, &plane, &mut rounds, &places)?;
         let (spaces, namespaces) = networks.namespaces();
         let watch = Arc::new(Watch::new(&namespaces).map_err(GuardError::kernel("listening"))?);
@@ -1007,6 +1009,26 @@ mod tests {
         let mut tender = Tender::new(start.clone(), core.clone(), places, vec![None]);
         (tender.networks, tender.spaces, tender.watch) = (networks, spaces, Some(watch.clone()));
         Ok((core, tender, watch))
+    }
+
+    #[test]
+    fn the_heartbeat_is_the_kernels_time_however_the_agents_clock_was_adjusted() {
+        let Ok(namespace) = Namespace::fresh() else { return eprintln!("skipped: a new network namespace") };
+        let hour = 3_600_000_000_000;
+        for by in [hour, -hour] {
+            clock::shift(by);
+            let outcome = namespace.inside(|| {
+                let Ok((core, mut tender, _)) = parts(&asked()).map_err(|why| eprintln!("skipped: {why}")) else { return Ok(()) };
+                core.round();
+                let report = tender.report();
+                let apart = core.plane.beaten_ns().abs_diff(clock::system());
+                assert!(apart < 10_000_000_000, "{apart} ns from the kernel's time");
+                assert!(report.at_ns.abs_diff(clock::now()) < 10_000_000_000, "a report tells the agent's time");
+                Ok(())
+            });
+            clock::shift(-by);
+            outcome.unwrap();
+        }
     }
 
     #[test]
@@ -1027,13 +1049,13 @@ mod tests {
                 scope.spawn(|| core.run(&shared));
                 scope.spawn(|| tender.run(&shared));
                 scope.spawn(|| listen(&watch, &shared));
-                let (lo, until, mut oldest) = (tenant.index("lo").unwrap(), clock::now() + seconds * 1_000_000_000, 0);
-                while clock::now() < until {
+                let (lo, until, mut oldest) = (tenant.index("lo").unwrap(), clock::system() + seconds * 1_000_000_000, 0);
+                while clock::system() < until {
                     for filter in tenant.filters(lo).unwrap() {
                         tenant.unhook(lo, &filter).unwrap();
                     }
                     let beaten_ns = core.plane.beaten_ns();
-                    oldest = oldest.max(clock::now().saturating_sub(beaten_ns));
+                    oldest = oldest.max(clock::system().saturating_sub(beaten_ns));
                 }
                 shared.state().ended = true;
                 shared.changed.notify_all();

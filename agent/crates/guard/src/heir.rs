@@ -99,7 +99,7 @@ pub fn inherit(told: impl BufRead) -> Result<(), GuardError> {
     let Some(last) = last else { return Ok(()) };
     let will: Will = serde_json::from_str(&last).map_err(GuardError::new)?;
     let memory = will.plane.open()?;
-    while will.falls_back && !memory.is_stale(clock::now()) {
+    while will.falls_back && !memory.is_stale(clock::system()) {
         clock::sleep_until(clock::now() + LOOK_NS);
         if !will.plane.is_hooked() {
             return Ok(());

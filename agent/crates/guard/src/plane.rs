@@ -248,7 +248,7 @@ impl Plane {
 
     /// Both buckets of a leaf hold nothing now.
     fn empty(&self, leaf: usize) {
-        let now = partywall_clock::now() << TIME_SHIFT;
+        let now = partywall_clock::system() << TIME_SHIFT;
         (0..2).for_each(|bucket| self.state.release((leaf + 1) * STATE_WORDS + bucket, now));
     }
 
@@ -510,7 +510,7 @@ mod tests {
             plane.limits.release(at, word);
         }
         test_segmented(plane.program(true), &tcp(), Segmented { count: segments, size: 1 }).unwrap();
-        let owed = (plane.state.read(0) >> TIME_SHIFT).saturating_sub(partywall_clock::now());
+        let owed = (plane.state.read(0) >> TIME_SHIFT).saturating_sub(partywall_clock::system());
         Some((owed, plane.state.read(2)))
     }
 

@@ -4,6 +4,7 @@ use std::net::Ipv6Addr;
 
 use partywall_alignment::{Kind, Seen};
 use partywall_bpf::tc::Direction;
+use partywall_clock as clock;
 
 /// A record, word by word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,12 @@ impl Raw {
 
     fn place(&self) -> u8 {
         (self.0[3] >> 40) as u8
+    }
+
+    /// The same, with the kernel's time brought to this process's, which a controller may have adjusted.
+    pub(crate) fn told(mut self) -> Self {
+        self.0[0] = clock::of_system(self.0[0]);
+        self
     }
 
     /// The same, of another hop and with its time brought to another clock.

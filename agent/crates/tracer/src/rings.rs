@@ -63,14 +63,14 @@ impl Rings {
         self.cpus
     }
 
-    /// Hands over what CPU `cpu` has written.
+    /// Hands over what CPU `cpu` has written, in this process's time: the kernel writes its own.
     pub(crate) fn drain(&mut self, cpu: usize, mut take: impl FnMut(Raw)) {
         let end = self.shared.acquire(cpu * CPU_WORDS + WRITTEN);
         while self.read[cpu] != end {
             let until = end.min(self.read[cpu] + BATCH);
             for at in self.read[cpu]..until {
                 let start = (cpu as u64 * self.length + (at & (self.length - 1))) as usize * Raw::WORDS;
-                take(Raw(std::array::from_fn(|word| self.records.read(start + word))));
+                take(Raw(std::array::from_fn(|word| self.records.read(start + word))).told());
             }
             self.read[cpu] = until;
             self.shared.release(cpu * CPU_WORDS + TAKEN, until);

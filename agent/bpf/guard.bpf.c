@@ -48,7 +48,7 @@
 #define HEADER_HIP 139
 #define HEADER_SHIM6 140
 
-// Keep in step with agent/crates/guard/src/plane.rs, which checks the sizes.
+// Keep in step with agent/crates/guard/src/plane.rs, whose tests compare each field.
 struct rates {
 	__u64 byte_cost; // 0: unlimited
 	__u64 packet_cost;

@@ -5,6 +5,7 @@
 //! A filter ([`tc`]) belongs to the interface, not to this process: it stays when the process dies, carries a name that begins
 //! with [`NAME_PREFIX`], and is found again by [`tc::Network::filters`]. A [`Link`] belongs to this process and ends with it.
 
+mod layout;
 mod link;
 mod message;
 mod namespace;
@@ -12,6 +13,7 @@ mod object;
 pub mod tc;
 mod watch;
 
+pub use layout::Layout;
 pub use link::Link;
 pub use namespace::Namespace;
 pub use object::{built, object, Absent, REMEDY};

@@ -18,21 +18,40 @@ use crate::error::GuardError;
 const BUCKETS: usize = 2;
 /// A bucket is moved while packets move it; so often is tried.
 const TRIES: usize = 16;
-const LIMITS_WORDS: usize = 19;
-const STATE_WORDS: usize = 9;
-const CONTROL_WORDS: usize = 3;
 
-/// Of the control's words.
-const DEPARTURES: usize = 2;
-/// Of a leaf's state.
-const DEPARTURE: usize = 8;
-
+// Where the words of a leaf lie in the program's structs; a test compares them with the program.
+/// Of `struct limits`: what is granted, what is fallen back to, rules, and the table of fragments.
+const GRANTED: usize = 0;
 const FALLBACK: usize = 6;
-/// Within what is granted, and within what is fallen back to.
-const HOLD: usize = 4;
 const RULES: usize = 12;
 const RULES_MAX: usize = 6;
 const FRAGMENTS: usize = 18;
+const LIMITS_WORDS: usize = 19;
+
+/// Of `struct rates`, in what is granted and in what is fallen back to. Of each bucket, bytes first, the cost and the tolerance.
+const COST: usize = 0;
+const TOLERANCE: usize = 2;
+const HOLD_TCP: usize = 4;
+#[cfg(test)]
+const RATES_WORDS: usize = 6;
+
+/// Of `struct state`. Of each bucket, bytes first, when it is due.
+const DUE: usize = 0;
+const TCP_BYTES: usize = 2;
+const OTHER_BYTES: usize = 3;
+const PASSED_PACKETS: usize = 4;
+const DROPPED_BYTES: usize = 5;
+const DROPPED_PACKETS: usize = 6;
+const MARKED_PACKETS: usize = 7;
+const DEPARTURE: usize = 8;
+const STATE_WORDS: usize = 9;
+
+/// Of `struct control`.
+const HEARTBEAT: usize = 0;
+const STALE_AFTER: usize = 1;
+const DEPARTURES: usize = 2;
+const CONTROL_WORDS: usize = 3;
+
 /// Places, of four first fragments each, in the table of a vif; fewer if many vifs have one.
 const PLACES: std::ops::RangeInclusive<usize> = 16..=256;
 /// In all tables together, as far as those are not shorter than the least.
@@ -146,13 +165,13 @@ pub(crate) struct Memory {
 impl Memory {
     /// Whether the program falls back by now.
     pub fn is_stale(&self, now: Nanos) -> bool {
-        let (beat, after) = (self.control.read(0), self.control.read(1));
+        let (beat, after) = (self.control.read(HEARTBEAT), self.control.read(STALE_AFTER));
         after != 0 && now > beat + after
     }
 
     /// What a leaf is granted, or falls back to.
     pub fn rates(&self, leaf: usize, fallen_back: bool) -> Rates {
-        let at = (leaf + 1) * LIMITS_WORDS + if fallen_back { FALLBACK } else { 0 };
+        let at = limits_word(leaf, if fallen_back { FALLBACK } else { GRANTED } + COST);
         let rate = |cost: u64, times: u64, shift: u32| ((UNITS_PER_SECOND * times) << shift).checked_div(cost);
         Rates { bps: rate(self.limits.read(at), 8, COST_SHIFT).unwrap_or(u64::MAX), pps: rate(self.limits.read(at + 1), 1, PACKET_SHIFT) }
     }
@@ -249,7 +268,7 @@ impl Plane {
     /// Both buckets of a leaf hold nothing now.
     fn empty(&self, leaf: usize) {
         let now = partywall_clock::system() << TIME_SHIFT;
-        (0..2).for_each(|bucket| self.state.release((leaf + 1) * STATE_WORDS + bucket, now));
+        (0..BUCKETS).for_each(|bucket| self.state.release(state_word(leaf, DUE + bucket), now));
     }
 
     /// Grants a leaf its rates, from the next packet on. What it owes is bytes and packets, and a bucket holds the time that they
@@ -260,8 +279,8 @@ impl Plane {
     pub fn grant(&self, leaf: usize, now: Nanos, grant: Grant) {
         let words = grant.words();
         for bucket in 0..BUCKETS {
-            let (cost, tolerance) = (bucket, BUCKETS + bucket);
-            let old = self.limits.read((leaf + 1) * LIMITS_WORDS + cost);
+            let (cost, tolerance) = (COST + bucket, TOLERANCE + bucket);
+            let old = self.limits.read(limits_word(leaf, GRANTED + cost));
             let put = |word: usize| self.write(leaf, word, &words[word..=word]);
             if words[cost] < old {
                 put(tolerance);
@@ -278,10 +297,10 @@ impl Plane {
     /// with a rate lets a burst pass when that is changed, and is settled by what is found in it ([`Plane::settle`]); in one with
     /// departure times these are given, and what comes later must not leave before.
     fn owe(&self, leaf: usize, bucket: usize, now: Nanos, (old, new): (u64, u64)) {
-        let (state, now) = ((leaf + 1) * STATE_WORDS, now << TIME_SHIFT);
-        let ahead = |word: usize| self.limits.read((leaf + 1) * LIMITS_WORDS + HOLD + word);
-        let (due, held) = (state + bucket, ahead(0).max(ahead(1)));
-        let from = if self.departures() { self.state.read(state + DEPARTURE).max(now) } else { now };
+        let now = now << TIME_SHIFT;
+        let ahead = |word: usize| self.limits.read(limits_word(leaf, GRANTED + HOLD_TCP + word));
+        let (due, held) = (state_word(leaf, DUE + bucket), ahead(0).max(ahead(1)));
+        let from = if self.departures() { self.state.read(state_word(leaf, DEPARTURE)).max(now) } else { now };
         let stays = if self.departures() { from } else { now + 2 * held };
         self.state.update(due, TRIES, |seen| {
             let moved = owed_anew(seen, from, old, new);
@@ -295,7 +314,7 @@ impl Plane {
         for (bucket, burst_ns) in [grant.burst_ns, grant.packet_burst_ns].into_iter().enumerate() {
             let (empty, full) = (now << TIME_SHIFT, now.saturating_sub(burst_ns) << TIME_SHIFT);
             let filled = |found: u64| (found > full && found <= empty).then_some(full);
-            self.state.update((leaf + 1) * STATE_WORDS + bucket, TRIES, filled);
+            self.state.update(state_word(leaf, DUE + bucket), TRIES, filled);
         }
     }
 
@@ -315,7 +334,7 @@ impl Plane {
     #[must_use]
     pub fn due(&self, leaf: usize, now: Nanos, grant: Grant) -> [Nanos; 2] {
         let at = |bucket, burst_ns| {
-            let due = self.state.read((leaf + 1) * STATE_WORDS + bucket) >> TIME_SHIFT;
+            let due = self.state.read(state_word(leaf, DUE + bucket)) >> TIME_SHIFT;
             due.max(now.saturating_sub(burst_ns))
         };
         [at(0, grant.burst_ns), at(1, grant.packet_burst_ns)]
@@ -332,7 +351,7 @@ impl Plane {
             let behind = wait_ns > hold_ns / 4 && account + slack < found;
             (account > found + slack || behind).then_some(found)
         };
-        let moved = self.state.update((leaf + 1) * STATE_WORDS, TRIES, settled);
+        let moved = self.state.update(state_word(leaf, DUE), TRIES, settled);
         moved.map_or(0, |(account, found)| (found.cast_signed() - account.cast_signed()) >> TIME_SHIFT)
     }
 
@@ -364,12 +383,12 @@ impl Plane {
 
     /// Tells the program that somebody still grants.
     pub fn beat(&self, now: Nanos) {
-        self.control.release(0, now);
+        self.control.release(HEARTBEAT, now);
     }
 
     /// After how long without a beat the program falls back; 0 is never.
     pub fn stale_after(&self, limit_ns: Nanos) {
-        self.control.release(1, limit_ns);
+        self.control.release(STALE_AFTER, limit_ns);
     }
 
     /// The queues behind hooks keep packets until the departure times that the program gives them.
@@ -384,29 +403,30 @@ impl Plane {
     /// What a leaf counted.
     #[must_use]
     pub fn counters(&self, leaf: usize) -> Counters {
-        let at = |word| self.state.read((leaf + 1) * STATE_WORDS + word);
-        let tcp_bytes = at(2);
+        let at = |word| self.state.read(state_word(leaf, word));
+        let tcp_bytes = at(TCP_BYTES);
         Counters {
-            passed_bytes: tcp_bytes + at(3),
-            passed_packets: at(4),
-            dropped_bytes: at(5),
-            dropped_packets: at(6),
+            passed_bytes: tcp_bytes + at(OTHER_BYTES),
+            passed_packets: at(PASSED_PACKETS),
+            dropped_bytes: at(DROPPED_BYTES),
+            dropped_packets: at(DROPPED_PACKETS),
             tcp_bytes,
-            marked_packets: at(7),
+            marked_packets: at(MARKED_PACKETS),
         }
     }
 
     /// When it was last told so.
     #[cfg(test)]
     pub(crate) fn beaten_ns(&self) -> Nanos {
-        self.control.read(0)
+        self.control.read(HEARTBEAT)
     }
 
     /// As if the program had counted so much more.
     #[cfg(test)]
     pub(crate) fn count(&self, leaf: usize, passed: (u64, u64), dropped: (u64, u64)) {
-        for (word, more) in [(3, passed.0), (4, passed.1), (5, dropped.0), (6, dropped.1)] {
-            let at = (leaf + 1) * STATE_WORDS + word;
+        let of_passed = [(OTHER_BYTES, passed.0), (PASSED_PACKETS, passed.1)];
+        for (word, more) in of_passed.into_iter().chain([(DROPPED_BYTES, dropped.0), (DROPPED_PACKETS, dropped.1)]) {
+            let at = state_word(leaf, word);
             self.state.release(at, self.state.read(at) + more);
         }
     }
@@ -416,15 +436,25 @@ impl Plane {
     }
 }
 
+/// Word `word` of a leaf's `struct limits`.
+fn limits_word(leaf: usize, word: usize) -> usize {
+    (leaf + 1) * LIMITS_WORDS + word
+}
+
+/// Word `word` of a leaf's `struct state`.
+fn state_word(leaf: usize, word: usize) -> usize {
+    (leaf + 1) * STATE_WORDS + word
+}
+
 fn write(limits: &Shared, leaf: usize, from: usize, words: &[u64]) {
     for (at, &word) in words.iter().enumerate() {
-        limits.release((leaf + 1) * LIMITS_WORDS + from + at, word);
+        limits.release(limits_word(leaf, from + at), word);
     }
 }
 
 fn write_hold(limits: &Shared, leaf: usize, granted: Hold, fallback: Hold) {
-    write(limits, leaf, HOLD, &granted.words());
-    write(limits, leaf, FALLBACK + HOLD, &fallback.words());
+    write(limits, leaf, GRANTED + HOLD_TCP, &granted.words());
+    write(limits, leaf, FALLBACK + HOLD_TCP, &fallback.words());
 }
 
 /// Of the limits of so many leaves.
@@ -472,6 +502,38 @@ fn chain(error: &dyn std::error::Error) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn each_word_is_where_the_program_has_it() {
+        use partywall_bpf::Layout;
+        let Ok(object) = partywall_bpf::object("guard") else { return eprintln!("skipped: no eBPF in this build") };
+        let rates = [
+            ("byte_cost", COST),
+            ("packet_cost", COST + 1),
+            ("byte_tolerance", TOLERANCE),
+            ("packet_tolerance", TOLERANCE + 1),
+            ("hold_tcp", HOLD_TCP),
+            ("hold_others", HOLD_TCP + 1),
+        ];
+        let limits = [("granted", GRANTED), ("fallback", FALLBACK), ("rules", RULES), ("fragments", FRAGMENTS)];
+        let state = [
+            ("byte_due", DUE),
+            ("packet_due", DUE + 1),
+            ("tcp_bytes", TCP_BYTES),
+            ("other_bytes", OTHER_BYTES),
+            ("passed_packets", PASSED_PACKETS),
+            ("dropped_bytes", DROPPED_BYTES),
+            ("dropped_packets", DROPPED_PACKETS),
+            ("marked_packets", MARKED_PACKETS),
+            ("departure", DEPARTURE),
+        ];
+        let control = [("heartbeat_ns", HEARTBEAT), ("stale_after_ns", STALE_AFTER), ("departures", DEPARTURES)];
+        assert_eq!(Layout::of(object, "rates"), Some(Layout::words(RATES_WORDS, &rates)));
+        assert_eq!(Layout::of(object, "limits"), Some(Layout::words(LIMITS_WORDS, &limits)));
+        assert_eq!(Layout::of(object, "state"), Some(Layout::words(STATE_WORDS, &state)));
+        assert_eq!(Layout::of(object, "control"), Some(Layout::words(CONTROL_WORDS, &control)));
+        assert_eq!((FALLBACK - GRANTED, RULES - FALLBACK, FRAGMENTS - RULES), (RATES_WORDS, RATES_WORDS, RULES_MAX));
+    }
 
     #[test]
     fn no_rate_is_taken_for_unlimited() {
@@ -540,7 +602,7 @@ mod tests {
                     work();
                 }
             });
-            let word = STATE_WORDS;
+            let word = state_word(0, DUE);
             let lost = (0..1_000_000).find(|_| {
                 plane.state.release(word, within);
                 plane.state.exchange(word, within, beyond) && (0..20).any(|_| plane.state.read(word) != beyond)

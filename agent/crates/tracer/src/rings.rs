@@ -111,3 +111,28 @@ impl Rings {
         last_ns
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use partywall_bpf::Layout;
+
+    use super::*;
+
+    #[test]
+    fn each_word_is_where_the_program_has_it() {
+        let Ok(object) = partywall_bpf::object("trace") else { return eprintln!("skipped: no eBPF in this build") };
+        let cpu = [
+            ("written", WRITTEN),
+            ("unused", WRITTEN + 1),
+            ("taken", TAKEN),
+            ("sampled_below", SAMPLED_BELOW),
+            ("spare", SAMPLED_BELOW + 1),
+            ("counts", COUNTS),
+        ];
+        let count = [("recorded", 0), ("lost", 1), ("untraced", 2), ("met", 3)];
+        let record = [("time_ns", 0), ("flow", 1), ("tag", 2), ("what", 3)];
+        assert_eq!(Layout::of(object, "cpu"), Some(Layout::words(CPU_WORDS, &cpu)));
+        assert_eq!(Layout::of(object, "count"), Some(Layout::words(COUNT_WORDS, &count)));
+        assert_eq!(Layout::of(object, "record"), Some(Layout::words(Raw::WORDS, &record)));
+    }
+}

@@ -97,7 +97,7 @@ impl Message {
 /// A netlink socket; one exchange at a time.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    socket: OwnedFd,
+    fd: OwnedFd,
     /// Requests so far.
     count: Mutex<u64>,
     /// Makes each count a number that only this process can know.
@@ -113,18 +113,18 @@ impl Socket {
     /// One that is also told what happens in `groups`.
     pub fn listening(groups: u32) -> io::Result<Self> {
         let bound = Self::bound(groups)?;
-        connect(&bound.socket, &SocketAddrNetlink::new(KERNEL, 0))?;
+        connect(&bound.fd, &SocketAddrNetlink::new(KERNEL, 0))?;
         Ok(bound)
     }
 
     fn bound(groups: u32) -> io::Result<Self> {
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, NETLINK_ROUTE)?;
         bind(&socket, &SocketAddrNetlink::new(0, groups))?;
-        Ok(Self { socket, count: Mutex::new(0), secret: RandomState::new() })
+        Ok(Self { fd: socket, count: Mutex::new(0), secret: RandomState::new() })
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.fd.as_fd()
     }
 
     /// Kind and body of what was told since the last call, and whether some of it was lost; never waits. It reads at most
@@ -149,7 +149,7 @@ impl Socket {
         let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
         *count += 1;
         let sequence = self.secret.hash_one(*count) as u32;
-        send(&self.socket, &message.finish(sequence), SendFlags::empty())?;
+        send(&self.fd, &message.finish(sequence), SendFlags::empty())?;
         let mut bodies = Vec::new();
         let mut room = vec![0; ROOM];
         let until = clock::system() + ANSWERS_WITHIN_NS;
@@ -173,8 +173,8 @@ impl Socket {
             // Others may send all the time.
             return Err(Errno::TIMEDOUT.into());
         }
-        let left = Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 };
-        match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&left)) {
+        let left = Timespec { tv_sec: (left / 1_000_000_000).cast_signed(), tv_nsec: (left % 1_000_000_000).cast_signed() };
+        match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&left)) {
             Ok(0) => Err(Errno::TIMEDOUT.into()),
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
@@ -183,7 +183,7 @@ impl Socket {
 
     /// The next datagram without waiting; none if it is not the kernel's.
     fn receive<'a>(&self, room: &'a mut [u8]) -> rustix::io::Result<Option<&'a [u8]>> {
-        let (length, _, sender) = recvfrom(&self.socket, &mut *room, RecvFlags::DONTWAIT)?;
+        let (length, _, sender) = recvfrom(&self.fd, &mut *room, RecvFlags::DONTWAIT)?;
         Ok(sender.is_some_and(is_kernel).then_some(&room[..length]))
     }
 }
@@ -288,11 +288,11 @@ mod tests {
     /// Another socket of this namespace sends `length` bytes of an answer to `to`, with each number from 0 on.
     fn forge(to: &Socket, numbers: std::ops::Range<u32>) -> rustix::io::Result<()> {
         let forger = Socket::bound(0).unwrap();
-        let port = SocketAddrNetlink::try_from(rustix::net::getsockname(&to.socket)?)?;
+        let port = SocketAddrNetlink::try_from(rustix::net::getsockname(&to.fd)?)?;
         for number in numbers {
-            let forged = Message::new(16, 0, b"forged").finish(number);
+            let answer = Message::new(16, 0, b"forged").finish(number);
             let done = Message::new(DONE, 0, &[0; 4]).finish(number);
-            rustix::net::sendto(&forger.socket, &[forged, vec![0; 2], done].concat(), SendFlags::empty(), &port)?;
+            rustix::net::sendto(&forger.fd, &[answer, vec![0; 2], done].concat(), SendFlags::empty(), &port)?;
         }
         Ok(())
     }

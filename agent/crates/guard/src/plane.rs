@@ -602,10 +602,10 @@ mod tests {
                     work();
                 }
             });
-            let word = state_word(0, DUE);
+            let due = state_word(0, DUE);
             let lost = (0..1_000_000).find(|_| {
-                plane.state.release(word, within);
-                plane.state.exchange(word, within, beyond) && (0..20).any(|_| plane.state.read(word) != beyond)
+                plane.state.release(due, within);
+                plane.state.exchange(due, within, beyond) && (0..20).any(|_| plane.state.read(due) != beyond)
             });
             ended.store(true, Ordering::Relaxed);
             assert_eq!(lost, None, "a packet was not counted");

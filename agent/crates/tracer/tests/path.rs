@@ -17,7 +17,7 @@ struct Pair(String, String);
 /// All tests here run with a clock that a controller adjusted, as on a machine elsewhere: the kernel writes other times.
 fn adjust_the_clock() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| clock::shift(3600 * SECOND as i64));
+    ONCE.call_once(|| clock::shift(3600 * SECOND.cast_signed()));
 }
 
 impl Pair {

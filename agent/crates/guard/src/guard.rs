@@ -115,6 +115,16 @@ impl Shared {
     }
 }
 
+/// Ends the guard when dropped, also by a panic.
+struct Ends<'a>(&'a Shared);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.state().ended = true;
+        self.0.changed.notify_all();
+    }
+}
+
 /// Passes on what happens to interfaces, so that one made anew need not wait for the next look.
 fn listen(watch: &Watch, shared: &Shared) {
     // Without being told, the look once in `check_ns` still finds all.
@@ -152,7 +162,7 @@ impl Guard {
         let excess = places.iter().map(|place| place.excess).collect();
         let without_backstop = (0..places.len()).filter(|&at| places[at].lacks_backstop()).collect();
         let shared = Arc::<Shared>::default();
-        let core = Arc::new(Core::new(start.clone(), plane, rounds));
+        let core = Arc::new(Core::new(start.clone(), plane, rounds, &places));
         let mut tender = Tender::new(start.clone(), core.clone(), places, links);
         (tender.networks, tender.spaces, tender.watch) = (networks, spaces, Some(watch.clone()));
         tender.heir = heir.clone();
@@ -166,7 +176,11 @@ impl Guard {
         let (shared, watch) = (self.shared.clone(), self.watch.clone());
         self.spawn("guard", move || core.run(&shared))?;
         let shared = self.shared.clone();
-        self.spawn("guard-tend", move || tender.run(&shared))?;
+        self.spawn("guard-tend", move || {
+            // Without anybody who looks at the hooks the heartbeat must not go on either.
+            let _ends = Ends(&shared);
+            tender.run(&shared);
+        })?;
         let shared = self.shared.clone();
         self.spawn("guard-watch", move || listen(&watch, &shared))
     }
@@ -221,8 +235,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.shared.state().ended = true;
-        self.shared.changed.notify_all();
+        drop(Ends(&self.shared));
         self.watch.end();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -394,6 +407,8 @@ struct Core {
 
 struct Kept {
     rounds: Rounds,
+    /// By hook, whether a queue stands behind it.
+    queued: Vec<bool>,
     /// Went round their hook: the backstop gives them no more than is granted.
     went_round: Vec<usize>,
     round_ns_max: Nanos,
@@ -401,8 +416,9 @@ struct Kept {
 }
 
 impl Core {
-    fn new(start: GuardStart, plane: Plane, rounds: Rounds) -> Self {
-        Self { start, plane, kept: Mutex::new(Kept { rounds, went_round: vec![], round_ns_max: 0, decide_ns_max: 0 }) }
+    fn new(start: GuardStart, plane: Plane, rounds: Rounds, places: &[Place]) -> Self {
+        let queued = places.iter().map(Place::has_queue).collect();
+        Self { start, plane, kept: Mutex::new(Kept { rounds, queued, went_round: vec![], round_ns_max: 0, decide_ns_max: 0 }) }
     }
 
     /// Never held across a call to the kernel: rounds would wait for it.
@@ -432,6 +448,9 @@ impl Core {
         let mut kept = self.kept();
         let decide_ns = kept.rounds.run(&self.plane, now);
         self.plane.beat(now);
+        for at in (0..kept.queued.len()).filter(|&at| kept.queued[at]).collect::<Vec<_>>() {
+            hold(&self.start, &self.plane, &mut kept.rounds, at, true);
+        }
         for &at in &kept.went_round {
             let granted = self.backstop_of_all(at, |leaf| kept.rounds.grants()[leaf]);
             self.plane.grant(backstop_of(&self.start, at), now, granted);
@@ -672,7 +691,9 @@ impl Tender {
             // A queue that can't be changed shows at the next look, with what is wrong.
             let _ = self.places[at].pace(pace);
             self.places[at].unqueue_if_idle(idle, patience);
-            hold(&self.start, &self.core.plane, &mut self.core.kept().rounds, at, self.places[at].has_queue());
+            let mut kept = self.core.kept();
+            kept.queued[at] = self.places[at].has_queue();
+            hold(&self.start, &self.core.plane, &mut kept.rounds, at, self.places[at].has_queue());
         }
     }
 
@@ -1005,7 +1026,7 @@ mod tests {
         let (spaces, namespaces) = networks.namespaces();
         let watch = Arc::new(Watch::new(&namespaces).map_err(GuardError::kernel("listening"))?);
         put_all(start, &plane, &rounds, &mut places)?;
-        let core = Arc::new(Core::new(start.clone(), plane, rounds));
+        let core = Arc::new(Core::new(start.clone(), plane, rounds, &places));
         let mut tender = Tender::new(start.clone(), core.clone(), places, vec![None]);
         (tender.networks, tender.spaces, tender.watch) = (networks, spaces, Some(watch.clone()));
         Ok((core, tender, watch))

@@ -94,27 +94,53 @@ struct Total {
     members: Vec<usize>,
 }
 
+/// What is asked for a leaf, and what is known of it.
+struct Leaf {
+    asked: GuardLeaf,
+    /// Packets/s assured, beside those promised: a guarantee of bits is of no use without packets.
+    assured_pps: u64,
+    fallback: Grant,
+    has_goal: bool,
+    before: Counters,
+    /// When what passed until the last round would have left, of bytes and of packets.
+    due: [Nanos; 2],
+    wants: Wants,
+    packet_bits: u64,
+    queued: Queued,
+    limited: bool,
+    pressed_until_ns: Nanos,
+    speaks_tcp: bool,
+    idle: bool,
+}
+
+impl Leaf {
+    fn new(asked: &GuardLeaf, assured_pps: u64, fallback: Grant, now: Nanos) -> Self {
+        Self {
+            asked: asked.clone(),
+            assured_pps,
+            fallback,
+            has_goal: false,
+            before: Counters::default(),
+            due: [now; 2],
+            wants: Wants::default(),
+            packet_bits: PACKET_BITS,
+            queued: Queued::default(),
+            limited: false,
+            pressed_until_ns: 0,
+            speaks_tcp: false,
+            idle: true,
+        }
+    }
+}
+
 /// The state that rounds pass on: what was counted, what is wanted, what was granted.
 pub struct Rounds {
-    leaves: Vec<GuardLeaf>,
+    leaves: Vec<Leaf>,
     pools: Vec<Pool>,
     totals: Vec<Total>,
     /// What a vif can't use of its tenant's total is left to others only if the vif's own total is known by then.
     narrow_first: Vec<usize>,
-    before: Vec<Counters>,
-    /// When what passed until the last round would have left, of bytes and of packets.
-    due: Vec<[Nanos; 2]>,
-    wants: Vec<Wants>,
-    packet_bits: Vec<u64>,
-    queued: Vec<Queued>,
-    limited: Vec<bool>,
-    pressed_until_ns: Vec<Nanos>,
-    speaks_tcp: Vec<bool>,
-    has_goal: Vec<bool>,
-    idle: Vec<bool>,
-    /// Packets/s assured, beside those promised: a guarantee of bits is of no use without packets.
-    assured_pps: Vec<u64>,
-    fallbacks: Vec<Grant>,
+    /// By leaf.
     grants: Vec<Grant>,
     look_again: bool,
     queue: GuardQueue,
@@ -126,35 +152,25 @@ impl Rounds {
     /// Nothing is known of demand yet: everybody is taken to want all he may have. queue: what holds packets back.
     #[must_use]
     pub fn new(start: &GuardStart, queue: GuardQueue, now: Nanos) -> Self {
-        let count = start.leaves.len();
+        let (pools, totals) = (pools(&start.pools, &start.leaves), totals(&start.totals, &start.leaves));
+        let assured = assured_pps(&start.pools, &start.leaves);
+        let fallbacks = fall_back(&start.leaves, &assured, &pools, &totals);
+        let leaves = start.leaves.iter().zip(assured).zip(fallbacks);
         let mut rounds = Self {
-            leaves: start.leaves.clone(),
-            pools: pools(&start.pools, &start.leaves),
-            totals: totals(&start.totals, &start.leaves),
+            leaves: leaves.map(|((asked, assured), fallback)| Leaf::new(asked, assured, fallback, now)).collect(),
+            pools,
+            totals,
             narrow_first: Vec::new(),
-            before: vec![Counters::default(); count],
-            due: vec![[now; 2]; count],
-            wants: vec![Wants::default(); count],
-            packet_bits: vec![PACKET_BITS; count],
-            queued: vec![Queued::default(); count],
-            limited: vec![false; count],
-            pressed_until_ns: vec![0; count],
-            speaks_tcp: vec![false; count],
-            has_goal: vec![false; count],
-            idle: vec![true; count],
-            assured_pps: assured_pps(&start.pools, &start.leaves),
-            fallbacks: Vec::new(),
             grants: Vec::new(),
             look_again: false,
             queue,
             period_ns: start.period_ns,
             at_ns: now,
         };
-        start.goals.iter().flat_map(|goal| &goal.leaves).for_each(|&leaf| rounds.has_goal[leaf] = true);
+        start.goals.iter().flat_map(|goal| &goal.leaves).for_each(|&leaf| rounds.leaves[leaf].has_goal = true);
         rounds.narrow_first = (0..rounds.totals.len()).collect();
         rounds.narrow_first.sort_by_key(|&at| rounds.totals[at].members.len());
-        rounds.fallbacks = rounds.fall_back();
-        rounds.grants = rounds.decide(&vec![EVERYTHING; count]);
+        rounds.grants = rounds.decide(&vec![EVERYTHING; start.leaves.len()]);
         rounds
     }
 
@@ -166,8 +182,8 @@ impl Rounds {
 
     /// Says whether a queue stands behind a leaf's hook.
     pub fn queued(&mut self, leaf: usize, there: bool) {
-        self.queued[leaf].there = there;
-        self.queued[leaf].waits = self.has_datagrams_wait(leaf);
+        self.leaves[leaf].queued.there = there;
+        self.leaves[leaf].queued.waits = self.has_datagrams_wait(leaf);
     }
 
     /// What holds packets back.
@@ -181,32 +197,32 @@ impl Rounds {
     /// whether it holds back each leaf of its hook by itself.
     #[must_use]
     pub fn wants_queue(&self, leaf: usize, apart: bool) -> bool {
-        self.speaks_tcp[leaf] || apart && self.limited[leaf] && self.may_wait(leaf, WAITS_UP_TO_PPS)
+        self.leaves[leaf].speaks_tcp || apart && self.leaves[leaf].limited && self.may_wait(leaf, WAITS_UP_TO_PPS)
     }
 
     /// Whether any TCP came in the last round.
     #[must_use]
     pub fn speaks_tcp(&self, leaf: usize) -> bool {
-        self.speaks_tcp[leaf]
+        self.leaves[leaf].speaks_tcp
     }
 
     /// Whether nothing came in the last round.
     #[must_use]
     pub fn is_idle(&self, leaf: usize) -> bool {
-        self.idle[leaf]
+        self.leaves[leaf].idle
     }
 
     /// Whether datagrams of a leaf wait in its queue now, or are dropped.
     #[must_use]
     pub fn waits(&self, leaf: usize) -> bool {
-        self.queued[leaf].waits
+        self.leaves[leaf].queued.waits
     }
 
     /// How far packets of a leaf may run ahead of what it is granted, and of what it falls back to, with a queue behind its hook.
     #[must_use]
     pub fn ahead(&self, leaf: usize) -> [Hold; 2] {
-        let tcp_packets = if self.has_goal[leaf] { 2 } else { 1 };
-        let ahead = Ahead { queue: self.queue, hold_ns: self.leaves[leaf].hold_ns, tcp_packets };
+        let tcp_packets = if self.leaves[leaf].has_goal { 2 } else { 1 };
+        let ahead = Ahead { queue: self.queue, hold_ns: self.leaves[leaf].asked.hold_ns, tcp_packets };
         let bits = match self.queue {
             GuardQueue::Fq => [self.pass_bps(leaf), self.fallback(leaf).bps],
             // Its rate is one for both.
@@ -218,11 +234,11 @@ impl Rounds {
     /// Whether the queue behind a leaf's hook is to hold back its senders.
     #[must_use]
     pub fn holds_back(&self, leaf: usize) -> bool {
-        self.queued[leaf].waits || self.queued[leaf].tcp
+        self.leaves[leaf].queued.waits || self.leaves[leaf].queued.tcp
     }
 
     fn has_datagrams_wait(&self, leaf: usize) -> bool {
-        let Queued { there, waits, .. } = self.queued[leaf];
+        let Queued { there, waits, .. } = self.leaves[leaf].queued;
         there && self.may_wait(leaf, if waits { DROPS_FROM_PPS } else { WAITS_UP_TO_PPS })
     }
 
@@ -233,38 +249,13 @@ impl Rounds {
             return true;
         }
         let granted = self.grants[leaf];
-        are_few(granted.bps.max(self.fallback(leaf).bps) / self.packet_bits[leaf], granted.pps, pps)
+        are_few(granted.bps.max(self.fallback(leaf).bps) / self.leaves[leaf].packet_bits, granted.pps, pps)
     }
 
     /// What a leaf is granted when nobody decides any more: its guarantee, and of packets its part of every limit it shares.
     #[must_use]
     pub fn fallback(&self, leaf: usize) -> Grant {
-        self.fallbacks[leaf]
-    }
-
-    fn fall_back(&self) -> Vec<Grant> {
-        let one = |leaf: &GuardLeaf| {
-            let part = |total: &Total| Some(total.ceiling_pps? / total.members.len() as u64);
-            let pps = leaf.ceiling_pps.into_iter().chain(leaf.totals.iter().filter_map(|&at| part(&self.totals[at]))).min();
-            Grant {
-                bps: leaf.guarantee_bps.max(TRICKLE_BPS).min(leaf.ceiling_bps),
-                pps,
-                burst_ns: leaf.burst_ns,
-                packet_burst_ns: leaf.burst_ns,
-            }
-        };
-        let mut grants: Vec<Grant> = self.leaves.iter().map(one).collect();
-        for pool in &self.pools {
-            let Some(capacity) = pool.capacity_pps else { continue };
-            // What is promised to nobody goes to all alike.
-            let promised: u64 = pool.members.iter().map(|&at| self.assured_pps[at]).sum();
-            let spare = capacity.saturating_sub(promised) / pool.members.len().max(1) as u64;
-            for &at in &pool.members {
-                let part = (self.assured_pps[at] + spare).max(TRICKLE_PPS);
-                grants[at].pps = Some(grants[at].pps.map_or(part, |own| own.min(part)));
-            }
-        }
-        grants
+        self.leaves[leaf].fallback
     }
 
     /// The rate of a queue that holds back what a leaf may not pass: never below what it falls back to, for a queue can't fall
@@ -285,7 +276,8 @@ impl Rounds {
     fn pass_bps(&self, leaf: usize) -> u64 {
         let (granted, fallback) = (self.grants[leaf], self.fallback(leaf));
         // Who is granted fewer packets than he is assured wants fewer: what he sends next must not wait for the next round.
-        let packets = granted.pps.map_or(u64::MAX, |pps| pps.max(self.assured_pps[leaf]).saturating_mul(self.packet_bits[leaf]));
+        let packets =
+            granted.pps.map_or(u64::MAX, |pps| pps.max(self.leaves[leaf].assured_pps).saturating_mul(self.leaves[leaf].packet_bits));
         granted.bps.max(fallback.bps).min(packets)
     }
 
@@ -319,23 +311,25 @@ impl Rounds {
         // What is filled in is what was left of a whole period.
         if elapsed >= self.period_ns - self.period_ns / 4 {
             for (at, new) in grants.iter().enumerate() {
-                if new.burst_ns.max(new.packet_burst_ns) > self.leaves[at].burst_ns {
+                if new.burst_ns.max(new.packet_burst_ns) > self.leaves[at].asked.burst_ns {
                     plane.fill(at, now, *new);
                 }
             }
         }
         self.look_again = self.in_motion(&grants, &wants);
         self.grants = grants;
-        self.due = self.dues(plane, now);
+        for (at, leaf) in self.leaves.iter_mut().enumerate() {
+            leaf.due = plane.due(at, now, self.grants[at]);
+        }
         for (at, rates) in rates.iter().enumerate() {
-            let Queued { there, tcp: before, .. } = self.queued[at];
-            let limited = rates.limited(self.grants[at]);
+            let waits = self.has_datagrams_wait(at);
+            let leaf = &mut self.leaves[at];
             // A pause says nothing of who will send.
-            let tcp = if rates.offered_pps == 0 { before } else { rates.tcp };
-            self.queued[at] = Queued { there, waits: self.has_datagrams_wait(at), tcp };
-            self.speaks_tcp[at] = rates.any_tcp;
-            self.limited[at] = limited;
-            self.idle[at] = rates.offered_pps == 0;
+            let tcp = if rates.offered_pps == 0 { leaf.queued.tcp } else { rates.tcp };
+            leaf.queued = Queued { waits, tcp, ..leaf.queued };
+            leaf.limited = rates.limited(self.grants[at]);
+            leaf.speaks_tcp = rates.any_tcp;
+            leaf.idle = rates.offered_pps == 0;
         }
         decided - begun
     }
@@ -352,7 +346,7 @@ impl Rounds {
             let rises = sum(&|at| grants[at].bps.saturating_sub(self.grants[at].bps));
             let doubted = sum(&|at| {
                 let packets = grants[at].pps.map_or(0, |pps| wants[at].pps.doubted_of(pps));
-                wants[at].bps.doubted_of(grants[at].bps).max(packets.saturating_mul(self.packet_bits[at]))
+                wants[at].bps.doubted_of(grants[at].bps).max(packets.saturating_mul(self.leaves[at].packet_bits))
             });
             rises.max(doubted) > pool.divided_bps / TRIFLE_PART
         })
@@ -360,19 +354,15 @@ impl Rounds {
 
     /// The account of what waits behind a leaf's hook was moved, in ns.
     pub fn settled(&mut self, leaf: usize, by: i64) {
-        let [bytes, _] = &mut self.due[leaf];
+        let [bytes, _] = &mut self.leaves[leaf].due;
         *bytes = bytes.saturating_add_signed(by);
-    }
-
-    fn dues(&self, plane: &Plane, now: Nanos) -> Vec<[Nanos; 2]> {
-        (0..self.leaves.len()).map(|at| plane.due(at, now, self.grants[at])).collect()
     }
 
     /// Notes who lost packets below his guarantee.
     fn press(&mut self, rates: &[Rates]) {
         for (at, rates) in rates.iter().enumerate() {
-            if rates.offered_bps > rates.passed_bps && self.grants[at].bps < self.leaves[at].guarantee_bps {
-                self.pressed_until_ns[at] = self.at_ns + PRESSED_NS;
+            if rates.offered_bps > rates.passed_bps && self.grants[at].bps < self.leaves[at].asked.guarantee_bps {
+                self.leaves[at].pressed_until_ns = self.at_ns + PRESSED_NS;
             }
         }
     }
@@ -381,42 +371,40 @@ impl Rounds {
         // Exact enough, and much faster than whole numbers of twice the width.
         let elapsed = elapsed as f64;
         let per_second = |count: u64| (count as f64 * 1e9 / elapsed) as u64;
-        let (dues, grants, due) = (self.dues(plane, now), &self.grants, &self.due);
-        let one = |(at, (before, queued)): (usize, (&mut Counters, &Queued))| {
-            let now = plane.counters(at);
-            let passed = now.passed_bytes - before.passed_bytes;
-            let offered = passed + now.dropped_bytes - before.dropped_bytes;
-            let passed_packets = now.passed_packets - before.passed_packets;
-            let packets = passed_packets + now.dropped_packets - before.dropped_packets;
-            let tcp_bytes = now.tcp_bytes - before.tcp_bytes;
+        let one = |(at, (leaf, granted)): (usize, (&mut Leaf, &Grant))| {
+            let (counted, due) = (plane.counters(at), plane.due(at, now, *granted));
+            let before = std::mem::replace(&mut leaf.before, counted);
+            let passed = counted.passed_bytes - before.passed_bytes;
+            let offered = passed + counted.dropped_bytes - before.dropped_bytes;
+            let passed_packets = counted.passed_packets - before.passed_packets;
+            let packets = passed_packets + counted.dropped_packets - before.dropped_packets;
+            let tcp_bytes = counted.tcp_bytes - before.tcp_bytes;
             let tcp = tcp_bytes > passed / 2;
-            *before = now;
-            let let_go = |bucket: usize, passed: u64, granted: u64| {
-                unused(dues[at][bucket].saturating_sub(due[at][bucket]), passed, granted, elapsed)
-            };
+            let let_go =
+                |bucket: usize, passed: u64, granted: u64| unused(due[bucket].saturating_sub(leaf.due[bucket]), passed, granted, elapsed);
             Rates {
                 offered_bps: per_second(offered * 8),
                 passed_bps: per_second(passed * 8),
                 offered_pps: per_second(packets),
-                unused_bps: let_go(0, passed * 8, grants[at].bps),
-                unused_pps: grants[at].pps.map_or(0, |pps| let_go(1, passed_packets, pps)),
+                unused_bps: let_go(0, passed * 8, granted.bps),
+                unused_pps: granted.pps.map_or(0, |pps| let_go(1, passed_packets, pps)),
                 any_tcp: tcp_bytes > 0,
                 tcp,
-                elastic: tcp || queued.waits,
+                elastic: tcp || leaf.queued.waits,
             }
         };
-        self.before.iter_mut().zip(&self.queued).enumerate().map(one).collect()
+        self.leaves.iter_mut().zip(&self.grants).enumerate().map(one).collect()
     }
 
     fn want(&mut self, at: usize, rates: Rates) -> Demand {
         if let Some(bits) = rates.offered_bps.checked_div(rates.offered_pps) {
-            self.packet_bits[at] = bits.max(1);
+            self.leaves[at].packet_bits = bits.max(1);
         }
         let Rates { offered_bps, offered_pps, unused_bps, unused_pps, elastic, .. } = rates;
         let granted = self.grants[at];
-        let bps = self.wants[at].bps.update(Seen { offered: offered_bps, granted: granted.bps, unused: unused_bps, elastic });
+        let bps = self.leaves[at].wants.bps.update(Seen { offered: offered_bps, granted: granted.bps, unused: unused_bps, elastic });
         let pps = match granted.pps {
-            Some(granted) => self.wants[at].pps.update(Seen { offered: offered_pps, granted, unused: unused_pps, elastic }),
+            Some(granted) => self.leaves[at].wants.pps.update(Seen { offered: offered_pps, granted, unused: unused_pps, elastic }),
             None => Wanted { rate: offered_pps, held_back: false, doubted: 0 },
         };
         Demand { bps, pps }
@@ -431,18 +419,19 @@ impl Rounds {
                 cap(ceiling, &self.totals[at].members, &mut claims);
             }
         }
-        let one = |((leaf, &assured), pps): ((&GuardLeaf, &u64), Option<u64>)| {
-            let packet_burst_ns = pps.map_or(leaf.burst_ns, |pps| reserve_ns(assured, pps, leaf.burst_ns, self.period_ns));
-            Grant { bps: 0, pps, burst_ns: leaf.burst_ns, packet_burst_ns }
+        let one = |(leaf, pps): (&Leaf, Option<u64>)| {
+            let burst_ns = leaf.asked.burst_ns;
+            let packet_burst_ns = pps.map_or(burst_ns, |pps| reserve_ns(leaf.assured_pps, pps, burst_ns, self.period_ns));
+            Grant { bps: 0, pps, burst_ns, packet_burst_ns }
         };
-        let mut grants: Vec<Grant> = self.leaves.iter().zip(&self.assured_pps).zip(packets).map(one).collect();
+        let mut grants: Vec<Grant> = self.leaves.iter().zip(packets).map(one).collect();
         for pool in &mut self.pools {
             let of_pool: Vec<Claim> = pool.members.iter().map(|&at| claims[at]).collect();
             pool.floor_bps = of_pool.iter().map(|claim| claim.demand.min(claim.guarantee).min(claim.ceiling)).sum();
             pool.divided_bps = pool.throttle.divided(pool.capacity_bps, pool.floor_bps);
             let granted = allocate(pool.divided_bps, &of_pool);
             for (&at, bps) in pool.members.iter().zip(granted) {
-                let leaf = &self.leaves[at];
+                let leaf = &self.leaves[at].asked;
                 grants[at].bps = bps;
                 grants[at].burst_ns = reserve_ns(leaf.guarantee_bps, bps, leaf.burst_ns, self.period_ns);
             }
@@ -453,11 +442,11 @@ impl Rounds {
     /// What each leaf may send of packets. A tenant's go to its leaves by the share each has of its bandwidth, which is the
     /// paper's second step; a pool's are divided as its bits are.
     fn packets(&self, wants: &[Demand]) -> Vec<Option<u64>> {
-        let mut packets: Vec<Option<u64>> = self.leaves.iter().map(|leaf| leaf.ceiling_pps).collect();
+        let mut packets: Vec<Option<u64>> = self.leaves.iter().map(|leaf| leaf.asked.ceiling_pps).collect();
         for total in &self.totals {
             let Some(ceiling) = total.ceiling_pps else { continue };
             let used: Vec<u64> = total.members.iter().map(|&at| self.used(at, wants[at].bps)).collect();
-            let most = |at: usize| self.leaves[at].ceiling_pps.unwrap_or(u64::MAX);
+            let most = |at: usize| self.leaves[at].asked.ceiling_pps.unwrap_or(u64::MAX);
             let wanted: Vec<u64> = total.members.iter().map(|&at| wants[at].pps.rate.max(TRICKLE_PPS).min(most(at))).collect();
             for (&at, part) in total.members.iter().zip(by_use(ceiling, &used, &wanted)) {
                 packets[at] = Some(packets[at].map_or(part, |own| own.min(part)));
@@ -482,8 +471,8 @@ impl Rounds {
     }
 
     fn packet_claim(&self, at: usize, want: Wanted, ceiling: u64) -> Claim {
-        let leaf = &self.leaves[at];
-        let assured = self.assured_pps[at];
+        let Leaf { asked: leaf, assured_pps: assured, .. } = &self.leaves[at];
+        let assured = *assured;
         let trickle = (assured / TRICKLE_PART).max(TRICKLE_PPS);
         let Wanted { rate, held_back, .. } = want;
         let demand = rate.max(trickle);
@@ -492,14 +481,40 @@ impl Rounds {
     }
 
     fn claim(&self, at: usize, want: Wanted, packets: Option<u64>) -> Claim {
-        let leaf = &self.leaves[at];
-        let usable = packets.map_or(u64::MAX, |pps| pps.saturating_mul(self.packet_bits[at]));
+        let leaf = &self.leaves[at].asked;
+        let usable = packets.map_or(u64::MAX, |pps| pps.saturating_mul(self.leaves[at].packet_bits));
         let trickle = (leaf.guarantee_bps / TRICKLE_PART).max(TRICKLE_BPS);
-        let pressed = if self.at_ns < self.pressed_until_ns[at] { leaf.guarantee_bps } else { 0 };
+        let pressed = if self.at_ns < self.leaves[at].pressed_until_ns { leaf.guarantee_bps } else { 0 };
         let demand = want.rate.max(pressed).min(usable).max(trickle);
         let could_use = if want.held_back { usable.max(demand) } else { demand };
         Claim { priority: leaf.priority, guarantee: leaf.guarantee_bps, ceiling: leaf.ceiling_bps, demand, could_use }
     }
+}
+
+/// What each leaf is granted when nobody decides any more.
+fn fall_back(leaves: &[GuardLeaf], assured_pps: &[u64], pools: &[Pool], totals: &[Total]) -> Vec<Grant> {
+    let one = |leaf: &GuardLeaf| {
+        let part = |total: &Total| Some(total.ceiling_pps? / total.members.len() as u64);
+        let pps = leaf.ceiling_pps.into_iter().chain(leaf.totals.iter().filter_map(|&at| part(&totals[at]))).min();
+        Grant {
+            bps: leaf.guarantee_bps.max(TRICKLE_BPS).min(leaf.ceiling_bps),
+            pps,
+            burst_ns: leaf.burst_ns,
+            packet_burst_ns: leaf.burst_ns,
+        }
+    };
+    let mut grants: Vec<Grant> = leaves.iter().map(one).collect();
+    for pool in pools {
+        let Some(capacity) = pool.capacity_pps else { continue };
+        // What is promised to nobody goes to all alike.
+        let promised: u64 = pool.members.iter().map(|&at| assured_pps[at]).sum();
+        let spare = capacity.saturating_sub(promised) / pool.members.len().max(1) as u64;
+        for &at in &pool.members {
+            let part = (assured_pps[at] + spare).max(TRICKLE_PPS);
+            grants[at].pps = Some(grants[at].pps.map_or(part, |own| own.min(part)));
+        }
+    }
+    grants
 }
 
 /// What is promised of packets, and of a pool's other packets as many as each leaf's guaranteed bits make in full frames: all
@@ -893,9 +908,9 @@ mod tests {
         let mut rounds = Rounds::new(&start(leaves, vec![]), GuardQueue::Tbf, 0);
         rounds.grants = granted(&mut rounds, &[offered(10_240_000, 512), offered(0, 1)]);
         assert_eq!((rounds.pass_bps(0), rounds.pass_bps(1)), (20_000 * 512, 500_000_000));
-        rounds.queued[1].tcp = true;
+        rounds.leaves[1].queued.tcp = true;
         assert!(rounds.pace_bps(1) < 500_000_000);
-        rounds.queued[1].tcp = false;
+        rounds.leaves[1].queued.tcp = false;
         assert!(rounds.pace_bps(1) > 500_000_000);
     }
 

@@ -389,13 +389,13 @@ fn paced(start: &GuardStart, rounds: &Rounds, at: usize) -> Pace {
     }
 }
 
-/// The places of each goal.
-fn goal_places(start: &GuardStart) -> Vec<Vec<usize>> {
-    let places = |goal: &GuardGoal| {
+fn goals(start: &GuardStart) -> Vec<Goal> {
+    let one = |goal: &GuardGoal| {
         let leaves: HashSet<usize> = goal.leaves.iter().copied().collect();
-        (0..start.hooks.len()).filter(|&at| leaves_of(start, at).any(|leaf| leaves.contains(&leaf))).collect()
+        let places = (0..start.hooks.len()).filter(|&at| leaves_of(start, at).any(|leaf| leaves.contains(&leaf))).collect();
+        Goal { places, unmet: false, missed_alone: 0 }
     };
-    start.goals.iter().map(places).collect()
+    start.goals.iter().map(one).collect()
 }
 
 /// What the thread that keeps the rates and the one that tends the rest both use.
@@ -488,30 +488,46 @@ impl Core {
     }
 }
 
+/// One hook, and what is known of its vif.
+struct Vif {
+    place: Place,
+    waits: Waits,
+    account: Option<Account>,
+    is_lost: bool,
+    /// It has a goal: its queue is looked at in each turn.
+    is_strict: bool,
+}
+
+/// A goal, and whether it is missed.
+struct Goal {
+    places: Vec<usize>,
+    unmet: bool,
+    /// For how many turns in a row it was missed by what waits at its own vifs, where others can do nothing for it.
+    missed_alone: u32,
+}
+
+/// What all of a pool leave by.
+struct Uplink {
+    link: Option<Link>,
+    waits: Waits,
+}
+
 /// All that calls the kernel: queues and their waits, looks at the interfaces, and the reports of it.
 struct Tender {
     start: GuardStart,
     core: Arc<Core>,
-    places: Vec<Place>,
-    links: Vec<Option<Link>>,
+    /// By hook.
+    vifs: Vec<Vif>,
+    goals: Vec<Goal>,
+    /// By pool.
+    uplinks: Vec<Uplink>,
     networks: Networks,
     /// Files of the namespaces in which changes are told.
     spaces: Vec<Option<String>>,
     watch: Option<Arc<Watch>>,
     heir: Arc<Mutex<Heir>>,
-    /// By goal.
-    goal_places: Vec<Vec<usize>>,
-    /// Places with a goal, whose queues are looked at in each round.
-    strict: Vec<usize>,
-    is_strict: Vec<bool>,
-    waits: Vec<Waits>,
-    link_waits: Vec<Waits>,
     next_wait: usize,
-    unmet: Vec<bool>,
-    /// For how many rounds in a row a goal was missed by what waits at its own vifs, where others can do nothing for it.
-    missed_alone: Vec<u32>,
-    accounts: Vec<Option<Account>>,
-    lost: Vec<bool>,
+    /// By leaf.
     reported: Vec<Counters>,
     reported_ns: Nanos,
     notes: Vec<GuardNote>,
@@ -523,38 +539,36 @@ struct Tender {
 
 impl Tender {
     fn new(start: GuardStart, core: Arc<Core>, places: Vec<Place>, links: Vec<Option<Link>>) -> Self {
-        let goal_places = goal_places(&start);
-        let mut is_strict = vec![false; places.len()];
-        goal_places.iter().flatten().for_each(|&at| is_strict[at] = true);
+        let goals = goals(&start);
+        let strict: HashSet<usize> = goals.iter().flat_map(|goal| goal.places.iter().copied()).collect();
+        let vif = |(at, place): (usize, Place)| Vif {
+            place,
+            waits: Waits::default(),
+            account: None,
+            is_lost: false,
+            is_strict: strict.contains(&at),
+        };
         let mut tender = Self {
+            looks: Looks::new(places.len()),
+            vifs: places.into_iter().enumerate().map(vif).collect(),
+            uplinks: links.into_iter().map(|link| Uplink { link, waits: Waits::default() }).collect(),
+            goals,
             networks: Networks::default(),
             spaces: vec![],
             watch: None,
             heir: Arc::default(),
-            goal_places,
-            strict: (0..places.len()).filter(|&at| is_strict[at]).collect(),
-            is_strict,
-            waits: vec![Waits::default(); places.len()],
-            link_waits: vec![Waits::default(); links.len()],
             next_wait: 0,
-            unmet: vec![false; start.goals.len()],
-            missed_alone: vec![0; start.goals.len()],
-            accounts: vec![None; places.len()],
-            lost: vec![false; places.len()],
             reported: vec![Counters::default(); start.leaves.len()],
             reported_ns: clock::system(),
             notes: vec![],
             repeats: Repeats::default(),
-            looks: Looks::new(places.len()),
             looked: 0,
             turns: 0,
             start,
             core,
-            places,
-            links,
         };
         // From the beginning, or nobody would judge the first second.
-        for at in 0..tender.places.len() {
+        for at in 0..tender.vifs.len() {
             tender.compare(at);
         }
         tender
@@ -604,12 +618,12 @@ impl Tender {
 
     /// Says what is to be done when this process is gone.
     fn tell_heir(&mut self) {
-        let held = (0..self.places.len()).filter(|&at| self.places[at].excess == GuardExcess::Held);
+        let held = (0..self.vifs.len()).filter(|&at| self.vifs[at].place.excess == GuardExcess::Held);
         let one = |at: usize| Bequest {
             hook: self.start.hooks[at].clone(),
             leaf: self.start.leaves[self.start.hooks[at].leaf].clone(),
             leaves: leaves_of(&self.start, at).collect(),
-            tcp_packets: if self.is_strict[at] { 2 } else { 1 },
+            tcp_packets: if self.vifs[at].is_strict { 2 } else { 1 },
         };
         let will = Will {
             policy: self.start.id.clone(),
@@ -625,7 +639,7 @@ impl Tender {
         let hook = &mut self.start.hooks[to.hook];
         let left = std::mem::replace(&mut hook.namespace, to.namespace);
         hook.interface = to.interface;
-        self.places[to.hook].move_to(hook);
+        self.vifs[to.hook].place.move_to(hook);
         // Nobody went round the hook at the new place yet.
         self.core.widen(to.hook);
         self.repeats.forget(to.hook);
@@ -637,8 +651,8 @@ impl Tender {
 
     /// Changes are told from the namespace of place `at` instead of from one in which no place is any more.
     fn listen_anew(&mut self, left: Option<&str>, at: usize) {
-        let space = self.places[at].space.clone();
-        if self.spaces.contains(&space) || self.places.iter().any(|place| place.space.as_deref() == left) {
+        let space = self.vifs[at].place.space.clone();
+        if self.spaces.contains(&space) || self.vifs.iter().any(|vif| vif.place.space.as_deref() == left) {
             return;
         }
         let Some(free) = self.spaces.iter().position(|space| space.as_deref() == left) else { return };
@@ -661,7 +675,7 @@ impl Tender {
                     Change::Much { .. } => true,
                 }
         };
-        for at in (0..self.places.len()).filter(|&at| touched(&self.places[at])) {
+        for at in (0..self.vifs.len()).filter(|&at| touched(&self.vifs[at].place)) {
             self.looks.want(at);
         }
     }
@@ -671,11 +685,11 @@ impl Tender {
     fn tend_queues(&mut self) {
         let patience = u32::try_from(IDLE_NS / self.start.period_ns).unwrap_or(u32::MAX).max(1);
         let mut put = 0;
-        for at in 0..self.places.len() {
-            if self.places[at].excess != GuardExcess::Held {
+        for at in 0..self.vifs.len() {
+            if self.vifs[at].place.excess != GuardExcess::Held {
                 continue;
             }
-            let had = self.places[at].has_queue();
+            let had = self.vifs[at].place.has_queue();
             let mut kept = self.core.kept();
             let apart = holds_apart(&self.start, &kept.rounds, at);
             let wanted = had || leaves_of(&self.start, at).any(|leaf| kept.rounds.wants_queue(leaf, apart));
@@ -689,21 +703,22 @@ impl Tender {
             let idle = leaves_of(&self.start, at).all(|leaf| kept.rounds.is_idle(leaf));
             drop(kept);
             // A queue that can't be changed shows at the next look, with what is wrong.
-            let _ = self.places[at].pace(pace);
-            self.places[at].unqueue_if_idle(idle, patience);
+            let _ = self.vifs[at].place.pace(pace);
+            self.vifs[at].place.unqueue_if_idle(idle, patience);
             let mut kept = self.core.kept();
-            kept.queued[at] = self.places[at].has_queue();
-            hold(&self.start, &self.core.plane, &mut kept.rounds, at, self.places[at].has_queue());
+            kept.queued[at] = self.vifs[at].place.has_queue();
+            hold(&self.start, &self.core.plane, &mut kept.rounds, at, self.vifs[at].place.has_queue());
         }
     }
 
     fn measure_waits(&mut self) {
-        let turns = (0..self.places.len().min(LOOKED_AT)).map(|step| (self.next_wait + step) % self.places.len());
-        let places: Vec<usize> = turns.filter(|&at| !self.is_strict[at]).chain(self.strict.iter().copied()).collect();
+        let turns = (0..self.vifs.len().min(LOOKED_AT)).map(|step| (self.next_wait + step) % self.vifs.len());
+        let places: Vec<usize> =
+            turns.filter(|&at| !self.vifs[at].is_strict).chain((0..self.vifs.len()).filter(|&at| self.vifs[at].is_strict)).collect();
         self.next_wait += LOOKED_AT;
         for at in places {
-            if let Some(wait) = self.places[at].wait_ns() {
-                self.waits[at].add(wait);
+            if let Some(wait) = self.vifs[at].place.wait_ns() {
+                self.vifs[at].waits.add(wait);
                 let hook = &self.start.hooks[at];
                 // What waits in a queue of several flow classes says nothing of one of them, and departure times are the account's.
                 let mut kept = self.core.kept();
@@ -713,7 +728,7 @@ impl Tender {
                 }
             }
         }
-        for (link, waits) in self.links.iter_mut().zip(&mut self.link_waits) {
+        for Uplink { link, waits } in &mut self.uplinks {
             if let Some(wait) = link.as_mut().and_then(|link| link.wait_ns(clock::system())) {
                 waits.add(wait);
             }
@@ -731,20 +746,20 @@ impl Tender {
             for (&at, &shared) in goals.iter().zip(&strains) {
                 let (goal, own, link) = (&self.start.goals[at], self.own_wait(at), self.link_wait(at));
                 let alone = shared <= Throttle::MET && strain(goal, link.and(own)) > Throttle::MET;
-                self.missed_alone[at] = if alone { self.missed_alone[at].saturating_add(1) } else { 0 };
-                let alone = self.missed_alone[at] >= Throttle::PATIENCE;
+                self.goals[at].missed_alone = if alone { self.goals[at].missed_alone.saturating_add(1) } else { 0 };
+                let alone = self.goals[at].missed_alone >= Throttle::PATIENCE;
                 let unmet = alone || gave_up && shared > Throttle::MET;
-                if unmet && !self.unmet[at] {
+                if unmet && !self.goals[at].unmet {
                     self.notes.push(missed(goal, own, link, alone));
                 }
-                self.unmet[at] = unmet;
+                self.goals[at].unmet = unmet;
             }
         }
     }
 
     /// The longest wait of a goal's vifs in their own queues.
     fn own_wait(&self, goal: usize) -> Wait {
-        self.goal_places[goal].iter().filter_map(|&at| self.waits[at].running()).fold(Wait::default(), Wait::most)
+        self.goals[goal].places.iter().filter_map(|&at| self.vifs[at].waits.running()).fold(Wait::default(), Wait::most)
     }
 
     /// As far as it is what the goal allows there. What TCP puts into a queue of its own beyond that, others can't empty.
@@ -755,17 +770,17 @@ impl Tender {
     }
 
     fn link_wait(&self, goal: usize) -> Wait {
-        self.link_waits[self.start.goals[goal].pool].running().unwrap_or_default()
+        self.uplinks[self.start.goals[goal].pool].waits.running().unwrap_or_default()
     }
 
     /// Each place once in `check_ns`, spread over its rounds, so that a thousand don't come at once.
     fn look_at_some(&mut self, round: usize) {
         let rounds = (self.start.check_ns / self.start.period_ns).max(1) as usize;
-        while self.looked < round * self.places.len() / rounds {
-            if self.looked.is_multiple_of(self.places.len()) {
+        while self.looked < round * self.vifs.len() / rounds {
+            if self.looked.is_multiple_of(self.vifs.len()) {
                 self.renew();
             }
-            self.look(self.looked % self.places.len());
+            self.look(self.looked % self.vifs.len());
             self.looked += 1;
         }
     }
@@ -774,8 +789,8 @@ impl Tender {
     /// was deleted would live on, with its interfaces and their names.
     fn renew(&mut self) {
         for (file, network) in self.networks.outdated() {
-            self.places.iter_mut().for_each(|place| place.let_go(&network));
-            self.links.iter_mut().for_each(|link| drop(link.take_if(|link| link.is_in(&network))));
+            self.vifs.iter_mut().for_each(|vif| vif.place.let_go(&network));
+            self.uplinks.iter_mut().for_each(|uplink| drop(uplink.link.take_if(|link| link.is_in(&network))));
             drop(network);
             let Some(watch) = &self.watch else { continue };
             for space in (0..self.spaces.len()).filter(|&space| self.spaces[space] == file) {
@@ -783,31 +798,31 @@ impl Tender {
                 let _ = watch.follow(space, self.networks.namespace(file.as_deref()).as_ref());
             }
         }
-        for (link, pool) in self.links.iter_mut().zip(&self.start.pools) {
-            if let (None, Some(wanted)) = (&link, &pool.link) {
-                *link = Link::find(&mut self.networks, wanted, pool.capacity_bps).ok();
+        for (uplink, pool) in self.uplinks.iter_mut().zip(&self.start.pools) {
+            if let (None, Some(wanted)) = (&uplink.link, &pool.link) {
+                uplink.link = Link::find(&mut self.networks, wanted, pool.capacity_bps).ok();
             }
         }
     }
 
     fn look(&mut self, at: usize) {
         let repaired = |text: &str| Some(Finding::of(GuardFinding::Repaired, text));
-        let found = match self.places[at].look(&self.core.plane, &mut self.networks) {
+        let found = match self.vifs[at].place.look(&self.core.plane, &mut self.networks) {
             Ok(Look::Whole) => None,
             // What passed while the hook was away is held against the vif: it may have been removed for that.
             Ok(Look::Repaired) => repaired("hook or queue had been removed; it is there again"),
             Ok(Look::Moved) => {
-                self.accounts[at] = None;
+                self.vifs[at].account = None;
                 repaired("the interface had been made anew; the hook is there again")
             }
-            Ok(Look::Renamed) => repaired(&renamed(&self.places[at])),
+            Ok(Look::Renamed) => repaired(&renamed(&self.vifs[at].place)),
             Err(error) => Some(Finding::of(GuardFinding::Lost, error.to_string())),
         };
         let lost = matches!(found, Some(Finding { kind: GuardFinding::Lost, .. }));
-        if let Some(finding) = found.filter(|_| !(lost && self.lost[at])) {
+        if let Some(finding) = found.filter(|_| !(lost && self.vifs[at].is_lost)) {
             self.note(at, finding);
         }
-        self.lost[at] = lost;
+        self.vifs[at].is_lost = lost;
         if !lost {
             self.compare(at);
         }
@@ -816,8 +831,8 @@ impl Tender {
     fn compare(&mut self, at: usize) {
         let Some(now) = self.read(at) else { return };
         let allowed = self.allowed(at);
-        let Some(account) = &mut self.accounts[at] else {
-            self.accounts[at] = Some(Account::new(now, self.places[at].waiting_bytes().unwrap_or(0)));
+        let Some(account) = &mut self.vifs[at].account else {
+            self.vifs[at].account = Some(Account::new(now, self.vifs[at].place.waiting_bytes().unwrap_or(0)));
             return;
         };
         match account.judge(now, allowed) {
@@ -831,7 +846,7 @@ impl Tender {
     fn read(&self, at: usize) -> Option<Reading> {
         let from_ns = clock::system();
         // The interface first: what it carried by then, the hook has seen by now.
-        let interface = self.places[at].counted().ok()?;
+        let interface = self.vifs[at].place.counted().ok()?;
         let (mut passed, mut dropped, mut tcp_bytes) = (Count::default(), Count::default(), 0);
         for counted in leaves_of(&self.start, at).map(|leaf| self.core.plane.counters(leaf)) {
             passed.bytes += counted.passed_bytes;
@@ -840,13 +855,13 @@ impl Tender {
             dropped.packets += counted.dropped_packets;
             tcp_bytes += counted.tcp_bytes;
         }
-        let counts_dropped = self.places[at].counts_dropped();
-        let exact = self.places[at].counts_exactly();
+        let counts_dropped = self.vifs[at].place.counts_dropped();
+        let exact = self.vifs[at].place.counts_exactly();
         Some(Reading { from_ns, at_ns: clock::system(), interface, passed, dropped, tcp_bytes, counts_dropped, exact })
     }
 
     fn bypassed(&mut self, at: usize, bytes: u64) {
-        let held = if self.places[at].has_backstop() {
+        let held = if self.vifs[at].place.has_backstop() {
             self.core.tighten(at);
             "; from now on the interface's other end lets pass no more than is granted"
         } else {
@@ -880,7 +895,7 @@ impl Tender {
         Allowed {
             ceiling_bps,
             burst_bytes: bursts * (during(leaf.burst_ns) + LARGEST),
-            held_bytes: during(leaf.hold_ns).max(if self.is_strict[at] { 2 * LARGEST } else { LARGEST }),
+            held_bytes: during(leaf.hold_ns).max(if self.vifs[at].is_strict { 2 * LARGEST } else { LARGEST }),
             ceiling_pps: packets,
             burst_packets: bursts * SEGMENTS + packets.map_or(0, |pps| (u128::from(pps) * at_once_ns / 1_000_000_000) as u64),
         }
@@ -888,8 +903,8 @@ impl Tender {
 
     fn report(&mut self) -> Report {
         let (from_ns, at_ns) = (self.reported_ns, clock::system());
-        let links: Vec<Option<Wait>> = self.link_waits.iter_mut().map(Waits::take).collect();
-        let own: Vec<Option<Wait>> = self.waits.iter_mut().map(Waits::take).collect();
+        let links: Vec<Option<Wait>> = self.uplinks.iter_mut().map(|uplink| uplink.waits.take()).collect();
+        let own: Vec<Option<Wait>> = self.vifs.iter_mut().map(|vif| vif.waits.take()).collect();
         let mut rows: Vec<GuardRow> = (0..self.start.leaves.len()).map(|leaf| self.row(leaf, at_ns - from_ns)).collect();
         for (at, own) in own.into_iter().enumerate() {
             let seen = together(own, links[self.start.leaves[self.start.hooks[at].leaf].pool]);

@@ -100,7 +100,8 @@ struct Leaf {
     /// Packets/s assured, beside those promised: a guarantee of bits is of no use without packets.
     assured_pps: u64,
     fallback: Grant,
-    has_goal: bool,
+    /// Packets of the largest size that its TCP may have waiting at the least.
+    tcp_packets: u64,
     before: Counters,
     /// When what passed until the last round would have left, of bytes and of packets.
     due: [Nanos; 2],
@@ -119,7 +120,7 @@ impl Leaf {
             asked: asked.clone(),
             assured_pps,
             fallback,
-            has_goal: false,
+            tcp_packets: 1,
             before: Counters::default(),
             due: [now; 2],
             wants: Wants::default(),
@@ -167,7 +168,7 @@ impl Rounds {
             period_ns: start.period_ns,
             at_ns: now,
         };
-        start.goals.iter().flat_map(|goal| &goal.leaves).for_each(|&leaf| rounds.leaves[leaf].has_goal = true);
+        start.goals.iter().flat_map(|goal| &goal.leaves).for_each(|&leaf| rounds.leaves[leaf].tcp_packets = 2);
         rounds.narrow_first = (0..rounds.totals.len()).collect();
         rounds.narrow_first.sort_by_key(|&at| rounds.totals[at].members.len());
         rounds.grants = rounds.decide(&vec![EVERYTHING; start.leaves.len()]);
@@ -221,8 +222,7 @@ impl Rounds {
     /// How far packets of a leaf may run ahead of what it is granted, and of what it falls back to, with a queue behind its hook.
     #[must_use]
     pub fn ahead(&self, leaf: usize) -> [Hold; 2] {
-        let tcp_packets = if self.leaves[leaf].has_goal { 2 } else { 1 };
-        let ahead = Ahead { queue: self.queue, hold_ns: self.leaves[leaf].asked.hold_ns, tcp_packets };
+        let ahead = Ahead { queue: self.queue, hold_ns: self.leaves[leaf].asked.hold_ns, tcp_packets: self.leaves[leaf].tcp_packets };
         let bits = match self.queue {
             GuardQueue::Fq => [self.pass_bps(leaf), self.fallback(leaf).bps],
             // Its rate is one for both.
@@ -322,11 +322,11 @@ impl Rounds {
             leaf.due = plane.due(at, now, self.grants[at]);
         }
         for (at, rates) in rates.iter().enumerate() {
-            let waits = self.has_datagrams_wait(at);
+            let hold = self.has_datagrams_wait(at);
             let leaf = &mut self.leaves[at];
             // A pause says nothing of who will send.
             let tcp = if rates.offered_pps == 0 { leaf.queued.tcp } else { rates.tcp };
-            leaf.queued = Queued { waits, tcp, ..leaf.queued };
+            leaf.queued = Queued { waits: hold, tcp, ..leaf.queued };
             leaf.limited = rates.limited(self.grants[at]);
             leaf.speaks_tcp = rates.any_tcp;
             leaf.idle = rates.offered_pps == 0;

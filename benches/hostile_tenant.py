@@ -1,0 +1,209 @@
+"""Can a tenant with all rights in its own network namespace harm its neighbours? At least 99 % of their guarantees.
+
+Its namespace belongs to a user namespace of its own, in which it is root. It tries forged netlink answers while it
+removes its hook, deletion of filters in a loop, queues and filters of its own and frames that pass no queue, segments
+of one byte, floods of fragments, and VLAN tags and tunnels; each against a new guard. Two neighbours send a little more
+than they are guaranteed, one of them in fragments, of a flow class. Against what goes round a hook the tenant's ceiling
+is so high that the link is too small for all ceilings; against all else it is so low that it binds.
+
+What was delivered is read at the sinks' ports. Nobody may pass 102 % of his ceiling, a burst and what a queue holds, in
+any second. Whatever went round a hook must be among the guard's findings, and nothing else may be. The tenant's
+processes have a low weight: CPU time is not what is tried here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common import arguments, conclude
+from partywall import guard
+from partywall.errors import CapabilityError
+from partywall.guard.lab import policy
+from partywall.guard.run import Kept
+from partywall.model.policy import Policy
+from partywall.sandbox.lab import Counted, Lab, ip, lacking, sender
+from partywall.sandbox.label import Label
+
+HOSTILE = "hostile"
+LINK, WIRE = "95Mbit/s", "110mbit"
+GUARANTEED_BPS = {"whole": 40e6, "parts": 40e6}
+OFFERED = 1.1
+CEILING_BPS = 60e6
+BURST_S, HOLD_S, LARGEST = 0.010, 0.020, 65_536
+# An unfragmented frame, and a datagram that leaves in six fragments.
+BYTES = {"whole": 1514, "parts": 8042}
+FRAGMENT_HEADERS = 6 * 34 - 34
+FLOWS = {
+    "data": {"protocol": "udp", "ports": "9", "guarantee": "40Mbit/s"},
+    "tight": {"protocol": "udp", "ports": "7", "ceiling": "1Mbit/s"},
+}
+ROUND = frozenset({"repaired", "bypassed"})
+
+
+@dataclass(frozen=True)
+class Attack:
+    """must and may: what the guard must find, and may find beside. ceiling_bps: of the tenant."""
+
+    must: frozenset[str] = frozenset()
+    may: frozenset[str] = frozenset()
+    ceiling_bps: float = 12e6
+
+
+ATTACKS = {
+    "forged answers": Attack(ROUND, frozenset({"exceeded"}), CEILING_BPS),
+    "filter deletion": Attack(ROUND, frozenset({"exceeded"}), CEILING_BPS),
+    "own queues": Attack(ROUND, frozenset({"exceeded"}), CEILING_BPS),
+    "tiny segments": Attack(),
+    "fragments": Attack(),
+    "framing": Attack(),
+}
+
+
+def vifs(ceiling_bps: float) -> dict[str, dict[str, Any]]:
+    """Of the policy. ceiling_bps: of the tenant."""
+    hostile = {"guarantee": "10Mbit/s", "ceiling": f"{ceiling_bps:.0f}bit/s", "packets": "20k/s"}
+    send = {"guarantee": "40Mbit/s", "ceiling": f"{CEILING_BPS:.0f}bit/s"}
+    return {HOSTILE: {"send": hostile}, "whole": {"send": send}, "parts": {"send": send, "flows": FLOWS}}
+
+
+class HostileLab(Lab):
+    """A lab in which one tenant's network namespace belongs to a user namespace of its own."""
+
+    owner: subprocess.Popen[str] | None = None
+
+    def _namespace(self, name: str) -> None:
+        if name != self.namespace(HOSTILE):
+            return super()._namespace(name)
+        command = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", "echo ready; exec sleep infinity"]
+        self.owner = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env=os.environ | self.label.environment
+        )
+        if self.owner.stdout is None or self.owner.stdout.readline() != "ready\n":
+            raise CapabilityError("user namespaces are off here; the tenant needs one of its own")
+        ip("netns", "attach", name, str(self.owner.pid))
+        return None
+
+    def remove(self) -> None:
+        super().remove()
+        if self.owner:
+            self.owner.kill()
+            self.owner.wait()
+
+    def attack(self, name: str, seconds: float) -> subprocess.Popen[bytes]:
+        """Starts an attack in the tenant's namespaces."""
+        pid = str(self.owner.pid if self.owner else 0)
+        number = self.names.index(HOSTILE) + 1
+        macs = [f"02:00:00:00:0{side}:{number:02x}" for side in (1, 2)]
+        script = str(Path(__file__).with_name("hostile.py"))
+        inside = ["nsenter", "-t", pid, "--user", "--net", "--preserve-credentials", "nice", "-n", "15"]
+        where = [*macs, f"10.9.1.{number}", self.address(HOSTILE)]
+        return subprocess.Popen(
+            [*inside, sys.executable, script, name, f"{seconds:g}", *where], env=os.environ | self.label.environment
+        )
+
+
+@contextlib.contextmanager
+def hostile_lab() -> Iterator[HostileLab]:
+    if why := lacking():
+        raise CapabilityError(why)
+    made = HostileLab([HOSTILE, *GUARANTEED_BPS], WIRE, Label.create(f"pw{os.getpid()}", Path(tempfile.gettempdir())))
+    try:
+        made.build()
+        yield made
+    finally:
+        made.remove()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """kept: the least part of its guarantee that a neighbour got; over: the fullest second, over what may pass."""
+
+    kept: float
+    over: float
+    delivered: Mapping[str, float]
+    findings: Mapping[str, int]
+    latest: str
+
+
+def tried(made: HostileLab, attack: str, seconds: float) -> Outcome:
+    ceilings = dict.fromkeys(GUARANTEED_BPS, CEILING_BPS) | {HOSTILE: ATTACKS[attack].ceiling_bps}
+    asked = Policy.model_validate(policy(made, vifs(ceilings[HOSTILE]), LINK))
+    with guard.keep(guard.flatten(asked, guard.resolve(asked))) as kept:
+        with contextlib.ExitStack() as senders:
+            for name, bytes_ in BYTES.items():
+                on_link = bytes_ + (FRAGMENT_HEADERS if name == "parts" else 0)
+                pps = OFFERED * GUARANTEED_BPS[name] / 8 / on_link
+                senders.enter_context(sender(made, name, bytes_, pps, batch=1 if name == "parts" else 16))
+            # Until the guard knows what they want.
+            time.sleep(1)
+            process = made.attack(attack, seconds)
+            readings = [made.read()]
+            while process.poll() is None:
+                time.sleep(0.1)
+                readings.append(made.read())
+            if process.returncode:
+                raise RuntimeError(f"the attack {attack!r} failed")
+        # The last second's findings come with the next report.
+        time.sleep(2)
+        notes = [note for report in reports(kept) for note in report]
+    rates = readings[0].rates(readings[-1])
+    delivered = {name: bps for name, (bps, _) in rates.items()}
+    kept_part = min(delivered[name] / bps for name, bps in GUARANTEED_BPS.items())
+    over = max(fullest(readings, name, bps) for name, bps in ceilings.items())
+    findings: dict[str, int] = {}
+    for _, kind, _ in notes:
+        findings[kind] = findings.get(kind, 0) + 1
+    return Outcome(kept_part, over, delivered, findings, notes[-1][2] if notes else "")
+
+
+def reports(kept: Kept) -> Iterator[tuple[tuple[str, str, str], ...]]:
+    while report := kept.report(0.1):
+        yield report.notes
+
+
+def fullest(readings: list[Counted], name: str, ceiling_bps: float) -> float:
+    """The most that was delivered in a second, over what may pass in it."""
+    most = 0.0
+    for at, begun in enumerate(readings):
+        ended = next((later for later in readings[at + 1 :] if later.at_ns - begun.at_ns >= 1e9), None)
+        if ended is None:
+            break
+        seconds = (ended.at_ns - begun.at_ns) / 1e9
+        allowed = ceiling_bps * (1.02 * seconds + BURST_S + HOLD_S) + 8 * LARGEST
+        most = max(most, (ended.bytes[name] - begun.bytes[name]) * 8 / allowed)
+    return most
+
+
+def main() -> None:
+    seconds = 5.0 if arguments(__doc__ or "").quick else 60.0
+    with hostile_lab() as made:
+        found = {attack: tried(made, attack, seconds) for attack in ATTACKS}
+    wrong = []
+    for attack, outcome in found.items():
+        kinds, wanted = set(outcome.findings), ATTACKS[attack]
+        if not wanted.must <= kinds <= wanted.must | wanted.may:
+            wrong.append(attack)
+        rates = ", ".join(f"{name} {bps / 1e6:.1f}" for name, bps in outcome.delivered.items())
+        named = ", ".join(f"{kind} {count}" for kind, count in sorted(outcome.findings.items())) or "nothing"
+        print(f"{attack}: delivered {rates} Mb/s; neighbours {outcome.kept:.1%} of their guarantee; found {named}")
+        if outcome.latest:
+            print(f"  latest: {outcome.latest}")
+    kept = min(outcome.kept for outcome in found.values())
+    over = max(outcome.over for outcome in found.values())
+    figure = f"neighbours at least {kept:.1%} of their guarantees beside {len(found)} attacks (bar 99 %)"
+    figure += f"; fullest second {over:.1%} of what may pass (bar 100 %)"
+    figure += f"; the guard's findings are wrong for {', '.join(wrong)}" if wrong else "; every bypass was found"
+    conclude("hostile-tenant", figure, met=kept >= 0.99 and over <= 1 and not wrong)
+
+
+if __name__ == "__main__":
+    main()

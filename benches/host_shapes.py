@@ -23,7 +23,16 @@ import judge  # noqa: E402 - it is a neighbour of the tests
 from common import arguments, conclude  # noqa: E402
 
 # With --quick: shapes that differ most, and no large one.
-QUICK = ("debian-13-vm", "docker-v1", "hybrid-cores", "minimal-proc", "odd-mounts", "one-cpu")
+QUICK = (
+    "debian-13-vm",
+    "docker-v1",
+    "hybrid-cores",
+    "isolated-cpus",
+    "minimal-proc",
+    "numa-smt-8",
+    "odd-mounts",
+    "one-cpu",
+)
 
 
 def main() -> None:

@@ -42,6 +42,11 @@
 // First fragments that are known with the same place in a vif's table.
 #define WAYS 4
 
+// TC_PRIO_MAX, TC_PRIO_CONTROL and TC_PRIO_INTERACTIVE of linux/pkt_sched.h.
+#define PRIORITY_MASK 15
+#define PRIORITY_CONTROL 7
+#define PRIORITY_INTERACTIVE 6
+
 #define VLAN_Q 0x8100
 #define VLAN_AD 0x88a8
 #define HEADER_MOBILITY 135
@@ -539,6 +544,9 @@ static __always_inline int decide(struct __sk_buff *skb, __u32 link)
 	if (control->departures && rates->hold_tcp) {
 		skb->tstamp = departure >> TIME_SHIFT;
 		state->departure = departure;
+		// fq sends packets of this priority at once, whatever their time.
+		if ((skb->priority & PRIORITY_MASK) == PRIORITY_CONTROL)
+			skb->priority = PRIORITY_INTERACTIVE;
 	}
 	__sync_fetch_and_add(tcp ? &state->tcp_bytes : &state->other_bytes, bytes);
 	__sync_fetch_and_add(&state->passed_packets, packets);

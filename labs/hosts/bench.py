@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from labs.hosts.machine import Machine, Output
 # Exit codes with which a run has measured: holds, violated, inconclusive.
 MEASURED = (0, 1, 3)
 CAPABILITY, USAGE = 4, 2
-TRACEBACK = "Traceback (most recent call last)"
+# Stands between what is missing and what to do about it, in every message.
+REMEDY = " — "
+# What no output may hold: a traceback of Python, a panic of the agent, a death by signal.
+TRACEBACK = re.compile(r"Traceback \(most recent call last\)|panicked at|Segmentation fault|Illegal instruction")
 
 
 class FailedError(Exception):
@@ -58,8 +62,8 @@ class Bench:
             case "docker":
                 inner = f"docker run --rm --network none {BOX_MOUNTS} box bash -c {quoted(inner)}"
         output = self.machine.run(inner, user=self.user, timeout_s=timeout_s)
-        if TRACEBACK in output.text:
-            raise FailedError(f"a traceback: {command}: {output.last}")
+        if found := TRACEBACK.search(output.text):
+            raise FailedError(f"{found[0]}: {command}: {output.last}")
         if output.code == 124:
             raise FailedError(f"took longer than {timeout_s:.0f} s: {command}")
         return output
@@ -67,11 +71,16 @@ class Bench:
     def partywall(self, arguments: str, *accepted: int, timeout_s: float = 300) -> Output:
         """Runs `partywall`; exit code 4 is the host's lack, any other that is not accepted a failure."""
         output = self.shell(f"partywall {arguments}", timeout_s)
-        if output.code == CAPABILITY and CAPABILITY not in accepted:
-            raise LackingError(message_of(output))
+        if output.code in (CAPABILITY, USAGE) and output.code not in accepted and self._is_expected(output):
+            raise lacking(self, output)
         if output.code not in (accepted or (0,)):
             raise FailedError(f"partywall {arguments}: exit code {output.code}: {output.last}")
         return output
+
+    def _is_expected(self, output: Output) -> bool:
+        """Whether a refusal is one of the host's lack: exit code 4, or the words of a shortfall."""
+        says = [shortfall.says for shortfall in self.host.shortfalls.values() if shortfall.says]
+        return output.code == CAPABILITY or any(re.search(words, output.text) for words in says)
 
     def as_root(self, command: str) -> Output:
         """Prepares or looks at something outside of what is tried."""
@@ -97,11 +106,14 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-def message_of(output: Output) -> str:
-    """What Partywall said, without its name, in one line."""
+def lacking(bench: Bench, output: Output) -> LackingError:
+    """Partywall's own words for what is not there; FailedError if it did not name what the catalogue says it names."""
     lines = [line.strip() for line in output.text.splitlines() if line.strip()]
-    said = [line.removeprefix("partywall: ") for line in lines if line.startswith("partywall: ")]
-    return (said or lines[-1:] or ["nothing was said"])[-1]
+    said = next((line for line in reversed(lines) if line.startswith("partywall: ")), "")
+    expected = {shortfall.says for shortfall in bench.host.shortfalls.values() if shortfall.says}
+    if not said or REMEDY not in said or (expected and not any(re.search(words, said) for words in expected)):
+        raise FailedError(f"exit code {output.code} without the reason and its remedy: {said or output.last}")
+    return LackingError(said.removeprefix("partywall: "))
 
 
 def expect(holds: bool, otherwise: str) -> None:

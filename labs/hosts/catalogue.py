@@ -35,10 +35,14 @@ class Image:
 
 @dataclass(frozen=True)
 class Shortfall:
-    """A capability that does not wholly work, and the reason a user reads in the matrix."""
+    """A capability that does not wholly work, and the reason a user reads in the matrix.
+
+    says: a pattern of what Partywall's own message names.
+    """
 
     expected: Expected
     why: str
+    says: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ TRIXIE = Image("debian-13", "trixie", "3.13")
 TRIXIE_TESTS = Image("debian-13-tests", "trixie", "3.13", (*BASE, *TESTS))
 TRIXIE_DOCKER = Image("debian-13-docker", "trixie", "3.13", (*BASE, "docker.io", "docker-cli"))
 
-NEEDS_ROOT = Shortfall("cannot", "needs root")
+NEEDS_ROOT = Shortfall("cannot", "needs root", says="sudo|CAP_")
 LEGACY = "systemd.unified_cgroup_hierarchy=0"
 NUMA = (
     *("-object", "memory-backend-ram,id=m0,size=2G", "-object", "memory-backend-ram,id=m1,size=2G"),
@@ -94,7 +98,9 @@ HOSTS = {
             "Debian 13 on one CPU, as root",
             TRIXIE,
             cpus="1",
-            shortfalls={"run": Shortfall("loss", "every neighbour is on the victim's own CPU")},
+            shortfalls={
+                "run": Shortfall("cannot", "the demo's neighbours need a second CPU", says="needs a CPU beside")
+            },
         ),
         Host(
             "debian-13-numa",
@@ -131,7 +137,8 @@ HOSTS = {
             TRIXIE_DOCKER,
             place="docker",
             shortfalls={
-                name: Shortfall("cannot", "the profile forbids it") for name in ("container-limits", "guard", "trace")
+                name: Shortfall("cannot", "the profile forbids it", says="CAP_|cgroup|on the host itself")
+                for name in ("container-limits", "guard", "trace")
             },
         ),
     )

@@ -6,6 +6,7 @@ Deliberately not here: files that only grow, of which a kill loses the last line
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 from pathlib import Path
 
@@ -16,7 +17,13 @@ def cache_root() -> Path:
         return Path(given)
     if os.geteuid() == 0:
         return Path("/var/cache/partywall")
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "partywall"
+    if own := os.environ.get("XDG_CACHE_HOME"):
+        return Path(own) / "partywall"
+    try:
+        return Path.home() / ".cache" / "partywall"
+    except RuntimeError:
+        # A user without a name, as in many containers, has no home.
+        return Path(tempfile.gettempdir()) / f"partywall-cache-{os.geteuid()}"
 
 
 def write_whole(path: Path, content: str) -> None:

@@ -1,5 +1,6 @@
 """The script that draws charts is packed once, and pages come out without a cache too."""
 
+import pytest
 import vl_convert
 
 from partywall.report import page
@@ -23,4 +24,16 @@ def test_where_nothing_can_be_kept_the_script_is_packed_each_time(monkeypatch, t
     monkeypatch.setattr(vl_convert, "javascript_bundle", lambda _: "script")
     page.vega.cache_clear()
     assert page.vega() == "script"
+    page.vega.cache_clear()
+
+
+@pytest.mark.parametrize("spoilt", [b"", b"\xff\xfe", b"0000\nalert(1)"], ids=["empty", "no text", "another script"])
+def test_a_script_that_is_not_as_it_was_kept_is_packed_again(monkeypatch, tmp_path, spoilt):
+    monkeypatch.setenv("PARTYWALL_CACHE", str(tmp_path))
+    monkeypatch.setattr(vl_convert, "javascript_bundle", lambda _: "script")
+    for _ in range(2):
+        page.vega.cache_clear()
+        assert page.vega() == "script"
+        (kept,) = tmp_path.iterdir()
+        kept.write_bytes(spoilt)
     page.vega.cache_clear()

@@ -33,8 +33,11 @@ def main() -> int:
         time.sleep(SPAN_S)
         after, ended = received(), time.monotonic()
         guard.send_signal(2)
-        guard.communicate()
+        # Its output is searched by the check, as all output is.
+        print(guard.communicate()[0])
         os.kill(sender, 9)
+        if guard.returncode:
+            return guard.returncode
         bps = (after["rx_bytes"] - before["rx_bytes"]) * 8 / (ended - began)
         print(json.dumps({"bps": bps, "ceiling": CEILING, "kept": bps / CEILING, "left": left()}))
         return 0

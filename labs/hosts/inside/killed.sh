@@ -18,12 +18,13 @@ left() {
   for environment in /proc/[0-9]*/environ; do
     if tr '\0' '\n' 2>/dev/null <"$environment" | grep -q ^PARTYWALL_RUN=; then mine+=("process ${environment:6:-8}"); fi
   done
-  for path in /var/tmp/partywall-* "${XDG_RUNTIME_DIR:-/run}"/partywall*/killed-* /run/partywall/killed-* /sys/fs/cgroup{,/*}/partywall/*; do
+  for path in /var/tmp/partywall-* "${XDG_RUNTIME_DIR:-/run}"/partywall*/killed-* /run/partywall/killed-* $(find /sys/fs/cgroup -mindepth 1 -path "*/partywall/*" -type d 2>/dev/null); do
     if [ -e "$path" ]; then mine+=("$path"); fi
   done
   printf '%s\n' "${mine[@]}"
 }
 before=$(left | grep -c .)
+[ "$before" -gt 0 ] || { echo "kill -9 left nothing to reap, so nothing was tried"; exit 1; }
 partywall reap || exit 1
 after=$(left)
 [ -z "$after" ] || { echo "left after reap: $after"; exit 1; }

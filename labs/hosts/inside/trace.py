@@ -27,8 +27,8 @@ def main() -> int:
         command = ["partywall", "trace", *hops, "--protocol", "udp", "--for", "8s", "--out", str(out)]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         os.kill(sender, 9)
+        print(done.stdout)
         if done.returncode:
-            sys.stdout.write(done.stdout)
             return done.returncode
         (step,) = json.loads((out / "findings.json").read_text())["ways"][0]["steps"]
         seen = {"delay_ms": step["delay_ns"]["p50"] / 1e6, "lost": step["lost_share"]}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import os
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
@@ -65,14 +67,19 @@ def vega() -> Markup:
     Packing it takes over a second, so the script is kept in the cache folder, where that can be written.
     """
     kept = cache_root() / f"vega-{version('vl-convert-python')}.js"
-    try:
-        script = kept.read_text(encoding="utf-8")
-    except OSError:
-        script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
-        with contextlib.suppress(OSError):
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(kept, script)
+    with contextlib.suppress(OSError, ValueError):
+        digest, _, script = kept.read_text(encoding="utf-8").partition("\n")
+        if kept.stat().st_uid in (0, os.geteuid()) and digest == _digest(script):
+            return Markup(script)  # noqa: S704 - a library's own text, as it was packed
+    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
+    with contextlib.suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(kept, f"{_digest(script)}\n{script}")
     return Markup(script)  # noqa: S704 - a library's own text
+
+
+def _digest(script: str) -> str:
+    return hashlib.sha256(script.encode()).hexdigest()
 
 
 def written(path: Path, data: bytes) -> Path:

@@ -182,13 +182,16 @@ def unit_of(path: str) -> tuple[str, bool] | None:
 
 
 def delegates(path: str, host: Host) -> bool:
-    """Whether systemd leaves the cgroup to who runs in it. What systemd does not know of, it does not manage."""
+    """Whether systemd leaves the cgroup to who runs in it. What systemd does not know of, it does not manage.
+
+    An answer other than yes, an error among them, is a no.
+    """
     unit = unit_of(path)
     if unit is None or not host.which("systemctl"):
         return True
     name, of_user = unit
     argv = ["systemctl", *(["--user"] if of_user else []), "show", "--property=Delegate", "--value", "--", name]
-    return host.output(argv).strip() != "no"
+    return host.output(argv).strip() == "yes"
 
 
 def find(mounted: Cgroups, host: Host, is_delegated: Callable[[str, Host], bool] = delegates) -> Scope | None:

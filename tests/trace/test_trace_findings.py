@@ -60,6 +60,9 @@ def test_sampling_and_an_early_end_are_said():
 def test_nothing_seen_is_no_loss():
     assert findings(evidence(report(NOTHING))).headline.startswith("No packet was seen")
     assert "check the order of the hops" in findings(evidence(report(NOTHING.model_copy(update={"other": 4})))).headline
+    sampled = findings(evidence(report(NOTHING, sampled=0.25))).headline
+    assert "only 25 % of the flows were traced" in sampled
+    assert "--budget" in sampled
     assert findings(evidence(report(NOTHING))).ways[0].steps[0].lost_share is None
 
 

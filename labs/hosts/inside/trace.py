@@ -24,7 +24,19 @@ def main() -> int:
         sender = in_background(60, 300, 200)
         out = Path(folder) / "trace"
         hops = [f"{NAMES[0]}/va", f"{NAMES[1]}/vb"]
-        command = ["partywall", "trace", *hops, "--protocol", "udp", "--for", "8s", "--out", str(out)]
+        command = [
+            "partywall",
+            "trace",
+            *hops,
+            "--protocol",
+            "udp",
+            "--for",
+            "8s",
+            "--budget",
+            "50%",
+            "--out",
+            str(out),
+        ]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         os.kill(sender, 9)
         print(done.stdout)

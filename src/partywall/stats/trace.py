@@ -42,7 +42,7 @@ def findings(evidence: TraceEvidence) -> TraceFindings:
     by_hop = list(zip(asked.hops, whole.hops, strict=True))
     return TraceFindings(
         run=evidence.run,
-        headline=headline(ways),
+        headline=headline(ways, whole.sampled),
         duration_ns=whole.end_ns - whole.start_ns,
         ways=ways,
         recorded={hop.name: seen.recorded for hop, seen in by_hop},
@@ -148,8 +148,11 @@ def _clocks(evidence: TraceEvidence) -> tuple[ClockBound, ...]:
     return tuple(max((b for b in evidence.clocks if b.agent == name), key=lambda b: b.bound_ns) for name in agents)
 
 
-def headline(ways: Sequence[WayFinding]) -> str:
-    """What a person wants to know first: what was lost where, and where the time goes."""
+def headline(ways: Sequence[WayFinding], sampled: float = 1.0) -> str:
+    """What a person wants to know first: what was lost where, and where the time goes.
+
+    sampled: the share of flows that were traced.
+    """
     told = [_sentence(way) for way in ways if way.sent]
     if told:
         return " ".join(told)
@@ -158,6 +161,11 @@ def headline(ways: Sequence[WayFinding]) -> str:
         return (
             f"No packet passed the first hop, though {_count(others, 'packet')} passed others: "
             "check the order of the hops, and their hooks."
+        )
+    if sampled < 1:
+        return (
+            f"No packet was seen, but only {100 * sampled:.3g} % of the flows were traced to stay within the budget of "
+            "CPU time: give a larger --budget."
         )
     return "No packet was seen: nothing was sent along this path, or the path is another one."
 

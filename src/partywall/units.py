@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 _NUMBER = re.compile(r"^\s*([+-]?(?:\d+(?:[_\d]*)(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/%]*)\s*$")
 
@@ -100,6 +101,8 @@ def format_packet_rate(pps: float) -> str:
 
 def parse_cpus(text: str) -> tuple[int, ...]:
     """'0,2-3' → (0, 2, 3), the kernel's own list format."""
+    if not text.strip():
+        raise ValueError("the list of CPUs is empty; write for example 0,2-3")
     cpus: list[int] = []
     for part in text.split(","):
         match = _CPU_RANGE.match(part)
@@ -115,6 +118,17 @@ def parse_cpus(text: str) -> tuple[int, ...]:
     if twice:
         raise ValueError(f"{text!r} names CPU {twice[0]} twice; name it once")
     return tuple(cpus)
+
+
+def cpus_as_text(value: Any) -> Any:
+    """Converts 0, [0, 2] or [0, 2-3] from YAML to text for `parse_cpus`; text and None stay as they are."""
+    if value is None or isinstance(value, str):
+        return value
+    given = value if isinstance(value, list | tuple) else [value]
+    if any(isinstance(cpu, bool) or not isinstance(cpu, int | str) for cpu in given):
+        shown = "a list with other values" if isinstance(value, list | tuple) else f"{value!r:.60}"
+        raise ValueError(f"CPUs must be whole numbers or text, not {shown}; write for example 0, [0, 2] or 0,2-3")
+    return ",".join(map(str, given))
 
 
 def format_duration(ns: float) -> str:

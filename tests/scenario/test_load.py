@@ -7,6 +7,7 @@ import pytest
 
 from partywall.agent.catalogue import Catalogue, shipped
 from partywall.errors import UsageError
+from partywall.model import factors
 from partywall.scenario import find, load, loads, names
 
 GOOD = (Path(__file__).parent / "good.yaml").read_text("utf-8")
@@ -160,3 +161,31 @@ def test_a_switched_limit_of_a_disk_is_a_promise_that_a_goal_may_hold_it_to():
         "factors: {'victim.sandbox.disk.{read_bps,write_bps}': [5MB/s]}\ngoals: [{efficiency: [0.9, 1.1]}]\n"
     )
     assert loads(text, "x.yaml", shipped()).goals[0].efficiency == (0.9, 1.1)
+
+
+CPUS = """
+partywall: 1
+name: cpus
+victims:
+  one: {probe: memory-copy, sandbox: {cpus: 0}}
+  list: {probe: memory-copy, sandbox: {cpus: [0, 2]}}
+  text: {probe: memory-copy, sandbox: {cpus: "0,2-3"}}
+  mixed: {probe: memory-copy, sandbox: {cpus: [0, 2-3]}}
+  emulator: {probe: memory-copy, sandbox: {backend: qemu, host_cpus: [0, 1]}}
+factors:
+  victims.one.sandbox.cpus: [0, [0, 1], 2-3]
+budget: 5min
+"""
+
+
+def test_cpus_are_numbers_lists_or_text(catalogue: Catalogue):
+    scenario = loads(CPUS, catalogue=catalogue)
+    assert [victim.sandbox.cpus for victim in scenario.victims.values()] == ["0", "0,2", "0,2-3", "0,2-3", "auto"]
+    assert scenario.victims["emulator"].sandbox.host_cpus == "0,1"
+    assert scenario.factors == {"victims.one.sandbox.cpus": (0, "0,1", "2-3")}
+    assert [applied.victims["one"].sandbox.cpus for _, applied in factors.expand(scenario)] == ["0", "0,1", "2-3"]
+
+
+def test_a_list_of_cpus_among_levels_is_checked(catalogue: Catalogue):
+    said = refusal(CPUS.replace("[0, [0, 1], 2-3]", "[[0, 0.5], [1, 1]]"), catalogue)
+    assert "factors.victims.one.sandbox.cpus[0]: CPUs must be whole numbers or text" in said

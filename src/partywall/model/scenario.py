@@ -24,6 +24,8 @@ DurationNs = Annotated[
     Field(ge=0),
 ]
 Share = Annotated[float, BeforeValidator(units.parse_share), Field(gt=0, le=1)]
+# A number or a list of numbers becomes text.
+Cpus = BeforeValidator(units.cpus_as_text)
 Package = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$", max_length=100)]
 Level = str | float | int | bool
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64)]
@@ -75,10 +77,10 @@ class Sandbox(Frozen):
         "made or yours",
     )
     # The words stand beside `str` for the schema: editors offer them.
-    cpus: Literal["auto", "same", "next"] | str = Field(  # noqa: PYI051
+    cpus: Annotated[Literal["auto", "same", "next"] | str, Cpus] = Field(  # noqa: PYI051
         "auto",
         description="auto: the victim's core, or for an aggressor the nearest other core; same: the victim's core(s); "
-        "next: the nearest core that is not the victim's; or a list such as 0,2-3",
+        "next: the nearest core that is not the victim's; or CPUs such as 0, [0, 2] or 0,2-3",
     )
     cpu_limit: Share | None = Field(None, description="ceiling: share of the time of the CPUs it is pinned to")
     cpu_reservation: Share | None = Field(
@@ -92,9 +94,10 @@ class Sandbox(Frozen):
     )
     disk: Disk | None = None
     vcpus: int | None = Field(None, ge=1, le=255, description="qemu: virtual CPUs; default: as many as cpus names")
-    host_cpus: str | None = Field(
+    host_cpus: Annotated[str | None, Cpus] = Field(
         None,
-        description="qemu: CPUs for the emulator's own threads, e.g. 0,2-3; default: those the controller uses",
+        description="qemu: CPUs for the emulator's own threads, e.g. 0, [0, 2] or 0,2-3; default: those of the "
+        "controller",
     )
     accel: Literal["auto", "kvm", "tcg"] | None = Field(
         None,

@@ -182,7 +182,10 @@ def _is_news(path: Path, told: AbstractSet[Path], present: Container[Path]) -> b
 
 
 def _spell_out(data: dict[str, Any]) -> list[Mistake]:
-    """Sizes and durations among kernels' parameters ('64MiB') as the numbers kernels want; changes `data`."""
+    """Sizes and durations among kernels' parameters ('64MiB') as the numbers kernels want; changes `data`.
+
+    Lists of CPUs among levels become text.
+    """
     mistakes: list[Mistake] = []
     for kind in ("victims", "aggressors"):
         parts = data.get(kind)
@@ -192,9 +195,22 @@ def _spell_out(data: dict[str, Any]) -> list[Mistake]:
                 mistakes += [m for key in params if (m := _spell(params, key, key, (kind, name, "params", key)))]
     varied = data.get("factors")
     for path, levels in varied.items() if isinstance(varied, dict) else ():
+        if isinstance(levels, list) and path.endswith("cpus"):
+            mistakes += [m for i in range(len(levels)) if (m := _cpu_level(levels, i, ("factors", path, i)))]
         if isinstance(levels, list) and ".params." in path:
             mistakes += [m for i in range(len(levels)) if (m := _spell(levels, i, path, ("factors", path, i)))]
     return mistakes
+
+
+def _cpu_level(levels: list[Any], index: int, path: Path) -> Mistake | None:
+    """A list of CPUs as a level, as text; levels are single values."""
+    try:
+        if isinstance(levels[index], list):
+            levels[index] = units.cpus_as_text(levels[index])
+    except ValueError as error:
+        message, _, remedy = str(error).partition("; ")
+        return Mistake(path, message, remedy)
+    return None
 
 
 def _spell(holder: Any, index: Any, name: str, path: Path) -> Mistake | None:

@@ -24,7 +24,7 @@ DURATION = {
     "description": "a duration such as 100ms, 2s or 3min",
 }
 BYTES = {"type": "string", "pattern": f"{_NUMBER}({_UNITS})?\\s*$", "description": "a size such as 64MiB or 8kB"}
-WRITTEN: dict[Any, dict[str, str]] = {
+WRITTEN: dict[Any, dict[str, Any]] = {
     units.parse_bytes: BYTES,
     units.parse_bps: {
         "type": "string",
@@ -32,6 +32,13 @@ WRITTEN: dict[Any, dict[str, str]] = {
         "description": "a rate such as 5MB/s",
     },
     units.parse_share: {"type": "string", "pattern": f"{_NUMBER}%?\\s*$", "description": "a share such as 25% or 0.25"},
+    units.cpus_as_text: {
+        "type": ["integer", "array"],
+        "minimum": 0,
+        "minItems": 1,
+        "items": {"type": ["integer", "string"]},
+        "description": "CPUs such as 0 or [0, 2]",
+    },
 }
 
 
@@ -42,6 +49,7 @@ def json_schema(catalogue: Catalogue | None = None) -> dict[str, Any]:
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "Partywall scenario"
     _add_kernels(schema["$defs"]["Victim"], "probe", kernels)
+    _add_cpu_levels(schema["properties"]["factors"])
     _add_kernels(schema["$defs"]["Aggressor"], "stressor", kernels)
     return schema
 
@@ -84,6 +92,13 @@ def _add_kernels(workload: dict[str, Any], role: Role, catalogue: Catalogue) -> 
     }
     workload["oneOf"] = [{"required": [role]}, {"required": ["command"]}, {"required": ["load"]}]
     workload["allOf"] = [_when(role, name, catalogue) for name in names]
+
+
+def _add_cpu_levels(factors: dict[str, Any]) -> None:
+    """Levels of CPUs may be lists."""
+    levels = dict(factors["additionalProperties"])
+    levels["items"] = {"anyOf": [levels["items"], WRITTEN[units.cpus_as_text]]}
+    factors["patternProperties"] = {"cpus$": levels}
 
 
 def _when(role: Role, name: str, catalogue: Catalogue) -> dict[str, Any]:

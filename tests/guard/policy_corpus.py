@@ -43,6 +43,20 @@ BAD: dict[str, tuple[str, str, int | None, str, str]] = {
         "vifs.vm2.service_class",
         "no service class 'glod' — did you mean gold?",
     ),
+    "no service class though there are several": (
+        "    service_class: gold\n",
+        "",
+        13,
+        "vifs.vm2.service_class",
+        "service_class is missing, and the policy has several service classes — add service_class: one of gold, silver",
+    ),
+    "a service class where none is defined": (
+        "service_classes: {gold: 2, silver: 1}\n",
+        "",
+        15,
+        "vifs.vm2.service_class",
+        "'gold': the policy has no service_classes — add service_classes: {gold: 1}",
+    ),
     "an unknown tenant": (
         "    tenant: acme\n    send",
         "    tenant: acm\n    send",

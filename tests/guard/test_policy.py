@@ -10,13 +10,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from policy_corpus import ALSO, BAD, GOOD
+from rich.console import Console
 
 from partywall import guard, units
+from partywall.cli.guard import _show_policy
 from partywall.errors import CapabilityError, UsageError
 from partywall.guard.flatten import flatten
 from partywall.guard.resolve import Found
 from partywall.model.policy import Policy
 
+WITHOUT_CLASSES = GOOD.replace(", service_class: silver}", "}")
 PLACES = {
     "vm1": Found("vnet0", None, False),
     "vm2": Found("eth0", "/run/netns/blue", True),
@@ -36,6 +39,24 @@ def test_a_wrong_policy_is_told_with_line_key_and_remedy(name: str) -> None:
     assert line is None or found[0].line == line
     assert found[0].file == "p.yaml"
     assert found[0].remedy
+
+
+def test_a_policy_without_service_classes_has_one_for_all_and_the_check_says_so(capsys: pytest.CaptureFixture) -> None:
+    lines = [line for line in WITHOUT_CLASSES.splitlines() if "service_class" not in line]
+    policy = guard.loads("\n".join([*lines, ""]))
+    assert policy.has_default_class
+    assert {leaf["priority"] for leaf in flatten(policy, PLACES).start["leaves"]} == {1}
+    _show_policy(Console(width=200), policy)
+    assert "the policy has no service_classes, so all vifs are in one class (default)" in capsys.readouterr().out
+
+
+def test_a_vif_without_a_service_class_is_in_the_only_one(capsys: pytest.CaptureFixture) -> None:
+    lines = [line for line in WITHOUT_CLASSES.splitlines() if "service_class" not in line]
+    policy = guard.loads("\n".join([*lines, "service_classes: {only: 3}", ""]))
+    assert not policy.has_default_class
+    assert {policy.class_of(vif) for vif in policy.vifs.values()} == {"only"}
+    _show_policy(Console(width=200), policy)
+    assert "has no service_classes" not in capsys.readouterr().out
 
 
 def test_all_mistakes_are_told_at_once() -> None:

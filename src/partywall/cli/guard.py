@@ -319,6 +319,9 @@ def _show_policy(console: Console, policy: Policy) -> None:
                 most = _promised(Promise(packets=ceilings.packets), ceilings.ceiling)
                 table.add_row(f"{name}{suffix}: {vifs}", "all of them", *most)
     console.print(table)
+    if policy.has_default_class:
+        said = "service classes: the policy has no service_classes, so all vifs are in one class (default)"
+        console.print(said, highlight=False, soft_wrap=True)
     console.print(
         f"packets that wait are held in: {policy.queue or 'fq if the kernel has it, else tbf'}", highlight=False
     )
@@ -333,11 +336,11 @@ def _vif_rows(policy: Policy, name: str, vif: Vif) -> Iterator[list[str]]:
     for suffix, promise in (("", vif.send), (RECEIVES, vif.receive)):
         if promise:
             ceiling = promise.ceiling or policy.link.capacity
-            yield [name + suffix, vif.service_class, *_promised(promise, ceiling)]
+            yield [name + suffix, policy.class_of(vif), *_promised(promise, ceiling)]
     for key, flow in vif.flows.items():
         whole, suffix = (vif.send, "") if flow.way == "send" else (vif.receive, RECEIVES)
         ceiling = flow.ceiling or (whole and whole.ceiling) or policy.link.capacity
-        yield [f"{name}:{key}{suffix}", flow.service_class or vif.service_class, *_promised(flow, ceiling)]
+        yield [f"{name}:{key}{suffix}", policy.class_of(vif, flow), *_promised(flow, ceiling)]
 
 
 def _sums(policy: Policy, promises: Sequence[Promise]) -> str:

@@ -59,7 +59,7 @@ def flatten(
     classes: dict[str, list[int]] = {}
     for name, vif in policy.vifs.items():
         tenant = [tenants[vif.tenant]] if vif.tenant else []
-        classes.setdefault(vif.service_class, []).extend(_way(policy, lists, name, vif, found[name], tenant))
+        classes.setdefault(policy.class_of(vif), []).extend(_way(policy, lists, name, vif, found[name], tenant))
         together = [receivers[vif.tenant]] if vif.tenant in receivers else []
         if vif.receive is not None or together or any(flow.way == "receive" for flow in vif.flows.values()):
             _way(policy, lists, name, vif, found[name], together, way="receive")
@@ -111,11 +111,9 @@ def _way(
         # The vif's own limits bind its flow classes together.
         totals = [_total(lists, called, whole.ceiling or policy.link.capacity, whole.packets), *totals]
     pool, burst = 0 if sends else 1, vif.burst or policy.burst
-    leaf = _leaf(policy, lists, called, _rest(whole, flows), vif.service_class, pool, totals, burst)
+    leaf = _leaf(policy, lists, called, _rest(whole, flows), policy.class_of(vif), pool, totals, burst)
     rules = [
-        _rule(
-            policy, lists, f"{called}:{key}", flow, whole, flow.service_class or vif.service_class, pool, totals, burst
-        )
+        _rule(policy, lists, f"{called}:{key}", flow, whole, policy.class_of(vif, flow), pool, totals, burst)
         for key, flow in flows.items()
     ]
     _hook(lists, found, leaf, rules, sends=sends, hold=vif.excess == "hold")

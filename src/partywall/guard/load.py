@@ -142,13 +142,30 @@ def _vif(policy: Policy, at: Path, vif: Vif) -> Iterator[Mistake]:
         yield Mistake((*at, "sandbox"), "both sandbox and namespace are given", "a sandbox has its own; give one")
     if vif.namespace is not None and (mistake := _namespace((*at, "namespace"), vif.namespace)):
         yield mistake
-    yield from _known((*at, "service_class"), vif.service_class, policy.service_classes, "service class")
+    yield from _class(policy, at, vif)
     if vif.tenant is not None:
         yield from _known((*at, "tenant"), vif.tenant, policy.tenants, "tenant")
     for key, promise in (("send", vif.send), ("receive", vif.receive)):
         if promise:
             yield from _promise(policy, (*at, key), promise)
     yield from _flows(policy, at, vif)
+
+
+def _class(policy: Policy, at: Path, vif: Vif) -> Iterator[Mistake]:
+    if vif.service_class is not None:
+        yield from _known_class(policy, at, vif.service_class)
+    elif len(policy.service_classes) > 1:
+        names = ", ".join(policy.service_classes)
+        said = "the key service_class is missing, and the policy has several service classes"
+        yield Mistake((*at, "service_class"), said, f"add service_class: one of {names}")
+
+
+def _known_class(policy: Policy, at: Path, name: str) -> Iterator[Mistake]:
+    if policy.has_default_class and name not in policy.service_classes:
+        said = f"there is no service class {name!r}: the policy has no service_classes"
+        yield Mistake((*at, "service_class"), said, f"add service_classes: {{{name}: 1}}, or leave service_class out")
+    else:
+        yield from _known((*at, "service_class"), name, policy.service_classes, "service class")
 
 
 def _named(at: Path, vif: Vif) -> Iterator[Mistake]:
@@ -202,7 +219,7 @@ def _flows(policy: Policy, at: Path, vif: Vif) -> Iterator[Mistake]:
     for name, flow in vif.flows.items():
         here = (*at, "flows", name)
         if flow.service_class is not None:
-            yield from _known((*here, "service_class"), flow.service_class, policy.service_classes, "service class")
+            yield from _known_class(policy, here, flow.service_class)
         if flow.protocol is None and flow.ports is None and flow.dscp is None:
             yield Mistake(here, "this flow class fits every packet", "give protocol, ports or dscp")
         if flow.ports is not None:

@@ -60,7 +60,7 @@ class Vif(Frozen):
         description="inside: packets sent leave by this interface (in the tenant's namespace); outside: they come in "
         "by it (a tap, or the host's end of a veth). Default: inside with a namespace, else outside",
     )
-    service_class: Name
+    service_class: Name | None = Field(None, description="one of service_classes; default: the only one")
     tenant: Name | None = Field(None, description="shares the totals of this tenant")
     send: Promise = Promise()
     receive: Promise | None = Field(None, description="not limited without it")
@@ -112,6 +112,9 @@ class ServiceClass(Frozen):
     jitter: DurationNs | None = Field(None, gt=0, description="largest mean difference from one wait to the next")
 
 
+DEFAULT_CLASS = "default"
+
+
 def _service_class(value: object) -> object:
     """A bare value is a priority."""
     return value if isinstance(value, dict | ServiceClass) else {"priority": value}
@@ -125,7 +128,9 @@ class Policy(Frozen):
     description: str = ""
     link: Link
     service_classes: dict[Name, Annotated[ServiceClass, BeforeValidator(_service_class)]] = Field(
-        min_length=1, description="priority of each, or priority, delay and jitter; higher is served first"
+        default_factory=lambda: {DEFAULT_CLASS: ServiceClass(priority=1)},
+        min_length=1,
+        description="priority of each, or priority, delay and jitter; higher is served first. Default: one class",
     )
     tenants: dict[Name, Total] = Field(default_factory=dict)
     vifs: dict[Name, Vif] = Field(min_length=1)
@@ -149,3 +154,13 @@ class Policy(Frozen):
         description="what holds packets back; fq: keeps each until its departure time; tbf: gives them out at a rate. "
         "Default: fq if the kernel has it, else tbf",
     )
+
+    @property
+    def has_default_class(self) -> bool:
+        """True if the file has no service_classes, so all vifs are in one class."""
+        return "service_classes" not in self.model_fields_set
+
+    def class_of(self, vif: Vif, flow: Flow | None = None) -> str:
+        """The name of the service class of a vif, or of one of its flow classes."""
+        own = flow.service_class if flow else None
+        return own or vif.service_class or next(iter(self.service_classes))

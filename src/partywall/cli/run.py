@@ -22,6 +22,8 @@ from partywall.sandbox import WORK_ROOT
 from partywall.scenario import changed, find, load, located, text
 from partywall.store import RunDirectory
 
+MISSING = "the scenario is missing; try: partywall run demo\nTo list all scenarios: partywall scenario list"
+
 
 def say_if_kvm_is_tried(asked: Scenario, host: Host, console: Console) -> None:
     if preflight.tries_kvm(asked, host):
@@ -53,17 +55,18 @@ def run(
     trial failed.
     """
     console = Console()
-    leftovers.clean_up()
     if resume is not None:
         if scenario is not None:
             raise UsageError(f"--resume goes on with {resume} and its own scenario; leave out {scenario!r}")
+        leftovers.clean_up()
         directory = RunDirectory.open(resume)
         if directory.ended:
             console.print(f"{resume} has come to its end already; nothing is left to measure", highlight=False)
             return report_run(directory, console)
         return _measure_and_report(directory, context.obj(), console, work_dir, allow_commands=allow_commands)
     if scenario is None:
-        raise UsageError("no scenario is named; try: partywall run demo")
+        raise UsageError(MISSING)
+    leftovers.clean_up()
     path = find(scenario)
     asked = pipeline.with_loads(changed(load(path), _overrides(budget, precision)), path.parent)
     preflight.check_folder(work_dir)

@@ -124,7 +124,7 @@ CASES = (
     Case(
         "disk too large",
         4,
-        ("no room for a guest's disk", "sandbox.disk.size"),
+        ("guests' disks", "are needed in", "are free", "a smaller sandbox.disk.size"),
         {"disk": {"size": "900TiB"}},
         {"probe": "disk-read"},
     ),

@@ -229,3 +229,16 @@ def test_every_block_of_a_study_holds_every_way_once_and_the_time_is_told_before
             assert len(set(of_block)) == len(of_block) in (4, 6)
     assert 60 < guard_study.duration_s(asked, asked.short) < 180
     assert json.loads(cell("1", "tbf", 0, None, random.Random(1)).model_dump_json())["way"] == "tbf"
+
+
+def test_a_series_has_figures_for_programs(tmp_path: Path) -> None:
+    log = logged(tmp_path / "series")
+    log.close()
+    found = guard_view.figures(reports(log.folder))
+    assert (found["reports"], found["length_ns"]) == (5, 5 * SECOND)
+    assert found["vifs"]["vm<1>"]["passed_bps"] == 20_000_000
+    assert found["vifs"]["vm<1>"]["granted_pps"] is None
+    assert found["vifs"]["vm<1>"]["dropped_packets"] == 35
+    assert found["notes"] == [
+        {"at_ns": 4 * SECOND, "hook": "vm<1>", "kind": "repaired", "text": "it is there again"},
+    ]

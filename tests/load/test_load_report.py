@@ -4,7 +4,10 @@ import json
 
 import pytest
 import vl_convert
+from rich.console import Console
 
+from partywall.cli import load as cli_load
+from partywall.cli import output
 from partywall.errors import TrialError
 from partywall.load import monitors
 from partywall.load.evidence import load_run
@@ -157,3 +160,11 @@ def test_every_format_is_written_and_an_unknown_one_is_refused(kept, tmp_path):
     assert {path.suffix for path in files} == {".html", ".json", ".csv", ".parquet", ".svg"}
     with pytest.raises(Exception, match="--format docx"):
         load_page.FILES.write(load_run(kept), tmp_path, ["docx"])
+
+
+def test_the_findings_of_a_load_are_printed_as_json(kept, capsys):
+    code = cli_load.report(kept, Console(stderr=True), ["json"])
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    assert (document["command"], document["exit"], said.err) == ("report", code, "")
+    assert document["result"] == output.plain(json.loads((kept.path / "findings.json").read_text()))

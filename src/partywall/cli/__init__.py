@@ -12,8 +12,9 @@ from typing import NoReturn
 
 import typer
 
+from partywall.cli import output
 from partywall.cli.app import app
-from partywall.errors import Exit, PartywallError
+from partywall.errors import Exit, PartywallError, Problem, ProblemsError
 
 INTERRUPTED = 130
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
@@ -27,10 +28,11 @@ def main() -> NoReturn:
         outcome = app(standalone_mode=False)
     except PartywallError as error:
         sys.stderr.write(f"partywall: {error}\n")
-        sys.exit(error.exit)
+        problems = error.problems if isinstance(error, ProblemsError) else (Problem(str(error)),)
+        sys.exit(_failed(error.exit, *problems))
     except KeyboardInterrupt:
         sys.stderr.write("partywall: interrupted\n")
-        sys.exit(INTERRUPTED)
+        sys.exit(_failed(INTERRUPTED, Problem("interrupted")))
     except BrokenPipeError:
         # Whoever read our output has gone, which is theirs to decide.
         _stop_output()
@@ -38,6 +40,17 @@ def main() -> NoReturn:
     except Exception as error:  # noqa: BLE001 - the last stop
         sys.exit(_unexpected(error))
     sys.exit(_flushed(outcome if isinstance(outcome, int) else Exit.HOLDS))
+
+
+def _failed(code: int, *problems: Problem) -> int:
+    """Prints the error as JSON if the command line asks for JSON. Returns the exit code."""
+    if output.requested(sys.argv[1:]):
+        try:
+            output.failed(sys.argv[1:], code, problems)
+            sys.stdout.flush()
+        except OSError:
+            _stop_output()
+    return code
 
 
 def _flushed(outcome: int) -> int:
@@ -73,12 +86,12 @@ def _unexpected(error: Exception) -> int:
         message = _with_value(str(error.format_message()).rstrip("."))  # type: ignore[attr-defined]
         # A group without a command answers with its help, which needs no advice.
         sys.stderr.write(f"{message}\n" if "\n" in message else f"partywall: {message}; see --help\n")
-        return Exit.USAGE
+        return _failed(Exit.USAGE, Problem(message, "see --help"))
     if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
         return _unwritten(error)
     traceback.print_exc()
     sys.stderr.write(f"partywall: this is a bug: {error!r}; please report it with the lines above\n")
-    return Exit.BUG
+    return _failed(Exit.BUG, Problem(f"this is a bug: {error!r}", "please report it with the lines on standard error"))
 
 
 def _with_value(message: str) -> str:

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from partywall import pipeline, units
+from partywall.cli import output
 from partywall.cli.arguments import RunPath, parsed
 from partywall.cli.report import EXITS
 from partywall.errors import Problem, UsageError
@@ -32,6 +33,7 @@ def compare(
     also_reference: Annotated[
         list[Path] | None, typer.Option(metavar="RUN", help="One more run beside REFERENCE; may be repeated.")
     ] = None,
+    format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Compare a run with an earlier one, cell by cell.
 
@@ -68,6 +70,9 @@ def compare(
         also_reference=[measured[path][1] for path in also_reference or ()],
         earlier=pipeline.earlier_runs(RunDirectory(reference), given),
     )
+    if format_ == output.Format.JSON:
+        about = {"outcome": comparison.outcome} | output.plain(comparison)
+        return output.write("compare", about, EXITS[comparison.outcome])
     compare_view.show(comparison, Console())
     return EXITS[comparison.outcome]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from partywall import pipeline, preflight, units
 from partywall.agent import binary
+from partywall.cli import output
 from partywall.errors import AgentError, CapabilityError, Exit, UsageError
 from partywall.host import Host
 from partywall.load import tomcat
@@ -37,13 +38,27 @@ class Check:
     needed: bool = False
 
 
-def doctor(context: typer.Context) -> int:
+def doctor(context: typer.Context, format_: output.FormatOption = output.Format.TEXT) -> int:
     """Say what this host can do, what is missing, what that costs, and how to get it."""
+    if format_ == output.Format.JSON:
+        checks = examined(context.obj)
+        return output.write("doctor", {"checks": checks}, _exit(checks))
     return examine(Console(), context.obj)
 
 
 def examine(console: Console, read: Callable[[], Host]) -> int:
     """Looks, shows, and ends with 4 if nothing can be measured here. read: reads the host."""
+    checks = examined(read)
+    _show(console, checks)
+    return _exit(checks)
+
+
+def _exit(checks: Sequence[Check]) -> int:
+    return Exit.CAPABILITY if any(check.needed and not check.there for check in checks) else Exit.HOLDS
+
+
+def examined(read: Callable[[], Host]) -> list[Check]:
+    """All checks of this host. read: reads the host."""
     checks: list[Check] = []
     host = Host.here()
     try:
@@ -57,8 +72,7 @@ def examine(console: Console, read: Callable[[], Host]) -> int:
         Check(m["what"], m["why"], there=False, cost=m["cost"], remedy=m["remedy"])
         for m in host.facts.get("missing", [])
     ]
-    _show(console, checks)
-    return Exit.CAPABILITY if any(check.needed and not check.there for check in checks) else Exit.HOLDS
+    return checks
 
 
 def _host(host: Host) -> Iterator[Check]:

@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table
 
 from partywall import guard, units
+from partywall.cli import output
 from partywall.cli.live import wide_console
 from partywall.errors import AgentError, Exit, Problem, UsageError
 from partywall.files import write_whole
@@ -37,6 +38,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+PAGE = "report.html"
 PolicyPath = Annotated[Path, typer.Argument(help="A policy file.", metavar="POLICY")]
 
 
@@ -109,9 +111,16 @@ def run(
 @app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="A folder that 'guard run --out' made.")],
+    format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Write the page of a time series again, and show where it is."""
-    return report_record(GuardDirectory.open(folder), Console())
+    record = GuardDirectory.open(folder)
+    code = report_record(record, output.console(format_))
+    if format_ == output.Format.JSON and (found := record.reports()):
+        from partywall.report import guard_view  # noqa: PLC0415 - what draws is slow to import
+
+        return output.write("guard report", {"page": folder / PAGE} | guard_view.figures(found))
+    return code
 
 
 def report_record(record: GuardDirectory, console: Console, formats: Sequence[str] | None = None) -> int:
@@ -127,13 +136,14 @@ def report_record(record: GuardDirectory, console: Console, formats: Sequence[st
 
 
 @app.command()
-def status() -> int:
+def status(format_: output.FormatOption = output.Format.TEXT) -> int:
     """Show the policies that are kept on this host, by whom, and those whose keeper died."""
     console = Console()
     files = sorted(state_root().glob("guard-*.json")) if state_root().is_dir() else []
-    for file in files:
-        name = file.stem.removeprefix("guard-")
-        pid = owner(name)
+    kept = {name: owner(name) for name in (file.stem.removeprefix("guard-") for file in files)}
+    if format_ == output.Format.JSON:
+        return output.write("guard status", {"policies": [{"name": name, "pid": pid} for name, pid in kept.items()]})
+    for name, pid in kept.items():
         said = f"kept by process {pid}" if pid else f"its keeper is dead; partywall guard remove {name}"
         console.print(f"{name}: {said}", highlight=False)
     if not files:

@@ -24,7 +24,7 @@ from partywall.agent.calibration import calibrate
 from partywall.agent.catalogue import KernelInfo, Role, shipped
 from partywall.agent.client import AgentClient
 from partywall.agent.inbox import Inbox
-from partywall.cli import leftovers, show
+from partywall.cli import leftovers, output, show
 from partywall.errors import Exit, Problem, TrialError, UsageError
 from partywall.report import figures
 from partywall.sandbox import WORK_ROOT, Label, Sandbox, Settings, make, reaper
@@ -120,13 +120,32 @@ class KernelCommand(TyperCommand):
 
 def kernels(
     name: Annotated[str | None, typer.Argument(help="Only this kernel, with its parameters.", metavar="NAME")] = None,
+    format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """List the kernels: what they use, and what they can be used as; or one kernel with its parameters."""
+    if format_ == output.Format.JSON:
+        chosen = [known(name)] if name is not None else [known(each) for each in shipped().names()]
+        return output.write("kernels", {"kernels": [_described(info) for info in chosen]})
     if name is None:
         show.kernels(Console(), shipped())
     else:
         show.kernel(Console(), known(name))
     return Exit.HOLDS
+
+
+def _described(info: KernelInfo) -> dict[str, Any]:
+    """A kernel as JSON has it."""
+    figure = figures.scale_of_kernel(info.figure)
+    return {
+        "name": info.name,
+        "summary": info.summary,
+        "resource": info.resource,
+        "roles": [role for role in ("probe", "stressor") if info.roles in (role, "both")],
+        "unit": info.unit,
+        "figure": {"label": figure.label, "direction": figure.direction},
+        "latency_of": info.latency.get("of"),
+        "parameters": [parameter.model_dump() | {"option": parameter.option} for parameter in info.parameters],
+    }
 
 
 def known(kernel: str, role: Role | None = None) -> KernelInfo:

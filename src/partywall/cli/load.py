@@ -19,7 +19,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from partywall import __version__, pipeline, preflight, units
-from partywall.cli import leftovers
+from partywall.cli import leftovers, output
 from partywall.cli.kernel import Cpus, WorkDir
 from partywall.cli.live import Steps
 from partywall.cli.load_model import model
@@ -435,8 +435,11 @@ def report(directory: LoadDirectory, console: Console, formats: Sequence[str] | 
 
     directory.settle()
     run = load_run(directory)
+    written = load_page.FILES.write(run, directory.path, formats)
+    if output.JSON in (formats or ()):
+        return output.write("report", load_page.FILES.value(run), EXITS[run.outcome])
     _say(console, load_page.headline(run))
-    for path in load_page.FILES.write(run, directory.path, formats):
+    for path in written:
         _say(console, str(path))
     return EXITS[run.outcome]
 

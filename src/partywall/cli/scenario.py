@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 from rich.console import Console
 
 from partywall import pipeline, preflight
-from partywall.cli import show
+from partywall.cli import output, show
 from partywall.cli.arguments import ScenarioName
 from partywall.cli.run import say_if_kvm_is_tried
 from partywall.errors import AgentError, CapabilityError, Exit, UsageError
 from partywall.host import Host
-from partywall.scenario import expected, find, json_schema, load, located, names, text
+from partywall.scenario import Expected, expected, find, json_schema, load, located, names, text
 
 app = typer.Typer(help="Check, list and describe scenarios.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("check")
-def check(context: typer.Context, scenario: ScenarioName) -> int:
+def check(context: typer.Context, scenario: ScenarioName, format_: output.FormatOption = output.Format.TEXT) -> int:
     """Check a scenario; all mistakes are reported at once, with line and key.
 
     Says how many blocks its time holds, and what keeps it from this host: a scenario may be meant for another.
     'partywall run SCENARIO --dry-run' shows the whole plan on this host.
     """
-    console = Console()
+    console = output.console(format_)
     path = find(scenario)
     asked = load(path)
     pipeline.with_loads(asked, path.parent)
@@ -38,13 +40,35 @@ def check(context: typer.Context, scenario: ScenarioName) -> int:
         unfit = ""
     except (AgentError, CapabilityError, UsageError) as error:
         unfit = str(error)
+    if format_ == output.Format.JSON:
+        trials = [_trial(one) for one in found]
+        about = {"scenario": scenario, "file": path, "name": asked.name, "trials": trials}
+        return output.write("scenario check", about | {"not_asked": others, "unfit": unfit or None})
     show.checked(console, scenario, asked, found, unfit, others)
     return Exit.HOLDS
 
 
+def _trial(one: Expected) -> dict[str, Any]:
+    """What a trial will contain, as JSON has it."""
+    long, short = one.blocks.blocks(one.share_ns)
+    return {
+        "victim": one.victim,
+        "treatments": one.treatments,
+        "time_ns": one.share_ns,
+        "long_blocks": {"count": long, "length_ns": one.blocks.whole_ns},
+        "short_blocks": None if one.blocks.short_ns is None else {"count": short, "length_ns": one.blocks.short_ns},
+    }
+
+
 @app.command("list")
-def list_() -> int:
+def list_(format_: output.FormatOption = output.Format.TEXT) -> int:
     """List the scenarios that ship with Partywall."""
+    if format_ == output.Format.JSON:
+        shipped = {name: load(find(name)) for name in names()}
+        listed = [
+            {"name": name, "budget_ns": one.budget, "description": one.description} for name, one in shipped.items()
+        ]
+        return output.write("scenario list", {"scenarios": listed})
     show.scenarios(Console(), {name: load(find(name)) for name in names()})
     return Exit.HOLDS
 

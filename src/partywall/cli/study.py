@@ -14,10 +14,10 @@ from rich.console import Console
 
 from partywall import __version__, pipeline, preflight, units
 from partywall import study as studies
-from partywall.cli import leftovers
+from partywall.cli import leftovers, output
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
-from partywall.errors import Exit, UsageError
+from partywall.errors import Exit, Problem, UsageError
 from partywall.host import Host
 from partywall.model.study import Asked, Outline
 from partywall.sandbox import WORK_ROOT
@@ -47,6 +47,12 @@ def study(
         bool, typer.Option("--allow-commands", help="Run the commands that the study's scenarios hold.")
     ] = False,
     work_dir: WorkDir = WORK_ROOT,
+    format_: Annotated[
+        output.Format,
+        typer.Option(
+            "--format", "-f", help="Of the list of studies: text, or json: one JSON document (docs/report.md)."
+        ),
+    ] = output.Format.TEXT,
 ) -> int:
     """Make a published measurement again, and put the paper's tables and figures beside what is found here.
 
@@ -57,12 +63,15 @@ def study(
     Exit code: 0 measured, 2 a study that cannot be, 4 the host lacks something, 5 something of it came to nothing.
     """
     console = Console()
+    if format_ == output.Format.JSON and (name is not None or resume is not None):
+        remedy = "leave it out, and afterwards use: partywall report FOLDER --format json"
+        raise UsageError(Problem("json is only for the list of studies", remedy, key="--format"))
     if resume is not None:
         if name is not None:
             raise UsageError(f"--resume goes on with {resume} and its own study; leave out {name!r}")
         return _go_on(StudyDirectory.open(resume), context.obj(), console, work_dir, allow_commands=allow_commands)
     if name is None:
-        return _list(console)
+        return _list(console, format_)
     file = studies.find(name)
     kind, content = studies.kind_of(file), read(file, "study")
     wanted, asked = (
@@ -89,10 +98,16 @@ def study(
     return _measure(directory, kind, wanted, host, console, work_dir, allow_commands=allow_commands)
 
 
-def _list(console: Console) -> int:
-    for name in studies.names():
-        file = studies.find(name)
-        _say(console, f"{name}: {studies.kind_of(file).read(read(file, 'study'), str(file)).description}")
+def _list(console: Console, format_: output.Format) -> int:
+    files = {name: studies.find(name) for name in studies.names()}
+    described = {
+        name: studies.kind_of(file).read(read(file, "study"), str(file)).description for name, file in files.items()
+    }
+    if format_ == output.Format.JSON:
+        listed = [{"name": name, "description": text} for name, text in described.items()]
+        return output.write("study", {"studies": listed})
+    for name, text in described.items():
+        _say(console, f"{name}: {text}")
     _say(console, "see one with: partywall study NAME --dry-run")
     return Exit.HOLDS
 
@@ -150,10 +165,14 @@ def report(directory: StudyDirectory, console: Console, formats: Sequence[str] |
 
     study_page.FILES.chosen(formats)
     found = studies.report(directory)
+    code = Exit.FAILED if found.incomplete else Exit.HOLDS
+    if output.JSON in (formats or ()):
+        study_page.FILES.write(found, directory.path, formats)
+        return output.write("report", study_page.FILES.value(found), code)
     study_page.show(found, console)
     for path in study_page.FILES.write(found, directory.path, formats):
         _say(console, str(path))
-    return Exit.FAILED if found.incomplete else Exit.HOLDS
+    return code
 
 
 def _say(console: Console, text: str) -> None:

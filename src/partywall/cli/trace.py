@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from partywall import pipeline, units
-from partywall.cli import leftovers
+from partywall.cli import leftovers, output
 from partywall.cli.live import wide_console
 from partywall.errors import Exit, Problem, UsageError
 from partywall.model.trace import Report, TraceEvidence
@@ -92,6 +92,8 @@ def report(directory: TraceDirectory, console: Console, formats: list[str] | Non
     evidence = directory.evidence()
     found = findings(evidence)
     written = trace_view.FILES.write((found, evidence), directory.path, formats)
+    if output.JSON in (formats or ()):
+        return output.write("report", trace_view.FILES.value((found, evidence)))
     trace_view.show(found, console)
     for file in written:
         console.print(f"written: {file}", highlight=False, soft_wrap=True)

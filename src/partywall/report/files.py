@@ -57,6 +57,11 @@ class Files(Generic[T]):
             raise UsageError(f"--format {unknown[0]}: of {self.of} there are {', '.join(self.formats)}")
         return wanted
 
+    def value(self, content: T) -> Any:
+        """The report as the value of its JSON document."""
+        _, make = self.documents["json"]
+        return json.loads(make(content) or "null")
+
     def write(
         self,
         content: T,

@@ -76,24 +76,43 @@ def headline(reports: Reports) -> str:
     return f"Kept for {spent}: {told}"
 
 
-def _summary(reports: Reports, vif: str) -> list[str]:
-    """Means over all reports, weighted by their time."""
-    times = [report["at_ns"] - report["from_ns"] for report in reports]
+def figures(reports: Reports) -> dict[str, Any]:
+    """The figures of a time series: its length, every vif's means and dropped packets, and the findings."""
+    begun = reports[0]["from_ns"]
+    notes = [(report["at_ns"] - begun, note) for report in reports for note in report["notes"]]
+    return {
+        "reports": len(reports),
+        "length_ns": reports[-1]["at_ns"] - begun,
+        "vifs": {vif: _means(reports, vif) for vif in reports[-1]["rows"]},
+        "notes": [{"at_ns": at_ns, "hook": hook, "kind": kind, "text": text} for at_ns, (hook, kind, text) in notes],
+    }
+
+
+def _means(reports: Reports, vif: str) -> dict[str, float | None]:
+    """Means over all reports, weighted by their time, and the sum of dropped packets."""
 
     def mean(key: str) -> float | None:
-        known = [(r["rows"][vif].get(key), ns) for r, ns in zip(reports, times, strict=True)]
+        known = [(report["rows"][vif].get(key), report["at_ns"] - report["from_ns"]) for report in reports]
         weighted = [(value * ns, ns) for value, ns in known if value is not None]
         return sum(v for v, _ in weighted) / sum(ns for _, ns in weighted) if weighted else None
 
+    keys = [key for series in SERIES.values() for key in series.values()]
+    dropped = sum(report["rows"][vif]["dropped_packets"] for report in reports)
+    return {key: mean(key) for key in keys} | {"dropped_packets": dropped}
+
+
+def _summary(reports: Reports, vif: str) -> list[str]:
+    """The figures of a vif as cells of the table."""
+    means = _means(reports, vif)
+
     def told(key: str, form: Callable[[float], str], none: str) -> str:
-        value = mean(key)
+        value = means[key]
         return none if value is None else form(value)
 
-    dropped = sum(report["rows"][vif]["dropped_packets"] for report in reports)
     return [
         *(told(key, units.format_bit_rate, "–") for key in ("offered_bps", "passed_bps", "granted_bps")),
         *(told(key, units.format_packet_rate, "–") for key in ("offered_pps", "passed_pps")),
-        units.format_number(dropped),
+        told("dropped_packets", units.format_number, "0"),
         told("delay_ns", units.format_duration, "no queue"),
         told("jitter_ns", units.format_duration, "no queue"),
     ]

@@ -1,0 +1,112 @@
+"""Machine-readable output: with `--format json` a command prints one JSON document on standard output, and no text.
+
+The document has the same keys for every command:
+
+* command: the command's name, such as "scenario list";
+* exit: the exit code of the process;
+* result: the command's figures; null if the command failed;
+* problems: what is wrong, each with message, remedy, file, line and key; empty if the command succeeded.
+
+Text for people (progress, warnings, error messages) goes to standard error. A command passes its result to `write`;
+`partywall.cli.main` reports errors with `failed`. Which keys a result has is not decided here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from partywall.errors import Exit, Problem
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+OPTIONS = ("--format", "-f")
+JSON = "json"
+
+
+class Format(StrEnum):
+    """How a command prints its figures."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+FormatOption = Annotated[
+    Format, typer.Option("--format", "-f", help="text, or json: one JSON document on standard output (docs/report.md).")
+]
+
+
+def requested(arguments: Sequence[str]) -> bool:
+    """True if a command line asks for JSON. Also works for a command line with mistakes."""
+    return any(
+        (word in OPTIONS and following == JSON) or word in (f"--format={JSON}", f"-f{JSON}")
+        for word, following in itertools.pairwise([*arguments, ""])
+    )
+
+
+def console(format_: str) -> Console:
+    """The console for text: standard error if standard output carries JSON."""
+    from rich.console import Console  # noqa: PLC0415 - slow to import, and main needs this module
+
+    return Console(stderr=format_ == JSON)
+
+
+def write(command: str, result: Any, code: int = Exit.HOLDS) -> int:
+    """Prints the document of a command that has a result. Returns the exit code."""
+    _print(command, code, result, [])
+    return code
+
+
+def failed(arguments: Sequence[str], code: int, problems: Iterable[Problem]) -> None:
+    """Prints the document of a command that failed."""
+    _print(_command(arguments), code, None, [_described(problem) for problem in problems])
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it. Models and data classes become objects; NaN and infinity become null."""
+    if hasattr(value, "model_dump"):
+        return plain(value.model_dump(mode="json", by_alias=True))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return plain({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(part) for part in value]
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> bool | int | float | str | None:
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def _print(command: str, code: int, result: Any, problems: list[dict[str, Any]]) -> None:
+    document = {"command": command, "exit": int(code), "result": plain(result), "problems": problems}
+    sys.stdout.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def _described(problem: Problem) -> dict[str, Any]:
+    return {field: value or None for field, value in dataclasses.asdict(problem).items()}
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """The command's name on a command line that may have mistakes: 'scenario check'."""
+    from partywall.cli.app import COMMANDS  # noqa: PLC0415 - the application imports commands, which import this
+
+    name = next(iter(arguments), "")
+    if name not in COMMANDS:
+        return ""
+    second = next(iter(arguments[1:]), "")
+    return f"{name} {second}" if COMMANDS[name].place.endswith(":app") and second.isalpha() else name

@@ -1,0 +1,162 @@
+"""`--format json`: one document on standard output with the same keys for every command, on errors too."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import webbrowser
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import corpus
+import pytest
+
+from partywall.cli import main, output
+from partywall.model.finding import Estimate
+
+SHAPE = ["command", "exit", "result", "problems"]
+
+
+class Ended(NamedTuple):
+    exit: int
+    document: dict[str, Any]
+    errors: str
+
+
+@pytest.fixture
+def partywall(monkeypatch, capsys, tmp_path):
+    """Runs a command line in this process with `--format json`."""
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+
+    def run(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["partywall", *arguments, "--format", "json"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        document = json.loads(said.out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+        assert list(document) == SHAPE
+        assert document["exit"] == ended.value.code
+        return Ended(document["exit"], document, said.err)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command", "key", "part"),
+    [
+        (("kernels",), "kernels", "kernels", "memory-copy"),
+        (("kernels", "cache"), "kernels", "kernels", "--chains"),
+        (("scenario", "list"), "scenario list", "scenarios", "demo"),
+        (("guard", "status"), "guard status", "policies", "[]"),
+        (("study",), "study", "studies", "papers/vits"),
+    ],
+)
+def test_a_list_is_one_document(partywall, arguments, command, key, part):
+    ended = partywall(*arguments)
+    assert (ended.exit, ended.document["command"], ended.errors) == (0, command, "")
+    assert part in json.dumps(ended.document["result"][key])
+    assert ended.document["problems"] == []
+
+
+def test_a_scenario_with_mistakes_gives_each_with_its_place(partywall, tmp_path):
+    file = tmp_path / "bad.yaml"
+    file.write_text("partywall: 1\nname: bad\nvictims: {v: {probe: integr}}\nbudget: 5\n")
+    ended = partywall("scenario", "check", str(file))
+    assert (ended.exit, ended.document["result"]) == (2, None)
+    assert [(one["file"], one["line"], one["key"]) for one in ended.document["problems"]] == [
+        (str(file), 3, "victims.v.probe"),
+        (str(file), 4, "budget"),
+    ]
+    assert all(one["message"] and one["remedy"] for one in ended.document["problems"])
+    assert ended.errors.startswith("partywall: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command", "part"),
+    [
+        (("kernels", "nope"), "kernels", "no kernel is called 'nope'"),
+        (("kernels", "--nope"), "kernels", "No such option: --nope"),
+        (("scenario", "chek", "x"), "scenario chek", "No such command 'chek'"),
+        (("compare", "one"), "compare", "Missing argument"),
+        (("report", "nothing-here"), "report", "no run directory"),
+        (("guard", "report", "nothing-here"), "guard report", "no guard's time series"),
+        (("study", "papers/vits"), "study", "only for the list of studies"),
+        (("nope",), "", "No such command"),
+    ],
+)
+def test_a_wrong_command_line_is_a_document_too(partywall, arguments, command, part):
+    ended = partywall(*arguments)
+    assert (ended.exit, ended.document["command"], ended.document["result"]) == (2, command, None)
+    assert part in ended.document["problems"][0]["message"]
+    assert ended.errors
+
+
+def test_a_bug_is_a_document_with_its_exit_code(partywall, monkeypatch):
+    monkeypatch.setattr("partywall.cli.show.kernels", None)
+    monkeypatch.setattr("partywall.agent.catalogue.Catalogue.names", lambda *_: 1 / 0)
+    ended = partywall("kernels")
+    assert ended.exit == 70
+    assert "this is a bug" in ended.document["problems"][0]["message"]
+    assert "Traceback" in ended.errors
+
+
+def test_json_is_recognised_however_it_is_written():
+    for words in (
+        ["--format", "json"],
+        ["-f", "json"],
+        ["--format=json"],
+        ["-fjson"],
+        ["a", "-f", "csv", "-f", "json"],
+    ):
+        assert output.requested(["report", *words])
+    for words in ([], ["--format"], ["--format", "text"], ["json"], ["-f", "csv"]):
+        assert not output.requested(["report", *words])
+
+
+def test_values_become_plain_json():
+    class Colour(StrEnum):
+        RED = "red"
+
+    value: dict[str, Any] = {Colour.RED: (Colour.RED, Path("a"), math.nan, math.inf, 0.5, True, None)}
+    value["estimate"] = Estimate(value=1.0, low=-math.inf, high=1.5, n=9, method="t")
+    plain = output.plain(value)
+    assert plain["red"] == ["red", "a", None, None, 0.5, True, None]
+    assert plain["estimate"] | {"value": 1.0, "low": None, "high": 1.5, "n": 9} == plain["estimate"]
+
+
+@pytest.mark.host
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (("doctor",), "checks"),
+        (("scenario", "check", "tiny.yaml"), "trials"),
+        (("report", "done"), "cells"),
+        (("report", "done", "-f", "csv"), "cells"),
+        (("compare", "done", "done"), "cells"),
+    ],
+)
+def test_figures_of_a_host_and_of_a_run_are_one_document(folder: Path, arguments: tuple[str, ...], key: str):
+    outcome = corpus.run(folder, *arguments, "--format", "json")
+    document = json.loads(outcome.output)
+    assert list(document) == SHAPE
+    assert document["exit"] == outcome.exit
+    assert document["exit"] in (0, 1, 3)
+    assert key in document["result"]
+
+
+@pytest.mark.host
+def test_a_report_opens_its_page(folder: Path, monkeypatch, capsys):
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda url: opened.append(url) or bool(len(opened) - 1))
+    page = folder / "done" / "report.html"
+    for without_browser in (True, False):
+        page.unlink()
+        monkeypatch.setattr(sys, "argv", ["partywall", "report", str(folder / "done"), "-f", "csv", "--open"])
+        with pytest.raises(SystemExit):
+            main()
+        said = f"no browser was found; open this page: {page}"
+        assert (said in capsys.readouterr().out) == without_browser
+        assert page.is_file()
+    assert opened == [page.as_uri()] * 2

@@ -141,9 +141,9 @@ def test_the_examples_in_the_documentation_are_scenarios(page, scenarios):
 @pytest.mark.parametrize(
     ("probe", "key", "said"),
     [
-        ("disk-direct-write", "read_iops", "disk-direct-write only writes, so read_iops would hold nothing back"),
-        ("disk-read", "write_bps", "disk-read only reads, so write_bps would hold nothing back"),
-        ("disk-reread", "read_bps", "disk-reread asks nothing of a disk"),
+        ("disk-direct-write", "read_iops", "disk-direct-write only writes, so read_iops would have no effect"),
+        ("disk-read", "write_bps", "disk-read only reads, so write_bps would have no effect"),
+        ("disk-reread", "read_bps", "disk-reread does not use a disk"),
     ],
 )
 def test_a_switched_limit_that_would_hold_nothing_back_is_refused(probe: str, key: str, said: str):

@@ -120,7 +120,7 @@ def test_the_section_of_hops_has_a_row_a_trace_and_a_column_a_hop():
     [
         (b"neighbour_bytes: [256, 256]", "neighbour_bytes: a size stands there twice"),
         (b"neighbour_bytes: [256, 20000]", "neighbour_bytes: a datagram of 20000 bytes cannot be sent"),
-        (b"neighbour_bytes: [256]", "traced: 16384 is none of neighbour_bytes"),
+        (b"neighbour_bytes: [256]", "traced: 16384 is not in neighbour_bytes"),
     ],
 )
 def test_sizes_that_cannot_be_are_told(wrong, said):

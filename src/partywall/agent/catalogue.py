@@ -175,7 +175,7 @@ def _explain(info: KernelInfo, error: ValidationError) -> list[ParamMistake]:  #
             multiple: Any = error.validator_value
             step = int(multiple)
             near = [str(size) for size in (value // step * step, value // step * step + step) if size > 0]
-            return [(key, f"{_shown(value)} is no multiple of {step}", f"give {' or '.join(near)}")]
+            return [(key, f"{_shown(value)} is not a multiple of {step}", f"give {' or '.join(near)}")]
         case "maximum" | "exclusiveMaximum":
             than = "at most" if error.validator == "maximum" else "less than"
             return [(key, f"{_shown(value)} is too large", f"give {than} {error.validator_value}")]

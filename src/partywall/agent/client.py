@@ -76,7 +76,7 @@ def _message(line: bytes, name: str) -> dict[str, Any]:
     except ValueError:
         pass
     shown = line[:60].decode(errors="replace").rstrip()
-    raise ValueError(f"it sent {shown!r}, which is no message of an agent")
+    raise ValueError(f"it sent {shown!r}, which is not a message of an agent")
 
 
 class AgentClient:

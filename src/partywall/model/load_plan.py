@@ -32,7 +32,9 @@ def as_text(value: Any) -> Any:
 
 def _method(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z]+", text) or text != text.upper():
-        raise ValueError(f"{text!r} is no method; write {text.upper() if text.isalpha() else 'for example GET'}")
+        raise ValueError(
+            f"{text!r} is not an HTTP method; write {text.upper() if text.isalpha() else 'for example GET'}"
+        )
     return text
 
 

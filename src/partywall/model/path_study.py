@@ -49,7 +49,7 @@ class Study(Frozen):
             if len(set(sizes)) < len(sizes):
                 raise ValueError(f"{key}: a size stands there twice; give each once")
         if unknown := sorted({size for size in self.traced if size is not None} - set(self.neighbour_bytes)):
-            raise ValueError(f"traced: {unknown[0]} is none of neighbour_bytes; add it there, or leave it out here")
+            raise ValueError(f"traced: {unknown[0]} is not in neighbour_bytes; add it there, or leave it out here")
         return self
 
 

@@ -52,9 +52,9 @@ ABLE: dict[str, frozenset[str]] = {
 }
 # Why a setting gives no efficiency by itself.
 NO_PROMISE = {
-    "cpu_limit": "with a cpu_limit all the time there is no unlimited baseline to hold it against",
-    "cpu_reservation": "a cpu_reservation is a promise against aggressors, and there are none",
-    "cpu_weight": "a cpu_weight is relative to whoever else wants the CPU, and promises no share",
+    "cpu_limit": "a constant cpu_limit leaves no unlimited baseline to compare with",
+    "cpu_reservation": "a cpu_reservation needs aggressors, and there are none",
+    "cpu_weight": "a cpu_weight is relative to other users of the CPU, and assures no share",
 }
 MACHINE_DISK = ("cache", "size", "device")
 
@@ -109,7 +109,7 @@ def _aggressor(name: str, aggressor: Aggressor, catalogue: Catalogue) -> Iterato
         yield Mistake((*at, "intensity"), f"the intensity {twice[0]:g} is given twice", "give each once")
     if aggressor.stressor is None and aggressor.intensity != (1.0,):
         what = "virtual users" if aggressor.load is not None else "a command"
-        message = f"{what} can only be switched on and off; there is no other intensity than 1"
+        message = f"{what} can only be switched on and off; its only intensity is 1"
         remedy = "leave intensity out, and vary the command's own options in aggressors of their own"
         yield Mistake((*at, "intensity"), message, remedy)
     yield from _sandbox((*at, "sandbox"), aggressor.sandbox)
@@ -136,9 +136,9 @@ def _load(at: Path, work: Victim | Aggressor, load: Load, role: Role) -> Iterato
     here = (*at, "load")
     if (load.url is None) == (load.plan is None):
         said = "both url and plan are given" if load.url is not None else "neither url nor plan is given"
-        yield Mistake(here, said, "give one: url: what all users ask, or plan: a file that says what they do")
+        yield Mistake(here, said, "give one: url: the URL of all requests, or plan: the file of a load plan")
     if load.plan is not None and (given := [k for k in ("users", "rate", "think") if k in load.model_fields_set]):
-        yield Mistake((*here, given[0]), f"{given[0]} is the plan's to say", "write it there")
+        yield Mistake((*here, given[0]), f"{given[0]} is part of the plan", "move it to the plan")
     if load.program is not None:
         yield Mistake((*here, "program"), "the program is made when the run is planned", "give url or plan")
     if work.metric is not None:
@@ -254,7 +254,7 @@ def _place_elsewhere(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
         if value is not None and (not value or value.startswith("-") or value.split() != [value]):
             yield Mistake((*at, key), f"{key} cannot be {value[:60]!r}", f"write for example {example}")
     if sandbox.boot is not None and not sandbox.boot.startswith("/"):
-        yield Mistake((*at, "boot"), f"boot {sandbox.boot[:60]!r} is no absolute path", "begin with /")
+        yield Mistake((*at, "boot"), f"boot {sandbox.boot[:60]!r} is not an absolute path", "begin with /")
     if sandbox.backend == "libvirt":
         yield from _domain(at, sandbox)
         yield from _daemon(at, sandbox)
@@ -334,10 +334,10 @@ def _device(at: Path, sandbox: Sandbox, disk: Disk) -> Iterator[Mistake]:
     """A device as the disk of a guest that is made for the run."""
     if disk.device is None:
         if disk.overwrite:
-            yield Mistake((*at, "overwrite"), "there is no device that would be overwritten", "leave it out")
+            yield Mistake((*at, "overwrite"), "overwrite needs a device", "leave it out")
         return
     if not disk.device.startswith("/dev/"):
-        message = f"device {disk.device[:60]!r} is no path of a device"
+        message = f"device {disk.device[:60]!r} is not the path of a device"
         yield Mistake((*at, "device"), message, "write for example /dev/sdb")
     if sandbox.backend == "libvirt" and sandbox.domain is None:
         yield Mistake((*at, "device"), "the libvirt backend cannot do disk.device", "use backend: qemu")
@@ -374,10 +374,10 @@ def _not_asked(at: Path, victim: Victim, keys: list[str], catalogue: Catalogue) 
     asks = requests_of(victim.probe, victim, catalogue)
     what = victim.probe or "virtual users"
     if asks is None:
-        message = f"{what} asks nothing of a disk, so {' and '.join(keys)} would hold nothing back"
+        message = f"{what} does not use a disk, so {' and '.join(keys)} would have no effect"
         yield Mistake(at, message, "vary it for a victim that does, such as disk-direct-read, or leave it out")
     elif not any(map(asks.is_held_by, keys)):
-        message = f"{what} only {asks.direction}s, so {' and '.join(keys)} would hold nothing back"
+        message = f"{what} only {asks.direction}s, so {' and '.join(keys)} would have no effect"
         yield Mistake(at, message, f"use {asks.direction}_bps or {asks.direction}_iops")
 
 
@@ -397,7 +397,7 @@ def _domains_twice(scenario: Scenario) -> Iterator[Mistake]:
 
     for at, first, sandbox in _twice(scenario, asked):
         message = f"domain {sandbox.domain} is the sandbox of {first} already, which is there at the same time"
-        remedy = "name another, or use backend: ssh for both, which changes nothing of the domain"
+        remedy = "name another, or use backend: ssh for both, which does not change the domain"
         yield Mistake((*at, "domain"), message, remedy)
 
 
@@ -479,14 +479,14 @@ def _efficiency(at: Path, goal: Goal, bounds: tuple[float, float], scenario: Sce
     low, high = bounds
     if not (0 <= low < high and math.isfinite(high)):
         yield Mistake(
-            at, f"efficiency [{low:g}, {high:g}] is no range", "give the lower bound first, for example [0.9, 1.1]"
+            at, f"efficiency [{low:g}, {high:g}] is not a range", "give the lower bound first, for example [0.9, 1.1]"
         )
     named = fnmatch.filter(scenario.victims, goal.victim)
     if not named or any(_is_promised(scenario, name) for name in named):
         return
     said = {key: text for key, text in NO_PROMISE.items() if any(_has(scenario, name, key) for name in named)}
-    why = next(iter(said.values()), "nothing here is limited")
-    message = f"efficiency is what a limited sandbox got of what its setting promised, and {why}"
+    why = next(iter(said.values()), "no victim has a limit")
+    message = f"efficiency is the share of its promise that a limited sandbox got, and {why}"
     live = f"factors: {{victims.{named[0]}.sandbox.cpu_limit: [25%, 50%]}}"
     remedy = f"switch the limit by slot, with {live} and backend {' or '.join(factors.LIVE_BACKENDS)}"
     remedy += "; or promise the victim a cpu_reservation, without cpu_limit, beside aggressors"

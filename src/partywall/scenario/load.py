@@ -44,7 +44,7 @@ def text(path: FilePath) -> str:
     try:
         return read(path).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise UsageError(Problem("this is no UTF-8 text", "give the path of a YAML file", str(path))) from None
+        raise UsageError(Problem("this is not UTF-8 text", "give the path of a YAML file", str(path))) from None
 
 
 def loads(content: str | bytes, file: str = "<text>", catalogue: Catalogue | None = None) -> Scenario:

@@ -25,7 +25,7 @@ def _of_goal(goal: Goal, cells: Sequence[Cell], bands: Sequence[Band]) -> list[V
     if not about:
         reason = (
             f"no measured cell matches victim {goal.victim!r} and aggressor {goal.aggressor!r}; "
-            "see what was measured, or mend the goal"
+            "check the names of victims and aggressors in the goal"
         )
         return [Verdict(goal=goal, trial="", treatment="", outcome=Outcome.INCONCLUSIVE, reason=reason)]
     return [_of_cell(goal, cell, next((band for band in bands if band.of(cell)), None)) for cell in about]

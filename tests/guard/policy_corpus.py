@@ -30,7 +30,7 @@ BAD: dict[str, tuple[str, str, int | None, str, str]] = {
         "ceiling: 9Gbit/s",
         17,
         "vifs.vm2.send.ceiling",
-        "is above what is there, 1 Gbit/s",
+        "is above the link's capacity, 1 Gbit/s",
     ),
     "a bare number for a bit rate": ("capacity: 1Gbit/s", "capacity: 1000", 3, "link.capacity", "is not a bit rate"),
     "bytes for bits": ("capacity: 1Gbit/s", "capacity: 125MB/s", 3, "link.capacity", "is not a bit rate"),
@@ -86,8 +86,8 @@ BAD: dict[str, tuple[str, str, int | None, str, str]] = {
     "a priority that is no number": ("gold: 2", "gold: high", 4, "service_classes.gold.priority", "integer"),
     "another version": ("partywall_guard: 1", "partywall_guard: 2", 1, "partywall_guard", "does not fit"),
     "ports without a protocol": ("protocol: udp, ", "", 20, "vifs.vm2.flows.voice.ports", "any protocol"),
-    "ports backwards": ("5000-5100", "5100-5000", 20, "vifs.vm2.flows.voice.ports", "no range of ports"),
-    "ports that do not exist": ("5000-5100", "70000", 20, "vifs.vm2.flows.voice.ports", "no range of ports"),
+    "ports backwards": ("5000-5100", "5100-5000", 20, "vifs.vm2.flows.voice.ports", "not a range of ports"),
+    "ports that do not exist": ("5000-5100", "70000", 20, "vifs.vm2.flows.voice.ports", "not a range of ports"),
     "a dscp that does not exist": ("dscp: 8", "dscp: 64", 21, "vifs.vm2.flows.bulk.dscp", "less than or equal to 63"),
     "a flow class of everything": ("dscp: 8, ", "", 21, "vifs.vm2.flows.bulk", "fits every packet"),
     "flow classes promised more than their vif": (
@@ -153,7 +153,7 @@ BAD: dict[str, tuple[str, str, int | None, str, str]] = {
         "packets_guarantee: 5k/s",
         12,
         "vifs.vm1.send.packets_guarantee",
-        "only of what the link is said to carry",
+        "needs the packets/s of the link",
     ),
     "packets promised above their ceiling": (
         "packets: 20k/s",

@@ -375,7 +375,7 @@ def test_what_cannot_be_looked_at_stays_written_down_and_is_said(flat: Flat, tmp
     with guard.keep(flat, leave=True):
         pass
     hooks_ = [{**flat.start["hooks"][0], "namespace": str(no_namespace)}]
-    with pytest.raises(TrialError, match=rf"could not be looked at: egress of eth0 in {no_namespace}"):
+    with pytest.raises(TrialError, match=rf"could not be read: egress of eth0 in {no_namespace}"):
         guard.remove(flat.start["id"], hooks_)
     assert (tmp_path / f"guard-{flat.start['id']}.json").exists()
     guard.remove(flat.start["id"], flat.start["hooks"])

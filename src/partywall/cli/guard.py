@@ -218,7 +218,7 @@ def _follow(console: Console, follower: guard.Follower, kept: Kept) -> None:
     try:
         kept.move(moved)
     except (OSError, AgentError) as error:
-        said = f"{', '.join(moved)}: not told where it is now, which is tried again: {error}"
+        said = f"{', '.join(moved)}: the guard could not follow it to its new place, and tries again: {error}"
         with contextlib.suppress(OSError):
             console.print(said, style="yellow", highlight=False)
     else:
@@ -251,7 +251,7 @@ def _check_file(file: Path) -> None:
     """Before anything is made on the host. UsageError if its folder is none that can be written to."""
     folder = file.parent
     if file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        why = "is a folder" if file.is_dir() else f"cannot be written: {folder} is no folder that one may write to"
+        why = "is a folder" if file.is_dir() else f"cannot be written: {folder} is not a folder that you can write to"
         raise UsageError(Problem(f"{file} {why}", "make the folder, or give another file", key="--prometheus"))
 
 
@@ -288,22 +288,22 @@ def _table(policy: Policy, report: Report, begun: int, for_ns: int | None) -> Ta
 def _say_excess(console: Console, kept: Kept) -> None:
     queue = {"fq": "fq, until each packet's departure time", "tbf": "tbf, at a rate"}.get(kept.queue, kept.queue)
     words = {
-        "held": f"what may not pass is held back in a queue its sender's kernel sees ({queue})",
-        "dropped": "what may not pass is dropped, and what understands ECN marked before; "
-        "TCP gets little of its promise there with a short burst (docs/guard.md)",
+        "held": f"excess packets wait in a queue that their sender's kernel sees ({queue})",
+        "dropped": "excess packets are dropped, and packets that support ECN are marked before; "
+        "with a short burst, TCP gets little of its guarantee (docs/guard.md)",
     }
     for excess, said in words.items():
         if hooks := [hook for hook, found in kept.excess.items() if found == excess]:
             console.print(f"{said}: {_some(hooks)}", highlight=False, soft_wrap=True)
     if kept.without_backstop:
-        said = (
-            "the interface's other end was not found: a tenant that may send raw frames can go round the hook, which is"
+        said = "the interface's other end was not found: a tenant that may send raw frames can bypass the hook; this is"
+        console.print(
+            f"{said} reported, but not prevented: {_some(kept.without_backstop)}", style="yellow", highlight=False
         )
-        console.print(f"{said} told, but not stopped: {_some(kept.without_backstop)}", style="yellow", highlight=False)
     if taken_in := [
         vif for vif, place in zip(kept.flat.hooks, kept.flat.start["hooks"], strict=True) if _taken_in(place)
     ]:
-        said = "the interface counts what is dropped too: what the hook counts is held against the ceiling"
+        said = "the interface also counts dropped packets, so the hook's own count is compared with the ceiling"
         console.print(f"{said}: {_some(taken_in)}", highlight=False)
 
 
@@ -382,5 +382,5 @@ def _duration(option: str, text: str) -> int:
     except ValueError as error:
         raise UsageError(Problem(str(error), key=option)) from None
     if found <= 0:
-        raise UsageError(Problem(f"{text} is no time", "give for example 1s", key=option))
+        raise UsageError(Problem(f"must be greater than 0, got {text}", "give for example 1s", key=option))
     return found

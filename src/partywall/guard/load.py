@@ -49,7 +49,7 @@ def ports(text: str) -> tuple[int, int]:
     match = _PORTS.match(text)
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= first <= last <= 65535:
-        raise ValueError(f"{text!r} is no range of ports; write for example 5001 or 5000-5100")
+        raise ValueError(f"{text!r} is not a range of ports; write for example 5001 or 5000-5100")
     return first, last
 
 
@@ -193,10 +193,11 @@ def _promise(policy: Policy, at: Path, promise: Promise, most: int | None = None
     if promise.guarantee is not None and promise.guarantee > ceiling:
         what = "its ceiling" if promise.ceiling else "the link's capacity" if most is None else "the vif's ceiling"
         message = f"the guarantee {_rate(promise.guarantee)} is above {what}, {_rate(ceiling)}"
-        yield Mistake((*at, "guarantee"), message, f"promise at most {_rate(ceiling)}, or raise what limits it")
+        yield Mistake((*at, "guarantee"), message, f"promise at most {_rate(ceiling)}, or raise {what}")
     if promise.ceiling is not None and promise.ceiling > (most or policy.link.capacity):
         limit = most or policy.link.capacity
-        message = f"the ceiling {_rate(promise.ceiling)} is above what is there, {_rate(limit)}"
+        what = "the link's capacity" if most is None else "the vif's ceiling"
+        message = f"the ceiling {_rate(promise.ceiling)} is above {what}, {_rate(limit)}"
         yield Mistake((*at, "ceiling"), message, f"give at most {_rate(limit)}, or leave it out")
     if promise.packets_guarantee is not None:
         yield from _packets(policy, at, promise, promise.packets_guarantee)
@@ -205,8 +206,8 @@ def _promise(policy: Policy, at: Path, promise: Promise, most: int | None = None
 def _packets(policy: Policy, at: Path, promise: Promise, guarantee: int) -> Iterator[Mistake]:
     here = (*at, "packets_guarantee")
     if policy.link.packets is None:
-        said = "packets/s can be promised only of what the link is said to carry"
-        yield Mistake(here, said, "add packets: to link, what it or this host carries")
+        said = "packets_guarantee needs the packets/s of the link"
+        yield Mistake(here, said, "add packets: to link: the packets/s that it, or this host, carries")
     if promise.packets is not None and guarantee > promise.packets:
         said = f"the guarantee {_packet_rate(guarantee)} is above its ceiling, {_packet_rate(promise.packets)}"
         yield Mistake(here, said, "promise less, or raise packets")

@@ -168,8 +168,8 @@ def _remove(client: AgentClient, name: str, hooks: list[Any]) -> list[str]:
     if done["unseen"]:
         also = f"; removed: {', '.join(removed)}" if removed else ""
         unseen = ", ".join(done["unseen"])
-        remedy = f"what is there stays, and 'partywall guard remove {name}' looks again"
-        raise TrialError(f"policy {name!r}: these could not be looked at: {unseen}; {remedy}{also}")
+        remedy = f"they are still in the kernel; try again: partywall guard remove {name}"
+        raise TrialError(f"policy {name!r}: these could not be read: {unseen}; {remedy}{also}")
     left.state(name).unlink(missing_ok=True)
     return removed
 

@@ -93,7 +93,7 @@ def test_cookies_redirects_caches_and_hosts_left_out_are_not_in_the_plan():
     assert set(found.notes) == {
         "1 × not of http or https",
         "1 × to hosts left out",
-        "1 × what redirects led to, which the generator follows itself",
+        "1 × targets of redirects, which the generator follows itself",
         "1 × a value that came in an earlier response; extract it there, see comments",
     }
     program(loaded)
@@ -117,11 +117,11 @@ def test_redirects_to_another_server_are_kept_as_requests_of_their_own():
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("", "this is no JSON"),
-        ('{"log":\n}', "s.har:2: this is no JSON"),
-        ("[" * 100_000, "this is no JSON"),
-        ("[]", "this is no HAR"),
-        ('{"log": {}}', "this is no HAR"),
+        ("", "this is not JSON"),
+        ('{"log":\n}', "s.har:2: this is not JSON"),
+        ("[" * 100_000, "this is not JSON"),
+        ("[]", "this is not a HAR file"),
+        ('{"log": {}}', "this is not a HAR file"),
         (har(), "there is no request to send; hosts in it: none"),
         (har(entry("00.0", "ws://a/")), "there is no request to send"),
         ('{"log": {"entries": [1, null, {"request": 5}]}}', "there is no request to send"),

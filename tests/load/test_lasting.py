@@ -48,7 +48,7 @@ def test_names_are_resolved_here_once_and_unknown_ones_are_told():
     program["kinds"][0]["actions"].append({"transaction": {"steps": [{"http": {"url": "http://no.invalid/"}}]}})
     program["kinds"][0]["actions"].append({"http": {"url": "http://a..b/"}})
     with pytest.raises(
-        UsageError, match=r"no\.invalid cannot be resolved(.|\n)*a\.\.b cannot be resolved: it is no name"
+        UsageError, match=r"no\.invalid cannot be resolved(.|\n)*a\.\.b cannot be resolved: this is not a host name"
     ):
         addresses(program)
 
@@ -109,8 +109,8 @@ def test_rows_that_go_with_a_program_are_those_that_the_agent_reads(tmp_path, na
     ("name", "content", "said"),
     [
         ("a.jsonl", b'{"word": "a"}\n{"n": 1}\n', "line 2 has no 'word'"),
-        ("a.jsonl", b'{"word": "a"}\n{"word": \n', "line 2 is no JSON"),
-        ("a.jsonl", b'{"word": "a"}\n[1]\n', "line 2 is no JSON object"),
+        ("a.jsonl", b'{"word": "a"}\n{"word": \n', "line 2 is not JSON"),
+        ("a.jsonl", b'{"word": "a"}\n[1]\n', "line 2 is not a JSON object"),
         ("a.csv", b"word\na\n\xff\n", "cannot be read"),
     ],
 )

@@ -237,7 +237,7 @@ def run(
     chosen = plans.load(Path(target)) if _is_plan(target) else None
     if chosen is None:
         if method is not None and method != method.upper():
-            raise UsageError(Problem(f"{method!r} is no method", f"write {method.upper()}", key="--method"))
+            raise UsageError(Problem(f"{method!r} is not an HTTP method", f"write {method.upper()}", key="--method"))
         asked = Quick(
             url=target,
             for_ns=_duration("--for", for_),
@@ -287,7 +287,7 @@ def _backend(name: str, cpu_limit: str | None) -> str:
     """UsageError for a sandbox that cannot be, CapabilityError for one that this user cannot have."""
     if name not in ("process", "container", "qemu"):
         remedy = "give process, container or qemu"
-        raise UsageError(Problem(f"{name!r} is no sandbox for a load", remedy, key="--sandbox"))
+        raise UsageError(Problem(f"{name!r} is not a sandbox for a load", remedy, key="--sandbox"))
     if name == "process" and cpu_limit is not None:
         remedy = "add --sandbox container, or leave it out"
         raise UsageError(Problem("a process has no CPU limit", remedy, key="--cpu-limit"))
@@ -305,7 +305,9 @@ def _share(text: str) -> float:
     except ValueError as error:
         raise UsageError(Problem(str(error), key="--cpu-limit")) from None
     if not 0 < share <= 1:
-        raise UsageError(Problem(f"{text} is out of range", "give more than 0 and at most 100%", key="--cpu-limit"))
+        raise UsageError(
+            Problem(f"must be greater than 0 and at most 100%, got {text}", "give for example 50%", key="--cpu-limit")
+        )
     return share
 
 
@@ -316,7 +318,7 @@ def _watched_hosts(watch: Sequence[str], server_host: str | None) -> dict[str, t
         not server_host or server_host.startswith("-") or server_host.split() != [server_host]
     ):
         remedy = "give a Host of ~/.ssh/config, user@name or ssh://user@name:port"
-        raise UsageError(Problem(f"{server_host!r} is no host that ssh could know", remedy, key="--server-host"))
+        raise UsageError(Problem(f"{server_host!r} is not a host for ssh", remedy, key="--server-host"))
     names = [name for name, _ in named] + ([SERVER] if server_host else [])
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(Problem(f"two hosts are called {twice!r}", "give each a name of its own", key="--watch"))
@@ -352,7 +354,7 @@ def _no_others(context: typer.Context) -> None:
         and source.name == "COMMANDLINE"
     ]
     if given:
-        raise UsageError(*(Problem("this is the plan's to say", "write it there", key=option) for option in given))
+        raise UsageError(*(Problem("this is part of the plan", "move it to the plan", key=option) for option in given))
 
 
 @dataclass(frozen=True)
@@ -405,7 +407,7 @@ def carry_out(console: Console, job: Job, setup: Setup, out: Path) -> int:
                 readings = [Readings(host, m.counters, m.readings) for host, m in session.monitors.items()]
                 directory.finish(session.started["labels"], readings, session.begin_ns)
         if interrupted and not seconds:
-            _say(console, f"interrupted before its first second; what there is of it is in {out}")
+            _say(console, f"interrupted in its first second; its files are in {out}")
             raise KeyboardInterrupt
         summary = summarise(seconds, healths, session.begin_ns or 0, session.stages_ns)
         outcome = _judge(console, job, summary, session.started)

@@ -38,7 +38,7 @@ def model(
     kept = run / FILE
     kind = studies.kind_of(kept)
     if not isinstance(kind, Generation):
-        raise UsageError(Problem(f"{run} is no study of load generation", "make one: " + MAKE))
+        raise UsageError(Problem(f"{run} is not a study of load generation", "make one: " + MAKE))
     pairs = generation.pairs(kind.read(directory.content, str(kept)), directory)
     found = generation.model_section(pairs)
     if found is None:

@@ -257,9 +257,9 @@ def _object(file: Path, number: int, line: str) -> Json:
     try:
         found = json.loads(line)
     except ValueError as error:
-        raise UsageError(Problem(f"line {number} is no JSON: {error}", "write an object a line", str(file))) from None
+        raise UsageError(Problem(f"line {number} is not JSON: {error}", "write an object a line", str(file))) from None
     if not isinstance(found, dict):
-        raise UsageError(Problem(f"line {number} is no JSON object", "write an object a line", str(file)))
+        raise UsageError(Problem(f"line {number} is not a JSON object", "write an object a line", str(file)))
     return found
 
 

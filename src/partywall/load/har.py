@@ -89,7 +89,7 @@ def plan_of(content: str, file: str, leave_out: Sequence[str] = ()) -> Imported:
     if unwanted:
         notes.append(f"{len(unwanted)} × to hosts left out")
     if len(entries) > len(kept):
-        notes.append(f"{len(entries) - len(kept)} × what redirects led to, which the generator follows itself")
+        notes.append(f"{len(entries) - len(kept)} × targets of redirects, which the generator follows itself")
     writer = _Writer(kept, reader.titles)
     text = writer.text(file)
     if writer.candidates:
@@ -134,10 +134,12 @@ class _Reader:
         except (json.JSONDecodeError, RecursionError) as error:
             line = getattr(error, "lineno", None)
             said = getattr(error, "msg", "nested too deeply")
-            raise UsageError(Problem(f"this is no JSON: {said}", remedy, self.file, line)) from None
+            raise UsageError(Problem(f"this is not JSON: {said}", remedy, self.file, line)) from None
         log = whole.get("log") if isinstance(whole, dict) else None
         if not isinstance(log, dict) or not isinstance(log.get("entries"), list):
-            raise UsageError(Problem("this is no HAR: it has no log.entries", remedy, self.file, key="log.entries"))
+            raise UsageError(
+                Problem("this is not a HAR file: it has no log.entries", remedy, self.file, key="log.entries")
+            )
         return log
 
     def _entry(self, raw: dict[str, Any]) -> Entry | None:

@@ -57,7 +57,7 @@ def addresses(program: Mapping[str, Any], *, literal: bool = False) -> dict[str,
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         # Names with an empty part, or one that is too long, are no names for the resolver.
         except (OSError, UnicodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no name"
+            why = error.strerror if isinstance(error, OSError) else "this is not a host name"
             problems.append(Problem(f"{host} cannot be resolved: {why}", "check the name, or the resolver"))
             continue
         # Of one family, as the agent chooses it: a name that has both mostly leads to the same server twice.

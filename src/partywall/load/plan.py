@@ -158,7 +158,7 @@ def _one(path: At, value: BaseModel, choices: Sequence[str], what: str, example:
     names = {info.alias or name: name for name, info in type(value).model_fields.items()}
     given = [key for key in choices if names[key] in value.model_fields_set and getattr(value, names[key]) is not None]
     if not given:
-        yield Mistake(path, f"{what} is one of {', '.join(choices)}, and there is none", f"write for example {example}")
+        yield Mistake(path, f"{what} needs one of {', '.join(choices)}, and has none", f"write for example {example}")
     elif len(given) > 1:
         yield Mistake((*path, given[1]), f"{' and '.join(given)} stand in one {what.split()[-1]}", "keep one of them")
 
@@ -173,7 +173,7 @@ def _pacing(plan: LoadPlan) -> Iterator[Mistake]:
             yield from _stages((key,), pacing, level)
     for name, feeder in plan.feeders.items() if plan.open is not None else ():
         if feeder.when_spent == "leave":
-            said = "arrivals of the open model have nobody to leave: those after the last row would not be served"
+            said = "leave needs the closed model: the open model would not serve arrivals after the last row"
             yield Mistake(("feeders", name, "when_spent"), said, "write repeat, or closed in place of open")
 
 
@@ -223,7 +223,7 @@ def _columns(feeder: Feeder, folder: Path) -> tuple[str, ...]:
             if line.strip():
                 first = json.loads(line)
                 if not isinstance(first, dict):
-                    raise ValueError(f"the first line of {feeder.json_lines} is no JSON object")
+                    raise ValueError(f"the first line of {feeder.json_lines} is not a JSON object")
                 return tuple(first)
         raise ValueError(f"{feeder.json_lines} holds no line")
     return tuple(feeder.rows[0]) if feeder.rows else ()
@@ -383,7 +383,7 @@ class _User:
         if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", url):
             yield from _absolute(path, url)
         elif not url.startswith("/"):
-            yield Mistake(path, f"{url[:60]!r} is no URL", "write http://… or, with base, a path that begins with /")
+            yield Mistake(path, f"{url[:60]!r} is not a URL", "write http://… or, with base, a path that begins with /")
         elif self.plan.base is None:
             yield Mistake(path, f"{url[:60]!r} has no host", "add base: http://… at the top, or write the whole URL")
         yield from self._template(path, url)
@@ -421,14 +421,14 @@ class _User:
                 remedy = did_you_mean(
                     name, known, f"extract it, feed it, or give it in variables; there are {', '.join(known)}"
                 )
-                yield Mistake(path, f"nothing gives the variable {name!r} a value", remedy)
+                yield Mistake(path, f"the variable {name!r} has no value", remedy)
 
 
 def _base64(path: At, text: str) -> Iterator[Mistake]:
     try:
         base64.b64decode(text, validate=True)
     except ValueError as error:
-        yield Mistake(path, f"it is no base 64: {error}", "encode the bytes with: base64 FILE")
+        yield Mistake(path, f"this is not base 64: {error}", "encode the bytes with: base64 FILE")
 
 
 def think_times(path: Path) -> list[int]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from partywall import units
 from partywall.errors import Problem, UsageError
 from partywall.load.urls import wrong_with
 
@@ -51,12 +52,12 @@ def program(asked: Quick) -> dict[str, Any]:
     """The load program; UsageError for all that cannot be used, at once."""
     problems = [*_url_problems(asked.url), *_number_problems(asked), *_header_problems(asked.headers)]
     if asked.method is not None and not METHOD.fullmatch(asked.method):
-        problems.append(Problem(f"{asked.method!r} is no method", "write for example POST", key="--method"))
+        problems.append(Problem(f"{asked.method!r} is not an HTTP method", "write for example POST", key="--method"))
     if asked.data is not None and asked.data_file is not None:
         problems.append(Problem("a body is given twice", "give --data or --data-file", key="--data"))
     if asked.data_file is not None and not asked.data_file.is_file():
         remedy = "give the path of a file"
-        problems.append(Problem(f"{str(asked.data_file)!r} is no file that is there", remedy, key="--data-file"))
+        problems.append(Problem(f"{str(asked.data_file)!r} is not a file that exists", remedy, key="--data-file"))
     if problems:
         raise UsageError(*problems)
     steps = [{"http": _request(asked)}]
@@ -84,23 +85,40 @@ def _url_problems(url: str) -> list[Problem]:
 def _number_problems(asked: Quick) -> list[Problem]:
     found = []
     if asked.rate is not None and not 0 < asked.rate <= RATE_MOST:
-        remedy = f"give more than 0, and {RATE_MOST:,} at most"
-        found.append(Problem(f"{asked.rate:g} requests a second is no load", remedy, key="--rate"))
+        found.append(
+            Problem(
+                f"must be greater than 0 and at most {RATE_MOST:,}, got {asked.rate:g}",
+                "give for example 100",
+                key="--rate",
+            )
+        )
     if asked.poisson and asked.rate is None:
-        found.append(Problem("users who wait for their answers do not come at random", "give --rate", key="--poisson"))
+        found.append(Problem("needs --rate: without it, each user waits for its answer", "add --rate", key="--poisson"))
     if asked.for_ns < 1_000_000_000:
-        found.append(Problem("under a second is too short to see anything", "give at least 1s", key="--for"))
+        found.append(
+            Problem(
+                f"must be at least 1s, got {units.format_duration(asked.for_ns)}", "give for example 30s", key="--for"
+            )
+        )
     if asked.timeout_ns <= 0:
-        found.append(Problem("no time at all", "give for example 10s", key="--timeout"))
+        found.append(
+            Problem(
+                f"must be greater than 0, got {units.format_duration(asked.timeout_ns)}",
+                "give for example 10s",
+                key="--timeout",
+            )
+        )
     if asked.rate is not None and asked.think_ns:
         remedy = "leave out --think, or give --users without --rate"
-        found.append(Problem("requests that come at a rate do not wait for users to think", remedy, key="--think"))
+        found.append(
+            Problem("cannot be combined with --rate, because requests then have fixed times", remedy, key="--think")
+        )
     return found
 
 
 def _header_problems(headers: Sequence[str]) -> list[Problem]:
     remedy = 'write for example "Accept: text/html"'
-    return [Problem(f"{header!r} is no header", remedy, key="--header") for header in headers if ":" not in header]
+    return [Problem(f"{header!r} is not a header", remedy, key="--header") for header in headers if ":" not in header]
 
 
 def _request(asked: Quick) -> dict[str, Any]:
@@ -142,7 +160,7 @@ def _authorities(file: Path | None) -> str | None:
     try:
         return file.read_text(encoding="ascii")
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "this is not text"
         raise UsageError(Problem(f"{file}: {reason}", "give certificates in PEM", key="--ca-file")) from None
 
 

@@ -294,7 +294,7 @@ class Session:
             if not running and not beside:
                 return
             if running and time.monotonic() - min(heard[name] for name in running) > SILENCE_S:
-                raise TrialError(f"the generator has said nothing for {SILENCE_S:g} s; is its host overloaded?")
+                raise TrialError(f"the generator sent nothing for {SILENCE_S:g} s; check if its host is overloaded")
             yield None
 
     def _keep_clocks(self, running: Collection[str]) -> None:

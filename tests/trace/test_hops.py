@@ -42,8 +42,8 @@ def test_all_mistakes_are_told_at_once():
         agents=["vm1"],
     )
     for words in (
-        "'eth0:up': 'up' is no hook",
-        "'a/b/' is no hop",
+        "'eth0:up': 'up' is not a hook",
+        "'a/b/' is not a hop",
         "--horizon",
         "200%",
         "'tpc'",

@@ -76,7 +76,7 @@ def _agents(given: Iterable[str], reader: _Reader) -> Iterable[tuple[str, tuple[
         name, equals, command = text.partition("=")
         if not equals or not command.strip() or not re.fullmatch(r"[\w.-]+", name):
             reader.wrong(
-                "--agent", f"{text!r} is no agent", "write for example vm1='ssh vm1 sudo partywall-agent serve'"
+                "--agent", f"{text!r} is not an agent", "write for example vm1='ssh vm1 sudo partywall-agent serve'"
             )
             continue
         try:
@@ -89,11 +89,11 @@ def _hop(text: str, agents: dict[str, tuple[str, ...]], reader: _Reader) -> Hop 
     where, slash, rest = text.rpartition("/")
     interface, colon, hook = rest.partition(":")
     if not INTERFACE.fullmatch(interface) or (slash and not where):
-        reader.wrong("HOP", f"{text!r} is no hop", EXAMPLE)
+        reader.wrong("HOP", f"{text!r} is not a hop", EXAMPLE)
         return None
     if colon and hook not in ("in", "out"):
         reader.wrong(
-            "HOP", f"{text!r}: {hook!r} is no hook", "add :in for what the interface takes in, :out for the rest"
+            "HOP", f"{text!r}: {hook!r} is not a hook", "add :in for what the interface takes in, :out for the rest"
         )
         return None
     return Hop(
@@ -112,10 +112,16 @@ def _within(key: str, text: str, parse: Any, least: float, most: float, reader: 
         reader.wrong(key, str(error), "")
         return least
     if not least <= value <= most:
-        shown = units.format_duration(most) if parse is units.parse_duration_ns else f"{most:g}"
-        reader.wrong(key, f"{text} is out of range", f"give at most {shown}, and more than nothing")
+        low, high = (_bound(value, parse) for value in (least, most))
+        reader.wrong(key, f"must be from {low} to {high}, got {text}", "write a value in this range")
         return least
     return value
+
+
+def _bound(value: float, parse: Any) -> str:
+    if parse is units.parse_duration_ns:
+        return units.format_duration(value)
+    return f"{100 * value:g}%" if parse is units.parse_share else f"{value:,}"
 
 
 def _protocol(text: str | None, reader: _Reader) -> int | None:
@@ -134,7 +140,7 @@ def _address(key: str, text: str | None, reader: _Reader) -> str | None:
     try:
         return str(ipaddress.ip_address(text))
     except ValueError:
-        reader.wrong(key, f"{text!r} is no address", "write for example 192.0.2.1 or 2001:db8::1")
+        reader.wrong(key, f"{text!r} is not an address", "write for example 192.0.2.1 or 2001:db8::1")
         return None
 
 
@@ -147,7 +153,7 @@ def _translations(given: Sequence[str], reader: _Reader) -> Iterable[Translation
         if all(ends):
             yield Translation(outside=cast("End", ends[0]), inside=cast("End", ends[1]))
         elif not equals:
-            reader.wrong("--nat", f"{text!r} is no translation", "write for example 198.51.100.1:4000=10.0.0.5:4000")
+            reader.wrong("--nat", f"{text!r} is not a translation", "write for example 198.51.100.1:4000=10.0.0.5:4000")
 
 
 def _end(text: str, reader: _Reader) -> End | None:
@@ -159,5 +165,5 @@ def _end(text: str, reader: _Reader) -> End | None:
     address = _address("--nat", next((groups[k] for k in ("six", "four", "bare") if groups.get(k)), text), reader)
     port = next((int(groups[k]) for k in "ab" if groups.get(k)), None)
     if port is not None and not 0 < port < 65536:
-        reader.wrong("--nat", f"{text!r}: {port} is no port", "give 1 to 65535")
+        reader.wrong("--nat", f"{text!r}: {port} is not a port", "give 1 to 65535")
     return End(address=address, port=port) if address else None

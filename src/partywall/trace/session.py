@@ -235,7 +235,7 @@ class Session:
         silent_ns = self._clock.now_ns() - relay.heard_ns
         if silent_ns > SILENCE_MOST_NS:
             raise TrialError(
-                f"the agent of {relay.name} has told nothing for {units.format_duration(silent_ns)}, so nothing can be "
+                f"the agent of {relay.name} sent nothing for {units.format_duration(silent_ns)}, so nothing can be "
                 "matched; check the connection to it"
             )
 

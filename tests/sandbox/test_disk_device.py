@@ -54,7 +54,7 @@ def signatures(device):
 
 def test_what_is_no_block_device_is_refused_by_what_it_is(tmp_path):
     (tmp_path / "file").touch()
-    assert "is no block device" in disk.unusable(tmp_path / "file", overwrite=True)
+    assert "is not a block device" in disk.unusable(tmp_path / "file", overwrite=True)
     assert "is not there" in disk.unusable(tmp_path / "nothing", overwrite=True)
 
 

@@ -76,7 +76,7 @@ def test_a_link_in_the_place_of_the_state_folder_is_refused_wherever_it_leads(ro
 
 def test_a_state_folder_that_is_a_file_is_told(root, tmp_path):
     root.write_text("")
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         Label.create("r", tmp_path)
 
 

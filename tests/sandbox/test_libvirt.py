@@ -178,7 +178,7 @@ class TestReal:
         connection.close()
 
     def test_what_is_wrong_with_a_domain_is_told_in_one_sentence(self, daemon, label):
-        with pytest.raises(TrialError, match="there is none of that name; there are: none"):
+        with pytest.raises(TrialError, match="no domain has this name; there are: none"):
             make(settings(daemon.uri, domain="nobody"), label).start(lambda *_: None)
         connection, theirs = a_domain_of_the_users(daemon, label, port=False)
         with pytest.raises(TrialError, match="has no virtio port for an agent, and no host: to reach one by ssh"):
@@ -552,7 +552,7 @@ def test_what_keeps_a_domain_of_the_users_from_being_a_sandbox_is_told_before_a_
     theirs.active = False
     assert owned.unusable(SYSTEM, "theirs", by_ssh=True).endswith("start it: virsh -c qemu:///system start theirs")
     made_up.domain = None
-    assert owned.unusable(SYSTEM, "nobody", by_ssh=True).endswith("none of that name; there are: web1, web2")
+    assert owned.unusable(SYSTEM, "nobody", by_ssh=True).endswith("no domain has this name; there are: web1, web2")
     assert made_up.closed == 4
 
 
@@ -562,7 +562,7 @@ def test_a_domain_that_is_not_there_keeps_a_scenario_from_this_host(made_up, mon
     victims = {"one": {"probe": "integer", "sandbox": box}, "two": {"probe": "syscall", "sandbox": box}}
     with pytest.raises(
         CapabilityError,
-        match=r"^victims\.one\.sandbox\.domain, victims\.two\S+: domain nobody of qemu:///system: there is",
+        match=r"^victims\.one\.sandbox\.domain, victims\.two\S+: domain nobody of qemu:///system: no domain has",
     ):
         preflight.check_host(Scenario.model_validate({"partywall": 1, "name": "gone", "victims": victims}), fake_host())
 

@@ -217,7 +217,7 @@ class TestReal:
         server = ssh_server.SshServer(tmp_path, force="ForceCommand echo no shells here")
         monkeypatch.setenv("PARTYWALL_SSH", server.client)
         try:
-            with pytest.raises(CapabilityError, match="no shell was reached there; what came back was: no shells here"):
+            with pytest.raises(CapabilityError, match="no shell answered; the last line of output was: no shells here"):
                 survey("there", str(base), [])
         finally:
             server.stop()

@@ -67,7 +67,7 @@ def _disk_limited(scenario: Scenario) -> Iterator[str]:
 def check_folder(work_root: Path) -> None:
     """UsageError if the files of disk kernels cannot be put there."""
     if not work_root.is_dir():
-        what = "is no folder" if work_root.exists() else "there is no such folder"
+        what = "this is not a folder" if work_root.exists() else "there is no such folder"
     elif not os.access(work_root, os.W_OK | os.X_OK):
         what = "you may not write there"
     else:

@@ -59,7 +59,7 @@ def not_ours(folder: Path) -> str:
     """Why what stands in a folder may be somebody else's word; nothing if only this user can write there."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        return "is a symbolic link" if stat.S_ISLNK(found.st_mode) else "is no folder"
+        return "is a symbolic link" if stat.S_ISLNK(found.st_mode) else "is not a folder"
     if found.st_uid != os.geteuid():
         return f"belongs to user {found.st_uid}"
     return "may be written to by others" if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""

@@ -25,7 +25,7 @@ def lacking(connection: Any, uri: str, name: str, *, by_ssh: bool) -> str:
     domain = _looked_up(connection, name)
     if domain is None:
         names = ", ".join(sorted(known.name() for known in connection.listAllDomains())) or "none"
-        return f"{asked}: there is none of that name; there are: {names}"
+        return f"{asked}: no domain has this name; there are: {names}"
     if not domain.isActive():
         return f"{asked} is not running; start it: virsh -c {uri} start {name}"
     if not by_ssh and not has_port(domain.XMLDesc(0)):

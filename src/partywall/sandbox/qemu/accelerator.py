@@ -103,7 +103,7 @@ def verdict(host: Host) -> Verdict:
     return Verdict(
         works=False,
         text=f"{DEVICE} opens, but carried no guest when it was tried ({failure})",
-        remedy=f"a host that is no guest itself, or has nested page tables; to try again: rm {_verdict_file()}",
+        remedy=f"a host that is not a guest, or one with nested page tables; to try again: rm {_verdict_file()}",
     )
 
 

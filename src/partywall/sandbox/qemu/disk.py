@@ -70,7 +70,7 @@ def unusable(device: Path, *, overwrite: bool) -> str:
     """Why a guest cannot have this device as its disk, and what would do; empty if it can."""
     try:
         if not stat.S_ISBLK(device.stat().st_mode):
-            return f"{device} is no block device; give one such as /dev/sdb, or leave device out for a file"
+            return f"{device} is not a block device; give one such as /dev/sdb, or leave device out for a file"
         os.close(_claim(device))
     except FileNotFoundError:
         return f"{device} is not there; lsblk lists the host's block devices"
@@ -90,7 +90,7 @@ def holds(device: Path) -> str:
     try:
         done = subprocess.run(["blkid", "-p", "-o", "export", str(device)], capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        return "what cannot be told, for blkid was not found (apt-get install util-linux)"
+        return "unknown content: blkid was not found (apt-get install util-linux)"
     if done.returncode == HOLDS_NOTHING:
         return ""
     found = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
@@ -98,7 +98,7 @@ def holds(device: Path) -> str:
         return ""
     if "TYPE" in found:
         return f"{found['TYPE']}" + (f" called {found['LABEL']!r}" if "LABEL" in found else "")
-    return f"a partition table ({found['PTTYPE']})" if "PTTYPE" in found else "what cannot be told apart"
+    return f"a partition table ({found['PTTYPE']})" if "PTTYPE" in found else "unknown content"
 
 
 def _claim(device: Path) -> int:

@@ -174,16 +174,16 @@ class Connection:
                 if found := bootstrap.answer(line):
                     return found
                 noise = line
-        too_much = f"its login shell printed more than {NOISE_LINES} lines; make it quiet when nobody is there"
+        too_much = (
+            f"its login shell printed more than {NOISE_LINES} lines; make it print nothing if it is not interactive"
+        )
         raise CapabilityError(self._named(too_much))
 
     def _why_silent(self, noise: bytes, timeout_s: float) -> str:
         errors = cast("IO[bytes]", self.process.stderr).read().decode(errors="replace").strip()
         status = self.process.wait()
         if status == -9 and not errors:
-            return (
-                f"it did not answer within {timeout_s:g} s; is it overloaded, or its login shell waiting for somebody?"
-            )
+            return f"no answer within {timeout_s:g} s; check if it is overloaded, or if its login shell waits for input"
         return explained(errors or noise.decode(errors="replace").strip(), self.destination)
 
     def _named(self, why: str) -> str:
@@ -196,7 +196,7 @@ def explained(said: str, destination: str) -> str:
         if match := re.search(pattern, said):
             return meaning.format(to=destination, detail=match[1])
     last = said.splitlines()[-1] if said else "nothing"
-    return f"no shell was reached there; what came back was: {last}"
+    return f"no shell answered; the last line of output was: {last}"
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ class RunDirectory(Record):
         """An existing one; UsageError if there is none at `path`, or its plan or host facts cannot be used."""
         if why := _no_run(path):
             raise UsageError(
-                f"{path} is no run directory ({why}); give the folder that 'partywall run' named at its end"
+                f"{path} is not a run directory ({why}); give the folder that 'partywall run' named at its end"
             )
         run = cls(path)
         _ = run.plan, run.host

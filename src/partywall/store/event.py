@@ -75,11 +75,11 @@ def decode(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         if line.startswith(BEGIN) or BEGIN.startswith(line):
             return None
-        raise ValueError("it is no event") from None
+        raise ValueError("this is not an event") from None
     match found:
         case {"kind": str()}:
             return dict(found)
-    raise ValueError("it is no event")
+    raise ValueError("this is not an event")
 
 
 def check(found: dict[str, Any]) -> None:

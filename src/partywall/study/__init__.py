@@ -52,7 +52,7 @@ def kind_of(file: Path) -> Kind[Any]:
         raise UsageError(Problem(f"cannot be read: {error}", "give the path of a study file", str(file))) from None
     if key not in KINDS:
         begun = f"it begins with {key[:40]!r}" if key else "it is empty"
-        raise UsageError(Problem(f"this is no study: {begun}", f"begin with one of {', '.join(KINDS)}", str(file)))
+        raise UsageError(Problem(f"this is not a study: {begun}", f"begin with one of {', '.join(KINDS)}", str(file)))
     return KINDS[key]
 
 

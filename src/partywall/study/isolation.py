@@ -106,7 +106,7 @@ class Isolation:
             with governor.held(GOVERNORS[job.energy_saving], host):
                 left = pipeline.measure(run, progress, work_root)
             if left:
-                again = "what was measured is kept; see to them, then go on with --resume"
+                again = "the measurements are kept; fix the causes, then continue with --resume"
                 raise TrialError(f"{job.name}: could not be removed or put back: {', '.join(left)}; {again}")
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:

@@ -80,7 +80,7 @@ def test_a_scenario_with_mistakes_gives_each_with_its_place(partywall, tmp_path)
         (("kernels", "--nope"), "kernels", "No such option: --nope"),
         (("scenario", "chek", "x"), "scenario chek", "No such command 'chek'"),
         (("compare", "one"), "compare", "Missing argument"),
-        (("report", "nothing-here"), "report", "no run directory"),
+        (("report", "nothing-here"), "report", "is not a run directory"),
         (("guard", "report", "nothing-here"), "guard report", "no guard's time series"),
         (("study", "papers/vits"), "study", "only for the list of studies"),
         (("nope",), "", "No such command"),

@@ -35,7 +35,8 @@ def reap(
     forget: Annotated[
         bool,
         typer.Option(
-            "--forget", help="Forget domains whose libvirt daemon can't be reached: nobody looks for them again."
+            "--forget",
+            help="Forget domains whose libvirt daemon can't be reached; Partywall then stops looking for them.",
         ),
     ] = False,
 ) -> int:

@@ -61,7 +61,7 @@ def run(
         leftovers.clean_up()
         directory = RunDirectory.open(resume)
         if directory.ended:
-            console.print(f"{resume} has come to its end already; nothing is left to measure", highlight=False)
+            console.print(f"{resume} is finished; nothing is left to measure", highlight=False)
             return report_run(directory, console)
         return _measure_and_report(directory, context.obj(), console, work_dir, allow_commands=allow_commands)
     if scenario is None:
@@ -91,7 +91,9 @@ def _overrides(budget: str | None, precision: str | None) -> dict[str, float]:
         found["precision"] = parsed("--precision", precision, units.parse_share)
     if not 0 < found.get("precision", 0.5) <= 1:
         raise UsageError(
-            Problem(f"{precision} is out of range", "give more than 0 and at most 100%", key="--precision")
+            Problem(
+                f"must be greater than 0 and at most 100%, got {precision}", "give for example 1%", key="--precision"
+            )
         )
     return found
 
@@ -122,9 +124,9 @@ def _interrupted(directory: RunDirectory, console: Console, work_dir: Path, *, a
     words += ["--allow-commands"] if allow_commands else []
     words += ["--work-dir", str(work_dir)] if work_dir != WORK_ROOT else []
     said = (
-        "Interrupted; nothing of it runs on, and what was measured is kept.",
-        f"Go on with:  {shlex.join(words)}",
-        f"Or see what was found:  {shlex.join(['partywall', 'report', str(directory.path)])}",
+        "Interrupted. All its processes have ended, and the measurements are kept.",
+        f"Continue with:  {shlex.join(words)}",
+        f"Or show the findings:  {shlex.join(['partywall', 'report', str(directory.path)])}",
     )
     for line in said:
         console.print(line, highlight=False, markup=False, soft_wrap=True)

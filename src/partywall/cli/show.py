@@ -101,7 +101,7 @@ def checked(
         console.print(f"  {one.victim}: {held}; {counted}", highlight=False, soft_wrap=True)
     if others:
         names = ", ".join(others)
-        said = f"What {names} can do was not asked, and so not all of what this host can; --dry-run of 'run' asks."
+        said = f"{names}: not asked, so some requirements were not checked. To check them, use: partywall run --dry-run"
         console.print(said, highlight=False, soft_wrap=True)
     if unfit:
         console.print(f"It could not run on this host:\n{unfit}", style="yellow", highlight=False, soft_wrap=True)
@@ -124,8 +124,8 @@ def _too_short(plan: Plan, trials: Sequence[str], blocks: Mapping[str, Forecast]
     """CPUs that only the host tells may make blocks longer than the scenario alone shows."""
     needed = sum(needed_ns(list(blocks.values()), plan.scenario.min_blocks))
     return (
-        f"\nThe budget does not hold {plan.scenario.min_blocks} blocks of {', '.join(trials)}: what is measured less "
-        f"decides no goal. Give --budget {math.ceil(needed / 1e9)}s or more."
+        f"\nThe budget is too small for {plan.scenario.min_blocks} blocks of {', '.join(trials)}: with fewer "
+        f"blocks, no goal can be judged. Give --budget {math.ceil(needed / 1e9)}s or more."
     )
 
 

@@ -152,9 +152,9 @@ def _measure(
         words = ["partywall", "study", "--resume", str(directory.path)]
         words += ["--allow-commands"] if allow_commands else []
         words += ["--work-dir", str(work_dir)] if work_dir != WORK_ROOT else []
-        _say(console, "Interrupted; nothing of it runs on, and what was measured is kept.")
-        _say(console, f"Go on with:  {shlex.join(words)}")
-        _say(console, f"Or see what was found:  partywall report {shlex.quote(str(directory.path))}")
+        _say(console, "Interrupted. All its processes have ended, and the measurements are kept.")
+        _say(console, f"Continue with:  {shlex.join(words)}")
+        _say(console, f"Or show the findings:  partywall report {shlex.quote(str(directory.path))}")
         raise
     return report(directory, console, None)
 

@@ -32,7 +32,7 @@ K6 := go.k6.io/k6@v1.8.1
 FUZZ_SECONDS ?= 60
 FUZZ_EXAMPLES ?= 2000
 
-.PHONY: help setup build wheel versions demo vm libvirt xen-lab hosts test lint fmt generate bench bench-setup long-test fuzz clean FORCE
+.PHONY: help setup build wheel versions demo vm libvirt xen-lab hosts test test-fast lint fmt generate bench bench-setup long-test fuzz clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -68,6 +68,12 @@ hosts: wheel ## try Partywall on stock distributions booted in QEMU, and write t
 test: setup ## run the tests of both halves
 	cd agent && cargo test --quiet
 	$(PY) -m pytest
+
+# The crates whose tests need no host, and the tests of the controller that need neither host nor agent.
+PURE_CRATES := alignment allocation facts record wire
+test-fast: $(VENV)/.ready ## run the pure tests of both halves: no host, no agent, no network (under a minute once built)
+	cd agent && cargo test --quiet $(PURE_CRATES:%=-p partywall-%)
+	$(PY) -m pytest -m "not host and not slow and not long"
 
 # VERSIONS="--python 3.13 --only lowest -- tests/stats" narrows it down.
 versions: setup ## try the oldest and newest dependencies on every Python found (five minutes each)

@@ -65,6 +65,7 @@ def test_golden_slices_become_rows_of_the_store():
     assert (row["start_ns"], row["end_ns"], row["work"]) == (10_000_000, 20_000_123, 5_242_880.0)
 
 
+@pytest.mark.long
 def test_a_probe_reports_slices_that_follow_each_other(agent):
     agent.call("workload.start", id="p", work={"kernel": {"name": "integer"}}, pace="flat_out", work_dir="/var/tmp")
     slices = []
@@ -75,6 +76,7 @@ def test_a_probe_reports_slices_that_follow_each_other(agent):
     assert all(piece["work"] > 0 for piece in slices)
 
 
+@pytest.mark.long
 def test_a_stressor_presses_only_when_scheduled(agent):
     agent.call("workload.start", id="s", work={"kernel": {"name": "integer"}}, pace="scheduled", work_dir="/var/tmp")
     agent.call("workload.calibrate", id="s", for_ns=50_000_000)
@@ -159,6 +161,7 @@ def test_an_agent_for_some_capabilities_refuses_the_others_by_name():
     client.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "params", "said"),
     [
@@ -225,6 +228,7 @@ def test_what_is_too_long_for_an_agent_is_refused_before_it_is_sent(monkeypatch)
     client.close()
 
 
+@pytest.mark.long
 def test_an_agent_takes_the_files_of_a_load_in_one_message(agent):
     with pytest.raises(AgentError, match="invalid type: string"):
         agent.call("workload.start", work={"load": "x" * (16 << 20)})

@@ -18,6 +18,7 @@ def golden(name):
     return [json.loads(line) for line in (GOLDEN / name).read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_the_checked_in_schema_is_what_the_agent_prints():
     printed = subprocess.run([binary.find(), "schema"], capture_output=True, check=True, text=True).stdout
     assert json.loads(printed) == SCHEMA, "write it anew: make generate"

@@ -15,6 +15,7 @@ from partywall.testing import Entry, Tree, read, recorded
 RECORDER = Path(__file__).parents[2] / "labs" / "hosts" / "record.py"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", judge.names())
 def test_a_host_is_told_rightly_and_planned_for_without_a_crash(name):
     assert judge.judge(judge.load(name)) == []
@@ -28,6 +29,7 @@ def test_a_tree_says_where_it_is_from(name):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("part", "key", "value"),
     [
@@ -47,12 +49,14 @@ def test_a_wrong_count_is_found(tmp_path, part, key, value):
     assert complaint.startswith(f"{key} is ")
 
 
+@pytest.mark.long
 def test_a_scenario_that_cannot_be_planned_though_it_should_is_found():
     host = judge.load("one-cpu")
     complaints = judge.judge(dataclasses.replace(host, expected=host.expected | {"plannable": ["demo"]}))
     assert any("demo cannot be planned for user 0" in complaint for complaint in complaints)
 
 
+@pytest.mark.long
 def test_a_crash_is_found_in_every_command_that_meets_it(tmp_path):
     found = judge.load("debian-13-vm")
     found.tree.lay_out(tmp_path)
@@ -66,12 +70,14 @@ def test_a_crash_is_found_in_every_command_that_meets_it(tmp_path):
     assert {complaint.split(" failed")[0] for complaint in crashed} > {"doctor", "run full --dry-run"}
 
 
+@pytest.mark.long
 def test_an_agent_that_reads_no_facts_is_found(monkeypatch):
     monkeypatch.setenv("PARTYWALL_AGENT", "/bin/false")
     (complaint,) = judge.judge(judge.load("debian-13-vm"))
     assert complaint.startswith("facts: partywall.errors.AgentError")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["vm-hybrid-v1", "epyc-128-holes", "odd-mounts", "kubernetes-pod"])
 def test_what_the_recorder_writes_of_a_host_has_the_same_facts(name, tmp_path):
     host = judge.load(name)

@@ -58,6 +58,7 @@ def spoilt(draw) -> Tree:
     return tree.changed(changes)
 
 
+@pytest.mark.long
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(tree=spoilt(), euid=st.sampled_from([0, judge.ORDINARY_USER]))
 def test_a_spoilt_host_is_told_of_and_planned_for_without_a_crash(tree, euid):
@@ -70,6 +71,7 @@ def test_a_spoilt_host_is_told_of_and_planned_for_without_a_crash(tree, euid):
     assert complaints == []
 
 
+@pytest.mark.long
 @settings(max_examples=5 * EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(text=st.text() | st.from_regex(r"(\d+ \d+ \S+ \S+ \S+ \S*( \S+)* - \S* \S* \S*\n){1,3}"))
 def test_any_table_of_mounts_is_read(tmp_path_factory, text):

@@ -181,6 +181,7 @@ WILD = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=int(os.environ.get("FUZZ_EXAMPLES", "200")))
 @given(st.lists(WILD | ANY, max_size=4), st.lists(ANY, max_size=2))
 def test_any_recording_is_a_plan_that_compiles_or_a_users_mistake(entries: list, pages: list):

@@ -22,6 +22,8 @@ from partywall.load.session import Session, Setup
 from partywall.load.store import LoadDirectory
 from partywall.sandbox import qemu
 
+pytestmark = pytest.mark.long
+
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"

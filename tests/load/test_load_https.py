@@ -16,7 +16,10 @@ from partywall.load.quick import Quick, program
 from partywall.load.second import Second
 from partywall.load.session import Session, Setup
 
-pytestmark = pytest.mark.skipif(NGINX is None, reason="needs nginx (apt-get install nginx-light)")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(NGINX is None, reason="needs nginx (apt-get install nginx-light)"),
+]
 
 KINDS = ("good", "http1", "expired", "elsewhere", "itself", "brief", "clear", "http1_clear")
 

@@ -131,6 +131,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=int(os.environ.get("FUZZ_EXAMPLES", "300")))
 @given(st.lists(VALUES, max_size=3), VALUES)
 @example([], {"http": None, "steps": [{"http": None, "uniform": None}, {}]})

@@ -146,6 +146,7 @@ def test_the_page_stands_alone_and_shades_doubtful_seconds(kept):
     assert "https://" not in text.partition("<script")[0]
 
 
+@pytest.mark.long
 def test_each_chart_of_a_load_draws_without_any_network(kept):
     drawn = load_charts.all_charts(load_run(kept))
     assert {"percentiles", "rate", "users", "distribution", "generator", "monitor-cpu"} <= set(drawn)
@@ -155,6 +156,7 @@ def test_each_chart_of_a_load_draws_without_any_network(kept):
         assert "NaN" not in svg
 
 
+@pytest.mark.long
 def test_every_format_is_written_and_an_unknown_one_is_refused(kept, tmp_path):
     files = load_page.FILES.write(load_run(kept), tmp_path / "out", ["html", "json", "csv", "parquet", "svg"])
     assert {path.suffix for path in files} == {".html", ".json", ".csv", ".parquet", ".svg"}

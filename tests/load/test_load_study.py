@@ -66,6 +66,7 @@ def test_a_backend_from_which_the_service_cannot_be_asked_is_refused_before_anyt
         all_studies.KINDS["partywall_load_study"].outline(study, Asked(backends=(backend,)), fake_host())
 
 
+@pytest.mark.long
 def test_the_compression_is_in_the_iteration_where_the_cell_has_it(study):
     form = study.forms["short"]
     for cell in study.cells:
@@ -143,6 +144,7 @@ def test_a_cell_is_measured_against_a_real_tomcat_and_nothing_is_left(study, tmp
     assert not (tmp_path / f"partywall-{label.run}").exists()
 
 
+@pytest.mark.long
 def test_rounds_measured_both_ways_make_a_model_that_foretells_levels_it_has_not_seen(study, tmp_path):
     directory = kept(tmp_path / "run")
     for number in range(3):

@@ -101,6 +101,7 @@ def test_guards_are_shaded_where_slices_are_in_the_guard(run):
     assert all(row["end_ms"] - row["start_ms"] == pytest.approx(10) for row in shaded)
 
 
+@pytest.mark.long
 def test_emulated_runs_say_so_in_every_chart(emulated_run):
     for name, spec in charts.all_charts(*emulated_run).items():
         assert "emulated" in json.dumps(spec), name

@@ -62,6 +62,7 @@ def test_a_machine_reads_the_same_outcome_that_people_do(run, tmp_path):
     assert [verdict["outcome"] for verdict in verdicts] == ["violated", "holds"]
 
 
+@pytest.mark.long
 def test_charts_are_drawn_with_progress_up_to_the_last(run, tmp_path, monkeypatch):
     specs = dict(list(charts.all_charts(*run).items())[:3])
     monkeypatch.setattr(charts, "all_charts", lambda *_: specs)

@@ -48,6 +48,7 @@ def text(run) -> str:
     return html.render(*run)
 
 
+@pytest.mark.long
 def test_nothing_in_the_page_would_be_fetched(text):
     page = Page(text)
     assert page.fetched
@@ -56,6 +57,7 @@ def test_nothing_in_the_page_would_be_fetched(text):
     assert "default-src 'none'" in text
 
 
+@pytest.mark.long
 def test_every_link_within_the_page_has_its_end(text):
     page = Page(text)
     assert {link[1:] for link in page.fetched if link.startswith("#")} <= set(page.ids)
@@ -104,6 +106,7 @@ def test_packed_charts_unpack_to_what_was_packed():
     assert len(packed["templates"]) == 2
 
 
+@pytest.mark.long
 def test_text_from_a_user_or_a_host_cannot_become_markup(run):
     findings, evidence = run
     nasty = "</script><img src=x onerror=alert(1)>"
@@ -116,6 +119,7 @@ def test_text_from_a_user_or_a_host_cannot_become_markup(run):
     assert escaping.escape(nasty) in text
 
 
+@pytest.mark.long
 def test_emulated_runs_say_so_at_the_top_and_in_every_cell_and_panel(emulated_run):
     text = html.render(*emulated_run)
     assert '<span class="badge emulated">' in text
@@ -232,6 +236,7 @@ def test_in_a_browser_nothing_sticks_out_of_a_narrow_page(page):
     assert page.execute_script("return document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
+@pytest.mark.long
 def test_the_commands_that_do_it_again_name_the_run_itself(run):
     findings, evidence = run
     page = html.render(findings, replace(evidence, directory="runs/my demo"))
@@ -259,6 +264,7 @@ def test_a_figure_its_interval_and_its_unit_stay_on_one_line():
     )
 
 
+@pytest.mark.long
 def test_a_victim_that_tells_no_latency_has_a_page_without_its_chart(run):
     found, evidence = run
     silent = tuple(replace(o, latency=Histogram({})) for o in evidence.observations)

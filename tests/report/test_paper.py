@@ -119,6 +119,7 @@ def test_a_verdict_does_not_depend_on_the_unit(factor: float):
     assert judge(beside(scaled)).likeness is Likeness.SAME_ORDER
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=30)
 @given(
     st.dictionaries(st.sampled_from(list(AS_PUBLISHED)), st.just(0.0) | st.floats(1e-9, 1e9), max_size=4),

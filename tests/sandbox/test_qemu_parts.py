@@ -412,6 +412,7 @@ def kernel_tree(folder):
     return tree
 
 
+@pytest.mark.long
 def test_a_kernel_is_exported_as_it_was_shipped_or_without_its_packing(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_CACHE", str(tmp_path / "cache"))
     whole = elf(PVH)

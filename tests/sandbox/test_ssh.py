@@ -245,10 +245,11 @@ def test_what_login_scripts_print_is_no_answer():
 
 
 def test_words_that_are_not_known_are_handed_on():
-    assert "what came back was: kaputt" in explained("first\nkaputt", "there")
+    assert "the last line of output was: kaputt" in explained("first\nkaputt", "there")
     assert "nothing" in explained("", "there")
 
 
+@pytest.mark.long
 def test_a_client_that_is_not_there_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("PARTYWALL_SSH", "no-such-ssh -v")
     with pytest.raises(CapabilityError, match=r"\$PARTYWALL_SSH names no-such-ssh, which was not found"):

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
@@ -135,6 +136,7 @@ def dump(value: Any) -> bytes:
     return stream.getvalue()
 
 
+@pytest.mark.long
 @BUDGET
 @given(st.data())
 def test_a_good_scenario_with_a_value_replaced_or_added(data: st.DataObject):
@@ -190,6 +192,7 @@ PATHS = st.lists(
 ).map(".".join)
 
 
+@pytest.mark.long
 @BUDGET
 @given(st.dictionaries(PATHS, st.lists(SCALARS, max_size=3), max_size=3))
 @example({"victims.copy.params.": [1]})

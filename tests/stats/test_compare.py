@@ -99,6 +99,7 @@ def late(longer, seed=1, factor=0.8):
     )))  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("longer", "change", "outcome"),
     [
@@ -116,12 +117,14 @@ def test_a_longer_p99_at_equal_throughput_is_judged(longer, change, outcome):
     assert found.cells[0].latency["p99"].value == pytest.approx(longer, rel=0.1)
 
 
+@pytest.mark.long
 def test_latencies_that_are_not_to_be_judged_are_shown():
     found = compare(late(2.0), late(1.0, seed=2), latency_tolerance=None)
     assert found.cells[0].change is Change.SAME
     assert found.cells[0].latency["p99"].low > 1.5
 
 
+@pytest.mark.long
 def test_the_spread_of_latencies_between_runs_is_in_their_interval():
     wild = [late(longer, seed) for seed, longer in enumerate([0.6, 1.6, 0.7, 1.5], start=20)]
     found = compare(late(1.5), late(1.0, seed=2), earlier=wild).cells[0]
@@ -190,6 +193,7 @@ def test_with_several_runs_a_side_the_run_is_the_unit():
     assert cell.change is Change.WORSE
 
 
+@pytest.mark.long
 def test_intervals_over_runs_cover_the_truth_where_intervals_of_single_runs_do_not():
     random = np.random.default_rng(4)
     inside = {"runs": 0, "single": 0}

@@ -47,6 +47,7 @@ def test_the_band_is_the_null_interval_mirrored_around_one():
     assert math.isclose(band.high, band.null.high) or math.isclose(band.low, band.null.low)
 
 
+@pytest.mark.long
 def test_taking_off_the_drift_narrows_intervals_on_a_drifting_host_and_costs_little_on_a_steady_one():
     def spread(drift, corrected):
         many = trial(*(treatment(f"s{i}") for i in range(4)))
@@ -357,6 +358,7 @@ def test_a_latency_goal_is_violated_where_the_null_shows_no_latency():
     assert "all of it above 0.1" in found.verdicts[0].reason
 
 
+@pytest.mark.long
 def test_a_null_that_does_nothing_to_the_latency_alarms_at_about_the_level():
     lone, runs = trial(), 40
     made = (with_latency(Host(seed).measure(lone, 60, {}), {}, seed, operations=60) for seed in range(runs))
@@ -488,6 +490,7 @@ def test_harm_that_comes_slots_later_is_carry_over_and_said(lag):
     assert any("after memory-copy were" in text and "slower" in text for text in found.warnings)
 
 
+@pytest.mark.long
 def test_harm_that_comes_and_goes_with_its_slots_is_not_called_late():
     factors = {"memory-copy": 0.5, "cache": 0.9}
     runs = [carry_over(Host(seed, drift=0.003).measure(THREE, 25, factors), THREE.treatments) for seed in range(80)]

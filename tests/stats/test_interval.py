@@ -35,12 +35,14 @@ def table():
     return module.coverage_table(quick=True)
 
 
+@pytest.mark.long
 def test_intervals_cover_between_93_and_97_percent_wherever_that_is_promised(table):
     promised = [row for row in table if row.promised]
     assert len(promised) > 40
     assert [(row.noise, row.blocks, row.coverage) for row in promised if not row.honest] == []
 
 
+@pytest.mark.long
 def test_where_nothing_is_promised_intervals_are_still_intervals(table):
     assert all(row.coverage > 0.7 for row in table if not row.promised)
 

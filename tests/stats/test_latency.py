@@ -56,6 +56,7 @@ def test_without_operations_there_is_no_latency_impact():
     assert impacts(*made(20, 0, 1.0)) == {}
 
 
+@pytest.mark.long
 def test_the_interval_of_the_median_covers_despite_correlated_blocks():
     random = np.random.default_rng(9)
     covered = 0

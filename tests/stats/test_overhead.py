@@ -45,6 +45,7 @@ def test_without_noise_a_level_that_was_held_out_is_predicted_exactly():
     assert max(mean_errors(held_out(simulated(random.Random(1), noise=0.0)))) < 0.02
 
 
+@pytest.mark.long
 def test_ninety_percent_intervals_cover_about_ninety_percent_of_held_out_rounds():
     found = [coverage(held_out(simulated(random.Random(seed)))) for seed in range(20)]
     assert 0.8 <= statistics.fmean(found) <= 0.97
@@ -60,6 +61,7 @@ def with_odd_levels(chance, levels, rounds):
             yield Pair(users, 0.5, boxed_s, users / (boxed_s + 0.5) * 0.003, bare_s, users / (bare_s + 0.5))
 
 
+@pytest.mark.long
 def test_intervals_cover_as_they_say_where_the_rounds_of_a_level_are_alike():
     def found(seed):
         return coverage(held_out(list(with_odd_levels(random.Random(seed), (20, 50, 80, 110, 140), 3))))

@@ -40,6 +40,7 @@ def test_every_exhibit_of_the_paper_has_a_rule_and_names_the_papers_series(name)
         assert named
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("length", ["short", "long"])
 @pytest.mark.parametrize("backend", ["container", "qemu", "process"])
@@ -58,6 +59,7 @@ def test_every_part_is_a_good_scenario_on_every_backend_that_can_do_it(name, len
         assert backend in {*sandboxes, *levels}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("cpus", [2, 8, 64])
 def test_every_part_fits_into_guests_on_hosts_of_any_size(name, cpus, monkeypatch, tmp_path):
@@ -206,6 +208,7 @@ def with_neighbour(tmp_path: Path, aggressor: str) -> Path:
     return file
 
 
+@pytest.mark.long
 def test_commands_of_a_study_are_shown_and_not_run_unless_they_are_allowed(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
     made = tmp_path / "made"
@@ -219,6 +222,7 @@ def test_commands_of_a_study_are_shown_and_not_run_unless_they_are_allowed(tmp_p
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_commands_are_asked_about_again_when_a_study_goes_on(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
     file = with_neighbour(tmp_path, "{command: [touch, here]}")
@@ -229,6 +233,7 @@ def test_commands_are_asked_about_again_when_a_study_goes_on(tmp_path, monkeypat
     assert "aggressors.ring.command, on this host: touch here" in str(said.exception)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("aggressor", "key", "what"),
     [
@@ -288,6 +293,7 @@ KINDS = {
 }
 
 
+@pytest.mark.long
 def test_the_long_form_has_every_benchmark_beside_every_load_on_one_core_and_on_all_set_on_either_sandbox():
     jobs = list(_jobs(read("hyperv-quality"), Asked(length="long"), PLACE))
     tested = [job for job in jobs if job.part == "tested"]

@@ -32,6 +32,7 @@ def test_every_study_that_ships_can_be_read_and_is_listed_with_what_it_is():
         assert name in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", studies.names())
 @pytest.mark.parametrize("length", ["short", "long"])
 def test_a_study_says_what_it_would_measure_and_for_how_long(name, length):

@@ -15,6 +15,8 @@ import pytest
 
 import hatch_build
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 AGENT = "partywall/_bin/partywall-agent"
 X86_64, AARCH64, RISC_V, BPF = 62, 183, 243, 247

@@ -18,6 +18,8 @@ from partywall.sandbox import qemu
 from partywall.sandbox.qemu import root
 from partywall.testing import fake_host
 
+pytestmark = pytest.mark.long
+
 PACKAGES = st.lists(st.from_regex(r"[a-z0-9][a-z0-9+.-]{1,9}", fullmatch=True), max_size=4)
 
 

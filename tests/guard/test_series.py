@@ -233,8 +233,8 @@ def test_every_block_of_a_study_holds_every_way_once_and_the_time_is_told_before
 
 def test_a_series_has_figures_for_programs(tmp_path: Path) -> None:
     log = logged(tmp_path / "series")
-    log.close()
-    found = guard_view.figures(reports(log.folder))
+    log.settle()
+    found = guard_view.figures(log.reports())
     assert (found["reports"], found["length_ns"]) == (5, 5 * SECOND)
     assert found["vifs"]["vm<1>"]["passed_bps"] == 20_000_000
     assert found["vifs"]["vm<1>"]["granted_pps"] is None

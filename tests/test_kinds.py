@@ -98,7 +98,7 @@ def test_what_is_no_record_is_refused_with_a_remedy(tmp_path, there):
     path = tmp_path / "other"
     if there:
         path.mkdir()
-    with pytest.raises(UsageError, match="no record of a run, load, guard, trace or study"):
+    with pytest.raises(UsageError, match="not a record of a run, load, guard, trace or study"):
         kinds.opened(path)
 
 

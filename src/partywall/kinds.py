@@ -22,7 +22,7 @@ def opened(path: Path) -> Record:
     for kind in KINDS.values():
         if kind.is_one(path):
             return kind.open(path)
-    why = "it holds none of their files" if path.is_dir() else "nothing is there"
+    why = "it holds none of their files" if path.is_dir() else "it is a file" if path.exists() else "nothing is there"
     names = ", ".join(list(KINDS)[:-1])
-    message = f"{path} is no record of a {names} or {list(KINDS)[-1]} ({why})"
+    message = f"{path} is not a record of a {names} or {list(KINDS)[-1]} ({why})"
     raise UsageError(Problem(message, "give the directory that 'partywall run', for instance, named at its end"))

@@ -70,7 +70,7 @@ def test_a_study_that_is_not_there_is_told_with_what_is():
 def test_a_folder_that_is_there_or_holds_no_study_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="exists already"):
         StudyDirectory.create(tmp_path, b"", Asked(), {})
-    with pytest.raises(UsageError, match="no record of a study"):
+    with pytest.raises(UsageError, match="not a record of a study"):
         StudyDirectory.open(tmp_path)
 
 

@@ -67,7 +67,13 @@ def examined(read: Callable[[], Host]) -> list[Check]:
     except (CapabilityError, AgentError) as error:
         cost, remedy = "nothing can be measured", binary.remedy()
         checks.append(Check("agent", str(error), there=False, cost=cost, remedy=remedy, needed=True))
-    checks += [*_host(host), *_backends(host), *([_hooks()] if host.facts else []), *_disk(host)]
+    # Without the agent nothing is known of CPUs and memory.
+    checks += [
+        *(_host(host) if host.facts else []),
+        *_backends(host),
+        *([_hooks()] if host.facts else []),
+        *_disk(host),
+    ]
     checks += [
         Check(m["what"], m["why"], there=False, cost=m["cost"], remedy=m["remedy"])
         for m in host.facts.get("missing", [])

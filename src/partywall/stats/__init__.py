@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
+from partywall import units
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Band, CarryOver, Cell, Curve, Findings, Precision, Warn
 from partywall.model.observation import Observation
@@ -207,7 +208,7 @@ def _outlasting(cell: Cell) -> str:
     late = cell.carry_over.deferred if cell.carry_over else None
     if late is None:
         return ""
-    pace = f"{100 * abs(late.change.value):.2g} % ± {100 * late.change.half_width:.1g}"
+    pace = " % ± ".join(units.format_number(100 * x, 2) for x in (abs(late.change.value), late.change.half_width))
     slots = "one slot" if late.lag == 1 else f"{late.lag} slots"
     return (
         f"trial {cell.trial}: baseline and null slots that came {slots} after {cell.aggressor or cell.label} "

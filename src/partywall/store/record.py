@@ -58,8 +58,8 @@ class Record:
     def open(cls, path: Path) -> Self:
         """An existing one; UsageError if there is none at `path`."""
         if not cls.is_one(path):
-            why = f"it has no {cls.MARK}" if path.is_dir() else "nothing is there"
-            raise UsageError(Problem(f"{path} is no record of a {cls.KIND} ({why})", f"make one: {cls.MADE_BY}"))
+            why = f"it has no {cls.MARK}" if path.exists() else "nothing is there"
+            raise UsageError(Problem(f"{path} is not a record of a {cls.KIND} ({why})", f"make one: {cls.MADE_BY}"))
         return cls(path)
 
     @property

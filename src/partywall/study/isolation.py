@@ -85,9 +85,11 @@ class Isolation:
             preflight.refuse_commands("study", told)
         # All parts at once: what one cannot do shall not be found after hours of others.
         refused = governor.refused(host)
-        problems = [p for job in jobs if not _why_not(job, refused) for p in _unplannable(study, job, host, work_root)]
-        if problems:
-            raise UsageError(*dict.fromkeys(problems))
+        going = [job for job in jobs if not _why_not(job, refused)]
+        errors = {job.name: error for job in going if (error := _unplannable(job, host, work_root))}
+        if errors:
+            is_usage = any(isinstance(error, UsageError) for error in errors.values())
+            raise (UsageError if is_usage else CapabilityError)(*_by_cause(study.name, errors))
 
     def measure(
         self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, tell: Tell, note: Note
@@ -305,13 +307,25 @@ def _unsound(study: Study) -> Iterator[Problem]:
                 yield Problem(f"there is no budget for the {length} form", "add it", key=f"parts.{name}.budget")
 
 
-def _unplannable(study: Study, job: Job, host: Host, work_root: Path) -> Iterator[Problem]:
+def _unplannable(job: Job, host: Host, work_root: Path) -> UsageError | CapabilityError | None:
     """What is wrong with a part on a host."""
     try:
         pipeline.plan(job.scenario, host, work_root=work_root)
     except (UsageError, CapabilityError) as error:
-        where = f"{study.name}, part {job.name}"
-        yield from (Problem(p.message, p.remedy, where, None, p.key) for p in error.problems)
+        return error
+    return None
+
+
+def _by_cause(study: str, errors: Mapping[str, UsageError | CapabilityError]) -> Iterator[Problem]:
+    """Each problem once, with all parts that it concerns."""
+    parts: dict[Problem, list[str]] = {}
+    for part, error in errors.items():
+        for problem in error.problems:
+            cause = Problem(problem.message, problem.remedy, key=problem.key)
+            parts.setdefault(cause, []).append(part)
+    for cause, names in parts.items():
+        where = f"{study}, {'part' if len(names) == 1 else 'parts'} {', '.join(names)}"
+        yield Problem(cause.message, cause.remedy, where, None, cause.key)
 
 
 # Measuring

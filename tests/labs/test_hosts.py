@@ -163,3 +163,21 @@ def test_a_command_ends_when_its_machine_does(tmp_path):
         with pytest.raises(HostEndedError, match=r"ended during: true; .*\n  BUG: unable[^\n]*\n  RIP"):
             machine.run("true")
     assert machine.faults() == ["BUG: unable to handle page fault"]
+
+
+@pytest.mark.parametrize(("failures", "status"), [(0, "works"), (1, "works"), (2, "failed")])
+def test_a_check_that_fails_is_done_once_more_and_the_first_failure_is_told(monkeypatch, failures, status):
+    tries = []
+
+    def check(_bench):
+        tries.append(1)
+        if len(tries) <= failures:
+            raise FailedError(f"too late, try {len(tries)}")
+        return "2 of 2"
+
+    monkeypatch.setitem(CHECKS, "guard", check)
+    results = {}
+    bench = argparse.Namespace(host=HOSTS["debian-13"], machine=EndingMachine(HOSTS["debian-13"]))
+    lab._check_all(bench, ["guard"], results, print)
+    assert results["guard"].status == status
+    assert ("too late, try 1" in results["guard"].text) is (failures > 0)

@@ -52,7 +52,7 @@ def install(bench: Bench) -> str:
 def doctor(bench: Bench) -> str:
     text = bench.partywall("doctor").text
     expect("agent: answers" in text, f"doctor: {text.splitlines()[0]}")
-    there, remedies, missing = text.count("✓"), text.count("get it:"), text.count("✗")
+    there, remedies, missing = text.count("✓"), text.count("get it:"), len(re.findall(r"^\s*[–✗] ", text, re.MULTILINE))
     expect(there >= FEWEST_THERE, f"doctor: only {there} things are there")
     expect(remedies >= missing, f"doctor: {missing} things are missing, with {remedies} remedies")
     return f"{there} there, {remedies} missing with a remedy"
@@ -128,14 +128,19 @@ def _refused(bench: Bench, arguments: str) -> str:
     return "works without root"
 
 
+def _seen(bench: Bench, name: str) -> dict[str, Any]:
+    """What a program of inside/ saw: its last line."""
+    output = bench.shell(f"python3 /opt/try/inside/{name}.py", timeout_s=180)
+    if output.code == CAPABILITY:
+        raise lacking(bench, output)
+    expect(output.code == 0, f"{name}: {output.last}")
+    return dict(json.loads(output.last))
+
+
 def guard(bench: Bench) -> str:
     if said := _refused(bench, "guard run /opt/try/inside/policy.yaml --for 1s"):
         return said
-    output = bench.shell("python3 /opt/try/inside/guard.py", timeout_s=180)
-    if output.code == CAPABILITY:
-        raise lacking(bench, output)
-    expect(output.code == 0, f"guard: {output.last}")
-    result = json.loads(output.last)
+    result = _seen(bench, "guard")
     said = f"{result['bps'] / 1e6:.3f} of {result['ceiling'] / 1e6:g} Mbit/s, {result['left'] or 'nothing'} left"
     expect(-GUARD_BELOW < result["kept"] - 1 < GUARD_ABOVE and not result["left"], said)
     return said
@@ -144,11 +149,7 @@ def guard(bench: Bench) -> str:
 def trace(bench: Bench) -> str:
     if said := _refused(bench, "trace lo:out lo:in --for 1s"):
         return said
-    output = bench.shell("python3 /opt/try/inside/trace.py", timeout_s=180)
-    if output.code == CAPABILITY:
-        raise lacking(bench, output)
-    expect(output.code == 0, f"trace: {output.last}")
-    seen = json.loads(output.last)
+    seen = _seen(bench, "trace")
     expect(seen["netem"], "this kernel has no netem, so there is no truth to hold the trace against")
     said = f"netem's 5 ms and {seen['dropped']:.1%} seen as {seen['delay_ms']:.2f} ms and {seen['lost']:.1%}"
     expect(4.9 < seen["delay_ms"] < 8 and abs(seen["lost"] - seen["dropped"]) < LOSS_POINTS, said)

@@ -74,7 +74,7 @@ def _check_all(bench: Bench, names: Sequence[str], results: dict[str, Result], s
         began = time.monotonic()
         status, text = _outcome(bench, name)
         if status == "failed" and name != "install":
-            # An emulated host stands still now and then. A second failure is none of chance, and a first one is told.
+            # An emulated host sometimes stands still, so a check gets a second try. Its text keeps the first failure.
             say(f"{name}: failed: {text}; once more")
             first = text
             status, text = _outcome(bench, name)

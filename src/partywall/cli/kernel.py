@@ -33,8 +33,6 @@ from partywall.scenario.explain import did_you_mean
 ID = "workload"
 CALIBRATION_NS = 300_000_000
 LEAST_INTENSITY = 0.001
-# A kernel's parameters are options that only the catalogue knows.
-PARAMETERS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 KernelName = Annotated[str, typer.Argument(help="See: partywall kernels.", metavar="KERNEL")]
 ForOption = Annotated[str, typer.Option("--for", help="How long, e.g. 10s.")]

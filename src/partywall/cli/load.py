@@ -24,6 +24,7 @@ from partywall.cli.kernel import Cpus, WorkDir
 from partywall.cli.live import Steps
 from partywall.cli.load_model import model
 from partywall.cli.load_view import View, conclude
+from partywall.cli.report import EXITS
 from partywall.errors import Exit, Problem, TrialError, UsageError
 from partywall.load import plan as plans
 from partywall.load.compiling import inlined
@@ -45,7 +46,6 @@ from partywall.model.finding import Outcome
 from partywall.model.load_plan import LoadPlan
 from partywall.sandbox import WORK_ROOT, qemu
 
-EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INCONCLUSIVE: Exit.INCONCLUSIVE}
 WITH_PLAN = (
     "target",
     "threads",

@@ -106,8 +106,9 @@ class Record:
     def whole_lines(self) -> list[Any]:
         """The lines, decoded; torn ones are left out. UsageError for a line that is not even the beginning of JSON."""
         found = []
-        numbered = [(number, line) for number, line in self.lines() if line.strip()]
-        for number, line in numbered:
+        for number, line in self.lines():
+            if not line.strip():
+                continue
             try:
                 found.append(json.loads(line))
             except ValueError:

@@ -32,9 +32,10 @@ MEMORY_KILLED = "it hit its memory limit of 64 MiB"
 
 @dataclass(frozen=True)
 class Kept:
-    """What one limit kept. half: of the 95 % interval. used: share of a CPU by the kernel's account, if it was read.
+    """What one limit kept. half: of the 95 % interval. used: the same by the kernel's account of CPU time, if it was read.
 
-    points: how far a figure may be from its promise.
+    A ceiling is a share of a CPU. A weight is a share of what the victim has without its neighbour: on one CPU, the
+    controller takes a part from both. points: how far a figure may be from its promise.
     """
 
     name: str
@@ -71,11 +72,12 @@ def short(bench: Bench) -> list[Kept]:
     """One ceiling and one weight, in one run."""
     evidence, cells = _run(bench, "limits")
     by_treatment = {cell.treatment: cell for cell in cells if cell.isolation}
-    promised = {"cpu_limit=0.5": ("ceiling of 50 %", 0.5), "beside@1": ("weight of 300 to 100", 0.75)}
-    return [
-        replace(_kept(name, share, by_treatment[treatment], _used(evidence, treatment)), points=POINTS_SHORT)
-        for treatment, (name, share) in promised.items()
+    ceiling, weight = by_treatment["cpu_limit=0.5"], by_treatment["beside@1"]
+    kept = [
+        _kept("ceiling of 50 %", 0.5, ceiling, _used(evidence, ceiling.treatment)),
+        _kept("weight of 300 to 100", 0.75, weight, _share(evidence, weight)),
     ]
+    return [replace(limit, points=POINTS_SHORT) for limit in kept]
 
 
 def _ceilings(bench: Bench) -> Iterator[Kept]:
@@ -99,7 +101,7 @@ def _weights(bench: Bench) -> Iterator[Kept]:
     if set(by_weight) != WEIGHTS:
         raise FailedError(f"the run has figures for the weights {sorted(by_weight)}, not {sorted(WEIGHTS)}")
     for weight, cell in by_weight.items():
-        yield _kept(f"weight {weight:g} to 100", weight / (weight + 100), cell, _used(evidence, cell.treatment))
+        yield _kept(f"weight {weight:g} to 100", weight / (weight + 100), cell, _share(evidence, cell))
 
 
 def _disk(bench: Bench) -> Iterator[Kept]:
@@ -137,6 +139,12 @@ def _used(evidence: Evidence, treatment: str) -> float | None:
     counters = [o.counters for o in evidence.observations if o.treatment == treatment]
     read = [values[USED] / 1e9 for values in counters if USED in values]
     return statistics.mean(read) if read else None
+
+
+def _share(evidence: Evidence, cell: Cell) -> float | None:
+    """CPU time beside a neighbour, of that without it."""
+    beside, alone = _used(evidence, cell.treatment), _used(evidence, cell.baseline)
+    return beside / alone if beside and alone else None
 
 
 def _kept(name: str, promised: float, cell: Cell, used: float | None) -> Kept:

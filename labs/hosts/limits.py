@@ -32,7 +32,7 @@ MEMORY_KILLED = "it hit its memory limit of 64 MiB"
 
 @dataclass(frozen=True)
 class Kept:
-    """What one limit kept. half: of the 95 % interval. used: the same by the kernel's account of CPU time, if it was read.
+    """What one limit kept. half: of the 95 % interval. used: the same by the kernel's account of CPU time, or None.
 
     A ceiling is a share of a CPU. A weight is a share of what the victim has without its neighbour: on one CPU, the
     controller takes a part from both. points: how far a figure may be from its promise.

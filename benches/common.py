@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from partywall import pipeline
+from partywall.events import silent
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
 from partywall.model.scenario import Scenario
-from partywall.run import Silent
 from partywall.sandbox import reap
 from partywall.store import RunDirectory
 
@@ -45,7 +45,7 @@ def measure(content: dict[str, Any], seed: int = 1) -> tuple[Evidence, Findings]
     plan = pipeline.plan(scenario, host, seed)
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         run = RunDirectory.create(Path(folder) / "run", "", plan, host.facts)
-        pipeline.measure(run, Silent())
+        pipeline.measure(run, silent)
         return pipeline.analyse(run)
 
 

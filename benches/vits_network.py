@@ -19,6 +19,7 @@ from rich.console import Console
 from common import arguments, conclude
 from partywall import pipeline, study
 from partywall.errors import CapabilityError
+from partywall.events import Doing, Event
 from partywall.model.study import Asked
 from partywall.report import study_page
 from partywall.sandbox import WORK_ROOT
@@ -37,20 +38,21 @@ def main() -> None:
     wanted = kind.read(content, str(file))
     asked = Asked(rounds=QUICK_ROUNDS) if options.quick else Asked(length="long")
     pipeline.clean_up()
+    host = pipeline.this_host()
     try:
-        kind.check(wanted, asked, WORK_ROOT, allow_commands=False)
+        kind.check(wanted, asked, host, WORK_ROOT, allow_commands=False)
     except CapabilityError as error:
         conclude("vits-network", str(error), met=False)
     with tempfile.TemporaryDirectory() as folder:
         directory = StudyDirectory.create(Path(folder) / "study", content, asked, {})
         doing: list[str] = []
 
-        def tell(what: str, left_s: float) -> None:
-            if not doing or what.partition(", block")[2] != doing[-1]:
-                doing.append(what.partition(", block")[2])
-                print(f"  {what}, {left_s:.0f} s left", flush=True)
+        def tell(event: Event) -> None:
+            if isinstance(event, Doing) and event.text.partition(", block")[2] not in doing[-1:]:
+                doing.append(event.text.partition(", block")[2])
+                print(f"  {event.text}", flush=True)
 
-        kind.measure(wanted, directory, WORK_ROOT, tell, print)
+        kind.measure(wanted, directory, host, WORK_ROOT, tell)
         found = study.report(directory)
     study_page.show(found, Console(width=180))
     (figure_10,) = found.besides

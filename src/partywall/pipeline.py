@@ -30,6 +30,7 @@ from partywall.errors import (
     TrialError,
     UsageError,
 )
+from partywall.events import Doing, Emit, Note
 from partywall.host import Host, cpus_of
 from partywall.load.lasting import lasting
 from partywall.model.evidence import Evidence
@@ -54,7 +55,7 @@ from partywall.preflight import (
     with_room,
     workloads,
 )
-from partywall.run import PILOTS, Decisions, Progress, execute, governor, idle
+from partywall.run import PILOTS, Decisions, execute, governor, idle
 from partywall.sandbox import WORK_ROOT, Label, Reaped, privileges, reap, reaper, remedies, ssh
 from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
@@ -192,7 +193,7 @@ def new_run_name(scenario: Scenario) -> str:
     return f"{scenario.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
-def measure(run: RunDirectory, progress: Progress, work_root: Path = WORK_ROOT) -> tuple[str, ...]:
+def measure(run: RunDirectory, emit: Emit, work_root: Path = WORK_ROOT) -> tuple[str, ...]:
     """Carries out what is left of a run's plan. Nothing of it is left on the host afterwards, however this ends.
 
     What could not be removed or put back all the same is noted and returned.
@@ -202,16 +203,16 @@ def measure(run: RunDirectory, progress: Progress, work_root: Path = WORK_ROOT) 
     with terminated_as_interrupt():
         try:
             with run.exclusive():
-                build_roots(run.plan.scenario, progress.doing, Host.here())
-                check_memory(run, progress, work_root)
+                build_roots(run.plan.scenario, lambda text: emit(Doing(text)), Host.here())
+                check_memory(run, emit, work_root)
                 with idle.polled() if run.plan.scenario.idle == "poll" else contextlib.nullcontext():
-                    execute(run, label, decisions(run.plan), progress, observations)
+                    execute(run, label, decisions(run.plan), emit, observations)
         except OSError as error:
             raise PartywallError(_stopped_by(error, run)) from error
         finally:
             left = reaper.clean(label).left
             if left:
-                progress.note(f"could not be removed or put back: {', '.join(left)}")
+                emit(Note(f"could not be removed or put back: {', '.join(left)}"))
     return left
 
 
@@ -222,20 +223,20 @@ def _stopped_by(error: OSError, run: RunDirectory) -> str:
     return f"{place}: {error.strerror or error}; {first}go on with: partywall run --resume {run.path}"
 
 
-def check_memory(run: RunDirectory, progress: Progress, work_root: Path = WORK_ROOT) -> None:
+def check_memory(run: RunDirectory, emit: Emit, work_root: Path = WORK_ROOT) -> None:
     """Touches as much memory as the largest trial will use, and times it (VITS, section 4.1).
 
     CapabilityError if the host has not as much; a note, kept with the run, if it is not really there.
     """
     machines = run.host.get("machines", {})
     for machine in ("", *(name for name, told in machines.items() if told.get("agent", True))):
-        _check_memory_of(machine, run, progress, work_root)
+        _check_memory_of(machine, run, emit, work_root)
 
 
-def _check_memory_of(machine: str, run: RunDirectory, progress: Progress, work_root: Path) -> None:
+def _check_memory_of(machine: str, run: RunDirectory, emit: Emit, work_root: Path) -> None:
     needed = max(memory_needed(trial, run.host, machine) for trial in run.plan.trials)
     where = f" on {machine}" if machine else ""
-    progress.doing(f"checking that {units.format_bytes(needed)} of memory are there{where}")
+    emit(Doing(f"checking that {units.format_bytes(needed)} of memory are there{where}"))
     with ssh.machine_agent(machine, str(work_root), run.name) if machine else host_agent() as agent:
         try:
             found = agent.call("memory.check", bytes=needed, budget_ns=MEMORY_CHECK_NS, timeout_s=60)
@@ -245,10 +246,11 @@ def _check_memory_of(machine: str, run: RunDirectory, progress: Progress, work_r
     run.append("memory_checked", bytes=needed, found=found, **({"machine": machine} if machine else {}))
     if found["doubt"] is not None:
         why = MEMORY_DOUBTS.get(found["doubt"], found["doubt"])
-        progress.note(
+        said = (
             f"the {units.format_bytes(needed)} of memory asked for{where} may not really be there: {why}; memory and "
             "cache figures may be those of swap or of another guest's pressure. The run goes on"
         )
+        emit(Note(said))
 
 
 def decisions(plan: Plan) -> Decisions:

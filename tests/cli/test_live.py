@@ -1,25 +1,37 @@
-"""What is told of the time that is left."""
+"""What a terminal shows of an execution's events."""
 
 import io
 
 from rich.console import Console
 
 from partywall.cli.live import Live
+from partywall.events import Block, Doing, Left, Note
 
-SECOND = 1_000_000_000
 
-
-def told(measured_ns: int) -> str:
+def shown(*events):
     console = Console(file=io.StringIO(), width=200)
-    live = Live(console, 70 * SECOND, 60 * SECOND)
-    live.spent(measured_ns, 60 * SECOND)
-    live.doing("v: measuring")
-    return console.file.getvalue().splitlines()[-1]
+    live = Live(console)
+    for event in events:
+        live(event)
+    return console.file.getvalue().splitlines()
 
 
-def test_what_is_left_is_the_budget_and_the_set_up_that_goes_with_it():
-    assert told(30 * SECOND) == "v: measuring · about 35 s left"
+def test_a_line_says_what_is_done_and_how_long_is_left():
+    assert shown(Left(70), Left(35), Doing("v: measuring"))[-1] == "v: measuring · about 35 s left"
 
 
-def test_of_a_budget_that_is_spent_no_time_is_promised():
-    assert told(61 * SECOND) == "v: measuring · the budget is spent; trials with too few blocks go on a little"
+def test_without_an_estimate_no_time_is_promised():
+    assert shown(Doing("planning")) == ["planning"]
+
+
+def test_of_a_time_that_is_over_nothing_is_promised():
+    last = "v: measuring · the planned time is over; trials with too few blocks go on a little"
+    assert shown(Left(70), Left(0), Doing("v: measuring"))[-1] == last
+
+
+def test_a_note_is_printed_as_it_is():
+    assert shown(Note("[bold] is not markup")) == ["[bold] is not markup"]
+
+
+def test_lines_between_two_steps_are_few():
+    assert len(shown(Doing("v: measuring"), *(Block("v", n, "") for n in range(100)))) == 1

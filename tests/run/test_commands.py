@@ -6,10 +6,10 @@ import pytest
 
 from partywall import pipeline
 from partywall.agent.catalogue import shipped
+from partywall.events import silent
 from partywall.model.finding import Warn
 from partywall.model.scenario import Scenario
 from partywall.plan import make
-from partywall.run import Silent
 from partywall.store import RunDirectory
 
 pytestmark = pytest.mark.host
@@ -39,7 +39,7 @@ def test_what_commands_did_while_on_and_off_is_measured_and_told(tmp_path, monke
     run = RunDirectory.create(
         tmp_path / "run", "", make(Scenario.model_validate(content), pipeline.topology(facts), shipped()), facts
     )
-    pipeline.measure(run, Silent())
+    pipeline.measure(run, silent)
     evidence, findings = pipeline.analyse(run)
     told = {cell.aggressor: cell for cell in findings.cells if cell.aggressor}
     watched = {Warn.AGGRESSOR_IDLE, Warn.AGGRESSOR_NOT_STOPPED}

@@ -9,9 +9,9 @@ import pytest
 from partywall import pipeline
 from partywall.agent.catalogue import shipped
 from partywall.errors import PartywallError, TrialError
+from partywall.events import Note, silent
 from partywall.model.scenario import Scenario
 from partywall.plan import make
-from partywall.run import Silent
 from partywall.run.stage import Stage
 from partywall.sandbox import reaper
 from partywall.sandbox.clock import Look, Looks, Offset
@@ -39,7 +39,7 @@ def run(tmp_path, monkeypatch):
 
 def test_a_run_ends_with_its_blocks_and_gives_the_cpus_back(run, tmp_path):
     before = os.sched_getaffinity(0)
-    pipeline.measure(run, Silent())
+    pipeline.measure(run, silent)
     assert os.sched_getaffinity(0) == before
     assert run.ended
     _, findings = pipeline.analyse(run)
@@ -67,7 +67,7 @@ def test_what_the_host_refuses_is_told_with_what_would_mend_it(run, monkeypatch,
 
     monkeypatch.setattr(pipeline, "check_memory", refused)
     with pytest.raises(PartywallError) as caught:
-        pipeline.measure(run, Silent())
+        pipeline.measure(run, silent)
     assert str(caught.value).startswith(said.format(run=run.path))
     assert str(caught.value).endswith(f" on with: partywall run --resume {run.path}")
 
@@ -77,13 +77,13 @@ def test_what_a_run_could_not_put_back_is_noted_and_told(run, monkeypatch):
         done = clean_really(label)
         return replace(done, left=("domain web1",))
 
-    class Noting(Silent):
-        def note(self, text):
-            notes.append(text)
+    def note(event):
+        if isinstance(event, Note):
+            notes.append(event.text)
 
     clean_really, notes = reaper.clean, []
     monkeypatch.setattr(reaper, "clean", clean)
-    assert pipeline.measure(run, Noting()) == ("domain web1",)
+    assert pipeline.measure(run, note) == ("domain web1",)
     assert notes[-1] == "could not be removed or put back: domain web1"
 
 
@@ -92,7 +92,7 @@ def test_what_an_agent_refused_is_the_headline_where_nothing_was_measured(run):
     wrong = trial.victim.model_copy(update={"probe": "matrix-vector", "params": {"size": 0}})
     plan = run.plan.model_copy(update={"trials": (trial.model_copy(update={"victim": wrong}),)})
     refused = RunDirectory.create(run.path.parent / "refused", "", plan, run.host)
-    pipeline.measure(refused, Silent())
+    pipeline.measure(refused, silent)
     _, findings = pipeline.analyse(refused)
     assert findings.headline.startswith("Nothing was measured: sum: the victim could not start: agent victim")
 
@@ -119,7 +119,7 @@ def bounds(run):
 
 def test_blocks_under_a_clock_that_broke_its_bound_are_void_and_those_after_it_have_wider_guards(run, monkeypatch):
     moments = looked(monkeypatch, lambda: OFF_NS)
-    pipeline.measure(run, Silent())
+    pipeline.measure(run, silent)
     void = [event for event in run.events("block_void") if "clock_off_ns" in event]
     assert void
     assert all(bounds(run)[event["block"]] == BOUND_NS and event["clock_off_ns"] == OFF_NS for event in void)
@@ -138,7 +138,7 @@ def test_nothing_counts_that_was_measured_before_a_jump_was_seen(run, monkeypatc
         raise TrialError("the clock there jumped")
 
     moments = looked(monkeypatch, jumped)
-    pipeline.measure(run, Silent())
+    pipeline.measure(run, silent)
     assert [event["reason"] for event in run.events("trial_failed")] == ["the clock there jumped"]
     done = list(run.events("block_done"))
     assert [

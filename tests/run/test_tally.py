@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from partywall.agent.catalogue import shipped
+from partywall.events import silent
 from partywall.model.observation import Histogram, Observation
 from partywall.model.scenario import SWITCH_AFTER_NS, Scenario
 from partywall.pace import forecast, rhythm
 from partywall.plan import Topology, make
-from partywall.run import Decisions, Silent
+from partywall.run import Decisions
 from partywall.run.execute import COARSE_BLOCKS, PILOTS, Tally, Visitor, _attempt, tally
 from partywall.stats import FIRST_LOOK
 
@@ -112,7 +113,7 @@ def visitor(budget, *names, **content):
         return True
 
     made = Visitor(
-        Nowhere(), plan, None, Decisions(lambda *_: (False, ""), carries_over), Silent(), None,
+        Nowhere(), plan, None, Decisions(lambda *_: (False, ""), carries_over), silent, None,
         {t.id: Tally(t) for t in plan.trials},
     )  # fmt: skip
     return made, looks

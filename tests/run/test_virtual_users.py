@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from partywall import pipeline
+from partywall.events import silent
 from partywall.model.scenario import Scenario
-from partywall.run import Silent
 from partywall.store import RunDirectory
 
 pytestmark = pytest.mark.host
@@ -54,7 +54,7 @@ def test_visitors_of_one_service_take_their_part_from_each_other(tmp_path, monke
     host = pipeline.this_host()
     scenario = pipeline.with_loads(Scenario.model_validate(content), tmp_path)
     run = RunDirectory.create(tmp_path / "run", "", pipeline.plan(scenario, host, 1), host.facts)
-    pipeline.measure(run, Silent())
+    pipeline.measure(run, silent)
     evidence, findings = pipeline.analyse(run)
     assert not findings.incomplete
     # In sum: what a slot's first and last slice hold of its neighbours differs where other work runs.

@@ -12,6 +12,7 @@ from rich.progress import Task as RichTask
 from rich.text import Text
 
 from partywall import units
+from partywall.events import Block, Doing, Event, Left, Note
 
 PIPED_WIDTH = 160
 
@@ -26,33 +27,32 @@ class _Left(TextColumn):
     """Time left by what has been measured, not by the clock: a trial that is precise enough gives its time back."""
 
     def render(self, task: RichTask) -> Text:
-        left = task.fields["left_ns"]
+        left = task.fields["left_s"]
         return Text("" if left is None else _left(left), style="cyan")
 
 
-def _left(ns: float) -> str:
-    """An estimate to whole seconds: tenths of one are not known. Nothing is left of a budget that is spent."""
-    if ns <= 0:
-        return "the budget is spent; trials with too few blocks go on a little"
-    return f"about {units.format_duration(max(1, round(ns / 1e9)) * 10**9)} left"
+def _left(seconds: float) -> str:
+    """An estimate in whole seconds: it is not known more precisely."""
+    if seconds <= 0:
+        return "the planned time is over; trials with too few blocks go on a little"
+    return f"about {units.format_duration(max(1, round(seconds)) * 10**9)} left"
 
 
 class Live:
-    """Shows a bar on a terminal; elsewhere prints a line now and then, so that a log shows progress too."""
+    """A listener that shows a bar on a terminal. Elsewhere it prints a line now and then, so a log shows progress."""
 
     EVERY_S = 5.0
 
-    def __init__(self, console: Console, estimate_ns: int, budget_ns: int) -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._overhead_ns = max(0, estimate_ns - budget_ns)
-        self._budget_ns = budget_ns
         self._printed = 0.0
         self._doing = "starting"
         self._text = ""
-        # Four times a second is enough to read, and costs a measured host little.
+        self._whole_s = 0.0
+        # Twice a second is enough to read, and costs a measured host little.
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), _Left(""))
         self._bar = Progress(*columns, console=console, transient=True, refresh_per_second=2)
-        self._task = self._bar.add_task(self._doing, total=budget_ns, left_ns=estimate_ns)
+        self._task = self._bar.add_task(self._doing, total=None, left_s=None)
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -62,24 +62,23 @@ class Live:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def doing(self, text: str) -> None:
-        # What was found of the trial before says nothing about this one.
-        self._doing, self._text = text, ""
-        self._show(force=True)
-
-    def block(self, trial: str, done: int, text: str) -> None:
-        self._doing = f"{trial}: {units.counted(done, 'block')}"
-        self._text = text
-        self._show()
-
-    def spent(self, measured_ns: int, budget_ns: int) -> None:
-        share = min(1.0, measured_ns / budget_ns) if budget_ns else 1.0
-        left_ns = (budget_ns - measured_ns) + self._overhead_ns * (1 - share)
-        self._bar.update(self._task, completed=measured_ns, left_ns=max(0, left_ns))
-        self._show()
-
-    def note(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False)
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Doing(text):
+                # What was found of the trial before says nothing about this one.
+                self._doing, self._text = text, ""
+                self._show(force=True)
+            case Block(trial, done, precision):
+                self._doing, self._text = f"{trial}: {units.counted(done, 'block')}", precision
+                self._show()
+            case Left(seconds):
+                self._whole_s = max(self._whole_s, seconds)
+                self._bar.update(
+                    self._task, total=self._whole_s or 1.0, completed=self._whole_s - seconds, left_s=seconds
+                )
+                self._show()
+            case Note(text):
+                self._console.print(text, highlight=False, markup=False)
 
     def _show(self, *, force: bool = False) -> None:
         description = ", ".join(part for part in (self._doing, self._text) if part)
@@ -87,8 +86,9 @@ class Live:
         if self._console.is_terminal or not (force or time.monotonic() - self._printed > self.EVERY_S):
             return
         self._printed = time.monotonic()
-        left_ns = self._bar.tasks[0].fields["left_ns"]
-        self._console.print(f"{description} · {_left(left_ns)}", highlight=False, markup=False, soft_wrap=True)
+        left_s = self._bar.tasks[0].fields["left_s"]
+        left = "" if left_s is None else f" · {_left(left_s)}"
+        self._console.print(f"{description}{left}", highlight=False, markup=False, soft_wrap=True)
 
 
 class Steps:

@@ -108,7 +108,7 @@ def _measure_and_report(
     preflight.check_folder(work_dir)
     preflight.check_disk(plan, host, work_dir)
     try:
-        with Live(console, plan.estimate_ns, plan.scenario.budget) as live:
+        with Live(console) as live:
             left = pipeline.measure(directory, live, work_dir)
     except KeyboardInterrupt:
         _interrupted(directory, console, work_dir, allow_commands=allow_commands)

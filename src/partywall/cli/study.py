@@ -139,15 +139,9 @@ def _measure(
     *,
     allow_commands: bool,
 ) -> int:
-    total_ns = int(kind.outline(wanted, directory.asked, host).seconds * 1e9)
     try:
-        with directory.exclusive(), pipeline.terminated_as_interrupt(), Live(console, total_ns, total_ns) as live:
-
-            def tell(doing: str, left_s: float) -> None:
-                live.spent(total_ns - min(total_ns, int(left_s * 1e9)), total_ns)
-                live.doing(doing)
-
-            kind.measure(wanted, directory, host, work_dir, tell, live.note)
+        with directory.exclusive(), pipeline.terminated_as_interrupt(), Live(console) as live:
+            kind.measure(wanted, directory, host, work_dir, live)
     except KeyboardInterrupt:
         words = ["partywall", "study", "--resume", str(directory.path)]
         words += ["--allow-commands"] if allow_commands else []

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from partywall.agent.client import AgentClient
 from partywall.errors import TrialError
+from partywall.events import Doing, Emit, Left
 from partywall.guard import delay
 from partywall.guard.flatten import flatten
 from partywall.guard.lab import Class, htb, policy
@@ -120,11 +121,11 @@ def carry_out(
     extent: Extent,
     seed: int,
     take: Callable[[Cell], None],
-    tell: Callable[[str, float], None],
+    emit: Emit,
     done: Container[Slot] = (),
     accel: str | None = None,
 ) -> None:
-    """Measures all but blocks that are done. take: is given each slot; tell: what is measured now and the seconds left.
+    """Measures all but blocks that are done. take: is given each slot.
 
     accel: tenants are guests on it, each behind a tap, instead of namespaces.
     """
@@ -133,12 +134,14 @@ def carry_out(
         wanted = _left(scenario, slots, done)
         if not wanted:
             continue
-        tell(f"scenario {scenario}: making tenants, link and sinks", left)
+        emit(Doing(f"scenario {scenario}: making tenants, link and sinks"))
+        emit(Left(left))
         with bench(study, scenario, accel) as ready:
             left -= BOOT_S if accel else 0
             for way, block, period_ns in wanted:
                 period = f", period {period_ns / 1e9:g} s" if period_ns else ""
-                tell(f"scenario {scenario}, {way}{period}, block {block + 1} of {extent.blocks}", left)
+                emit(Doing(f"scenario {scenario}, {way}{period}, block {block + 1} of {extent.blocks}"))
+                emit(Left(left))
                 take(ready.slot(way, block, _slot_s(extent, period_ns), period_ns))
                 left -= _spent_s(extent, period_ns)
 

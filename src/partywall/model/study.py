@@ -7,7 +7,7 @@ formats of study files, which differ with what is measured (`model.load_study`, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,12 +17,6 @@ from partywall.model.paper import Beside
 from partywall.model.scenario import Frozen
 
 Length = Literal["short", "long"]
-
-Tell = Callable[[str, float], None]
-"""Told what is being measured, and how many seconds are left."""
-
-Note = Callable[[str], None]
-"""Told what is worth keeping on the screen."""
 
 
 class Asked(Frozen):

@@ -7,6 +7,5 @@ slots are too short) come in as a function, so that this stage knows no statisti
 """
 
 from partywall.run.execute import PILOTS, Decisions, execute
-from partywall.run.progress import Progress, Silent
 
-__all__ = ["PILOTS", "Decisions", "Progress", "Silent", "execute"]
+__all__ = ["PILOTS", "Decisions", "execute"]

@@ -14,13 +14,13 @@ from typing import Any
 
 from partywall.clock import Clock, Monotonic
 from partywall.errors import AgentError, TrialError
+from partywall.events import Block, Doing, Emit, Left, Note
 from partywall.model.observation import Observation
 from partywall.model.plan import Plan, Slot, Treatment, Trial
 from partywall.model.scenario import SWITCH_AFTER_NS
 from partywall.pace import forecast, rhythm
 from partywall.plan import lay_out, order, shares, visits
 from partywall.run.limiter import Limiter
-from partywall.run.progress import Progress
 from partywall.run.recorder import Recorder
 from partywall.run.stage import MONITOR, Stage, staged
 from partywall.sandbox import Label
@@ -99,7 +99,7 @@ def execute(
     run: RunDirectory,
     label: Label,
     decisions: Decisions,
-    progress: Progress,
+    emit: Emit,
     observations: Sequence[Observation] = (),
     clock: Clock | None = None,
 ) -> None:
@@ -107,8 +107,9 @@ def execute(
     plan = run.plan
     events = run.by_trial()
     tallies = {trial.id: tally(trial, events.get(trial.id, ()), observations) for trial in plan.trials}
-    visitor = Visitor(run, plan, label, decisions, progress, clock or Monotonic(), tallies)
+    visitor = Visitor(run, plan, label, decisions, emit, clock or Monotonic(), tallies)
     run.append("run_started", wall_time=time.strftime("%Y-%m-%dT%H:%M:%S%z"), pid=os.getpid())
+    visitor.tell_left()
     try:
         # Again for what failed: an agent may have been killed by somebody, and what is done is not done twice.
         for _ in range(ATTEMPTS):
@@ -152,7 +153,7 @@ class Visitor:
     plan: Plan
     label: Label
     decisions: Decisions
-    progress: Progress
+    emit: Emit
     clock: Clock
     tallies: dict[str, Tally]
 
@@ -170,7 +171,7 @@ class Visitor:
         except (TrialError, AgentError) as error:
             tally.failures += 1
             self.run.append("trial_failed", trial=tally.trial.id, visit=visit, reason=str(error))
-            self.progress.note(f"failed: {error}")
+            self.emit(Note(f"failed: {error}"))
         else:
             tally.visits_done.add(visit)
             self.run.append("visit_ended", trial=tally.trial.id, visit=visit)
@@ -189,7 +190,7 @@ class Visitor:
 
     def _pay(self, visit: str, tally: Tally, share_ns: int, *, last: bool) -> None:
         trial = tally.trial
-        self.progress.doing(f"{trial.id}: starting {len(trial.aggressors) + 3} sandboxes")
+        self.emit(Doing(f"{trial.id}: starting {len(trial.aggressors) + 3} sandboxes"))
         host_cpus = aside(trial)
         os.sched_setaffinity(0, host_cpus)
         slice_ns = self.plan.timing.slice
@@ -216,7 +217,7 @@ class Visitor:
                 self.run.append("visit_left", trial=trial.id, visit=attempt, facts=facts, dropped=recorder.dropped)
 
     def _blocks(self, stage: Stage, recorder: Recorder, tally: Tally, share_ns: int, *, last: bool) -> None:
-        self.progress.doing(f"{tally.trial.id}: measuring")
+        self.emit(Doing(f"{tally.trial.id}: measuring"))
         recorder.wait_for_first(self.clock)
         start_ns = self.clock.now_ns() + LEAD_NS
         began_ns, before = start_ns, None
@@ -292,7 +293,13 @@ class Visitor:
                 tally.observations += block
             self.run.append("block_done", **event)
         self._decide(tally)
-        self.progress.spent(sum(t.measured_ns for t in self.tallies.values()), self.plan.scenario.budget)
+        self.tell_left()
+
+    def tell_left(self) -> None:
+        """By the measuring time that is spent or no longer needed; set-up takes its share of the rest."""
+        budget_ns = self.plan.scenario.budget
+        left_ns = max(0, budget_ns - sum(tally.measured_ns for tally in self.tallies.values()))
+        self.emit(Left(left_ns / budget_ns * max(self.plan.estimate_ns, budget_ns) / 1e9))
 
     def _decide(self, tally: Tally) -> None:
         blocks, text = tally.blocks, ""
@@ -301,12 +308,12 @@ class Visitor:
             tally.observations.clear()
             tally.pilots_had, tally.coarse_tested = 0, False
             self.run.append("stretched", trial=tally.trial.id, stretch=tally.stretch, reason=reason)
-            self.progress.note(f"{tally.trial.id}: {reason}; slots are now {tally.stretch} times as long")
+            self.emit(Note(f"{tally.trial.id}: {reason}; slots are now {tally.stretch} times as long"))
         elif blocks >= self.plan.scenario.min_blocks:
             tally.finished, text = self.decisions.enough(tally.trial, tally.observations)
             if tally.finished:
                 self.run.append("trial_precise", trial=tally.trial.id, blocks=blocks)
-        self.progress.block(tally.trial.id, tally.blocks, text)
+        self.emit(Block(tally.trial.id, tally.blocks, text))
 
     def _too_short(self, tally: Tally) -> str:
         """Why slots must be longer, or nothing. Each length is looked at a few times at the most."""

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from partywall import preflight, units
 from partywall.errors import Problem, TrialError, UsageError
+from partywall.events import Doing, Emit, Left
 from partywall.host import Host
 from partywall.load import study as cells
 from partywall.load import tomcat
 from partywall.model.finding import Estimate
 from partywall.model.load_study import METRICS, Form, Observed, Study
 from partywall.model.scenario import Scenario
-from partywall.model.study import Asked, Note, Outline, Section, StudyReport, Tell
+from partywall.model.study import Asked, Outline, Section, StudyReport
 from partywall.report import figures
 from partywall.sandbox import Label, qemu, reaper
 from partywall.stats import overhead
@@ -67,10 +68,7 @@ class Generation:
         needs = {"partywall": 1, "name": "study", "victims": {"generator": victim}}
         preflight.check_host(Scenario.model_validate(needs), host)
 
-    def measure(
-        self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, tell: Tell, note: Note
-    ) -> None:
-        del note
+    def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         asked = directory.asked
         form = _form(study, asked)
         done = {(observed.round, observed.cell.id) for observed in _observations(directory)}
@@ -82,7 +80,8 @@ class Generation:
         try:
             with tomcat.running(label) as url:
                 for number, (round_, cell) in enumerate(jobs):
-                    tell(f"round {round_ + 1}: {cell.id}", (len(jobs) - number) * each_s)
+                    emit(Doing(f"round {round_ + 1}: {cell.id}"))
+                    emit(Left((len(jobs) - number) * each_s))
                     observed = cells.observe(study, form, url, cell, round_, work_root, backend, accel)
                     directory.append(observed.model_dump_json())
         finally:

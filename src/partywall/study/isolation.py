@@ -12,12 +12,13 @@ import json
 import random
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from partywall import pipeline, preflight, units
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
+from partywall.events import Block, Doing, Emit, Event, Left, Note
 from partywall.host import Host
 from partywall.model import factors
 from partywall.model.finding import BASELINE, Cell, Estimate
@@ -25,12 +26,12 @@ from partywall.model.isolation_study import Form, Part, Study
 from partywall.model.paper import Beside, Exhibit, Paper
 from partywall.model.plan import Trial
 from partywall.model.scenario import Level, Sandbox, Scenario
-from partywall.model.study import Asked, BoardEntry, Note, Outline, Section, StudyReport, Tell
+from partywall.model.study import Asked, BoardEntry, Outline, Section, StudyReport
 from partywall.pace import NULL
 from partywall.plan import make as make_plan
 from partywall.report import figures
 from partywall.report.rows import row_of
-from partywall.run import Progress, governor, idle
+from partywall.run import governor, idle
 from partywall.scenario import loads, papers
 from partywall.scenario.documents import validated
 from partywall.stats import exhibits
@@ -91,9 +92,7 @@ class Isolation:
             is_usage = any(isinstance(error, UsageError) for error in errors.values())
             raise (UsageError if is_usage else CapabilityError)(*_by_cause(study.name, errors))
 
-    def measure(
-        self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, tell: Tell, note: Note
-    ) -> None:
+    def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         asked = directory.asked
         jobs = list(_jobs(study, asked, Place.of(host)))
         random.Random(asked.seed).shuffle(jobs)  # noqa: S311 - an order, not a secret
@@ -101,12 +100,12 @@ class Isolation:
         going = [job for job in jobs if not _ended(directory, job) and not _why_not(job, refused)]
         seconds = [_estimate_s(job, host) for job in going]
         for number, job in enumerate(going):
-            tell(f"{job.name}: planning", sum(seconds[number:]))
+            emit(Doing(f"{job.name}: planning"))
+            emit(Left(sum(seconds[number:])))
             run = _run(directory, job, host, asked.seed, work_root)
             preflight.check_disk(run.plan, host, work_root)
-            progress = _PartProgress(job.name, tell, note, seconds[number], sum(seconds[number + 1 :]))
             with governor.held(GOVERNORS[job.energy_saving], host):
-                left = pipeline.measure(run, progress, work_root)
+                left = pipeline.measure(run, _of_part(emit, job.name, sum(seconds[number + 1 :])), work_root)
             if left:
                 again = "the measurements are kept; fix the causes, then continue with --resume"
                 raise TrialError(f"{job.name}: could not be removed or put back: {', '.join(left)}; {again}")
@@ -354,27 +353,21 @@ def _run(directory: StudyDirectory, job: Job, host: Host, seed: int, work_root: 
     return RunDirectory.create(folder, job.text, pipeline.plan(job.scenario, host, seed, work_root), host.facts)
 
 
-class _PartProgress(Progress):
-    """A run's progress as a part of a study's."""
+def _of_part(emit: Emit, name: str, rest_s: float) -> Emit:
+    """A listener to a run that is a part of a study. rest_s: what the parts after it take."""
 
-    def __init__(self, name: str, tell: Tell, note: Note, own_s: float, rest_s: float) -> None:
-        self._name, self._tell, self._note = name, tell, note
-        self._own_s, self._rest_s, self._left_s = own_s, rest_s, own_s
+    def tell(event: Event) -> None:
+        match event:
+            case Doing(text):
+                emit(Doing(f"{name}: {text}"))
+            case Note(text):
+                emit(Note(f"{name}: {text}"))
+            case Left(seconds):
+                emit(Left(seconds + rest_s))
+            case Block(trial):
+                emit(replace(event, trial=f"{name}: {trial}"))
 
-    def _told(self, text: str) -> None:
-        self._tell(f"{self._name}: {text}", self._left_s + self._rest_s)
-
-    def doing(self, text: str) -> None:
-        self._told(text)
-
-    def block(self, trial: str, done: int, text: str) -> None:
-        self._told(", ".join(part for part in (f"{trial}, {units.counted(done, 'block')}", text) if part))
-
-    def spent(self, measured_ns: int, budget_ns: int) -> None:
-        self._left_s = self._own_s * max(0.0, 1 - measured_ns / budget_ns)
-
-    def note(self, text: str) -> None:
-        self._note(f"{self._name}: {text}")
+    return tell
 
 
 # What was found

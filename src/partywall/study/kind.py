@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from partywall.errors import Problem, UsageError
+from partywall.events import Emit
 from partywall.host import Host
 from partywall.model.scenario import Frozen
-from partywall.model.study import Asked, Length, Note, Outline, StudyReport, Tell
+from partywall.model.study import Asked, Length, Outline, StudyReport
 from partywall.store.study import StudyDirectory
 
 S = TypeVar("S")
@@ -38,7 +39,7 @@ class Kind(Protocol[S]):
         """
         ...
 
-    def measure(self, study: S, directory: StudyDirectory, host: Host, work_root: Path, tell: Tell, note: Note) -> None:
+    def measure(self, study: S, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         """Measures what is not in the directory yet. Nothing of it is left on the host, however it ends."""
         ...
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from partywall import pipeline, units
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
+from partywall.events import Doing, Emit, Left
 from partywall.host import Host
 from partywall.model.path_study import Cell, Extent, Study, Traced
-from partywall.model.study import Asked, Note, Outline, StudyReport, Tell
+from partywall.model.study import Asked, Outline, StudyReport
 from partywall.model.trace import TraceFindings
 from partywall.sandbox import lab
 from partywall.scenario import papers
@@ -65,10 +66,8 @@ class PathStudy:
         pipeline.check_programs(host)
         pipeline.check_hooks("the study")
 
-    def measure(
-        self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, tell: Tell, note: Note
-    ) -> None:
-        del host, work_root, note
+    def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
+        del host, work_root
         asked = directory.asked
         extent = _extent(study, asked)
         cells, traces = _cells(directory), _traced(directory)
@@ -77,13 +76,16 @@ class PathStudy:
         if not order and not untraced:
             return
         left_s = _left_s(study, extent, asked.seed, cells, traces)
-        tell("making tenants, bridge and uplink", left_s)
+        emit(Doing("making tenants, bridge and uplink"))
+        emit(Left(left_s))
         with slots.bench(study) as ready:
             for block, size in slots.measure(ready, order, extent, lambda cell: _keep(directory, cell)):
-                tell(f"beside {stats.told(size)}, block {block + 1} of {extent.blocks}", left_s)
+                emit(Doing(f"beside {stats.told(size)}, block {block + 1} of {extent.blocks}"))
+                emit(Left(left_s))
                 left_s -= slots.slot_s(extent)
             for size in untraced:
-                tell(f"tracing beside {stats.told(size)}", left_s)
+                emit(Doing(f"tracing beside {stats.told(size)}"))
+                emit(Left(left_s))
                 _keep(directory, self._trace(ready, size, extent, directory))
                 left_s -= slots.trace_s(extent)
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from partywall import pipeline, units
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
+from partywall.events import Emit, Note
 from partywall.guard import study as slots
 from partywall.host import Host
 from partywall.model.guard_study import Cell, Extent, Study
-from partywall.model.study import Asked, Note, Outline, StudyReport, Tell
+from partywall.model.study import Asked, Outline, StudyReport
 from partywall.sandbox import lab, qemu
 from partywall.scenario import papers
 from partywall.stats import guard as stats
@@ -59,9 +60,7 @@ class Promises:
         pipeline.check_programs(host)
         pipeline.check_hooks("the study")
 
-    def measure(
-        self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, tell: Tell, note: Note
-    ) -> None:
+    def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         del work_root
         asked = directory.asked
         done = frozenset(map(slots.slot_of, _cells(directory)))
@@ -73,13 +72,13 @@ class Promises:
                 said = "was begun on another accelerator than guests get now, so its slots cannot be compared"
                 raise UsageError(Problem(f"{directory.path} {said}", "begin a new study", key="--resume"))
             if accel == "tcg":
-                note(f"guests are emulated (tcg): {chosen.why}; {_scale(study)}")
+                emit(Note(f"guests are emulated (tcg): {chosen.why}; {_scale(study)}"))
         slots.carry_out(
             study.scaled(study.emulated_scale) if accel == "tcg" else study,
             _extent(study, asked),
             asked.seed,
             lambda cell: directory.append(cell.model_dump_json()),
-            tell,
+            emit,
             done,
             accel,
         )

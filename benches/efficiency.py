@@ -183,7 +183,7 @@ class Bench:
         return self.taken()
 
     def taken(self) -> list[Observation]:
-        looks = self.stage.look(self.clock.now_ns())
+        looks = self.stage.session.look(self.clock.now_ns())
         return [observation for block, _ in self.recorder.complete(looks) for observation in block]
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from partywall.load.health import Health, judge
+from partywall.load.prepared import PreparedLoad, Setup
 from partywall.load.second import Second
-from partywall.load.session import Session, Setup
 from partywall.load.summary import Summary, summarise
 
 SERVER_CPU, GENERATOR_CPU = 0, 1
@@ -105,12 +105,12 @@ class Found:
 def load(
     program: Mapping[str, Any],
     setup: Setup | None = None,
-    around: Callable[[Session], contextlib.AbstractContextManager[None]] = lambda _: contextlib.nullcontext(),
+    around: Callable[[PreparedLoad], contextlib.AbstractContextManager[None]] = lambda _: contextlib.nullcontext(),
 ) -> Found:
     """Carries out a program on the generator's core. around: entered when the generator is there, before it begins."""
     setup = setup or Setup(name="bench", cpus=(GENERATOR_CPU,))
     seconds, healths = [], []
-    with Session(program, setup) as session, around(session):
+    with PreparedLoad(program, setup) as session, around(session):
         pid = session.generator_pid
         before = cpu_ns(pid) if pid else 0
         used = before

@@ -39,7 +39,7 @@ from partywall.agent.inbox import Inbox
 from partywall.errors import AgentError, PartywallError
 from partywall.model.trace import Asked, Hop
 from partywall.sandbox import Label
-from partywall.trace.session import Session
+from partywall.trace.tracing import Tracing
 
 CONTROLLER_MIB = 600
 AGENT_MIB = 400
@@ -172,7 +172,7 @@ def standing_time(_: object) -> Outcome:
         asked = Asked(hops=hops, horizon_ns=500_000_000, agents={"far": (str(programs["relay"]),)})
         with mock.patch.object(binary, "find", return_value=programs["host"]):
             try:
-                with Session(asked, Label("t", Path(folder), Path(folder)), lambda _report: None) as session:
+                with Tracing(asked, Label("t", Path(folder), Path(folder)), lambda _report: None) as session:
                     session.pump(LIMIT_S)
             except PartywallError as error:
                 said = str(error)

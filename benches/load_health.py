@@ -27,9 +27,9 @@ from pathlib import Path
 from common import arguments, conclude, stolen_s
 from generators import GENERATOR_CPU, Found, load, nginx
 from partywall.load.health import Doubt
+from partywall.load.prepared import PreparedLoad
 from partywall.load.quick import Quick, program
 from partywall.load.second import FULL_S, Second
-from partywall.load.session import Session
 from partywall.sandbox import cgroups, reap
 
 SECOND = 1_000_000_000
@@ -56,7 +56,7 @@ FOREIGN_SHARE = 0.005
 class Core(threading.Thread):
     """Watches the generator's core: `disturbed` are the seconds in which others had it, by their number."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: PreparedLoad) -> None:
         super().__init__(daemon=True)
         self._generator = str(session.generator_pid)
         self._over = threading.Event()
@@ -99,7 +99,7 @@ def _started() -> int:
 
 
 @contextlib.contextmanager
-def limited(session: Session) -> Iterator[None]:
+def limited(session: PreparedLoad) -> Iterator[None]:
     """Half of a core for the session's generator, in a cgroup that goes with the session, or with its reaper."""
     pid = session.generator_pid
     environment = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
@@ -121,7 +121,7 @@ def limited(session: Session) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def watched(session: Session) -> Iterator[None]:
+def watched(session: PreparedLoad) -> Iterator[None]:
     """Watches the generator's core meanwhile; `cores` has who watched."""
     cores.append(Core(session))
     cores[-1].start()

@@ -25,8 +25,8 @@ from common import arguments, conclude
 from generators import GENERATOR_CPU, load, nginx
 from partywall.load import plan
 from partywall.load.compiling import program
+from partywall.load.prepared import Setup
 from partywall.load.second import Timing
-from partywall.load.session import Setup
 from partywall.sandbox import reap
 from partywall.stats.overhead import Pair, coverage, held_out, mean_errors
 

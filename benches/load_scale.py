@@ -17,8 +17,8 @@ from pathlib import Path
 
 from common import arguments, conclude
 from generators import GENERATOR_CPU, nginx
+from partywall.load.prepared import PreparedLoad, Setup
 from partywall.load.quick import Quick, program
-from partywall.load.session import Session, Setup
 from partywall.sandbox import reap
 
 SECOND = 1_000_000_000
@@ -47,7 +47,7 @@ class Generator(threading.Thread):
         super().__init__()
         think, ramp = 10 * SECOND, 10 * SECOND
         asked = Quick(url=url, for_ns=hold_s * SECOND, users=users, ramp_ns=ramp, think_ns=think)
-        self.session = Session(program(asked), Setup(name="scale", cpus=(GENERATOR_CPU,)))
+        self.session = PreparedLoad(program(asked), Setup(name="scale", cpus=(GENERATOR_CPU,)))
         self.pid = self.session.generator_pid or 0
         self.before = self.most_bytes = resident_bytes(self.pid)
         self.users: Counter[int] = Counter()

@@ -37,7 +37,7 @@ from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
 from partywall.model.trace import Report, merged
 from partywall.sandbox import WORK_ROOT, Label, reap, reaper
-from partywall.trace import Session, ask
+from partywall.trace import Tracing, ask
 
 ROOT = Path(__file__).parents[1]
 RATE_LEAST, ALIGNED_LEAST = 0.95, 5e6
@@ -150,7 +150,7 @@ class Trace:
 
     def __init__(self, label: Label, hops: tuple[str, ...]) -> None:
         self.reports: list[Report] = []
-        self._session = Session(ask(hops, budget="100%", packets=0), label, self.reports.append)
+        self._session = Tracing(ask(hops, budget="100%", packets=0), label, self.reports.append)
 
     def __enter__(self) -> Self:
         self._session.__enter__()

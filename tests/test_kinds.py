@@ -9,6 +9,7 @@ import pytest
 from partywall import kinds
 from partywall.cli import report
 from partywall.errors import UsageError
+from partywall.guard.run import Report
 from partywall.load.store import LoadDirectory
 from partywall.model.study import Asked
 from partywall.store.guard import GuardDirectory
@@ -20,7 +21,7 @@ ROW = {"offered_bps": 1.0, "granted_bps": 1.0, "passed_bps": 1.0, "dropped_packe
 
 def guard(path: Path) -> Record:
     record = GuardDirectory.create(path, "name: edge\n")
-    record.add(0, 10**9, {"vm": ROW}, {}, [])
+    record.add(Report(0, 10**9, {"vm": ROW}, {}, (), 0, 0))
     return record
 
 
@@ -103,6 +104,6 @@ def test_what_is_no_record_is_refused_with_a_remedy(tmp_path, there):
 
 
 def test_a_kind_is_told_from_the_others_by_its_own_file():
-    marks = [kind.MARK for kind in kinds.KINDS.values()]
-    assert len(set(marks)) == len(marks)
-    assert set(report.REPORTS) == set(kinds.KINDS)
+    records = [kinds.kind(name).record for name in kinds.KINDS]
+    assert [record.KIND for record in records] == list(kinds.KINDS)
+    assert len({record.MARK for record in records}) == len(records)

@@ -66,6 +66,16 @@ def silent(event: Event) -> None:
     del event
 
 
+def reports(take: Callable[[Any], None]) -> Emit:
+    """A listener that takes reports alone."""
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Report):
+            take(event.report)
+
+    return listen
+
+
 class Sinks:
     """Several listeners as one. A listener that fails with an OSError gets no further events, and a note says so.
 

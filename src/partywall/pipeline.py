@@ -60,7 +60,7 @@ from partywall.sandbox import WORK_ROOT, Label, Reaped, privileges, reap, reaper
 from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
 from partywall.store.trace import TraceDirectory
-from partywall.trace import Session
+from partywall.trace import Tracing
 
 MEMORY_CHECK_NS = 10_000_000_000
 MEMORY_DOUBTS = {
@@ -354,7 +354,7 @@ def trace(
 def trace_while(
     asked: Asked,
     out: Path | None,
-    happens: Callable[[Session], None],
+    happens: Callable[[Tracing], None],
     report: Callable[[TraceEvidence, Report], None] = lambda _whole, _last: None,
 ) -> TraceDirectory:
     """Traces while `happens` goes on, and stores what is found. No hook is left, however this ends."""
@@ -369,7 +369,7 @@ def trace_while(
     log = _TraceLog(start, report)
     try:
         host = host_facts()
-        with Session(asked, label, log.report, log.clock) as session:
+        with Tracing(asked, label, log.report, log.clock) as session:
             # Made only now, so that a trace that cannot start leaves no folder.
             log.open(TraceDirectory.create(out or Path("runs") / label.run, start, host), session.record_ns)
             happens(session)
@@ -427,7 +427,7 @@ class _TraceLog:
         return self._directory
 
 
-def _watch(session: Session, duration_ns: int | None, tick: Callable[[int], None]) -> None:
+def _watch(session: Tracing, duration_ns: int | None, tick: Callable[[int], None]) -> None:
     """Until the time is up or Ctrl-C, which is how a trace without an end is ended."""
     begun = time.monotonic_ns()
     with contextlib.suppress(KeyboardInterrupt):

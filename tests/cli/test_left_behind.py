@@ -38,7 +38,7 @@ def test_a_run_that_could_not_put_a_domain_back_shows_its_report_and_fails(monke
         monkeypatch.setattr(preflight, check, lambda *_, **__: None)
     monkeypatch.setattr(pipeline, "measure", lambda *_: left)
     reported = []
-    monkeypatch.setattr(app, "report_run", lambda *_: reported.append(True) or Exit.HOLDS)
+    monkeypatch.setattr(app, "show_record", lambda *_: reported.append(True) or Exit.HOLDS)
     plan = SimpleNamespace(scenario=SimpleNamespace(budget=10**9), estimate_ns=10**9)
     directory = SimpleNamespace(plan=plan, path=tmp_path)
     outcome = app._measure_and_report(directory, fake_host(), Console(), tmp_path, allow_commands=False)

@@ -14,6 +14,8 @@ import pytest
 from partywall import study as studies
 from partywall.errors import UsageError
 from partywall.guard import study as guard_study
+from partywall.guard.run import Report
+from partywall.kinds.guard import Guards
 from partywall.model.guard_study import Cell, Study, TenantCell
 from partywall.model.paper import Place
 from partywall.model.study import Asked
@@ -45,8 +47,9 @@ def logged(folder: Path) -> GuardDirectory:
     log = GuardDirectory.create(folder, "name: edge\n")
     for at in range(5):
         rows = {"vm<1>": row(10_000_000 * at, delay_ns=1_500_000), "idle": row(0)}
-        notes = [["vm<1>", "repaired", "it is there again"]] if at == 3 else []
-        log.add(at * SECOND, (at + 1) * SECOND, rows, {"send": {"divided_bps": 10**9, "delay_ns": None}}, notes)
+        notes = (("vm<1>", "repaired", "it is there again"),) if at == 3 else ()
+        pools = {"send": {"divided_bps": 10**9, "delay_ns": None}}
+        log.add(Report(at * SECOND, (at + 1) * SECOND, rows, pools, notes, 0, 0))
     return log
 
 
@@ -69,7 +72,7 @@ def test_a_line_that_a_kill_cut_off_is_left_out(tmp_path: Path) -> None:
 
 def test_the_page_of_a_series_shows_every_vif_with_charts_of_those_that_sent(tmp_path: Path) -> None:
     log = logged(tmp_path / "series")
-    content = guard_view.series_page("series", log.reports())
+    content = guard_view.render(Guards().findings(log))
     assert "Kept for 5 s: nothing wrong was found" in content
     assert "vm&lt;1&gt;: repaired: it is there again" in content
     assert "vm<1>" not in re.sub(r"<script.*?</script>", "", content, flags=re.DOTALL)
@@ -234,7 +237,7 @@ def test_every_block_of_a_study_holds_every_way_once_and_the_time_is_told_before
 def test_a_series_has_figures_for_programs(tmp_path: Path) -> None:
     log = logged(tmp_path / "series")
     log.settle()
-    found = guard_view.figures(log.reports())
+    found = guard_view.figures(Guards().findings(log))
     assert (found["reports"], found["length_ns"]) == (5, 5 * SECOND)
     assert found["vifs"]["vm<1>"]["passed_bps"] == 20_000_000
     assert found["vifs"]["vm<1>"]["granted_pps"] is None

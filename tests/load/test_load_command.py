@@ -17,8 +17,8 @@ import pytest
 from partywall.agent.binary import find as find_agent
 from partywall.host import Host
 from partywall.load.evidence import load_run
+from partywall.load.prepared import PreparedLoad, Setup
 from partywall.load.quick import Quick, program
-from partywall.load.session import Session, Setup
 from partywall.load.store import LoadDirectory
 from partywall.sandbox import qemu
 
@@ -287,7 +287,7 @@ def test_the_load_has_its_cpus_to_itself(url, tmp_path):
         pytest.skip("needs two CPUs")
     own = min(allowed)
     setup = Setup(name="test-room", cpus=(own,), work_root=tmp_path)
-    with Session(program(Quick(url=url, for_ns=10**9, users=1)), setup):
+    with PreparedLoad(program(Quick(url=url, for_ns=10**9, users=1)), setup):
         tasks = [int(task.name) for task in Path("/proc/self/task").iterdir()]
         readers = [t for t in threading.enumerate() if t.name.startswith("read-")]
         assert readers

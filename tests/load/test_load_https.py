@@ -12,9 +12,9 @@ import trustme
 from nginx_server import BODY_BYTES, NGINX, free_port, listener, nginx
 
 from partywall.errors import UsageError
+from partywall.load.prepared import PreparedLoad, Setup
 from partywall.load.quick import Quick, program
 from partywall.load.second import Second
-from partywall.load.session import Session, Setup
 
 pytestmark = [
     pytest.mark.long,
@@ -71,7 +71,7 @@ def carry_out(url: str, protocol: str = "http1", **asked: object) -> SimpleNames
     whole = program(replace(Quick(url=url, for_ns=1_000_000_000, users=2, think_ns=20_000_000), **asked))
     whole["connections"]["protocol"] = protocol
     whole["pacing"]["closed"]["stages"][-1]["for_ns"] = 300_000_000
-    with Session(whole, Setup(name="https", cpus=(0,))) as session:
+    with PreparedLoad(whole, Setup(name="https", cpus=(0,))) as session:
         seconds: list[Second] = [second for second in session.run() if second is not None]
         spoken = session.started["origins"][0]["protocol"]
     return SimpleNamespace(

@@ -6,8 +6,7 @@ import pytest
 import vl_convert
 from rich.console import Console
 
-from partywall.cli import load as cli_load
-from partywall.cli import output
+from partywall.cli import output, report
 from partywall.errors import TrialError
 from partywall.load import monitors
 from partywall.load.evidence import load_run
@@ -165,7 +164,7 @@ def test_every_format_is_written_and_an_unknown_one_is_refused(kept, tmp_path):
 
 
 def test_the_findings_of_a_load_are_printed_as_json(kept, capsys):
-    code = cli_load.report(kept, Console(stderr=True), ["json"])
+    code = report.show_record(kept, Console(stderr=True), ["json"])
     said = capsys.readouterr()
     document = json.loads(said.out)
     assert (document["command"], document["exit"], said.err) == ("report", code, "")

@@ -11,7 +11,7 @@ import pytest
 from partywall.model.evidence import Evidence
 from partywall.model.observation import Histogram
 from partywall.report import figures, host, html
-from partywall.report.page import pack
+from partywall.report.page import flat, pack
 
 FETCHES = {"src", "href", "data", "action", "poster", "srcset", "background", "formaction", "manifest", "xlink:href"}
 
@@ -164,7 +164,7 @@ def test_the_host_is_told_in_a_few_lines_and_what_is_not_known_has_none(run):
 
 
 def test_unknown_host_facts_are_said_to_be_unknown():
-    facts = dict(html.flat({"governor": None, "memory_bytes": 2**30, "cpus": [0, 1], "disks": [{"name": "sda"}]}))
+    facts = dict(flat({"governor": None, "memory_bytes": 2**30, "cpus": [0, 1], "disks": [{"name": "sda"}]}))
     assert facts == {"governor": "unknown", "memory": "1 GiB", "cpus": "0, 1", "disks 0 · name": "sda"}
 
 

@@ -12,9 +12,9 @@ from partywall.errors import PartywallError, TrialError
 from partywall.events import Note, silent
 from partywall.model.scenario import Scenario
 from partywall.plan import make
-from partywall.run.stage import Stage
 from partywall.sandbox import reaper
 from partywall.sandbox.clock import Look, Looks, Offset
+from partywall.session import Session
 from partywall.store import RunDirectory
 
 pytestmark = pytest.mark.host
@@ -104,12 +104,12 @@ def looked(monkeypatch, broken):
     """Replaces looks at clocks: all are within the bound but the third one, which is `broken`. When each was."""
     moments = []
 
-    def look(_stage, now_ns, _for_ns=0):
+    def look(_session, now_ns, _for_ns=0):
         moments.append(now_ns)
         off_ns = broken() if len(moments) == 3 else BOUND_NS
         return Looks(now_ns, (Look(Offset(now_ns, off_ns if off_ns > BOUND_NS else 0, off_ns), 0),))
 
-    monkeypatch.setattr(Stage, "look", look)
+    monkeypatch.setattr(Session, "look", look)
     return moments
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partywall.trace.clock import DRIFT_PPB, Alignment
+from partywall.agent.clock import DRIFT_PPB, Alignment
 
 
 class Wire:

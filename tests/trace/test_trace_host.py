@@ -17,7 +17,7 @@ from spaces import hooked, lacking, run, wait
 from partywall.agent import binary
 from partywall.errors import PartywallError
 from partywall.sandbox import Label, reap, reaper
-from partywall.trace import Session, ask
+from partywall.trace import Tracing, ask
 
 pytestmark = pytest.mark.host
 A, B = f"pwh{os.getpid()}a", f"pwh{os.getpid()}b"
@@ -84,7 +84,7 @@ def send(count, size=100):
 def tracing(label, hops, **options):
     """A session, and the reports it gave; skips without the programs."""
     reports = []
-    session = Session(ask(hops, protocol="udp", horizon="200ms", **options), label, reports.append)
+    session = Tracing(ask(hops, protocol="udp", horizon="200ms", **options), label, reports.append)
     try:
         session.__enter__()
     except PartywallError as error:
@@ -116,7 +116,7 @@ def test_a_second_agent_traces_its_hop_with_its_clock_aligned(path, label):
     bounds = []
     agent = f"b=nsenter --net=/run/netns/{B} {binary.find()} serve"
     reports = []
-    session = Session(
+    session = Tracing(
         ask([f"{path[0]}:out", "b/vb:in"], protocol="udp", agents=[agent]), label, reports.append, bounds.append
     )
     with session:

@@ -18,12 +18,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from spaces import feature, inside, ip, lacking, run, send, send_tagged, stream, wait
 
+from partywall import session
+from partywall.agent.clock import Offset
 from partywall.errors import PartywallError
 from partywall.model.trace import Start, TraceEvidence, merged
 from partywall.sandbox import Label, reaper
 from partywall.stats.trace import findings
-from partywall.trace import Session, ask, session
-from partywall.trace.clock import Offset
+from partywall.trace import Tracing, ask
 
 pytestmark = pytest.mark.host
 A, M, B = (f"pwp{os.getpid()}{letter}" for letter in "amb")
@@ -100,7 +101,7 @@ class Traced:
 
     def __init__(self, asked, label, **options):
         self.reports, self.bounds = [], []
-        self.session = Session(asked, label, self.reports.append, self.bounds.append, **options)
+        self.session = Tracing(asked, label, self.reports.append, self.bounds.append, **options)
 
     def finish(self):
         self.session.finish()

@@ -12,8 +12,8 @@ from rich.console import Console
 from partywall import pipeline, units
 from partywall.cli import output
 from partywall.cli.arguments import RunPath, parsed
-from partywall.cli.report import EXITS
 from partywall.errors import Problem, UsageError
+from partywall.kinds import EXITS
 from partywall.stats import compare_runs
 from partywall.store import RunDirectory
 

@@ -16,10 +16,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from partywall import guard, units
+from partywall import events, guard, units
 from partywall.cli import output
 from partywall.cli.live import wide_console
+from partywall.cli.report import show_record
 from partywall.errors import AgentError, Exit, Problem, UsageError
+from partywall.events import Sinks, reports
 from partywall.files import write_whole
 from partywall.guard import prometheus
 from partywall.guard.flatten import RECEIVES
@@ -88,20 +90,20 @@ def run(
         return Exit.HOLDS
     log = GuardDirectory.create(out, file_text(policy)) if out else None
     totals = prometheus.Totals()
-    sinks = _Sinks()
+    sinks = Sinks(_warn, "the policy is kept all the same")
+    sinks.add("the findings", reports(totals.add))
     if log is not None:
-        sinks.add(str(log.path), lambda one: log.add(one.from_ns, one.at_ns, one.rows, one.pools, one.notes, one.queue))
+        sinks.add(str(log.path), reports(log.add))
     if prometheus_file is not None:
         metrics = prometheus_file
-        sinks.add(str(metrics), lambda one: write_whole(metrics, prometheus.text(asked.name, one, totals)))
+        sinks.add(str(metrics), reports(lambda one: write_whole(metrics, prometheus.text(asked.name, one, totals))))
     try:
         with terminated_as_interrupt(), contextlib.suppress(KeyboardInterrupt), guard.keep(flat, leave=leave) as kept:
             _say_excess(console, kept)
-            _watch(console, asked, guard.Follower(asked, found), kept, totals, kept_for, sinks)
+            _watch(console, asked, guard.Follower(asked, found), kept, kept_for, sinks)
     finally:
         if log:
-            log.settle()
-            report_record(log, console)
+            show_record(log, console)
     # Ctrl-C is how it ends, and takes nothing back of what was found.
     if totals.wrong:
         return Exit.VIOLATED
@@ -114,25 +116,8 @@ def report(
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Write the page of a time series again, and show where it is."""
-    record = GuardDirectory.open(folder)
-    code = report_record(record, output.console(format_))
-    if format_ == output.Format.JSON and (found := record.reports()):
-        from partywall.report import guard_view  # noqa: PLC0415 - what draws is slow to import
-
-        return output.write("guard report", {"page": folder / PAGE} | guard_view.figures(found))
-    return code
-
-
-def report_record(record: GuardDirectory, console: Console, formats: Sequence[str] | None = None) -> int:
-    """`partywall report` of a guard."""
-    from partywall.report import guard_view  # noqa: PLC0415 - what draws is slow to import
-
-    if found := record.reports():
-        for file in guard_view.FILES.write((record.name, found), record.path, formats):
-            console.print(f"written: {file}", highlight=False, soft_wrap=True)
-    else:
-        console.print(f"{record.path}: the guard ended before its first report", highlight=False, soft_wrap=True)
-    return Exit.HOLDS
+    formats = [output.JSON] if format_ == output.Format.JSON else None
+    return show_record(GuardDirectory.open(folder), output.console(format_), formats)
 
 
 @app.command()
@@ -183,9 +168,8 @@ def _watch(
     policy: Policy,
     follower: guard.Follower,
     kept: Kept,
-    totals: prometheus.Totals,
     for_ns: int | None,
-    sinks: _Sinks,
+    sinks: Sinks,
 ) -> None:
     begun = time.monotonic_ns()
     live = Live(console=console, auto_refresh=False)
@@ -195,14 +179,13 @@ def _watch(
             console.print(f"{hook}: {kind}: {text}", style="yellow", highlight=False)
         live.update(_table(policy, report, begun, for_ns), refresh=True)
 
-    sinks.add("the table", show)
+    sinks.add("the table", reports(show))
     with contextlib.suppress(OSError):
         live.start()
     try:
         while for_ns is None or time.monotonic_ns() - begun < for_ns:
             if report := kept.report(0.2):
-                totals.add(report)
-                sinks.tell(report)
+                sinks(events.Report(report))
                 follower.hear(report)
             _follow(console, follower, kept)
     finally:
@@ -225,26 +208,9 @@ def _follow(console: Console, follower: guard.Follower, kept: Kept) -> None:
         follower.went(moved)
 
 
-class _Sinks:
-    """Where reports go. One that cannot be written any more is said and left out: promises are kept all the same."""
-
-    def __init__(self) -> None:
-        self.broken = False
-        self._sinks: dict[str, Callable[[Report], None]] = {}
-
-    def add(self, name: str, sink: Callable[[Report], None]) -> None:
-        self._sinks[name] = sink
-
-    def tell(self, report: Report) -> None:
-        for name, sink in list(self._sinks.items()):
-            try:
-                sink(report)
-            except OSError as error:
-                del self._sinks[name]
-                self.broken = True
-                said = f"{name} cannot be written any more: {error.strerror}; the policy is kept all the same\n"
-                with contextlib.suppress(OSError):
-                    sys.stderr.write(said)
+def _warn(text: str) -> None:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{text}\n")
 
 
 def _check_file(file: Path) -> None:

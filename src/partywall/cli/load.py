@@ -19,30 +19,25 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from partywall import __version__, pipeline, preflight, units
-from partywall.cli import leftovers, output
+from partywall.cli import leftovers
 from partywall.cli.kernel import Cpus, WorkDir
-from partywall.cli.live import Steps
 from partywall.cli.load_model import model
-from partywall.cli.load_view import View, conclude
-from partywall.cli.report import EXITS
-from partywall.errors import Exit, Problem, TrialError, UsageError
+from partywall.cli.load_view import View
+from partywall.cli.report import show_record
+from partywall.errors import Exit, Problem, UsageError
+from partywall.events import Emit, Left, Second
 from partywall.load import plan as plans
 from partywall.load.compiling import inlined
 from partywall.load.compiling import program as compiled_plan
-from partywall.load.evidence import load_run
 from partywall.load.har import plan_of
-from partywall.load.health import Health, judge
+from partywall.load.health import judge
 from partywall.load.lasting import addresses, for_guest
+from partywall.load.prepared import GUESTS_HOST, SERVER, PreparedLoad, Setup
+from partywall.load.prepared import check as judged_by_agent
 from partywall.load.quick import USERS_OPEN, Quick, program
 from partywall.load.schema import json_schema
-from partywall.load.second import SECOND_NS, Second
-from partywall.load.session import GUESTS_HOST, SERVER, Session, Setup
-from partywall.load.session import check as judged_by_agent
+from partywall.load.second import SECOND_NS
 from partywall.load.store import LoadDirectory, Readings
-from partywall.load.summary import Summary, summarise
-from partywall.load.thresholds import judge as judge_thresholds
-from partywall.load.thresholds import overall
-from partywall.model.finding import Outcome
 from partywall.model.load_plan import LoadPlan
 from partywall.sandbox import WORK_ROOT, qemu
 
@@ -395,55 +390,17 @@ def carry_out(console: Console, job: Job, setup: Setup, out: Path) -> int:
             "seed": setup.seed,
         }
         directory = LoadDirectory.create(out, about)
-        seconds: list[Second] = []
-        healths: list[Health] = []
-        interrupted = False
-        with directory.exclusive():
-            try:
-                _follow(console, session, directory, seconds, healths, job.title)
-            except KeyboardInterrupt:
-                interrupted = True
-            finally:
-                readings = [Readings(host, m.counters, m.readings) for host, m in session.monitors.items()]
-                directory.finish(session.started["labels"], readings, session.begin_ns)
-        if interrupted and not seconds:
-            _say(console, f"interrupted in its first second; its files are in {out}")
-            raise KeyboardInterrupt
-        summary = summarise(seconds, healths, session.begin_ns or 0, session.stages_ns)
-        outcome = _judge(console, job, summary, session.started)
-    written = write_report(directory, console)
-    _say(console, f"{'interrupted; ' if interrupted else ''}kept in {out}; the report: {written[0]}")
-    if interrupted:
+        view = View(console, job.title, session)
+        with directory.exclusive(), view:
+            interrupted = _follow(session, directory, view)
+    if interrupted and not view.seconds:
+        _say(console, f"interrupted in its first second; its files are in {out}")
         raise KeyboardInterrupt
-    if not summary.responses:
-        raise TrialError(f"{job.title}: no request was answered; the errors above say why")
-    if not any(timing.done for timing in summary.timings.values()):
-        raise TrialError(f"{job.title}: every request failed; the errors above say why")
-    return EXITS[outcome]
-
-
-def write_report(directory: LoadDirectory, console: Console) -> Sequence[Path]:
-    """Derives the report of a load and writes it into its folder."""
-    from partywall.report import load_page  # noqa: PLC0415 - what draws is slow to import
-
-    with Steps(console) as steps:
-        steps.show("writing the report", 0, 1)
-        return load_page.FILES.write(load_run(directory), directory.path)
-
-
-def report(directory: LoadDirectory, console: Console, formats: Sequence[str] | None) -> int:
-    """`partywall report` of a load."""
-    from partywall.report import load_page  # noqa: PLC0415 - what draws is slow to import
-
-    directory.settle()
-    run = load_run(directory)
-    written = load_page.FILES.write(run, directory.path, formats)
-    if output.JSON in (formats or ()):
-        return output.write("report", load_page.FILES.value(run), EXITS[run.outcome])
-    _say(console, load_page.headline(run))
-    for path in written:
-        _say(console, str(path))
-    return EXITS[run.outcome]
+    code = show_record(directory, console)
+    if interrupted:
+        _say(console, f"interrupted; kept in {out}")
+        raise KeyboardInterrupt
+    return code
 
 
 def _generator_text(setup: Setup) -> str:
@@ -455,11 +412,11 @@ def _generator_text(setup: Setup) -> str:
     return f"{where}, {count}{units.counted(setup.threads, 'thread')} on CPU {cpus}{limit}"
 
 
-def _session(job: Job, setup: Setup) -> Session:
+def _session(job: Job, setup: Setup) -> PreparedLoad:
     """A prepared load; what the agent finds wrong with a plan is told by the plan's lines."""
     leftovers.clean_up()
     with _told_by_lines(job.plan):
-        return Session(job.program, setup)
+        return PreparedLoad(job.program, setup)
 
 
 @contextlib.contextmanager
@@ -474,35 +431,25 @@ def _told_by_lines(plan: plans.Loaded | None) -> Iterator[None]:
         raise UsageError(*(plans.locate(plan, str(problem)) for problem in error.problems)) from None
 
 
-def _judge(console: Console, job: Job, summary: Summary, started: Mapping[str, Any]) -> Outcome:
-    asked = job.asked
-    kept = judge_thresholds(asked.thresholds if asked else (), summary, started["labels"])
-    conclude(console, summary, started, job.title, kept)
-    return overall(kept, summary, asked.good_seconds if asked else 0.5)
-
-
-def _follow(
-    console: Console,
-    session: Session,
-    directory: LoadDirectory,
-    seconds: list[Second],
-    healths: list[Health],
-    title: str,
-) -> None:
-    view = View(console, session, title)
+def _follow(session: PreparedLoad, directory: LoadDirectory, emit: Emit) -> bool:
+    """Stores every second as it comes, and tells it; whether Ctrl-C ended the load."""
     begun = False
-    with view:
+    try:
         for second in session.run():
             if session.begin_ns is not None and not begun:
                 directory.begin(session.begin_ns)
                 begun = True
             if second is not None:
-                number = second.start_ns // SECOND_NS
-                health = judge(second, session.monitor.host(number, session.setup.cpus))
-                seconds.append(second)
-                healths.append(health)
+                health = judge(second, session.monitor.host(second.start_ns // SECOND_NS, session.setup.cpus))
                 directory.append(second, health)
-            view.show(seconds, healths)
+                emit(Second(second, health))
+            emit(Left(session.left_s))
+    except KeyboardInterrupt:
+        return True
+    finally:
+        readings = [Readings(host, m.counters, m.readings) for host, m in session.monitors.items()]
+        directory.finish(session.started["labels"], readings, session.begin_ns)
+    return False
 
 
 def _pacing_text(pacing: Mapping[str, Any]) -> str:

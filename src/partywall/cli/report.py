@@ -2,54 +2,39 @@
 
 from __future__ import annotations
 
-import importlib
 import webbrowser
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from partywall import kinds, pipeline
+from partywall import kinds
 from partywall.cli import output, show
 from partywall.cli.arguments import RunPath
 from partywall.cli.live import Steps
 from partywall.errors import Exit
-from partywall.model.finding import Outcome
-from partywall.store import RunDirectory
 from partywall.store.record import Record
 
 PAGE = "html"
-EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INCONCLUSIVE: Exit.INCONCLUSIVE}
 
 
-# How each kind of record is reported: imported only for a record of that kind.
-REPORTS = {
-    "run": "report:report_run",
-    "load": "load:report",
-    "guard": "guard:report_record",
-    "trace": "trace:report",
-    "study": "study:report",
-}
-
-
-def report_run(directory: RunDirectory, console: Console, formats: Sequence[str] | None = None) -> int:
-    """Derives, shows and writes what a run found; its exit code."""
-    from partywall.report import terminal  # noqa: PLC0415 - what draws is slow to import
-    from partywall.report.export import FILES, export_all  # noqa: PLC0415
-
-    FILES.chosen(formats)
-
+def show_record(record: Record, console: Console, formats: Sequence[str] | None = None) -> int:
+    """Derives, writes and shows what a record of any kind found; its exit code."""
+    kind = kinds.of(record)
+    files = kind.files()
+    files.chosen(formats)
     with Steps(console) as steps:
-        steps.show("reading the run and deriving findings", 0, 1)
-        evidence, findings = pipeline.analyse(directory)
-        written = export_all(findings, evidence, directory.path, formats, steps.show)
-    code = Exit.FAILED if evidence.incomplete else EXITS[findings.outcome]
+        steps.show(f"reading the {record.KIND} and deriving findings", 0, 1)
+        record.settle()
+        found = kind.findings(record)
+        written = files.write(found, record.path, formats, steps.show)
+    code = kind.outcome(found)
     if output.JSON in (formats or ()):
-        return output.write("report", FILES.value((findings, evidence)), code)
-    terminal.show(findings, evidence, console, next((file for file in written if file.suffix == ".html"), None))
-    show.written(console, [file for file in written if file.suffix != ".html"])
+        return output.write("report", files.value(found), code)
+    kind.show(found, console)
+    show.written(console, written)
     return code
 
 
@@ -77,11 +62,7 @@ def report(
     console = output.console(output.JSON if output.JSON in (formats or ()) else "")
     if open_ and formats and PAGE not in formats:
         formats = [*formats, PAGE]
-    record = kinds.opened(directory)
-    module, _, name = REPORTS[record.KIND].partition(":")
-    shown: Callable[[Record, Console, list[str] | None], int]
-    shown = getattr(importlib.import_module(f"partywall.cli.{module}"), name)
-    code = shown(record, console, formats)
+    code = show_record(kinds.opened(directory), console, formats)
     if open_:
         _open(directory / "report.html", console)
     return code

@@ -14,7 +14,7 @@ from partywall.cli import leftovers, show
 from partywall.cli.arguments import parsed
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
-from partywall.cli.report import report_run
+from partywall.cli.report import show_record
 from partywall.errors import Exit, Problem, UsageError
 from partywall.host import Host
 from partywall.model.scenario import Scenario
@@ -62,7 +62,7 @@ def run(
         directory = RunDirectory.open(resume)
         if directory.ended:
             console.print(f"{resume} is finished; nothing is left to measure", highlight=False)
-            return report_run(directory, console)
+            return show_record(directory, console)
         return _measure_and_report(directory, context.obj(), console, work_dir, allow_commands=allow_commands)
     if scenario is None:
         raise UsageError(MISSING)
@@ -113,7 +113,7 @@ def _measure_and_report(
     except KeyboardInterrupt:
         _interrupted(directory, console, work_dir, allow_commands=allow_commands)
         raise
-    outcome = report_run(directory, console)
+    outcome = show_record(directory, console)
     leftovers.warn(left)
     return Exit.FAILED if left else outcome
 

@@ -227,10 +227,13 @@ def table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]
 
 
 def written(console: Console, files: Sequence[Path]) -> None:
-    """Documents by name, and one line for a folder of charts."""
+    """The page first, other documents by name, and one line for a folder of charts."""
     charts = [file for file in files if file.parent.name == "charts"]
     for file in files:
-        if file not in charts:
+        if file.suffix == ".html":
+            said = Text.assemble("The whole report, with charts: ", (str(file), "underline"), overflow="fold")
+            console.print(said, soft_wrap=True)
+        elif file not in charts:
             console.print(f"written: {file}", highlight=False, soft_wrap=True)
     if charts:
         console.print(f"written: {len(charts)} charts in {charts[0].parent}", highlight=False, soft_wrap=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import secrets
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +16,7 @@ from partywall import study as studies
 from partywall.cli import leftovers, output
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
+from partywall.cli.report import show_record
 from partywall.errors import Exit, Problem, UsageError
 from partywall.host import Host
 from partywall.model.study import Asked, Outline
@@ -150,23 +150,7 @@ def _measure(
         _say(console, f"Continue with:  {shlex.join(words)}")
         _say(console, f"Or show the findings:  partywall report {shlex.quote(str(directory.path))}")
         raise
-    return report(directory, console, None)
-
-
-def report(directory: StudyDirectory, console: Console, formats: Sequence[str] | None) -> int:
-    """Shows what a study found, and writes it into its folder."""
-    from partywall.report import study_page  # noqa: PLC0415 - what draws is slow to import
-
-    study_page.FILES.chosen(formats)
-    found = studies.report(directory)
-    code = Exit.FAILED if found.incomplete else Exit.HOLDS
-    if output.JSON in (formats or ()):
-        study_page.FILES.write(found, directory.path, formats)
-        return output.write("report", study_page.FILES.value(found), code)
-    study_page.show(found, console)
-    for path in study_page.FILES.write(found, directory.path, formats):
-        _say(console, str(path))
-    return code
+    return show_record(directory, console)
 
 
 def _say(console: Console, text: str) -> None:

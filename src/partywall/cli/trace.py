@@ -12,12 +12,12 @@ from rich.live import Live
 from rich.text import Text
 
 from partywall import pipeline, units
-from partywall.cli import leftovers, output
+from partywall.cli import leftovers
 from partywall.cli.live import wide_console
-from partywall.errors import Exit, Problem, UsageError
+from partywall.cli.report import show_record
+from partywall.errors import Problem, UsageError
 from partywall.model.trace import Report, TraceEvidence
 from partywall.stats.trace import findings
-from partywall.store.trace import TraceDirectory
 from partywall.trace import ask
 
 LINE_EVERY_S = 5.0
@@ -82,22 +82,7 @@ def trace(
     view = _View(console, duration_ns)
     directory = pipeline.trace(asked, out, duration_ns, view.report, view.tick)
     view.end()
-    return report(directory, console, None)
-
-
-def report(directory: TraceDirectory, console: Console, formats: list[str] | None) -> int:
-    """Derives findings from a stored trace, shows them, and writes them as documents."""
-    from partywall.report import trace_view  # noqa: PLC0415 - what draws is slow to import
-
-    evidence = directory.evidence()
-    found = findings(evidence)
-    written = trace_view.FILES.write((found, evidence), directory.path, formats)
-    if output.JSON in (formats or ()):
-        return output.write("report", trace_view.FILES.value((found, evidence)))
-    trace_view.show(found, console)
-    for file in written:
-        console.print(f"written: {file}", highlight=False, soft_wrap=True)
-    return Exit.HOLDS
+    return show_record(directory, console)
 
 
 def _duration(text: str | None) -> int | None:

@@ -17,7 +17,7 @@ from partywall.load.store import SHARED, LoadDirectory
 from partywall.load.summary import Summary, summarise
 from partywall.load.thresholds import judge, overall
 from partywall.model.load_plan import LoadPlan
-from partywall.model.load_run import Bound, LabelRow, LoadRun, SecondPoint
+from partywall.model.load_run import LabelRow, Late, LoadRun, SecondPoint
 from partywall.report.latency import quantiles
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
@@ -58,7 +58,7 @@ def load_run(directory: LoadDirectory) -> LoadRun:
         errors=tuple(_errors(summary, labels)),
         statuses=summary.statuses,
         monitors=monitors.series(directory.table("samples"), begin_ns),
-        bounds=tuple(Bound(one.asked, one.found, one.outcome) for one in kept),
+        bounds=tuple(kept),
         outcome=overall(kept, summary, plan.good_seconds if plan else 0.5),
         good=summary.good,
         judged=summary.seconds,
@@ -66,6 +66,9 @@ def load_run(directory: LoadDirectory) -> LoadRun:
         facts=tuple(_facts(about)),
         notes=(*_early(summary), *about.get("notes", ())),
         program=about["program"],
+        late_effects=tuple(
+            Late(one.share, one.told_ns, one.undelayed_ns) for one in summary.late_effects if one.matters
+        ),
     )
 
 

@@ -20,8 +20,8 @@ from partywall.load import monitors, plan
 from partywall.load.compiling import program as compiled
 from partywall.load.health import Health, judge
 from partywall.load.lasting import for_guest
+from partywall.load.prepared import GUESTS_HOST, PreparedLoad, Setup
 from partywall.load.second import SECOND_NS, Second, Timing, histogram
-from partywall.load.session import GUESTS_HOST, Session, Setup
 from partywall.load.store import Readings, sample_rows
 from partywall.model import paper
 from partywall.model.load_study import METRICS, Cell, Form, Observed, Study
@@ -82,7 +82,7 @@ def observe(
         program |= {"addresses": for_guest(program, GUESTS_HOST)}
     # The host's, of which a session leaves this process only those that are not the generators'.
     cores = len(os.sched_getaffinity(0))
-    with Session(program, setup) as session:
+    with PreparedLoad(program, setup) as session:
         seconds: list[Second] = []
         healths: list[Health] = []
         for second in session.run():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from partywall import units
 from partywall.load.plan import BOUNDS
@@ -11,26 +10,18 @@ from partywall.load.second import Timing, histogram
 from partywall.load.summary import Summary
 from partywall.model.finding import Outcome
 from partywall.model.load_plan import Threshold
+from partywall.model.load_run import Bound
 from partywall.report.figures import bare_percent
 from partywall.report.latency import quantiles
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
 
-@dataclass(frozen=True)
-class Kept:
-    """One threshold: what was asked, what was found, and whether that holds; inconclusive without anything to judge."""
-
-    asked: str
-    found: str
-    outcome: Outcome
-
-
-def judge(thresholds: Sequence[Threshold], summary: Summary, labels: Sequence[dict[str, str]]) -> list[Kept]:
+def judge(thresholds: Sequence[Threshold], summary: Summary, labels: Sequence[dict[str, str]]) -> list[Bound]:
     return [_judge(threshold, summary, labels) for threshold in thresholds]
 
 
-def overall(kept: Sequence[Kept], summary: Summary, good_seconds: float) -> Outcome:
+def overall(kept: Sequence[Bound], summary: Summary, good_seconds: float) -> Outcome:
     """Of a whole load: what cannot be believed is neither kept nor violated, and what was cut short was not kept."""
     if summary.good < good_seconds * summary.seconds:
         return Outcome.INCONCLUSIVE
@@ -38,7 +29,7 @@ def overall(kept: Sequence[Kept], summary: Summary, good_seconds: float) -> Outc
     return next((o for o in (Outcome.VIOLATED, Outcome.INCONCLUSIVE) if o in found), Outcome.HOLDS)
 
 
-def _judge(threshold: Threshold, summary: Summary, labels: Sequence[dict[str, str]]) -> Kept:
+def _judge(threshold: Threshold, summary: Summary, labels: Sequence[dict[str, str]]) -> Bound:
     numbers = _numbers(threshold, labels)
     key = next(key for key in BOUNDS if getattr(threshold, key) is not None)
     bound = getattr(threshold, key)
@@ -47,9 +38,9 @@ def _judge(threshold: Threshold, summary: Summary, labels: Sequence[dict[str, st
     direction = "at least" if key == "rate" else "at most"
     asked = f"{about}{key} {direction} {_shown(key, bound)}"
     if found is None:
-        return Kept(asked, "nothing was measured", Outcome.INCONCLUSIVE)
+        return Bound(asked, "nothing was measured", Outcome.INCONCLUSIVE)
     holds = found >= bound if key == "rate" else found <= bound
-    return Kept(asked, _shown(key, found), Outcome.HOLDS if holds else Outcome.VIOLATED)
+    return Bound(asked, _shown(key, found), Outcome.HOLDS if holds else Outcome.VIOLATED)
 
 
 def _numbers(threshold: Threshold, labels: Sequence[dict[str, str]]) -> list[int]:

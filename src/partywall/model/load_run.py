@@ -79,8 +79,17 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class Late:
+    """What leaving late added to a percentile of response times. share: 0.99 for p99. Times are in ns."""
+
+    share: float
+    measured_ns: float
+    on_time_ns: float
+
+
+@dataclass(frozen=True)
 class LoadRun:
-    """A whole load. facts: how it was carried out, for people.
+    """A whole load. facts: how it was carried out, for people. late_effects: those that matter.
 
     length_s: how much of its stages was carried out; less than all if it ended early. judged: seconds in the stages;
     good, of these; doubtful: (what, remedy, seconds), of these.
@@ -115,6 +124,16 @@ class LoadRun:
     facts: tuple[tuple[str, str], ...]
     notes: tuple[str, ...] = ()
     program: Mapping[str, Any] = field(default_factory=dict)
+    late_effects: tuple[Late, ...] = ()
+
+    @property
+    def failure(self) -> str:
+        """Why there is no figure at all; empty if there is one."""
+        if not self.responses:
+            return "no request was answered; the errors say why"
+        if not any(label.done for label in self.labels):
+            return "every request failed; the errors say why"
+        return ""
 
     @property
     def believed(self) -> str:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from partywall.model.finding import Estimate
 from partywall.model.study import BoardEntry
-from partywall.report import figures, html
+from partywall.report import figures, page
 
 FIGURES = ("absolute", "of the bare host", "q")
 
@@ -53,6 +53,6 @@ def section(entries: Sequence[BoardEntry]) -> Markup:
         return Markup()
     rows = [(*entry.places.values(), *texts(entry)) for entry in entries]
     columns = (*entries[0].places, *FIGURES)
-    template = html.environment().get_template("board.html.j2")
+    template = page.plain().get_template("board.html.j2")
     text = template.render(rows=rows, columns=columns, emulated=figures.EMULATED)
     return Markup(text)  # noqa: S704 - made by a template that escapes

@@ -1,14 +1,18 @@
-"""A guard's time series as one page."""
+"""A guard as text for a terminal, as one page, and as files for other programs."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
+from rich.console import Console
+from rich.text import Text
 
-from partywall import __version__, units
-from partywall.report import charts, html, page
+from partywall import units
+from partywall.model.guard_run import GuardRun
+from partywall.report import charts, page
 from partywall.report.charts import HEIGHT, WIDTH, AnyChart
 from partywall.report.files import Files
 
@@ -30,80 +34,65 @@ TITLES = {"bits": "Bits", "packets": "Packets", "waits": "Waiting"}
 DASHES = {"offered": [2, 3], "granted": [6, 3], "passed": [1, 0], "mean wait": [1, 0], "jitter": [2, 3]}
 
 
-def series_page(name: str, reports: Reports) -> str:
-    """The page of a time series: totals of every vif, findings, and what passed over time."""
-    vifs = list(reports[-1]["rows"])
-    drawn = [vif for vif in vifs if any(report["rows"][vif]["offered_bps"] for report in reports)][:VIFS_MAX]
+def render(run: GuardRun) -> str | None:
+    """The page: totals of every vif, findings, and what passed over time. None if there was no report."""
+    if not run.reports:
+        return None
+    drawn = [vif for vif in run.vifs if any(report["rows"][vif]["offered_bps"] for report in run.reports)][:VIFS_MAX]
     specs: dict[str, Any] = {}
     figures = []
     for at, vif in enumerate(drawn):
         for kind in SERIES:
-            if (chart := over_time(reports, vif, kind)) is not None:
+            if (chart := over_time(run.reports, vif, kind)) is not None:
                 specs[f"vif-{at}-{kind}"] = page.fluid(chart)
                 figures.append((vif, f"vif-{at}-{kind}", TITLES[kind]))
-    begun = reports[0]["from_ns"]
-    return _rendered(
-        title=f"{name}: what was offered, granted and passed",
-        headline=headline(reports),
-        specs=specs,
+    return page.framed(
+        "guard.html.j2",
+        specs,
+        title=f"{run.run}: what was offered, granted and passed",
+        headline=headline(run),
         drawn=drawn,
         figures=figures,
-        left_out=len(vifs) - len(drawn),
-        rows=[(vif, *_summary(reports, vif)) for vif in vifs],
-        notes=[((report["at_ns"] - begun) / 1e9, *note) for report in reports for note in report["notes"]],
+        left_out=len(run.vifs) - len(drawn),
+        rows=[(vif, *_summary(run, vif)) for vif in run.vifs],
+        notes=[(at_ns / 1e9, *note) for at_ns, *note in run.notes],
     )
 
 
-def _rendered(*, specs: dict[str, Any], **content: Any) -> str:
-    return (
-        html.environment()
-        .get_template("guard.html.j2")
-        .render(
-            version=__version__,
-            assets={name: page.asset(name) for name in ("report.css", "report.js")},
-            data=page.embedded(page.pack(specs) | {"trials": {}}),
-            vega=page.vega(),
-            **content,
-        )
-    )
-
-
-def headline(reports: Reports) -> str:
+def headline(run: GuardRun) -> str:
     """What happened, in a line."""
-    spent = units.format_duration(reports[-1]["at_ns"] - reports[0]["from_ns"])
-    wrong = sum(1 for report in reports for note in report["notes"] if note[1] != "repaired")
-    told = "nothing wrong was found" if not wrong else f"{units.counted(wrong, 'finding')}, see below"
-    return f"Kept for {spent}: {told}"
+    if not run.reports:
+        return "The guard ended before its first report"
+    found = f"{units.counted(run.wrong, 'finding')}, see below" if run.wrong else "nothing wrong was found"
+    return f"Kept for {units.format_duration(run.length_ns)}: {found}"
 
 
-def figures(reports: Reports) -> dict[str, Any]:
-    """The figures of a time series: its length, every vif's means and dropped packets, and the findings."""
-    begun = reports[0]["from_ns"]
-    notes = [(report["at_ns"] - begun, note) for report in reports for note in report["notes"]]
+def show(run: GuardRun, console: Console) -> None:
+    """The headline, and the findings."""
+    console.print(Text(headline(run), style="bold"), soft_wrap=True)
+    for at_ns, hook, kind, text in run.notes:
+        console.print(Text(f"{at_ns / 1e9:.1f} s, {hook}: {kind}: {text}"), soft_wrap=True)
+
+
+def figures(run: GuardRun) -> dict[str, Any]:
+    """The figures as JSON has them: its length, every vif's means and dropped packets, and the findings."""
     return {
-        "reports": len(reports),
-        "length_ns": reports[-1]["at_ns"] - begun,
-        "vifs": {vif: _means(reports, vif) for vif in reports[-1]["rows"]},
-        "notes": [{"at_ns": at_ns, "hook": hook, "kind": kind, "text": text} for at_ns, (hook, kind, text) in notes],
+        "reports": len(run.reports),
+        "length_ns": run.length_ns,
+        "vifs": {vif: _means(run, vif) for vif in run.vifs},
+        "notes": [{"at_ns": at_ns, "hook": hook, "kind": kind, "text": text} for at_ns, hook, kind, text in run.notes],
     }
 
 
-def _means(reports: Reports, vif: str) -> dict[str, float | None]:
+def _means(run: GuardRun, vif: str) -> dict[str, float | None]:
     """Means over all reports, weighted by their time, and the sum of dropped packets."""
-
-    def mean(key: str) -> float | None:
-        known = [(report["rows"][vif].get(key), report["at_ns"] - report["from_ns"]) for report in reports]
-        weighted = [(value * ns, ns) for value, ns in known if value is not None]
-        return sum(v for v, _ in weighted) / sum(ns for _, ns in weighted) if weighted else None
-
     keys = [key for series in SERIES.values() for key in series.values()]
-    dropped = sum(report["rows"][vif]["dropped_packets"] for report in reports)
-    return {key: mean(key) for key in keys} | {"dropped_packets": dropped}
+    return {key: run.mean(vif, key) for key in keys} | {"dropped_packets": run.dropped(vif)}
 
 
-def _summary(reports: Reports, vif: str) -> list[str]:
+def _summary(run: GuardRun, vif: str) -> list[str]:
     """The figures of a vif as cells of the table."""
-    means = _means(reports, vif)
+    means = _means(run, vif)
 
     def told(key: str, form: Callable[[float], str], none: str) -> str:
         value = means[key]
@@ -154,21 +143,22 @@ def over_time(reports: Reports, vif: str, kind: str) -> AnyChart | None:
     return chart
 
 
-def _charts(series: tuple[str, Reports]) -> Mapping[str, dict[str, Any]]:
+def _charts(run: GuardRun) -> Mapping[str, dict[str, Any]]:
     """Each vif that sent, over time: stand-alone charts."""
-    _, reports = series
     return {
         f"{vif}-{kind}": charts.titled(chart, f"{vif}: {TITLES[kind]}")
-        for vif in reports[-1]["rows"]
+        for vif in run.vifs
         for kind in SERIES
-        if (chart := over_time(reports, vif, kind)) is not None
+        if (chart := over_time(run.reports, vif, kind)) is not None
     }
 
 
-FILES: Files[tuple[str, Reports]] = Files(
+FILES: Files[GuardRun] = Files(
     of="a guard",
-    documents={"html": ("report.html", lambda series: series_page(*series))},
+    documents={
+        "html": ("report.html", render),
+        "json": ("findings.json", lambda run: json.dumps(figures(run), indent=2) + "\n"),
+    },
     charts=_charts,
-    usual=("html",),
 )
-"""Formats; its content is the record's name and reports."""
+"""Formats."""

@@ -17,9 +17,9 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from partywall import __version__, units
+from partywall import units
 from partywall.model.evidence import Counter, Evidence
-from partywall.model.finding import Cause, Cell, Estimate, Findings, Outcome, Verdict, Warn
+from partywall.model.finding import Cause, Cell, Estimate, Findings, Verdict, Warn
 from partywall.model.observation import Observation
 from partywall.model.plan import Trial
 from partywall.report import charts, figures, host, page, series
@@ -43,10 +43,6 @@ from partywall.report.matrix import (
 MAX_SLOTS = 20_000
 """Slots a page lists; beyond it whole blocks are left out evenly, and the page says so. The Parquet export has all."""
 
-SHOWN_ELSEWHERE = ("kernels", "missing")
-
-BADGES = {Outcome.HOLDS: "✓ holds", Outcome.VIOLATED: "✗ violated", Outcome.INCONCLUSIVE: "? inconclusive"}
-
 
 @dataclass(frozen=True)
 class Panel:
@@ -67,11 +63,14 @@ def render(findings: Findings, evidence: Evidence) -> str:
     panels = [_panel(ids[cell.trial, cell.treatment], cell, findings, evidence, specs) for cell in findings.cells]
     trials = [trial for trial in evidence.plan.trials if any(cell.trial == trial.id for cell in findings.cells)]
     scenario = evidence.plan.scenario.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    return environment().get_template("report.html.j2").render(
+    return page.framed(
+        "report.html.j2",
+        specs | _timelines(evidence, trials),
+        environment=environment(),
+        data={"trials": _slots_of(evidence, trials)},
         findings=findings,
         evidence=evidence,
-        version=__version__,
-        badge=BADGES[findings.outcome] if findings.verdicts or findings.incomplete else None,
+        badge=page.BADGES[findings.outcome] if findings.verdicts or findings.incomplete else None,
         ids=ids,
         panels=panels,
         first=_worst(findings, ids),
@@ -87,36 +86,17 @@ def render(findings: Findings, evidence: Evidence) -> str:
         uncontrolled=uncontrolled(findings),
         warned=warned(findings),
         host=host.summary(evidence.host),
-        facts=tuple(flat({key: fact for key, fact in evidence.host.items() if key not in SHOWN_ELSEWHERE})),
+        facts=page.facts(evidence.host),
         trials=trials,
         again=_again(findings, evidence),
         scenario_json=json.dumps(scenario, indent=2),
-        data=_data(evidence, trials, specs),
-        assets={name: page.asset(name) for name in ("report.css", "report.js")},
-        vega=page.vega(),
-    )  # fmt: skip
+    )
 
 
 def warned(findings: Findings) -> list[tuple[Warn, Advice, list[Cell]]]:
     """Each warning that occurs, its advice, and the cells it stands beside."""
     beside = {warn: [cell for cell in findings.cells if warn in cell.warnings] for warn in Warn}
     return [(warn, ADVICE[warn], cells) for warn, cells in beside.items() if cells]
-
-
-def flat(facts: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Nested host facts as (path, text), in their own order; what is None is said to be unknown."""
-    if isinstance(facts, dict):
-        for key, value in facts.items():
-            yield from flat(value, f"{path} · {key}".removeprefix(" · ").replace("_", " "))
-    elif isinstance(facts, list | tuple):
-        if any(isinstance(fact, dict | list | tuple) for fact in facts):
-            yield from (pair for number, fact in enumerate(facts) for pair in flat(fact, f"{path} {number}"))
-        else:
-            yield path, ", ".join(map(str, facts))
-    elif path.endswith(" bytes") and isinstance(facts, int):
-        yield path.removesuffix(" bytes"), units.format_bytes(facts)
-    else:
-        yield path, "unknown" if facts is None else str(facts)
 
 
 def unbroken(text: str) -> str:
@@ -266,7 +246,7 @@ def _efficiency(findings: Findings, specs: dict[str, Any]) -> str | None:
 
 def _verdict_row(verdict: Verdict, findings: Findings) -> tuple[str, str, Cell | None, Verdict]:
     cell = next((c for c in findings.cells if (c.trial, c.treatment) == (verdict.trial, verdict.treatment)), None)
-    return BADGES[verdict.outcome], goal_text(verdict), cell, verdict
+    return page.BADGES[verdict.outcome], goal_text(verdict), cell, verdict
 
 
 def goal_text(verdict: Verdict) -> str:
@@ -300,14 +280,15 @@ def _again(findings: Findings, evidence: Evidence) -> Iterator[tuple[str, str]]:
     yield f"partywall compare NEW_RUN {shlex.quote(directory or findings.run)}", "compare both"
 
 
-def _data(evidence: Evidence, trials: Sequence[Trial], specs: dict[str, Any]) -> Markup:
-    """What the script reads, as JSON that cannot end its own script element."""
-    share = MAX_SLOTS // max(len(trials), 1)
-    timelines = {
+def _timelines(evidence: Evidence, trials: Sequence[Trial]) -> dict[str, Any]:
+    return {
         f"timeline-{t.id}": page.fluid(charts.timeline(evidence, t.id)) for t in trials if evidence.timeline.get(t.id)
     }
-    slots = {t.id: _slots(evidence, t, share) for t in trials}
-    return page.embedded(page.pack(specs | timelines) | {"trials": slots})
+
+
+def _slots_of(evidence: Evidence, trials: Sequence[Trial]) -> dict[str, Any]:
+    share = MAX_SLOTS // max(len(trials), 1)
+    return {t.id: _slots(evidence, t, share) for t in trials}
 
 
 def _slots(evidence: Evidence, trial: Trial, limit: int) -> dict[str, Any]:
@@ -363,19 +344,11 @@ def _grid_span(grid: Matrix) -> list[tuple[str, int]]:
 
 @cache
 def environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("partywall.report", "assets"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page.environment()
     environment.filters |= {
         "ratio": figures.ratio,
         "percent": figures.percent,
         "loss": figures.loss,
-        "duration": units.format_duration,
-        "bytes": units.format_bytes,
         "severity": severity,
         "sentence": sentence,
         "cell_title": cell_title,

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 from markupsafe import Markup
 
-from partywall import __version__, units
+from partywall import units
 from partywall.model.load_run import LabelRow, LoadRun
 from partywall.model.observation import Histogram, bucket_bounds
-from partywall.report import charts, html, load_charts, page
+from partywall.report import charts, load_charts, page
 from partywall.report.files import Files, parquet
 from partywall.report.latency import known_quantiles
 
@@ -34,21 +34,18 @@ def render(run: LoadRun, extra: Markup | None = None, specs: Mapping[str, Any] |
     drawn = load_charts.all_charts(run)
     every = {identity: page.fluid(chart) for identity, (_, chart) in drawn.items()} | dict(specs or {})
     figures = [(identity, title, CAPTIONS.get(identity, "")) for identity, (title, _) in drawn.items()]
-    return html.environment().get_template("load.html.j2").render(
+    return page.framed(
+        "load.html.j2",
+        every,
         run=run,
         headline=headline(run),
-        badge=html.BADGES[run.outcome],
-        badges=html.BADGES,
+        badge=page.BADGES[run.outcome],
         figures=figures,
         times=[row for label in run.labels for row in time_rows(label)] + other_rows(run),
         means=[(s.host, s.group, s.name, s.mean, s.unit) for s in run.monitors],
         number=units.format_number,
         extra=extra or "",
-        version=__version__,
-        assets={name: page.asset(name) for name in ("report.css", "report.js")},
-        data=page.embedded(page.pack(every) | {"trials": {}}),
-        vega=page.vega(),
-    )  # fmt: skip
+    )
 
 
 def headline(run: LoadRun) -> str:

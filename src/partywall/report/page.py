@@ -1,4 +1,4 @@
-"""What every page shares: its style and script, Vega, and charts packed into JSON that stands in a page."""
+"""The frame of every page: head, style, script, Vega, and charts packed into JSON that stands in the page."""
 
 from __future__ import annotations
 
@@ -6,17 +6,86 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import vl_convert
 from markupsafe import Markup
 
+from partywall import __version__, units
 from partywall.files import cache_root, write_whole
+from partywall.model.finding import Outcome
 from partywall.report import charts
+
+BADGES = {Outcome.HOLDS: "✓ holds", Outcome.VIOLATED: "✗ violated", Outcome.INCONCLUSIVE: "? inconclusive"}
+SHOWN_ELSEWHERE = ("kernels", "missing")
+"""Facts of a host that have a section of their own, or none."""
+
+
+def framed(
+    template: str,
+    specs: Mapping[str, Any],
+    *,
+    environment: jinja2.Environment | None = None,
+    data: Mapping[str, Any] | None = None,
+    scripts: Sequence[str] = (),
+    **content: Any,
+) -> str:
+    """A whole page: a template that extends base.html.j2, filled.
+
+    specs: its charts by id. data: more for the script. scripts: assets besides the script of every page.
+    """
+    return (environment or plain()).get_template(template).render(
+        version=__version__,
+        assets={name: asset(name) for name in ("report.css", "report.js", *scripts)},
+        data=embedded(pack(dict(specs)) | {"trials": {}} | dict(data or {})),
+        vega=vega(),
+        badges=BADGES,
+        **content,
+    )  # fmt: skip
+
+
+def environment() -> jinja2.Environment:
+    """A new environment with the filters that any page may use."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("partywall.report", "assets"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"duration": units.format_duration, "bytes": units.format_bytes}
+    return environment
+
+
+plain = cache(environment)
+"""The environment of pages without filters of their own."""
+
+
+def facts(host: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Facts of a host as (path, text)."""
+    return tuple(flat({key: fact for key, fact in host.items() if key not in SHOWN_ELSEWHERE}))
+
+
+def flat(facts: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Nested host facts as (path, text), in their own order; what is None is said to be unknown."""
+    if isinstance(facts, dict):
+        for key, value in facts.items():
+            yield from flat(value, f"{path} · {key}".removeprefix(" · ").replace("_", " "))
+    elif isinstance(facts, list | tuple):
+        if any(isinstance(fact, dict | list | tuple) for fact in facts):
+            yield from (pair for number, fact in enumerate(facts) for pair in flat(fact, f"{path} {number}"))
+        else:
+            yield path, ", ".join(map(str, facts))
+    elif path.endswith(" bytes") and isinstance(facts, int):
+        yield path.removesuffix(" bytes"), units.format_bytes(facts)
+    else:
+        yield path, "unknown" if facts is None else str(facts)
 
 
 def embedded(content: dict[str, Any]) -> Markup:

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall.model.paper import Beside, Claim, Likeness, Measured, Pair, Place, Verdict, judge, reasons, sentence
-from partywall.report import figures, html, page
+from partywall.report import figures, page
 from partywall.report.charts import HEIGHT, WIDTH, AnyChart
 
 STYLES = {
@@ -251,7 +251,7 @@ def section(besides: Sequence[Beside], specs: dict[str, Any]) -> Markup:
             specs[identity] = page.fluid(chart(beside))
         verdict = judge(beside)
         shown.append((beside, verdict, BADGES[verdict.likeness], identity))
-    template = html.environment().get_template("paper.html.j2")
+    template = page.plain().get_template("paper.html.j2")
     text = template.render(
         shown=shown,
         papers={beside.paper.cite: beside.paper for beside in besides}.values(),

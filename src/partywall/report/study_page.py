@@ -11,10 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from partywall import __version__
 from partywall.model.paper import Likeness, judge
 from partywall.model.study import Section, StudyReport
-from partywall.report import board, charts, html, page, paper
+from partywall.report import board, charts, page, paper
 from partywall.report.files import Files
 
 
@@ -56,17 +55,17 @@ def render(report: StudyReport) -> str:
     """The whole page."""
     specs: dict[str, Any] = {}
     exhibits = paper.section(report.besides, specs)
-    return html.environment().get_template("study.html.j2").render(
+    return page.framed(
+        "study.html.j2",
+        specs,
+        data={"board": board.data(report.board)},
+        scripts=("board.js",),
         report=report,
         headline=headline(report),
         exhibits=exhibits,
         board=board.section(report.board),
-        host=tuple(html.flat({k: v for k, v in report.host.items() if k not in html.SHOWN_ELSEWHERE})),
-        version=__version__,
-        assets={name: page.asset(name) for name in ("report.css", "report.js", "board.js")},
-        data=page.embedded(page.pack(specs) | {"trials": {}, "board": board.data(report.board)}),
-        vega=page.vega(),
-    )  # fmt: skip
+        host=page.facts(report.host),
+    )
 
 
 def _json(report: StudyReport) -> str:

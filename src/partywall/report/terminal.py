@@ -7,7 +7,6 @@ Colour only repeats what a mark says, so NO_COLOR and a pipe lose nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -17,7 +16,7 @@ from rich.text import Text
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Cell, Findings, Outcome
 from partywall.report import figures
-from partywall.report.html import BADGES, goal_text, warned
+from partywall.report.html import goal_text, warned
 from partywall.report.matrix import (
     Matrix,
     Row,
@@ -31,6 +30,7 @@ from partywall.report.matrix import (
     uncontrolled,
     victim_title,
 )
+from partywall.report.page import BADGES
 
 STYLES = {
     Severity.UNSEEN: "dim",
@@ -48,13 +48,13 @@ _UNTOLD_MEANS = "not known: it may have risen or fallen, tenfold and more betwee
 Shown = Callable[[Cell], Text]
 
 
-def show(findings: Findings, evidence: Evidence, console: Console, html: Path | None = None) -> None:
-    """Prints the report to `console`; `html` is where the page was written."""
-    for part in parts(findings, evidence, console.width, html):
+def show(findings: Findings, evidence: Evidence, console: Console) -> None:
+    """Prints the report to `console`."""
+    for part in parts(findings, evidence, console.width):
         console.print(part)
 
 
-def parts(findings: Findings, evidence: Evidence, width: int, html: Path | None = None) -> Iterator[RenderableType]:
+def parts(findings: Findings, evidence: Evidence, width: int) -> Iterator[RenderableType]:
     """The report's parts in order, each after an empty line."""
     yield Text()
     yield Text(findings.headline, style="bold")
@@ -77,10 +77,6 @@ def parts(findings: Findings, evidence: Evidence, width: int, html: Path | None 
     yield from _verdicts(findings)
     yield from _causes(findings)
     yield from _warnings(findings, evidence)
-    if html is not None:
-        yield Text.assemble(
-            "\nThe whole report, with charts, down to the slots: ", (str(html), "underline"), overflow="fold"
-        )
 
 
 def _with_p99(grid: Matrix) -> list[Cell]:

@@ -9,9 +9,9 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from partywall import __version__, units
+from partywall import units
 from partywall.model.trace import HopFinding, TraceEvidence, TraceFindings, WayFinding, merged
-from partywall.report import charts, html, page, trace_charts
+from partywall.report import charts, page, trace_charts
 from partywall.report.files import Files
 from partywall.report.pcapng import pcapng
 
@@ -90,7 +90,9 @@ def render(findings: TraceFindings, evidence: TraceEvidence) -> str:
     ]
     specs = {identity: page.fluid(chart) for identity, (_, chart) in drawn.items()}
     hooks = next((report.hooks for report in reversed(evidence.reports) if report.hooks), None)
-    return html.environment().get_template("trace.html.j2").render(
+    return page.framed(
+        "trace.html.j2",
+        specs,
         findings=findings,
         evidence=evidence,
         asked=evidence.start.asked,
@@ -98,12 +100,8 @@ def render(findings: TraceFindings, evidence: TraceEvidence) -> str:
         figures=figures,
         ways=[(way, [(s, _figures(s)) for s in way.steps], _delays(way.total_ns)) for way in findings.ways],
         cost=_cost(findings),
-        host=tuple(html.flat({k: v for k, v in evidence.host.items() if k not in html.SHOWN_ELSEWHERE})),
-        version=__version__,
-        assets={name: page.asset(name) for name in ("report.css", "report.js")},
-        data=page.embedded(page.pack(specs) | {"trials": {}}),
-        vega=page.vega(),
-    )  # fmt: skip
+        host=page.facts(evidence.host),
+    )
 
 
 Traced = tuple[TraceFindings, TraceEvidence]

@@ -242,7 +242,7 @@ class Visitor:
         self._settle(recorder, limiter, tally, self._look(stage, tally))
 
     def _look(self, stage: Stage, tally: Tally) -> Looks:
-        return stage.look(self.clock.now_ns(), LEAD_NS + max(BATCH_NS, tally.trial.block_ns * tally.stretch))
+        return stage.session.look(self.clock.now_ns(), LEAD_NS + max(BATCH_NS, tally.trial.block_ns * tally.stretch))
 
     def _batch(
         self, recorder: Recorder, tally: Tally, start_ns: int, before: Treatment | None, looks: Looks
@@ -410,8 +410,8 @@ def send(stage: Stage, slots: Sequence[Slot], read_ns: Sequence[int], clock_erro
         if switches[-1][1]:
             switches.append((slots[-1].end_ns + 2 * clock_error_ns + SWITCH_AFTER_NS, 0.0))
         stage.schedule(name, switches)
-    if read_ns and MONITOR in stage.sandboxes:
-        stage.client(MONITOR).call("monitor.schedule", id=MONITOR, at_ns=list(read_ns))
+    if read_ns and MONITOR in stage.session.sandboxes:
+        stage.session.client(MONITOR).call("monitor.schedule", id=MONITOR, at_ns=list(read_ns))
 
 
 def readings(slots: Sequence[Slot]) -> list[int]:

@@ -43,7 +43,7 @@ class Limiter:
         return any(slot.start_ns in self._late for slot in slots)
 
     def _switch(self, slots: Sequence[Slot]) -> None:
-        sandbox = self._stage.sandboxes[VICTIM]
+        sandbox = self._stage.session.sandboxes[VICTIM]
         try:
             for slot in slots:
                 wanted = self._stage.trial.treatment(slot.treatment).victim_limits or Limits()

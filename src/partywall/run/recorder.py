@@ -109,8 +109,8 @@ class Recorder:
 
     def take_rest(self) -> None:
         """Writes down what has come since the last block; that a workload ended is no error any more."""
-        while not self._stage.messages.empty():
-            name, method, params = self._stage.messages.get()
+        while not self._stage.session.messages.empty():
+            name, method, params = self._stage.session.messages.get()
             if method not in ("ended", "gone"):
                 self._take(name, method, params)
 
@@ -140,7 +140,7 @@ class Recorder:
     def _take_messages(self) -> None:
         while True:
             try:
-                name, method, params = self._stage.messages.get_nowait()
+                name, method, params = self._stage.session.messages.get_nowait()
             except queue.Empty:
                 break
             self._take(name, method, params)

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from partywall import units
 from partywall.agent.calibration import calibrate
 from partywall.agent.catalogue import shipped
-from partywall.agent.client import AgentClient, Sink
-from partywall.agent.inbox import Inbox
 from partywall.errors import AgentError, RefusalError, TrialError
 from partywall.model.evidence import VICTIM
 from partywall.model.plan import Trial, null_cpus
 from partywall.model.scenario import Workload
 from partywall.model.weights import weights
 from partywall.pace import NULL
-from partywall.sandbox import Label, Sandbox, Settings, make
-from partywall.sandbox.clock import Looks
+from partywall.sandbox import Label, Sandbox, Settings
 from partywall.sandbox.peer import PEER
+from partywall.session import Session
 
 MONITOR = "monitor"
 CALIBRATION_NS = 150_000_000
@@ -38,54 +36,40 @@ UNREAD = {
 
 @dataclass
 class Stage:
-    """A visit's sandboxes with their agents.
-
-    Messages of all agents come, as (sandbox, method, params), through one queue.
-    """
+    """The workloads of one visit, in the sandboxes of a session."""
 
     trial: Trial
-    sandboxes: dict[str, Sandbox] = field(default_factory=dict)
-    messages: Inbox = field(default_factory=Inbox)
+    session: Session
     rate_max: dict[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     counters: list[dict[str, Any]] = field(default_factory=list)
     missing: list[dict[str, Any]] = field(default_factory=list)
 
-    def client(self, name: str) -> AgentClient:
-        client = self.sandboxes[name].client
-        if client is None:
-            raise TrialError(f"sandbox {name} has no agent")
-        return client
-
     def schedule(self, name: str, switches: list[tuple[int, float]]) -> None:
         """Tells an aggressor when to press how hard."""
         moments = [{"at_ns": at_ns, "intensity": intensity} for at_ns, intensity in switches]
-        self.client(name).call("workload.schedule", id=name, switches=moments)
+        self.session.client(name).call("workload.schedule", id=name, switches=moments)
 
     def finish(self) -> dict[str, Any]:
         """Stops the workloads: facts of each kernel at its end, by name, of those agents that can still tell."""
         facts = {}
         for name in self.facts:
             with contextlib.suppress(AgentError, TrialError):
-                facts[name] = self.client(name).call("workload.stop", timeout_s=STOP_TIMEOUT_S, id=name)["facts"]
+                facts[name] = self.session.client(name).call("workload.stop", timeout_s=STOP_TIMEOUT_S, id=name)[
+                    "facts"
+                ]
         return facts
 
     @property
     def emulated(self) -> list[str]:
         """Sandboxes whose processor is emulated, as their agents say."""
-        clients = {name: sandbox.client for name, sandbox in self.sandboxes.items() if name != MONITOR}
+        clients = {name: sandbox.client for name, sandbox in self.session.sandboxes.items() if name != MONITOR}
         return [name for name, client in clients.items() if client and client.hello.get("emulated")]
-
-    def look(self, now_ns: int, for_ns: int = 0) -> Looks:
-        """Looks at the clocks of all agents. for_ns: how long it may be until the next look."""
-        each = tuple(look for sandbox in self.sandboxes.values() if (look := sandbox.look(for_ns)))
-        return Looks(min((look.offset.at_ns for look in each), default=now_ns), each)
 
     def explain(self, name: str, reason: str) -> TrialError:
         """The error for a workload that is gone."""
         return TrialError(
-            f"{self.trial.victim_name}: {_role(name)} ended during the trial: "
-            f"{self.sandboxes[name].reason_gone(reason)}"
+            f"{self.trial.victim_name}: {_role(name)} ended during the trial: {self.session.reason_gone(name, reason)}"
         )
 
 
@@ -96,21 +80,18 @@ def _role(name: str) -> str:
 @contextlib.contextmanager
 def staged(trial: Trial, label: Label, *, slice_ns: int, seed: int, host_cpus: tuple[int, ...]) -> Iterator[Stage]:
     """Makes the sandboxes of `trial` and starts what runs in them. Takes all of them down on leaving."""
-    stage = Stage(trial)
-    try:
-        _fill(stage, label, slice_ns, seed, host_cpus)
+    with Session(label) as session:
+        stage = Stage(trial, session)
+        _fill(stage, slice_ns, seed, host_cpus)
         yield stage
-    finally:
-        for sandbox in reversed(stage.sandboxes.values()):
-            sandbox.stop()
 
 
-def _fill(stage: Stage, label: Label, slice_ns: int, seed: int, host_cpus: tuple[int, ...]) -> None:
+def _fill(stage: Stage, slice_ns: int, seed: int, host_cpus: tuple[int, ...]) -> None:
     trial = stage.trial
     workloads: dict[str, Workload] = {**trial.aggressors, VICTIM: trial.victim}
     monitor = monitor_of(trial, host_cpus)
     everyone = [*settings_of(trial, host_cpus), *([monitor] if monitor else [])]
-    _start(stage, [make(settings, label) for settings in everyone])
+    stage.session.add(*everyone)
     for name in [NULL, *trial.aggressors]:
         work = {"kernel": {"name": NULL}} if name == NULL else work_of(workloads[name], trial.aggressors[name].stressor)
         _begin(stage, name, work, workloads.get(name), "scheduled", slice_ns, seed)
@@ -120,26 +101,10 @@ def _fill(stage: Stage, label: Label, slice_ns: int, seed: int, host_cpus: tuple
     _watch(stage)
 
 
-def _start(stage: Stage, sandboxes: Sequence[Sandbox]) -> None:
-    """Those that take long come up side by side."""
-    sinks = [_sink(stage, sandbox.settings.name) for sandbox in sandboxes]
-    for sandbox, sink in zip(sandboxes, sinks, strict=True):
-        stage.sandboxes[sandbox.settings.name] = sandbox
-        sandbox.launch(sink)
-    for sandbox, sink in zip(sandboxes, sinks, strict=True):
-        sandbox.start(sink)
-    for sandbox in sandboxes:
-        sandbox.settle()
-
-
-def _sink(stage: Stage, name: str) -> Sink:
-    return lambda method, params: stage.messages.put(name, method, params)
-
-
 def _begin(
     stage: Stage, name: str, work: dict[str, Any], workload: Workload | None, pace: str, slice_ns: int, seed: int
 ) -> None:
-    sandbox = stage.sandboxes[name]
+    sandbox = stage.session.sandboxes[name]
     threads = workload.threads if workload else 1
     request: dict[str, Any] = {
         "id": name,
@@ -152,7 +117,7 @@ def _begin(
     }
     try:
         request["work"] = with_peer(work, sandbox)
-        started = stage.client(name).call("workload.start", timeout_s=START_TIMEOUT_S, **request)
+        started = stage.session.client(name).call("workload.start", timeout_s=START_TIMEOUT_S, **request)
     except AgentError as error:
         # An agent that answers is not gone.
         why = str(error) if isinstance(error, RefusalError) else sandbox.reason_gone(str(error))
@@ -163,9 +128,9 @@ def _begin(
 def _calibrated(stage: Stage, name: str) -> float:
     """Work per second of an aggressor at full intensity; TrialError if there is none to take a share of."""
     try:
-        return calibrate(stage.client(name), name, CALIBRATION_NS)
+        return calibrate(stage.session.client(name), name, CALIBRATION_NS)
     except AgentError as error:
-        why = str(error) if isinstance(error, RefusalError) else stage.sandboxes[name].reason_gone(str(error))
+        why = str(error) if isinstance(error, RefusalError) else stage.session.sandboxes[name].reason_gone(str(error))
         raise TrialError(f"{stage.trial.victim_name}: {_role(name)} could not be calibrated: {why}") from error
 
 
@@ -267,8 +232,8 @@ def keeps_files(workload: Workload) -> bool:
 
 def _watch(stage: Stage) -> None:
     """Starts the monitor on the host, the victim's process and its cgroup."""
-    victim = stage.sandboxes[VICTIM]
-    if MONITOR not in stage.sandboxes:
+    victim = stage.session.sandboxes[VICTIM]
+    if MONITOR not in stage.session.sandboxes:
         stage.missing = [UNREAD | {"why": f"no agent runs on {stage.trial.victim.sandbox.machine} itself"}]
         return
     targets: dict[str, Any] = {"cpus": _watched_cpus(stage.trial)}
@@ -276,7 +241,7 @@ def _watch(stage: Stage) -> None:
         targets["pids"] = [victim.pid]
         if victim.cgroup_member:
             targets |= {"cgroups_of": {VICTIM: victim.cgroup_member}, "cgroups_below": victim.label.cgroup}
-    header = stage.client(MONITOR).call("monitor.start", id=MONITOR, **targets)
+    header = stage.session.client(MONITOR).call("monitor.start", id=MONITOR, **targets)
     stage.counters = [_counter(info, victim.pid) for info in header["counters"]]
     stage.missing = header["missing"]
 

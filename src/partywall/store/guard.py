@@ -6,9 +6,9 @@ A kill loses at most the report in flight; the lines can be read as they are.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +17,24 @@ from partywall.store.record import Record
 
 SERIES = "guard.parquet"
 POLICY = "policy.yaml"
-Rows = Mapping[str, Mapping[str, Any]]
+STORED = ("from_ns", "at_ns", "rows", "pools", "notes", "queue")
+
+
+class Stored(Protocol):
+    """What is stored of a report: times in ns, figures by vif and by pool, notes, and what holds packets back."""
+
+    @property
+    def from_ns(self) -> int: ...
+    @property
+    def at_ns(self) -> int: ...
+    @property
+    def rows(self) -> Mapping[str, Mapping[str, Any]]: ...
+    @property
+    def pools(self) -> Mapping[str, Mapping[str, Any]]: ...
+    @property
+    def notes(self) -> Sequence[tuple[str, str, str]]: ...
+    @property
+    def queue(self) -> str: ...
 
 
 class GuardDirectory(Record):
@@ -34,9 +51,9 @@ class GuardDirectory(Record):
         (path / cls.MARK).touch()
         return guard
 
-    def add(self, from_ns: int, at_ns: int, rows: Rows, pools: Rows, notes: object, queue: str = "") -> None:
-        """Writes one report. queue: what holds packets back."""
-        content = {"from_ns": from_ns, "at_ns": at_ns, "rows": rows, "pools": pools, "notes": notes, "queue": queue}
+    def add(self, report: Stored) -> None:
+        """Writes one report."""
+        content = {name: getattr(report, name) for name in STORED}
         self.append_line(json.dumps(content))
 
     def reports(self) -> list[dict[str, Any]]:

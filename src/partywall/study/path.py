@@ -22,7 +22,7 @@ from partywall.store.study import StudyDirectory
 from partywall.store.trace import TraceDirectory
 from partywall.study.kind import in_blocks, refuse_parts
 from partywall.trace import study as slots
-from partywall.trace.session import Session
+from partywall.trace.tracing import Tracing
 
 RUNS = "runs"
 PACKETS = 2000
@@ -95,7 +95,7 @@ class PathStudy:
         # What was cut off is not gone on with: its packets before and after would be on different ways.
         shutil.rmtree(folder, ignore_errors=True)
 
-        def happens(_session: Session) -> None:
+        def happens(_session: Tracing) -> None:
             ready.slot(size, extent.traced)
 
         before = ready.gone()

@@ -9,7 +9,6 @@ import contextlib
 import gc
 import json
 import os
-import queue
 import secrets
 import subprocess
 import time
@@ -19,13 +18,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from partywall.agent import binary
-from partywall.agent.client import AgentClient, Sink, start_agent
-from partywall.agent.inbox import Inbox
 from partywall.errors import AgentError, Problem, TrialError, UsageError
 from partywall.load.health import HostSecond
 from partywall.load.second import SECOND_NS, Beside, Second, Seconds
-from partywall.sandbox import Label, Sandbox, Settings, make, reap, reaper
+from partywall.sandbox import Label, Sandbox, Settings, reap, reaper
 from partywall.sandbox.qemu.machine import Nic
+from partywall.session import Session
 
 ID = "load"
 MONITOR = "monitor"
@@ -38,6 +36,7 @@ LEAD_NS = 100_000_000
 COUNTERS_S = 1.5
 # A generator that says nothing for so long has hung.
 SILENCE_S = 10.0
+WAIT_S = 0.2
 # How often a guest's clock is looked at, so that its seconds stay the host's.
 LOOK_S = 10.0
 GUESTS_HOST = Nic.user().gateway
@@ -116,47 +115,48 @@ class Monitor:
         return HostSecond(cpus=len(cpus), **found)
 
 
-class Session:
-    """A load that has been prepared. Use as a context manager: nothing of it is left on the host afterwards."""
+class PreparedLoad:
+    """A load whose agents are ready. Use as a context manager: nothing of it is left on the host afterwards."""
 
     def __init__(self, program: Mapping[str, Any], setup: Setup) -> None:
         self.setup = setup
-        self._messages = Inbox()
-        self._stack = contextlib.ExitStack()
         self._looked = time.monotonic()
         # None until it begins.
         self.begin_ns: int | None = None
+        reap()
+        label = Label.create(f"{setup.name}-{secrets.token_hex(4)}", setup.work_root)
+        self._agents = Session(label)
         try:
             self._prepare(program)
         except BaseException:
-            self._stack.close()
+            self._agents.close()
             raise
 
     def _prepare(self, program: Mapping[str, Any]) -> None:
-        reap()
         allowed = os.sched_getaffinity(0)
         self._make_room(allowed)
-        label = Label.create(f"{self.setup.name}-{secrets.token_hex(4)}", self.setup.work_root)
-        self._stack.callback(reaper.clean, label)
+        self._agents.at_end(reaper.clean, self._agents.label)
         others = tuple(sorted(allowed - set(self.setup.cpus))) or self.setup.cpus
         beside = self.setup.host_cpus or others
-        self._generators = self._start_generators(label, beside, files=compresses(program))
-        own = self._start(Settings(name=MONITOR, backend="process", cpus=beside, only=("monitor",)), label)
-        self._watchers = {GENERATOR: _client(own)}
-        pids = [sandbox.pid for sandbox in self._generators.values() if sandbox.pid is not None]
-        targets: dict[str, Any] = {"pids": pids}
+        generators = self._agents.add(*self._generator_settings(beside, files=compresses(program)))
+        self._generators = {sandbox.settings.name: sandbox for sandbox in generators}
+        self._agents.add(Settings(name=MONITOR, backend="process", cpus=beside, only=("monitor",)))
+        self._watchers = {GENERATOR: MONITOR}
+        targets: dict[str, Any] = {"pids": [sandbox.pid for sandbox in generators if sandbox.pid is not None]}
         if caged := {name: s.cgroup_member for name, s in self._generators.items() if s.cgroup_member}:
-            targets |= {"cgroups_of": caged, "cgroups_below": label.cgroup}
-        header = _client(own).call("monitor.start", id=MONITOR, cpus=sorted(allowed), **targets)
+            targets |= {"cgroups_of": caged, "cgroups_below": self._agents.label.cgroup}
+        header = self._agents.client(MONITOR).call("monitor.start", id=MONITOR, cpus=sorted(allowed), **targets)
         self.monitor = Monitor(header["counters"], guests=self.setup.backend == "qemu")
         self.monitors = {GENERATOR: self.monitor}
         for name, command in self.setup.watch.items():
             with _option("--watch", name, name):
-                self._watch_by(name, command)
+                self._agents.attach(name, command)
+                self._watch(name)
         if self.setup.server_host is not None:
             there = Settings(name=SERVER, backend="ssh", cpus=(), host=self.setup.server_host, only=("monitor",))
             with _option("--server-host", SERVER, self.setup.server_host):
-                self._watch(SERVER, _client(self._start(there, label)))
+                self._agents.add(there)
+                self._watch(SERVER)
         self._ask_all(program)
 
     def _make_room(self, allowed: set[int]) -> None:
@@ -167,30 +167,16 @@ class Session:
         others = allowed - set(self.setup.cpus)
         if others:
             os.sched_setaffinity(0, others)
-            self._stack.callback(os.sched_setaffinity, 0, allowed)
+            self._agents.at_end(os.sched_setaffinity, 0, allowed)
 
-    def _watch_by(self, name: str, command: Sequence[str]) -> None:
-        """An agent that a command of the user's starts."""
-        client = AgentClient(
-            name, start_agent(command), lambda method, params: self._messages.put(name, method, params)
-        )
-        self._stack.callback(client.close)
-        client.greet()
-        self._watch(name, client)
+    def _watch(self, name: str) -> None:
+        """An agent on another host: its counters are read at this host's full seconds."""
+        offset_ns = self._agents.alignment(name, CLOCK_ROUNDS).best.offset_ns
+        header = self._agents.client(name).call("monitor.start", id=MONITOR)
+        self.monitors[name] = Monitor(header["counters"], name, offset_ns)
+        self._watchers[name] = name
 
-    def _watch(self, name: str, client: AgentClient) -> None:
-        """An agent on another host, whose clock is asked for; its counters are read at our full seconds."""
-        trips = []
-        for _ in range(CLOCK_ROUNDS):
-            left = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-            theirs = int(client.call("clock")["monotonic_ns"])
-            back = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-            trips.append((back - left, (left + back) // 2 - theirs))
-        header = client.call("monitor.start", id=MONITOR)
-        self.monitors[name] = Monitor(header["counters"], name, min(trips)[1])
-        self._watchers[name] = client
-
-    def _start_generators(self, label: Label, beside: tuple[int, ...], *, files: bool) -> dict[str, Sandbox]:
+    def _generator_settings(self, beside: tuple[int, ...], *, files: bool) -> list[Settings]:
         like = Settings(
             name=ID,
             backend=self.setup.backend,
@@ -202,27 +188,7 @@ class Session:
             accel=self.setup.accel,
             interface="user" if self.setup.backend == "qemu" else None,
         )
-        every = [self._made(replace(like, name=name), label) for name in generator_names(self.setup.sandboxes)]
-        for sandbox in every:
-            sandbox.launch(self._sink(sandbox.settings.name))
-        for sandbox in every:
-            sandbox.start(self._sink(sandbox.settings.name))
-        for sandbox in every:
-            sandbox.settle()
-        return {sandbox.settings.name: sandbox for sandbox in every}
-
-    def _start(self, settings: Settings, label: Label) -> Sandbox:
-        sandbox = self._made(settings, label)
-        sandbox.start(self._sink(settings.name))
-        return sandbox
-
-    def _made(self, settings: Settings, label: Label) -> Sandbox:
-        sandbox = make(settings, label)
-        self._stack.callback(sandbox.stop)
-        return sandbox
-
-    def _sink(self, name: str) -> Sink:
-        return lambda method, params: self._messages.put(name, method, params)
+        return [replace(like, name=name) for name in generator_names(self.setup.sandboxes)]
 
     def _ask_all(self, program: Mapping[str, Any]) -> None:
         """All generators prepare; each takes its share of the users, of the arrivals and of shared feeders' rows."""
@@ -232,8 +198,9 @@ class Session:
 
     def _ask_to_start(self, sandbox: Sandbox, program: Mapping[str, Any]) -> dict[str, Any]:
         patience_s = 30 + program.get("connections", {}).get("connect_timeout_ns", 10_000_000_000) / 1e9 * 4
+        name = sandbox.settings.name
         try:
-            answer: dict[str, Any] = _client(sandbox).call(
+            answer: dict[str, Any] = self._agents.client(name).call(
                 "workload.start",
                 timeout_s=patience_s,
                 id=ID,
@@ -244,14 +211,14 @@ class Session:
                 seed=self.setup.seed,
             )
         except AgentError as error:
-            raise _as_users_mistake(error, sandbox.settings.name) from None
+            raise _as_users_mistake(error, name) from None
         return answer
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._agents.close()
 
     @property
     def generator_pid(self) -> int | None:
@@ -262,21 +229,27 @@ class Session:
     def stages_ns(self) -> int:
         return int(self.started["stages_ns"])
 
+    @property
+    def left_s(self) -> float:
+        """Seconds until all stages are over."""
+        now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        return max(0.0, ((self.begin_ns or now_ns) + self.stages_ns - now_ns) / 1e9)
+
     def run(self) -> Iterator[Second | None]:
         """Begins, and gives out each second when all threads and the host have told of it, or None."""
         # Else records that fill the heap have all that was imported looked through, on CPUs the service may need.
         gc.collect()
         gc.freeze()
-        self._stack.callback(gc.unfreeze)
+        self._agents.at_end(gc.unfreeze)
         begin_ns = self.begin_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + LEAD_NS
-        for sandbox in self._generators.values():
-            _client(sandbox).call("workload.schedule", id=ID, switches=[{"at_ns": begin_ns, "intensity": 1.0}])
+        for name in self._generators:
+            self._agents.client(name).call("workload.schedule", id=ID, switches=[{"at_ns": begin_ns, "intensity": 1.0}])
         last = begin_ns + self.stages_ns + 60 * SECOND_NS
         moments = [at * SECOND_NS for at in range(begin_ns // SECOND_NS, last // SECOND_NS)]
-        for name, client in self._watchers.items():
+        for name, agent in self._watchers.items():
             offset = self.monitors[name].offset_ns
             due = [at - offset for at in moments if at > begin_ns - LEAD_NS]
-            client.call("monitor.schedule", id=MONITOR, at_ns=due)
+            self._agents.client(agent).call("monitor.schedule", id=MONITOR, at_ns=due)
         threads = [(name, thread) for name in self._generators for thread in range(self.setup.threads)]
         seconds = Seconds(threads, begin_ns + self.stages_ns)
         heard = dict.fromkeys(self._generators, time.monotonic())
@@ -284,7 +257,7 @@ class Session:
         beside = Beside(self.monitor.knows, COUNTERS_S)
         while True:
             self._keep_clocks(running)
-            for name, method, params in self._take():
+            for name, method, params in self._agents.take(WAIT_S):
                 if self._hear(name, method, params, seconds):
                     running.discard(name)
                 if name in heard:
@@ -304,21 +277,11 @@ class Session:
             for name in running:
                 self._generators[name].look(round(LOOK_S * SECOND_NS))
 
-    def _take(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """Messages that came, after waiting for one for a moment."""
-        found = []
-        with contextlib.suppress(queue.Empty):
-            found.append(self._messages.get(timeout=0.2))
-            # As many as wait now: what goes on coming must not keep them from being handled.
-            found += [self._messages.get_nowait() for _ in range(self._messages.qsize())]
-        return found
-
     def _hear(self, name: str, method: str, params: dict[str, Any], seconds: Seconds) -> bool:
         """Takes one message; returns whether that generator has ended."""
         if method == "gone" or (method == "ended" and params["reason"] != "all stages are over"):
-            sandbox = self._generators.get(name)
-            reason = sandbox.reason_gone(params["reason"]) if sandbox else params["reason"]
-            raise TrialError(f"the {'generator' if sandbox else f'monitor {name}'} ended: {reason}")
+            who = "generator" if name in self._generators else f"monitor {name}"
+            raise TrialError(f"the {who} ended: {self._agents.reason_gone(name, params['reason'])}")
         if method == "load":
             for record in params["seconds"]:
                 seconds.add((name, record["thread"]), record)
@@ -351,12 +314,6 @@ def compresses(part: Any) -> bool:
 
 def generator_names(count: int) -> list[str]:
     return [ID] if count == 1 else [f"{ID}-{number}" for number in range(count)]
-
-
-def _client(sandbox: Sandbox) -> AgentClient:
-    if sandbox.client is None:
-        raise TrialError(f"the agent of {sandbox.settings.name} did not start")
-    return sandbox.client
 
 
 @contextlib.contextmanager

@@ -6,9 +6,7 @@ and take their hooks off. Should an agent be killed too, the next start finds wh
 
 from __future__ import annotations
 
-import contextlib
 import os
-import queue
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,13 +14,13 @@ from typing import Any, Self
 
 from partywall import units
 from partywall.agent import binary
-from partywall.agent.client import AgentClient, start_agent
-from partywall.agent.inbox import Inbox
-from partywall.clock import Clock, Monotonic
+from partywall.agent.client import AgentClient
+from partywall.agent.clock import Alignment
+from partywall.clock import Clock
 from partywall.errors import AgentError, CapabilityError, TrialError, UsageError
 from partywall.model.trace import Asked, ClockBound, Flow, Missed, Report
 from partywall.sandbox import Label, hooks
-from partywall.trace.clock import Alignment
+from partywall.session import Session
 
 ROUNDS_AT_START = 20
 # Each answer of a relay is followed by a question for its time; what came of it is told this often.
@@ -54,7 +52,7 @@ class _Relay:
     until_ns: int = 0
 
 
-class Session:
+class Tracing:
     """Traces from `__enter__` to `finish`. `pump` must be called all the while: it brings reports to the sink."""
 
     def __init__(
@@ -70,14 +68,11 @@ class Session:
     ) -> None:
         self.asked = asked
         self.record_ns: int | None = None
-        self._label = label
+        self._agents = Session(label, clock)
         self._sink = sink
         self._clock_sink = clock_sink
-        self._clock: Clock = clock or Monotonic()
         self._report_ns = report_ns
         self._ring_bytes = ring_bytes
-        self._messages = Inbox()
-        self._clients: list[AgentClient] = []
         self._relays: dict[str, _Relay] = {}
         self._flows: list[Flow] = []
         self._sampled = 1.0
@@ -97,21 +92,19 @@ class Session:
 
     def close(self) -> None:
         """Ends every agent, which takes its hooks off. May be called twice."""
-        for client in self._clients:
-            client.close()
-        self._clients.clear()
+        self._agents.close()
 
     def pump(self, timeout_s: float) -> None:
         """Handles what comes within `timeout_s`; TrialError if an agent ended."""
-        deadline = self._clock.now_ns() + int(timeout_s * 1e9)
-        while (left := deadline - self._clock.now_ns()) > 0:
-            with contextlib.suppress(queue.Empty):
-                self._handle(*self._messages.get(timeout=left / 1e9))
+        deadline = self._agents.clock.now_ns() + int(timeout_s * 1e9)
+        while (left := deadline - self._agents.clock.now_ns()) > 0:
+            for message in self._agents.take(left / 1e9):
+                self._handle(*message)
 
     def finish(self) -> None:
         """No packet is begun any more; waits for those on their way, and for the last reports."""
         until_ns = self._host.call("trace.close", id=self._id)["until_ns"]
-        self.pump(max(0, until_ns - self._clock.now_ns()) / 1e9)
+        self.pump(max(0, until_ns - self._agents.clock.now_ns()) / 1e9)
         for relay in self._relays.values():
             relay.client.call("trace.stop", id=self._id)
         self._drain()
@@ -125,25 +118,23 @@ class Session:
 
     @property
     def _id(self) -> str:
-        return self._label.run
+        return self._agents.label.run
 
     @property
     def _host(self) -> AgentClient:
-        return self._clients[0]
+        return self._agents.client(HOST)
 
     def _start(self) -> None:
         # Written before a hook is made, so that it can be found again.
-        hooks.note(self._label, [(hop.namespace, hop.interface) for hop in self.asked.hops if hop.agent is None])
-        host = self._agent(
-            HOST, (str(binary.find()), "serve", "--only", "trace"), env=os.environ | self._label.environment
-        )
+        hooks.note(self._agents.label, [(hop.namespace, hop.interface) for hop in self.asked.hops if hop.agent is None])
+        serve = (str(binary.find()), "serve", "--only", "trace")
+        host = self._agents.attach(HOST, serve, os.environ | self._agents.label.environment)
         for name, command in self.asked.agents.items():
-            client = self._agent(name, command)
+            client = self._agents.attach(name, command)
             mine = [at for at, hop in enumerate(self.asked.hops) if hop.agent == name]
-            alignment = Alignment(client, self._clock)
-            alignment.ask(ROUNDS_AT_START)
+            alignment = self._agents.alignment(name, ROUNDS_AT_START)
             none = (Missed(),) * len(mine)
-            now_ns = self._clock.now_ns()
+            now_ns = self._agents.clock.now_ns()
             relay = _Relay(name, client, mine, alignment, none, none, told_ns=now_ns, heard_ns=now_ns)
             self._relays[name] = relay
             self._told(relay)
@@ -152,17 +143,6 @@ class Session:
         self.record_ns = started["record_ns"]
         for relay in self._relays.values():
             self._call(relay.client, "trace.start", **self._request(relay.hops, relay=True))
-
-    def _agent(self, name: str, command: tuple[str, ...], env: dict[str, str] | None = None) -> AgentClient:
-        client = AgentClient(
-            name, start_agent(command, env=env), lambda method, params: self._put(name, method, params)
-        )
-        self._clients.append(client)
-        client.greet()
-        return client
-
-    def _put(self, name: str, method: str, params: dict[str, Any]) -> None:
-        self._messages.put(name, method, params)
 
     def _call(self, client: AgentClient, method: str, **params: Any) -> Any:
         """A refusal at the start is the user's to mend: a wrong hop, no permission, an agent without programs."""
@@ -202,9 +182,8 @@ class Session:
         }
 
     def _drain(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._handle(*self._messages.get_nowait())
+        for message in self._agents.take(0):
+            self._handle(*message)
 
     def _handle(self, name: str, method: str, params: dict[str, Any]) -> None:
         match method:
@@ -232,7 +211,7 @@ class Session:
         self._sink(report.model_copy(update={"hops": tuple(missed), "flows": flows}))
 
     def _check_heard(self, relay: _Relay) -> None:
-        silent_ns = self._clock.now_ns() - relay.heard_ns
+        silent_ns = self._agents.clock.now_ns() - relay.heard_ns
         if silent_ns > SILENCE_MOST_NS:
             raise TrialError(
                 f"the agent of {relay.name} sent nothing for {units.format_duration(silent_ns)}, so nothing can be "
@@ -242,11 +221,11 @@ class Session:
     def _feed(self, relay: _Relay, params: dict[str, Any]) -> None:
         # One that speaks and never tells more of its time holds the others back as one that is silent does.
         if params["told_ns"] > relay.until_ns:
-            relay.until_ns, relay.heard_ns = params["told_ns"], self._clock.now_ns()
+            relay.until_ns, relay.heard_ns = params["told_ns"], self._agents.clock.now_ns()
         self._check_heard(relay)
         relay.alignment.ask()
-        if self._clock.now_ns() - relay.told_ns > CLOCK_EVERY_NS:
-            relay.told_ns = self._clock.now_ns()
+        if self._agents.clock.now_ns() - relay.told_ns > CLOCK_EVERY_NS:
+            relay.told_ns = self._agents.clock.now_ns()
             self._told(relay)
         relay.counted = tuple(Missed.model_validate(counted) for counted in params["hops"])
         self._flows += [Flow.model_validate(flow) for flow in params["flows"]]

@@ -1,0 +1,51 @@
+"""The kinds of record, in one list. What works on every kind goes through here: `report`, `sql`, recovery.
+
+A kind is imported when it is used, because some stand on libraries that are slow to import.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from partywall.errors import Problem, UsageError
+from partywall.kinds.kind import EXITS, Kind
+from partywall.store.record import Record
+
+__all__ = ["EXITS", "KINDS", "Kind", "kind", "of", "opened"]
+
+KINDS = {
+    "run": "run:Runs",
+    "load": "load:Loads",
+    "guard": "guard:Guards",
+    "trace": "trace:Traces",
+    "study": "study:Studies",
+}
+"""Where each kind is, by its name."""
+
+
+@cache
+def kind(name: str) -> Kind[Any, Any]:
+    """A kind by its name."""
+    module, _, attribute = KINDS[name].partition(":")
+    made: Kind[Any, Any] = getattr(importlib.import_module(f"partywall.kinds.{module}"), attribute)()
+    return made
+
+
+def of(record: Record) -> Kind[Any, Any]:
+    """The kind of a record."""
+    return kind(record.KIND)
+
+
+def opened(path: Path) -> Record:
+    """The record at `path`, as its own kind; UsageError if there is none, or it cannot be understood."""
+    for name in KINDS:
+        if kind(name).record.is_one(path):
+            found: Record = kind(name).record.open(path)
+            return found
+    why = "it holds none of their files" if path.is_dir() else "it is a file" if path.exists() else "nothing is there"
+    names = ", ".join(list(KINDS)[:-1])
+    message = f"{path} is not a record of a {names} or {list(KINDS)[-1]} ({why})"
+    raise UsageError(Problem(message, "give the directory that 'partywall run', for instance, named at its end"))

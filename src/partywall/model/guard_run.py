@@ -1,0 +1,57 @@
+"""What a guard found: its reports, and figures derived from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from partywall.model.finding import Outcome
+
+REPAIRED = "repaired"
+"""The kind of a note that says that something is right again."""
+
+
+@dataclass(frozen=True)
+class GuardRun:
+    """A whole guard. reports: in order, as they were stored (docs/guard.md); times are in ns."""
+
+    run: str
+    reports: Sequence[Mapping[str, Any]]
+
+    @property
+    def outcome(self) -> Outcome:
+        """Violated if a promise was broken, a hook was lost, or traffic bypassed one."""
+        return Outcome.VIOLATED if self.wrong else Outcome.HOLDS
+
+    @property
+    def wrong(self) -> int:
+        """How many findings were not repairs."""
+        return sum(kind != REPAIRED for _, _, kind, _ in self.notes)
+
+    @property
+    def length_ns(self) -> int:
+        return int(self.reports[-1]["at_ns"] - self.reports[0]["from_ns"]) if self.reports else 0
+
+    @property
+    def vifs(self) -> tuple[str, ...]:
+        return tuple(self.reports[-1]["rows"]) if self.reports else ()
+
+    @property
+    def notes(self) -> tuple[tuple[int, str, str, str], ...]:
+        """(ns since the start, hook, kind, text)."""
+        return tuple(
+            (report["at_ns"] - self.reports[0]["from_ns"], hook, kind, text)
+            for report in self.reports
+            for hook, kind, text in report["notes"]
+        )
+
+    def mean(self, vif: str, key: str) -> float | None:
+        """The mean of a figure of a vif, weighted by time; None if it was never known."""
+        known = [(report["rows"][vif].get(key), report["at_ns"] - report["from_ns"]) for report in self.reports]
+        weighted = [(value * ns, ns) for value, ns in known if value is not None]
+        return sum(value for value, _ in weighted) / sum(ns for _, ns in weighted) if weighted else None
+
+    def dropped(self, vif: str) -> int:
+        """Packets of a vif that were dropped."""
+        return int(sum(report["rows"][vif]["dropped_packets"] for report in self.reports))

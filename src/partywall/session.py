@@ -1,0 +1,116 @@
+"""The agents of one execution: those in sandboxes that are made for it, and those that it attaches to.
+
+A session starts them, collects their messages in one inbox, knows how far their clocks are from this host's, and ends
+them, however the execution ends. What the messages mean is not known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+from partywall.agent.client import AgentClient, Sink, start_agent
+from partywall.agent.clock import Alignment
+from partywall.agent.inbox import Inbox, Message
+from partywall.clock import Clock, Monotonic
+from partywall.errors import TrialError
+from partywall.sandbox import Label, Sandbox, Settings, make
+from partywall.sandbox.clock import Looks
+
+
+class Session:
+    """Agents by name. Use as a context manager, or call `close`: afterwards nothing of it is left on the host."""
+
+    def __init__(self, label: Label, clock: Clock | None = None) -> None:
+        self.label = label
+        self.clock: Clock = clock or Monotonic()
+        self.messages = Inbox()
+        self.sandboxes: dict[str, Sandbox] = {}
+        self._attached: dict[str, AgentClient] = {}
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends every agent, the youngest first, and removes the sandboxes. May be called twice."""
+        self._stack.close()
+
+    def at_end(self, undo: Callable[..., object], *arguments: object) -> None:
+        """Calls `undo` when the session ends, after the agents that are started later have ended."""
+        self._stack.callback(undo, *arguments)
+
+    def add(self, *every: Settings) -> list[Sandbox]:
+        """Makes sandboxes and starts their agents; those that take long come up side by side.
+
+        TrialError or CapabilityError if the host refuses one.
+        """
+        made = [make(settings, self.label) for settings in every]
+        for sandbox in made:
+            # Before it is started: one that fails half-way is taken down too.
+            self.sandboxes[sandbox.settings.name] = sandbox
+            self._stack.callback(sandbox.stop)
+            sandbox.launch(self._sink(sandbox.settings.name))
+        for sandbox in made:
+            sandbox.start(self._sink(sandbox.settings.name))
+        for sandbox in made:
+            sandbox.settle()
+        return made
+
+    def attach(self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> AgentClient:
+        """Starts an agent by a command, here or elsewhere; AgentError if it does not answer as one."""
+        client = AgentClient(name, start_agent(command, env=env), self._sink(name))
+        self._attached[name] = client
+        self._stack.callback(client.close)
+        client.greet()
+        return client
+
+    def client(self, name: str) -> AgentClient:
+        """The connection to an agent; TrialError if there is none."""
+        if name in self._attached:
+            return self._attached[name]
+        client = self.sandboxes[name].client
+        if client is None:
+            raise TrialError(f"sandbox {name} has no agent")
+        return client
+
+    def alignment(self, name: str, rounds: int) -> Alignment:
+        """How far an agent's clock is from this host's, after so many round trips."""
+        alignment = Alignment(self.client(name), self.clock)
+        alignment.ask(rounds)
+        return alignment
+
+    def look(self, now_ns: int, for_ns: int = 0) -> Looks:
+        """Looks at the clocks of all sandboxes, and keeps them on this host's.
+
+        for_ns: how long it may be until the next look. TrialError if a clock jumped.
+        """
+        each = tuple(look for sandbox in self.sandboxes.values() if (look := sandbox.look(for_ns)))
+        return Looks(min((look.offset.at_ns for look in each), default=now_ns), each)
+
+    def take(self, timeout_s: float) -> list[Message]:
+        """The messages that wait now, after waiting for one for at most `timeout_s`.
+
+        What goes on coming meanwhile must not keep those from being handled.
+        """
+        found: list[Message] = []
+        with contextlib.suppress(queue.Empty):
+            found.append(self.messages.get(timeout=timeout_s) if timeout_s > 0 else self.messages.get_nowait())
+            found += [self.messages.get_nowait() for _ in range(self.messages.qsize())]
+        return found
+
+    def reason_gone(self, name: str, reason: str) -> str:
+        """Why an agent is gone, with what is known of its sandbox."""
+        sandbox = self.sandboxes.get(name)
+        return sandbox.reason_gone(reason) if sandbox else reason
+
+    def _sink(self, name: str) -> Sink:
+        def put(method: str, params: dict[str, Any]) -> None:
+            self.messages.put(name, method, params)
+
+        return put

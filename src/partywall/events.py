@@ -6,8 +6,9 @@ and calls it. Listeners return at once, because some events come between two blo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -27,9 +28,10 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that stays on the screen."""
+    """Something that stays on the screen. is_warning: it may matter to whoever reads the figures."""
 
     text: str
+    is_warning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,21 @@ class Block:
     trial: str
     done: int
     precision: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The execution has begun. path: its record, if it keeps one. about: what is known before the first figure."""
+
+    path: Path | None
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """Something failed, and the execution goes on. At its end the exit code says so."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +74,7 @@ class Report:
     so_far: Any = None
 
 
-Event = Doing | Left | Note | Block | Second | Report
+Event = Started | Doing | Left | Note | Broken | Block | Second | Report
 Emit = Callable[[Event], None]
 
 
@@ -77,19 +94,17 @@ def reports(take: Callable[[Any], None]) -> Emit:
 
 
 class Sinks:
-    """Several listeners as one. A listener that fails with an OSError gets no further events, and a note says so.
+    """Several listeners as one. A listener that fails with an OSError gets no further events; the others are told.
 
-    keeps: what goes on all the same, for the note.
+    keeps: what goes on all the same, for the message.
     """
 
-    def __init__(self, warn: Callable[[str], None], keeps: str) -> None:
-        self._warn = warn
+    def __init__(self, keeps: str = "the measurement goes on") -> None:
         self._keeps = keeps
         self._sinks: dict[str, Emit] = {}
-        self.broken: list[str] = []
 
     def add(self, name: str, sink: Emit) -> None:
-        """A listener. name: what the note calls it, such as the path that it writes to."""
+        """A listener. name: what a message calls it, such as the path that it writes to."""
         self._sinks[name] = sink
 
     def __call__(self, event: Event) -> None:
@@ -97,6 +112,5 @@ class Sinks:
             try:
                 sink(event)
             except OSError as error:
-                del self._sinks[name]
-                self.broken.append(name)
-                self._warn(f"{name} cannot be written any more: {error.strerror}; {self._keeps}")
+                self._sinks.pop(name, None)
+                self(Broken(f"{name} cannot be written any more: {error.strerror}; {self._keeps}"))

@@ -7,17 +7,15 @@ anything on the host.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import errno
 import secrets
 import signal
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from partywall import __version__, units
+from partywall import units
 from partywall.agent import binary
 from partywall.agent.catalogue import Catalogue, shipped
 from partywall.agent.client import AgentClient, start_agent
@@ -27,10 +25,9 @@ from partywall.errors import (
     Failures,
     PartywallError,
     Problem,
-    TrialError,
     UsageError,
 )
-from partywall.events import Doing, Emit, Note
+from partywall.events import Broken, Doing, Emit, Note
 from partywall.host import Host, cpus_of
 from partywall.load.lasting import lasting
 from partywall.model.evidence import Evidence
@@ -38,7 +35,6 @@ from partywall.model.finding import Findings
 from partywall.model.observation import Observation
 from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Scenario
-from partywall.model.trace import Asked, ClockBound, Report, Start, TraceEvidence, merged
 from partywall.plan import Topology
 from partywall.plan import make as make_plan
 from partywall.preflight import (
@@ -59,8 +55,6 @@ from partywall.run import PILOTS, Decisions, execute, governor, idle
 from partywall.sandbox import WORK_ROOT, Label, Reaped, privileges, reap, reaper, remedies, ssh
 from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
-from partywall.store.trace import TraceDirectory
-from partywall.trace import Tracing
 
 MEMORY_CHECK_NS = 10_000_000_000
 MEMORY_DOUBTS = {
@@ -187,12 +181,6 @@ def try_on(scenario: Scenario, host: Host) -> None:
         plan(scenario, host)
 
 
-def new_run_name(scenario: Scenario) -> str:
-    """Scenario, local time and a little chance: sorts by time, and never meets another."""
-    now = datetime.datetime.now().astimezone()
-    return f"{scenario.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-
-
 def measure(run: RunDirectory, emit: Emit, work_root: Path = WORK_ROOT) -> tuple[str, ...]:
     """Carries out what is left of a run's plan. Nothing of it is left on the host afterwards, however this ends.
 
@@ -212,7 +200,7 @@ def measure(run: RunDirectory, emit: Emit, work_root: Path = WORK_ROOT) -> tuple
         finally:
             left = reaper.clean(label).left
             if left:
-                emit(Note(f"could not be removed or put back: {', '.join(left)}"))
+                emit(Broken(f"could not be removed or put back: {', '.join(left)}"))
     return left
 
 
@@ -334,106 +322,6 @@ def check_hooks(what: str) -> None:
         missing = privileges.lacking(agent.process.pid)
     if missing:
         raise CapabilityError(remedies.lacking_hooks(what, missing, Host.here()))
-
-
-def trace(
-    asked: Asked,
-    out: Path | None,
-    duration_ns: int | None,
-    report: Callable[[TraceEvidence, Report], None],
-    tick: Callable[[int], None],
-) -> TraceDirectory:
-    """Traces until the time is up, or until Ctrl-C, and stores what is found. No hook is left, however this ends.
-
-    report: told all that was found by now, and the last report; tick: told four times a second how long it has gone on.
-    """
-    with terminated_as_interrupt():
-        return trace_while(asked, out, lambda session: _watch(session, duration_ns, tick), report)
-
-
-def trace_while(
-    asked: Asked,
-    out: Path | None,
-    happens: Callable[[Tracing], None],
-    report: Callable[[TraceEvidence, Report], None] = lambda _whole, _last: None,
-) -> TraceDirectory:
-    """Traces while `happens` goes on, and stores what is found. No hook is left, however this ends."""
-    now = datetime.datetime.now().astimezone()
-    label = Label.create(f"trace-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}", WORK_ROOT)
-    start = Start(
-        asked=asked,
-        started=now.isoformat(timespec="seconds"),
-        wall_ns=time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC),
-        version=__version__,
-    )
-    log = _TraceLog(start, report)
-    try:
-        host = host_facts()
-        with Tracing(asked, label, log.report, log.clock) as session:
-            # Made only now, so that a trace that cannot start leaves no folder.
-            log.open(TraceDirectory.create(out or Path("runs") / label.run, start, host), session.record_ns)
-            happens(session)
-            session.finish()
-            return log.end()
-    finally:
-        reaper.clean(label)
-
-
-class _TraceLog:
-    """Stores what a trace tells, and keeps the sum of it for those who watch; that does not grow with time."""
-
-    def __init__(self, start: Start, report: Callable[[TraceEvidence, Report], None]) -> None:
-        self._start = start
-        self._tell = report
-        self._whole: Report | None = None
-        self._directory: TraceDirectory | None = None
-        self._clocks: list[ClockBound] = []
-
-    def open(self, directory: TraceDirectory, record_ns: int | None) -> None:
-        self._directory = directory
-        directory.append("hooked", {"record_ns": record_ns})
-        for bound in self._clocks:
-            directory.append("clock", bound)
-
-    def clock(self, bound: ClockBound) -> None:
-        self._clocks.append(bound)
-        del self._clocks[:-64]
-        if self._directory:
-            self._directory.append("clock", bound)
-
-    def report(self, report: Report) -> None:
-        if self._directory:
-            self._directory.append("report", report)
-        ways = tuple(way.model_copy(update={"packets": (), "slowest": ()}) for way in report.ways)
-        bare = report.model_copy(update={"ways": ways, "flows": ()})
-        self._whole = merged([self._whole, bare]) if self._whole else bare
-        clocks = tuple(self._clocks)
-        run = self._directory.name if self._directory else ""
-        evidence = TraceEvidence(
-            run=run,
-            start=self._start,
-            host={},
-            reports=(self._whole,),
-            clocks=clocks,
-            record_ns=None,
-            interrupted=False,
-        )
-        self._tell(evidence, report)
-
-    def end(self) -> TraceDirectory:
-        if self._directory is None:
-            raise TrialError("the trace ended before it began")
-        self._directory.append("ended", {})
-        return self._directory
-
-
-def _watch(session: Tracing, duration_ns: int | None, tick: Callable[[int], None]) -> None:
-    """Until the time is up or Ctrl-C, which is how a trace without an end is ended."""
-    begun = time.monotonic_ns()
-    with contextlib.suppress(KeyboardInterrupt):
-        while (spent := time.monotonic_ns() - begun) < (duration_ns or spent + 1):
-            tick(spent)
-            session.pump(0.25)
 
 
 def clean_up(*, forget: bool = False) -> list[Reaped]:

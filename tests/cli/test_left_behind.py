@@ -1,15 +1,16 @@
 """What could not be removed or put back is told, whatever else goes well."""
 
-import importlib
 import json
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from partywall import pipeline, preflight
-from partywall.cli import leftovers
+from partywall.cli import execution, leftovers
+from partywall.cli.live import Live
 from partywall.errors import Exit
+from partywall.events import Broken
+from partywall.kinds.kind import Options
 from partywall.sandbox.libvirt.leftovers import FILE
 from partywall.testing import fake_host
 
@@ -31,16 +32,17 @@ def test_a_domain_that_a_dead_run_left_held_is_told_by_the_next_start(tmp_path, 
     assert folder.exists()
 
 
-@pytest.mark.parametrize(("left", "ends"), [((), Exit.HOLDS), (("domain web1",), Exit.FAILED)])
-def test_a_run_that_could_not_put_a_domain_back_shows_its_report_and_fails(monkeypatch, capsys, tmp_path, left, ends):
-    app = importlib.import_module("partywall.cli.run")
-    for check in ("check_commands", "check_host", "check_guest_memory", "check_folder", "check_disk"):
-        monkeypatch.setattr(preflight, check, lambda *_, **__: None)
-    monkeypatch.setattr(pipeline, "measure", lambda *_: left)
+@pytest.mark.parametrize(("left", "ends"), [("", Exit.HOLDS), ("domain web1", Exit.FAILED)])
+def test_a_run_that_could_not_put_a_domain_back_shows_its_report_and_fails(monkeypatch, capsys, left, ends):
     reported = []
-    monkeypatch.setattr(app, "show_record", lambda *_: reported.append(True) or Exit.HOLDS)
-    plan = SimpleNamespace(scenario=SimpleNamespace(budget=10**9), estimate_ns=10**9)
-    directory = SimpleNamespace(plan=plan, path=tmp_path)
-    outcome = app._measure_and_report(directory, fake_host(), Console(), tmp_path, allow_commands=False)
+    monkeypatch.setattr(execution, "show_record", lambda *_: reported.append(True) or Exit.HOLDS)
+
+    def measure(emit):
+        if left:
+            emit(Broken(f"could not be removed or put back: {left}"))
+        return SimpleNamespace()
+
+    console = Console()
+    outcome = execution.carry_out(measure, Options(fake_host()), Live(console), console)
     assert (outcome, reported) == (ends, [True])
     assert ("domain web1" in capsys.readouterr().err) is bool(left)

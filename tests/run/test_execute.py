@@ -9,7 +9,7 @@ import pytest
 from partywall import pipeline
 from partywall.agent.catalogue import shipped
 from partywall.errors import PartywallError, TrialError
-from partywall.events import Note, silent
+from partywall.events import Broken, Note, silent
 from partywall.model.scenario import Scenario
 from partywall.plan import make
 from partywall.sandbox import reaper
@@ -78,7 +78,7 @@ def test_what_a_run_could_not_put_back_is_noted_and_told(run, monkeypatch):
         return replace(done, left=("domain web1",))
 
     def note(event):
-        if isinstance(event, Note):
+        if isinstance(event, Note | Broken):
             notes.append(event.text)
 
     clean_really, notes = reaper.clean, []

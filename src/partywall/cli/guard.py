@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Self
 
 import typer
 from rich.console import Console
@@ -18,19 +18,21 @@ from rich.table import Table
 
 from partywall import events, guard, units
 from partywall.cli import output
+from partywall.cli.execution import carry_out
 from partywall.cli.live import wide_console
 from partywall.cli.report import show_record
-from partywall.errors import AgentError, Exit, Problem, UsageError
-from partywall.events import Sinks, reports
+from partywall.errors import Exit, Problem, UsageError
+from partywall.events import Event, Left, Note, Started, reports
 from partywall.files import write_whole
 from partywall.guard import prometheus
 from partywall.guard.flatten import RECEIVES
 from partywall.guard.left import owner
-from partywall.guard.run import Kept, Report
+from partywall.guard.run import Report
+from partywall.kinds.guard import KEEPS, GuardJob, Guards
+from partywall.kinds.kind import Options
 from partywall.model.policy import Policy, Promise, Vif
-from partywall.pipeline import check_hooks, terminated_as_interrupt
+from partywall.pipeline import check_hooks
 from partywall.sandbox.label import state_root
-from partywall.scenario import text as file_text
 from partywall.store.guard import GuardDirectory
 
 app = typer.Typer(
@@ -53,6 +55,7 @@ def check(policy: PolicyPath) -> int:
 
 @app.command()
 def run(
+    context: typer.Context,
     policy: PolicyPath,
     for_: Annotated[str | None, typer.Option("--for", help="How long, e.g. 30s; until Ctrl-C without it.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Find every vif and show what would be done.")] = False,
@@ -73,41 +76,21 @@ def run(
     if prometheus_file is not None:
         _check_file(prometheus_file)
     kept_for = _duration("--for", for_) if for_ is not None else None
-    asked = guard.load(policy)
-    if not dry_run:
-        check_hooks("a guard")
-    found, link = guard.places(asked)
-    flat = guard.flatten(asked, found, _duration("--every", every), link)
-    console = wide_console()
+    job = replace(GuardJob.read(policy), every_ns=_duration("--every", every), for_ns=kept_for, leave=leave)
+    options, console = Options(context.obj(), out), wide_console()
     if dry_run:
-        _show_policy(console, asked)
-        for hook, place in zip(flat.hooks, flat.start["hooks"], strict=True):
-            where = f" in {place['namespace']}" if place["namespace"] else ""
-            # What its tenant can reach, it can go round.
-            also = ", and the interface's other end as a backstop" if place["backstop"] else ""
-            said = f"would hook {place['direction']} of {place['interface']}{where}{also}: {hook}"
-            console.print(said, highlight=False, soft_wrap=True)
+        _show_policy(console, job.policy)
+        for line in Guards().outline(job, options).lines:
+            console.print(line, highlight=False, soft_wrap=True)
         return Exit.HOLDS
-    log = GuardDirectory.create(out, file_text(policy)) if out else None
     totals = prometheus.Totals()
-    sinks = Sinks(_warn, "the policy is kept all the same")
-    sinks.add("the findings", reports(totals.add))
-    if log is not None:
-        sinks.add(str(log.path), reports(log.add))
+    sinks = {"the findings": reports(totals.add)}
     if prometheus_file is not None:
-        metrics = prometheus_file
-        sinks.add(str(metrics), reports(lambda one: write_whole(metrics, prometheus.text(asked.name, one, totals))))
-    try:
-        with terminated_as_interrupt(), contextlib.suppress(KeyboardInterrupt), guard.keep(flat, leave=leave) as kept:
-            _say_excess(console, kept)
-            _watch(console, asked, guard.Follower(asked, found), kept, kept_for, sinks)
-    finally:
-        if log:
-            show_record(log, console)
-    # Ctrl-C is how it ends, and takes nothing back of what was found.
-    if totals.wrong:
-        return Exit.VIOLATED
-    return Exit.FAILED if sinks.broken else Exit.HOLDS
+        metrics, name = prometheus_file, job.policy.name
+        sinks[str(metrics)] = reports(lambda one: write_whole(metrics, prometheus.text(name, one, totals)))
+    view = _View(console, job)
+    code = carry_out(lambda emit: Guards().measure(job, options, emit), options, view, console, KEEPS, sinks)
+    return Exit.VIOLATED if totals.wrong else code
 
 
 @app.command()
@@ -163,54 +146,44 @@ def _left(policy: str) -> tuple[str, list[object]]:
     return name, guard.flatten(asked, guard.resolve(asked)).start["hooks"]
 
 
-def _watch(
-    console: Console,
-    policy: Policy,
-    follower: guard.Follower,
-    kept: Kept,
-    for_ns: int | None,
-    sinks: Sinks,
-) -> None:
-    begun = time.monotonic_ns()
-    live = Live(console=console, auto_refresh=False)
+class _View:
+    """A table of every vif, drawn again with each report; notes stay above it."""
 
-    def show(report: Report) -> None:
-        for hook, kind, text in report.notes:
-            console.print(f"{hook}: {kind}: {text}", style="yellow", highlight=False)
-        live.update(_table(policy, report, begun, for_ns), refresh=True)
+    def __init__(self, console: Console, job: GuardJob) -> None:
+        self._console = console
+        self._job = job
+        self._begun = time.monotonic()
+        self._left_s = (job.for_ns or 0) / 1e9
+        self._live = Live(console=console, auto_refresh=False)
 
-    sinks.add("the table", reports(show))
-    with contextlib.suppress(OSError):
-        live.start()
-    try:
-        while for_ns is None or time.monotonic_ns() - begun < for_ns:
-            if report := kept.report(0.2):
-                sinks(events.Report(report))
-                follower.hear(report)
-            _follow(console, follower, kept)
-    finally:
+    def __enter__(self) -> Self:
         with contextlib.suppress(OSError):
-            live.stop()
-            if not console.is_terminal:
-                console.print()
+            self._live.start()
+        return self
 
-
-def _follow(console: Console, follower: guard.Follower, kept: Kept) -> None:
-    if not (moved := follower.moved()):
-        return
-    try:
-        kept.move(moved)
-    except (OSError, AgentError) as error:
-        said = f"{', '.join(moved)}: the guard could not follow it to its new place, and tries again: {error}"
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
-            console.print(said, style="yellow", highlight=False)
-    else:
-        follower.went(moved)
+            self._live.stop()
+            if not self._console.is_terminal:
+                self._console.print()
 
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Started():
+                self._begun = time.monotonic()
+            case Left(seconds):
+                self._left_s = seconds
+            case Note(text, is_warning):
+                style = "yellow" if is_warning else ""
+                self._console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+            case events.Report(report):
+                for hook, kind, text in report.notes:
+                    self._console.print(f"{hook}: {kind}: {text}", style="yellow", highlight=False)
+                self._live.update(_table(self._job.policy, report, self._extent()), refresh=True)
 
-def _warn(text: str) -> None:
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"{text}\n")
+    def _extent(self) -> str:
+        left = f"{units.format_duration(self._left_s * 1e9)} left" if self._job.for_ns else "Ctrl-C ends it"
+        return f"kept for {units.format_duration((time.monotonic() - self._begun) * 1e9)}, {left}"
 
 
 def _check_file(file: Path) -> None:
@@ -221,10 +194,8 @@ def _check_file(file: Path) -> None:
         raise UsageError(Problem(f"{file} {why}", "make the folder, or give another file", key="--prometheus"))
 
 
-def _table(policy: Policy, report: Report, begun: int, for_ns: int | None) -> Table:
-    passed_ns = time.monotonic_ns() - begun
-    left = f", {units.format_duration(max(0, for_ns - passed_ns))} left" if for_ns else ", Ctrl-C ends it"
-    table = Table(title=f"{policy.name}: kept for {units.format_duration(passed_ns)}{left}", title_justify="left")
+def _table(policy: Policy, report: Report, extent: str) -> Table:
+    table = Table(title=f"{policy.name}: {extent}", title_justify="left")
     for heading in (
         "vif",
         "offered",
@@ -249,36 +220,6 @@ def _table(policy: Policy, report: Report, begun: int, for_ns: int | None) -> Ta
         divided = units.format_bit_rate(report.pools["send"]["divided_bps"])
         table.caption = f"{divided} of {units.format_bit_rate(policy.link.capacity)} are divided, for a goal in delay"
     return table
-
-
-def _say_excess(console: Console, kept: Kept) -> None:
-    queue = {"fq": "fq, until each packet's departure time", "tbf": "tbf, at a rate"}.get(kept.queue, kept.queue)
-    words = {
-        "held": f"excess packets wait in a queue that their sender's kernel sees ({queue})",
-        "dropped": "excess packets are dropped, and packets that support ECN are marked before; "
-        "with a short burst, TCP gets little of its guarantee (docs/guard.md)",
-    }
-    for excess, said in words.items():
-        if hooks := [hook for hook, found in kept.excess.items() if found == excess]:
-            console.print(f"{said}: {_some(hooks)}", highlight=False, soft_wrap=True)
-    if kept.without_backstop:
-        said = "the interface's other end was not found: a tenant that may send raw frames can bypass the hook; this is"
-        console.print(
-            f"{said} reported, but not prevented: {_some(kept.without_backstop)}", style="yellow", highlight=False
-        )
-    if taken_in := [
-        vif for vif, place in zip(kept.flat.hooks, kept.flat.start["hooks"], strict=True) if _taken_in(place)
-    ]:
-        said = "the interface also counts dropped packets, so the hook's own count is compared with the ceiling"
-        console.print(f"{said}: {_some(taken_in)}", highlight=False)
-
-
-def _taken_in(hook: Mapping[str, Any]) -> bool:
-    return bool(hook["direction"] == "ingress")
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
 def _show_policy(console: Console, policy: Policy) -> None:

@@ -77,8 +77,8 @@ class Live:
                     self._task, total=self._whole_s or 1.0, completed=self._whole_s - seconds, left_s=seconds
                 )
                 self._show()
-            case Note(text):
-                self._console.print(text, highlight=False, markup=False)
+            case Note(text, is_warning):
+                self._console.print(text, style="yellow" if is_warning else "", highlight=False, markup=False)
 
     def _show(self, *, force: bool = False) -> None:
         description = ", ".join(part for part in (self._doing, self._text) if part)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import datetime
 import json
 import os
-import secrets
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,27 +14,25 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from partywall import __version__, pipeline, preflight, units
+from partywall import preflight, units
 from partywall.cli import leftovers
+from partywall.cli.execution import carry_out
 from partywall.cli.kernel import Cpus, WorkDir
 from partywall.cli.load_model import model
 from partywall.cli.load_view import View
-from partywall.cli.report import show_record
 from partywall.errors import Exit, Problem, UsageError
-from partywall.events import Emit, Left, Second
+from partywall.host import Host
+from partywall.kinds.kind import Options
+from partywall.kinds.load import LoadJob, Loads, told_by_lines
 from partywall.load import plan as plans
 from partywall.load.compiling import inlined
 from partywall.load.compiling import program as compiled_plan
 from partywall.load.har import plan_of
-from partywall.load.health import judge
 from partywall.load.lasting import addresses, for_guest
-from partywall.load.prepared import GUESTS_HOST, SERVER, PreparedLoad, Setup
+from partywall.load.prepared import GUESTS_HOST, SERVER, Setup
 from partywall.load.prepared import check as judged_by_agent
 from partywall.load.quick import USERS_OPEN, Quick, program
 from partywall.load.schema import json_schema
-from partywall.load.second import SECOND_NS
-from partywall.load.store import LoadDirectory, Readings
-from partywall.model.load_plan import LoadPlan
 from partywall.sandbox import WORK_ROOT, qemu
 
 WITH_PLAN = (
@@ -84,7 +78,7 @@ def check(plan: PlanPath) -> int:
     console = Console()
     loaded = plans.load(plan)
     compiled = compiled_plan(loaded)
-    with _told_by_lines(loaded):
+    with told_by_lines(loaded):
         judged_by_agent(compiled)
     _say(console, f"{plan}: no mistakes")
     for name, user in loaded.plan.users.items():
@@ -253,14 +247,14 @@ def run(
             connect_to=connect_to,
             redirects=redirects,
         )
-        job = Job(target, program(asked))
+        job = LoadJob(target, program(asked))
     else:
         _no_others(context)
-        job = Job(f"{chosen.plan.name} ({target})", compiled_plan(chosen), chosen)
+        job = LoadJob(f"{chosen.plan.name} ({target})", compiled_plan(chosen), chosen)
     preflight.check_folder(work_dir)
-    name = f"{job.name}-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    host: Host = context.obj()
     setup = Setup(
-        name=name,
+        name=job.name,
         cpus=_cpus(cpus),
         threads=threads or job.threads,
         seed=seed,
@@ -268,14 +262,17 @@ def run(
         watch=_watched_hosts(watch or (), server_host),
         server_host=server_host,
         backend=_backend(sandbox, cpu_limit),
-        accel=qemu.choose("auto", pipeline.this_host()).name if sandbox == "qemu" else "tcg",
+        accel=qemu.choose("auto", host).name if sandbox == "qemu" else "tcg",
         sandboxes=sandboxes,
         cpu_limit=None if cpu_limit is None else _share(cpu_limit),
     )
     if sandbox != "process":
         found = addresses(job.program) if sandbox == "container" else for_guest(job.program, GUESTS_HOST)
         job = dataclasses.replace(job, program=inlined(job.program) | {"addresses": found})
-    return carry_out(Console(), job, setup, out or Path("runs") / name)
+    job = dataclasses.replace(job, setup=setup)
+    leftovers.clean_up()
+    console, options = Console(), Options(host, out, work_dir)
+    return carry_out(lambda emit: Loads().measure(job, options, emit), options, View(console, job.title), console)
 
 
 def _backend(name: str, cpu_limit: str | None) -> str:
@@ -350,106 +347,6 @@ def _no_others(context: typer.Context) -> None:
     ]
     if given:
         raise UsageError(*(Problem("this is part of the plan", "move it to the plan", key=option) for option in given))
-
-
-@dataclass(frozen=True)
-class Job:
-    """A load to be carried out. title: what it is called on a terminal; plan: where the program came from, if any."""
-
-    title: str
-    program: Mapping[str, Any]
-    plan: plans.Loaded | None = None
-
-    @property
-    def name(self) -> str:
-        return "load" if self.plan is None else f"load-{self.plan.plan.name}"
-
-    @property
-    def threads(self) -> int:
-        return (self.plan.plan.threads if self.plan else None) or 1
-
-    @property
-    def asked(self) -> LoadPlan | None:
-        return self.plan.plan if self.plan else None
-
-
-def carry_out(console: Console, job: Job, setup: Setup, out: Path) -> int:
-    """Runs a program, shows it live, keeps it, and shows what it found."""
-    with pipeline.terminated_as_interrupt(), _session(job, setup) as session:
-        about = {
-            "partywall": __version__,
-            "title": job.title,
-            "plan": job.asked.model_dump(mode="json", by_alias=True, exclude_defaults=True) if job.asked else None,
-            "program": job.program,
-            "started": session.started,
-            "started_at": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-            "counters": session.monitor.counters,
-            "cpus": setup.cpus,
-            "generator": _generator_text(setup),
-            "threads": setup.threads,
-            "seed": setup.seed,
-        }
-        directory = LoadDirectory.create(out, about)
-        view = View(console, job.title, session)
-        with directory.exclusive(), view:
-            interrupted = _follow(session, directory, view)
-    if interrupted and not view.seconds:
-        _say(console, f"interrupted in its first second; its files are in {out}")
-        raise KeyboardInterrupt
-    code = show_record(directory, console)
-    if interrupted:
-        _say(console, f"interrupted; kept in {out}")
-        raise KeyboardInterrupt
-    return code
-
-
-def _generator_text(setup: Setup) -> str:
-    guest = f"a guest of QEMU{', emulated,' if setup.accel == 'tcg' else ''}"
-    where = {"process": "a process", "container": "a container", "qemu": guest}[setup.backend]
-    count = f"{setup.sandboxes} of them sharing the users, each " if setup.sandboxes > 1 else ""
-    limit = f", at most {setup.cpu_limit:.3g} of their time" if setup.cpu_limit else ""
-    cpus = ", ".join(map(str, setup.cpus))
-    return f"{where}, {count}{units.counted(setup.threads, 'thread')} on CPU {cpus}{limit}"
-
-
-def _session(job: Job, setup: Setup) -> PreparedLoad:
-    """A prepared load; what the agent finds wrong with a plan is told by the plan's lines."""
-    leftovers.clean_up()
-    with _told_by_lines(job.plan):
-        return PreparedLoad(job.program, setup)
-
-
-@contextlib.contextmanager
-def _told_by_lines(plan: plans.Loaded | None) -> Iterator[None]:
-    """What the agent says of a plan's program is said of the plan."""
-    try:
-        yield
-    except UsageError as error:
-        # What is wrong with an option is not the plan's.
-        if plan is None or any(problem.key.startswith("--") for problem in error.problems):
-            raise
-        raise UsageError(*(plans.locate(plan, str(problem)) for problem in error.problems)) from None
-
-
-def _follow(session: PreparedLoad, directory: LoadDirectory, emit: Emit) -> bool:
-    """Stores every second as it comes, and tells it; whether Ctrl-C ended the load."""
-    begun = False
-    try:
-        for second in session.run():
-            if session.begin_ns is not None and not begun:
-                directory.begin(session.begin_ns)
-                begun = True
-            if second is not None:
-                health = judge(second, session.monitor.host(second.start_ns // SECOND_NS, session.setup.cpus))
-                directory.append(second, health)
-                emit(Second(second, health))
-            emit(Left(session.left_s))
-    except KeyboardInterrupt:
-        return True
-    finally:
-        readings = [Readings(host, m.counters, m.readings) for host, m in session.monitors.items()]
-        directory.finish(session.started["labels"], readings, session.begin_ns)
-    return False
 
 
 def _pacing_text(pacing: Mapping[str, Any]) -> str:

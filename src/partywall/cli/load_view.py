@@ -12,9 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall import units
-from partywall.events import Event, Left, Second
+from partywall.events import Event, Left, Second, Started
 from partywall.load.health import ADVICE, Health
-from partywall.load.prepared import PreparedLoad
 from partywall.load.second import Second as LoadSecond
 from partywall.load.second import Timing, histogram
 from partywall.report.latency import quantiles
@@ -26,11 +25,10 @@ ROWS = 8
 class View:
     """A listener that shows the last seconds of a load: on a terminal a table, elsewhere a line now and then."""
 
-    def __init__(self, console: Console, title: str, session: PreparedLoad) -> None:
+    def __init__(self, console: Console, title: str) -> None:
         self._console = console
         self._title = title
-        labels = enumerate(session.started["labels"])
-        self._requests = {number for number, label in labels if label["sort"] == "http"}
+        self._requests: set[int] = set()
         self._printed = 0.0
         self._last: Second | None = None
         # A second does not change once it is given out, and the CPU that draws may be the service's.
@@ -48,6 +46,9 @@ class View:
 
     def __call__(self, event: Event) -> None:
         match event:
+            case Started(_, about):
+                labels = enumerate(about["labels"])
+                self._requests = {number for number, label in labels if label["sort"] == "http"}
             case Second(second, health):
                 self.seconds += 1
                 self._last = event

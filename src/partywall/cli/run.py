@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from partywall import pipeline, preflight, units
+from partywall import preflight, units
 from partywall.cli import leftovers, show
 from partywall.cli.arguments import parsed
+from partywall.cli.execution import carry_out
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
 from partywall.cli.report import show_record
 from partywall.errors import Exit, Problem, UsageError
+from partywall.events import Emit
 from partywall.host import Host
+from partywall.kinds.kind import Options
+from partywall.kinds.run import RunJob, Runs
 from partywall.model.scenario import Scenario
 from partywall.sandbox import WORK_ROOT
-from partywall.scenario import changed, find, load, located, text
 from partywall.store import RunDirectory
 
 MISSING = "the scenario is missing; try: partywall run demo\nTo list all scenarios: partywall scenario list"
@@ -55,6 +57,7 @@ def run(
     trial failed.
     """
     console = Console()
+    runs = Runs()
     if resume is not None:
         if scenario is not None:
             raise UsageError(f"--resume goes on with {resume} and its own scenario; leave out {scenario!r}")
@@ -63,24 +66,24 @@ def run(
         if directory.ended:
             console.print(f"{resume} is finished; nothing is left to measure", highlight=False)
             return show_record(directory, console)
-        return _measure_and_report(directory, context.obj(), console, work_dir, allow_commands=allow_commands)
+        options = Options(context.obj(), out, work_dir, allow_commands)
+
+        def go_on(emit: Emit) -> RunDirectory:
+            runs.resume(directory, options, emit)
+            return directory
+
+        return carry_out(go_on, options, Live(console), console)
     if scenario is None:
         raise UsageError(MISSING)
     leftovers.clean_up()
-    path = find(scenario)
-    asked = pipeline.with_loads(changed(load(path), _overrides(budget, precision)), path.parent)
-    preflight.check_folder(work_dir)
-    host: Host = context.obj()
-    host = host.with_machines(preflight.machine_facts(asked, work_dir))
-    say_if_kvm_is_tried(asked, host, console)
-    with located(path, asked):
-        plan = pipeline.plan(asked, host, seed, work_dir)
+    job = RunJob.read(scenario, _overrides(budget, precision), seed)
+    options = Options(context.obj(), out, work_dir, allow_commands)
+    say_if_kvm_is_tried(job.scenario, options.host, console)
     if dry_run:
-        show.plan(console, plan, list(preflight.roots_to_build(plan.scenario, host)))
+        plan, _ = runs.plan(job, options)
+        show.plan(console, plan, list(preflight.roots_to_build(plan.scenario, options.host)))
         return Exit.HOLDS
-    preflight.check_commands(asked, allowed=allow_commands)
-    directory = RunDirectory.create(out or Path("runs") / pipeline.new_run_name(asked), text(path), plan, host.facts)
-    return _measure_and_report(directory, host, console, work_dir, allow_commands=allow_commands)
+    return carry_out(lambda emit: runs.measure(job, options, emit), options, Live(console), console)
 
 
 def _overrides(budget: str | None, precision: str | None) -> dict[str, float]:
@@ -96,37 +99,3 @@ def _overrides(budget: str | None, precision: str | None) -> dict[str, float]:
             )
         )
     return found
-
-
-def _measure_and_report(
-    directory: RunDirectory, host: Host, console: Console, work_dir: Path, *, allow_commands: bool
-) -> int:
-    plan = directory.plan
-    preflight.check_commands(plan.scenario, allowed=allow_commands)
-    preflight.check_host(plan.scenario, host, work_dir)
-    preflight.check_guest_memory(plan, host)
-    preflight.check_folder(work_dir)
-    preflight.check_disk(plan, host, work_dir)
-    try:
-        with Live(console) as live:
-            left = pipeline.measure(directory, live, work_dir)
-    except KeyboardInterrupt:
-        _interrupted(directory, console, work_dir, allow_commands=allow_commands)
-        raise
-    outcome = show_record(directory, console)
-    leftovers.warn(left)
-    return Exit.FAILED if left else outcome
-
-
-def _interrupted(directory: RunDirectory, console: Console, work_dir: Path, *, allow_commands: bool) -> None:
-    """What is left of an interrupted run, and the commands that make something of it."""
-    words = ["partywall", "run", "--resume", str(directory.path)]
-    words += ["--allow-commands"] if allow_commands else []
-    words += ["--work-dir", str(work_dir)] if work_dir != WORK_ROOT else []
-    said = (
-        "Interrupted. All its processes have ended, and the measurements are kept.",
-        f"Continue with:  {shlex.join(words)}",
-        f"Or show the findings:  {shlex.join(['partywall', 'report', str(directory.path)])}",
-    )
-    for line in said:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import datetime
-import secrets
-import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from partywall import __version__, pipeline, preflight, units
 from partywall import study as studies
+from partywall import units
 from partywall.cli import leftovers, output
+from partywall.cli.execution import carry_out
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
-from partywall.cli.report import show_record
 from partywall.errors import Exit, Problem, UsageError
-from partywall.host import Host
+from partywall.events import Emit
+from partywall.kinds.kind import Options
+from partywall.kinds.study import Studies, StudyJob
 from partywall.model.study import Asked, Outline
 from partywall.sandbox import WORK_ROOT
 from partywall.scenario.load import read
-from partywall.store.study import FILE, StudyDirectory
-from partywall.study import Kind
+from partywall.store.study import StudyDirectory
 
 
 def study(
@@ -66,36 +64,34 @@ def study(
     if format_ == output.Format.JSON and (name is not None or resume is not None):
         remedy = "leave it out, and afterwards use: partywall report FOLDER --format json"
         raise UsageError(Problem("json is only for the list of studies", remedy, key="--format"))
-    if resume is not None:
+    kept = Studies()
+    options = Options(context.obj(), out, work_dir, allow_commands) if name or resume else None
+    if resume is not None and options:
         if name is not None:
             raise UsageError(f"--resume goes on with {resume} and its own study; leave out {name!r}")
-        return _go_on(StudyDirectory.open(resume), context.obj(), console, work_dir, allow_commands=allow_commands)
-    if name is None:
+        record = StudyDirectory.open(resume)
+        leftovers.clean_up()
+
+        def go_on(emit: Emit) -> StudyDirectory:
+            kept.resume(record, options, emit)
+            return record
+
+        return carry_out(go_on, options, Live(console), console)
+    if name is None or not options:
         return _list(console, format_)
-    file = studies.find(name)
-    kind, content = studies.kind_of(file), read(file, "study")
-    wanted, asked = (
-        kind.read(content, str(file)),
-        Asked(
-            length="long" if long else "short",
-            backends=tuple(backend or ()),
-            parts=tuple(only or ()),
-            rounds=rounds,
-            seed=seed,
-        ),
+    asked = Asked(
+        length="long" if long else "short",
+        backends=tuple(backend or ()),
+        parts=tuple(only or ()),
+        rounds=rounds,
+        seed=seed,
     )
-    host: Host = context.obj()
-    _outline(console, kind.outline(wanted, asked, host), wanted.name, asked.length, whole=dry_run)
+    job = StudyJob.read(name, asked)
+    _outline(console, kept.outline(job, options), job.wanted.name, asked.length, whole=dry_run)
     if dry_run:
         return Exit.HOLDS
     leftovers.clean_up()
-    preflight.check_folder(work_dir)
-    kind.check(wanted, asked, host, work_dir, allow_commands=allow_commands)
-    facts = {key: value for key, value in host.facts.items() if key != "kernels"}
-    stamp = f"{wanted.name}-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    about = {"partywall": __version__, "host": facts}
-    directory = StudyDirectory.create(out or Path("runs") / stamp, content, asked, about)
-    return _measure(directory, kind, wanted, host, console, work_dir, allow_commands=allow_commands)
+    return carry_out(lambda emit: kept.measure(job, options, emit), options, Live(console), console)
 
 
 def _list(console: Console, format_: output.Format) -> int:
@@ -117,40 +113,6 @@ def _outline(console: Console, outline: Outline, name: str, form: str, *, whole:
     _say(console, f"{name}, {form} form: about {length}")
     for line in outline.lines if whole else outline.lines[:1]:
         _say(console, f"  {line}")
-
-
-def _go_on(directory: StudyDirectory, host: Host, console: Console, work_dir: Path, *, allow_commands: bool) -> int:
-    file = directory.path / FILE
-    kind = studies.kind_of(file)
-    wanted = kind.read(directory.content, str(file))
-    leftovers.clean_up()
-    preflight.check_folder(work_dir)
-    kind.check(wanted, directory.asked, host, work_dir, allow_commands=allow_commands)
-    return _measure(directory, kind, wanted, host, console, work_dir, allow_commands=allow_commands)
-
-
-def _measure(
-    directory: StudyDirectory,
-    kind: Kind[Any],
-    wanted: Any,
-    host: Host,
-    console: Console,
-    work_dir: Path,
-    *,
-    allow_commands: bool,
-) -> int:
-    try:
-        with directory.exclusive(), pipeline.terminated_as_interrupt(), Live(console) as live:
-            kind.measure(wanted, directory, host, work_dir, live)
-    except KeyboardInterrupt:
-        words = ["partywall", "study", "--resume", str(directory.path)]
-        words += ["--allow-commands"] if allow_commands else []
-        words += ["--work-dir", str(work_dir)] if work_dir != WORK_ROOT else []
-        _say(console, "Interrupted. All its processes have ended, and the measurements are kept.")
-        _say(console, f"Continue with:  {shlex.join(words)}")
-        _say(console, f"Or show the findings:  partywall report {shlex.quote(str(directory.path))}")
-        raise
-    return show_record(directory, console)
 
 
 def _say(console: Console, text: str) -> None:

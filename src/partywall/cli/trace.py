@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 import typer
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from partywall import pipeline, units
+from partywall import units
 from partywall.cli import leftovers
+from partywall.cli.execution import carry_out
 from partywall.cli.live import wide_console
-from partywall.cli.report import show_record
 from partywall.errors import Problem, UsageError
-from partywall.model.trace import Report, TraceEvidence
+from partywall.events import Event, Left, Report, Started
+from partywall.kinds.kind import Options
+from partywall.kinds.trace import TraceJob, Traces
+from partywall.model.trace import TraceEvidence
 from partywall.stats.trace import findings
 from partywall.trace import ask
 
@@ -24,6 +27,7 @@ LINE_EVERY_S = 5.0
 
 
 def trace(
+    context: typer.Context,
     hops: Annotated[
         list[str],
         typer.Argument(
@@ -75,14 +79,10 @@ def trace(
         packets=packets,
         agents=agent or (),
     )
-    duration_ns = _duration(for_)
-    if any(hop.agent is None for hop in asked.hops):
-        pipeline.check_hooks("a trace")
+    job = TraceJob(asked, _duration(for_))
     leftovers.clean_up()
-    view = _View(console, duration_ns)
-    directory = pipeline.trace(asked, out, duration_ns, view.report, view.tick)
-    view.end()
-    return show_record(directory, console)
+    options = Options(context.obj(), out)
+    return carry_out(lambda emit: Traces().measure(job, options, emit), options, _View(console, job), console)
 
 
 def _duration(text: str | None) -> int | None:
@@ -100,33 +100,44 @@ def _duration(text: str | None) -> int | None:
 class _View:
     """What is found by now: tables on a terminal, elsewhere a line now and then."""
 
-    def __init__(self, console: Console, duration_ns: int | None) -> None:
+    def __init__(self, console: Console, job: TraceJob) -> None:
         from partywall.report import trace_view  # noqa: PLC0415 - what draws is slow to import
 
         self._view = trace_view
         self._console = console
-        self._duration_ns = duration_ns
+        self._ends = job.duration_ns is not None
+        self._left_s = (job.duration_ns or 0) / 1e9
         self._whole: TraceEvidence | None = None
-        self._printed = time.monotonic()
+        self._begun = self._printed = time.monotonic()
         self._live = Live(console=console, refresh_per_second=2, transient=True)
-        if console.is_terminal:
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
             self._live.start()
+        return self
 
-    def report(self, evidence: TraceEvidence, _: Report) -> None:
-        self._whole = evidence
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
 
-    def tick(self, spent_ns: int) -> None:
-        left = (
-            "" if self._duration_ns is None else f"{units.format_duration(max(0, self._duration_ns - spent_ns))} left"
-        )
-        status = f"tracing for {units.format_duration(spent_ns)} · {left or 'Ctrl-C ends it and reports'}"
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Started():
+                self._begun = time.monotonic()
+            case Left(seconds):
+                self._left_s = seconds
+                self._show()
+            case Report(_, so_far):
+                self._whole = so_far
+                self._show()
+
+    def _show(self) -> None:
+        spent = units.format_duration(round(time.monotonic() - self._begun) * 10**9)
+        left = f"{units.format_duration(round(self._left_s) * 10**9)} left" if self._ends else "Ctrl-C ends it"
+        status = f"tracing for {spent} · {left}"
         if self._console.is_terminal:
             tables = [self._view.summary(findings(self._whole))] if self._whole else []
             self._live.update(Group(*tables, Text(status)))
         elif time.monotonic() - self._printed > LINE_EVERY_S:
             self._printed = time.monotonic()
-            told = findings(self._whole).headline if self._whole else "nothing seen yet"
-            self._console.print(f"{status} · {told}", highlight=False, soft_wrap=True)
-
-    def end(self) -> None:
-        self._live.stop()
+            seen = findings(self._whole).headline if self._whole else "nothing seen yet"
+            self._console.print(f"{status} · {seen}", highlight=False, soft_wrap=True)

@@ -27,14 +27,14 @@ KINDS = {
 
 
 @cache
-def kind(name: str) -> Kind[Any, Any]:
+def kind(name: str) -> Kind[Any, Any, Any]:
     """A kind by its name."""
     module, _, attribute = KINDS[name].partition(":")
-    made: Kind[Any, Any] = getattr(importlib.import_module(f"partywall.kinds.{module}"), attribute)()
+    made: Kind[Any, Any, Any] = getattr(importlib.import_module(f"partywall.kinds.{module}"), attribute)()
     return made
 
 
-def of(record: Record) -> Kind[Any, Any]:
+def of(record: Record) -> Kind[Any, Any, Any]:
     """The kind of a record."""
     return kind(record.KIND)
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partywall.errors import Exit
-from partywall.kinds.kind import EXITS
+from partywall import events, guard, pipeline
+from partywall.errors import AgentError, Exit
+from partywall.events import Emit, Left, Note, Sinks, Started, reports
+from partywall.guard.run import Kept
+from partywall.kinds.kind import EXITS, Options, refuse_to_resume
 from partywall.model.guard_run import GuardRun
+from partywall.model.policy import Policy
+from partywall.model.study import Outline
+from partywall.scenario import text
 from partywall.store.guard import GuardDirectory
 
 if TYPE_CHECKING:
@@ -14,9 +25,69 @@ if TYPE_CHECKING:
 
     from partywall.report.files import Files
 
+KEEPS = "the policy is kept all the same"
+QUEUES = {"fq": "fq, until each packet's departure time", "tbf": "tbf, at a rate"}
+NAMED = 6
+"""How many hooks a note names."""
+
+
+@dataclass(frozen=True)
+class GuardJob:
+    """A policy to be kept. every_ns: how often to report. for_ns: how long; None until Ctrl-C.
+
+    leave: whether hooks and rates stay in the kernel afterwards.
+    """
+
+    policy: Policy
+    file: Path
+    every_ns: int = 1_000_000_000
+    for_ns: int | None = None
+    leave: bool = False
+
+    @classmethod
+    def read(cls, file: Path) -> GuardJob:
+        """A policy file. UsageError with all that is wrong with it."""
+        return cls(guard.load(file), file)
+
 
 class Guards:
     record = GuardDirectory
+    resumable = False
+
+    def places(self, job: GuardJob) -> tuple[Mapping[str, guard.Found], guard.Flat]:
+        """Where every vif is, and what the agent is told. UsageError or CapabilityError for those not found."""
+        found, link = guard.places(job.policy)
+        return found, guard.flatten(job.policy, found, job.every_ns, link)
+
+    def outline(self, job: GuardJob, options: Options) -> Outline:
+        del options
+        _, flat = self.places(job)
+        return Outline(tuple(_hooked(flat)), (job.for_ns or 0) / 1e9)
+
+    def check(self, job: GuardJob, options: Options) -> None:
+        del options
+        pipeline.check_hooks("a guard")
+        self.places(job)
+
+    def measure(self, job: GuardJob, options: Options, emit: Emit) -> GuardDirectory | None:
+        """Keeps the policy until the time is up or Ctrl-C, which is how it ends. A record is kept if `out` is given."""
+        pipeline.check_hooks("a guard")
+        found, flat = self.places(job)
+        record = GuardDirectory.create(options.out, text(job.file)) if options.out else None
+        sinks = Sinks(KEEPS)
+        if record is not None:
+            sinks.add(str(record.path), reports(record.add))
+        sinks.add("the listener", emit)
+        with contextlib.suppress(KeyboardInterrupt), guard.keep(flat, leave=job.leave) as kept:
+            sinks(Started(record.path if record else None))
+            for note in _notes(kept):
+                sinks(note)
+            _watch(job, guard.Follower(job.policy, found), kept, sinks)
+        return record
+
+    def resume(self, record: GuardDirectory, options: Options, emit: Emit) -> None:
+        del options, emit
+        refuse_to_resume(record)
 
     def findings(self, record: GuardDirectory) -> GuardRun:
         return GuardRun(record.name, tuple(record.reports()))
@@ -33,3 +104,59 @@ class Guards:
         from partywall.report import guard_view  # noqa: PLC0415
 
         guard_view.show(found, console)
+
+
+def _watch(job: GuardJob, follower: guard.Follower, kept: Kept, emit: Emit) -> None:
+    begun_ns = time.monotonic_ns()
+    while job.for_ns is None or (left_ns := job.for_ns - (time.monotonic_ns() - begun_ns)) > 0:
+        if report := kept.report(0.2):
+            if job.for_ns is not None:
+                emit(Left(left_ns / 1e9))
+            emit(events.Report(report))
+            follower.hear(report)
+        _follow(follower, kept, emit)
+
+
+def _follow(follower: guard.Follower, kept: Kept, emit: Emit) -> None:
+    """Tells the guard of vifs that are at another place now."""
+    if not (moved := follower.moved()):
+        return
+    try:
+        kept.move(moved)
+    except (OSError, AgentError) as error:
+        said = f"{', '.join(moved)}: the guard could not follow it to its new place, and tries again: {error}"
+        emit(Note(said, is_warning=True))
+    else:
+        follower.went(moved)
+
+
+def _hooked(flat: guard.Flat) -> Iterator[str]:
+    for hook, place in zip(flat.hooks, flat.start["hooks"], strict=True):
+        where = f" in {place['namespace']}" if place["namespace"] else ""
+        # What its tenant can reach, it can go round.
+        also = ", and the interface's other end as a backstop" if place["backstop"] else ""
+        yield f"would hook {place['direction']} of {place['interface']}{where}{also}: {hook}"
+
+
+def _notes(kept: Kept) -> Iterator[Note]:
+    """What a user should know of the hooks: what happens to excess packets, and what a tenant can go round."""
+    queue = QUEUES.get(kept.queue, kept.queue)
+    words = {
+        "held": f"excess packets wait in a queue that their sender's kernel sees ({queue})",
+        "dropped": "excess packets are dropped, and packets that support ECN are marked before; "
+        "with a short burst, TCP gets little of its guarantee (docs/guard.md)",
+    }
+    for excess, said in words.items():
+        if hooks := [hook for hook, found in kept.excess.items() if found == excess]:
+            yield Note(f"{said}: {_some(hooks)}")
+    if kept.without_backstop:
+        said = "the interface's other end was not found: a tenant that may send raw frames can bypass the hook; this is"
+        yield Note(f"{said} reported, but not prevented: {_some(kept.without_backstop)}", is_warning=True)
+    pairs = zip(kept.flat.hooks, kept.flat.start["hooks"], strict=True)
+    if received := [vif for vif, place in pairs if place["direction"] == "ingress"]:
+        said = "the interface also counts dropped packets, so the hook's own count is compared with the ceiling"
+        yield Note(f"{said}: {_some(received)}")
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")

@@ -1,11 +1,17 @@
-"""The face of every kind of record: how it is made, derived and shown."""
+"""The face of every kind of record: how it is checked, measured, derived and shown."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from partywall.errors import Exit
+from partywall.errors import Exit, Problem, UsageError
+from partywall.events import Emit
+from partywall.host import Host
 from partywall.model.finding import Outcome
+from partywall.model.study import Outline
+from partywall.sandbox import WORK_ROOT
 from partywall.store.record import Record
 
 if TYPE_CHECKING:
@@ -13,21 +19,64 @@ if TYPE_CHECKING:
 
     from partywall.report.files import Files
 
+J_contra = TypeVar("J_contra", contravariant=True)
 R = TypeVar("R", bound=Record)
 F = TypeVar("F")
 
 EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INCONCLUSIVE: Exit.INCONCLUSIVE}
 
 
-class Kind(Protocol[R, F]):
-    """One kind of record. R: the record on disk. F: what is derived from it.
+@dataclass(frozen=True)
+class Options:
+    """Where and how a job is carried out.
 
-    Everything but `findings` is independent of the record on disk. What draws is imported when it is used.
+    out: the record to make; None for runs/NAME-TIME-CHANCE. work_root: in which it makes a temporary folder of its own.
+    allow_commands: whether commands that a document holds may be run.
+    """
+
+    host: Host
+    out: Path | None = None
+    work_root: Path = WORK_ROOT
+    allow_commands: bool = False
+
+    def folder(self, stamped: str) -> Path:
+        """The record to make."""
+        return self.out or Path("runs") / stamped
+
+
+class Kind(Protocol[J_contra, R, F]):
+    """One kind of record. J_contra: a job, as far as its documents say. R: its record. F: what is derived from it.
+
+    What draws is imported when it is used.
     """
 
     @property
     def record(self) -> type[R]:
         """The class of the record."""
+        ...
+
+    @property
+    def resumable(self) -> bool:
+        """Whether a measurement that was interrupted can be continued."""
+        ...
+
+    def outline(self, job: J_contra, options: Options) -> Outline:
+        """What would be measured on the host, and for how long. Changes nothing."""
+        ...
+
+    def check(self, job: J_contra, options: Options) -> None:
+        """Raises a UsageError or CapabilityError with everything that keeps the job from being carried out."""
+        ...
+
+    def measure(self, job: J_contra, options: Options, emit: Emit) -> R | None:
+        """Carries out a job that was checked. Afterwards the host is as it was, however this ends.
+
+        None if the job keeps no record. Raises KeyboardInterrupt if it was interrupted before its end.
+        """
+        ...
+
+    def resume(self, record: R, options: Options, emit: Emit) -> None:
+        """Measures what is left. UsageError if this kind cannot be continued."""
         ...
 
     def findings(self, record: R) -> F:
@@ -45,3 +94,10 @@ class Kind(Protocol[R, F]):
     def show(self, found: F, console: Console) -> None:
         """The report as text."""
         ...
+
+
+def refuse_to_resume(record: Record) -> None:
+    """UsageError for a kind whose measurement is one piece."""
+    raise UsageError(
+        Problem(f"{record.path}: a {record.KIND} cannot be continued", f"start a new one: {record.MADE_BY}")
+    )

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import datetime
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from partywall.errors import Exit
-from partywall.kinds.kind import EXITS
+from partywall import __version__, preflight, units
+from partywall.errors import Exit, UsageError
+from partywall.events import Emit, Left, Second, Started
+from partywall.kinds.kind import EXITS, Options, refuse_to_resume
+from partywall.load import plan as plans
 from partywall.load.evidence import load_run
-from partywall.load.store import LoadDirectory
+from partywall.load.health import judge
+from partywall.load.prepared import PreparedLoad, Setup
+from partywall.load.second import SECOND_NS
+from partywall.load.store import LoadDirectory, Readings
 from partywall.model.load_run import LoadRun
+from partywall.model.study import Outline
+from partywall.store.record import stamped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,8 +28,54 @@ if TYPE_CHECKING:
     from partywall.report.files import Files
 
 
+@dataclass(frozen=True)
+class LoadJob:
+    """A load to be carried out. title: what people call it; plan: where the program came from, if from a plan.
+
+    setup: where the generators run; its name is that of the job.
+    """
+
+    title: str
+    program: Mapping[str, Any]
+    plan: plans.Loaded | None = None
+    setup: Setup | None = None
+
+    @property
+    def name(self) -> str:
+        return "load" if self.plan is None else f"load-{self.plan.plan.name}"
+
+    @property
+    def threads(self) -> int:
+        return (self.plan.plan.threads if self.plan else None) or 1
+
+
 class Loads:
     record = LoadDirectory
+    resumable = False
+
+    def outline(self, job: LoadJob, options: Options) -> Outline:
+        del options
+        model, pacing = next(iter(job.program["pacing"].items()))
+        return Outline((f"{job.title}: {model} model",), sum(stage["for_ns"] for stage in pacing["stages"]) / 1e9)
+
+    def check(self, job: LoadJob, options: Options) -> None:
+        del job
+        preflight.check_folder(options.work_root)
+
+    def measure(self, job: LoadJob, options: Options, emit: Emit) -> LoadDirectory:
+        name = stamped(job.name)
+        cpus = tuple(options.host.facts["cpus_allowed"])
+        setup = replace(job.setup or Setup(name, cpus, job.threads), name=name, work_root=options.work_root)
+        with _prepared(job, setup) as prepared:
+            record = LoadDirectory.create(options.folder(name), _about(job, setup, prepared))
+            with record.exclusive():
+                emit(Started(record.path, prepared.started))
+                _follow(prepared, record, emit)
+        return record
+
+    def resume(self, record: LoadDirectory, options: Options, emit: Emit) -> None:
+        del options, emit
+        refuse_to_resume(record)
 
     def findings(self, record: LoadDirectory) -> LoadRun:
         return load_run(record)
@@ -34,3 +92,64 @@ class Loads:
         from partywall.report import load_text  # noqa: PLC0415
 
         load_text.show(found, console)
+
+
+def _prepared(job: LoadJob, setup: Setup) -> PreparedLoad:
+    with told_by_lines(job.plan):
+        return PreparedLoad(job.program, setup)
+
+
+@contextlib.contextmanager
+def told_by_lines(plan: plans.Loaded | None) -> Iterator[None]:
+    """What the agent finds wrong with a program is told by the lines of the plan that it came from."""
+    try:
+        yield
+    except UsageError as error:
+        # What is wrong with an option is not the plan's.
+        if plan is None or any(problem.key.startswith("--") for problem in error.problems):
+            raise
+        raise UsageError(*(plans.locate(plan, str(problem)) for problem in error.problems)) from None
+
+
+def _about(job: LoadJob, setup: Setup, prepared: PreparedLoad) -> dict[str, Any]:
+    plan = job.plan.plan if job.plan else None
+    return {
+        "partywall": __version__,
+        "title": job.title,
+        "plan": plan.model_dump(mode="json", by_alias=True, exclude_defaults=True) if plan else None,
+        "program": job.program,
+        "started": prepared.started,
+        "started_at": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "counters": prepared.monitor.counters,
+        "cpus": setup.cpus,
+        "generator": _generator_text(setup),
+        "threads": setup.threads,
+        "seed": setup.seed,
+    }
+
+
+def _generator_text(setup: Setup) -> str:
+    guest = f"a guest of QEMU{', emulated,' if setup.accel == 'tcg' else ''}"
+    where = {"process": "a process", "container": "a container", "qemu": guest}[setup.backend]
+    count = f"{setup.sandboxes} of them sharing the users, each " if setup.sandboxes > 1 else ""
+    limit = f", at most {setup.cpu_limit:.3g} of their time" if setup.cpu_limit else ""
+    cpus = ", ".join(map(str, setup.cpus))
+    return f"{where}, {count}{units.counted(setup.threads, 'thread')} on CPU {cpus}{limit}"
+
+
+def _follow(prepared: PreparedLoad, record: LoadDirectory, emit: Emit) -> None:
+    """Stores every second as it comes, and tells it. What an interrupted load had by then is stored too."""
+    begun = False
+    try:
+        for second in prepared.run():
+            if prepared.begin_ns is not None and not begun:
+                record.begin(prepared.begin_ns)
+                begun = True
+            if second is not None:
+                health = judge(second, prepared.monitor.host(second.start_ns // SECOND_NS, prepared.setup.cpus))
+                record.append(second, health)
+                emit(Second(second, health))
+            emit(Left(prepared.left_s))
+    finally:
+        readings = [Readings(host, m.counters, m.readings) for host, m in prepared.monitors.items()]
+        record.finish(prepared.started["labels"], readings, prepared.begin_ns)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from partywall import pipeline
+from partywall import pipeline, preflight
 from partywall.errors import Exit
-from partywall.kinds.kind import EXITS
+from partywall.events import Emit, Started
+from partywall.host import Host
+from partywall.kinds.kind import EXITS, Options
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
+from partywall.model.plan import Plan
+from partywall.model.scenario import Scenario
+from partywall.model.study import Outline
+from partywall.scenario import changed, find, load, located, text
 from partywall.store import RunDirectory
+from partywall.store.record import stamped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,8 +29,60 @@ if TYPE_CHECKING:
 Found = tuple[Findings, Evidence]
 
 
+@dataclass(frozen=True)
+class RunJob:
+    """A scenario, with what a user changed of it. path: its file, for messages."""
+
+    scenario: Scenario
+    path: Path
+    seed: int | None = None
+
+    @classmethod
+    def read(cls, name_or_path: str, changes: Mapping[str, Any] | None = None, seed: int | None = None) -> RunJob:
+        """A scenario that ships with Partywall, or a file. UsageError with all that is wrong with it."""
+        path = find(name_or_path)
+        return cls(pipeline.with_loads(changed(load(path), dict(changes or {})), path.parent), path, seed)
+
+
 class Runs:
     record = RunDirectory
+    resumable = True
+
+    def plan(self, job: RunJob, options: Options) -> tuple[Plan, Host]:
+        """What would be done, and the host with the machines that take part.
+
+        UsageError or CapabilityError, for all reasons at once, if it cannot be done.
+        """
+        preflight.check_folder(options.work_root)
+        host = options.host.with_machines(preflight.machine_facts(job.scenario, options.work_root))
+        with located(job.path, job.scenario):
+            return pipeline.plan(job.scenario, host, job.seed, options.work_root), host
+
+    def outline(self, job: RunJob, options: Options) -> Outline:
+        plan, _ = self.plan(job, options)
+        return Outline(tuple(f"trial {trial.id}" for trial in plan.trials), plan.estimate_ns / 1e9)
+
+    def check(self, job: RunJob, options: Options) -> None:
+        self.plan(job, options)
+        preflight.check_commands(job.scenario, allowed=options.allow_commands)
+
+    def measure(self, job: RunJob, options: Options, emit: Emit) -> RunDirectory:
+        plan, host = self.plan(job, options)
+        preflight.check_commands(plan.scenario, allowed=options.allow_commands)
+        record = RunDirectory.create(options.folder(stamped(job.scenario.name)), text(job.path), plan, host.facts)
+        emit(Started(record.path))
+        pipeline.measure(record, emit, options.work_root)
+        return record
+
+    def resume(self, record: RunDirectory, options: Options, emit: Emit) -> None:
+        plan, host = record.plan, options.host
+        preflight.check_commands(plan.scenario, allowed=options.allow_commands)
+        preflight.check_host(plan.scenario, host, options.work_root)
+        preflight.check_guest_memory(plan, host)
+        preflight.check_folder(options.work_root)
+        preflight.check_disk(plan, host, options.work_root)
+        emit(Started(record.path))
+        pipeline.measure(record, emit, options.work_root)
 
     def findings(self, record: RunDirectory) -> Found:
         evidence, findings = pipeline.analyse(record)

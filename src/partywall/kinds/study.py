@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from partywall import study
+from partywall import __version__, preflight, study
 from partywall.errors import Exit
-from partywall.model.study import StudyReport
-from partywall.store.study import StudyDirectory
+from partywall.events import Emit, Started
+from partywall.kinds.kind import Options
+from partywall.model.study import Asked, Outline, StudyReport
+from partywall.scenario.load import read
+from partywall.store.record import stamped
+from partywall.store.study import FILE, StudyDirectory
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,8 +20,59 @@ if TYPE_CHECKING:
     from partywall.report.files import Files
 
 
+@dataclass(frozen=True)
+class StudyJob:
+    """A study and how it is to be carried out. content: its file."""
+
+    kind: study.Kind[Any]
+    wanted: Any
+    content: bytes
+    asked: Asked
+
+    @classmethod
+    def read(cls, name_or_path: str, asked: Asked) -> StudyJob:
+        """A study that ships with Partywall, or a file. UsageError with all that is wrong with it."""
+        file = study.find(name_or_path)
+        kind, content = study.kind_of(file), read(file, "study")
+        return cls(kind, kind.read(content, str(file)), content, asked)
+
+    @classmethod
+    def of(cls, record: StudyDirectory) -> StudyJob:
+        """What a record was made for."""
+        file = record.path / FILE
+        kind = study.kind_of(file)
+        return cls(kind, kind.read(record.content, str(file)), record.content, record.asked)
+
+
 class Studies:
     record = StudyDirectory
+    resumable = True
+
+    def outline(self, job: StudyJob, options: Options) -> Outline:
+        return job.kind.outline(job.wanted, job.asked, options.host)
+
+    def check(self, job: StudyJob, options: Options) -> None:
+        preflight.check_folder(options.work_root)
+        job.kind.check(job.wanted, job.asked, options.host, options.work_root, allow_commands=options.allow_commands)
+
+    def measure(self, job: StudyJob, options: Options, emit: Emit) -> StudyDirectory:
+        self.check(job, options)
+        facts = {key: value for key, value in options.host.facts.items() if key != "kernels"}
+        about = {"partywall": __version__, "host": facts}
+        folder = options.folder(stamped(job.wanted.name))
+        record = StudyDirectory.create(folder, job.content, job.asked, about)
+        self._go_on(job, record, options, emit)
+        return record
+
+    def resume(self, record: StudyDirectory, options: Options, emit: Emit) -> None:
+        job = StudyJob.of(record)
+        self.check(job, options)
+        self._go_on(job, record, options, emit)
+
+    def _go_on(self, job: StudyJob, record: StudyDirectory, options: Options, emit: Emit) -> None:
+        with record.exclusive():
+            emit(Started(record.path))
+            job.kind.measure(job.wanted, record, options.host, options.work_root, emit)
 
     def findings(self, record: StudyDirectory) -> StudyReport:
         return study.report(record)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from partywall import pipeline
 from partywall.errors import Exit
-from partywall.model.trace import TraceEvidence, TraceFindings
+from partywall.events import Emit, Left
+from partywall.kinds.kind import Options, refuse_to_resume
+from partywall.model.study import Outline
+from partywall.model.trace import Asked, TraceEvidence, TraceFindings
 from partywall.store.trace import TraceDirectory
+from partywall.trace import Tracing, trace_while
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,8 +24,45 @@ if TYPE_CHECKING:
 Found = tuple[TraceFindings, TraceEvidence]
 
 
+@dataclass(frozen=True)
+class TraceJob:
+    """A path to be traced. duration_ns: how long; None until Ctrl-C."""
+
+    asked: Asked
+    duration_ns: int | None = None
+
+
 class Traces:
     record = TraceDirectory
+    resumable = False
+
+    def outline(self, job: TraceJob, options: Options) -> Outline:
+        del options
+        hops = " → ".join(hop.name for hop in job.asked.hops)
+        return Outline((f"trace of {hops}",), (job.duration_ns or 0) / 1e9)
+
+    def check(self, job: TraceJob, options: Options) -> None:
+        del options
+        if any(hop.agent is None for hop in job.asked.hops):
+            pipeline.check_hooks("a trace")
+
+    def measure(self, job: TraceJob, options: Options, emit: Emit) -> TraceDirectory:
+        """Traces until the time is up or Ctrl-C, which is how a trace without an end is ended."""
+        self.check(job, options)
+
+        def watch(tracing: Tracing) -> None:
+            begun_ns = time.monotonic_ns()
+            with contextlib.suppress(KeyboardInterrupt):
+                while (spent_ns := time.monotonic_ns() - begun_ns) < (job.duration_ns or spent_ns + 1):
+                    if job.duration_ns is not None:
+                        emit(Left((job.duration_ns - spent_ns) / 1e9))
+                    tracing.pump(0.25)
+
+        return trace_while(job.asked, options.out, options.host.facts, watch, emit)
+
+    def resume(self, record: TraceDirectory, options: Options, emit: Emit) -> None:
+        del options, emit
+        refuse_to_resume(record)
 
     def findings(self, record: TraceDirectory) -> Found:
         from partywall.stats.trace import findings  # noqa: PLC0415 - slow to import

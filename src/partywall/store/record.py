@@ -7,9 +7,11 @@ seconds. Files are replaced whole or appended to, so a kill loses at most the li
 from __future__ import annotations
 
 import contextlib
+import datetime
 import fcntl
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -20,6 +22,11 @@ from partywall.errors import Problem, UsageError
 
 T = TypeVar("T")
 DAMAGED = "it is damaged or of another version of Partywall; bring it back from a copy, or measure again"
+
+
+def stamped(name: str) -> str:
+    """A new name for a record: sorts by local time, and never meets another."""
+    return f"{name}-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 class Record:

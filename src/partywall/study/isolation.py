@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 from partywall import pipeline, preflight, units
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
-from partywall.events import Block, Doing, Emit, Event, Left, Note
+from partywall.events import Block, Broken, Doing, Emit, Event, Left, Note
 from partywall.host import Host
 from partywall.model import factors
 from partywall.model.finding import BASELINE, Cell, Estimate
@@ -360,8 +360,8 @@ def _of_part(emit: Emit, name: str, rest_s: float) -> Emit:
         match event:
             case Doing(text):
                 emit(Doing(f"{name}: {text}"))
-            case Note(text):
-                emit(Note(f"{name}: {text}"))
+            case Note(text) | Broken(text):
+                emit(replace(event, text=f"{name}: {text}"))
             case Left(seconds):
                 emit(Left(seconds + rest_s))
             case Block(trial):

@@ -21,8 +21,8 @@ from partywall.stats.trace import findings
 from partywall.store.study import StudyDirectory
 from partywall.store.trace import TraceDirectory
 from partywall.study.kind import in_blocks, refuse_parts
+from partywall.trace import Tracing, trace_while
 from partywall.trace import study as slots
-from partywall.trace.tracing import Tracing
 
 RUNS = "runs"
 PACKETS = 2000
@@ -99,7 +99,7 @@ class PathStudy:
             ready.slot(size, extent.traced)
 
         before = ready.gone()
-        pipeline.trace_while(ready.asked(PACKETS), folder, happens)
+        trace_while(ready.asked(PACKETS), folder, pipeline.host_facts(), happens)
         return Traced(bytes=size, run=run, missing=ready.gone() - before)
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:

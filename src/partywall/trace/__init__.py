@@ -4,7 +4,8 @@
 known.
 """
 
+from partywall.trace.follow import trace_while
 from partywall.trace.hops import ask
 from partywall.trace.tracing import Tracing
 
-__all__ = ["Tracing", "ask"]
+__all__ = ["Tracing", "ask", "trace_while"]

@@ -1,0 +1,92 @@
+"""Carries out a job for a person at a terminal: progress, Ctrl-C, the report at the end, and the exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+
+from partywall import kinds, pipeline
+from partywall.cli.report import show_record
+from partywall.errors import Exit, TrialError
+from partywall.events import Broken, Emit, Event, Sinks, Started
+from partywall.kinds.kind import Options
+from partywall.sandbox import WORK_ROOT
+from partywall.store.record import Record
+
+
+class View(contextlib.AbstractContextManager[object], Protocol):
+    """What a person sees while a job goes on: a listener that takes the terminal while the block runs."""
+
+    def __call__(self, event: Event) -> None: ...
+
+
+class _Course:
+    """What the end of a job depends on: the record it made, and what went wrong on the way."""
+
+    def __init__(self) -> None:
+        self.path: Path | None = None
+        self.broken = False
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Started(path):
+                self.path = path
+            case Broken(text):
+                self.broken = True
+                with contextlib.suppress(OSError):
+                    sys.stderr.write(f"partywall: warning: {text}\n")
+
+
+def carry_out(
+    measure: Callable[[Emit], Record | None],
+    options: Options,
+    view: View,
+    console: Console,
+    keeps: str = "the measurement goes on",
+    sinks: Mapping[str, Emit] | None = None,
+) -> int:
+    """Calls `measure` with a listener, shows the report, and returns the exit code.
+
+    keeps: what a listener that fails does not stop. sinks: further listeners by name.
+    """
+    course, every = _Course(), Sinks(keeps)
+    every.add("the course", course)
+    every.add("the terminal", view)
+    for name, sink in (sinks or {}).items():
+        every.add(name, sink)
+    try:
+        with pipeline.terminated_as_interrupt(), view:
+            record = measure(every)
+    except KeyboardInterrupt:
+        if course.path is not None:
+            _interrupted(kinds.opened(course.path), options, console)
+        raise
+    code = show_record(record, console) if record is not None else Exit.HOLDS
+    return Exit.FAILED if course.broken and code != Exit.VIOLATED else code
+
+
+def _interrupted(record: Record, options: Options, console: Console) -> None:
+    """What is left of an interrupted job, and the commands that make something of it."""
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    if kinds.of(record).resumable:
+        words = ["partywall", record.KIND, "--resume", str(record.path)]
+        words += ["--allow-commands"] if options.allow_commands else []
+        words += ["--work-dir", str(options.work_root)] if options.work_root != WORK_ROOT else []
+        say("Interrupted. All its processes have ended, and the measurements are kept.")
+        say(f"Continue with:  {shlex.join(words)}")
+        say(f"Or show the findings:  {shlex.join(['partywall', 'report', str(record.path)])}")
+        return
+    try:
+        show_record(record, console)
+        say(f"interrupted; kept in {record.path}")
+    except TrialError:
+        say(f"interrupted before its first figure; its files are in {record.path}")

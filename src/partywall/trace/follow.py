@@ -1,0 +1,97 @@
+"""Carries out a trace and stores what it tells, while something goes on."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from partywall import __version__, events
+from partywall.errors import TrialError
+from partywall.events import Emit, silent
+from partywall.model.trace import Asked, ClockBound, Report, Start, TraceEvidence, merged
+from partywall.sandbox import WORK_ROOT, Label, reaper
+from partywall.store.record import stamped
+from partywall.store.trace import TraceDirectory
+from partywall.trace.tracing import Tracing
+
+
+def trace_while(
+    asked: Asked,
+    out: Path | None,
+    host: Mapping[str, Any],
+    happens: Callable[[Tracing], None],
+    emit: Emit = silent,
+) -> TraceDirectory:
+    """Traces while `happens` goes on, and stores what is found. No hook is left, however this ends.
+
+    out: the record; None for runs/trace-TIME-CHANCE. host: facts of the host.
+    """
+    label = Label.create(stamped("trace"), WORK_ROOT)
+    start = Start(
+        asked=asked,
+        started=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        wall_ns=time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC),
+        version=__version__,
+    )
+    log = _Log(start, emit)
+    try:
+        with Tracing(asked, label, log.report, log.clock) as tracing:
+            # Made only now, so that a trace that cannot start leaves no folder.
+            log.open(TraceDirectory.create(out or Path("runs") / label.run, start, dict(host)), tracing.record_ns)
+            happens(tracing)
+            tracing.finish()
+            return log.end()
+    finally:
+        reaper.clean(label)
+
+
+class _Log:
+    """Stores reports, and keeps their sum for those who watch. The sum does not grow with time."""
+
+    def __init__(self, start: Start, emit: Emit) -> None:
+        self._start = start
+        self._emit = emit
+        self._whole: Report | None = None
+        self._directory: TraceDirectory | None = None
+        self._clocks: list[ClockBound] = []
+
+    def open(self, directory: TraceDirectory, record_ns: int | None) -> None:
+        self._directory = directory
+        directory.append("hooked", {"record_ns": record_ns})
+        for bound in self._clocks:
+            directory.append("clock", bound)
+        self._emit(events.Started(directory.path))
+
+    def clock(self, bound: ClockBound) -> None:
+        self._clocks.append(bound)
+        del self._clocks[:-64]
+        if self._directory:
+            self._directory.append("clock", bound)
+
+    def report(self, report: Report) -> None:
+        if self._directory:
+            self._directory.append("report", report)
+        ways = tuple(way.model_copy(update={"packets": (), "slowest": ()}) for way in report.ways)
+        bare = report.model_copy(update={"ways": ways, "flows": ()})
+        self._whole = merged([self._whole, bare]) if self._whole else bare
+        clocks = tuple(self._clocks)
+        run = self._directory.name if self._directory else ""
+        evidence = TraceEvidence(
+            run=run,
+            start=self._start,
+            host={},
+            reports=(self._whole,),
+            clocks=clocks,
+            record_ns=None,
+            interrupted=False,
+        )
+        self._emit(events.Report(report, evidence))
+
+    def end(self) -> TraceDirectory:
+        if self._directory is None:
+            raise TrialError("the trace ended before it began")
+        self._directory.append("ended", {})
+        return self._directory

@@ -1,3 +1,56 @@
-"""Partywall measures, explains and enforces performance isolation between neighbours on a shared Linux host."""
+"""Partywall measures, explains and enforces performance isolation between neighbours on a shared Linux host.
+
+The commands as functions are in `partywall.api`. `import partywall` gives them too, and imports them when they are
+used, for the command line does without.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from partywall.api import *  # noqa: F403
 
 __version__ = "0.1.0"
+
+INTERFACE = frozenset(
+    [
+        "Block",
+        "Broken",
+        "CapabilityError",
+        "Doing",
+        "Event",
+        "Exit",
+        "Left",
+        "Note",
+        "PartywallError",
+        "Report",
+        "Result",
+        "Second",
+        "Started",
+        "TrialError",
+        "UsageError",
+        "compare_runs",
+        "open_record",
+        "plan_scenario",
+        "print_event",
+        "run_guard",
+        "run_load",
+        "run_scenario",
+        "run_study",
+        "run_trace",
+        "this_host",
+    ]
+)
+"""What `partywall.api` gives, by name: to ask it for any other name would import it for every submodule."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in INTERFACE:
+        raise AttributeError(f"module 'partywall' has no attribute {name!r}")
+    return getattr(importlib.import_module("partywall.api"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *INTERFACE])

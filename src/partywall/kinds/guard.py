@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from partywall import events, guard, pipeline
 from partywall.errors import AgentError, Exit
@@ -94,6 +94,12 @@ class Guards:
 
     def outcome(self, found: GuardRun) -> Exit:
         return EXITS[found.outcome]
+
+    def rows(self, found: GuardRun) -> list[dict[str, Any]]:
+        """A vif each."""
+        from partywall.report.guard_view import figures  # noqa: PLC0415 - what draws is slow to import
+
+        return [{"vif": vif, **means} for vif, means in figures(found)["vifs"].items()] if found.reports else []
 
     def files(self) -> Files[GuardRun]:
         from partywall.report.guard_view import FILES  # noqa: PLC0415 - what draws is slow to import

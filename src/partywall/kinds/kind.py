@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Emit
@@ -85,6 +85,10 @@ class Kind(Protocol[J_contra, R, F]):
 
     def outcome(self, found: F) -> Exit:
         """The exit code that the findings stand for."""
+        ...
+
+    def rows(self, found: F) -> list[dict[str, Any]]:
+        """The findings as flat rows of plain values, for tables that other programs read; unknown is None."""
         ...
 
     def files(self) -> Files[F]:

@@ -83,6 +83,12 @@ class Loads:
     def outcome(self, found: LoadRun) -> Exit:
         return Exit.FAILED if found.failure else EXITS[found.outcome]
 
+    def rows(self, found: LoadRun) -> list[dict[str, Any]]:
+        """A second each."""
+        from partywall.report.load_page import second_rows  # noqa: PLC0415 - what draws is slow to import
+
+        return second_rows(found)
+
     def files(self) -> Files[LoadRun]:
         from partywall.report.load_page import FILES  # noqa: PLC0415 - what draws is slow to import
 

@@ -92,6 +92,12 @@ class Runs:
         findings, evidence = found
         return Exit.FAILED if evidence.incomplete else EXITS[findings.outcome]
 
+    def rows(self, found: Found) -> list[dict[str, Any]]:
+        """A cell each."""
+        from partywall.report.rows import row_of  # noqa: PLC0415 - what draws is slow to import
+
+        return [row_of(cell, found[0]) for cell in found[0].cells]
+
     def files(self) -> Files[Found]:
         from partywall.report.export import FILES  # noqa: PLC0415 - what draws is slow to import
 

@@ -80,6 +80,10 @@ class Studies:
     def outcome(self, found: StudyReport) -> Exit:
         return Exit.FAILED if found.incomplete else Exit.HOLDS
 
+    def rows(self, found: StudyReport) -> list[dict[str, Any]]:
+        """An observation each."""
+        return [dict(row) for row in found.rows]
+
     def files(self) -> Files[StudyReport]:
         from partywall.report.study_page import FILES  # noqa: PLC0415 - what draws is slow to import
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from partywall import pipeline
 from partywall.errors import Exit
 from partywall.events import Emit, Left
 from partywall.kinds.kind import Options, refuse_to_resume
 from partywall.model.study import Outline
-from partywall.model.trace import Asked, TraceEvidence, TraceFindings
+from partywall.model.trace import Asked, HopFinding, TraceEvidence, TraceFindings, WayFinding
 from partywall.store.trace import TraceDirectory
 from partywall.trace import Tracing, trace_while
 
@@ -74,6 +74,10 @@ class Traces:
         del found
         return Exit.HOLDS
 
+    def rows(self, found: Found) -> list[dict[str, Any]]:
+        """A step from one hop to the next each, both ways."""
+        return [_row(way, step) for way in found[0].ways for step in way.steps]
+
     def files(self) -> Files[Found]:
         from partywall.report.trace_view import FILES  # noqa: PLC0415 - what draws is slow to import
 
@@ -83,3 +87,8 @@ class Traces:
         from partywall.report import trace_view  # noqa: PLC0415
 
         trace_view.show(found[0], console)
+
+
+def _row(way: WayFinding, step: HopFinding) -> dict[str, Any]:
+    delays = {f"delay_ns_{name}": value for name, value in step.delay_ns.items()}
+    return {"way": way.way, **step.model_dump(exclude={"delay_ns"}), **delays}

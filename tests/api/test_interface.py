@@ -1,0 +1,66 @@
+"""The Python interface: what the docs show runs, and says what the commands say."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import partywall
+from partywall import api
+from partywall.guard.run import Report
+from partywall.store.guard import GuardDirectory
+
+DOCS = Path(__file__).parents[2] / "docs" / "python.md"
+
+
+def test_the_package_gives_what_the_interface_lists():
+    assert set(api.__all__) == partywall.INTERFACE
+    assert all(getattr(partywall, name) is getattr(api, name) for name in api.__all__)
+    assert set(dir(partywall)) >= partywall.INTERFACE
+
+
+def test_the_docs_name_every_function():
+    functions = {name for name in api.__all__ if name.islower()}
+    assert functions <= set(re.findall(r"\w+", DOCS.read_text()))
+
+
+@pytest.mark.host
+@pytest.mark.timeout(600)
+def test_the_first_cell_of_the_docs_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (cell, *_) = re.findall(r"```python\n(.*?)```", DOCS.read_text(), flags=re.DOTALL)
+    *before, last = cell.strip().splitlines()
+    names: dict[str, object] = {}
+    exec("\n".join(before), names)  # noqa: S102 - our own docs
+    shown = eval(last, names)  # noqa: S307
+    assert len(shown) >= 8
+    assert (shown["isolation_factor_low"] <= shown["isolation_factor_high"]).all()
+    result = names["result"]
+    assert result.path.is_dir()
+    assert result.frame("SELECT count(*) AS n FROM slices")["n"][0] > 0
+    assert "<iframe" in result._repr_html_()
+    assert "left" in capsys.readouterr().out
+    again = partywall.open_record(result.path)
+    assert again.outcome == result.outcome
+    assert [row["treatment"] for row in again.rows()] == [row["treatment"] for row in result.rows()]
+
+
+def test_a_record_of_a_guard_has_a_row_for_each_vif(tmp_path):
+    record = GuardDirectory.create(tmp_path / "g", "name: edge\n")
+    row = {"offered_bps": 2.0, "granted_bps": 1.0, "passed_bps": 1.0, "dropped_packets": 3}
+    record.add(Report(0, 10**9, {"vm": row}, {}, (("vm", "exceeded", "more than promised"),), 0, 0))
+    result = partywall.open_record(tmp_path / "g")
+    assert (result.kind, result.outcome) == ("guard", partywall.Exit.VIOLATED)
+    assert result.frame()["dropped_packets"].tolist() == [3]
+    assert result.frame("SELECT passed_bps FROM guard")["passed_bps"].tolist() == [1.0]
+
+
+def test_mistakes_are_errors_that_name_the_argument(tmp_path):
+    with pytest.raises(partywall.UsageError, match="there is no scenario 'demmo'"):
+        partywall.plan_scenario("demmo")
+    with pytest.raises(partywall.UsageError, match="budget"):
+        partywall.plan_scenario("demo", budget="soon")
+    with pytest.raises(partywall.UsageError, match="length"):
+        partywall.run_study("papers/vits", length="middling")
+    with pytest.raises(partywall.UsageError, match="not a record"):
+        partywall.open_record(tmp_path)

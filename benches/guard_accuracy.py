@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from common import arguments, conclude
 from partywall import guard
-from partywall.guard.lab import Class, htb, policy
 from partywall.model.policy import Policy
 from partywall.sandbox.lab import Lab, lab, sender
+from partywall.study.promises.lab import Class, htb, policy
 
 LARGE, SMALL = 1514, 64
 BITS_BAR, PACKETS_BAR = 0.01, 0.02

@@ -31,11 +31,11 @@ from pathlib import Path
 from agents import Kernel, Resident, now_ns, rate
 from common import arguments, conclude, interval_of_median
 from partywall import guard
-from partywall.guard.lab import policy
 from partywall.guard.run import keep
 from partywall.model.policy import Policy
 from partywall.sandbox import Label, reap, reaper
 from partywall.sandbox.lab import Lab, lab, sender, tc
+from partywall.study.promises.lab import policy
 
 AGENT = Path(__file__).parents[1] / "agent"
 VIFS, ROUND_BAR_NS = 10_000, 5_000_000

@@ -12,11 +12,11 @@ from typing import Any
 
 from common import arguments, conclude
 from partywall import guard
-from partywall.guard import delay
-from partywall.guard.lab import policy
 from partywall.model.policy import Policy
 from partywall.sandbox.lab import Lab, lab, sender
 from partywall.sandbox.networks import NETNS
+from partywall.study.promises import delay
+from partywall.study.promises.lab import policy
 
 GOAL_MS = 3.0
 VIFS = {

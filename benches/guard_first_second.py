@@ -15,11 +15,10 @@ from pathlib import Path
 
 from common import arguments, conclude
 from partywall import guard
-from partywall.guard import delay
-from partywall.guard.lab import policy
 from partywall.model.policy import Policy
 from partywall.sandbox.lab import Counted, ip, lab, sender
-from partywall.sandbox.networks import NETNS
+from partywall.sandbox.networks import NETNS, in_namespace
+from partywall.study.promises.lab import policy
 
 CEILING_BPS, BURST_NS, PACKET_BYTES = 50e6, 10_000_000, 1514
 WINDOW_NS = 100_000_000
@@ -53,7 +52,7 @@ def made_anew() -> list[Counted]:
             ip("-n", space, *pair)
             for name in ("other0", "again0"):
                 ip("-n", space, "link", "set", name, "up")
-            return delay.in_namespace(NETNS / space, fill)
+            return in_namespace(NETNS / space, fill)
 
 
 def fill() -> list[Counted]:

@@ -20,9 +20,9 @@ from typing import Any
 
 from common import arguments, conclude
 from partywall import guard
-from partywall.guard.lab import policy
 from partywall.model.policy import Policy
 from partywall.sandbox.lab import Lab, lab, sender
+from partywall.study.promises.lab import policy
 
 OFFERED = 900e6
 PROMISED = {"vm1": 150e6, "vm2": 700e6, "vm3": 150e6}

@@ -23,11 +23,11 @@ from typing import Any
 from common import arguments, conclude
 from partywall import guard
 from partywall.errors import TrialError
-from partywall.guard.lab import policy
 from partywall.guard.left import owner, state
 from partywall.guard.run import keep
 from partywall.model.policy import Policy
 from partywall.sandbox.lab import Lab, lab, sender, tc
+from partywall.study.promises.lab import policy
 
 GUARANTEES = {"a": 30e6, "b": 60e6}
 CEILING_BPS = 80e6

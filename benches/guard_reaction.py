@@ -23,9 +23,9 @@ from itertools import islice, pairwise
 
 from common import arguments, await_calm, conclude, stolen_s
 from partywall import guard
-from partywall.guard.lab import policy
 from partywall.model.policy import Policy
 from partywall.sandbox.lab import Counted, Lab, lab, sender
+from partywall.study.promises.lab import policy
 
 CAPACITY = 200e6
 BESIDE = {"patient": 60e6, "eager": 140e6}

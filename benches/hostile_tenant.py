@@ -27,11 +27,11 @@ from typing import Any
 from common import arguments, conclude
 from partywall import guard
 from partywall.errors import CapabilityError
-from partywall.guard.lab import policy
 from partywall.guard.run import Kept
 from partywall.model.policy import Policy
 from partywall.sandbox.lab import Counted, Lab, ip, lacking, sender
 from partywall.sandbox.label import Label
+from partywall.study.promises.lab import policy
 
 HOSTILE = "hostile"
 LINK, WIRE = "95Mbit/s", "110mbit"

@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from partywall import guard
-from partywall.guard import delay
-from partywall.guard.lab import policy
 from partywall.guard.run import Kept
 from partywall.model.policy import Policy
 from partywall.sandbox.lab import Lab, lab
-from partywall.sandbox.networks import NETNS
+from partywall.sandbox.networks import NETNS, in_namespace
+from partywall.study.promises.lab import policy
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("guarded_lab", "own_state")]
 REPORT_NS = 100_000_000
@@ -122,7 +121,7 @@ def raw_in(namespace: str) -> socket.socket:
         made.bind(("eth0", 0))
         return made
 
-    return delay.in_namespace(NETNS / namespace, opened)
+    return in_namespace(NETNS / namespace, opened)
 
 
 def sent(out: socket.socket, *packets: bytes) -> None:
@@ -148,9 +147,7 @@ def test_all_of_a_datagram_in_fragments_goes_where_its_first_went(made: Lab) -> 
     asked = Policy.model_validate(policy(made, {"vm": {"flows": FLOWS}}, "1Gbit/s"))
     flat = guard.flatten(asked, guard.resolve(asked), REPORT_NS, guard.resolve_link(asked))
     with guard.keep(flat) as kept:
-        opened = delay.in_namespace(
-            NETNS / made.namespace("vm"), lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        )
+        opened = in_namespace(NETNS / made.namespace("vm"), lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         with opened as out:
             out.sendto(b"x" * 16384, (made.address("vm"), PORT))
             assert counted(kept, 12) == {"vm:bulk": 12}

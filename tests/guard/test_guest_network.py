@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from partywall import guard
-from partywall.guard.lab import policy as lab_policy
 from partywall.host import Host
 from partywall.model.policy import Policy
 from partywall.run.stage import with_peer
 from partywall.sandbox import Label, Sandbox, Settings, make, networks, qemu, reaper, switch, vif
 from partywall.sandbox.lab import lab, sender
+from partywall.study.promises.lab import policy as lab_policy
 
 CEILING_BPS = 4_000_000
 

@@ -20,12 +20,11 @@ import pytest
 
 from partywall import guard
 from partywall.errors import AgentError
-from partywall.guard import delay
-from partywall.guard.lab import policy
 from partywall.guard.run import Kept, Report
 from partywall.model.policy import Policy
 from partywall.sandbox.lab import Lab, ip, lab, sender, tc
-from partywall.sandbox.networks import NETNS
+from partywall.sandbox.networks import NETNS, in_namespace
+from partywall.study.promises.lab import policy
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("guarded_lab", "own_state")]
 REPORT_NS = 100_000_000
@@ -176,7 +175,7 @@ def machine(made: Lab) -> Iterator[Any]:
         return file
 
     inside = made.namespace("vm")
-    file = delay.in_namespace(NETNS / inside, tap)
+    file = in_namespace(NETNS / inside, tap)
     try:
         ip("-n", inside, "link", "set", "tap0", "up")
         yield file
@@ -244,11 +243,11 @@ def test_packets_of_a_tunnel_that_carries_bare_ip_arrive_unchanged() -> None:
     ect = 2
     with lab(["vm"]) as made:
         inside = made.namespace("vm")
-        tun = delay.in_namespace(NETNS / inside, lambda: open_tun("tun0", IFF_TUN))
+        tun = in_namespace(NETNS / inside, lambda: open_tun("tun0", IFF_TUN))
         try:
             ip("-n", inside, "addr", "add", "10.0.0.1/24", "dev", "tun0")
             ip("-n", inside, "link", "set", "tun0", "up")
-            sender = delay.in_namespace(NETNS / inside, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            sender = in_namespace(NETNS / inside, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
             sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, ect)
             vm = {"interface": "tun0", "excess": "drop", "send": {"ceiling": "2Mbit/s"}}
             vm["flows"] = {"port": {"protocol": "udp", "ports": "9", "ceiling": "2Mbit/s"}}
@@ -303,7 +302,7 @@ def test_who_goes_round_the_hook_with_raw_frames_is_told_and_held_at_the_interfa
         vm = {"send": {"ceiling": "5Mbit/s"}}
         with guard.keep(flat(made, {"vm": vm}, "1Gbit/s")) as kept:
             assert kept.without_backstop == ()
-            out = delay.in_namespace(NETNS / made.namespace("vm"), raw_sender)
+            out = in_namespace(NETNS / made.namespace("vm"), raw_sender)
             before = counted(made, "far", "uplink", "rx")
             begun = time.monotonic()
             send_raw(out, 1.5)

@@ -13,16 +13,16 @@ import pytest
 
 from partywall import study as studies
 from partywall.errors import UsageError
-from partywall.guard import study as guard_study
 from partywall.guard.run import Report
 from partywall.kinds.guard import Guards
-from partywall.model.guard_study import Cell, Study, TenantCell
 from partywall.model.paper import Place
 from partywall.model.study import Asked
 from partywall.report import guard_view, study_page
-from partywall.stats import guard as stats
 from partywall.store.guard import GuardDirectory
 from partywall.store.study import StudyDirectory
+from partywall.study.promises import findings as stats
+from partywall.study.promises import slots as guard_study
+from partywall.study.promises.model import Cell, Study, TenantCell
 from partywall.testing import fake_host
 
 SECOND = 1_000_000_000

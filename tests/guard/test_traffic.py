@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from partywall.guard.traffic import Counters
+from partywall.study.promises.traffic import Counters
 
 SOFTWARE, CPU_CLOCK, NOTHING = 1, 0, 1 << 20
 

@@ -6,12 +6,12 @@ import pytest
 from made_up import part
 
 from partywall.model.finding import Estimate
-from partywall.model.isolation_study import Board, Shown
 from partywall.model.paper import Axis, Claim, Exhibit, Place
 from partywall.report import figures
-from partywall.stats import exhibits
-from partywall.study import isolation
-from partywall.study.isolation import _kernels
+from partywall.study.isolation import exhibits
+from partywall.study.isolation import kind as isolation
+from partywall.study.isolation.kind import _kernels
+from partywall.study.isolation.model import Board, Shown
 
 LIMITS = "victims.tested.sandbox.{cpu_limit,cpu_reservation}"
 RING = {"victims": {"v": {"probe": "cache"}}, "aggressors": {"ring": {"stressor": "cache"}}}

@@ -19,7 +19,7 @@ from partywall.run import governor
 from partywall.sandbox import WORK_ROOT
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
-from partywall.study.isolation import Isolation, Place, _jobs, _notes, _unplannable
+from partywall.study.isolation.kind import Isolation, Place, _jobs, _notes, _unplannable
 from partywall.testing import fake_host
 
 NAMES = ("vits", "hyperv-quality")

@@ -11,16 +11,16 @@ from typer.testing import CliRunner
 from partywall import study
 from partywall.cli.app import app
 from partywall.errors import UsageError
-from partywall.model.path_study import Cell, Extent, Study, Traced
 from partywall.model.study import Asked
 from partywall.model.trace import Asked as Hops
 from partywall.model.trace import Hop, Missed, Report, Start, Step, TraceEvidence, Way
 from partywall.scenario import papers
-from partywall.stats import path as stats
 from partywall.stats.trace import findings
 from partywall.store.study import StudyDirectory
+from partywall.study.path import findings as stats
+from partywall.study.path import slots
+from partywall.study.path.model import Cell, Extent, Study, Traced
 from partywall.testing import fake_host
-from partywall.trace import study as slots
 
 SMALL = b"""partywall_path_study: 1
 name: vits-network

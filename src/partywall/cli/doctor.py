@@ -17,9 +17,9 @@ from partywall.agent import binary
 from partywall.cli import output
 from partywall.errors import AgentError, CapabilityError, Exit, UsageError
 from partywall.host import Host
-from partywall.load import tomcat
 from partywall.sandbox import WORK_ROOT, block, cgroups, delegation, libvirt, qemu, remedies, ssh
 from partywall.sandbox.label import state_root
+from partywall.study.generation import tomcat
 
 HANGING = 4
 LIMITS = {"cpu": "CPU limits and weights", "memory": "memory limits", "io": "disk limits"}

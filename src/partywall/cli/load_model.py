@@ -15,8 +15,8 @@ from partywall.errors import Exit, Problem, UsageError
 from partywall.stats import overhead
 from partywall.stats.overhead import Pair
 from partywall.store.study import FILE, StudyDirectory
-from partywall.study import generation
 from partywall.study.generation import Generation
+from partywall.study.generation import kind as generation
 
 MAKE = "partywall study papers/load-generation-netto"
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.errors import CapabilityError, Failures, Problem, UsageError
-from partywall.guard.delay import in_namespace
 from partywall.model.policy import Policy, Vif
 from partywall.sandbox.label import state_root
+from partywall.sandbox.networks import in_namespace
 from partywall.sandbox.vif import HostVif, find
 
 NETNS = Path("/run/netns")

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import subprocess
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from partywall.files import write_whole
 from partywall.sandbox.label import Label
 
 FILE = "networks.json"
 NETNS = Path("/run/netns")
+CLONE_NEWNET = 0x40000000
+
+T = TypeVar("T")
 
 
 def note(label: Label, names: Iterable[str]) -> None:
@@ -29,3 +36,32 @@ def remove(label: Label) -> list[str]:
     for name in there:
         subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False, timeout=20)
     return [f"network namespace {name}" for name in there if not (NETNS / name).exists()]
+
+
+def in_namespace(namespace: Path, make: Callable[[], T]) -> T:
+    """What `make` makes inside a network namespace, by a thread that goes there and ends. OSError if it cannot."""
+    made: list[T] = []
+    failed: list[OSError] = []
+
+    def inside() -> None:
+        try:
+            _enter(namespace)
+            made.append(make())
+        except OSError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return made[0]
+
+
+def _enter(namespace: Path) -> None:
+    file = os.open(namespace, os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).setns(file, CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(namespace))
+    finally:
+        os.close(file)

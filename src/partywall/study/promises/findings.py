@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from partywall.model.evidence import Emulated
-from partywall.model.guard_study import Cell, Study, TenantCell
 from partywall.model.paper import Beside, Exhibit, Paper, Place
 from partywall.stats import rounds
+from partywall.study.promises.model import Cell, Study, TenantCell
 
 NO_COUNTERS = "memory traffic is not measured: this host's processor, or its hypervisor, gives no counter of it"
 NO_MOST = "what there is of memory transactions is not known, so that a share of it is not either"

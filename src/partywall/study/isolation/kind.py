@@ -22,7 +22,6 @@ from partywall.events import Block, Broken, Doing, Emit, Event, Left, Note
 from partywall.host import Host
 from partywall.model import factors
 from partywall.model.finding import BASELINE, Cell, Estimate
-from partywall.model.isolation_study import Form, Part, Study
 from partywall.model.paper import Beside, Exhibit, Paper
 from partywall.model.plan import Trial
 from partywall.model.scenario import Level, Sandbox, Scenario
@@ -34,10 +33,11 @@ from partywall.report.rows import row_of
 from partywall.run import governor, idle
 from partywall.scenario import loads, papers
 from partywall.scenario.documents import validated
-from partywall.stats import exhibits
-from partywall.stats.exhibits import BACKEND, PartRun
 from partywall.store import RunDirectory
 from partywall.store.study import StudyDirectory
+from partywall.study.isolation import exhibits
+from partywall.study.isolation.exhibits import BACKEND, PartRun
+from partywall.study.isolation.model import Form, Part, Study
 from partywall.study.kind import form_of
 
 RUNS = "runs"

@@ -11,18 +11,18 @@ from partywall import pipeline, units
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.events import Doing, Emit, Left
 from partywall.host import Host
-from partywall.model.path_study import Cell, Extent, Study, Traced
 from partywall.model.study import Asked, Outline, StudyReport
 from partywall.model.trace import TraceFindings
 from partywall.sandbox import lab
 from partywall.scenario import papers
-from partywall.stats import path as stats
 from partywall.stats.trace import findings
 from partywall.store.study import StudyDirectory
 from partywall.store.trace import TraceDirectory
 from partywall.study.kind import in_blocks, refuse_parts
+from partywall.study.path import findings as stats
+from partywall.study.path import slots
+from partywall.study.path.model import Cell, Extent, Study, Traced
 from partywall.trace import Tracing, trace_while
-from partywall.trace import study as slots
 
 RUNS = "runs"
 PACKETS = 2000

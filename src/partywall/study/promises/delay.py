@@ -6,53 +6,17 @@ takes the way of its tenant's packets and waits in the same queues; what drops t
 
 from __future__ import annotations
 
-import ctypes
 import itertools
-import os
 import socket
 import statistics
 import struct
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
-CLONE_NEWNET = 0x40000000
 SO_TIMESTAMPNS = 35
-T = TypeVar("T")
 EVERY_S = 0.005
 PORT = 7
-
-
-def in_namespace(namespace: Path, make: Callable[[], T]) -> T:
-    """What `make` makes inside a network namespace, by a thread that goes there and ends. OSError if it cannot."""
-    made: list[T] = []
-    failed: list[OSError] = []
-
-    def inside() -> None:
-        try:
-            _enter(namespace)
-            made.append(make())
-        except OSError as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=inside)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return made[0]
-
-
-def _enter(namespace: Path) -> None:
-    file = os.open(namespace, os.O_RDONLY)
-    try:
-        if ctypes.CDLL(None, use_errno=True).setns(file, CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(namespace))
-    finally:
-        os.close(file)
 
 
 def _sender() -> socket.socket:

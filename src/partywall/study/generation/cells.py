@@ -24,13 +24,13 @@ from partywall.load.prepared import GUESTS_HOST, PreparedLoad, Setup
 from partywall.load.second import SECOND_NS, Second, Timing, histogram
 from partywall.load.store import Readings, sample_rows
 from partywall.model import paper
-from partywall.model.load_study import METRICS, Cell, Form, Observed, Study
 from partywall.model.paper import Beside
 from partywall.report.latency import quantiles
 from partywall.scenario import papers
 from partywall.scenario.documents import validated
 from partywall.stats.overhead import Pair
 from partywall.stats.rounds import beside, student
+from partywall.study.generation.model import METRICS, Cell, Form, Observed, Study
 
 RAMP_NS = 500_000_000
 OVERHEAD_S = 2.5

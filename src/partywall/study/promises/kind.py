@@ -7,15 +7,15 @@ from pathlib import Path
 from partywall import pipeline, units
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.events import Emit, Note
-from partywall.guard import study as slots
 from partywall.host import Host
-from partywall.model.guard_study import Cell, Extent, Study
 from partywall.model.study import Asked, Outline, StudyReport
 from partywall.sandbox import lab, qemu
 from partywall.scenario import papers
-from partywall.stats import guard as stats
 from partywall.store.study import StudyDirectory
 from partywall.study.kind import in_blocks, refuse_parts
+from partywall.study.promises import findings as stats
+from partywall.study.promises import slots
+from partywall.study.promises.model import Cell, Extent, Study
 
 HOW = (
     "In each block every way of keeping the promises was in force for one slot, in an order drawn anew, while the "

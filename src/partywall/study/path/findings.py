@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from partywall import units
 from partywall.model.paper import Beside, Paper, Place
-from partywall.model.path_study import Cell, Size, Study, Traced
 from partywall.model.study import Section
 from partywall.model.trace import HopFinding, TraceFindings, WayFinding
 from partywall.stats import rounds
+from partywall.study.path.model import Cell, Size, Study, Traced
 
 DIFFERS = (
     "tenants are network namespaces of one host instead of VMs; their traffic shares a bridge and an uplink",

@@ -17,10 +17,10 @@ from typing import Any
 from partywall.agent.client import AgentClient
 from partywall.clock import Clock, Monotonic
 from partywall.errors import TrialError
-from partywall.model.path_study import Cell, Extent, Size, Study
 from partywall.model.trace import Asked
 from partywall.sandbox.lab import Lab, agent, ip, lab
 from partywall.scenario.documents import validated
+from partywall.study.path.model import Cell, Extent, Size, Study
 from partywall.trace.hops import ask
 
 PORT = 9

@@ -16,10 +16,10 @@ from typing import Any
 
 from partywall.model.evidence import Emulated, Evidence
 from partywall.model.finding import BASELINE, Band, Cell, Estimate, Findings
-from partywall.model.isolation_study import ALONE, Board, Setting, Shown
 from partywall.model.paper import Exhibit, Measured, Paired, Place
 from partywall.model.plan import Treatment, Trial
 from partywall.stats import series
+from partywall.study.isolation.model import ALONE, Board, Setting, Shown
 
 BACKEND = "sandbox.backend"
 """The factor by which trials of several backends stand in one run."""

@@ -16,17 +16,17 @@ from pathlib import Path
 from partywall.agent.client import AgentClient
 from partywall.errors import TrialError
 from partywall.events import Doing, Emit, Left
-from partywall.guard import delay
 from partywall.guard.flatten import flatten
-from partywall.guard.lab import Class, htb, policy
 from partywall.guard.resolve import resolve
 from partywall.guard.run import keep
-from partywall.guard.traffic import Counters
-from partywall.model.guard_study import Cell, Extent, Study, TenantCell
 from partywall.model.policy import Policy
 from partywall.sandbox.lab import LINK_BURST, LINK_LATENCY, Lab, ip, lab, sender, tc
 from partywall.sandbox.networks import NETNS
 from partywall.scenario.documents import validated
+from partywall.study.promises import delay
+from partywall.study.promises.lab import Class, htb, policy
+from partywall.study.promises.model import Cell, Extent, Study, TenantCell
+from partywall.study.promises.traffic import Counters
 
 SETTLE_S = 0.3
 START_S = 0.4

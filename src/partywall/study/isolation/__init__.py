@@ -1,0 +1,5 @@
+"""Studies of isolation: scenarios beside a paper's tables and figures."""
+
+from partywall.study.isolation.kind import Isolation
+
+__all__ = ["Isolation"]

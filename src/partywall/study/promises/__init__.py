@@ -1,0 +1,5 @@
+"""Studies of bandwidth promises: tenants' traffic natively, with tc and with the guard."""
+
+from partywall.study.promises.kind import Promises
+
+__all__ = ["Promises"]

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import topology
 from typer.testing import CliRunner, Result
 
-from partywall import scenario, study, units
+from partywall import scenario, study
 from partywall.cli.app import app
 from partywall.errors import CapabilityError, Exit, UsageError
 from partywall.host import Host
@@ -72,33 +73,32 @@ def judge(host: Recorded) -> list[str]:
 
 
 def counts(host: Host, expected: dict[str, Any]) -> Iterator[str]:
-    """Facts that are not as they are expected."""
-    wanted = expected["topology"] | expected["cgroup"] | expected["memory"] | {"missing": expected["missing"]}
+    """Facts that are not as they are expected. Of two lists only what differs is told."""
+    shape = topology.expected(expected["topology"])
+    wanted = shape | expected["cgroup"] | expected["memory"] | {"missing": expected["missing"]}
     answers = _told(host, expected["topology"]["last_level"])
     for key, value in wanted.items():
         if answers[key] != value:
-            yield f"{key} is {answers[key]!r}, expected {value!r}"
+            found, other = _different(answers[key], value)
+            yield f"{key} is {found!r}, expected {other!r}"
     if unknown := set(answers) - set(wanted) - {"limit"}:
         yield f"nothing is expected of {', '.join(sorted(unknown))}"
     if "limit" not in wanted and answers["limit"] is not None:
         yield f"limit is {answers['limit']!r}, expected none"
 
 
+def _different(found: Any, expected: Any) -> tuple[Any, Any]:
+    """What each of two lists has alone; other values as they are."""
+    if not isinstance(found, list) or not isinstance(expected, list):
+        return found, expected
+    alone = [one for one in found if one not in expected], [one for one in expected if one not in found]
+    return alone if any(alone) else (found, expected)
+
+
 def _told(host: Host, level: int) -> dict[str, Any]:
-    cpu, memory, mounted = host.facts["cpu"], host.facts["memory"], host.facts["cgroup"]
-    places, limit = cpu["places"], memory["limit"]
-    listed = {(cache["level"], tuple(cache["shared_by"])) for cache in cpu["caches"]}
-    known = {place["cpu"] for place in places}
-    return {
-        "allowed": _list(host.cpus),
-        "online": _list(cpu["online"] or ()),
-        "isolated": _list(cpu["isolated"] or ()),
-        "offline": _list(set(units.parse_cpus(text)) - known) if (text := _offline(host)) else "",
-        "packages": len({place["package"] for place in places} - {None}),
-        "nodes": len(memory["nodes"]),
-        "siblings": _lists({tuple(place["siblings"]) for place in places if len(place["siblings"]) > 1}),
-        "last_level": max((level for level, _ in listed), default=0),
-        "last_level_groups": _lists({shared for one, shared in listed if one == level}),
+    memory, mounted = host.facts["memory"], host.facts["cgroup"]
+    limit = memory["limit"]
+    return topology.found(host, level) | {
         "mode": mounted["mode"] or "none",
         "controllers": sorted({*mounted["v1"], *_controllers(host)}),
         "total_bytes": memory["total_bytes"],
@@ -108,30 +108,11 @@ def _told(host: Host, level: int) -> dict[str, Any]:
     }
 
 
-def _offline(host: Host) -> str | None:
-    return host.text("/sys/devices/system/cpu/offline")
-
-
 def _controllers(host: Host) -> list[str]:
     """Of version 2, where both halves must agree whether it limits."""
     offered = host.facts["cgroup"]["v2_controllers"]
     both = cgroups.read(host.root)
     return offered if both.is_v2 and both.unified_controllers == set(offered) else []
-
-
-def _lists(groups: set[tuple[int, ...]]) -> list[str]:
-    return [_list(group) for group in sorted(groups)]
-
-
-def _list(cpus: Sequence[int] | set[int]) -> str:
-    """As the kernel writes it: 0-3,8."""
-    runs: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if runs and cpu == runs[-1][-1] + 1:
-            runs[-1].append(cpu)
-        else:
-            runs.append([cpu])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 # Commands

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from labs.hosts import image, limits
+from labs.hosts import topology as shape
 from labs.hosts.bench import BOX, CAPABILITY, MEASURED, USAGE, Bench, expect, lacking
 
 HERE = Path(__file__).parent
@@ -56,6 +58,22 @@ def doctor(bench: Bench) -> str:
     expect(there >= FEWEST_THERE, f"doctor: only {there} things are there")
     expect(remedies >= missing, f"doctor: {missing} things are missing, with {remedies} remedies")
     return f"{there} there, {remedies} missing with a remedy"
+
+
+def topology(bench: Bench) -> str:
+    """CPUs, cores, sockets, nodes, caches and memory, compared with what lscpu and free say there."""
+    seen = _seen(bench, "facts", shape.LSCPU, shape.LSCPU_CACHES, shape.FREE)
+    facts = seen["facts"]
+    different = shape.differences(facts, shape.Tools(*seen["tools"]))
+    expect(not different, "; ".join(different))
+    counted = bench.partywall("doctor --format json").text
+    expect(f'"{len(facts["cpus_allowed"])} allowed (' in counted, "doctor counts other CPUs than the agent's facts")
+    cpus, nodes = len(facts["cpu"]["places"]), len(facts["memory"]["nodes"])
+    cores = len({(place["package"], place["core"]) for place in facts["cpu"]["places"]})
+    sockets = len({place["package"] for place in facts["cpu"]["places"]})
+    return (
+        f"{sockets} sockets, {nodes} nodes, {cores} cores, {cpus} CPUs and their caches as lscpu says; memory as free"
+    )
 
 
 def tour(bench: Bench) -> str:
@@ -128,9 +146,10 @@ def _refused(bench: Bench, arguments: str) -> str:
     return "works without root"
 
 
-def _seen(bench: Bench, name: str) -> dict[str, Any]:
+def _seen(bench: Bench, name: str, *arguments: str) -> dict[str, Any]:
     """What a program of inside/ saw: its last line."""
-    output = bench.shell(f"python3 /opt/try/inside/{name}.py", timeout_s=180)
+    command = shlex.join(["python3", f"/opt/try/inside/{name}.py", *arguments])
+    output = bench.shell(command, timeout_s=180)
     if output.code == CAPABILITY:
         raise lacking(bench, output)
     expect(output.code == 0, f"{name}: {output.last}")
@@ -181,6 +200,7 @@ def tests(bench: Bench) -> str:
 CHECKS: dict[str, Callable[[Bench], str]] = {
     "install": install,
     "doctor": doctor,
+    "topology": topology,
     "tour": tour,
     "run": demo,
     "container-limits": container_limits,

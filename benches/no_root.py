@@ -1,10 +1,13 @@
 """What an ordinary user gets, and how the rest is refused.
 
 As a user without root: doctor, a scenario of processes and a load against a local server come to their end; containers,
-limits, a guard and a trace are refused with exit code 4 and a message that names the remedy, and leave no file behind.
-Where systemd runs a manager for the user, a container with a CPU and a memory limit runs in a delegated scope, and
-leaves no cgroup behind. Started by root, the benchmark becomes the user `nobody`, for whom systemd runs no manager; it
-says that the scope was not tried.
+limits, a guard and a trace are refused with exit code 4 and a message that names the remedy. No command leaves a
+process, a cgroup, a network namespace, an interface or a file outside the user's own folder; one that is refused leaves
+nothing there either. Where systemd runs a manager for the user, a container with a CPU and a memory limit runs in a
+delegated scope. Started by root, the benchmark becomes the user `nobody`, for whom systemd runs no manager; it says
+that the scope was not tried.
+
+What is expected is written here word by word; nothing of it is taken from the code that is judged.
 
 Bar: all of it.
 """
@@ -13,8 +16,11 @@ from __future__ import annotations
 
 import http.server
 import os
+import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
@@ -22,13 +28,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import left_behind
 import partywall
 from common import arguments, conclude
-from partywall.host import Host
-from partywall.sandbox import cgroups, delegation, remedies
 
 NOBODY = 65534
-PARTYWALL = (sys.executable, "-m", "partywall")
 SCENARIO = """\
 partywall: 1
 name: {name}
@@ -47,16 +51,25 @@ vifs: {a: {interface: lo, service_class: gold, send: {guarantee: 1Mbit/s}}}
 DONE = (0, 1, 3)
 """A measurement that came to its end, whatever it found."""
 
+# The remedies that messages must name.
+IN_SCOPE = r"run with sudo, or in a delegated scope: .*systemd-run --user --scope .*Delegate=yes .*partywall"
+LOG_IN = r"run with sudo; or log in over ssh or at a console"
+VERSION_2 = r"needs cgroup version 2.* run with sudo, or boot with systemd\.unified_cgroup_hierarchy=1"
+AS_ROOT = r"lacks CAP_NET_ADMIN, CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF — run: sudo \S.* {}"
+ON_THE_HOST = r"lacks CAP_NET_ADMIN, CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF — run on the host itself"
+SCOPE = ("systemd-run", "--user", "--scope", "--quiet", "-p", "Delegate=yes")
+
 
 @dataclass(frozen=True)
 class Case:
-    """A command as the user, the exit codes that will do, and words of which its output must hold one."""
+    """A command as the user, the exit codes that will do, and a pattern of what its output must hold."""
 
     name: str
     arguments: Sequence[str]
     exits: Sequence[int]
-    says: Sequence[str] = ()
+    says: str = ""
     prefix: Sequence[str] = ()
+    python: str = sys.executable
 
     @property
     def refused(self) -> bool:
@@ -69,6 +82,7 @@ class User:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.state = folder / "state"
+        self.uid = os.geteuid() or NOBODY
         self._drop: tuple[str, ...] = ()
         if os.geteuid() == 0:
             self._drop = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
@@ -79,12 +93,12 @@ class User:
     def environment(self) -> Mapping[str, str]:
         own = {"PARTYWALL_STATE": str(self.state), "HOME": str(self.folder), "COLUMNS": "4000"}
         # Where this Partywall is, as seen from any folder.
-        own["PYTHONPATH"] = str(Path(partywall.__file__).parents[1])
+        own["PYTHONPATH"] = f"{Path(partywall.__file__).parents[1]}:{sysconfig.get_path('purelib')}"
         dropped = {key for key in ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS") if self._drop}
         return {key: value for key, value in os.environ.items() if key not in dropped} | own
 
     def run(self, case: Case) -> tuple[int, str]:
-        argv = [*self._drop, *case.prefix, *PARTYWALL, *case.arguments]
+        argv = [*self._drop, *case.prefix, case.python, "-m", "partywall", *case.arguments]
         done = self._started(argv)
         return done.returncode, done.stdout + done.stderr
 
@@ -99,23 +113,30 @@ class User:
     def files(self) -> set[Path]:
         return {path for path in self.folder.rglob("*") if ".cache" not in path.parts}
 
+    def elsewhere(self) -> set[left_behind.Thing]:
+        """All that is this user's outside of the folder."""
+        return left_behind.of(self.uid, self.folder)
+
 
 def judged(user: User, case: Case) -> bool:
     """Runs a case and says how it went."""
-    before = user.files()
+    before, elsewhere = user.files(), user.elsewhere()
     code, output = user.run(case)
     made = user.files() - before if case.refused else set()
     wrong = []
     if code not in case.exits:
         wrong.append(f"exit code {code}")
-    if case.says and not any(word in output for word in case.says):
-        wrong.append(f"says none of {', '.join(case.says)}")
-    if made:
-        wrong.append(f"left {', '.join(map(str, made))}")
+    if not re.search(case.says, output):
+        wrong.append(f"does not say {case.says}")
+    came = left_behind.after(elsewhere, user.elsewhere)
+    if left := [*made, *(thing for thing in came if thing.is_users)]:
+        wrong.append(f"left {', '.join(map(str, left))}")
     lines = output.strip().splitlines()
     refusal = next((line for line in lines if line.startswith("partywall: ")), "")
     told = f": {refusal.removeprefix('partywall: ')}" if case.refused else ""
     print(f"{'ok  ' if not wrong else 'FAIL'} {case.name}{told}", flush=True)
+    if others := [thing for thing in came if not thing.is_users]:
+        print(f"     others made meanwhile: {', '.join(map(str, others))}", flush=True)
     if wrong:
         print(f"     {'; '.join(wrong)}\n     " + "\n     ".join(lines[-6:]), flush=True)
     return not wrong
@@ -138,32 +159,56 @@ def write_inputs(folder: Path, budget: str) -> None:
 
 def uses(url: str, seconds: int) -> list[Case]:
     return [
-        Case("doctor", ["doctor"], [0], ["backend container"]),
+        Case("doctor", ["doctor"], [0], r"✓ backend container: |– backend container: .*\n.*costs: .*\n.*get it: "),
         Case("run, processes", ["run", "process.yaml", "--out", "run"], DONE),
         Case("load", ["load", url, "--users", "4", "--for", f"{seconds}s", "--out", "load"], DONE),
         Case("reap", ["reap"], [0]),
     ]
 
 
+def manager_runs() -> bool:
+    """Whether systemd runs a manager for this user, which can make scopes."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    return os.geteuid() != 0 and shutil.which("systemd-run") is not None and Path(runtime, "systemd/private").exists()
+
+
+def offered(folder: str = "") -> set[str]:
+    """The controllers of cgroup version 2 in a folder; none where another version has them."""
+    try:
+        return set(Path("/sys/fs/cgroup", folder, "cgroup.controllers").read_text().split())
+    except OSError:
+        return set()
+
+
+def in_delegated_scope() -> bool:
+    """Whether this process may make groups below its own."""
+    line = Path("/proc/self/cgroup").read_text().partition("0::/")[2].strip()
+    return os.geteuid() != 0 and "cpu" in offered() and os.access(f"/sys/fs/cgroup/{line}/cgroup.procs", os.W_OK)
+
+
 def refusals(user: User, *, in_scope: bool) -> list[Case]:
-    scoped = [remedies.SCOPE[0]] if remedies.manager_runs(Host.here()) and os.geteuid() != 0 else ["sudo"]
+    scoped = VERSION_2 if "cpu" not in offered() else IN_SCOPE if manager_runs() else LOG_IN
     containers = [
         Case("run, containers", ["run", "box.yaml", "--out", "no"], [4], scoped),
         Case("run, a disk limit", ["run", "disk.yaml", "--out", "no"], [4], scoped),
         Case("run, a guest's CPU limit", ["run", "guest.yaml", "--out", "no"], [4], scoped),
         Case("load in a container", ["load", "http://127.0.0.1:9/", "--sandbox", "container"], [4], scoped),
     ]
+    guard, trace = ["guard", "run", "policy.yaml"], ["trace", "lo", "eth0", "--for", "1s"]
     hooks = [
-        Case("guard run", ["guard", "run", "policy.yaml"], [4], ["sudo"]),
-        Case("guard remove", ["guard", "remove", "policy.yaml"], [4], ["sudo"]),
-        Case("trace", ["trace", "lo", "eth0", "--for", "1s"], [4], ["sudo"]),
-        Case("study of a guard", ["study", "papers/dba-vm", "--out", "no"], [4], ["sudo"]),
+        Case("guard run", guard, [4], AS_ROOT.format(r"guard run policy\.yaml")),
+        Case("guard remove", ["guard", "remove", "policy.yaml"], [4], AS_ROOT.format(r"guard remove policy\.yaml")),
+        Case("trace", trace, [4], AS_ROOT.format("trace lo eth0 --for 1s")),
+        Case("study of a guard", ["study", "papers/dba-vm", "--out", "no"], [4], r"need root; run with sudo"),
     ]
     namespaced = ("unshare", "-Urn")
-    if user.starts([*namespaced, sys.executable, "-c", ""]):
+    # In a namespace of its own a user may not reach a Python that lies in another's home.
+    pythons = (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}")
+    python = next((one for one in pythons if user.starts([*namespaced, one, "-c", "import partywall.cli.app"])), "")
+    if python:
         hooks += [
-            Case("trace as root of a namespace", ["trace", "lo", "eth0", "--for", "1s"], [4], ["sudo"], namespaced),
-            Case("guard as root of a namespace", ["guard", "run", "policy.yaml"], [4], ["sudo"], namespaced),
+            Case("trace as root of a namespace", trace, [4], ON_THE_HOST, namespaced, python),
+            Case("guard as root of a namespace", guard, [4], ON_THE_HOST, namespaced, python),
         ]
     else:
         print("not tried: root of a user namespace (it cannot start this Python)")
@@ -172,19 +217,16 @@ def refusals(user: User, *, in_scope: bool) -> list[Case]:
 
 def scoped(user: User) -> tuple[int, int]:
     """(passed, tried) of what a delegated scope is needed for."""
-    if os.geteuid() == 0 or not remedies.manager_runs(Host.here()):
+    if not manager_runs():
         print("not tried: containers in a delegated scope (systemd runs no manager for this user)")
         return 0, 0
-    there = delegation.manager_controllers(cgroups.read(), Host.here())
+    there = offered(f"user.slice/user-{os.getuid()}.slice/user@{os.getuid()}.service")
     if missing := {"cpu", "memory"} - there:
         print(f"not tried: containers in a delegated scope (it would lack {', '.join(sorted(missing))})")
         return 0, 0
-    ran = judged(
-        user, Case("run, containers in a scope", ["run", "box.yaml", "--out", "box"], DONE, (), remedies.SCOPE)
-    )
-    left = [str(path) for path in Path("/sys/fs/cgroup").rglob("partywall*") if path.is_dir()]
-    print(f"{'FAIL' if left else 'ok  '} no cgroup is left{': ' if left else ''}{', '.join(left)}", flush=True)
-    return ran + (not left), 2
+    return int(
+        judged(user, Case("run, containers in a scope", ["run", "box.yaml", "--out", "box"], DONE, "", SCOPE))
+    ), 1
 
 
 def served() -> http.server.ThreadingHTTPServer:
@@ -205,7 +247,7 @@ def served() -> http.server.ThreadingHTTPServer:
 def main() -> None:
     quick = arguments(__doc__ or "").quick
     server = served()
-    in_scope = os.geteuid() != 0 and delegation.find(cgroups.read(), Host.here()) is not None
+    in_scope = in_delegated_scope()
     if in_scope:
         print("not tried: that containers are refused outside a delegated scope (this is one)")
     with tempfile.TemporaryDirectory(prefix="no-root-", dir="/var/tmp") as name:

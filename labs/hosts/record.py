@@ -23,6 +23,8 @@ FILES = (
     *("/proc/cmdline", "/proc/cpuinfo", "/proc/meminfo", "/proc/filesystems", "/proc/cgroups", "/proc/schedstat"),
     *("/proc/vmstat", "/proc/pressure/*", "/proc/self/cgroup", "/proc/self/mountinfo", "/proc/self/status"),
     *("/proc/sys/kernel/osrelease", "/proc/sys/kernel/io_uring_disabled", "/proc/sys/kernel/perf_event_paranoid"),
+    *("/proc/sys/kernel/unprivileged_userns_clone", "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
+    *("/proc/sys/user/max_user_namespaces", "/etc/apparmor.d/crun", "/etc/apparmor.d/runc"),
     "/proc/sys/kernel/random/boot_id",
     *(f"{CPU}/{name}" for name in ("online", "offline", "possible", "present", "isolated", "nohz_full")),
     *(f"{CPU}/{name}" for name in ("intel_pstate/no_turbo", "cpufreq/boost", "cpuidle/current_driver")),
@@ -51,6 +53,8 @@ CGROUP_FILES += ("memory.usage_in_bytes", "cpuset.cpus", "cpuset.cpus.effective"
 KEPT = {
     "/proc/cpuinfo": r"(processor|vendor_id|model name|CPU implementer)\b",
     "/proc/meminfo": r"(Mem|Buffers|Cached|Swap|HugePages|Hugepagesize)",
+    "/etc/apparmor.d/crun": r"(profile crun /usr/s?bin/crun |\s+userns,)",
+    "/etc/apparmor.d/runc": r"(profile runc /usr/s?bin/runc |\s+userns,)",
     "/etc/os-release": r"(ID|ID_LIKE|VERSION_ID|VERSION_CODENAME)=",
     "/proc/self/status": r"(Cpus_allowed_list|Mems_allowed_list):",
     "/proc/self/mountinfo": r"\d+ \d+ \d+:\d+ \S+ /((proc|sys|dev|run|tmp|var|home|boot)\S*)? ",

@@ -15,6 +15,7 @@ from partywall.sandbox import Label, Settings, cgroups, delegation, make, oci, r
 from partywall.sandbox.cgroups import Cgroups
 from partywall.sandbox.privileges import HOOKS, lacking
 from partywall.sandbox.qemu.vcpus import VcpuGroup
+from partywall.testing import fake_host
 
 MANAGER = "user.slice/user-1000.slice/user@1000.service"
 SCOPE = f"/{MANAGER}/app.slice/run-1.scope"
@@ -151,6 +152,52 @@ def test_namespaces_that_a_sysctl_forbids_are_named_with_it(tmp_path):
     problem = remedies.lacking_namespaces(replace(ALICE, root=tmp_path))
     assert "kernel.unprivileged_userns_clone is 0" in problem.message
     assert problem.remedy == "sudo sysctl kernel.unprivileged_userns_clone=1"
+
+
+PROFILE = (
+    "# names crun\nprofile crun /usr/bin/crun flags=(unconfined) {\n  userns,\n\n  include if exists <local/crun>\n}\n"
+)
+
+
+def restricted(root, profiles):
+    """A user's host that AppArmor restricts. profiles: files of /etc/apparmor.d."""
+    files = {"proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n"}
+    for name, text in (files | {f"etc/apparmor.d/{name}": text for name, text in profiles.items()}).items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return fake_host(root=root, euid=1000)
+
+
+@pytest.mark.parametrize(
+    ("profiles", "allowed"),
+    [
+        ({}, False),
+        ({"crun": PROFILE}, True),
+        ({"crun": PROFILE.replace("userns,", "")}, False),
+        ({"crun": PROFILE.replace("/usr/bin", "/opt/bin")}, False),
+        ({"crun": PROFILE, "disable/crun": ""}, False),
+        ({"podman": PROFILE.replace("crun", "podman")}, False),
+    ],
+)
+def test_namespaces_that_apparmor_restricts_are_named_with_the_program_that_needs_a_profile(
+    tmp_path, monkeypatch, profiles, allowed
+):
+    monkeypatch.delenv("PARTYWALL_RUNTIME", raising=False)
+    problem = remedies.lacking_namespaces(restricted(tmp_path, profiles))
+    assert (problem is None) is allowed
+    if problem:
+        assert "kernel.apparmor_restrict_unprivileged_userns is 1" in problem.message
+        assert "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0" in problem.remedy
+        assert "profile of /usr/bin/crun with the rule userns" in problem.remedy
+
+
+def test_namespaces_of_which_none_may_be_made_are_named_with_the_sysctl(tmp_path):
+    (tmp_path / "proc/sys/user").mkdir(parents=True)
+    (tmp_path / "proc/sys/user/max_user_namespaces").write_text("0\n")
+    problem = remedies.lacking_namespaces(replace(ALICE, root=tmp_path))
+    assert "user.max_user_namespaces is 0" in problem.message
+    assert problem.remedy == "sudo sysctl user.max_user_namespaces=15000"
 
 
 def process(tmp_path, *, effective, uid_map):

@@ -19,6 +19,7 @@ from partywall.errors import AgentError, CapabilityError, Exit, UsageError
 from partywall.host import Host
 from partywall.sandbox import WORK_ROOT, block, cgroups, delegation, libvirt, qemu, remedies, ssh
 from partywall.sandbox.label import state_root
+from partywall.sandbox.runtime import RUNTIMES
 from partywall.study.generation import tomcat
 
 HANGING = 4
@@ -134,7 +135,7 @@ def _backends(host: Host) -> Iterator[Check]:
 
 def _containers(host: Host) -> Iterator[Check]:
     mounted = cgroups.read(host.root)
-    runtime = next((name for name in ("crun", "runc") if host.which(name)), "no OCI runtime")
+    runtime = next((name for name in RUNTIMES if host.which(name)), "no OCI runtime")
     version = "version 2" if mounted.is_v2 else "version 1" if "cpu" in mounted.v1 else "not to be had"
     root = delegation.may_divide_all(mounted, host)
     user = "root" if root else "in a delegated scope" if delegation.find(mounted, host) else "not root"

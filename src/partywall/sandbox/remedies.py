@@ -16,10 +16,13 @@ from partywall.errors import Problem
 from partywall.host import Host
 from partywall.sandbox import delegation
 from partywall.sandbox.cgroups import Cgroups
+from partywall.sandbox.runtime import RUNTIMES
 
 SCOPE = ("systemd-run", "--user", "--scope", "--quiet", "-p", "Delegate=yes")
 REEXEC = "systemctl --user daemon-reexec"
 DROP_IN = Path("/etc/systemd/system/user@.service.d/delegate.conf")
+_RESTRICTED = "kernel/apparmor_restrict_unprivileged_userns"
+_PROFILES = Path("/etc/apparmor.d")
 _NAMESPACES = ("kernel/unprivileged_userns_clone", "user/max_user_namespaces")
 
 
@@ -126,6 +129,26 @@ def lacking_namespaces(host: Host) -> Problem | None:
             setting = name.replace("/", ".")
             value = 1 if "clone" in name else 15000
             return Problem(f"users may make no user namespaces here ({setting} is 0)", f"sudo sysctl {setting}={value}")
+    if host.text(f"/proc/sys/{_RESTRICTED}") == "1":
+        return _lacking_profile(host)
     if refusal := host.output(["unshare", "--user", "true"]).strip():
         return Problem(f"users may make no user namespaces here ({refusal})", "run with sudo")
     return None
+
+
+def _lacking_profile(host: Host) -> Problem | None:
+    """Why AppArmor leaves users no capabilities in their namespaces; None if a profile excepts the OCI runtime.
+
+    Trying shows nothing: the namespace is made, but without capabilities. Source: Ubuntu's apparmor(7), userns rule.
+    """
+    name = os.environ.get("PARTYWALL_RUNTIME") or next((one for one in RUNTIMES if host.which(one)), RUNTIMES[0])
+    program, name = host.which(name) or name, Path(name).name
+    rules = host.text(_PROFILES / name) or ""
+    is_loaded = not host.exists(_PROFILES / "disable" / name)
+    if is_loaded and program in rules and "userns," in rules.split():
+        return None
+    setting = _RESTRICTED.replace("/", ".")
+    return Problem(
+        f"AppArmor keeps users from user namespaces here ({setting} is 1, and {_PROFILES / name} excepts no {program})",
+        f"run with sudo, or sudo sysctl {setting}=0, or add an AppArmor profile of {program} with the rule userns",
+    )

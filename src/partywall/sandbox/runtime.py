@@ -13,6 +13,8 @@ from typing import Any
 from partywall.errors import CapabilityError, TrialError
 from partywall.sandbox.cgroups import Cgroups
 
+RUNTIMES = ("crun", "runc")
+"""OCI runtimes, the preferred one first."""
 # crun refuses hosts that mount both versions of cgroups. In a mount namespace of its own, version 2's mount is covered.
 _HIDE_UNIFIED = 'mount -t tmpfs none "$0" && exec "$@"'
 
@@ -34,7 +36,7 @@ class Runtime:
         which: Callable[[str], str | None] = shutil.which,
     ) -> Runtime:
         """Crun if there is one, else runc; CapabilityError if there is neither. which: looks on the host's PATH."""
-        candidates = [prefer] if prefer else ["crun", "runc"]
+        candidates = [prefer] if prefer else RUNTIMES
         found = next((name for name in candidates if which(name)), None)
         if found is None:
             if prefer:

@@ -76,7 +76,7 @@ def test_a_spoilt_entry_is_no_image(cache):
 
 def test_without_mmdebstrap_nothing_is_built_and_the_remedy_is_told():
     with pytest.raises(CapabilityError, match=r"mmdebstrap was not found.*apt-get install mmdebstrap"):
-        root.build(recipe(), pytest.fail, fake_host(which=lambda _: None))
+        root.build(recipe(), pytest.fail, fake_host(which=lambda name: name if name == "apt-get" else None))
 
 
 @pytest.mark.skipif(bool(root.lacking(Host.here())), reason=f"root images need: {root.lacking(Host.here())}")

@@ -16,7 +16,7 @@ from partywall import pipeline, preflight, units
 from partywall.agent import binary
 from partywall.cli import output
 from partywall.errors import AgentError, CapabilityError, Exit, UsageError
-from partywall.host import Host
+from partywall.host import Host, install
 from partywall.sandbox import WORK_ROOT, block, cgroups, delegation, libvirt, qemu, remedies, ssh
 from partywall.sandbox.label import state_root
 from partywall.sandbox.runtime import RUNTIMES
@@ -120,7 +120,7 @@ def _backends(host: Host) -> Iterator[Check]:
         "installed" if not absent else "no Tomcat, or no Java",
         there=not absent,
         cost="the study papers/load-generation-netto cannot run",
-        remedy="apt-get install tomcat10-common default-jre-headless",
+        remedy=install(host, "tomcat10-common", "default-jre-headless"),
     )
     for tool, use in (("fio", "real-tools"), ("stress-ng", "real-tools")):
         there = host.which(tool) is not None
@@ -129,7 +129,7 @@ def _backends(host: Host) -> Iterator[Check]:
             "installed" if there else "not installed",
             there,
             cost=f"scenario {use} cannot run",
-            remedy=f"apt-get install {tool}",
+            remedy=install(host, tool),
         )
 
 

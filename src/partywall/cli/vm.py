@@ -17,7 +17,7 @@ from partywall import pipeline, units
 from partywall.agent import binary
 from partywall.cli import leftovers
 from partywall.errors import CapabilityError, Exit, UsageError
-from partywall.host import Host
+from partywall.host import Host, install
 from partywall.sandbox import WORK_ROOT, Label, Settings, make, qemu, reaper
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 
@@ -116,7 +116,7 @@ def export(
     if image is None:
         raise CapabilityError(
             f"the kernel {kernel.release} could not be unpacked when it was prepared; leave --uncompressed out, or get "
-            "it again with what unpacks it: apt-get install zstd lz4 && partywall vm prepare --fetch"
+            f"it again with what unpacks it: {install(Host.here(), 'zstd', 'lz4')} && partywall vm prepare --fetch"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -5,5 +5,6 @@ Nothing is changed here, and nothing is remembered. What runs on the host while 
 
 from partywall.host.host import Host, cpus_of
 from partywall.host.mounts import Mount, mounts
+from partywall.host.packages import install
 
-__all__ = ["Host", "Mount", "cpus_of", "mounts"]
+__all__ = ["Host", "Mount", "cpus_of", "install", "mounts"]

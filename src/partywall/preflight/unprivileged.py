@@ -64,7 +64,7 @@ def lacking_for_containers(
     """
     mounted = cgroups.read(host.root)
     try:
-        Runtime.choose(Path("/"), mounted, prefer=os.environ.get("PARTYWALL_RUNTIME"), which=host.which)
+        Runtime.choose(Path("/"), mounted, prefer=os.environ.get("PARTYWALL_RUNTIME"), which=host.which, host=host)
     except CapabilityError as error:
         yield from error.problems
     if why := mounted.why_not():

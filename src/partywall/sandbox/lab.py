@@ -22,6 +22,7 @@ from typing import Any
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
 from partywall.errors import AgentError, CapabilityError, TrialError
+from partywall.host import Host, install
 from partywall.sandbox import networks
 from partywall.sandbox.base import Settings
 from partywall.sandbox.label import Label
@@ -257,7 +258,7 @@ def lacking() -> str:
         return "tenants in network namespaces need root; run with sudo"
     missing = [tool for tool in ("ip", "tc", "bridge") if shutil.which(tool) is None]
     if missing:
-        return f"tenants in network namespaces need {', '.join(missing)}; apt-get install iproute2"
+        return f"tenants in network namespaces need {', '.join(missing)}; {install(Host.here(), 'iproute2')}"
     return ""
 
 

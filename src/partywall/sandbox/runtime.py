@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from partywall.errors import CapabilityError, TrialError
+from partywall.host import Host, install
 from partywall.sandbox.cgroups import Cgroups
 
 RUNTIMES = ("crun", "runc")
@@ -34,6 +35,7 @@ class Runtime:
         *,
         prefer: str | None = None,
         which: Callable[[str], str | None] = shutil.which,
+        host: Host | None = None,
     ) -> Runtime:
         """Crun if there is one, else runc; CapabilityError if there is neither. which: looks on the host's PATH."""
         candidates = [prefer] if prefer else RUNTIMES
@@ -46,7 +48,7 @@ class Runtime:
                 )
             raise CapabilityError(
                 f"no OCI runtime was found (looked for {', '.join(candidates)}), so backend: container cannot run; "
-                "install one (apt-get install crun) or use backend: process"
+                f"install one ({install(host or Host.here(), RUNTIMES[0])}) or use backend: process"
             )
         prefix: tuple[str, ...] = (found, "--root", str(state / "runtime"))
         if found == "crun" and cgroups.v1 and cgroups.unified:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from partywall.errors import CapabilityError, TrialError
 from partywall.files import write_whole
-from partywall.host import Host
+from partywall.host import Host, install
 from partywall.sandbox import networks
 from partywall.sandbox.label import Label
 
@@ -103,7 +103,8 @@ def lacking(host: Host) -> str:
     if host.euid != 0:
         return "network: bridge needs root; run with sudo, or use network: user"
     missing = [tool for tool in ("ip", "nsenter") if host.which(tool) is None]
-    return f"network: bridge needs {', '.join(missing)}; apt-get install iproute2 util-linux" if missing else ""
+    remedy = install(host, "iproute2", "util-linux")
+    return f"network: bridge needs {', '.join(missing)}; {remedy}" if missing else ""
 
 
 def _ip(*arguments: str) -> None:

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from partywall.errors import CapabilityError, PartywallError, TrialError
+from partywall.host import Host, install
 
 URI = "qemu:///system"
 LIBRARY = (
     "the Python package libvirt-python is missing, so backend: libvirt cannot run; pip install libvirt-python "
-    "(building it takes apt-get install libvirt-dev pkg-config gcc python3-dev)"
+    "(building it takes: {})"
 )
 # A part of what libvirt says → what it means and what helps. {said}: its own words.
 _CONNECTING = (
@@ -37,10 +38,11 @@ def library() -> Any:
     try:
         module = importlib.import_module("libvirt")
     except ModuleNotFoundError:
-        raise CapabilityError(LIBRARY) from None
+        remedy = install(Host.here(), "libvirt-dev", "pkg-config", "gcc", "python3-dev")
+        raise CapabilityError(LIBRARY.format(remedy)) from None
     except ImportError as error:
         said = f"the Python package libvirt-python cannot be loaded ({error}), so backend: libvirt cannot run"
-        raise CapabilityError(f"{said}; apt-get install libvirt0") from None
+        raise CapabilityError(f"{said}; {install(Host.here(), 'libvirt0')}") from None
     # It prints every error by itself, and each is told by us.
     module.registerErrorHandler(lambda _context, _error: None, None)
     return module

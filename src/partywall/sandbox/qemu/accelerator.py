@@ -16,7 +16,7 @@ from typing import Literal
 
 from partywall.errors import CapabilityError, UsageError
 from partywall.files import write_whole
-from partywall.host import Host
+from partywall.host import Host, install
 from partywall.sandbox.label import made_state_root, state_root
 from partywall.sandbox.qemu import kernel
 from partywall.sandbox.qemu.machine import PROGRAM
@@ -67,8 +67,7 @@ def qemu_version(host: Host) -> str:
     """The version of the QEMU on a host's PATH; CapabilityError if there is none."""
     if not host.which(PROGRAM):
         raise CapabilityError(
-            f"{PROGRAM} was not found, so backend: qemu cannot run; "
-            "apt-get install --no-install-recommends qemu-system-x86"
+            f"{PROGRAM} was not found, so backend: qemu cannot run; {install(host, 'qemu-system-x86')}"
         )
     said = host.output([PROGRAM, "--version"])
     return said.partition("\n")[0].removeprefix("QEMU emulator version ").strip()

@@ -15,7 +15,7 @@ from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink
 from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, PartywallError, TrialError
-from partywall.host import Host
+from partywall.host import Host, install
 from partywall.model.scenario import Disk, Throttle
 from partywall.sandbox import cgroups, delegation, vif
 from partywall.sandbox.base import Sandbox, Settings
@@ -277,7 +277,8 @@ def _started(machine: Machine, label: Label) -> subprocess.Popen[bytes]:
     """QEMU, in a group of its own so that Ctrl-C is the controller's to handle."""
     argv = machine.argv()
     if not shutil.which(argv[0]):
-        raise CapabilityError(f"{argv[0]} was not found, so {PROGRAM} cannot be tied to us; apt-get install util-linux")
+        remedy = install(Host.here(), "util-linux")
+        raise CapabilityError(f"{argv[0]} was not found, so {PROGRAM} cannot be tied to us; {remedy}")
     pipe = subprocess.PIPE
     environment = os.environ | label.environment | {"TMPDIR": str(label.work)}
     return subprocess.Popen(

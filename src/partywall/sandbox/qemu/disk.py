@@ -15,6 +15,7 @@ from pathlib import Path
 
 from partywall import units
 from partywall.errors import CapabilityError
+from partywall.host import Host, install
 
 SIZE = 1 << 30
 # Of a disk, what files can have: mkfs takes a journal and tables, relatively more of a small one.
@@ -90,7 +91,7 @@ def holds(device: Path) -> str:
     try:
         done = subprocess.run(["blkid", "-p", "-o", "export", str(device)], capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        return "unknown content: blkid was not found (apt-get install util-linux)"
+        return f"unknown content: blkid was not found ({install(Host.here(), 'util-linux')})"
     if done.returncode == HOLDS_NOTHING:
         return ""
     found = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
@@ -113,7 +114,7 @@ def _make_file_system(image: Path, *more: str) -> None:
         subprocess.run(["mkfs.ext4", "-q", "-F", *options, str(image)], capture_output=True, check=True)
     except FileNotFoundError:
         raise CapabilityError(
-            "mkfs.ext4 was not found, so guests can have no disk; apt-get install e2fsprogs"
+            f"mkfs.ext4 was not found, so guests can have no disk; {install(Host.here(), 'e2fsprogs')}"
         ) from None
     except subprocess.CalledProcessError as error:
         raise CapabilityError(f"{image}: mkfs.ext4: {error.stderr.decode(errors='replace').strip()}") from error

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from partywall.errors import CapabilityError
+from partywall.host import Host, install
 
 # A disk, the stream to the controller, memory that can be taken back, a network interface.
 WANTED = ("virtio_pci", "virtio_blk", "virtio_console", "virtio_balloon", "virtio_net")
@@ -26,7 +27,8 @@ def _unzstd(data: bytes) -> bytes:
         return subprocess.run(["zstd", "-dcq"], input=data, capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise CapabilityError(
-            f"modules of this kernel are compressed with zstd, which cannot be unpacked ({error}); apt-get install zstd"
+            f"modules of this kernel are compressed with zstd, which cannot be unpacked ({error}); "
+            f"{install(Host.here(), 'zstd')}"
         ) from error
 
 

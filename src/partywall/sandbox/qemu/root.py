@@ -24,7 +24,7 @@ from pathlib import Path
 
 from partywall.errors import CapabilityError
 from partywall.files import cache_root
-from partywall.host import Host
+from partywall.host import Host, install
 from partywall.sandbox import reaper
 from partywall.sandbox.label import Label
 
@@ -108,16 +108,16 @@ def cached(recipe: Recipe) -> RootImage | None:
 
 def lacking(host: Host) -> str:
     """What keeps images from being built on a host, with the remedy; nothing if they can be."""
-    missing = "{} was not found, so no root image for guests can be built; apt-get install {}"
+    missing = "{} was not found, so no root image for guests can be built; {}"
     if not host.which(TOOL):
-        return missing.format(TOOL, TOOL)
+        return missing.format(TOOL, install(host, TOOL))
     if host.euid != 0:
         return (
             "building a root image for guests needs root; build it once with: sudo partywall vm prepare --root "
             "PACKAGE[,PACKAGE…], and everybody may use it"
         )
     # Looked for last: it is often on root's path alone.
-    return "" if host.which("mkfs.ext4") else missing.format("mkfs.ext4", "e2fsprogs")
+    return "" if host.which("mkfs.ext4") else missing.format("mkfs.ext4", install(host, "e2fsprogs"))
 
 
 def unbuildable(recipe: Recipe, host: Host) -> list[str]:

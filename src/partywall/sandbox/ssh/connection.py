@@ -24,7 +24,7 @@ from typing import IO, Any, Self, cast
 from partywall.agent import binary
 from partywall.agent.client import AgentClient
 from partywall.errors import CapabilityError
-from partywall.host import Host
+from partywall.host import Host, install
 from partywall.sandbox.qemu.initramfs import loaded
 from partywall.sandbox.ssh import bootstrap
 from partywall.sandbox.ssh.bootstrap import Answer
@@ -81,19 +81,20 @@ _FAILURES = (
 )
 
 
-def program(which: Callable[[str], str | None] = shutil.which) -> list[str]:
+def program(which: Callable[[str], str | None] = shutil.which, host: Host | None = None) -> list[str]:
     """The client: $PARTYWALL_SSH, which may hold options, else ssh; CapabilityError if there is none."""
     words = shlex.split(os.environ.get(VARIABLE, "ssh"))
     if not words or not which(words[0]):
         name = words[0] if words else "an empty text"
         where = f"${VARIABLE} names {name}, which was" if VARIABLE in os.environ else "ssh was"
-        raise CapabilityError(f"{where} not found, so backend: ssh cannot run; apt-get install openssh-client")
+        remedy = install(host or Host.here(), "openssh-client")
+        raise CapabilityError(f"{where} not found, so backend: ssh cannot run; {remedy}")
     return words
 
 
 def version(host: Host) -> str:
     """What the client says of itself; CapabilityError if there is none."""
-    return host.output([*program(host.which), "-V"]).strip()
+    return host.output([*program(host.which, host), "-V"]).strip()
 
 
 def argv(destination: str, command: str) -> list[str]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from partywall.errors import CapabilityError, TrialError
-from partywall.host import Host
+from partywall.host import Host, install
 from partywall.sandbox import Label
 
 HOME = Path("/usr/share/tomcat10")
@@ -46,8 +46,9 @@ _WEB = """<?xml version="1.0"?>
 def missing(host: Host) -> str:
     """What keeps Tomcat from being started on a host; empty if nothing does."""
     if not host.exists(HOME / "bin" / "catalina.sh"):
-        return "Tomcat 10 is not installed, so there is no service to put under load: apt-get install tomcat10-common"
-    return "" if host.which("java") else "Tomcat needs Java: apt-get install default-jre-headless"
+        remedy = install(host, "tomcat10-common")
+        return f"Tomcat 10 is not installed, so there is no service to put under load: {remedy}"
+    return "" if host.which("java") else f"Tomcat needs Java: {install(host, 'default-jre-headless')}"
 
 
 @contextlib.contextmanager

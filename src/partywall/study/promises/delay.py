@@ -14,6 +14,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from partywall.sandbox.networks import in_namespace
+
 SO_TIMESTAMPNS = 35
 EVERY_S = 0.005
 PORT = 7

@@ -12,6 +12,7 @@ from partywall.model.observation import Histogram, Observation, bucket_of
 from partywall.model.plan import Limits, Plan, Treatment, Trial
 from partywall.model.scenario import Aggressor, Goal, Sandbox, Scenario, Victim
 from partywall.report.latency import quantiles
+from partywall.stats.states import with_effects
 
 MS = 1_000_000
 SLOT, GUARD, SLICE = 100 * MS, 10 * MS, 10 * MS
@@ -355,6 +356,7 @@ def findings(seen: Evidence, shape: Shape = DEFAULT) -> Findings:
             reason="isolation factor 0.996 ± 0.004 lies above 0.95",
         ),
     )
+    cells = with_effects(cells, bands, seen.plan.scenario.precision)
     return Findings(
         run=seen.run,
         scenario=seen.plan.scenario.name,

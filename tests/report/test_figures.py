@@ -50,6 +50,9 @@ def test_shares_are_written_in_percent_with_the_half_width_in_the_same_unit():
         (1.0, 0.2, 40.0, "at least 1.2 times"),
         (40.0, -0.5, 5100.0, "not known"),
         (0.0, -1.0, 100.0, "not known"),
+        (50.0, 9.67, 900.0, "at least 10 times"),
+        (-0.99, -0.9999, -0.991, "at most 0.009 times"),
+        (-0.9, -0.9999, -0.9889, "at most 0.012 times"),
     ],
 )
 def test_a_latency_impact_is_a_share_a_multiple_or_not_known(value, low, high, text):

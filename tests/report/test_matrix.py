@@ -1,14 +1,14 @@
 import pytest
 import synthetic
 
-from partywall.model.finding import Estimate
-from partywall.report.matrix import Severity, cell_title, matrix, severity
+from partywall.model.finding import Effect, Estimate
+from partywall.report.matrix import Severity, cell_title, describe, matrix, severity
 
 
 def cell_with(run, factor: float, **changes):
     isolation = Estimate(value=factor, low=factor - 0.001, high=factor + 0.001, n=40, method="test")
     cell = next(cell for cell in run[0].cells if cell.role == "aggressor")
-    return cell.model_copy(update={"isolation": isolation, "seen": True, **changes})
+    return cell.model_copy(update={"isolation": isolation, "effect": Effect.SEEN, **changes})
 
 
 @pytest.mark.parametrize(
@@ -19,12 +19,19 @@ def test_severity_follows_the_throughput_lost(run, factor, level):
     assert severity(cell_with(run, factor)) is level
 
 
-def test_what_lies_inside_the_aa_band_is_no_effect_however_large(run):
-    assert severity(cell_with(run, 0.5, seen=False)) is Severity.UNSEEN
+def test_what_is_no_effect_or_not_known_has_a_mark_of_its_own_however_large_its_figure(run):
+    assert severity(cell_with(run, 0.5, effect=Effect.NONE)) is Severity.NONE
+    assert severity(cell_with(run, 0.5, effect=Effect.NOT_KNOWN)) is Severity.NOT_KNOWN
+
+
+def test_no_effect_and_not_known_name_the_bound(run):
+    assert describe(cell_with(run, 1.0, effect=Effect.NONE, effect_bound=0.05)) == "no effect above ±5 %"
+    unknown = cell_with(run, 1.0, effect=Effect.NOT_KNOWN, effect_bound=0.05)
+    assert describe(unknown) == "not known: an effect above ±5 % is not excluded"
 
 
 def test_a_limit_that_takes_half_is_not_called_harm(run):
-    assert severity(cell_with(run, 0.5, role="limit")) is Severity.UNSEEN
+    assert severity(cell_with(run, 0.5, role="limit")) is Severity.NONE
 
 
 def test_marks_and_words_tell_severities_apart_without_colour():

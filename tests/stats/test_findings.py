@@ -582,7 +582,7 @@ def test_a_latency_that_rose_alone_is_seen_against_its_own_band_and_stands_in_th
     assert not slow.seen
     assert "p99" in slow.latency_seen
     assert calm.latency_seen == null.latency_seen == ()
-    assert "lengthens the p99 latency of copy by" in found.headline
+    assert "lengthens the p99 latency of copy to" in found.headline
     assert "without a loss of throughput seen" in found.headline
 
 

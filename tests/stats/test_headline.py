@@ -6,15 +6,21 @@ from builders import KERNELS, Host, evidence, limit, plan, treatment, trial
 from partywall.agent.catalogue import shipped
 from partywall.model.finding import Band, Cell, Estimate, Warn
 from partywall.model.scenario import Aggressor, Sandbox
+from partywall.report import figures
 from partywall.stats import analyse
 from partywall.stats.headline import DOING, percent
 from partywall.stats.headline import headline as line_of
+from partywall.stats.states import with_effects
 
 COPY, DISK, RING = treatment("memory-copy"), treatment("disk-write"), treatment("cache")
 
 
 def estimate(value, half):
     return Estimate(value=value, low=value - half, high=value + half, n=50, method="m")
+
+
+def ends(value, low, high):
+    return Estimate(value=value, low=low, high=high, n=50, method="m")
 
 
 def cell(of, t, value, half, seen=True, **more):
@@ -38,7 +44,8 @@ def headline(of, kernels, cells, bands):
         )
         for one in of.trials
     )
-    return line_of(of.model_copy(update={"trials": trials}), kernels, cells, bands)
+    judged = with_effects(cells, bands, of.scenario.precision)
+    return line_of(of.model_copy(update={"trials": trials}), kernels, judged, bands)
 
 
 COPYING = trial(COPY, DISK, RING, name="t1")
@@ -113,11 +120,36 @@ def test_others_that_cost_the_same_are_not_given_a_range():
 
 @pytest.mark.parametrize(
     ("impact", "told"),
-    [(estimate(0.4, 0.1), "by 40 % ± 10 without"), (estimate(9.0, 8.0), "by at least 100 % without")],
+    [
+        (estimate(0.4, 0.1), "by 40 % ± 10 without"),
+        (estimate(9.0, 1.0), "to 10 times ± 1 without"),
+        (estimate(24.0, 12.0), "to 25 times ± 12 without"),
+        (ends(50.0, 9.67, 900.0), "to at least 10 times without"),
+    ],
 )
-def test_a_longer_latency_that_is_hardly_known_is_told_by_its_lower_end(impact, told):
+def test_a_longer_latency_is_told_in_the_words_of_the_tables(impact, told):
     slowed = cell(COPYING, COPY, 1.0, 0.01, seen=False, latency={"p99": impact}, latency_seen=("p99",))
-    assert told in headline(plan(COPYING), KERNELS, [slowed], [])
+    line = headline(plan(COPYING), KERNELS, [slowed], [])
+    assert told in line
+    assert figures.impact(impact, sign=False) in line
+
+
+def test_a_longer_latency_beside_a_throughput_that_is_not_known_says_so():
+    slowed = cell(COPYING, COPY, 1.0, 0.3, seen=False, latency={"p99": estimate(0.4, 0.1)}, latency_seen=("p99",))
+    line = headline(plan(COPYING), KERNELS, [slowed], [])
+    assert "without a loss" not in line
+    assert line.endswith("by 40 % ± 10; whether it costs throughput is not known.")
+
+
+def test_no_effect_and_not_known_are_told_apart():
+    cells = [cell(COPYING, COPY, 0.999, 0.005, seen=False), cell(COPYING, RING, 0.9, 0.2, seen=False)]
+    assert headline(plan(COPYING), KERNELS, cells, [band(COPYING)]) == (
+        "No neighbour was seen to cost you anything above ±0.6 %, but 1 of 2 is not known (up to ±30 %)."
+    )
+    harm = cell(WRITING, COPY, 0.5, 0.01)
+    assert headline(plan(COPYING, WRITING), KERNELS, [*cells, harm], [band(COPYING), band(WRITING)]).endswith(
+        "; nothing else was seen above ±0.6 %, but 1 of 2 is not known (up to ±30 %)."
+    )
 
 
 def test_wide_intervals_are_called_noise_and_not_a_bound_on_the_harm():
@@ -189,7 +221,7 @@ def test_limits_are_told_where_there_are_no_neighbours():
 def test_the_line_of_a_whole_run_reads_well(seed):
     of = trial(COPY, RING)
     found = analyse(evidence(plan(of), Host(seed).measure(of, 50, {"memory-copy": 0.8})))
-    assert re.match(r"A memory-copying neighbour on the next core costs you (19|20)\.\d % ± 0\.\d of", found.headline)
+    assert re.match(r"A memory-copying neighbour on the next core costs you (19|20)\.\d+ % ± 0\.\d+ of", found.headline)
     assert "nothing else was seen above ±" in found.headline
 
 
@@ -258,6 +290,6 @@ def test_a_run_that_was_all_emulated_says_so_once(seen):
     assert line.count("mulated") == 1
 
 
-def test_a_full_stall_is_told_with_the_longer_arm_of_its_interval():
+def test_a_full_stall_is_told_with_the_ends_of_its_interval():
     stalled = Estimate(value=0.0, low=0.0, high=0.139, n=20, method="m")
-    assert percent(stalled) == "100 % ± 14"
+    assert percent(stalled) == figures.percent(figures.loss(stalled)) == "100 % (86 to 100)"

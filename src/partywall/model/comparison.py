@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from partywall.model.finding import Estimate, Outcome
+from partywall.model.finding import Effect, Estimate, Outcome
 from partywall.model.scenario import Frozen, Level
 
 
@@ -22,6 +22,7 @@ class Change(StrEnum):
 class ComparedCell(Frozen):
     """ratio: isolation factor over the reference's. latency: (1 + impact) over the reference's, by percentile.
 
+    effect, reference_effect: whether each side shows an effect of the treatment at all.
     runs: how many runs the spread between runs rests on; 0 where it is not known and not in the interval. emulated: of
     either side.
     """
@@ -32,6 +33,8 @@ class ComparedCell(Frozen):
     levels: dict[str, Level] = Field(default_factory=dict)
     isolation: Estimate
     reference_isolation: Estimate
+    effect: Effect | None = None
+    reference_effect: Effect | None = None
     ratio: Estimate
     latency: dict[str, Estimate] = Field(default_factory=dict)
     change: Change

@@ -85,6 +85,18 @@ class Cause(Frozen):
     text: str
 
 
+class Effect(StrEnum):
+    """What is known of a treatment's effect; `partywall.stats.states` decides it.
+
+    SEEN: there is one. NONE: there is none larger than a stated bound. NOT_KNOWN: the interval reaches beyond that
+    bound, or does not deserve belief.
+    """
+
+    SEEN = "effect"
+    NONE = "none"
+    NOT_KNOWN = "not_known"
+
+
 class Cell(Frozen):
     """One victim under one treatment, against the baseline of the same blocks.
 
@@ -94,6 +106,8 @@ class Cell(Frozen):
     efficiency: q = v/(v_ref·s) where a setting promises s of the unlimited baseline. promise: which kind of setting;
     a reservation is a floor, so more than it promises is no fault. variation: standard deviation of the true effect
     over time, sampling noise taken off; None when too few blocks. seen: the interval lies outside the A/A band.
+    effect: what is known of the effect on throughput. effect_bound: the change of the isolation factor that NONE
+    excludes. latency_effect, latency_bound: the same of the latency impact, by percentile.
     used, used_off: CPU time over wall time of an aggressor that is a command, while it was on, and in the baseline.
     latency_seen: percentiles whose latency impact lies outside the A/A band of that percentile. uncontrolled: in what
     the null aggressor behind the A/A band differed from this aggressor besides its pressure; empty where in nothing.
@@ -124,12 +138,16 @@ class Cell(Frozen):
     causes: tuple[Cause, ...] = ()
     seen: bool
     latency_seen: tuple[str, ...] = ()
+    effect: Effect = Effect.NOT_KNOWN
+    effect_bound: float | None = None
+    latency_effect: dict[str, Effect] = Field(default_factory=dict)
+    latency_bound: float | None = None
     uncontrolled: tuple[str, ...] = ()
     warnings: tuple[Warn, ...] = ()
 
 
 class Band(Frozen):
-    """An A/A band: effects of the null aggressor. What lies inside is 'no effect seen'.
+    """An A/A band: effects of the null aggressor. What lies inside is not called an effect.
 
     baseline: what the null was compared with; a trial has a band for its baseline and one for each switched limit, and
     a cell is judged by the one with its own baseline. long: of long blocks, for cells that were measured in them.

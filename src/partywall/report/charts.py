@@ -39,7 +39,8 @@ CATEGORIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", 
 CATEGORIES_DARK = ("#56b4e9", "#e8813a", "#2fc59b", "#e29cc4", "#f0b43c", "#a9d6f5", "#a3a9b3")
 HARM = {
     Severity.GAIN: "#9ecae1",
-    Severity.UNSEEN: "#eef0f2",
+    Severity.NONE: "#eef0f2",
+    Severity.NOT_KNOWN: "#ffffff",
     Severity.SLIGHT: "#fde3c8",
     Severity.CLEAR: "#f6b26b",
     Severity.SEVERE: "#d9772b",

@@ -9,8 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall.model.comparison import Change, ComparedCell, Comparison
-from partywall.model.finding import Outcome
+from partywall.model.finding import Effect, Outcome
 from partywall.report import figures
+from partywall.report.matrix import Severity
 
 MARKS = {
     Change.WORSE: "▼ worse",
@@ -18,6 +19,7 @@ MARKS = {
     Change.BETTER: "▲ better",
     Change.SAME: "= same",
 }
+EFFECTS = {Effect.NONE: f" {Severity.NONE.mark}", Effect.NOT_KNOWN: f" {Severity.NOT_KNOWN.mark}"}
 STYLES = {Change.WORSE: "bold red", Change.BETTER: "bold green", Change.INCONCLUSIVE: "magenta", Change.SAME: "dim"}
 ORDER = tuple(MARKS)
 WIDE = 96
@@ -43,6 +45,7 @@ def parts(comparison: Comparison, width: int) -> Iterator[RenderableType]:
         yield _remark(f"{text[0].upper()}{text[1:]}.")
     if comparison.cells:
         yield Group(Text(), _table(comparison, latency=width >= WIDE))
+        yield from _legend(comparison)
         yield from _reasons(comparison)
     for name, cells in ((comparison.run, comparison.only_run), (comparison.reference, comparison.only_reference)):
         if cells:
@@ -88,6 +91,18 @@ def _reasons(comparison: Comparison) -> Iterator[RenderableType]:
         yield Text(f"and {len(found) - REASONS_SHOWN} more", style="dim")
 
 
+def _effect_mark(effect: Effect | None) -> str:
+    return EFFECTS.get(effect, "") if effect else ""
+
+
+def _legend(comparison: Comparison) -> Iterator[RenderableType]:
+    """What the marks behind either side's factor mean."""
+    used = {effect for cell in comparison.cells for effect in (cell.effect, cell.reference_effect)}
+    words = {Effect.NONE: "no effect in that run", Effect.NOT_KNOWN: "not known whether that run shows an effect"}
+    if told := [f"{EFFECTS[effect].strip()} {text}" for effect, text in words.items() if effect in used]:
+        yield Text("   ".join(told), style="dim")
+
+
 def _ordered(comparison: Comparison) -> list[ComparedCell]:
     return sorted(comparison.cells, key=lambda cell: (ORDER.index(cell.change), cell.ratio.value))
 
@@ -99,7 +114,11 @@ def _table(comparison: Comparison, *, latency: bool) -> Table:
     for cell in _ordered(comparison):
         impact = cell.latency.get("p99")
         p99 = [figures.multiple(impact) if impact else ""] if latency else []
-        shown = [figures.ratio(figure) for figure in (cell.reference_isolation, cell.isolation, cell.ratio)]
+        shown = [
+            figures.ratio(cell.reference_isolation) + _effect_mark(cell.reference_effect),
+            figures.ratio(cell.isolation) + _effect_mark(cell.effect),
+            figures.ratio(cell.ratio),
+        ]
         mark = Text(MARKS[cell.change].split()[0], style=STYLES[cell.change])
         table.add_row(mark, _name(cell), *shown, *p99)
     return table

@@ -19,18 +19,19 @@ from markupsafe import Markup
 
 from partywall import units
 from partywall.model.evidence import Counter, Evidence
-from partywall.model.finding import Cause, Cell, Estimate, Findings, Verdict, Warn
+from partywall.model.finding import Cause, Cell, Effect, Estimate, Findings, Verdict, Warn
 from partywall.model.observation import Observation
 from partywall.model.plan import Trial
 from partywall.report import charts, figures, host, page, series
 from partywall.report.advice import ADVICE, Advice
 from partywall.report.matrix import (
     Matrix,
-    Severity,
     band_title,
     cell_title,
     describe,
     emulated,
+    latency_words,
+    legend,
     levels_text,
     matrix,
     sentence,
@@ -77,7 +78,7 @@ def render(findings: Findings, evidence: Evidence) -> str:
         grid=matrix(findings),
         limited=[cell for cell in findings.cells if cell.role == "limit"],
         extent=_extent(findings, evidence),
-        levels=Severity,
+        levels=legend(findings),
         any_emulated=any(map(emulated, findings.cells)),
         sensitivities=_sensitivities(findings, specs),
         efficiency=_efficiency(findings, specs),
@@ -157,8 +158,19 @@ def _impact_means(impact: Estimate, operation: str) -> str:
     return f"{operation}; its interval, {figures.percent(impact, sign=True)}, tells nothing"
 
 
-def _against_band(seen: bool) -> str:
-    return "outside: an effect" if seen else "not clearly outside: no effect seen"
+def _against_band(seen: bool, words: str) -> str:
+    return "outside: an effect" if seen else f"not clearly outside; {words}"
+
+
+def _unexplained(cell: Cell) -> str:
+    """Why a cell has no likely cause."""
+    if cell.effect is Effect.NONE:
+        return f"Nothing to explain: {describe(cell)}."
+    if cell.effect is Effect.NOT_KNOWN:
+        return "It is not known whether there is an effect, so there is nothing to explain yet."
+    if cell.role == "limit":
+        return "A setting of its own limits this victim; no neighbour does."
+    return "No kernel counter that could be read moved with the harm."
 
 
 def _figures(cell: Cell, findings: Findings, evidence: Evidence) -> Iterator[tuple[str, str, str]]:
@@ -180,12 +192,12 @@ def _figures(cell: Cell, findings: Findings, evidence: Evidence) -> Iterator[tup
         yield "Efficiency q", figures.ratio(cell.efficiency), promised
     band = next((b for b in findings.bands if b.of(cell)), None)
     if band is not None:
-        yield "A/A band", figures.span(band.low, band.high), _against_band(cell.seen)
+        yield "A/A band", figures.span(band.low, band.high), _against_band(cell.seen, describe(cell))
         for name, (low, high) in band.latency.items():
             yield (
                 f"A/A band, {name}",
                 figures.change_span(low, high),
-                _against_band(name in cell.latency_seen),
+                _against_band(name in cell.latency_seen, latency_words(cell, name)),
             )
         if cell.uncontrolled:
             yield (
@@ -359,6 +371,7 @@ def environment() -> jinja2.Environment:
         "spans": _grid_span,
         "bare_percent": figures.bare_percent,
         "describe": describe,
+        "unexplained": _unexplained,
         "unbroken": unbroken,
         "breakable": breakable,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from partywall.model.finding import BASELINE, Band, Cell, Findings, Warn
+from partywall.model.finding import BASELINE, Band, Cell, Effect, Findings, Warn
 from partywall.report import figures
 
 Key = tuple[str, str, float, str]
@@ -14,7 +14,8 @@ Key = tuple[str, str, float, str]
 class Severity(Enum):
     """How much throughput a neighbour costs: words and a mark, so that colour is never alone."""
 
-    UNSEEN = ("no effect seen", "·")
+    NONE = ("no effect", "·")
+    NOT_KNOWN = ("not known", "?")
     GAIN = ("gain", "▲")
     SLIGHT = ("slight: under 5 %", "▼")
     CLEAR = ("clear: 5 to 20 %", "▼▼")
@@ -26,15 +27,33 @@ class Severity(Enum):
 
 
 def severity(cell: Cell) -> Severity:
-    """Nothing inside the A/A band is called an effect, however large its value; a limit's own doing is not a harm."""
+    """The size of an effect, where there is one (`partywall.stats.states`); a limit's own doing is not a harm."""
     lost = 1 - cell.isolation.value
-    if not cell.seen or cell.role == "limit":
-        return Severity.UNSEEN
+    if cell.effect is Effect.NONE or cell.role == "limit":
+        return Severity.NONE
+    if cell.effect is Effect.NOT_KNOWN:
+        return Severity.NOT_KNOWN
     if lost < 0:
         return Severity.GAIN
     if lost < 0.05:
         return Severity.SLIGHT
     return Severity.CLEAR if lost < 0.2 else Severity.SEVERE
+
+
+def severity_words(level: Severity, bound: float | None) -> str:
+    """What a mark means, with the bound that "no effect" names."""
+    if bound is None or level not in (Severity.NONE, Severity.NOT_KNOWN):
+        return level.words
+    above = f"above ±{figures.bare_percent(bound)}"
+    return f"no effect {above}" if level is Severity.NONE else f"not known: an effect {above} is not excluded"
+
+
+def latency_words(cell: Cell, name: str) -> str:
+    """What is known of a latency impact."""
+    effect = cell.latency_effect.get(name, Effect.NOT_KNOWN)
+    if effect is Effect.SEEN:
+        return "an effect"
+    return severity_words(Severity.NONE if effect is Effect.NONE else Severity.NOT_KNOWN, cell.latency_bound)
 
 
 @dataclass(frozen=True)
@@ -122,7 +141,11 @@ def sentence(cell: Cell) -> str:
 
 def describe(cell: Cell) -> str:
     """What a cell's figure amounts to, in a few words."""
-    return "rate under the limit over the rate without" if cell.role == "limit" else severity(cell).words
+    return (
+        "rate under the limit over the rate without"
+        if cell.role == "limit"
+        else severity_words(severity(cell), cell.effect_bound)
+    )
 
 
 def band_title(band: Band, findings: Findings) -> str:
@@ -131,6 +154,12 @@ def band_title(band: Band, findings: Findings) -> str:
     name = band.trial if cell is None else f"{victim_title(cell)}{' (emulated)' if emulated(cell) else ''}"
     own = name if band.baseline == BASELINE else f"{name}, {band.baseline}"
     return f"{own} (long blocks)" if band.long else own
+
+
+def legend(findings: Findings) -> list[tuple[Severity, str]]:
+    """The marks of a matrix and what they mean."""
+    bound = next((cell.effect_bound for cell in findings.cells if cell.effect_bound is not None), None)
+    return [(level, severity_words(level, bound)) for level in Severity]
 
 
 def uncontrolled(findings: Findings) -> dict[str, tuple[str, ...]]:

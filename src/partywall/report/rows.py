@@ -31,6 +31,8 @@ def row_of(cell: Cell, findings: Findings) -> dict[str, Any]:
         "variation": cell.variation,
         "blocks": cell.isolation.n,
         "seen": cell.seen,
+        "effect": cell.effect.value,
+        "effect_bound": cell.effect_bound,
         "emulated": emulated(cell),
         "likely_resource": cause.resource if cause else None,
         "likely_counter": cause.counter if cause else None,

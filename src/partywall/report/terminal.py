@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall.model.evidence import Evidence
-from partywall.model.finding import Cell, Findings, Outcome
+from partywall.model.finding import Cell, Effect, Findings, Outcome
 from partywall.report import figures
 from partywall.report.html import goal_text, warned
 from partywall.report.matrix import (
@@ -24,8 +24,10 @@ from partywall.report.matrix import (
     band_title,
     cell_title,
     emulated,
+    legend,
     matrix,
     severity,
+    severity_words,
     treatment_title,
     uncontrolled,
     victim_title,
@@ -33,12 +35,14 @@ from partywall.report.matrix import (
 from partywall.report.page import BADGES
 
 STYLES = {
-    Severity.UNSEEN: "dim",
+    Severity.NONE: "dim",
+    Severity.NOT_KNOWN: "magenta",
     Severity.GAIN: "cyan",
     Severity.SLIGHT: "yellow",
     Severity.CLEAR: "bold yellow",
     Severity.SEVERE: "bold red",
 }
+LATENCY_LEVELS = {Effect.NONE: Severity.NONE, Effect.NOT_KNOWN: Severity.NOT_KNOWN}
 OUTCOMES = {Outcome.HOLDS: "bold green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold magenta"}
 CAUSES_SHOWN = 5
 VERDICTS_SHOWN = 8
@@ -72,6 +76,8 @@ def parts(findings: Findings, evidence: Evidence, width: int) -> Iterator[Render
         yield from _tables("Latency impact at the 99th percentile", grid, latency_text, width)
         if any(figures.impact(cell.latency["p99"]) == figures.UNTOLD for cell in _with_p99(grid)):
             yield Text(_UNTOLD_MEANS, style="dim")
+        if marks := _latency_legend(grid):
+            yield Text(marks, style="dim")
     yield from _limits(findings)
     yield _bands(findings)
     yield from _verdicts(findings)
@@ -90,11 +96,12 @@ def isolation_text(cell: Cell) -> Text:
 
 
 def latency_text(cell: Cell) -> Text:
-    """'+12 % ± 2'; with the mark of no effect, and dim, where it lies not outside the A/A band."""
+    """'+12 % ± 2'; with the mark of no effect or of one that is not known, where it lies not outside the A/A band."""
     impact = cell.latency.get("p99")
     if impact is None:
         return Text("not measured", style="dim")
-    mark, style = ("", "") if "p99" in cell.latency_seen else (f" {Severity.UNSEEN.mark}", "dim")
+    level = LATENCY_LEVELS.get(cell.latency_effect.get("p99", Effect.NOT_KNOWN))
+    mark, style = (f" {level.mark}", STYLES[level]) if level else ("", "")
     return Text(f"{figures.impact(impact)}{mark}{' E' if emulated(cell) else ''}", style=style)
 
 
@@ -144,9 +151,16 @@ def _outcome(findings: Findings, evidence: Evidence) -> Text:
 
 
 def _legend(findings: Findings) -> Text:
-    used = {severity(cell) for cell in findings.cells}
-    parts = [f"{level.mark} {level.words}" for level in Severity if level in used]
+    used = {severity(cell) for cell in findings.cells if cell.role != "limit"}
+    parts = [f"{level.mark} {words}" for level, words in legend(findings) if level in used]
     return Text("   ".join([*parts, *(["E emulated"] if any(map(emulated, findings.cells)) else [])]), style="dim")
+
+
+def _latency_legend(grid: Matrix) -> str:
+    """The marks behind latency impacts, whose bound is another one than that of throughput."""
+    used = {LATENCY_LEVELS.get(cell.latency_effect.get("p99", Effect.NOT_KNOWN)) for cell in _with_p99(grid)}
+    bound = next((cell.latency_bound for cell in _with_p99(grid) if cell.latency_bound is not None), None)
+    return "   ".join(f"{level.mark} {severity_words(level, bound)}" for level in Severity if level in used)
 
 
 def _limits(findings: Findings) -> Iterator[RenderableType]:

@@ -23,6 +23,7 @@ from partywall.stats.interval import PROMISED
 from partywall.stats.latency import JUDGED
 from partywall.stats.sameness import hosts_differ, workloads_differ
 from partywall.stats.series import Measured, Series, baseline_of, compared, pairs_of
+from partywall.stats.states import with_effects
 from partywall.stats.verdicts import verdicts_of
 
 __all__ = [
@@ -63,7 +64,9 @@ def analyse(evidence: Evidence) -> Findings:
         measured = Measured.of(evidence.observations, trial.id)
         own = bands_of(trial, measured)
         judged = cells_of(trial, measured, own, plan.scenario.min_blocks)
-        found = witness.warned(trial, judged, evidence.witness.get(trial.id))
+        found = with_effects(
+            witness.warned(trial, judged, evidence.witness.get(trial.id)), own, plan.scenario.precision
+        )
         cells += _with_causes(measured.watched, found, evidence)
         curves += curves_of(trial, measured, found)
         bands += own

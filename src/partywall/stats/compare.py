@@ -19,6 +19,7 @@ from partywall.stats.doubts import understated
 from partywall.stats.latency import JUDGED
 from partywall.stats.quantile import student_reach
 from partywall.stats.sameness import hosts_differ, workloads_differ
+from partywall.stats.states import LATENCY_BOUND
 
 _SMALLEST = 1e-6
 """A stalled victim's factor of 0 has no logarithm; a millionth stands for it."""
@@ -34,8 +35,7 @@ UNKNOWN_SPREAD = (
     "give more runs of each side (--also, --also-reference)"
 )
 
-LATENCY_TOLERANCE = 0.25
-"""A 99th percentile is known several times less well than a rate; a change this small is not looked for."""
+LATENCY_TOLERANCE = LATENCY_BOUND
 
 Key = tuple[str, str, tuple[tuple[str, str], ...]]
 Measured = tuple[Evidence, Findings]
@@ -194,6 +194,8 @@ def _compared(first: Side, second: Side, key: Key, tolerance: float, latency_tol
         levels=cell.levels,
         isolation=cell.isolation,
         reference_isolation=reference.isolation,
+        effect=cell.effect,
+        reference_effect=reference.effect,
         ratio=ratio,
         latency=latency,
         change=change,

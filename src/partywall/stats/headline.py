@@ -11,18 +11,17 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from partywall.model.finding import Band, Cell, Estimate, Warn
+from partywall.model.finding import Band, Cell, Effect, Estimate, Warn
 from partywall.model.plan import Plan, Treatment, Trial
 from partywall.model.scenario import Aggressor
+from partywall.model.wording import impact, loss
+from partywall.model.wording import percent as written_percent
 from partywall.stats.doubts import understated
 from partywall.stats.latency import JUDGED, is_effect
 from partywall.stats.series import compared
-from partywall.units import format_decimals
+from partywall.stats.states import reach_of
 
 SHOWN = 3
-
-COARSE = 5.0
-"""Nothing seen at more than this many times the precision asked for is not a result."""
 
 _LOST = {
     "cpu": "CPU speed",
@@ -102,7 +101,7 @@ def headline(
         _costs(_first_of_each(harmful, _pair), trials, kernels, mark),
         _slower(_first_of_each(slower, _pair), trials, mark),
         _helped(helped, mark),
-        _rest(unseen, bands, plan.scenario.precision, mark, nothing_seen=not told),
+        _rest(unseen, bands, mark, nothing_seen=not told),
         "" if neighbours else _limits(cells),
     ]
     said = [part for part in parts if part]
@@ -155,13 +154,8 @@ class _Marks:
 
 
 def percent(estimate: Estimate) -> str:
-    """A loss with its half width, to the digits the half width warrants: '18 % ± 1'."""
-    return _rounded(100 * (1 - estimate.value), 100 * estimate.half_width)
-
-
-def _rounded(value: float, half: float) -> str:
-    digits = 0 if half >= 0.95 else 1 if half >= 0.095 else 2
-    return f"{format_decimals(value, digits)} % ± {format_decimals(half, digits)}"
+    """What an isolation factor takes away, in the words of the tables: '18 % ± 1'."""
+    return written_percent(loss(estimate))
 
 
 def _sentences(parts: Sequence[str]) -> str:
@@ -182,7 +176,8 @@ def _failed(trials: Mapping[str, Trial], failed: Sequence[tuple[str, Estimate, f
     """failed: trial, what its null aggressor did, and what makes a change of that."""
     victims = ", ".join(dict.fromkeys(trials[trial].victim_name for trial, _, _ in failed))
     _, worst, shift = max(failed, key=lambda one: max(abs(one[1].low + one[2]), abs(one[1].high + one[2])))
-    change = _rounded(100 * (worst.value + shift), 100 * worst.half_width)
+    ends = {name: getattr(worst, name) + shift for name in ("value", "low", "high")}
+    change = written_percent(worst.model_copy(update=ends))
     return (
         f"the A/A check failed for {victims}: a neighbour that does nothing seemed to change its {what} by {change}, "
         "so doubt effects of that size"
@@ -227,8 +222,9 @@ def _costs(
 def _more(harms: Sequence[Cell]) -> str:
     """How many others, and from least to most. harms: two or more, worst first."""
     least, most = percent(harms[-1].isolation), percent(harms[0].isolation)
-    if least.partition(" ±")[0] == most.partition(" ±")[0]:
-        return f"{len(harms)} more cost about {most.partition(' ±')[0]} each"
+    same = most.partition(" %")[0]
+    if least.partition(" %")[0] == same:
+        return f"{len(harms)} more cost about {same} % each"
     return f"{len(harms)} more cost between {least} and {most}"
 
 
@@ -243,17 +239,22 @@ def _slower(slower: Sequence[Cell], trials: Mapping[str, Trial], mark: _Marks) -
     worst = slower[0]
     longer = _longer(worst.latency[JUDGED])
     who = _who(trials[worst.trial], worst, "a neighbour")
-    first = f"{who} lengthens the {JUDGED} latency of {worst.victim} by {longer} without a loss of throughput seen"
+    first = f"{who} lengthens the {JUDGED} latency of {worst.victim} {longer}{_throughput_of(worst)}"
     more = len(slower) - 1
     others = f", and {more} more lengthen{'s' if more == 1 else ''} one by less" if more else ""
     return f"{first}{mark.beside(worst)}{others}"
 
 
-def _longer(impact: Estimate) -> str:
-    """'18 % ± 4', or only its lower end where the interval is wider than the figure."""
-    if impact.half_width > impact.value / 2:
-        return f"at least {100 * impact.low:.0f} %"
-    return _rounded(100 * impact.value, 100 * impact.half_width)
+def _longer(slowdown: Estimate) -> str:
+    """'by 18 % ± 4', or 'to at least 10 times' of what it is without the neighbour."""
+    written = impact(slowdown, sign=False)
+    return f"to {written}" if "times" in written else f"by {written}"
+
+
+def _throughput_of(cell: Cell) -> str:
+    if cell.effect is Effect.NONE:
+        return " without a loss of throughput seen"
+    return "; whether it costs throughput is not known"
 
 
 def _listed(things: Sequence[str]) -> str:
@@ -320,15 +321,22 @@ def _unjudged(left: Collection[object], *, alone: bool) -> list[str]:
     return [f"{len(left)} other{'' if len(left) == 1 else 's'} could not be judged, as the warnings tell"]
 
 
-def _rest(unseen: Sequence[Cell], bands: Sequence[Band], precision: float, mark: _Marks, *, nothing_seen: bool) -> str:
-    if not unseen:
-        return ""
-    trials = {cell.trial for cell in unseen}
-    edges = [bound for cell in unseen for bound in (cell.isolation.low, cell.isolation.high)]
-    edges += [bound for band in bands if band.trial in trials for bound in (band.low, band.high)]
-    reach = max(abs(1 - edge) for edge in edges)
-    few = any(Warn.FEW_BLOCKS in cell.warnings for cell in unseen)
-    coarse = few or reach > COARSE * precision
+def _rest(unseen: Sequence[Cell], bands: Sequence[Band], mark: _Marks, *, nothing_seen: bool) -> str:
+    """What is known of neighbours without an effect: none above some size, or nothing."""
+    none = [cell for cell in unseen if cell.effect is Effect.NONE]
+    unknown = [cell for cell in unseen if cell.effect is not Effect.NONE]
+    some = " (partly emulated)" if mark.emulated and any(map(_emulated, unseen)) else ""
+    if not none:
+        return _unknown(unknown, bands, some, nothing_seen=nothing_seen) if unknown else ""
+    # As close as is true: rounded up.
+    above = f"above ±{math.ceil(1000 * _reach(none, bands) - 1e-9) / 10:g} %{some}"
+    first = f"no neighbour was seen to cost you anything {above}" if nothing_seen else f"nothing else was seen {above}"
+    return first + (f", but {_more_unknown(unknown, unseen, bands)}" if unknown else "")
+
+
+def _unknown(cells: Sequence[Cell], bands: Sequence[Band], some: str, *, nothing_seen: bool) -> str:
+    """Where of no neighbour without an effect it is known that there is none."""
+    reach = _reach(cells, bands)
     if reach > 1:
         # An interval that holds a doubling, and what would be no more than half, holds nothing.
         return (
@@ -336,21 +344,29 @@ def _rest(unseen: Sequence[Cell], bands: Sequence[Band], precision: float, mark:
             if nothing_seen
             else "of the rest nothing could be told, for want of blocks"
         )
-    # As close as is true, and as short as is honest: rounded up, to whole percents where tenths say nothing.
-    shown = f"±{math.ceil(100 * reach - 1e-9)} %" if coarse else f"±{math.ceil(1000 * reach - 1e-9) / 10:g} %"
-    if nothing_seen and coarse:
+    if nothing_seen:
         return (
             "nothing conclusive: no neighbour was seen to cost you anything, "
-            f"but only effects above {shown} could have been; give the run more budget"
+            f"but only effects above {_coarsely(reach)} could have been; give the run more budget"
         )
-    some = " (partly emulated)" if mark.emulated and any(map(_emulated, unseen)) else ""
-    if nothing_seen:
-        return f"no neighbour was seen to cost you anything above {shown}{some}"
-    return (
-        f"nothing else could be told from noise (up to {shown}){some}"
-        if coarse
-        else f"nothing else was seen above {shown}{some}"
-    )
+    return f"nothing else could be told from noise (up to {_coarsely(reach)}){some}"
+
+
+def _more_unknown(unknown: Sequence[Cell], unseen: Sequence[Cell], bands: Sequence[Band]) -> str:
+    """'2 of 5 are not known (up to ±63 %)', by victim and neighbour."""
+    counts = [len({(cell.trial, cell.aggressor) for cell in cells}) for cells in (unknown, unseen)]
+    reach = _reach(unknown, bands)
+    why = "for want of blocks" if reach > 1 else f"up to {_coarsely(reach)}"
+    return f"{counts[0]} of {counts[1]} {'is' if counts[0] == 1 else 'are'} not known ({why})"
+
+
+def _reach(cells: Sequence[Cell], bands: Sequence[Band]) -> float:
+    return max(reach_of(cell, next((band for band in bands if band.of(cell)), None)) for cell in cells)
+
+
+def _coarsely(reach: float) -> str:
+    """Whole percents, for tenths say nothing here."""
+    return f"±{math.ceil(100 * reach - 1e-9)} %"
 
 
 def _limits(cells: Sequence[Cell]) -> str:

@@ -339,7 +339,7 @@ def reason(point: Point) -> str:
     factor = cell.isolation
     text = f"{point.place}: isolation factor {factor.value:.3f} ({factor.low:.3f} to {factor.high:.3f})"
     if band is not None:
-        where = "outside" if cell.seen else "inside"
+        where = "outside" if cell.seen else "not clearly outside"
         text += f", {where} the band of a neighbour that presses on nothing ({band.low:.3f} to {band.high:.3f})"
     if cell.achieved is not None and cell.achieved <= MOST:
         text += f"; the neighbour got {cell.achieved:.0%} of what it gets alone"

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from partywall import pipeline
 from partywall import study as studies
 from partywall.cli.app import app
-from partywall.errors import UsageError
+from partywall.errors import CapabilityError, Exit, UsageError
 from partywall.model.paper import Paper
 from partywall.model.study import Asked
 from partywall.scenario import papers
@@ -41,9 +41,23 @@ def test_a_study_says_what_it_would_measure_and_for_how_long(name, length):
     assert outline.lines
     assert outline.seconds > 60
     assert outline.seconds < 3600 or length == "long"
-    said = CliRunner().invoke(app, ["study", name, f"--{length}", "--dry-run"], catch_exceptions=False).output
+    # The outline comes first, whatever this host lacks.
+    said = CliRunner().invoke(app, ["study", name, f"--{length}", "--dry-run"]).output
     assert "form: about" in said
     assert outline.lines[0][:20] in said.replace("\n", " ")
+
+
+@pytest.mark.parametrize("backend", ["container", "qemu"])
+def test_a_dry_run_checks_the_host_as_the_study_itself_does(backend):
+    bare = fake_host(which=lambda _: None)
+    arguments = ["study", "papers/vits", "--backend", backend, "--only", "cache*"]
+    dry = CliRunner().invoke(app, [*arguments, "--dry-run"], obj=lambda: bare)
+    wet = CliRunner().invoke(app, arguments, obj=lambda: bare)
+    assert isinstance(dry.exception, CapabilityError)
+    assert dry.exception.exit is Exit.CAPABILITY
+    assert str(dry.exception) == str(wet.exception)
+    assert "form: about" in dry.output
+    assert "This host can do it" not in dry.output
 
 
 def test_every_paper_ships_with_numbers_of_a_kind_that_its_study_names():

@@ -1,6 +1,7 @@
 """Findings of a trace say what was found, and what must be said with it."""
 
 import sys
+from collections import Counter
 from pathlib import Path
 
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent))
 from synthetic_trace import NOTHING, delay, evidence, forward, report
 
+from partywall.model.observation import bucket_of
 from partywall.model.trace import ClockBound, Delay, Missed, added_delays, merged
 from partywall.report.charts import spec_of
 from partywall.report.trace_charts import all_charts
@@ -70,6 +72,22 @@ def test_percentiles_need_packets_beyond_them():
     assert "p99" not in quantiles(delay(*[20] * 100))
     assert quantiles(delay(*[20] * 990, *[60] * 11))["p99"] == 60
     assert quantiles(Delay()) == {}
+
+
+def measured(*times):
+    """Delays in the agent's buckets, which are wider than a nanosecond from 64 ns on."""
+    counts = Counter(bucket_of(ns) for ns in times)
+    return Delay(histogram=tuple(counts.items()), sum_ns=sum(times), min_ns=min(times), max_ns=max(times))
+
+
+@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=40))
+def test_no_percentile_lies_beyond_the_shortest_or_the_longest_delay(times):
+    found = quantiles(measured(*times))
+    assert all(found["min"] <= found[name] <= found["max"] for name in ("p50", "p90", "p99", "p99.9") if name in found)
+
+
+def test_the_percentiles_of_one_packet_are_its_delay():
+    assert quantiles(measured(1_000_001)) == {"p50": 1_000_001, "mean": 1_000_001, "min": 1_000_001, "max": 1_000_001}
 
 
 @given(st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=20), min_size=1, max_size=6))

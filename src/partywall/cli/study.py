@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -38,7 +39,7 @@ def study(
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds; default: the form's.", min=2, max=1000)] = None,
     seed: Annotated[int, typer.Option(help="Seed of all random orders.")] = 1,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be measured, and for how long.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be measured, and for how long; check this host for it.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder to make. Default: runs/NAME-TIME-CHANCE.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted study, given its folder.")] = None,
     allow_commands: Annotated[
@@ -88,9 +89,12 @@ def study(
     )
     job = StudyJob.read(name, asked)
     _outline(console, kept.outline(job, options), job.wanted.name, asked.length, whole=dry_run)
-    if dry_run:
-        return Exit.HOLDS
     leftovers.clean_up()
+    if dry_run:
+        # As with `run --dry-run`, commands of the study's are no hindrance to a plan.
+        kept.check(job, replace(options, allow_commands=True))
+        _say(console, "This host can do it. Nothing was measured.")
+        return Exit.HOLDS
     return carry_out(lambda emit: kept.measure(job, options, emit), options, Live(console), console)
 
 

@@ -92,6 +92,11 @@ class Delay(_Frozen):
     def counts(self) -> Histogram:
         return Histogram(dict(self.histogram))
 
+    def within(self, ns: float) -> float:
+        """A figure of the histogram, between the shortest and the longest delay: its buckets may reach beyond both."""
+        least = self.min_ns if self.min_ns is not None else ns
+        return min(max(ns, least), self.max_ns if self.max_ns is not None else ns)
+
     @property
     def count(self) -> int:
         return sum(count for _, count in self.histogram)

@@ -75,7 +75,7 @@ def percentiles(evidence: TraceEvidence, whole: Report, way: int) -> AnyChart:
     rows: Rows = []
     for name, delay in named:
         shares = tail_shares(delay.counts)
-        values = quantiles(delay.counts, shares)
+        values = map(delay.within, quantiles(delay.counts, shares))
         rows += [
             {"step": name, "slower": 1 - share, "delay_us": max(value, 1.0) / 1e3}
             for share, value in zip(shares, values, strict=True)
@@ -101,7 +101,8 @@ def over_time(evidence: TraceEvidence, way: int) -> AnyChart:
     for report in evidence.reports:
         total = report.ways[way].total
         at_s = (report.start_ns - start_ns) / 1e9
-        for name, value in zip(("median", "99 %"), quantiles(total.counts, (0.5, 0.99)), strict=False):
+        values = map(total.within, quantiles(total.counts, (0.5, 0.99)))
+        for name, value in zip(("median", "99 %"), values, strict=False):
             rows.append({"time_s": at_s, "what": name, "delay_us": max(value, 1.0) / 1e3})
     chart: alt.Chart = (
         inlined(rows)

@@ -57,11 +57,11 @@ def findings(evidence: TraceEvidence) -> TraceFindings:
 
 
 def quantiles(delay: Delay) -> dict[str, float]:
-    """Percentiles that enough packets lie beyond, mean, least and most; empty if there were none."""
+    """Percentiles that enough packets lie beyond, mean, least and most; empty if there were none. None exceeds most."""
     if not delay.count:
         return {}
     found = {
-        name: _quantile(delay.counts, share)
+        name: delay.within(_quantile(delay.counts, share))
         for name, share in SHARES.items()
         if share <= 0.5 or delay.count * (1 - share) >= BEYOND_LEAST
     }

@@ -73,7 +73,7 @@ impl Monitor {
                 followed.state().samples.push(sample);
             }
         };
-        let thread = Some(thread::Builder::new().name("monitor".into()).spawn(body)?);
+        let thread = Some(thread::Builder::new().name("monitor".into()).spawn(body).map_err(no_thread)?);
         Ok(Self { shared, header, missing, thread })
     }
 
@@ -98,6 +98,10 @@ impl Monitor {
     }
 }
 
+fn no_thread(error: std::io::Error) -> std::io::Error {
+    std::io::Error::new(error.kind(), format!("starting its thread: {error}"))
+}
+
 fn cgroups(root: &Path, start: &MonitorStart) -> std::io::Result<Vec<CgroupTarget>> {
     let below = start.cgroups_below.as_deref();
     let target = |(label, pid): (&String, &u32)| Ok(CgroupTarget { label: label.clone(), folders: cgroup::of_process(root, *pid, below)? });
@@ -111,5 +115,18 @@ impl Drop for Monitor {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_has_ended_is_told_with_the_file_that_is_missing() {
+        let asked = serde_json::json!({"id": "m", "cgroups_of": {"victim": u32::MAX}});
+        let start: MonitorStart = serde_json::from_value(asked).expect("a request");
+        let error = Monitor::start(&start).err().expect("no such process");
+        assert!(error.to_string().starts_with("/proc/4294967295/cgroup: No such file"), "{error}");
     }
 }

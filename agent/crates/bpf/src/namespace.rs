@@ -45,7 +45,8 @@ impl Namespace {
     /// # Errors
     /// The file cannot be opened.
     pub fn at(path: &Path) -> io::Result<Self> {
-        Ok(Self(Arc::new(File::open(path)?)))
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        Ok(Self(Arc::new(File::open(path).map_err(named)?)))
     }
 
     /// A new one with nothing but a loopback interface that is down; it goes when the last value for it does.
@@ -81,5 +82,17 @@ impl Namespace {
             let worker = scope.spawn(|| enter_network(self.0.as_fd()).and_then(|()| act()));
             worker.join().unwrap_or_else(|panic| resume_unwind(panic))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_that_is_not_there_is_an_error_that_names_its_file() {
+        let error = Namespace::named("no-such-space").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert!(error.to_string().starts_with("/run/netns/no-such-space: No such file"), "{error}");
     }
 }

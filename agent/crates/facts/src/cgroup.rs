@@ -1,6 +1,7 @@
 //! How cgroups are mounted (v1, v2 or both), where those of a process lie, and how much memory they leave it.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -151,7 +152,11 @@ fn v1_controllers<'t>(options: &'t str, known: &'t [&str]) -> impl Iterator<Item
 /// # Errors
 /// If the process has ended or its `cgroup` file cannot be read.
 pub fn of_process(root: &Path, pid: u32, below: Option<&str>) -> std::io::Result<CgroupFolders> {
-    survey::text(&under(root, &format!("/proc/{pid}/cgroup"))).map(|text| folders(root, &text, below))
+    let ended = |error: std::io::Error| match error.kind() {
+        ErrorKind::NotFound => std::io::Error::new(error.kind(), format!("{error}; has the process ended?")),
+        _ => error,
+    };
+    survey::named_text(&under(root, &format!("/proc/{pid}/cgroup"))).map_err(ended).map(|text| folders(root, &text, below))
 }
 
 /// The cgroup of this process.
@@ -159,7 +164,7 @@ pub fn of_process(root: &Path, pid: u32, below: Option<&str>) -> std::io::Result
 /// # Errors
 /// If its `cgroup` file cannot be read.
 pub fn own(root: &Path) -> std::io::Result<CgroupFolders> {
-    survey::text(&under(root, "/proc/self/cgroup")).map(|text| folders(root, &text, None))
+    survey::named_text(&under(root, "/proc/self/cgroup")).map(|text| folders(root, &text, None))
 }
 
 fn folders(root: &Path, text: &str, below: Option<&str>) -> CgroupFolders {
@@ -328,7 +333,16 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_process_is_an_error() {
-        assert!(of_process(host(HYBRID).path(), 8, None).is_err());
+    fn an_ended_process_is_an_error_that_names_its_file() {
+        let error = of_process(host(HYBRID).path(), 8, None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.to_string().contains("/proc/8/cgroup: No such file"), "{error}");
+        assert!(error.to_string().ends_with("has the process ended?"), "{error}");
+    }
+
+    #[test]
+    fn a_host_that_hides_our_own_cgroup_is_an_error_that_names_the_file() {
+        let error = own(host(HYBRID).path()).unwrap_err();
+        assert!(error.to_string().contains("/proc/self/cgroup: No such file"), "{error}");
     }
 }

@@ -58,7 +58,7 @@ pub fn meminfo(text: &str, key: &str) -> Option<u64> {
 /// # Errors
 /// If `/proc/meminfo` cannot be read or does not say.
 pub fn available(root: &Path) -> std::io::Result<u64> {
-    let text = survey::text(&under(root, "/proc/meminfo"))?;
+    let text = survey::named_text(&under(root, "/proc/meminfo"))?;
     estimated(&text).ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidData, "/proc/meminfo has no line MemAvailable"))
 }
 

@@ -83,6 +83,11 @@ pub(crate) fn text(path: &Path) -> std::io::Result<String> {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
+/// As [`text`], with an error that names the file; the system's own does not.
+pub(crate) fn named_text(path: &Path) -> std::io::Result<String> {
+    text(path).map_err(|error| std::io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
 pub(crate) fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();

@@ -133,8 +133,9 @@ fn source(folder: &Path, bytes: u64) -> io::Result<File> {
 /// A file without a name, which is gone with the process.
 fn unlinked(folder: &Path) -> io::Result<File> {
     let path = folder.join(format!("partywall-compress-{}-{:x}", std::process::id(), fastrand::u64(..)));
-    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
-    std::fs::remove_file(&path)?;
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    let file = File::options().read(true).write(true).create_new(true).open(&path).map_err(named)?;
+    std::fs::remove_file(&path).map_err(named)?;
     Ok(file)
 }
 
@@ -142,6 +143,12 @@ fn unlinked(folder: &Path) -> io::Result<File> {
 mod tests {
     use super::*;
     use std::io::Read;
+
+    #[test]
+    fn a_folder_that_cannot_be_written_is_named() {
+        let error = unlinked(Path::new("/nonexistent")).unwrap_err();
+        assert!(error.to_string().starts_with("/nonexistent/partywall-compress-"), "{error}");
+    }
 
     #[test]
     fn what_was_compressed_is_the_file_and_smaller() {

@@ -68,9 +68,12 @@ class Bench:
             raise FailedError(f"took longer than {timeout_s:.0f} s: {command}")
         return output
 
-    def partywall(self, arguments: str, *accepted: int, timeout_s: float = 300) -> Output:
-        """Runs `partywall`; exit code 4 is the host's lack, any other that is not accepted a failure."""
-        output = self.shell(f"partywall {arguments}", timeout_s)
+    def partywall(self, arguments: str, *accepted: int, timeout_s: float = 300, before: str = "") -> Output:
+        """Runs `partywall`; exit code 4 is the host's lack, any other that is not accepted a failure.
+
+        before: shell commands that go first in the same place, and must succeed.
+        """
+        output = self.shell(f"{before} && partywall {arguments}" if before else f"partywall {arguments}", timeout_s)
         if output.code in (CAPABILITY, USAGE) and output.code not in accepted and self._is_expected(output):
             raise lacking(self, output)
         if output.code not in (accepted or (0,)):

@@ -125,13 +125,13 @@ def judged(kept: Sequence[limits.Kept]) -> str:
 
 def load(bench: Bench) -> str:
     bench.shell("rm -rf load")
+    own = ""
     if bench.host.place == "docker":
         # The container has a network of its own, so the server is in it.
         own = "mkdir -p served && (python3 -m http.server --directory served 80 >/dev/null 2>&1 &) && sleep 5"
-        bench.shell(f"{own} && partywall load http://127.0.0.1/ --users 5 --for 5s --out load")
     else:
         bench.as_root("systemctl start nginx")
-        bench.partywall("load http://127.0.0.1/ --users 5 --for 5s --out load", *MEASURED)
+    bench.partywall("load http://127.0.0.1/ --users 5 --for 5s --out load", *MEASURED, before=own)
     table = bench.partywall("sql load 'SELECT sum(requests) FROM seconds'").text
     requests = max(map(int, re.findall(r"\d+", table)), default=0)
     expect(requests > 0, "no request was answered")

@@ -2,11 +2,12 @@
 
 import argparse
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from labs.hosts import lab, matrix
-from labs.hosts.bench import FailedError, LackingError
+from labs.hosts.bench import Bench, FailedError, LackingError
 from labs.hosts.catalogue import BACKPORTS, HOSTS, TRIXIE, Host, Shortfall
 from labs.hosts.checks import CHECKS
 from labs.hosts.image import Built, _mmdebstrap, requirements
@@ -53,6 +54,24 @@ def test_what_a_check_raises_is_its_outcome(monkeypatch, check, outcome):
     monkeypatch.setitem(CHECKS, "guard", check)
     bench = type("Bench", (), {"host": CANNOT})()
     assert lab._outcome(bench, "guard") == outcome
+
+
+@pytest.mark.parametrize("place", ["docker", "root"])
+@pytest.mark.parametrize(("code", "fails"), [(0, False), (3, False), (1, False), (5, True), (70, True)])
+def test_the_load_check_judges_the_exit_code_of_partywall_everywhere(place, code, fails):
+    class Told:
+        def run(self, command, **_):
+            loads = "partywall load" in command
+            return Output(command, code if loads else 0, "│ 25 │" if "sql" in command else "loaded", 1.0)
+
+    machine = Told()
+    machine.host = Host("h", "a host", TRIXIE, place=place)
+    bench = Bench(machine, Path("wheel"))
+    if fails:
+        with pytest.raises(FailedError, match=f"exit code {code}"):
+            CHECKS["load"](bench)
+    else:
+        assert CHECKS["load"](bench) == "25 requests in 5 s"
 
 
 def test_shortfalls_and_long_checks_name_checks_that_there_are():

@@ -114,3 +114,11 @@ def test_a_comparison_marks_what_is_not_known_in_either_run(open_run):
     text = out.file.getvalue()
     assert "1.0 ± 0.4 ?" in text
     assert "? not known whether that run shows an effect" in text
+
+
+def test_a_comparison_tells_once_what_an_unfinished_run_on_both_sides_could_not_measure(open_run):
+    unfinished = open_run[0].model_copy(update={"incomplete": ("trial t1, disk: too few blocks",)})
+    assert compare(unfinished, unfinished).incomplete == ("r1: trial t1, disk: too few blocks",)
+    out = Console(file=io.StringIO(), width=160)
+    compare_view.show(compare(unfinished, unfinished), out)
+    assert out.file.getvalue().count("Not finished") == 1

@@ -215,6 +215,17 @@ def _translate(path: Path, inner: Path, details: ErrorDetails, data: Any, form: 
     return _out_of_range(path, name, kind, context, value, details["msg"])
 
 
+def _at_most(most: Any, value: Any) -> str:
+    """The bound; where it is that of a share, and the value would be one in percent, the value with its %."""
+    if most != 1 or isinstance(value, bool) or not isinstance(value, int | float | str):
+        return f"give at most {most}"
+    try:
+        percent = float(value)
+    except ValueError:
+        return f"give at most {most}"
+    return f"write {percent:g}%, or give at most 1" if 1 < percent <= 100 else "give at most 1, which is 100%"
+
+
 def _out_of_range(path: Path, name: str, kind: str, context: Mapping[str, Any], value: Any, said: str) -> Mistake:  # noqa: PLR0911
     match kind:
         case "greater_than":
@@ -222,7 +233,7 @@ def _out_of_range(path: Path, name: str, kind: str, context: Mapping[str, Any], 
         case "greater_than_equal":
             return Mistake(path, f"{shown(value)} is too small", f"give at least {_bound(path, context['ge'])}")
         case "less_than" | "less_than_equal":
-            return Mistake(path, f"{shown(value)} is too large", f"give at most {context.get('le', context.get('lt'))}")
+            return Mistake(path, f"{shown(value)} is too large", _at_most(context.get("le", context.get("lt")), value))
         case "too_short" if context["min_length"] == 1:
             return Mistake(path, f"{name} is empty", "give at least one")
         case "too_short" | "too_long":

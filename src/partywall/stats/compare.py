@@ -90,7 +90,10 @@ def compare(
         only_run=tuple(_name(cell) for key, cell in new.items() if key not in old),
         only_reference=tuple(_name(cell) for key, cell in old.items() if key not in new),
         incomparable=tuple(f"{_name(new[key])}: {why}" for key, why in changed.items()),
-        incomplete=tuple(f"{one.run}: {text}" for one in (*first.runs, *second.runs) for text in one.incomplete),
+        # The same run may stand on both sides, and each of its reasons is one.
+        incomplete=tuple(
+            dict.fromkeys(f"{one.run}: {text}" for one in (*first.runs, *second.runs) for text in one.incomplete)
+        ),
         host=tuple(host),
         notes=() if known or not cells else (UNKNOWN_SPREAD,),
     )

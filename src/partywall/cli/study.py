@@ -39,7 +39,9 @@ def study(
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds; default: the form's.", min=2, max=1000)] = None,
     seed: Annotated[int, typer.Option(help="Seed of all random orders.")] = 1,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be measured, and for how long; check this host for it.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be measured, and for how long; check this host for it.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder to make. Default: runs/NAME-TIME-CHANCE.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted study, given its folder.")] = None,
     allow_commands: Annotated[

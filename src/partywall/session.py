@@ -62,11 +62,16 @@ class Session:
             sandbox.settle()
         return made
 
-    def attach(self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> AgentClient:
-        """Starts an agent by a command, here or elsewhere; AgentError if it does not answer as one."""
+    def attach(
+        self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None, patience_s: float = 5
+    ) -> AgentClient:
+        """Starts an agent by a command, here or elsewhere; AgentError if it does not answer as one.
+
+        patience_s: how long it may take to end before it is killed.
+        """
         client = AgentClient(name, start_agent(command, env=env), self._sink(name))
         self._attached[name] = client
-        self._stack.callback(client.close)
+        self._stack.callback(client.close, patience_s)
         client.greet()
         return client
 

@@ -307,7 +307,9 @@ def test_above_its_budget_it_follows_fewer_flows_whole_and_says_so(label):
     way = traced.forward
     assert f"came down to {100 * traced.whole.sampled:.3g} % of the flows" in traced.notes
     assert lost(way) == [0] * 4
-    assert 0 < way.delivered < sum(rounds)
+    # Where the tracer takes much of its CPU, as in an emulated host, no flow may be left to follow.
+    assert way.delivered > 0 or traced.whole.sampled < 0.05
+    assert way.delivered < sum(rounds)
     assert way.steps[0].packets == way.delivered + way.unfinished
 
 

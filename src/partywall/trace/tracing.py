@@ -30,6 +30,8 @@ SILENCE_MOST_NS = 10_000_000_000
 REPORT_NS = 1_000_000_000
 RING_BYTES = 4 << 20
 SLOWEST = 20
+# A busy kernel takes its time to take hooks off, and an agent that is killed leaves them.
+UNHOOK_S = 30.0
 HOST = "this host"
 
 Sink = Callable[[Report], None]
@@ -76,6 +78,7 @@ class Tracing:
         self._relays: dict[str, _Relay] = {}
         self._flows: list[Flow] = []
         self._sampled = 1.0
+        self._closing = False
 
     def __enter__(self) -> Self:
         try:
@@ -105,6 +108,7 @@ class Tracing:
         """No packet is begun any more; waits for those on their way, and for the last reports."""
         until_ns = self._host.call("trace.close", id=self._id)["until_ns"]
         self.pump(max(0, until_ns - self._agents.clock.now_ns()) / 1e9)
+        self._closing = True
         for relay in self._relays.values():
             relay.client.call("trace.stop", id=self._id)
         self._drain()
@@ -128,9 +132,9 @@ class Tracing:
         # Written before a hook is made, so that it can be found again.
         hooks.note(self._agents.label, [(hop.namespace, hop.interface) for hop in self.asked.hops if hop.agent is None])
         serve = (str(binary.find()), "serve", "--only", "trace")
-        host = self._agents.attach(HOST, serve, os.environ | self._agents.label.environment)
+        host = self._agents.attach(HOST, serve, os.environ | self._agents.label.environment, patience_s=UNHOOK_S)
         for name, command in self.asked.agents.items():
-            client = self._agents.attach(name, command)
+            client = self._agents.attach(name, command, patience_s=UNHOOK_S)
             mine = [at for at, hop in enumerate(self.asked.hops) if hop.agent == name]
             alignment = self._agents.alignment(name, ROUNDS_AT_START)
             none = (Missed(),) * len(mine)
@@ -205,7 +209,8 @@ class Tracing:
             relay.reported = relay.counted
         if report.sampled < self._sampled:
             self._sampled = report.sampled
-            for relay in self._relays.values():
+            # A relay that has stopped has nothing left to sample.
+            for relay in () if self._closing else self._relays.values():
                 relay.client.call("trace.sample", id=self._id, below=int(report.sampled * 2**32))
         flows, self._flows = (*report.flows, *self._flows), []
         self._sink(report.model_copy(update={"hops": tuple(missed), "flows": flows}))

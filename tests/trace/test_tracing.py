@@ -1,0 +1,54 @@
+"""A trace with agents elsewhere, without any host."""
+
+from types import SimpleNamespace
+
+import pytest
+from synthetic_trace import report
+
+from partywall.model.trace import Missed
+from partywall.trace import Tracing, ask
+
+
+class Relay:
+    """An agent elsewhere that refuses what it is not asked in time."""
+
+    def __init__(self):
+        self.asked = []
+
+    def call(self, method, **_):
+        self.asked.append(method)
+        if "trace.stop" in self.asked[:-1]:
+            raise AssertionError(f"{method} after trace.stop")
+
+
+@pytest.fixture
+def traced():
+    hops = ask(["a:out", "b/eth0:in"], agents=["b=agent"])
+    reports = []
+    tracing = Tracing(hops, SimpleNamespace(run="t", environment={}), reports.append)
+    relay = SimpleNamespace(
+        name="b",
+        client=Relay(),
+        hops=[1],
+        counted=(Missed(),),
+        reported=(Missed(),),
+        heard_ns=tracing._agents.clock.now_ns(),
+    )
+    tracing._relays["b"] = relay
+    return tracing, relay, reports
+
+
+def test_a_relay_follows_the_sampling(traced):
+    tracing, relay, reports = traced
+    tracing._report(report(sampled=0.5))
+    assert relay.client.asked == ["trace.sample"]
+    assert reports[0].sampled == 0.5
+
+
+def test_a_relay_that_has_stopped_is_asked_nothing_more(traced):
+    tracing, relay, reports = traced
+    relay.client.call("trace.stop")
+    tracing._closing = True
+    tracing._report(report(sampled=0.5))
+    assert relay.client.asked == ["trace.stop"]
+    assert reports[0].sampled == 0.5

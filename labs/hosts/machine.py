@@ -47,6 +47,14 @@ class HostEndedError(TrialError):
         return EMULATOR_FAULT in str(self)
 
 
+class NotUpError(HostEndedError):
+    """The machine did not come up. Nothing of ours ran on it, so a second boot hides nothing."""
+
+    @property
+    def is_emulators(self) -> bool:
+        return True
+
+
 @dataclass(frozen=True)
 class Output:
     """What a command did. text: standard output and standard error, as a terminal would show them."""
@@ -185,4 +193,5 @@ class Machine:
                 return time.monotonic() - began
             time.sleep(2)
         errors = self._process.stderr.read() if self._process.poll() is not None and self._process.stderr else ""
-        raise TrialError(f"{self.host.name} did not come up in {waited:.0f} s {errors}; {self._console_end()}")
+        ended = " (it ended)" if self._process.poll() is not None else ""
+        raise NotUpError(f"{self.host.name} did not come up in {waited:.0f} s{ended} {errors}; {self._console_end()}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +24,7 @@ from partywall.load.second import SECOND_NS, Second, Timing, histogram
 from partywall.load.store import Readings, sample_rows
 from partywall.model import paper
 from partywall.model.paper import Beside
+from partywall.plan import rounds
 from partywall.report.latency import quantiles
 from partywall.scenario import papers
 from partywall.scenario.documents import validated
@@ -58,8 +58,7 @@ def estimate_s(study: Study, form: Form, backend: str = "container") -> float:
 
 def order(study: Study, form: Form, seed: int) -> list[tuple[int, Cell]]:
     """(round, cell) in the order in which they are measured: each round in an order of its own."""
-    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
-    return [(number, cell) for number in range(form.rounds) for cell in chance.sample(study.cells, len(study.cells))]
+    return rounds(study.cells, form.rounds, seed)
 
 
 def observe(

@@ -9,7 +9,6 @@ import fnmatch
 import functools
 import itertools
 import json
-import random
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from partywall.model.scenario import Level, Sandbox, Scenario
 from partywall.model.study import Asked, BoardEntry, Outline, Section, StudyReport
 from partywall.pace import NULL
 from partywall.plan import make as make_plan
+from partywall.plan import shuffled
 from partywall.report import figures
 from partywall.report.rows import row_of
 from partywall.run import governor, idle
@@ -94,8 +94,7 @@ class Isolation:
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         asked = directory.asked
-        jobs = list(_jobs(study, asked, Place.of(host)))
-        random.Random(asked.seed).shuffle(jobs)  # noqa: S311 - an order, not a secret
+        jobs = shuffled(list(_jobs(study, asked, Place.of(host))), asked.seed)
         refused = governor.refused(host)
         going = [job for job in jobs if not _ended(directory, job) and not _why_not(job, refused)]
         seconds = [_estimate_s(job, host) for job in going]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from partywall.agent.client import AgentClient
 from partywall.clock import Clock, Monotonic
 from partywall.errors import TrialError
 from partywall.model.trace import Asked
+from partywall.plan import rounds
 from partywall.sandbox.lab import Lab, agent, ip, lab
 from partywall.scenario.documents import validated
 from partywall.study.path.model import Cell, Extent, Size, Study
@@ -108,11 +108,9 @@ def measure(
 
 def plan(study: Study, extent: Extent, seed: int, done: Sequence[Cell] = ()) -> list[tuple[int, Size]]:
     """(block, size) in order. A block that lacks a slot is measured whole again, for its slots are compared."""
-    chance = random.Random(seed)  # noqa: S311 - an order, not a secret
     sizes: list[Size] = [None, *study.neighbour_bytes]
-    orders = [(block, chance.sample(sizes, len(sizes))) for block in range(extent.blocks)]
-    whole = {block for block, _ in orders if {cell.bytes for cell in done if cell.block == block} == set(sizes)}
-    return [(block, size) for block, order in orders if block not in whole for size in order]
+    whole = {b for b in range(extent.blocks) if {cell.bytes for cell in done if cell.block == b} == set(sizes)}
+    return [(block, size) for block, size in rounds(sizes, extent.blocks, seed) if block not in whole]
 
 
 def slot_s(extent: Extent) -> float:

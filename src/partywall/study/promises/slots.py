@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from partywall.guard.flatten import flatten
 from partywall.guard.resolve import resolve
 from partywall.guard.run import keep
 from partywall.model.policy import Policy
+from partywall.plan import rounds
 from partywall.sandbox.lab import LINK_BURST, LINK_LATENCY, Lab, ip, lab, sender, tc
 from partywall.sandbox.networks import NETNS
 from partywall.scenario.documents import validated
@@ -172,16 +172,15 @@ def _left(scenario: str, slots: Ways, done: Container[Slot]) -> Ways:
 
 def plan(study: Study, extent: Extent, seed: int) -> Iterator[tuple[str, Ways]]:
     """(scenario, [(way, block, period)]) in order; each block holds every way once."""
-    chance = random.Random(seed)  # noqa: S311 - an order, not a secret
     for scenario in study.scenarios:
-        yield scenario, _shuffled([(way, None) for way in study.ways], extent.blocks, chance)
+        yield scenario, _shuffled([(way, None) for way in study.ways], extent.blocks, seed, scenario)
     periods: list[tuple[str, int | None]] = [("guard", period) for period in study.periods.every]
     # Native stands in every block for all periods alike.
-    yield study.periods.scenario, _shuffled([("native", 0), *periods], extent.blocks, chance)
+    yield study.periods.scenario, _shuffled([("native", 0), *periods], extent.blocks, seed, "periods")
 
 
-def _shuffled(ways: Sequence[tuple[str, int | None]], blocks: int, chance: random.Random) -> Ways:
-    return [(way, block, period) for block in range(blocks) for way, period in chance.sample(ways, len(ways))]
+def _shuffled(ways: Sequence[tuple[str, int | None]], blocks: int, seed: int, part: str) -> Ways:
+    return [(way, block, period) for block, (way, period) in rounds(ways, blocks, seed, part)]
 
 
 def _slot_s(extent: Extent, period_ns: int | None) -> float:

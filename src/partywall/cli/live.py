@@ -60,7 +60,9 @@ class Live:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        # Elsewhere it would print an empty line.
+        if self._console.is_terminal:
+            self._bar.stop()
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -107,7 +109,9 @@ class Steps:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        # Elsewhere it would print an empty line.
+        if self._console.is_terminal:
+            self._bar.stop()
 
     def show(self, doing: str, done: int, of: int) -> None:
         """What is being done, how much of it is done, and of how much."""

@@ -19,7 +19,6 @@ from partywall.errors import TrialError
 from partywall.files import write_whole
 from partywall.load.health import Health
 from partywall.load.second import HISTOGRAMS, Second
-from partywall.store.pending import read
 from partywall.store.record import Record
 
 _HISTOGRAM = pa.list_(pa.struct([("bucket", pa.int32()), ("count", pa.int64())]))
@@ -113,8 +112,7 @@ class LoadDirectory(Record):
     ) -> None:
         """Turns what was written into Parquet, one file a table. begin_ns: of the load; None if it never began."""
         self._write(self.about() | {"begin_ns": begin_ns})
-        pending = self.path / self.LINES
-        records = list(read(pending)) if pending.exists() else []
+        records = self.whole_lines()
         tables = {
             "seconds": (SECONDS, [_second_row(record) for record in records]),
             "timings": (TIMINGS, [row for record in records for row in _timing_rows(record, labels)]),
@@ -125,7 +123,7 @@ class LoadDirectory(Record):
         for name, (schema, rows) in tables.items():
             table = pa.Table.from_pylist(rows, schema=schema)
             pq.write_table(table, self.path / f"{name}.parquet", compression="zstd")
-        pending.unlink(missing_ok=True)
+        (self.path / self.LINES).unlink(missing_ok=True)
 
     def about(self) -> dict[str, Any]:
         """What was known before the start, and when it began once it has."""

@@ -5,13 +5,13 @@ Events hold more than is listed here; what nobody reads needs no check.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from pydantic import BaseModel, Field
 
 from partywall.model.evidence import Counter
 from partywall.model.plan import Slot
+from partywall.store.lines import decoded
 
 # Every event begins so; a killed run leaves the beginning of a line.
 BEGIN = b'{"kind": "'
@@ -71,15 +71,12 @@ KINDS: dict[str, type[BaseModel]] = {
 def decode(line: bytes) -> dict[str, Any] | None:
     """An event; None for an empty or torn line; ValueError for anything else. What it holds is not looked at."""
     try:
-        found = json.loads(line)
+        found = decoded(line, BEGIN)
     except ValueError:
-        if line.startswith(BEGIN) or BEGIN.startswith(line):
-            return None
         raise ValueError("this is not an event") from None
-    match found:
-        case {"kind": str()}:
-            return dict(found)
-    raise ValueError("this is not an event")
+    if found is not None and not isinstance(found.get("kind"), str):
+        raise ValueError("this is not an event")
+    return found
 
 
 def check(found: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from partywall.errors import Problem, UsageError
+from partywall.store.lines import decoded
 
 SLICES = pa.schema(
     [
@@ -72,13 +74,10 @@ class Pending:
 
 def read(file: Path) -> Iterator[dict[str, Any]]:
     """The records of a pending file; torn lines are left out."""
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            yield record
+    for line in file.read_bytes().split(b"\n"):
+        with contextlib.suppress(ValueError):
+            if (record := decoded(line)) is not None:
+                yield record
 
 
 def slice_row(trial: str, workload: str, piece: dict[str, Any]) -> dict[str, Any]:

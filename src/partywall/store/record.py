@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from pydantic import ValidationError
 
 from partywall.errors import Problem, UsageError
+from partywall.store.lines import decoded
 
 T = TypeVar("T")
 DAMAGED = "it is damaged or of another version of Partywall; bring it back from a copy, or measure again"
@@ -110,18 +111,15 @@ class Record:
         file = self.path / self.LINES
         return enumerate(file.read_bytes().split(b"\n") if file.exists() else [], start=1)
 
-    def whole_lines(self) -> list[Any]:
+    def whole_lines(self) -> list[dict[str, Any]]:
         """The lines, decoded; torn ones are left out. UsageError for a line that is not even the beginning of JSON."""
         found = []
         for number, line in self.lines():
-            if not line.strip():
-                continue
             try:
-                found.append(json.loads(line))
-            except ValueError:
-                if not line.startswith(b"{"):
-                    raise self.damaged(self.LINES, "it is no JSON", number) from None
-        return found
+                found.append(decoded(line))
+            except ValueError as error:
+                raise self.damaged(self.LINES, str(error), number) from None
+        return [one for one in found if one is not None]
 
     def decoded(self, name: str, decode: Callable[[str], T]) -> T:
         """A file's content; UsageError if it cannot be read or understood."""

@@ -1,7 +1,8 @@
 """The shape of a host as Partywall tells it, compared with what lscpu and free say of the same host. Pure.
 
 lscpu numbers cores, sockets and caches by itself, so groups of CPUs are compared and not their numbers. The memory of
-each NUMA node is not compared, because neither tool tells it.
+each NUMA node is not compared, because neither tool tells it; nor is the size of all caches of a level together, for
+which lscpu 2.38 counts a shared cache once for each core of a guest.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def told(facts: Mapping[str, Any]) -> dict[str, Any]:
         "sockets": grouped((place["cpu"], place["package"]) for place in places),
         "nodes": sorted(tuple(sorted(node["cpus"])) for node in memory["nodes"] if node["cpus"]),
         **{f"CPUs of each {name} cache": sorted(groups) for name, groups in behind.items()},
-        **{f"bytes of the first {name} cache, and of all": (one[0], sum(one)) for name, one in sizes.items()},
+        **{f"bytes of the first {name} cache": one[0] for name, one in sizes.items()},
         "bytes of memory": memory["total_bytes"],
         "bytes of swap": memory["swap_bytes"],
     }
@@ -77,10 +78,7 @@ def shown(tools: Tools) -> dict[str, Any]:
         "sockets": grouped((row["cpu"], row["socket"]) for row in rows),
         "nodes": grouped((row["cpu"], row["node"]) for row in rows if row["node"] is not None),
         **{f"CPUs of each {name} cache": grouped((row["cpu"], row[name]) for row in rows) for name in caches},
-        **{
-            f"bytes of the first {one['name']} cache, and of all": (int(one["one-size"]), int(one["all-size"]))
-            for one in sizes
-        },
+        **{f"bytes of the first {one['name']} cache": int(one["one-size"]) for one in sizes},
         "bytes of memory": memory["Mem:"],
         "bytes of swap": memory["Swap:"],
     }

@@ -21,10 +21,16 @@ from partywall.sandbox.clock import Looks
 
 
 class Session:
-    """Agents by name. Use as a context manager, or call `close`: afterwards nothing of it is left on the host."""
+    """Agents by name. Use as a context manager, or call `close`: afterwards nothing of it is left on the host.
 
-    def __init__(self, label: Label, clock: Clock | None = None) -> None:
+    make: how a sandbox is made; tests simulate them.
+    """
+
+    def __init__(
+        self, label: Label, clock: Clock | None = None, make: Callable[[Settings, Label], Sandbox] = make
+    ) -> None:
         self.label = label
+        self._make = make
         self.clock: Clock = clock or Monotonic()
         self.messages = Inbox()
         self.sandboxes: dict[str, Sandbox] = {}
@@ -50,7 +56,7 @@ class Session:
 
         TrialError or CapabilityError if the host refuses one.
         """
-        made = [make(settings, self.label) for settings in every]
+        made = [self._make(settings, self.label) for settings in every]
         for sandbox in made:
             # Before it is started: one that fails half-way is taken down too.
             self.sandboxes[sandbox.settings.name] = sandbox

@@ -70,7 +70,7 @@ def test_facts_that_agree_with_the_tools_have_no_differences(facts):
         (("memory", "total_bytes"), 33_554_000_000, "bytes of memory"),
         (("memory", "swap_bytes"), 4096, "bytes of swap"),
         (("cpu", "caches", -1, "shared_by"), [2, 3], "CPUs of each L3 cache"),
-        (("cpu", "caches", -1, "size_bytes"), 1 << 20, "bytes of the first L3 cache, and of all"),
+        (("cpu", "caches", -2, "size_bytes"), 1 << 20, "bytes of the first L3 cache"),
         (("cpu", "caches", 0, "holds"), "instruction", "CPUs of each L1d cache"),
         (("cpu", "caches"), [], "CPUs of each L2 cache"),
     ],

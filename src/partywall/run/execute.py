@@ -25,6 +25,7 @@ from partywall.run.recorder import Recorder
 from partywall.run.stage import MONITOR, Stage, staged
 from partywall.sandbox import Label
 from partywall.sandbox.clock import Looks
+from partywall.session import Session
 from partywall.store import RunDirectory, blocks_done
 
 # A block's schedule is sent this long before it begins: the controller may be late by as much without harm.
@@ -102,12 +103,16 @@ def execute(
     emit: Emit,
     observations: Sequence[Observation] = (),
     clock: Clock | None = None,
+    sessions: Callable[[Label], Session] = Session,
 ) -> None:
-    """Carries out what is left of the plan. observations: what an interrupted run has measured already."""
+    """Carries out what is left of the plan. observations: what an interrupted run has measured already.
+
+    clock, sessions: tests simulate them (`partywall.testing.SimulatedHost`).
+    """
     plan = run.plan
     events = run.by_trial()
     tallies = {trial.id: tally(trial, events.get(trial.id, ()), observations) for trial in plan.trials}
-    visitor = Visitor(run, plan, label, decisions, emit, clock or Monotonic(), tallies)
+    visitor = Visitor(run, plan, label, decisions, emit, clock or Monotonic(), tallies, sessions)
     run.append("run_started", wall_time=time.strftime("%Y-%m-%dT%H:%M:%S%z"), pid=os.getpid())
     visitor.tell_left()
     try:
@@ -156,6 +161,7 @@ class Visitor:
     emit: Emit
     clock: Clock
     tallies: dict[str, Tally]
+    sessions: Callable[[Label], Session] = Session
 
     def __post_init__(self) -> None:
         self._shares = shares(self.plan)
@@ -194,7 +200,9 @@ class Visitor:
         host_cpus = aside(trial)
         os.sched_setaffinity(0, host_cpus)
         slice_ns = self.plan.timing.slice
-        with staged(trial, self.label, slice_ns=slice_ns, seed=self.plan.seed, host_cpus=host_cpus) as stage:
+        with staged(
+            trial, self.sessions(self.label), slice_ns=slice_ns, seed=self.plan.seed, host_cpus=host_cpus
+        ) as stage:
             attempt = _attempt(tally, visit)
             self.run.append(
                 "visit",

@@ -16,7 +16,7 @@ from partywall.model.plan import Trial, null_cpus
 from partywall.model.scenario import Workload
 from partywall.model.weights import weights
 from partywall.pace import NULL
-from partywall.sandbox import Label, Sandbox, Settings
+from partywall.sandbox import Sandbox, Settings
 from partywall.sandbox.peer import PEER
 from partywall.session import Session
 
@@ -78,9 +78,9 @@ def _role(name: str) -> str:
 
 
 @contextlib.contextmanager
-def staged(trial: Trial, label: Label, *, slice_ns: int, seed: int, host_cpus: tuple[int, ...]) -> Iterator[Stage]:
-    """Makes the sandboxes of `trial` and starts what runs in them. Takes all of them down on leaving."""
-    with Session(label) as session:
+def staged(trial: Trial, session: Session, *, slice_ns: int, seed: int, host_cpus: tuple[int, ...]) -> Iterator[Stage]:
+    """Makes the sandboxes of `trial` in a session and starts what runs in them. Ends the session on leaving."""
+    with session:
         stage = Stage(trial, session)
         _fill(stage, slice_ns, seed, host_cpus)
         yield stage

@@ -1,6 +1,7 @@
-"""Doubles for tests: hosts that are made up of a few numbers, and hosts that were recorded file by file."""
+"""Doubles for tests: hosts of a few numbers, hosts recorded file by file, and hosts whose neighbours are simulated."""
 
 from partywall.testing.hosts import Disk, fake_host, recorded
+from partywall.testing.simulated import SimulatedHost, VirtualClock
 from partywall.testing.trees import Entry, Tree, read
 
-__all__ = ["Disk", "Entry", "Tree", "fake_host", "read", "recorded"]
+__all__ = ["Disk", "Entry", "SimulatedHost", "Tree", "VirtualClock", "fake_host", "read", "recorded"]

@@ -1,0 +1,204 @@
+"""A simulated host: neighbours whose effect on each other is known, on a clock that does not wait.
+
+The block loop, storage and statistics run on it as they do on a real host, in a fraction of the time, and what they
+find can be compared with the truth. Agents are simulated at the level of the wire: they answer requests and send
+messages.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+from partywall.agent.client import AgentClient, Sink
+from partywall.errors import AgentError
+from partywall.model.evidence import VICTIM
+from partywall.sandbox import Label, Sandbox, Settings
+from partywall.session import Session
+
+SECOND_NS = 1_000_000_000
+
+
+@dataclass
+class VirtualClock:
+    """A clock that jumps to the moment that is waited for. at_time: called with each new time."""
+
+    time_ns: int = 10 * SECOND_NS
+    at_time: list[Callable[[int], None]] = field(default_factory=list)
+
+    def now_ns(self) -> int:
+        return self.time_ns
+
+    def sleep_until(self, deadline_ns: int) -> None:
+        self.time_ns = max(self.time_ns, deadline_ns)
+        for call in self.at_time:
+            call(self.time_ns)
+
+
+@dataclass
+class _Workload:
+    """One that runs. switches: (ns, intensity) in order. told_ns: up to when its slices were sent."""
+
+    sandbox: str
+    sink: Sink
+    rate: float
+    told_ns: int
+    slice_ns: int
+    switches: list[tuple[int, float]]
+
+    def intensity(self, start_ns: int, end_ns: int) -> float:
+        """The mean between two times."""
+        moments = [start_ns, *(at for at, _ in self.switches if start_ns < at < end_ns), end_ns]
+        total = 0.0
+        for begin, end in itertools.pairwise(moments):
+            at = bisect_right(self.switches, (begin, float("inf"))) - 1
+            total += (self.switches[at][1] if at >= 0 else 0.0) * (end - begin)
+        return total / (end_ns - start_ns)
+
+
+class SimulatedHost:
+    """Neighbours with known effects.
+
+    keeps: what a victim keeps of its rate beside an aggressor at full intensity, by its name; 1 for others. rate: work
+    per second. noise: relative standard deviation of a slice's work. wander: that of a random walk over one second,
+    which all slots of a block share. dies: (agent's name, ns on the virtual clock); it ends then, once.
+    """
+
+    def __init__(
+        self,
+        keeps: Mapping[str, float] | None = None,
+        *,
+        rate: float = 1e6,
+        noise: float = 0.02,
+        wander: float = 0.02,
+        dies: tuple[str, int] | None = None,
+        seed: int = 1,
+    ) -> None:
+        self.keeps = dict(keeps or {})
+        self.rate = rate
+        self.noise = noise
+        self.wander = wander
+        self.clock = VirtualClock(at_time=[self._advance])
+        self.requests: list[tuple[str, str]] = []
+        """(agent, method) of every request, in order."""
+        self._dies = dies
+        self._chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
+        self._speed = 1.0
+        self._walked_ns = 0
+        self._running: dict[str, _Workload] = {}
+
+    def session(self, label: Label) -> Session:
+        """A session whose sandboxes are simulated."""
+        return Session(label, self.clock, make=lambda settings, label: _Simulated(self, settings, label))
+
+    def answer(self, agent: str, sink: Sink, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """What an agent answers."""
+        self.requests.append((agent, method))
+        match method:
+            case "monitor.start":
+                return {"counters": [], "missing": []}
+            case "workload.start":
+                flat_out = params["pace"] == "flat_out"
+                switches = [(0, 1.0)] if flat_out else []
+                slice_ns = params.get("slice_ns", 2_000_000)
+                now_ns = self.clock.now_ns()
+                self._running[params["id"]] = _Workload(agent, sink, self.rate, now_ns, slice_ns, switches)
+                return {"facts": []}
+            case "workload.calibrate":
+                return {"rate_max": [self.rate]}
+            case "workload.schedule":
+                self._running[params["id"]].switches += [(s["at_ns"], s["intensity"]) for s in params["switches"]]
+            case "workload.stop":
+                self._running.pop(params["id"], None)
+                return {"facts": []}
+        return {}
+
+    def end(self, agent: str) -> None:
+        """An agent's sandbox is taken down."""
+        self._running = {name: workload for name, workload in self._running.items() if workload.sandbox != agent}
+
+    def _advance(self, now_ns: int) -> None:
+        if self._dies is not None and now_ns >= self._dies[1] and self._dies[0] in self._running:
+            workload = self._running.pop(self._dies[0])
+            self._dies = None
+            workload.sink("gone", {"reason": "it was killed by signal 9"})
+        if VICTIM not in self._running:
+            return
+        victim = self._running[VICTIM]
+        others = {name: workload for name, workload in self._running.items() if name != VICTIM}
+        slices = []
+        while (end_ns := victim.told_ns + victim.slice_ns) <= now_ns:
+            slices.append(_slice(victim.told_ns, end_ns, self._work(victim, others, end_ns), 1.0))
+            victim.told_ns = end_ns
+        if slices:
+            victim.sink("slices", {"id": VICTIM, "slices": slices})
+        for name, other in others.items():
+            told = []
+            while (end_ns := other.told_ns + other.slice_ns) <= now_ns:
+                intensity = other.intensity(other.told_ns, end_ns)
+                told.append(_slice(other.told_ns, end_ns, other.rate * intensity * other.slice_ns / 1e9, intensity))
+                other.told_ns = end_ns
+            if told:
+                other.sink("slices", {"id": name, "slices": told})
+
+    def _work(self, victim: _Workload, others: Mapping[str, _Workload], end_ns: int) -> float:
+        kept = 1.0
+        for name, other in others.items():
+            kept *= 1 - (1 - self.keeps.get(name, 1.0)) * other.intensity(victim.told_ns, end_ns)
+        spent_s = (end_ns - victim.told_ns) / 1e9
+        self._speed *= 1 + self._chance.gauss(0, self.wander) * spent_s**0.5
+        return victim.rate * spent_s * kept * self._speed * max(0.0, 1 + self._chance.gauss(0, self.noise))
+
+
+def _slice(start_ns: int, end_ns: int, work: float, intensity: float) -> dict[str, Any]:
+    own = {"thread": 0, "start_ns": start_ns, "end_ns": end_ns, "work": work, "intensity": intensity}
+    return own | {"cpu_ns": int((end_ns - start_ns) * intensity), "latency": []}
+
+
+class _Agent:
+    """A simulated agent's connection."""
+
+    def __init__(self, host: SimulatedHost, name: str, sink: Sink) -> None:
+        self.name = name
+        self.hello: dict[str, Any] = {"emulated": False}
+        self.process = SimpleNamespace(pid=None)
+        self._host, self._sink = host, sink
+        self.is_gone = False
+
+    def call(self, method: str, *, timeout_s: float = 30, **params: Any) -> Any:
+        del timeout_s
+        if self.is_gone:
+            raise AgentError(f"agent {self.name}: it is gone")
+        return self._host.answer(self.name, self._tell, method, params)
+
+    def _tell(self, method: str, params: dict[str, Any]) -> None:
+        self.is_gone = self.is_gone or method == "gone"
+        self._sink(method, params)
+
+
+class _Simulated(Sandbox):
+    """A sandbox that is nowhere."""
+
+    def __init__(self, host: SimulatedHost, settings: Settings, label: Label) -> None:
+        super().__init__(settings, label)
+        self._host = host
+
+    def start(self, sink: Sink) -> AgentClient:
+        self.client = cast("AgentClient", _Agent(self._host, self.settings.name, sink))
+        return self.client
+
+    def stop(self) -> None:
+        self._host.end(self.settings.name)
+
+    @property
+    def work_dir(self) -> str:
+        return "/nowhere"
+
+    @property
+    def pid(self) -> int | None:
+        return None

@@ -1,0 +1,119 @@
+"""The block loop on a simulated host: what it finds is compared with what is true there."""
+
+import pytest
+
+from partywall import pipeline
+from partywall.agent.catalogue import shipped
+from partywall.errors import AgentError
+from partywall.events import Left, Note, silent
+from partywall.model.scenario import Scenario
+from partywall.plan import Topology, make
+from partywall.run import execute
+from partywall.sandbox import Label, Settings
+from partywall.store import RunDirectory, evidence
+from partywall.testing import SimulatedHost
+
+CONTENT = {
+    "partywall": 1,
+    "name": "simulated",
+    "victims": {"v": {"probe": "integer"}},
+    "aggressors": {
+        "half": {"stressor": "integer", "sandbox": {"cpus": "same"}},
+        "none": {"stressor": "memory-copy"},
+    },
+    "min_blocks": 8,
+    "budget": "10s",
+    "precision": "0.1%",
+}
+TRUE = {"half": 0.5, "none": 1.0}
+
+
+def planned(tmp_path, **changes) -> RunDirectory:
+    facts = {"cpus_allowed": [0, 1], "memory": {"usable_bytes": 1 << 40}, "missing": []}
+    plan = make(Scenario.model_validate(CONTENT | changes), Topology((0, 1), ()), shipped())
+    return RunDirectory.create(tmp_path / "run", "", plan, facts)
+
+
+def carried_out(run: RunDirectory, host: SimulatedHost, emit=silent) -> None:
+    before = evidence(run).observations if any(run.events("run_started")) else ()
+    label = Label("simulated", run.path / "state", run.path / "work")
+    execute(run, label, pipeline.decisions(run.plan), emit, before, host.clock, host.session)
+
+
+def cells(run: RunDirectory):
+    found = {cell.aggressor: cell for cell in pipeline.analyse(run)[1].cells}
+    return {name: found[name] for name in TRUE}
+
+
+def test_what_is_true_lies_within_the_intervals(tmp_path):
+    run = planned(tmp_path)
+    carried_out(run, SimulatedHost(TRUE))
+    assert run.ended
+    for name, cell in cells(run).items():
+        assert cell.isolation.low < TRUE[name] < cell.isolation.high
+        assert cell.isolation.high - cell.isolation.low < 0.02
+
+
+def test_a_run_that_is_precise_enough_ends_early(tmp_path):
+    neighbour = {"none": CONTENT["aggressors"]["none"]}
+    short, long = (SimulatedHost(TRUE, noise=0.001, wander=0) for _ in range(2))
+    carried_out(planned(tmp_path / "a", aggressors=neighbour, precision="5%", budget="20s"), short)
+    carried_out(planned(tmp_path / "b", aggressors=neighbour, precision="0.0001%", budget="20s"), long)
+    assert short.clock.now_ns() < 0.8 * long.clock.now_ns()
+
+
+def test_an_agent_that_dies_costs_its_visit_and_the_trial_goes_on(tmp_path):
+    notes = []
+    run = planned(tmp_path)
+    carried_out(run, SimulatedHost(TRUE, dies=("half", 14 * 10**9)), lambda e: notes.append(e))
+    (failed,) = [note.text for note in notes if isinstance(note, Note)]
+    assert failed == "failed: v: aggressor half ended during the trial: it was killed by signal 9"
+    assert run.ended
+    assert cells(run)["half"].isolation.low < 0.5 < cells(run)["half"].isolation.high
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
+    run, begun = planned(tmp_path), 0
+
+    def interrupt(event):
+        nonlocal begun
+        begun += isinstance(event, Left)
+        if begun == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        carried_out(run, SimulatedHost(TRUE), interrupt)
+    blocks = len(list(run.events("block_done")))
+    assert blocks
+    assert not run.ended
+    carried_out(run, SimulatedHost(TRUE, seed=2))
+    assert run.ended
+    numbers = [event["block"] for event in run.events("block_done")]
+    assert numbers[: len(set(numbers))] == sorted(set(numbers))
+    assert len(numbers) == len(set(numbers)) > blocks
+
+
+def test_time_left_falls_to_nothing(tmp_path):
+    left = []
+    carried_out(planned(tmp_path), SimulatedHost(TRUE), lambda e: left.append(e.seconds) if isinstance(e, Left) else 0)
+    assert left == sorted(left, reverse=True)
+    assert left[-1] < left[0] / 4
+
+
+def test_every_aggressor_is_told_when_to_press_and_all_are_stopped(tmp_path):
+    host = SimulatedHost(TRUE)
+    carried_out(planned(tmp_path), host)
+    assert {("half", "workload.schedule"), ("none", "workload.schedule"), ("victim", "workload.stop")} <= set(
+        host.requests
+    )
+    assert not host._running
+
+
+def test_a_simulated_agent_that_is_gone_answers_no_more():
+    host = SimulatedHost()
+    session = host.session(Label("t", None, None))
+    session.add(Settings("v", "process", (0,)))
+    client = session.client("v")
+    client._tell("gone", {"reason": "killed"})
+    with pytest.raises(AgentError, match="gone"):
+        client.call("monitor.start", id="m")

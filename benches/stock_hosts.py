@@ -1,8 +1,8 @@
 """Partywall on stock hosts: hosts × (install, doctor, tour, run, container limits, load, guard, trace, reap, tests).
 
 Boots each host of labs/hosts in QEMU and does there what README says; `make hosts` is the same and writes the matrix in
-docs/hosts.md. --quick: one Debian 13 with install, doctor, topology, a run with container limits, guard and trace, in at most
-five minutes, of which some two build the image where none is cached.
+docs/hosts.md. --quick: one Debian 13 with install, doctor, topology, a run with container limits, guard and trace, in
+at most five minutes, of which some two build the image where none is cached.
 
 Bar: every host does what the matrix promises, no less and no more; no output of any of them holds a traceback. With
 --quick also: at most five minutes.

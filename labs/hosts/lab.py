@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -150,12 +151,20 @@ def remembered(path: Path, name: str, results: Mapping[str, Result], accel: str)
     """The record with a host's results in it: those of earlier runs stay until the same check is done again."""
     record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"hosts": {}}
     today = datetime.datetime.now().astimezone().date().isoformat()
-    added = {check: asdict(result) | {"date": today, "accelerator": accel} for check, result in results.items()}
+    about = {"date": today, "accelerator": accel, "commit": _commit()}
+    added = {check: asdict(result) | about for check, result in results.items()}
     # Faults of a kernel are of one boot.
     before = {check: result for check, result in record["hosts"].get(name, {}).items() if check != "kernel"}
     record["hosts"][name] = before | added
     write_whole(path, json.dumps(record, indent=1) + "\n")
     return record
+
+
+def _commit() -> str:
+    """Of this clone, as far as that says what the wheel holds; empty outside a clone."""
+    asked = ["git", "-C", str(image.CLONE), "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def unexpected(host: Host, results: Mapping[str, Result]) -> list[str]:

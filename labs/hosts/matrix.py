@@ -6,6 +6,7 @@ import textwrap
 from typing import Any
 
 from labs.hosts.catalogue import HOSTS
+from labs.hosts.checks import CHECKS
 from labs.hosts.image import CLONE
 
 DOCS = CLONE / "docs" / "hosts.md"
@@ -25,19 +26,22 @@ def write(record: dict[str, Any]) -> None:
 def matrix(record: dict[str, Any]) -> str:
     """A table of marks, then the figures and reasons, host by host."""
     hosts: dict[str, dict[str, dict[str, Any]]] = record["hosts"]
-    checks = list(dict.fromkeys(check for results in hosts.values() for check in results))
+    there = {check for results in hosts.values() for check in results}
+    checks = [*(check for check in CHECKS if check in there), *sorted(there - set(CHECKS))]
     done = [result for results in hosts.values() for result in results.values()]
     dates = sorted({result["date"] for result in done})
     emulated = any(result["accelerator"] == "tcg" for result in done)
     how = "emulated by QEMU, so figures are emulated" if emulated else "on KVM"
     when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
-    lines = [f"Tried {when}, {how}.", "", f"| host | {' | '.join(checks)} |", "|---" * (len(checks) + 1) + "|"]
+    commits = sorted({result["commit"] for result in done if result.get("commit")})
+    of = f" at {', '.join(commits)}" if commits else ""
+    lines = [f"Tried {when}{of}, {how}.", "", f"| host | {' | '.join(checks)} |", "|---" * (len(checks) + 1) + "|"]
     for name, results in hosts.items():
         cells = (MARKS[results[check]["status"]] if check in results else "–" for check in checks)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     for name, results in hosts.items():
         lines += ["", f"**{name}**: {HOSTS[name].summary}", ""]
-        for check, result in results.items():
+        for check, result in sorted(results.items(), key=lambda pair: checks.index(pair[0])):
             lines += textwrap.wrap(f"- {check}: {_said(result)}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines) + "\n"
 

@@ -13,6 +13,7 @@ from partywall import study as all_studies
 from partywall.cli.app import app
 from partywall.errors import UsageError
 from partywall.host import Host
+from partywall.load import tomcat
 from partywall.model.paper import Likeness, judge
 from partywall.model.study import Asked
 from partywall.report import study_page
@@ -21,7 +22,6 @@ from partywall.scenario import papers
 from partywall.stats.overhead import response
 from partywall.store.study import StudyDirectory
 from partywall.study.generation import cells as studies
-from partywall.study.generation import tomcat
 from partywall.study.generation.model import METRICS, Observed
 from partywall.testing import fake_host
 

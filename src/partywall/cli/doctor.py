@@ -17,10 +17,10 @@ from partywall.agent import binary
 from partywall.cli import output
 from partywall.errors import AgentError, CapabilityError, Exit, UsageError
 from partywall.host import Host, install
+from partywall.load import tomcat
 from partywall.sandbox import WORK_ROOT, block, cgroups, delegation, libvirt, qemu, remedies, ssh
 from partywall.sandbox.label import state_root
 from partywall.sandbox.runtime import RUNTIMES
-from partywall.study.generation import tomcat
 
 HANGING = 4
 LIMITS = {"cpu": "CPU limits and weights", "memory": "memory limits", "io": "disk limits"}

@@ -11,6 +11,7 @@ from partywall import preflight, units
 from partywall.errors import Problem, TrialError, UsageError
 from partywall.events import Doing, Emit, Left
 from partywall.host import Host
+from partywall.load import tomcat
 from partywall.model.finding import Estimate
 from partywall.model.scenario import Scenario
 from partywall.model.study import Asked, Outline, Section, StudyReport
@@ -18,7 +19,7 @@ from partywall.report import figures
 from partywall.sandbox import Label, qemu, reaper
 from partywall.stats import overhead
 from partywall.store.study import StudyDirectory
-from partywall.study.generation import cells, tomcat
+from partywall.study.generation import cells
 from partywall.study.generation.model import METRICS, Form, Observed, Study
 from partywall.study.kind import form_of, refuse_parts
 

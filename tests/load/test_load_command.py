@@ -63,7 +63,7 @@ def test_a_load_is_shown_judged_and_kept(url, tmp_path):
     assert said.returncode in (0, 3), said.stderr
     assert "responses in 1 s" in said.stdout
     assert "errors: none" in said.stdout
-    assert "generator:" in said.stdout
+    assert "The generator was" in said.stdout
     about = json.loads((out / "load.json").read_text())
     assert about["started"]["labels"][0]["sort"] == "http"
     timings = pq.read_table(out / "timings.parquet").to_pylist()

@@ -130,6 +130,7 @@ clean: ## remove what was built
 	rm -rf $(VENV) agent/target src/partywall/_bin dist
 
 $(VENV)/.ready: pyproject.toml
+	@echo "setup: system packages, as far as they are missing (apt-get needs root; up to 300 MB with QEMU and clang)"
 	@missing=$$(for p in $(PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
 	if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; fi
 	@missing=$$(for p in $(BPF_PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
@@ -141,12 +142,14 @@ $(VENV)/.ready: pyproject.toml
 	@missing=$$(for p in $(SSH_PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
 	if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing \
 	|| echo "no ssh ($$missing): backend ssh will be missing" >&2; fi
+	@echo "setup: Python packages into $(VENV) (about PIPMB MB to download; one or two minutes)"
 	python3 -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(VENV)/bin/pip install --disable-pip-version-check --progress-bar on -e '.[dev]' | sed -u -n '/^Collecting/p;/^Successfully/p'
 	touch $@
 
 # Cargo knows best whether anything has changed.
 $(AGENT): FORCE
-	@cd agent && cargo build --release --quiet
+	@[ -x $(BUILT) ] || echo "setup: the agent in Rust (about CARGOMB MB of crates to download; three to ten minutes on the first build)"
+	@cd agent && cargo build --release
 	@mkdir -p $(@D) && cmp -s $(BUILT) $@ || install -m 755 $(BUILT) $@
 FORCE:

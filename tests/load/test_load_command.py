@@ -99,7 +99,7 @@ def test_errors_are_told_by_kind_and_a_load_of_nothing_else_has_failed(url, tmp_
         (["ftp://a/"], "is not an http or https URL"),
         (["http://name.invalid/"], "cannot be resolved"),
         (["http://127.0.0.1:1/", "--for", "soon"], "--for: 'soon' is not a duration"),
-        (["http://127.0.0.1:1/", "--rate", "0"], "--rate: must be greater than 0 and at most 10,000,000, got 0"),
+        (["http://127.0.0.1:1/", "--rate", "0"], "--rate must be greater than 0 and at most 10,000,000, not 0"),
         (["http://127.0.0.1:1/", "--header", "bad"], "'bad' is not a header"),
         (["http://127.0.0.1:1/", "--method", "get"], "write GET"),
         (["http://127.0.0.1:1/", "--connect-to", "nowhere"], "neither ADDRESS:PORT nor unix:PATH"),

@@ -83,7 +83,10 @@ def _unexpected(error: Exception) -> int:
     if isinstance(error, typer.Abort):
         return INTERRUPTED
     if isinstance(error, _Complaint):
-        message = _with_value(str(error.format_message()).rstrip("."))  # type: ignore[attr-defined]
+        message = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
+        if wrong := _wrong_value(message):
+            sys.stderr.write(f"partywall: {wrong}\n")
+            return _failed(Exit.USAGE, wrong)
         # A group without a command answers with its help, which needs no advice.
         sys.stderr.write(f"{message}\n" if "\n" in message else f"partywall: {message}; see --help\n")
         return _failed(Exit.USAGE, Problem(message, "see --help"))
@@ -94,12 +97,48 @@ def _unexpected(error: Exception) -> int:
     return _failed(Exit.BUG, Problem(f"this is a bug: {error!r}", "please report it with the lines on standard error"))
 
 
-def _with_value(message: str) -> str:
-    """Typer names the option that has a wrong value, and not the value."""
-    named = re.match(r"Invalid value for '(--[a-z-]+)': ", message)
-    given = [*sys.argv[1:], ""]
-    for word, following in itertools.pairwise(given):
-        option, equals, value = word.partition("=")
-        if named and option == named[1]:
-            return f"{option}: {value if equals else following!r}: {message[named.end() :]}"
-    return message
+_NAMED = re.compile(r"Invalid value for '(--[a-z0-9-]+)'(?: / '(-[A-Za-z])')?: ", re.ASCII)
+
+
+def _wrong_value(message: str) -> Problem | None:
+    """A value that Typer refuses, as a sentence with the option, what it takes, and the value; Typer leaves that out."""
+    named = _NAMED.match(message)
+    if named is None:
+        return None
+    option, short = named[1], named[2]
+    given = _given(option, short)
+    return Problem(f"must be {_wanted(message[named.end() :], given)}, not {_shown(given)}", "see --help", key=option)
+
+
+def _given(option: str, short: str | None) -> str:
+    """The last value of an option on the command line."""
+    found = ""
+    for word, following in itertools.pairwise([*sys.argv[1:], ""]):
+        name, equals, value = word.partition("=")
+        if name in (option, short):
+            found = value if equals else following
+        elif short and word.startswith(short) and not word.startswith("--"):
+            found = word.removeprefix(short)
+    return found
+
+
+def _wanted(said: str, given: str) -> str:
+    """What a value must be, from what Typer says; its words differ between versions."""
+    if choices := re.search(r"is not one of (.+)", said):
+        names = [name.strip().strip("'") for name in choices[1].split(",")]
+        return " or ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+    if "valid integer" in said:
+        return "a whole number"
+    if "valid number" in said or "valid float" in said:
+        return "a number"
+    low = re.search(r"greater than or equal to (\S+)|(\S+)<=x|x>=(\S+)", said)
+    high = re.search(r"less than or equal to (\S+)|x<=(\S+)", said)
+    ends = [next(filter(None, found.groups())).rstrip(".") if found else None for found in (low, high)]
+    if ends[0] is not None and (ends[1] is None or float(given) < float(ends[0])):
+        return f"at least {ends[0]}"
+    return f"at most {ends[1]}" if ends[1] is not None else f"another value ({said})"
+
+
+def _shown(given: str) -> str:
+    """Numbers as they are, text in quotes."""
+    return given if re.fullmatch(r"[+-]?[0-9][0-9.]*", given) else repr(given)

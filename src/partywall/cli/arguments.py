@@ -12,6 +12,9 @@ from partywall.errors import Problem, UsageError
 
 T = TypeVar("T")
 
+SEED_MOST = 2**63 - 1
+"""As in a scenario."""
+
 ScenarioName = Annotated[
     str,
     typer.Argument(

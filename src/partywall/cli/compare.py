@@ -50,7 +50,7 @@ def compare(
     share = parsed("--tolerance", tolerance, units.parse_share)
     if not 0 <= share < 1:
         raise UsageError(
-            Problem(f"must be at least 0 and less than 100%, got {tolerance}", "give for example 2%", key="--tolerance")
+            Problem(f"must be at least 0 and less than 100%, not {tolerance}", "give for example 2%", key="--tolerance")
         )
     latency = (
         None if latency_tolerance == "off" else parsed("--latency-tolerance", latency_tolerance, units.parse_share)
@@ -58,7 +58,7 @@ def compare(
     if latency is not None and latency < 0:
         raise UsageError(
             Problem(
-                f"must be 0 or more, got {latency_tolerance}", "give for example 25%, or off", key="--latency-tolerance"
+                f"must be 0 or more, not {latency_tolerance}", "give for example 25%, or off", key="--latency-tolerance"
             )
         )
     given = [run, reference, *(also or ()), *(also_reference or ())]

@@ -76,7 +76,8 @@ def run(
     if prometheus_file is not None:
         _check_file(prometheus_file)
     kept_for = _duration("--for", for_) if for_ is not None else None
-    job = replace(GuardJob.read(policy), every_ns=_duration("--every", every), for_ns=kept_for, leave=leave)
+    every_ns = _duration("--every", every)
+    job = replace(GuardJob.read(policy), every_ns=every_ns, for_ns=kept_for, leave=leave)
     options, console = Options(context.obj(), out), wide_console()
     if dry_run:
         _show_policy(console, job.policy)
@@ -289,5 +290,5 @@ def _duration(option: str, text: str) -> int:
     except ValueError as error:
         raise UsageError(Problem(str(error), key=option)) from None
     if found <= 0:
-        raise UsageError(Problem(f"must be greater than 0, got {text}", "give for example 1s", key=option))
+        raise UsageError(Problem(f"must be greater than 0, not {text}", "give for example 1s", key=option))
     return found

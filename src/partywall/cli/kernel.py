@@ -202,7 +202,7 @@ def _duration(text: str) -> int:
     except ValueError as error:
         raise UsageError(Problem(str(error), key="--for")) from None
     if duration_ns < 200_000_000:
-        raise UsageError(Problem(f"must be at least 200ms, got {text}", "give for example 5s", key="--for"))
+        raise UsageError(Problem(f"must be at least 200ms, not {text}", "give for example 5s", key="--for"))
     return duration_ns
 
 
@@ -212,7 +212,7 @@ def _intensity(text: str) -> float:
     except ValueError as error:
         raise UsageError(Problem(str(error), key="--intensity")) from None
     if not LEAST_INTENSITY <= share <= 1:
-        raise UsageError(Problem(f"must be from 0.1% to 100%, got {text}", "give for example 50%", key="--intensity"))
+        raise UsageError(Problem(f"must be from 0.1% to 100%, not {text}", "give for example 50%", key="--intensity"))
     return share
 
 

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from partywall import preflight, units
 from partywall.cli import leftovers
+from partywall.cli.arguments import SEED_MOST
 from partywall.cli.execution import carry_out
 from partywall.cli.kernel import Cpus, WorkDir
 from partywall.cli.load_model import model
@@ -175,7 +176,7 @@ def run(
         int | None, typer.Option(help="Threads of the generator; default 1, or the plan's.", min=1, max=256)
     ] = None,
     cpus: Cpus = None,
-    seed: Annotated[int, typer.Option(help="Seed of all chance.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of all chance.", min=0, max=SEED_MOST)] = 1,
     out: Annotated[
         Path | None, typer.Option(help="Folder to keep the load in. Default: runs/load-TIME-CHANCE.")
     ] = None,
@@ -298,7 +299,7 @@ def _share(text: str) -> float:
         raise UsageError(Problem(str(error), key="--cpu-limit")) from None
     if not 0 < share <= 1:
         raise UsageError(
-            Problem(f"must be greater than 0 and at most 100%, got {text}", "give for example 50%", key="--cpu-limit")
+            Problem(f"must be greater than 0 and at most 100%, not {text}", "give for example 50%", key="--cpu-limit")
         )
     return share
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from partywall import preflight, units
 from partywall.cli import leftovers, show
-from partywall.cli.arguments import parsed
+from partywall.cli.arguments import SEED_MOST, parsed
 from partywall.cli.execution import carry_out
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
@@ -43,7 +43,7 @@ def run(
         bool, typer.Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")
     ] = False,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run, given its directory.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of all random orders; default: the scenario's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all random orders; default: the scenario's.", min=0, max=SEED_MOST)] = None,
     budget: Annotated[str | None, typer.Option(help="Measuring time, e.g. 5min; default: the scenario's.")] = None,
     precision: Annotated[str | None, typer.Option(help="Half-width at which a trial ends early, e.g. 0.5%.")] = None,
     allow_commands: Annotated[
@@ -92,10 +92,12 @@ def _overrides(budget: str | None, precision: str | None) -> dict[str, float]:
         found["budget"] = parsed("--budget", budget, units.parse_duration_ns)
     if precision is not None:
         found["precision"] = parsed("--precision", precision, units.parse_share)
+    if found.get("budget", 1) <= 0:
+        raise UsageError(Problem(f"must be greater than 0, not {budget}", "give for example 5min", key="--budget"))
     if not 0 < found.get("precision", 0.5) <= 1:
         raise UsageError(
             Problem(
-                f"must be greater than 0 and at most 100%, got {precision}", "give for example 1%", key="--precision"
+                f"must be greater than 0 and at most 100%, not {precision}", "give for example 1%", key="--precision"
             )
         )
     return found

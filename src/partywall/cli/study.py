@@ -12,6 +12,7 @@ from rich.console import Console
 from partywall import study as studies
 from partywall import units
 from partywall.cli import leftovers, output
+from partywall.cli.arguments import SEED_MOST
 from partywall.cli.execution import carry_out
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
@@ -38,7 +39,7 @@ def study(
         list[str] | None, typer.Option(help="A part, or a pattern such as 'memory*'; may be repeated. Default: all.")
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds; default: the form's.", min=2, max=1000)] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all random orders.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of all random orders.", min=0, max=SEED_MOST)] = 1,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be measured, and for how long; check this host for it.")
     ] = False,

@@ -93,7 +93,7 @@ def _duration(text: str | None) -> int | None:
     except ValueError as error:
         raise UsageError(Problem(str(error), key="--for")) from None
     if duration_ns <= 0:
-        raise UsageError(Problem(f"must be greater than 0, got {text}", "give for example 10s", key="--for"))
+        raise UsageError(Problem(f"must be greater than 0, not {text}", "give for example 10s", key="--for"))
     return duration_ns
 
 

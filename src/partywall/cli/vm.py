@@ -16,7 +16,7 @@ from rich.console import Console
 from partywall import pipeline, units
 from partywall.agent import binary
 from partywall.cli import leftovers
-from partywall.errors import CapabilityError, Exit, UsageError
+from partywall.errors import CapabilityError, Exit, Problem, UsageError
 from partywall.host import Host, install
 from partywall.sandbox import WORK_ROOT, Label, Settings, make, qemu, reaper
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
@@ -135,7 +135,7 @@ def check(
 ) -> int:
     """Start a guest, and say what carries it, how soon its agent answers, and how well its clock is known."""
     if accel not in ("auto", "kvm", "tcg"):
-        raise UsageError(f"--accel {accel}: there are auto, kvm and tcg")
+        raise UsageError(Problem(f"must be auto, kvm or tcg, not {accel!r}", key="--accel"))
     console = Console()
     leftovers.clean_up()
     version = qemu.version(Host.here())

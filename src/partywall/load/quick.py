@@ -87,7 +87,7 @@ def _number_problems(asked: Quick) -> list[Problem]:
     if asked.rate is not None and not 0 < asked.rate <= RATE_MOST:
         found.append(
             Problem(
-                f"must be greater than 0 and at most {RATE_MOST:,}, got {asked.rate:g}",
+                f"must be greater than 0 and at most {RATE_MOST:,}, not {asked.rate:g}",
                 "give for example 100",
                 key="--rate",
             )
@@ -97,16 +97,25 @@ def _number_problems(asked: Quick) -> list[Problem]:
     if asked.for_ns < 1_000_000_000:
         found.append(
             Problem(
-                f"must be at least 1s, got {units.format_duration(asked.for_ns)}", "give for example 30s", key="--for"
+                f"must be at least 1s, not {units.format_duration(asked.for_ns)}", "give for example 30s", key="--for"
             )
         )
     if asked.timeout_ns <= 0:
         found.append(
             Problem(
-                f"must be greater than 0, got {units.format_duration(asked.timeout_ns)}",
+                f"must be greater than 0, not {units.format_duration(asked.timeout_ns)}",
                 "give for example 10s",
                 key="--timeout",
             )
+        )
+    for key, length_ns in (("--ramp", asked.ramp_ns), ("--think", asked.think_ns)):
+        if length_ns < 0:
+            shown = f"{length_ns / 1e9:g}s"
+            found.append(Problem(f"must be 0s or more, not {shown}", "give for example 10s", key=key))
+    if asked.connect_to is not None and not re.search(r"^unix:.|.:\d+$", asked.connect_to):
+        remedy = "write for example 127.0.0.1:8080 or unix:/run/shop.sock"
+        found.append(
+            Problem(f"{asked.connect_to!r} is neither ADDRESS:PORT nor unix:PATH", remedy, key="--connect-to")
         )
     if asked.rate is not None and asked.think_ns:
         remedy = "leave out --think, or give --users without --rate"

@@ -113,7 +113,7 @@ def _within(key: str, text: str, parse: Any, least: float, most: float, reader: 
         return least
     if not least <= value <= most:
         low, high = (_bound(value, parse) for value in (least, most))
-        reader.wrong(key, f"must be from {low} to {high}, got {text}", "write a value in this range")
+        reader.wrong(key, f"must be from {low} to {high}, not {text}", "write a value in this range")
         return least
     return value
 

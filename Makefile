@@ -142,14 +142,14 @@ $(VENV)/.ready: pyproject.toml
 	@missing=$$(for p in $(SSH_PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
 	if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing \
 	|| echo "no ssh ($$missing): backend ssh will be missing" >&2; fi
-	@echo "setup: Python packages into $(VENV) (about PIPMB MB to download; one or two minutes)"
+	@echo "setup: Python packages into $(VENV) (about 225 MB to download; one or two minutes)"
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install --disable-pip-version-check --progress-bar on -e '.[dev]' | sed -u -n '/^Collecting/p;/^Successfully/p'
 	touch $@
 
 # Cargo knows best whether anything has changed.
 $(AGENT): FORCE
-	@[ -x $(BUILT) ] || echo "setup: the agent in Rust (about CARGOMB MB of crates to download; three to ten minutes on the first build)"
+	@[ -x $(BUILT) ] || echo "setup: the agent in Rust (about 19 MB of crates to download; three to ten minutes on the first build)"
 	@cd agent && cargo build --release
 	@mkdir -p $(@D) && cmp -s $(BUILT) $@ || install -m 755 $(BUILT) $@
 FORCE:

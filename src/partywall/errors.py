@@ -43,7 +43,9 @@ class Problem:
         place = ":".join(str(part) for part in (self.file, self.line) if part)
         # '--users must be at least 1', as a sentence.
         sentence = self.key.startswith("--") and self.message.startswith("must ")
-        said = f"{self.key} {self.message}" if sentence else ": ".join(part for part in (self.key, self.message) if part)
+        said = (
+            f"{self.key} {self.message}" if sentence else ": ".join(part for part in (self.key, self.message) if part)
+        )
         text = ": ".join(part for part in (place, said) if part)
         return f"{text} — {self.remedy}" if self.remedy else text
 

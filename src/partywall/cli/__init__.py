@@ -25,7 +25,8 @@ def main() -> NoReturn:
     # A terminal that knows no line drawing shows question marks, not an error.
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
-        outcome = app(standalone_mode=False)
+        # The name under which shells ask for completion, however it was started.
+        outcome = app(prog_name="partywall", standalone_mode=False)
     except PartywallError as error:
         sys.stderr.write(f"partywall: {error}\n")
         problems = error.problems if isinstance(error, ProblemsError) else (Problem(str(error)),)
@@ -101,7 +102,7 @@ _NAMED = re.compile(r"Invalid value for '(--[a-z0-9-]+)'(?: / '(-[A-Za-z])')?: "
 
 
 def _wrong_value(message: str) -> Problem | None:
-    """A value that Typer refuses, as a sentence with the option, what it takes, and the value; Typer leaves that out."""
+    """A value that Typer refuses, as a sentence that names the option, what it takes, and the value."""
     named = _NAMED.match(message)
     if named is None:
         return None

@@ -43,7 +43,9 @@ def run(
         bool, typer.Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")
     ] = False,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run, given its directory.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of all random orders; default: the scenario's.", min=0, max=SEED_MOST)] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of all random orders; default: the scenario's.", min=0, max=SEED_MOST)
+    ] = None,
     budget: Annotated[str | None, typer.Option(help="Measuring time, e.g. 5min; default: the scenario's.")] = None,
     precision: Annotated[str | None, typer.Option(help="Half-width at which a trial ends early, e.g. 0.5%.")] = None,
     allow_commands: Annotated[

@@ -114,9 +114,7 @@ def _number_problems(asked: Quick) -> list[Problem]:
             found.append(Problem(f"must be 0s or more, not {shown}", "give for example 10s", key=key))
     if asked.connect_to is not None and not re.search(r"^unix:.|.:\d+$", asked.connect_to):
         remedy = "write for example 127.0.0.1:8080 or unix:/run/shop.sock"
-        found.append(
-            Problem(f"{asked.connect_to!r} is neither ADDRESS:PORT nor unix:PATH", remedy, key="--connect-to")
-        )
+        found.append(Problem(f"{asked.connect_to!r} is neither ADDRESS:PORT nor unix:PATH", remedy, key="--connect-to"))
     if asked.rate is not None and asked.think_ns:
         remedy = "leave out --think, or give --users without --rate"
         found.append(

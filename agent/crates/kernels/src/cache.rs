@@ -8,7 +8,12 @@ use serde_json::json;
 use crate::blocks::Pages;
 use crate::cpu_cache::{self, CpuCache};
 use crate::ring::{Order, Plan, RingWalk, Visit, LINE_BYTES};
-use crate::{Entry, Environment, Figure, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Unit};
+use crate::{
+    Entry, Environment, Figure, Held, Holder, Implied, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle, Source, Unit,
+};
+
+/// The ring, of the cache that it exceeds.
+const RING_PERCENT: usize = 125;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -58,7 +63,7 @@ fn plan(params: &Params, environment: &Environment) -> Result<Plan, KernelError>
         (Some(bytes), None) => (bytes, None),
         (None, level) => {
             let cache = found(level.unwrap_or(Level::L3), environment)?;
-            (cache.bytes + cache.bytes / 4, Some(cache))
+            (cache.bytes * RING_PERCENT / 100, Some(cache))
         }
     };
     let mut facts = crate::Params::new();
@@ -95,6 +100,8 @@ pub(crate) const ENTRY: Entry = Entry {
         name: "cache",
         resource: Resource::Cache,
         summary: "walks a circular linked list a bit larger than a cache",
+        doing: "cache-walking",
+        loses: None,
         unit: Unit::Accesses,
         figure: Figure::PerOperation { label: "ns per access" },
         latency: Latency::Step("a walk of 2048 to 16384 accesses, the same number each time"),
@@ -102,6 +109,12 @@ pub(crate) const ENTRY: Entry = Entry {
         // Both take one turn of somebody's ring: on the way in our own, 640 Ki lines of a 40 MiB ring at 80 ns each if
         // nothing helps, on the way out the neighbour's, which finds its lines displaced. Private caches take microseconds.
         settle: Settle { rise_ns: 5_000_000, release_ns: 1_000_000 },
+        needs: Needs {
+            implied: &[Implied { parameter: "bytes", from: Source::Cache { level: "level", otherwise: 3, percent: RING_PERCENT as u64 } }],
+            memory: &[Held { by: Holder::EachThread, times: 1, parameters: &["bytes"] }],
+            ..Needs::NOTHING
+        },
+        doubts: &[],
         params: schema_for!(Params),
     },
     build: |params, environment| {

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::batch;
 use crate::peer::Peer;
-use crate::{Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+use crate::{Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle, Sink, Unit};
 
 /// Both pipes and event counters pass it; an event counter wants exactly eight bytes and not zero.
 const TOKEN: [u8; 8] = 1_u64.to_ne_bytes();
@@ -161,12 +161,16 @@ pub(crate) const ENTRY: Entry = Entry {
         name: "context-switch",
         resource: Resource::Kernel,
         summary: "two threads take turns on one CPU",
+        doing: "context-switching",
+        loses: None,
         unit: Unit::Operations,
         figure: Figure::PerOperation { label: "ns per switch" },
         latency: Latency::Own("a round trip of the token: two switches"),
         roles: Roles::Both,
         // The scheduler forgets a thread that sleeps within a few of its own periods.
         settle: Settle { rise_ns: 1_000_000, release_ns: 1_000_000 },
+        needs: Needs::NOTHING,
+        doubts: &[],
         params: schema_for!(Params),
     },
     build,

@@ -7,6 +7,8 @@ use partywall_record::Recorder;
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
+use crate::needs::{Doubt, Needs};
+
 /// Parameters as they come over the wire, before a kernel decodes them.
 pub type Params = serde_json::Map<String, serde_json::Value>;
 
@@ -82,6 +84,10 @@ pub struct KernelInfo {
     pub resource: Resource,
     /// One line for a list.
     pub summary: &'static str,
+    /// What a neighbour that runs it is doing, in one word before "neighbour": "memory-copying".
+    pub doing: &'static str,
+    /// What a victim that runs it loses, where that is not what its resource is called: "memory access speed".
+    pub loses: Option<&'static str>,
     /// What its work is counted in.
     pub unit: Unit,
     /// How a rate of work is shown to people.
@@ -92,6 +98,10 @@ pub struct KernelInfo {
     pub roles: Roles,
     /// How long its effect on a neighbour takes to come and go.
     pub settle: Settle,
+    /// Memory that it holds and requests that it sends to a disk, by its parameters.
+    pub needs: Needs,
+    /// Facts that make its figure doubtful.
+    pub doubts: &'static [Doubt],
     /// JSON Schema of its parameters.
     pub params: Schema,
 }

@@ -8,7 +8,7 @@ use std::hint::black_box;
 use schemars::{schema_for, JsonSchema};
 use serde::Deserialize;
 
-use crate::{Entry, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+use crate::{Entry, Figure, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle, Sink, Unit};
 
 /// Takes no parameters.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -194,12 +194,16 @@ pub(crate) const ENTRY: Entry = Entry {
         name: "float",
         resource: Resource::Cpu,
         summary: "floating-point arithmetic, branches and functions in Whetstone's mix",
+        doing: "floating-point-computing",
+        loses: None,
         unit: Unit::Whetstones,
         figure: Figure::Rate { label: "MWIPS", divisor: 1e6 },
         latency: Latency::Step("200,000 Whetstone instructions"),
         roles: Roles::Both,
         // As for `integer`.
         settle: Settle { rise_ns: 1_000_000, release_ns: 1_000_000 },
+        needs: Needs::NOTHING,
+        doubts: &[],
         params: schema_for!(Params),
     },
     build: |params, _| {

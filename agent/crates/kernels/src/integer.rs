@@ -12,7 +12,7 @@ use std::hint::black_box;
 use schemars::{schema_for, JsonSchema};
 use serde::Deserialize;
 
-use crate::{Entry, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+use crate::{Entry, Figure, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle, Sink, Unit};
 
 /// Takes no parameters.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -257,6 +257,8 @@ pub(crate) const ENTRY: Entry = Entry {
         name: "integer",
         resource: Resource::Cpu,
         summary: "a programme without floating point in Dhrystone's mix of statements",
+        doing: "computing",
+        loses: None,
         unit: Unit::Dhrystones,
         figure: Figure::Rate { label: "DMIPS", divisor: VAX_DHRYSTONES },
         latency: Latency::Step("1000 passes"),
@@ -264,6 +266,8 @@ pub(crate) const ENTRY: Entry = Entry {
         // It presses on the execution units from the first instruction, but a neighbour on the same CPU feels it in turns of
         // the scheduler, some 3 to 4 ms, and one on another CPU through the clock, which follows the load in milliseconds.
         settle: Settle { rise_ns: 1_000_000, release_ns: 1_000_000 },
+        needs: Needs::NOTHING,
+        doubts: &[],
         params: schema_for!(Params),
     },
     build: |params, _| {

@@ -20,6 +20,7 @@ mod matrix_vector;
 mod memory_bandwidth;
 mod memory_latency;
 mod memory_space;
+mod needs;
 mod noise;
 mod null;
 mod pace;
@@ -43,6 +44,7 @@ pub mod worker;
 pub use contract::{
     Build, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Params, Resource, Roles, Settle, Sink, Unit,
 };
+pub use needs::{Direction, Doubt, Held, Holder, Implied, Needs, Requests, Source, Waits};
 
 /// Every kernel, in the order in which they are shown.
 pub const ALL: &[Entry] = &[
@@ -108,6 +110,44 @@ mod tests {
         let index = include_str!("../../../../docs/kernels/README.md");
         let missing: Vec<_> = ALL.iter().map(|entry| entry.name).filter(|name| !index.contains(&format!("`{name}`"))).collect();
         assert!(missing.is_empty(), "docs/kernels/README.md does not name {missing:?}");
+    }
+
+    #[test]
+    fn needs_name_only_parameters_that_the_kernel_has() {
+        for entry in ALL {
+            let info = (entry.info)();
+            let known = |name: &str| info.params.get("properties").is_some_and(|properties| properties.get(name).is_some());
+            let unknown: Vec<_> = parameters(&info.needs).into_iter().filter(|name| !known(name)).collect();
+            assert!(unknown.is_empty(), "{} has no {unknown:?}", entry.name);
+        }
+    }
+
+    fn parameters(needs: &Needs) -> Vec<&'static str> {
+        let held = needs.memory.iter().flat_map(|held| held.parameters.iter().copied());
+        let implied = needs.implied.iter().flat_map(|implied| {
+            let from = match implied.from {
+                Source::Constant { .. } => None,
+                Source::Parameter { parameter, .. } => Some(parameter),
+                Source::Cache { level, .. } => Some(level),
+                Source::LargestCache { most, .. } => Some(most),
+            };
+            [Some(implied.parameter), from].into_iter().flatten()
+        });
+        let requests = needs.requests.iter().flat_map(|requests| {
+            let bound = match requests.waits {
+                Waits::Request | Waits::ReadAhead { .. } => None,
+                Waits::WriteBack { bound } => Some(bound),
+            };
+            [Some(requests.size), Some(requests.depth), bound].into_iter().flatten()
+        });
+        held.chain(implied).chain(requests).collect()
+    }
+
+    #[test]
+    fn every_kernel_does_something_of_its_own() {
+        let doing: HashSet<_> = ALL.iter().map(|entry| (entry.info)().doing).collect();
+        assert_eq!(doing.len(), ALL.len());
+        assert!(!doing.contains(""));
     }
 
     #[test]

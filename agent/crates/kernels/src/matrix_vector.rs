@@ -12,7 +12,9 @@ use serde_json::json;
 
 use crate::blocks::{self, Pages, Round};
 use crate::limits::within;
-use crate::{Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+use crate::{
+    Entry, Environment, Figure, Held, Holder, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle, Sink, Unit,
+};
 
 /// Elements of the matrix in a step: 512 KiB, some 50 µs.
 const ELEMENTS: usize = 64 << 10;
@@ -111,6 +113,8 @@ pub(crate) const ENTRY: Entry = Entry {
         name: "matrix-vector",
         resource: Resource::Cpu,
         summary: "the product of a matrix with a vector",
+        doing: "matrix-multiplying",
+        loses: None,
         unit: Unit::Flops,
         figure: Figure::Rate { label: "GFLOPS", divisor: 1e9 },
         latency: Latency::Step("rows of 65536 elements together, at least one row"),
@@ -118,6 +122,16 @@ pub(crate) const ENTRY: Entry = Entry {
         // On the same CPU as `integer`; a matrix larger than the last cache also displaces what a neighbour keeps there, as
         // `memory-read` does.
         settle: Settle { rise_ns: 2_000_000, release_ns: 1_000_000 },
+        needs: Needs {
+            memory: &[
+                // The rows are shared out; the vector is every thread's own.
+                Held { by: Holder::AllThreads, times: 8, parameters: &["size", "size"] },
+                Held { by: Holder::EachThread, times: 8, parameters: &["size"] },
+                Held { by: Holder::AllThreads, times: 8, parameters: &["size"] },
+            ],
+            ..Needs::NOTHING
+        },
+        doubts: &[],
         params: schema_for!(Params),
     },
     build: |params, environment| {

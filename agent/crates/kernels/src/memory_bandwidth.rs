@@ -13,7 +13,9 @@ use serde_json::json;
 
 use crate::blocks::{self, Pages, Round, CHUNK_BYTES};
 use crate::limits::{multiple, within};
-use crate::{Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Params, Resource, Roles, Settle, Sink, Unit};
+use crate::{
+    Entry, Environment, Figure, Held, Holder, Kernel, KernelError, KernelInfo, Latency, Needs, Params, Resource, Roles, Settle, Sink, Unit,
+};
 
 const LINE_BYTES: usize = 64;
 const NUMBER_BYTES: usize = size_of::<f64>();
@@ -206,11 +208,23 @@ fn triad([to, one, other]: &mut [Block; 3], range: Range<usize>, stores: Stores)
     }
 }
 
-fn info(name: &'static str, summary: &'static str, step: &'static str, params: Schema) -> KernelInfo {
+/// What differs between the kernels, but for their parameters.
+struct About {
+    name: &'static str,
+    summary: &'static str,
+    doing: &'static str,
+    step: &'static str,
+    memory: &'static [Held],
+}
+
+fn info(about: About, params: Schema) -> KernelInfo {
+    let About { name, summary, doing, step, memory } = about;
     KernelInfo {
         name,
         resource: Resource::MemoryBandwidth,
         summary,
+        doing,
+        loses: None,
         unit: Unit::Bytes,
         figure: Figure::Rate { label: "MB/s", divisor: 1e6 },
         latency: Latency::Step(step),
@@ -219,13 +233,26 @@ fn info(name: &'static str, summary: &'static str, step: &'static str, params: S
         // milliseconds. After the end a neighbour must fetch its own lines again: 256 Ki of them (16 MiB) at 80 to 100 ns
         // each, if it waits for one after the other, take some 25 ms.
         settle: Settle { rise_ns: 2_000_000, release_ns: 1_000_000 },
+        needs: Needs { memory, ..Needs::NOTHING },
+        doubts: &[],
         params,
     }
 }
 
 pub(crate) const READ: Entry = Entry {
     name: "memory-read",
-    info: || info("memory-read", "reads a block", "a read of chunk_bytes", schema_for!(LoadParams)),
+    info: || {
+        info(
+            About {
+                name: "memory-read",
+                summary: "reads a block",
+                doing: "memory-reading",
+                step: "a read of chunk_bytes",
+                memory: &[Held { by: Holder::EachThread, times: 1, parameters: &["block_bytes"] }],
+            },
+            schema_for!(LoadParams),
+        )
+    },
     build: |params, environment| {
         let params: LoadParams = serde_json::from_value(params.clone().into())?;
         Ok(Box::new(Bandwidth::build(&params.into(), read, 1, environment)?))
@@ -234,7 +261,18 @@ pub(crate) const READ: Entry = Entry {
 
 pub(crate) const WRITE: Entry = Entry {
     name: "memory-write",
-    info: || info("memory-write", "writes a block", "a write of chunk_bytes", schema_for!(StoreParams)),
+    info: || {
+        info(
+            About {
+                name: "memory-write",
+                summary: "writes a block",
+                doing: "memory-writing",
+                step: "a write of chunk_bytes",
+                memory: &[Held { by: Holder::EachThread, times: 1, parameters: &["block_bytes"] }],
+            },
+            schema_for!(StoreParams),
+        )
+    },
     build: |params, environment| {
         let params: StoreParams = serde_json::from_value(params.clone().into())?;
         Ok(Box::new(Bandwidth::build(&params, write, 1, environment)?))
@@ -244,7 +282,18 @@ pub(crate) const WRITE: Entry = Entry {
 /// Counts the bytes copied once, as VITS and mbw do; STREAM would count them as read and as written.
 pub(crate) const COPY: Entry = Entry {
     name: "memory-copy",
-    info: || info("memory-copy", "copies bytes from one block to another", "a copy of chunk_bytes", schema_for!(StoreParams)),
+    info: || {
+        info(
+            About {
+                name: "memory-copy",
+                summary: "copies bytes from one block to another",
+                doing: "memory-copying",
+                step: "a copy of chunk_bytes",
+                memory: &[Held { by: Holder::EachThread, times: 2, parameters: &["block_bytes"] }],
+            },
+            schema_for!(StoreParams),
+        )
+    },
     build: |params, environment| {
         let params: StoreParams = serde_json::from_value(params.clone().into())?;
         Ok(Box::new(Bandwidth::build(&params, copy, 1, environment)?))
@@ -253,7 +302,18 @@ pub(crate) const COPY: Entry = Entry {
 
 pub(crate) const SCALE: Entry = Entry {
     name: "memory-scale",
-    info: || info("memory-scale", "a = q b over two blocks of numbers", "chunk_bytes of each block", schema_for!(StoreParams)),
+    info: || {
+        info(
+            About {
+                name: "memory-scale",
+                summary: "a = q b over two blocks of numbers",
+                doing: "memory-scaling",
+                step: "chunk_bytes of each block",
+                memory: &[Held { by: Holder::EachThread, times: 2, parameters: &["block_bytes"] }],
+            },
+            schema_for!(StoreParams),
+        )
+    },
     build: |params, environment| {
         let params: StoreParams = serde_json::from_value(params.clone().into())?;
         Ok(Box::new(Bandwidth::build(&params, scale, 2, environment)?))
@@ -262,7 +322,18 @@ pub(crate) const SCALE: Entry = Entry {
 
 pub(crate) const TRIAD: Entry = Entry {
     name: "memory-triad",
-    info: || info("memory-triad", "a = b + q c over three blocks of numbers", "chunk_bytes of each block", schema_for!(StoreParams)),
+    info: || {
+        info(
+            About {
+                name: "memory-triad",
+                summary: "a = b + q c over three blocks of numbers",
+                doing: "memory-adding",
+                step: "chunk_bytes of each block",
+                memory: &[Held { by: Holder::EachThread, times: 3, parameters: &["block_bytes"] }],
+            },
+            schema_for!(StoreParams),
+        )
+    },
     build: |params, environment| {
         let params: StoreParams = serde_json::from_value(params.clone().into())?;
         Ok(Box::new(Bandwidth::build(&params, triad, 3, environment)?))

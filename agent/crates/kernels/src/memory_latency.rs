@@ -8,9 +8,11 @@ use serde_json::json;
 use crate::blocks::Pages;
 use crate::cpu_cache;
 use crate::ring::{Order, Plan, RingWalk, Visit, LINE_BYTES};
-use crate::{Entry, Environment, Figure, KernelInfo, Latency, Resource, Roles, Settle, Unit};
+use crate::{Entry, Environment, Figure, Held, Holder, Implied, KernelInfo, Latency, Needs, Resource, Roles, Settle, Source, Unit};
 
 const BYTES_LEAST: usize = 256 << 20;
+/// Caches that the ring is as large as.
+const CACHES: usize = 4;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -35,7 +37,7 @@ impl Default for Params {
 
 fn plan(params: &Params, environment: &Environment) -> Plan {
     let cache = cpu_cache::last(&environment.root);
-    let far = cache.map_or(BYTES_LEAST, |cache| BYTES_LEAST.max(4 * cache.bytes));
+    let far = cache.map_or(BYTES_LEAST, |cache| BYTES_LEAST.max(CACHES * cache.bytes));
     let mut facts = crate::Params::new();
     facts.insert("last_cache_bytes".into(), json!(cache.map(|cache| cache.bytes)));
     Plan {
@@ -55,6 +57,8 @@ pub(crate) const ENTRY: Entry = Entry {
         name: "memory-latency",
         resource: Resource::MemoryBandwidth,
         summary: "walks a linked list far larger than the last cache",
+        doing: "memory-walking",
+        loses: Some("memory access speed"),
         unit: Unit::Accesses,
         figure: Figure::PerOperation { label: "ns per access" },
         latency: Latency::Step("a walk of 2048 accesses in random order, of 16384 in sequential"),
@@ -62,6 +66,15 @@ pub(crate) const ENTRY: Entry = Entry {
         // As a neighbour it displaces a line each 100 ns: a last cache of 32 MiB (512 Ki lines) in some 50 ms. After the end
         // the neighbour fetches its lines again at the same pace.
         settle: Settle { rise_ns: 5_000_000, release_ns: 1_000_000 },
+        needs: Needs {
+            implied: &[Implied {
+                parameter: "bytes",
+                from: Source::LargestCache { percent: 100 * CACHES as u64, least: BYTES_LEAST as u64, most: "bound_bytes" },
+            }],
+            memory: &[Held { by: Holder::EachThread, times: 1, parameters: &["bytes"] }],
+            ..Needs::NOTHING
+        },
+        doubts: &[],
         params: schema_for!(Params),
     },
     build: |params, environment| {

@@ -10,7 +10,9 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::limits::within;
-use crate::{room, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+use crate::{
+    room, Entry, Environment, Figure, Held, Holder, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle, Sink, Unit,
+};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -178,6 +180,8 @@ pub(crate) const ENTRY: Entry = Entry {
         name: "memory-space",
         resource: Resource::MemoryCapacity,
         summary: "allocates without end, up to a bound",
+        doing: "memory-hoarding",
+        loses: None,
         unit: Unit::Bytes,
         figure: Figure::Rate { label: "MB/s allocated", divisor: 1e6 },
         latency: Latency::Step("one touched allocation, or 32 untouched ones, of chunk_bytes each"),
@@ -185,6 +189,8 @@ pub(crate) const ENTRY: Entry = Entry {
         // Page faults and zeroing press at once; a shortage only when the bound is near: GiBs at a few GB/s. Giving all back
         // takes about a second for 10 GiB, and a neighbour whose pages were reclaimed must read them in again.
         settle: Settle { rise_ns: 1_000_000_000, release_ns: 2_000_000_000 },
+        needs: Needs { memory: &[Held { by: Holder::AllThreads, times: 1, parameters: &["bound_bytes"] }], ..Needs::NOTHING },
+        doubts: &[],
         params: schema_for!(Params),
     },
     build: |params, environment| {

@@ -4,7 +4,7 @@ use partywall_clock as clock;
 use schemars::{schema_for, JsonSchema};
 use serde::Deserialize;
 
-use crate::{Entry, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+use crate::{Entry, Figure, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle, Sink, Unit};
 
 /// Takes no parameters.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -28,11 +28,15 @@ pub(crate) const ENTRY: Entry = Entry {
         name: "null",
         resource: Resource::None,
         summary: "presses on nothing: the A/A check",
+        doing: "idling",
+        loses: None,
         unit: Unit::Seconds,
         figure: Figure::Rate { label: "s/s", divisor: 1.0 },
         latency: Latency::Step("a nap of 50 ms"),
         roles: Roles::Stressor,
         settle: Settle { rise_ns: 0, release_ns: 0 },
+        needs: Needs::NOTHING,
+        doubts: &[],
         params: schema_for!(Params),
     },
     build: |params, _| {

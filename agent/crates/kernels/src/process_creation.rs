@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::pace::{Pace, Turn};
-use crate::{Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+use crate::{Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle, Sink, Unit};
 
 const RATE_MAX: f64 = 1e6;
 const NAP_NS: u64 = 10_000_000;
@@ -89,12 +89,16 @@ pub(crate) const ENTRY: Entry = Entry {
         name: "process-creation",
         resource: Resource::Kernel,
         summary: "makes processes that end at once, one at a time",
+        doing: "process-creating",
+        loses: None,
         unit: Unit::Operations,
         figure: Figure::Rate { label: "processes/s", divisor: 1.0 },
         latency: Latency::Own("making one process and waiting for its end"),
         roles: Roles::Both,
         // The last structures of a process are freed some grace periods (RCU) after its end.
         settle: Settle { rise_ns: 2_000_000, release_ns: 10_000_000 },
+        needs: Needs::NOTHING,
+        doubts: &[],
         params: schema_for!(Params),
     },
     build,

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::limits::within;
-use crate::{Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+use crate::{Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle, Sink, Unit};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -94,12 +94,16 @@ pub(crate) const ENTRY: Entry = Entry {
         name: "quantum",
         resource: Resource::Cpu,
         summary: "does the same piece of work again and again: scheduling jitter",
+        doing: "quantum-working",
+        loses: None,
         unit: Unit::Operations,
         figure: Figure::Rate { label: "quanta/s", divisor: 1.0 },
         latency: Latency::Own("the duration of a quantum of fixed work"),
         roles: Roles::Probe,
         // As for `integer`; only measured, so nothing of it lasts.
         settle: Settle { rise_ns: 0, release_ns: 0 },
+        needs: Needs::NOTHING,
+        doubts: &[],
         params: schema_for!(Params),
     },
     build,

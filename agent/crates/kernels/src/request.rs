@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::batch::STEP_NS;
 use crate::peer::Peer;
 use crate::stream::connected_pair;
-use crate::{address, limits, schema, Entry, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+use crate::{address, limits, schema, Entry, Figure, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle, Sink, Unit};
 
 const MAX_TCP_BYTES: usize = 1 << 20;
 const MAX_DATAGRAM_BYTES: usize = 16384;
@@ -335,31 +335,37 @@ fn build(connect: Connect, params: &crate::Params, least: usize, most: usize) ->
     Ok(Box::new(Request { exchange, asked_ns: None, sizes, to, answered: 0, lost: 0 }))
 }
 
-fn info(name: &'static str, summary: &'static str, bytes: RangeInclusive<usize>) -> KernelInfo {
+fn info(name: &'static str, summary: &'static str, doing: &'static str, bytes: RangeInclusive<usize>) -> KernelInfo {
     let params = schema::bounded(schema_for!(Params), "request_bytes", bytes.clone());
     KernelInfo {
         name,
         resource: Resource::Network,
         summary,
+        doing,
+        loses: None,
         unit: Unit::Operations,
         figure: Figure::PerOperation { label: "ns per round trip" },
         latency: Latency::Own("a round trip: from sending a request until its response is complete"),
         roles: Roles::Both,
         // One request at a time: nothing is queued that could outlast it.
         settle: Settle { rise_ns: 1_000_000, release_ns: 2_000_000 },
+        needs: Needs::NOTHING,
+        doubts: &[],
         params: schema::bounded(params, "response_bytes", bytes),
     }
 }
 
 pub(crate) const TCP_REQUEST: Entry = Entry {
     name: "tcp-request",
-    info: || info("tcp-request", "sends a request over TCP and waits for its response", 1..=MAX_TCP_BYTES),
+    info: || info("tcp-request", "sends a request over TCP and waits for its response", "request-exchanging", 1..=MAX_TCP_BYTES),
     build: |params, _| build(|sizes, to| Ok(Box::new(Tcp::connect(sizes, to)?)), params, 1, MAX_TCP_BYTES),
 };
 
 pub(crate) const UDP_REQUEST: Entry = Entry {
     name: "udp-request",
-    info: || info("udp-request", "sends a datagram and waits for the one that answers it", TAG_BYTES..=MAX_DATAGRAM_BYTES),
+    info: || {
+        info("udp-request", "sends a datagram and waits for the one that answers it", "datagram-exchanging", TAG_BYTES..=MAX_DATAGRAM_BYTES)
+    },
     build: |params, _| build(|sizes, to| Ok(Box::new(Udp::connect(sizes, to)?)), params, TAG_BYTES, MAX_DATAGRAM_BYTES),
 };
 

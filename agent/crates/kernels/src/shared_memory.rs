@@ -13,7 +13,10 @@ use serde_json::json;
 
 use crate::batch;
 use crate::peer::Peer;
-use crate::{limits, noise, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+use crate::{
+    limits, noise, Entry, Environment, Figure, Held, Holder, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle,
+    Sink, Unit,
+};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -112,12 +115,23 @@ pub(crate) const ENTRY: Entry = Entry {
         name: "shared-memory",
         resource: Resource::LocalCommunication,
         summary: "copies messages to another thread through shared memory",
+        doing: "message-copying",
+        loses: None,
         unit: Unit::Bytes,
         figure: Figure::Rate { label: "MB/s", divisor: 1e6 },
         latency: Latency::Own("passing on one message: waiting for a free slot and copying into it"),
         roles: Roles::Both,
         // At most `slots` messages are left to be copied out; after that only cache contents remain.
         settle: Settle { rise_ns: 1_000_000, release_ns: 2_000_000 },
+        needs: Needs {
+            memory: &[
+                Held { by: Holder::EachThread, times: 1, parameters: &["slots", "message_bytes"] },
+                // Beside the slots, the sender's message and the receiver's copy.
+                Held { by: Holder::EachThread, times: 2, parameters: &["message_bytes"] },
+            ],
+            ..Needs::NOTHING
+        },
+        doubts: &[],
         params: schema_for!(Params),
     },
     build,

@@ -16,7 +16,10 @@ use serde_json::json;
 
 use crate::batch::STEP_NS;
 use crate::peer::Peer;
-use crate::{address, limits, noise, Build, Entry, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+use crate::{
+    address, limits, noise, Build, Entry, Figure, Held, Holder, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle,
+    Sink, Unit,
+};
 
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// A peer elsewhere that does not read must not keep a worker from being stopped.
@@ -206,16 +209,21 @@ const LOCAL_SETTLE: Settle = Settle { rise_ns: 1_000_000, release_ns: 2_000_000 
 /// A connection on a real link opens its window over some tens of round trips, and what is queued on the way drains.
 const NETWORK_SETTLE: Settle = Settle { rise_ns: 10_000_000, release_ns: 10_000_000 };
 
-fn info_local(name: &'static str, summary: &'static str) -> KernelInfo {
+fn info_local(name: &'static str, summary: &'static str, doing: &'static str) -> KernelInfo {
     KernelInfo {
         name,
         resource: Resource::LocalCommunication,
         summary,
+        doing,
+        loses: None,
         unit: Unit::Bytes,
         figure: Figure::Rate { label: "MB/s", divisor: 1e6 },
         latency: Latency::Own("sending one message: until the operating system has taken all of it"),
         roles: Roles::Both,
         settle: LOCAL_SETTLE,
+        // The sender's message and the receiver's copy.
+        needs: Needs { memory: &[Held { by: Holder::EachThread, times: 2, parameters: &["message_bytes"] }], ..Needs::NOTHING },
+        doubts: &[],
         params: schema_for!(LocalParams),
     }
 }
@@ -224,18 +232,21 @@ const fn local(name: &'static str, info: fn() -> KernelInfo, build: Build) -> En
     Entry { name, info, build }
 }
 
-pub(crate) const PIPE: Entry =
-    local("pipe", || info_local("pipe", "sends messages to another thread through a pipe"), |params, _| build_local(Kind::Pipe, params));
+pub(crate) const PIPE: Entry = local(
+    "pipe",
+    || info_local("pipe", "sends messages to another thread through a pipe", "pipe-writing"),
+    |params, _| build_local(Kind::Pipe, params),
+);
 
 pub(crate) const UNIX_SOCKET: Entry = local(
     "unix-socket",
-    || info_local("unix-socket", "sends messages to another thread through a Unix stream socket"),
+    || info_local("unix-socket", "sends messages to another thread through a Unix stream socket", "socket-writing"),
     |params, _| build_local(Kind::UnixSocket, params),
 );
 
 pub(crate) const TCP_LOOPBACK: Entry = local(
     "tcp-loopback",
-    || info_local("tcp-loopback", "sends messages to another thread over TCP on loopback"),
+    || info_local("tcp-loopback", "sends messages to another thread over TCP on loopback", "loopback-sending"),
     |params, _| build_local(Kind::TcpLoopback, params),
 );
 
@@ -245,7 +256,7 @@ pub(crate) const TCP_STREAM: Entry = Entry {
         resource: Resource::Network,
         settle: NETWORK_SETTLE,
         params: schema_for!(TcpParams),
-        ..info_local("tcp-stream", "sends a TCP stream to a peer, or to itself on loopback")
+        ..info_local("tcp-stream", "sends a TCP stream to a peer, or to itself on loopback", "stream-sending")
     },
     build: |params, _| build_tcp(params),
 };

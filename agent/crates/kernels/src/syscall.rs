@@ -4,7 +4,7 @@ use partywall_sys::syscall::enter_kernel;
 use schemars::{schema_for, JsonSchema};
 use serde::Deserialize;
 
-use crate::{Entry, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+use crate::{Entry, Figure, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle, Sink, Unit};
 
 const CALLS: u32 = 256;
 
@@ -30,12 +30,16 @@ pub(crate) const ENTRY: Entry = Entry {
         name: "syscall",
         resource: Resource::Kernel,
         summary: "enters the kernel and leaves it, as often as it can",
+        doing: "system-calling",
+        loses: None,
         unit: Unit::Operations,
         figure: Figure::PerOperation { label: "ns per call" },
         latency: Latency::Step("256 system calls"),
         roles: Roles::Both,
         // Uses nothing but a processor and its predictors.
         settle: Settle { rise_ns: 100_000, release_ns: 1_000_000 },
+        needs: Needs::NOTHING,
+        doubts: &[],
         params: schema_for!(Params),
     },
     build: |params, _| {

@@ -18,7 +18,8 @@ use crate::pace::{Pace, Turn};
 use crate::peer::Peer;
 use crate::request::{stop_receiving, towards, udp_pair};
 use crate::{
-    address, limits, noise, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit,
+    address, limits, noise, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle, Sink,
+    Unit,
 };
 
 const MAX_BATCH: usize = 256;
@@ -245,12 +246,16 @@ pub(crate) const ENTRY: Entry = Entry {
         name: "udp-send",
         resource: Resource::Network,
         summary: "sends datagrams to a peer, or to itself on loopback",
+        doing: "datagram-sending",
+        loses: None,
         unit: Unit::Operations,
         figure: Figure::Rate { label: "kpps", divisor: 1e3 },
         latency: Latency::Own("one system call that hands over up to `batch` datagrams"),
         roles: Roles::Both,
         // A socket's and a device's queue hold some hundred kilobytes each: gone within milliseconds at 1 Gb/s.
         settle: Settle { rise_ns: 2_000_000, release_ns: 5_000_000 },
+        needs: Needs::NOTHING,
+        doubts: &[],
         params: schema_for!(Params),
     },
     build,

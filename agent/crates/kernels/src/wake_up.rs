@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::limits::within;
-use crate::{Entry, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+use crate::{Entry, Figure, Kernel, KernelError, KernelInfo, Latency, Needs, Resource, Roles, Settle, Sink, Unit};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -90,12 +90,16 @@ pub(crate) const ENTRY: Entry = Entry {
         name: "wake-up",
         resource: Resource::Cpu,
         summary: "sleeps until fixed points of time: timer wake-up latency",
+        doing: "timer-sleeping",
+        loses: None,
         unit: Unit::Operations,
         figure: Figure::Rate { label: "wake-ups/s", divisor: 1.0 },
         latency: Latency::Own("lateness of a wake-up"),
         roles: Roles::Probe,
         // Only measured, so nothing of it lasts.
         settle: Settle { rise_ns: 0, release_ns: 0 },
+        needs: Needs::NOTHING,
+        doubts: &[],
         params: schema_for!(Params),
     },
     build: |params, _| {

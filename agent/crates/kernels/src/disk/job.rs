@@ -9,7 +9,9 @@ use serde_json::json;
 
 use crate::{limits, Environment, KernelError};
 
-const BLOCK_BYTES: u64 = 8192;
+pub(super) const BLOCK_BYTES: u64 = 8192;
+/// What a buffered writer may have written that is not yet on the disk, by itself.
+pub(super) const DIRTY_BYTES: u64 = 8 << 20;
 const MAX_REQUEST_BYTES: u64 = 16 << 20;
 const MAX_BUFFER_BYTES: u64 = 256 << 20;
 const MAX_DEPTH: u32 = 1024;
@@ -264,7 +266,7 @@ impl Params {
                 bytes,
                 format!("is not 1 to file_bytes ({}): a page dirtied twice would reach the disk once", self.file_bytes),
             ),
-            given => Ok(given.unwrap_or(8 << 20).min(self.file_bytes)),
+            given => Ok(given.unwrap_or(DIRTY_BYTES).min(self.file_bytes)),
         }
     }
 }

@@ -20,7 +20,13 @@ use self::engine::{Completion, Engine};
 use self::job::{Job, Kind};
 use self::offsets::Offsets;
 use crate::batch::STEP_NS;
-use crate::{schema, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Resource, Roles, Settle, Sink, Unit};
+use crate::{
+    schema, Direction, Doubt, Entry, Environment, Figure, Held, Holder, Implied, Kernel, KernelError, KernelInfo, Latency, Needs, Requests,
+    Resource, Roles, Settle, Sink, Source, Unit, Waits,
+};
+
+/// What Linux reads ahead of a sequential reader, if nobody changed the device's `read_ahead_kb`.
+const READ_AHEAD_BYTES: u64 = 128 << 10;
 
 struct Disk {
     job: Job,
@@ -153,11 +159,15 @@ fn info(kind: Kind) -> KernelInfo {
         name: kind.name(),
         resource: Resource::Disk,
         summary: kind.summary(),
+        doing: kind.doing(),
+        loses: None,
         unit: Unit::Bytes,
         figure: Figure::Rate { label: "MB/s", divisor: 1e6 },
         latency: Latency::Own("one request, from its submission to its completion"),
         roles: Roles::Both,
         settle: kind.settle(),
+        needs: kind.needs(),
+        doubts: kind.doubts(),
         params: kind.params(),
     }
 }
@@ -186,6 +196,54 @@ impl Kind {
         }
         // No device has smaller sectors than 512 bytes; larger ones are found when the file is made.
         schema::stepped(schema::without(schema, &["dirty_bytes"]), "request_bytes", 512..=16 << 20)
+    }
+
+    const fn doing(self) -> &'static str {
+        match self {
+            Self::Read => "disk-reading",
+            Self::Reread => "file-rereading",
+            Self::Write => "file-writing",
+            Self::Rewrite => "file-rewriting",
+            Self::DirectRead => "direct-disk-reading",
+            Self::DirectWrite => "disk-writing",
+        }
+    }
+
+    const fn needs(self) -> Needs {
+        const REQUEST: Implied = Implied {
+            parameter: "request_bytes",
+            from: Source::Parameter { parameter: "request_blocks", otherwise: 1, times: job::BLOCK_BYTES },
+        };
+        const DIRTY: Implied = Implied { parameter: "dirty_bytes", from: Source::Constant { value: job::DIRTY_BYTES } };
+        let buffered_writer = self.writes() && !self.direct();
+        Needs {
+            implied: if buffered_writer { &[REQUEST, DIRTY] } else { &[REQUEST] },
+            memory: &[Held { by: Holder::EachThread, times: 1, parameters: &["queue_depth", "request_bytes"] }],
+            requests: self.requests(),
+        }
+    }
+
+    const fn requests(self) -> Option<Requests> {
+        let (direction, waits) = match self {
+            // It asks memory, once its file is there.
+            Self::Reread => return None,
+            Self::Read => (Direction::Read, Waits::ReadAhead { bytes: READ_AHEAD_BYTES }),
+            Self::DirectRead => (Direction::Read, Waits::Request),
+            // After each half of what may be dirty it waits for the half before.
+            Self::Write | Self::Rewrite => (Direction::Write, Waits::WriteBack { bound: "dirty_bytes" }),
+            Self::DirectWrite => (Direction::Write, Waits::Request),
+        };
+        Some(Requests { direction, size: "request_bytes", depth: "queue_depth", waits, direct: self.direct() })
+    }
+
+    /// The figure of a reader is of the disk only if the page cache holds none of its file; `disk-reread` means the cache.
+    const fn doubts(self) -> &'static [Doubt] {
+        match self {
+            Self::Read | Self::DirectRead => {
+                &[Doubt { warning: "shared_disk_cache", fact: "cached_bytes", of: "file_bytes", above_percent: 10 }]
+            }
+            Self::Reread | Self::Write | Self::Rewrite | Self::DirectWrite => &[],
+        }
     }
 
     const fn settle(self) -> Settle {

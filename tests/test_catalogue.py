@@ -10,7 +10,7 @@ import pytest
 
 from partywall import units
 from partywall.agent import binary
-from partywall.agent.catalogue import Catalogue, shipped
+from partywall.agent.catalogue import Catalogue, KernelInfo, shipped
 from partywall.errors import CapabilityError
 
 KERNEL = {
@@ -78,6 +78,35 @@ def test_the_shipped_catalogue_has_the_null_kernel_and_every_schema_accepts_its_
             key: value["default"] for key, value in info.params.get("properties", {}).items() if "default" in value
         }
         assert kernels.check_params(name, defaults) == []
+
+
+@pytest.mark.parametrize(
+    ("kernel", "doing"),
+    [("null", "idling"), ("memory-triad", "memory-adding"), ("disk-direct-read", "direct-disk-reading")],
+)
+def test_a_kernel_says_what_a_neighbour_that_runs_it_is_doing(kernel, doing):
+    assert shipped().kernel(kernel).doing == doing
+
+
+def test_every_kernel_has_a_doing_word_of_its_own():
+    words = [shipped().kernel(name).doing for name in shipped().names()]
+    assert all(words)
+    assert len(set(words)) == len(words)
+
+
+def test_only_reading_from_the_disk_is_doubted_for_the_page_cache():
+    doubted = {name: [doubt.warning for doubt in shipped().kernel(name).doubts] for name in shipped().names()}
+    cached = {name: warnings for name, warnings in doubted.items() if warnings}
+    assert cached == {"disk-read": ["shared_disk_cache"], "disk-direct-read": ["shared_disk_cache"]}
+
+
+@pytest.mark.parametrize("name", shipped().names())
+def test_a_record_holds_an_entry_as_the_agent_prints_it(name):
+    info = shipped().kernel(name)
+    entries = json.loads(resources.files("partywall.agent").joinpath("catalogue.json").read_text("utf-8"))
+    (printed,) = (entry for entry in entries if entry["name"] == name)
+    assert json.loads(json.dumps(info.model_dump())) == printed
+    assert KernelInfo.model_validate(info.model_dump()) == info
 
 
 @pytest.mark.host

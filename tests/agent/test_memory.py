@@ -6,7 +6,7 @@ import pytest
 
 from partywall import pipeline, preflight
 from partywall.agent.catalogue import shipped
-from partywall.agent.memory import AGENT_BYTES, RING_LEAST, caches_of, file_bytes, held_bytes, sized
+from partywall.agent.memory import AGENT_BYTES, caches_of, file_bytes, held_bytes, sized
 from partywall.errors import CapabilityError, UsageError
 from partywall.model.scenario import Scenario, Workload
 from partywall.preflight import room
@@ -37,10 +37,16 @@ FACTS = {
         ("cache", {}, 1, 40 * MIB),
         ("cache", {"level": "L2"}, 2, 2 * MIB * 5 // 4),
         ("cache", {"bytes": MIB}, 3, 3 * MIB),
-        ("memory-latency", {}, 1, RING_LEAST),
+        ("memory-latency", {}, 1, 256 * MIB),
         ("memory-latency", {"bound_bytes": MIB}, 2, 2 * MIB),
         ("matrix-vector", {"size": 1000}, 2, 8 * (1_000_000 + 3000)),
+        ("shared-memory", {"slots": 64, "message_bytes": "1MiB"}, 2, 2 * 66 * MIB),
+        ("pipe", {}, 3, 3 * 2 * 65536),
+        ("tcp-stream", {"message_bytes": 1000}, 1, 2000),
         ("disk-read", {"queue_depth": 8, "request_blocks": 4}, 2, 2 * 8 * 4 * 8192),
+        ("disk-direct-write", {"queue_depth": 8, "request_bytes": "1MiB"}, 1, 8 * MIB),
+        ("disk-reread", {}, 1, 8192),
+        ("udp-send", {}, 9, 0),
         ("integer", {}, 9, 0),
         (None, {}, 1, 0),
     ],
@@ -56,7 +62,7 @@ def test_what_a_kernel_holds_follows_from_its_parameters_and_threads(kernel, par
         ("cache", {"level": "L2", "order": "random"}, CACHES, {"order": "random", "bytes": MIB * 5 // 4}),
         ("cache", {"bytes": MIB}, CACHES, {"bytes": MIB}),
         ("cache", {"level": "L3"}, {1: 32 << 10}, {"level": "L3"}),
-        ("memory-latency", {}, CACHES, {"bytes": RING_LEAST}),
+        ("memory-latency", {}, CACHES, {"bytes": 256 * MIB}),
         ("memory-latency", {}, {3: 384 * MIB}, {"bytes": 1 << 30}),
         ("memory-latency", {"bound_bytes": "300MiB"}, {3: 384 * MIB}, {"bound_bytes": "300MiB", "bytes": 300 * MIB}),
         ("memory-latency", {}, {}, {}),
@@ -155,7 +161,7 @@ def test_rings_in_guests_follow_from_the_hosts_caches_and_not_from_those_a_guest
     neighbours = {"far": {"stressor": "memory-latency"} | box}
     (trial,) = pipeline.plan(Scenario.model_validate(content | {"aggressors": neighbours}), host(tmp_path)).trials
     assert trial.victim.params == own
-    assert trial.aggressors["far"].params == ({"bytes": RING_LEAST} if own else {})
+    assert trial.aggressors["far"].params == ({"bytes": 256 * MIB} if own else {})
 
 
 def test_a_guest_whose_memory_is_switched_counts_with_the_most_of_it(tmp_path):

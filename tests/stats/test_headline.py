@@ -3,12 +3,10 @@ import re
 import pytest
 from builders import KERNELS, Host, evidence, limit, plan, treatment, trial
 
-from partywall.agent.catalogue import shipped
 from partywall.model.finding import Band, Cell, Estimate, Warn
 from partywall.model.scenario import Aggressor, Sandbox
 from partywall.report import figures
 from partywall.stats import analyse
-from partywall.stats.headline import DOING, percent
 from partywall.stats.headline import headline as line_of
 from partywall.stats.states import with_effects
 
@@ -49,6 +47,7 @@ def headline(of, kernels, cells, bands):
 
 
 COPYING = trial(COPY, DISK, RING, name="t1")
+ODD = trial(treatment("odd-work"))
 WRITING = trial(COPY, DISK, RING, name="t2", victim="write", probe="disk-write")
 
 
@@ -158,9 +157,15 @@ def test_wide_intervals_are_called_noise_and_not_a_bound_on_the_harm():
     assert line.endswith("; nothing else could be told from noise (up to ±63 %).")
 
 
-def test_every_kernel_has_a_doing_word_of_its_own():
-    assert set(DOING) == set(shipped().names())
-    assert len(set(DOING.values())) == len(DOING)
+def test_a_kernel_may_name_what_its_victim_loses():
+    walking = trial(COPY, victim="walk", probe="memory-latency")
+    line = headline(plan(walking), KERNELS, [cell(walking, COPY, 0.8, 0.01)], [])
+    assert line == "A memory-copying neighbour on the next core costs you 20 % ± 1 of memory access speed."
+
+
+def test_a_neighbour_whose_kernel_this_version_does_not_know_is_called_by_its_name():
+    cells = [cell(ODD, treatment("odd-work"), 0.8, 0.01)]
+    assert headline(plan(ODD), KERNELS, cells, []).startswith("An odd-work-running neighbour")
 
 
 def test_of_several_intensities_the_worst_is_told():

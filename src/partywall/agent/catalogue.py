@@ -1,4 +1,4 @@
-"""What the agent's kernels say of themselves: resource, unit, roles, settling time, and the schema of their parameters.
+"""What the agent's kernels say of themselves: resource, unit, roles, settling time, needs, parameters.
 
 Read from `catalogue.json`, which the agent prints (`partywall-agent catalogue`) and which is checked in, so that a
 scenario can be checked where no agent is. Nothing here starts an agent.
@@ -11,13 +11,14 @@ import functools
 import json
 from collections.abc import Iterable, Mapping
 from importlib import resources
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from partywall import units
+from partywall.model.finding import Warn
 
 Role = Literal["probe", "stressor"]
 ParamMistake = tuple[str, str, str]
@@ -40,6 +41,107 @@ class Settle(BaseModel):
 
     rise_ns: int
     release_ns: int
+
+
+class _Fact(BaseModel):
+    # Records hold entries of the catalogue as the agent prints them.
+    model_config = ConfigDict(frozen=True, serialize_by_alias=True)
+
+
+class Constant(_Fact):
+    """The same value always."""
+
+    kind: Literal["constant"]
+    value: int
+
+
+class OfParameter(_Fact):
+    """A multiple of another parameter, or of `otherwise` if that is not given either."""
+
+    kind: Literal["parameter"]
+    parameter: str
+    otherwise: int
+    times: int
+
+
+class OfCache(_Fact):
+    """A share of the data cache of the level that the parameter `level` names."""
+
+    kind: Literal["cache"]
+    level: str
+    otherwise: int
+    percent: int
+
+
+class OfLargestCache(_Fact):
+    """A share of the largest data cache; most: the parameter with the upper bound."""
+
+    kind: Literal["largest_cache"]
+    percent: int
+    least: int
+    most: str
+
+
+class Implied(_Fact):
+    """What a parameter amounts to if it is not given."""
+
+    parameter: str
+    source: Annotated[Constant | OfParameter | OfCache | OfLargestCache, Field(discriminator="kind", alias="from")]
+
+    @property
+    def by_caches(self) -> bool:
+        return isinstance(self.source, OfCache | OfLargestCache)
+
+
+class Held(_Fact):
+    """Bytes in memory: a factor times the product of parameters."""
+
+    by: Literal["each_thread", "all_threads"]
+    times: int
+    parameters: tuple[str, ...]
+
+
+class WaitsForRequest(_Fact):
+    kind: Literal["request"]
+
+
+class WaitsForReadAhead(_Fact):
+    kind: Literal["read_ahead"]
+    bytes: int
+
+
+class WaitsForWriteBack(_Fact):
+    """For half of what may be written and not yet on the disk; bound: the parameter with that."""
+
+    kind: Literal["write_back"]
+    bound: str
+
+
+class DiskRequests(_Fact):
+    """What a kernel requests from a disk. size, depth: parameters. direct: past the page cache."""
+
+    direction: Literal["read", "write"]
+    size: str
+    depth: str
+    waits: Annotated[WaitsForRequest | WaitsForReadAhead | WaitsForWriteBack, Field(discriminator="kind")]
+    direct: bool
+
+
+class Needs(_Fact):
+    """What a kernel needs by its parameters: memory, at the least the sum of what is held, and a disk."""
+
+    implied: tuple[Implied, ...] = ()
+    memory: tuple[Held, ...] = ()
+    requests: DiskRequests | None = None
+
+
+class Doubt(_Fact):
+    """A fact that makes the figure doubtful if it is more than a share of another fact."""
+
+    warning: Warn
+    fact: str
+    of: str
+    above_percent: int
 
 
 class Parameter(BaseModel):
@@ -69,7 +171,11 @@ class Parameter(BaseModel):
 
 
 class KernelInfo(BaseModel):
-    """A kernel's own description, as the agent prints it."""
+    """A kernel's own description, as the agent prints it.
+
+    doing: what a neighbour that runs it is doing. loses: what a victim loses, where its
+    resource is not the word for it.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -82,6 +188,10 @@ class KernelInfo(BaseModel):
     roles: Literal["probe", "stressor", "both"]
     settle: Settle
     params: dict[str, Any]
+    doing: str = ""
+    loses: str | None = None
+    needs: Needs = Needs()
+    doubts: tuple[Doubt, ...] = ()
 
     def can_be(self, role: Role) -> bool:
         return self.roles in (role, "both")

@@ -1,29 +1,23 @@
 """How much memory and disk a kernel's threads hold, by its parameters: what must be there before a run. Pure.
 
+Each kernel's formulas are in the catalogue; here they are evaluated.
+
 The least that is held, not the most: a kernel that takes what is available (memory-space by itself) counts for nothing,
 as it asks the host and its cgroup; what commands hold is not known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from partywall import units
-from partywall.agent.catalogue import Catalogue
+from partywall.agent.catalogue import Catalogue, Constant, Held, Implied, KernelInfo, OfCache, OfParameter
 from partywall.model.scenario import Workload
 
 AGENT_BYTES = 16 << 20
 """An agent with its program and buffers; seen: 6 to 12 MiB."""
-
-RING_LEAST = 256 << 20
-"""What memory-latency walks at the least by itself; else four times the last cache."""
-
-SIZES = (
-    *("bytes", "bound_bytes", "block_bytes", "message_bytes"),
-    *("request_bytes", "response_bytes", "file_bytes", "dirty_bytes"),
-)
-BLOCK = 8192
 
 Params = Mapping[str, Any]
 Caches = Mapping[int, int]
@@ -40,13 +34,22 @@ def caches_of(facts: Mapping[str, Any]) -> dict[int, int]:
 
 def held_bytes(kernel: str | None, workload: Workload, catalogue: Catalogue, caches: Caches) -> int:
     """What all threads of a workload hold; for a command nothing is known, and nothing counted."""
-    count = HOLDS.get(kernel or "")
-    return 0 if count is None else count(asked_of(kernel or "", workload, catalogue), workload.threads, caches)
+    info = catalogue.kernel(kernel or "")
+    if info is None:
+        return 0
+    asked = asked_of(info, workload, caches)
+    return sum(_held(term, asked, workload.threads) for term in info.needs.memory)
+
+
+def _held(term: Held, asked: Params, threads: int) -> int:
+    holders = threads if term.by == "each_thread" else 1
+    return holders * term.times * math.prod(int(asked.get(name) or 0) for name in term.parameters)
 
 
 def file_bytes(kernel: str | None, workload: Workload, catalogue: Catalogue) -> int:
     """What all threads of a workload keep on the disk; files in a folder of the user's own are that disk's affair."""
-    asked = asked_of(kernel or "", workload, catalogue)
+    info = catalogue.kernel(kernel or "")
+    asked = asked_of(info, workload, {}) if info else {}
     return 0 if asked.get("path") else workload.threads * int(asked.get("file_bytes") or 0)
 
 
@@ -55,95 +58,49 @@ def left_free(disk: int) -> int:
     return max(disk // 20, 512 << 20)
 
 
-def asked_of(kernel: str, workload: Workload, catalogue: Catalogue) -> dict[str, Any]:
-    """Parameters as given or by default, sizes as numbers."""
-    info = catalogue.kernel(kernel)
-    defaults = {
-        key: schema.get("default") for key, schema in (info.params if info else {}).get("properties", {}).items()
-    }
-    asked = defaults | workload.params
-    return asked | {key: units.parse_bytes(asked[key]) for key in SIZES if asked.get(key) is not None}
+def asked_of(info: KernelInfo, workload: Workload, caches: Caches) -> Params:
+    """Parameters as given, by default or as implied; sizes as numbers."""
+    defaults = {key: schema.get("default") for key, schema in info.params.get("properties", {}).items()}
+    asked = {key: _as_number(key, value) for key, value in (defaults | workload.params).items()}
+    for implied in info.needs.implied:
+        if asked.get(implied.parameter) is None:
+            asked[implied.parameter] = _implied(implied, asked, caches)
+    return asked
+
+
+def _as_number(name: str, value: Any) -> Any:
+    """The unit stands last in a parameter's name, so the name tells how to read its text."""
+    return units.parse_bytes(value) if name.endswith("bytes") and value is not None else value
 
 
 def sized(kernel: str | None, workload: Workload, catalogue: Catalogue, caches: Caches) -> Params:
-    """Parameters with the size of a ring that follows from these caches, in place of those that its agent would see.
+    """Parameters with the sizes that follow from these caches, in place of those that its agent would see.
 
     A guest's kernel may count other caches than its host has, and walk a ring in memory that was to be in a cache.
     """
-    ring = RINGS.get(kernel or "")
-    if ring is None or not caches or workload.params.get("bytes") is not None:
+    info = catalogue.kernel(kernel or "")
+    if info is None or not caches:
         return workload.params
-    size = ring(asked_of(kernel or "", workload, catalogue), caches)
-    if not size:
-        return workload.params
-    return {key: value for key, value in workload.params.items() if key != "level"} | {"bytes": size}
+    asked, params = asked_of(info, workload, caches), dict(workload.params)
+    for implied in info.needs.implied:
+        name = implied.parameter
+        if not implied.by_caches or params.get(name) is not None or not asked[name]:
+            continue
+        if isinstance(implied.source, OfCache):
+            params.pop(implied.source.level, None)
+        params[name] = asked[name]
+    return params
 
 
-def _cache_ring(asked: Params, caches: Caches) -> int:
-    """A quarter more than its level; 0 where that is not known."""
-    return caches.get(int(str(asked.get("level") or "L3").lstrip("Ll")), 0) * 5 // 4
-
-
-def _latency_ring(asked: Params, caches: Caches) -> int:
-    return int(min(max(RING_LEAST, 4 * max(caches.values(), default=0)), asked["bound_bytes"]))
-
-
-RINGS: dict[str, Callable[[Params, Caches], int]] = {"cache": _cache_ring, "memory-latency": _latency_ring}
-"""How large a ring is by itself, by kernel."""
-
-
-def _blocks(count: int) -> Callable[[Params, int, Caches], int]:
-    return lambda asked, threads, _: threads * count * int(asked["block_bytes"])
-
-
-def _ring(kernel: str) -> Callable[[Params, int, Caches], int]:
-    def held(asked: Params, threads: int, caches: Caches) -> int:
-        return threads * int(RINGS[kernel](asked, caches) if asked.get("bytes") is None else asked["bytes"])
-
-    return held
-
-
-def _space(asked: Params, _threads: int, _caches: Caches) -> int:
-    return int(asked.get("bound_bytes") or 0)
-
-
-def _matrix(asked: Params, threads: int, _caches: Caches) -> int:
-    size = int(asked["size"])
-    # The rows are shared out; the vector is every thread's own.
-    return 8 * (size * size + threads * size + size)
-
-
-def _disk(asked: Params, threads: int, _caches: Caches) -> int:
-    return threads * int(asked["queue_depth"]) * request_bytes(asked)
-
-
-def request_bytes(asked: Params) -> int:
-    """Size of a disk kernel's requests."""
-    return int(asked.get("request_bytes") or (asked.get("request_blocks") or 1) * BLOCK)
-
-
-def _messages(copies: int) -> Callable[[Params, int, Caches], int]:
-    return lambda asked, threads, _: threads * copies * int(asked["message_bytes"])
-
-
-def _shared(asked: Params, threads: int, _caches: Caches) -> int:
-    # Beside the slots, the sender's message and the receiver's copy.
-    return threads * (int(asked["slots"]) + 2) * int(asked["message_bytes"])
-
-
-HOLDS: dict[str, Callable[[Params, int, Caches], int]] = {
-    "memory-read": _blocks(1),
-    "memory-write": _blocks(1),
-    "memory-copy": _blocks(2),
-    "memory-scale": _blocks(2),
-    "memory-triad": _blocks(3),
-    "memory-space": _space,
-    **{kernel: _ring(kernel) for kernel in RINGS},
-    "matrix-vector": _matrix,
-    "shared-memory": _shared,
-    **dict.fromkeys(("pipe", "unix-socket", "tcp-loopback", "tcp-stream"), _messages(2)),
-    **dict.fromkeys(
-        ("disk-read", "disk-reread", "disk-write", "disk-rewrite", "disk-direct-read", "disk-direct-write"), _disk
-    ),
-}
-"""By kernel; what is not listed holds less than an agent."""
+def _implied(implied: Implied, asked: Params, caches: Caches) -> int:
+    """0 where it is not known."""
+    match implied.source:
+        case Constant(value=value):
+            return value
+        case OfParameter(parameter=parameter, otherwise=otherwise, times=times):
+            return int(asked.get(parameter) or otherwise) * times
+        case OfCache(level=level, otherwise=otherwise, percent=percent):
+            return caches.get(int(str(asked.get(level) or otherwise).lstrip("Ll")), 0) * percent // 100
+        case largest:
+            size = max(largest.least, max(caches.values(), default=0) * largest.percent // 100)
+            return int(min(size, asked[largest.most]))

@@ -1,26 +1,19 @@
 """What a kernel asks of a disk: in which direction, how much at a time, and how much of it is under way at once. Pure.
 
-From its name and parameters, for what a limit of the disk does to it. Nothing is known of what commands ask.
+From its entry in the catalogue and its parameters, for what a limit of the disk does to it. Nothing is known of what
+commands ask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from partywall.agent.catalogue import Catalogue
-from partywall.agent.memory import asked_of, request_bytes
+from partywall.agent.catalogue import Catalogue, DiskRequests, WaitsForReadAhead, WaitsForWriteBack
+from partywall.agent.memory import Params, asked_of
 from partywall.model.scenario import Throttle, Workload
 
 Direction = Literal["read", "write"]
-Params = Mapping[str, Any]
-
-READ_AHEAD_BYTES = 128 << 10
-"""What Linux reads ahead of a sequential reader, if nobody changed the device's read_ahead_kb."""
-
-DIRTY_BYTES = 8 << 20
-"""What a buffered writer may have written that is not yet on the disk, by itself."""
 
 WHOLE_BYTES = 128 << 10
 """Larger requests are cut by some devices into several, each of which counts."""
@@ -51,36 +44,25 @@ class Requests:
 
 def requests_of(kernel: str | None, workload: Workload, catalogue: Catalogue) -> Requests | None:
     """None if it is no kernel, or one that asks nothing of a disk."""
-    found = KERNELS.get(kernel or "")
-    if found is None or catalogue.kernel(kernel or "") is None:
+    info = catalogue.kernel(kernel or "")
+    if info is None or info.needs.requests is None:
         return None
-    direction, waits = found
-    asked = asked_of(kernel or "", workload, catalogue)
-    own = request_bytes(asked)
-    waits_bytes = waits(asked)
-    direct = "direct" in (kernel or "")
+    kind, asked = info.needs.requests, asked_of(info, workload, {})
+    own, waits = int(asked[kind.size]), _waits_bytes(kind, asked)
     return Requests(
-        direction=direction,
-        bytes=waits_bytes,
-        at_once=workload.threads * max(waits_bytes, own * int(asked["queue_depth"])),
-        counted=own if direct and own <= WHOLE_BYTES else None,
+        direction=kind.direction,
+        bytes=waits,
+        at_once=workload.threads * max(waits, own * int(asked[kind.depth])),
+        counted=own if kind.direct and own <= WHOLE_BYTES else None,
     )
 
 
-def _ahead(asked: Params) -> int:
-    return max(READ_AHEAD_BYTES, request_bytes(asked))
-
-
-def _written_back(asked: Params) -> int:
-    """After each half of what may be dirty it waits for the half before."""
-    return max(int(asked["dirty_bytes"] or DIRTY_BYTES) // 2, request_bytes(asked))
-
-
-KERNELS: dict[str, tuple[Direction, Callable[[Params], int]]] = {
-    "disk-read": ("read", _ahead),
-    "disk-direct-read": ("read", request_bytes),
-    "disk-write": ("write", _written_back),
-    "disk-rewrite": ("write", _written_back),
-    "disk-direct-write": ("write", request_bytes),
-}
-"""By kernel its direction, and what it waits for at a time. disk-reread asks memory, once its file is there."""
+def _waits_bytes(kind: DiskRequests, asked: Params) -> int:
+    """What it waits for at a time; after each half of what may be dirty it waits for the half before."""
+    own = int(asked[kind.size])
+    match kind.waits:
+        case WaitsForReadAhead(bytes=ahead):
+            return max(ahead, own)
+        case WaitsForWriteBack(bound=bound):
+            return max(int(asked[bound]) // 2, own)
+    return own

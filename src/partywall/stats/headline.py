@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from partywall.agent.catalogue import shipped
 from partywall.model.finding import Band, Cell, Effect, Estimate, Warn
 from partywall.model.plan import Plan, Treatment, Trial
 from partywall.model.scenario import Aggressor
@@ -33,43 +34,7 @@ _LOST = {
     "network": "network throughput",
     "kernel": "system-call speed",
 }
-_LOST_BY_PROBE = {"memory-latency": "memory access speed"}
-"""Where the resource's word is not what the probe measures."""
-
-DOING = {
-    "null": "idling",
-    "integer": "computing",
-    "float": "floating-point-computing",
-    "matrix-vector": "matrix-multiplying",
-    "quantum": "quantum-working",
-    "wake-up": "timer-sleeping",
-    "cache": "cache-walking",
-    "memory-latency": "memory-walking",
-    "memory-read": "memory-reading",
-    "memory-write": "memory-writing",
-    "memory-copy": "memory-copying",
-    "memory-scale": "memory-scaling",
-    "memory-triad": "memory-adding",
-    "memory-space": "memory-hoarding",
-    "pipe": "pipe-writing",
-    "unix-socket": "socket-writing",
-    "tcp-loopback": "loopback-sending",
-    "shared-memory": "message-copying",
-    "disk-read": "disk-reading",
-    "disk-reread": "file-rereading",
-    "disk-write": "file-writing",
-    "disk-rewrite": "file-rewriting",
-    "disk-direct-read": "direct-disk-reading",
-    "disk-direct-write": "disk-writing",
-    "udp-send": "datagram-sending",
-    "tcp-stream": "stream-sending",
-    "udp-request": "datagram-exchanging",
-    "tcp-request": "request-exchanging",
-    "syscall": "system-calling",
-    "context-switch": "context-switching",
-    "process-creation": "process-creating",
-}
-"""What a neighbour that runs a kernel is doing, for each kernel of the catalogue."""
+"""By resource; a kernel that measures something else of it says so in the catalogue."""
 
 
 def headline(
@@ -262,8 +227,9 @@ def _listed(things: Sequence[str]) -> str:
 
 
 def _lost(trial: Trial, kernels: Mapping[str, Mapping[str, Any]]) -> str:
-    if trial.victim.probe in _LOST_BY_PROBE:
-        return _LOST_BY_PROBE[trial.victim.probe]
+    info = shipped().kernel(trial.victim.probe or "")
+    if info and info.loses:
+        return info.loses
     resource = str(kernels.get(trial.victim.probe or "", {}).get("resource", ""))
     return _LOST.get(resource, f"the throughput of {trial.victim_name}")
 
@@ -280,7 +246,10 @@ def _who(trial: Trial, cell: Cell, noun: str) -> str:
 
 def _doing(aggressor: Aggressor) -> str | None:
     """'memory-copying' from 'memory-copy'; None for a command."""
-    return None if aggressor.stressor is None else DOING.get(aggressor.stressor, f"{aggressor.stressor}-running")
+    if aggressor.stressor is None:
+        return None
+    info = shipped().kernel(aggressor.stressor)
+    return info.doing if info and info.doing else f"{aggressor.stressor}-running"
 
 
 def _program(aggressor: Aggressor | None, cell: Cell) -> str:

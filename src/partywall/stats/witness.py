@@ -5,21 +5,17 @@ Only what changes how a figure is to be read is said. Missing counters are no wa
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
+from partywall.agent.catalogue import Doubt, shipped
 from partywall.model.evidence import VICTIM, Readings, Witness
 from partywall.model.finding import Cell, Warn
 from partywall.model.plan import Trial
 from partywall.model.scenario import Workload
 
-CACHED_SHARE = 0.1
-"""Of a file that is read from the disk, what the page cache may hold at the end of a visit."""
-
 UNREAD_SHARE = 0.1
 """Of a metric's readings, what may be of no use."""
-
-_FROM_DISK = ("disk-read", "disk-direct-read")
-"""Kernels whose figure is of the disk only if the page cache holds none of their file; disk-reread means the cache."""
 
 
 def warned(trial: Trial, cells: Sequence[Cell], witness: Witness | None) -> tuple[Cell, ...]:
@@ -48,8 +44,8 @@ def _warnings(trial: Trial, cell: Cell, witness: Witness) -> Iterator[Warn]:
     concerned = [VICTIM, *pressing]
     if witness.emulation(pressing):
         yield Warn.EMULATED
-    if any(_cached(_workload(trial, name), witness.facts.get(name, ())) for name in concerned):
-        yield Warn.SHARED_DISK_CACHE
+    doubts = (_doubts(_workload(trial, name), witness.facts.get(name, ())) for name in concerned)
+    yield from dict.fromkeys(itertools.chain.from_iterable(doubts))
 
 
 def _workload(trial: Trial, name: str) -> Workload | None:
@@ -60,15 +56,16 @@ def _called(trial: Trial, name: str) -> str:
     return trial.victim_name if name == VICTIM else name
 
 
-def _cached(workload: Workload | None, facts: Sequence[Mapping[str, object]]) -> bool:
-    """Whether a kernel that reads from the disk found much of its file in the page cache after any visit."""
+def _doubts(workload: Workload | None, facts: Sequence[Mapping[str, object]]) -> Iterator[Warn]:
+    """What the kernel's own facts, after any visit, make doubtful by its entry in the catalogue."""
     kernel = getattr(workload, "probe", None) or getattr(workload, "stressor", None)
-    return kernel in _FROM_DISK and any(
-        isinstance(cached := one.get("cached_bytes"), int)
-        and isinstance(size := one.get("file_bytes"), int)
-        and cached > CACHED_SHARE * size
-        for one in facts
-    )
+    info = shipped().kernel(kernel or "")
+    return (doubt.warning for doubt in (info.doubts if info else ()) if any(_beyond(doubt, one) for one in facts))
+
+
+def _beyond(doubt: Doubt, facts: Mapping[str, object]) -> bool:
+    value, of = facts.get(doubt.fact), facts.get(doubt.of)
+    return isinstance(value, int) and isinstance(of, int) and 100 * value > doubt.above_percent * of
 
 
 def _unread(readings: Readings) -> str:

@@ -8,6 +8,7 @@ from partywall.model.scenario import Aggressor, Sandbox
 from partywall.report import figures
 from partywall.stats import analyse
 from partywall.stats.headline import headline as line_of
+from partywall.stats.headline import percent
 from partywall.stats.states import with_effects
 
 COPY, DISK, RING = treatment("memory-copy"), treatment("disk-write"), treatment("cache")

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from spaces import feature, inside, ip, lacking, run, send, send_tagged, stream, wait
 
 from partywall import session
+from partywall.agent import binary
 from partywall.agent.clock import Offset
 from partywall.errors import PartywallError
 from partywall.model.trace import Start, TraceEvidence, merged
@@ -374,7 +375,7 @@ def test_a_clock_that_was_misjudged_shows_as_negative_beyond_its_bound(label, mo
     bridge()
     wrong = Offset(offset_ns=-5_000_000, bound_ns=1_000)
     monkeypatch.setattr(session, "Alignment", lambda *_: SimpleNamespace(ask=lambda *_: wrong, best=wrong))
-    agent = f"b=nsenter --net=/run/netns/{B} {session.binary.find()} serve"
+    agent = f"b=nsenter --net=/run/netns/{B} {binary.find()} serve"
     with tracing(label, (HOPS[0], "b/eth0:in"), protocol="udp", agents=[agent]) as traced:
         send(A, "10.80.1.2", 100)
     assert traced.forward.total.negative == 100

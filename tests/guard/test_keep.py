@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -23,6 +24,7 @@ from partywall.guard.follow import AGAIN_S
 from partywall.guard.resolve import Found
 from partywall.guard.run import Kept, Report
 from partywall.model.policy import Policy
+from partywall.testing import fake_host
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("guarded_lab")]
 INSIDE, OUTSIDE = f"pwt{os.getpid() % 10000}a", f"pwt{os.getpid() % 10000}b"
@@ -252,6 +254,10 @@ def test_an_interface_that_is_not_there_is_told_before_anything_is_done() -> Non
         guard.places(asked)
 
 
+HERE = SimpleNamespace(obj=fake_host)
+"""What Typer would hand to a command."""
+
+
 def written(folder: Path) -> Path:
     policy = folder / "p.yaml"
     policy.write_text(
@@ -285,7 +291,7 @@ def test_ctrl_c_takes_nothing_back_of_what_was_found(
 
     policy = written(tmp_path)
     monkeypatch.setattr(guard, "keep", lambda *_a, **_k: contextlib.nullcontext(Interrupted()))
-    assert cli.run(policy, None, False, None, "1s", None, False) == Exit.VIOLATED
+    assert cli.run(HERE, policy, None, False, None, "1s", None, False) == Exit.VIOLATED
 
 
 @pytest.mark.usefixtures("flat")
@@ -295,7 +301,7 @@ def test_a_series_that_cannot_be_written_ends_itself_and_not_the_guard(
     policy = written(tmp_path)
     metrics = tmp_path / "there" / "guard.prom"
     with pytest.raises(UsageError, match="--prometheus"):
-        cli.run(policy, "1s", False, None, "1s", metrics, False)
+        cli.run(HERE, policy, "1s", False, None, "1s", metrics, False)
     assert hooks() == []
     metrics.parent.mkdir()
     told: list[object] = []
@@ -306,7 +312,7 @@ def test_a_series_that_cannot_be_written_ends_itself_and_not_the_guard(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(cli, "write_whole", full)
-    assert cli.run(policy, "2s", False, None, "200ms", metrics, False) == Exit.FAILED
+    assert cli.run(HERE, policy, "2s", False, None, "200ms", metrics, False) == Exit.FAILED
     assert len(told) == 1
     assert "cannot be written any more: No space left on device; the policy is kept" in capsys.readouterr().err
     assert hooks() == []

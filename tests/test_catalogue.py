@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from importlib import resources
@@ -155,7 +156,7 @@ def test_every_kernel_has_a_section_of_its_own_and_no_section_is_of_none():
 
 @pytest.mark.parametrize("name", shipped().names())
 def test_a_kernels_section_tells_what_the_catalogue_says_of_it(name):
-    page, text = sections()[name]
+    _, text = sections()[name]
     items = re.findall(r"^- \*\*([a-z ]+)\*\*: (.+(?:\n  .+)*)", text, re.MULTILINE)
     rows = {title: " ".join(item.split()) for title, item in items}
     assert [title for title in TOLD if not rows.get(title)] == []
@@ -170,4 +171,26 @@ def test_a_kernels_section_tells_what_the_catalogue_says_of_it(name):
         f"on {units.format_duration(rise)}, off {units.format_duration(release)}" if rise or release else "at once"
     )
     assert rows["settles"] == settles
-    assert f"({page}#{name})" in (KERNEL_PAGES / "README.md").read_text("utf-8")
+
+
+def table():
+    """The index of kernels, from the catalogue and the pages that have their sections."""
+    rows = [
+        f"| [`{name}`]({sections()[name][0]}#{name}) | {info.resource} | {info.figure['label']} | {info.roles} |"
+        for name in shipped().names()
+        if (info := shipped().kernel(name))
+    ]
+    return "\n".join(["| kernel | resource | figure | roles |", "|---|---|---|---|", *rows])
+
+
+def test_the_index_lists_the_kernels_of_the_catalogue():
+    """UPDATE_DOCS=1 writes it anew."""
+    page = KERNEL_PAGES / "README.md"
+    text = page.read_text("utf-8")
+    begin, end = "<!-- kernels: written by make generate -->\n", "\n<!-- end of kernels -->"
+    before, rest = text.split(begin)
+    fresh = before + begin + table() + end + rest.split(end)[1]
+    if os.environ.get("UPDATE_DOCS"):
+        page.write_text(fresh, "utf-8")
+    elif text != fresh:
+        pytest.fail(f"{page} is not of this catalogue; run make generate")

@@ -95,9 +95,9 @@ def test_every_kernel_has_a_doing_word_of_its_own():
     assert len(set(words)) == len(words)
 
 
-def test_only_reading_from_the_disk_is_doubted_for_the_page_cache():
-    doubted = {name: [doubt.warning for doubt in shipped().kernel(name).doubts] for name in shipped().names()}
-    cached = {name: warnings for name, warnings in doubted.items() if warnings}
+def test_only_reading_from_the_disk_is_warned_of_for_the_page_cache():
+    found = {name: [one.warning for one in shipped().kernel(name).warnings] for name in shipped().names()}
+    cached = {name: warnings for name, warnings in found.items() if warnings}
     assert cached == {"disk-read": ["shared_disk_cache"], "disk-direct-read": ["shared_disk_cache"]}
 
 

@@ -135,8 +135,8 @@ class Needs(_Fact):
     requests: DiskRequests | None = None
 
 
-class Doubt(_Fact):
-    """A fact that makes the figure doubtful if it is more than a share of another fact."""
+class FactWarning(_Fact):
+    """A warning beside the figure if a fact is more than a share of another."""
 
     warning: Warn
     fact: str
@@ -191,7 +191,7 @@ class KernelInfo(BaseModel):
     doing: str = ""
     loses: str | None = None
     needs: Needs = Needs()
-    doubts: tuple[Doubt, ...] = ()
+    warnings: tuple[FactWarning, ...] = ()
 
     def can_be(self, role: Role) -> bool:
         return self.roles in (role, "both")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from partywall.agent.catalogue import Doubt, shipped
+from partywall.agent.catalogue import FactWarning, shipped
 from partywall.model.evidence import VICTIM, Readings, Witness
 from partywall.model.finding import Cell, Warn
 from partywall.model.plan import Trial
@@ -44,8 +44,8 @@ def _warnings(trial: Trial, cell: Cell, witness: Witness) -> Iterator[Warn]:
     concerned = [VICTIM, *pressing]
     if witness.emulation(pressing):
         yield Warn.EMULATED
-    doubts = (_doubts(_workload(trial, name), witness.facts.get(name, ())) for name in concerned)
-    yield from dict.fromkeys(itertools.chain.from_iterable(doubts))
+    found = (_by_facts(_workload(trial, name), witness.facts.get(name, ())) for name in concerned)
+    yield from dict.fromkeys(itertools.chain.from_iterable(found))
 
 
 def _workload(trial: Trial, name: str) -> Workload | None:
@@ -56,16 +56,17 @@ def _called(trial: Trial, name: str) -> str:
     return trial.victim_name if name == VICTIM else name
 
 
-def _doubts(workload: Workload | None, facts: Sequence[Mapping[str, object]]) -> Iterator[Warn]:
-    """What the kernel's own facts, after any visit, make doubtful by its entry in the catalogue."""
+def _by_facts(workload: Workload | None, facts: Sequence[Mapping[str, object]]) -> Iterator[Warn]:
+    """What the kernel's own facts, after any visit, call for by its entry in the catalogue."""
     kernel = getattr(workload, "probe", None) or getattr(workload, "stressor", None)
     info = shipped().kernel(kernel or "")
-    return (doubt.warning for doubt in (info.doubts if info else ()) if any(_beyond(doubt, one) for one in facts))
+    known = info.warnings if info else ()
+    return (one.warning for one in known if any(_beyond(one, said) for said in facts))
 
 
-def _beyond(doubt: Doubt, facts: Mapping[str, object]) -> bool:
-    value, of = facts.get(doubt.fact), facts.get(doubt.of)
-    return isinstance(value, int) and isinstance(of, int) and 100 * value > doubt.above_percent * of
+def _beyond(warning: FactWarning, facts: Mapping[str, object]) -> bool:
+    value, of = facts.get(warning.fact), facts.get(warning.of)
+    return isinstance(value, int) and isinstance(of, int) and 100 * value > warning.above_percent * of
 
 
 def _unread(readings: Readings) -> str:

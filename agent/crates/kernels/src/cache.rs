@@ -114,7 +114,7 @@ pub(crate) const ENTRY: Entry = Entry {
             memory: &[Held { by: Holder::EachThread, times: 1, parameters: &["bytes"] }],
             ..Needs::NOTHING
         },
-        doubts: &[],
+        warnings: &[],
         params: schema_for!(Params),
     },
     build: |params, environment| {

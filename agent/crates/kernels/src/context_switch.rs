@@ -170,7 +170,7 @@ pub(crate) const ENTRY: Entry = Entry {
         // The scheduler forgets a thread that sleeps within a few of its own periods.
         settle: Settle { rise_ns: 1_000_000, release_ns: 1_000_000 },
         needs: Needs::NOTHING,
-        doubts: &[],
+        warnings: &[],
         params: schema_for!(Params),
     },
     build,

@@ -7,7 +7,7 @@ use partywall_record::Recorder;
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
-use crate::needs::{Doubt, Needs};
+use crate::needs::{Needs, Warning};
 
 /// Parameters as they come over the wire, before a kernel decodes them.
 pub type Params = serde_json::Map<String, serde_json::Value>;
@@ -100,8 +100,8 @@ pub struct KernelInfo {
     pub settle: Settle,
     /// Memory that it holds and requests that it sends to a disk, by its parameters.
     pub needs: Needs,
-    /// Facts that make its figure doubtful.
-    pub doubts: &'static [Doubt],
+    /// Warnings that its facts call for.
+    pub warnings: &'static [Warning],
     /// JSON Schema of its parameters.
     pub params: Schema,
 }

@@ -203,7 +203,7 @@ pub(crate) const ENTRY: Entry = Entry {
         // As for `integer`.
         settle: Settle { rise_ns: 1_000_000, release_ns: 1_000_000 },
         needs: Needs::NOTHING,
-        doubts: &[],
+        warnings: &[],
         params: schema_for!(Params),
     },
     build: |params, _| {

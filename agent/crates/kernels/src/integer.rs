@@ -267,7 +267,7 @@ pub(crate) const ENTRY: Entry = Entry {
         // the scheduler, some 3 to 4 ms, and one on another CPU through the clock, which follows the load in milliseconds.
         settle: Settle { rise_ns: 1_000_000, release_ns: 1_000_000 },
         needs: Needs::NOTHING,
-        doubts: &[],
+        warnings: &[],
         params: schema_for!(Params),
     },
     build: |params, _| {

@@ -44,7 +44,7 @@ pub mod worker;
 pub use contract::{
     Build, Entry, Environment, Figure, Kernel, KernelError, KernelInfo, Latency, Params, Resource, Roles, Settle, Sink, Unit,
 };
-pub use needs::{Direction, Doubt, Held, Holder, Implied, Needs, Requests, Source, Waits};
+pub use needs::{Direction, Held, Holder, Implied, Needs, Requests, Source, Waits, Warning};
 
 /// Every kernel, in the order in which they are shown.
 pub const ALL: &[Entry] = &[

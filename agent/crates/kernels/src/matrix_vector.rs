@@ -131,7 +131,7 @@ pub(crate) const ENTRY: Entry = Entry {
             ],
             ..Needs::NOTHING
         },
-        doubts: &[],
+        warnings: &[],
         params: schema_for!(Params),
     },
     build: |params, environment| {

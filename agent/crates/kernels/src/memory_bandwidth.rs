@@ -234,7 +234,7 @@ fn info(about: About, params: Schema) -> KernelInfo {
         // each, if it waits for one after the other, take some 25 ms.
         settle: Settle { rise_ns: 2_000_000, release_ns: 1_000_000 },
         needs: Needs { memory, ..Needs::NOTHING },
-        doubts: &[],
+        warnings: &[],
         params,
     }
 }

@@ -190,7 +190,7 @@ pub(crate) const ENTRY: Entry = Entry {
         // takes about a second for 10 GiB, and a neighbour whose pages were reclaimed must read them in again.
         settle: Settle { rise_ns: 1_000_000_000, release_ns: 2_000_000_000 },
         needs: Needs { memory: &[Held { by: Holder::AllThreads, times: 1, parameters: &["bound_bytes"] }], ..Needs::NOTHING },
-        doubts: &[],
+        warnings: &[],
         params: schema_for!(Params),
     },
     build: |params, environment| {

@@ -1,4 +1,4 @@
-//! What a kernel needs of a host, and what makes its figure doubtful, as data: formulas over its parameters that a controller
+//! What a kernel needs of a host, and which of its facts call for a warning, as data: formulas over its parameters that a controller
 //! evaluates without knowing any kernel by name. Deliberately not here: what the host has.
 
 use schemars::JsonSchema;
@@ -131,15 +131,15 @@ pub enum Waits {
     },
 }
 
-/// A fact that makes the figure doubtful if it is too large beside another.
+/// A warning beside the figure if a fact is too large beside another.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-pub struct Doubt {
+pub struct Warning {
     /// The warning, as the controller calls it.
     pub warning: &'static str,
     /// The fact.
     pub fact: &'static str,
     /// The fact that it is compared with.
     pub of: &'static str,
-    /// The share above which there is a doubt.
+    /// The share above which the warning stands.
     pub above_percent: u64,
 }

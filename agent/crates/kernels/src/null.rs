@@ -36,7 +36,7 @@ pub(crate) const ENTRY: Entry = Entry {
         roles: Roles::Stressor,
         settle: Settle { rise_ns: 0, release_ns: 0 },
         needs: Needs::NOTHING,
-        doubts: &[],
+        warnings: &[],
         params: schema_for!(Params),
     },
     build: |params, _| {

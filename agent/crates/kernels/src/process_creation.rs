@@ -98,7 +98,7 @@ pub(crate) const ENTRY: Entry = Entry {
         // The last structures of a process are freed some grace periods (RCU) after its end.
         settle: Settle { rise_ns: 2_000_000, release_ns: 10_000_000 },
         needs: Needs::NOTHING,
-        doubts: &[],
+        warnings: &[],
         params: schema_for!(Params),
     },
     build,

@@ -103,7 +103,7 @@ pub(crate) const ENTRY: Entry = Entry {
         // As for `integer`; only measured, so nothing of it lasts.
         settle: Settle { rise_ns: 0, release_ns: 0 },
         needs: Needs::NOTHING,
-        doubts: &[],
+        warnings: &[],
         params: schema_for!(Params),
     },
     build,

@@ -350,7 +350,7 @@ fn info(name: &'static str, summary: &'static str, doing: &'static str, bytes: R
         // One request at a time: nothing is queued that could outlast it.
         settle: Settle { rise_ns: 1_000_000, release_ns: 2_000_000 },
         needs: Needs::NOTHING,
-        doubts: &[],
+        warnings: &[],
         params: schema::bounded(params, "response_bytes", bytes),
     }
 }

@@ -223,7 +223,7 @@ fn info_local(name: &'static str, summary: &'static str, doing: &'static str) ->
         settle: LOCAL_SETTLE,
         // The sender's message and the receiver's copy.
         needs: Needs { memory: &[Held { by: Holder::EachThread, times: 2, parameters: &["message_bytes"] }], ..Needs::NOTHING },
-        doubts: &[],
+        warnings: &[],
         params: schema_for!(LocalParams),
     }
 }

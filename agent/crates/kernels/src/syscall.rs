@@ -39,7 +39,7 @@ pub(crate) const ENTRY: Entry = Entry {
         // Uses nothing but a processor and its predictors.
         settle: Settle { rise_ns: 100_000, release_ns: 1_000_000 },
         needs: Needs::NOTHING,
-        doubts: &[],
+        warnings: &[],
         params: schema_for!(Params),
     },
     build: |params, _| {

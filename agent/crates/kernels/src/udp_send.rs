@@ -255,7 +255,7 @@ pub(crate) const ENTRY: Entry = Entry {
         // A socket's and a device's queue hold some hundred kilobytes each: gone within milliseconds at 1 Gb/s.
         settle: Settle { rise_ns: 2_000_000, release_ns: 5_000_000 },
         needs: Needs::NOTHING,
-        doubts: &[],
+        warnings: &[],
         params: schema_for!(Params),
     },
     build,

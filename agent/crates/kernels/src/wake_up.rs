@@ -99,7 +99,7 @@ pub(crate) const ENTRY: Entry = Entry {
         // Only measured, so nothing of it lasts.
         settle: Settle { rise_ns: 0, release_ns: 0 },
         needs: Needs::NOTHING,
-        doubts: &[],
+        warnings: &[],
         params: schema_for!(Params),
     },
     build: |params, _| {

@@ -21,8 +21,8 @@ use self::job::{Job, Kind};
 use self::offsets::Offsets;
 use crate::batch::STEP_NS;
 use crate::{
-    schema, Direction, Doubt, Entry, Environment, Figure, Held, Holder, Implied, Kernel, KernelError, KernelInfo, Latency, Needs, Requests,
-    Resource, Roles, Settle, Sink, Source, Unit, Waits,
+    schema, Direction, Entry, Environment, Figure, Held, Holder, Implied, Kernel, KernelError, KernelInfo, Latency, Needs, Requests,
+    Resource, Roles, Settle, Sink, Source, Unit, Waits, Warning,
 };
 
 /// What Linux reads ahead of a sequential reader, if nobody changed the device's `read_ahead_kb`.
@@ -167,7 +167,7 @@ fn info(kind: Kind) -> KernelInfo {
         roles: Roles::Both,
         settle: kind.settle(),
         needs: kind.needs(),
-        doubts: kind.doubts(),
+        warnings: kind.warnings(),
         params: kind.params(),
     }
 }
@@ -237,10 +237,10 @@ impl Kind {
     }
 
     /// The figure of a reader is of the disk only if the page cache holds none of its file; `disk-reread` means the cache.
-    const fn doubts(self) -> &'static [Doubt] {
+    const fn warnings(self) -> &'static [Warning] {
         match self {
             Self::Read | Self::DirectRead => {
-                &[Doubt { warning: "shared_disk_cache", fact: "cached_bytes", of: "file_bytes", above_percent: 10 }]
+                &[Warning { warning: "shared_disk_cache", fact: "cached_bytes", of: "file_bytes", above_percent: 10 }]
             }
             Self::Reread | Self::Write | Self::Rewrite | Self::DirectWrite => &[],
         }

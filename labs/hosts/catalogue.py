@@ -123,6 +123,7 @@ HOSTS = {
             TRIXIE,
             place="user",
             shortfalls=dict.fromkeys(("container-limits", "guard", "trace"), NEEDS_ROOT),
+            long=("no-root",),
         ),
         Host(
             "debian-13-scope",

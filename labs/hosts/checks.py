@@ -197,6 +197,16 @@ def tests(bench: Bench) -> str:
     return output.last
 
 
+def no_root(bench: Bench) -> str:
+    """What an ordinary user gets, and how the rest is refused: benches/no_root.py, with a user manager of systemd."""
+    needed = [image.CLONE / "benches" / f"{name}.py" for name in ("no_root", "left_behind", "common")]
+    bench.machine.bring(needed, "/opt/benches")
+    bench.as_root("chmod -R a+rX /opt/benches")
+    output = bench.shell("python3 /opt/benches/no_root.py --quick", timeout_s=900)
+    expect(output.code == 0, output.last)
+    return output.last.removeprefix("no root: ").removesuffix(" [bar met]")
+
+
 CHECKS: dict[str, Callable[[Bench], str]] = {
     "install": install,
     "doctor": doctor,
@@ -208,6 +218,7 @@ CHECKS: dict[str, Callable[[Bench], str]] = {
     "guard": guard,
     "trace": trace,
     "reap": reap,
+    "no-root": no_root,
     "tests": tests,
     "limits-short": lambda bench: judged(limits.measured(bench, quick=True)),
     "limits-full": lambda bench: judged(limits.measured(bench, quick=False)),

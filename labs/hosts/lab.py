@@ -28,7 +28,7 @@ from partywall.files import write_whole
 
 RECORD = "results.json"
 TOOLS = ("mmdebstrap", "mkfs.ext4", "qemu-system-x86_64", "ssh", "ssh-keygen", "setpriv")
-LONG = ("limits-short", "limits-full", "tests")
+LONG = ("limits-short", "limits-full", "no-root", "tests")
 """Checks that are done only if asked for, or on hosts that name them."""
 
 

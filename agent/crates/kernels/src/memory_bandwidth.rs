@@ -217,8 +217,8 @@ struct About {
     memory: &'static [Held],
 }
 
-fn info(about: About, params: Schema) -> KernelInfo {
-    let About { name, summary, doing, step, memory } = about;
+fn info(about: &About, params: Schema) -> KernelInfo {
+    let &About { name, summary, doing, step, memory } = about;
     KernelInfo {
         name,
         resource: Resource::MemoryBandwidth,
@@ -243,7 +243,7 @@ pub(crate) const READ: Entry = Entry {
     name: "memory-read",
     info: || {
         info(
-            About {
+            &About {
                 name: "memory-read",
                 summary: "reads a block",
                 doing: "memory-reading",
@@ -263,7 +263,7 @@ pub(crate) const WRITE: Entry = Entry {
     name: "memory-write",
     info: || {
         info(
-            About {
+            &About {
                 name: "memory-write",
                 summary: "writes a block",
                 doing: "memory-writing",
@@ -284,7 +284,7 @@ pub(crate) const COPY: Entry = Entry {
     name: "memory-copy",
     info: || {
         info(
-            About {
+            &About {
                 name: "memory-copy",
                 summary: "copies bytes from one block to another",
                 doing: "memory-copying",
@@ -304,7 +304,7 @@ pub(crate) const SCALE: Entry = Entry {
     name: "memory-scale",
     info: || {
         info(
-            About {
+            &About {
                 name: "memory-scale",
                 summary: "a = q b over two blocks of numbers",
                 doing: "memory-scaling",
@@ -324,7 +324,7 @@ pub(crate) const TRIAD: Entry = Entry {
     name: "memory-triad",
     info: || {
         info(
-            About {
+            &About {
                 name: "memory-triad",
                 summary: "a = b + q c over three blocks of numbers",
                 doing: "memory-adding",

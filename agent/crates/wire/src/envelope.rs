@@ -1,5 +1,7 @@
 //! JSON-RPC's envelope, and the decoder of a line.
 
+use std::{fmt, io};
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -20,10 +22,31 @@ pub const CODE_REQUEST: i32 = -32600;
 pub const CODE_METHOD: i32 = -32601;
 /// The method's parameters do not decode.
 pub const CODE_PARAMS: i32 = -32602;
-/// The method was understood and failed.
+/// A mistake of the agent's own.
+pub const CODE_INTERNAL: i32 = -32603;
+/// The method was understood and refused, for a reason that lasts: asked again, it is refused again.
 pub const CODE_FAILED: i32 = 1;
 /// The agent was started without what the method needs, see `serve --only`.
 pub const CODE_DENIED: i32 = 2;
+/// What was asked for makes no sense here: the request is to be mended.
+pub const CODE_USAGE: i32 = 3;
+/// The agent lacks a permission, or the host something that the method needs.
+pub const CODE_LACKING: i32 = 4;
+/// Refused by what runs or is in use at this moment: asked again later, it may be done.
+pub const CODE_PASSING: i32 = 5;
+/// Every code by its name, for the schema.
+pub const CODES: &[(&str, i32)] = &[
+    ("parse", CODE_PARSE),
+    ("request", CODE_REQUEST),
+    ("method", CODE_METHOD),
+    ("params", CODE_PARAMS),
+    ("internal", CODE_INTERNAL),
+    ("failed", CODE_FAILED),
+    ("denied", CODE_DENIED),
+    ("usage", CODE_USAGE),
+    ("lacking", CODE_LACKING),
+    ("passing", CODE_PASSING),
+];
 
 /// A call by the controller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -97,6 +120,49 @@ impl Fault {
     /// A fault with `code`.
     pub fn new(code: i32, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
+    }
+
+    /// Refused for a reason that lasts.
+    pub fn failed(why: impl fmt::Display) -> Self {
+        Self::new(CODE_FAILED, why.to_string())
+    }
+
+    /// Refused for what was asked.
+    pub fn usage(why: impl fmt::Display) -> Self {
+        Self::new(CODE_USAGE, why.to_string())
+    }
+
+    /// Refused for what runs at this moment.
+    pub fn passing(why: impl fmt::Display) -> Self {
+        Self::new(CODE_PASSING, why.to_string())
+    }
+
+    /// The same fault, said of `what`.
+    #[must_use]
+    pub fn about(self, what: impl fmt::Display) -> Self {
+        Self { message: format!("{what}: {}", self.message), ..self }
+    }
+
+    /// The code for what the system answered: whether it is a permission, something in use, or neither.
+    #[must_use]
+    pub fn code_of(error: &io::Error) -> i32 {
+        use io::ErrorKind::{
+            AddrInUse, ConnectionRefused, ConnectionReset, Interrupted, OutOfMemory, PermissionDenied, ResourceBusy, TimedOut, Unsupported,
+            WouldBlock,
+        };
+        match error.kind() {
+            PermissionDenied | Unsupported => CODE_LACKING,
+            AddrInUse | ConnectionRefused | ConnectionReset | Interrupted | OutOfMemory | ResourceBusy | TimedOut | WouldBlock => {
+                CODE_PASSING
+            }
+            _ => CODE_FAILED,
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.message)
     }
 }
 
@@ -211,6 +277,22 @@ mod tests {
     #[test]
     fn a_line_over_the_limit_is_refused_unread() {
         assert_eq!(decode(&vec![b' '; MAX_LINE + 1]).unwrap_err().1.code, CODE_REQUEST);
+    }
+
+    #[test]
+    fn the_codes_tell_permissions_and_what_passes_from_the_rest() {
+        let code = |number| Fault::code_of(&io::Error::from_raw_os_error(number));
+        // EPERM, EACCES, EOPNOTSUPP; EAGAIN, EBUSY, ENOMEM, ECONNREFUSED; ENOENT, ENODEV, ENOSPC.
+        assert_eq!([1, 13, 95].map(code), [CODE_LACKING; 3]);
+        assert_eq!([11, 16, 12, 111].map(code), [CODE_PASSING; 4]);
+        assert_eq!([2, 19, 28].map(code), [CODE_FAILED; 3]);
+        let numbers: std::collections::HashSet<i32> = CODES.iter().map(|(_, code)| *code).collect();
+        assert_eq!(numbers.len(), CODES.len());
+    }
+
+    #[test]
+    fn what_a_fault_is_about_stands_before_it() {
+        assert_eq!(Fault::passing("it is busy").about("disk"), Fault::new(CODE_PASSING, "disk: it is busy"));
     }
 
     proptest! {

@@ -2,6 +2,8 @@
 //! The contract between controller and agent: JSON-RPC 2.0, one message a line, over any stream of bytes. Deliberately not
 //! here: what the methods do.
 //!
+//! Every method is declared once, in the table [`methods`]; dispatch, schema, tests and fuzzing are made from it.
+//!
 //! The controller sends [`Request`]s; the agent answers each with a [`Response`] and, unasked, sends [`Notification`]s. Both
 //! sides refuse what they don't know, and [`PROTOCOL`] changes whenever an old reader would misread a new message.
 
@@ -9,11 +11,12 @@ mod envelope;
 mod guard;
 pub mod load;
 mod message;
+mod methods;
 pub mod trace;
 
 pub use envelope::{
-    decode, Fault, Notification, Request, Response, CODE_DENIED, CODE_FAILED, CODE_METHOD, CODE_PARAMS, CODE_PARSE, CODE_REQUEST,
-    LONG_LINE, MAX_LINE,
+    decode, Fault, Notification, Request, Response, CODES, CODE_DENIED, CODE_FAILED, CODE_INTERNAL, CODE_LACKING, CODE_METHOD, CODE_PARAMS,
+    CODE_PARSE, CODE_PASSING, CODE_REQUEST, CODE_USAGE, LONG_LINE, MAX_LINE,
 };
 pub use guard::{
     GuardDirection, GuardExcess, GuardFinding, GuardGoal, GuardHook, GuardLeaf, GuardLink, GuardMove, GuardMoves, GuardNote, GuardPool,
@@ -23,6 +26,7 @@ pub use message::{
     Calibrate, Calibrated, Clock, ClockAdjust, Command, Ended, Event, Hello, HelloReply, Kernel, Line, MemoryCheck, MonitorAt,
     MonitorStart, Outcome, Pace, Schedule, Slices, Start, Started, Stop, Stopped, Stream, Switch, Used, Work,
 };
+pub use methods::{Capability, Method, Privilege, METHODS};
 
 /// Version of the messages. Raised when an old reader would misread a new message.
 pub const PROTOCOL: u32 = 1;

@@ -1,4 +1,4 @@
-//! The parameters and results of each method, and the content of each notification.
+//! The methods in one table, their parameters and results, and the content of each notification.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,6 +12,44 @@ use crate::guard::{GuardNote, GuardPoolRow, GuardRow};
 use crate::trace::{Trace, TraceRecords};
 
 use crate::load::{LoadProgram, LoadSecond, LoadStarted};
+
+/// The table of methods: what each is called, who answers it, its parameters and result, the capabilities of which an agent
+/// needs one, and what the agent needs of the kernel. Hands all rows to the macro `then`, in whose scope `wire`, `facts` and
+/// `monitor` are the crates whose types it names; types that it does not use need not exist there.
+#[macro_export]
+macro_rules! methods {
+    ($then:ident) => {
+        $then! {
+            "hello" hello(wire::Hello) -> wire::HelloReply, only [], needs [];
+            "facts" facts() -> facts::HostFacts, only [], needs [];
+            "clock" clock() -> wire::Clock, only [], needs [];
+            "clock.adjust" clock_adjust(wire::ClockAdjust) -> wire::Clock, only [], needs [];
+            "memory.check" memory_check(wire::MemoryCheck) -> facts::memory_check::MemoryCheck, only [Memory], needs [];
+
+            "workload.start" workload_start(wire::Start) -> wire::Started, only [Probe, Stressor, Command, Load], needs [];
+            "workload.calibrate" workload_calibrate(wire::Calibrate) -> wire::Calibrated, only [Stressor], needs [];
+            "workload.schedule" workload_schedule(wire::Schedule) -> wire::Outcome, only [Stressor, Command, Load], needs [];
+            "workload.stop" workload_stop(wire::Stop) -> wire::Stopped, only [Probe, Stressor, Command, Load], needs [];
+
+            "monitor.start" monitor_start(wire::MonitorStart) -> monitor::Watched, only [Monitor], needs [];
+            "monitor.schedule" monitor_schedule(wire::MonitorAt) -> wire::Outcome, only [Monitor], needs [];
+            "monitor.stop" monitor_stop(wire::Stop) -> wire::Outcome, only [Monitor], needs [];
+
+            "guard.start" guard_start(wire::GuardStart) -> wire::GuardStarted,
+                only [Guard], needs [NetAdmin, SysAdmin, Perfmon, Bpf];
+            "guard.move" guard_move(wire::GuardMoves) -> wire::Outcome, only [Guard], needs [NetAdmin, SysAdmin, Perfmon, Bpf];
+            "guard.stop" guard_stop(wire::Stop) -> wire::Outcome, only [Guard], needs [];
+            "guard.remove" guard_remove(wire::GuardRemove) -> wire::GuardRemoved, only [Guard], needs [NetAdmin, SysAdmin];
+
+            "trace.start" trace_start(wire::trace::TraceStart) -> wire::trace::TraceStarted,
+                only [Trace], needs [NetAdmin, SysAdmin, Perfmon, Bpf];
+            "trace.feed" trace_feed(wire::trace::TraceFeed) -> wire::Outcome, only [Trace], needs [];
+            "trace.sample" trace_sample(wire::trace::TraceSample) -> wire::Outcome, only [Trace], needs [];
+            "trace.close" trace_close(wire::Stop) -> wire::trace::TraceClosed, only [Trace], needs [];
+            "trace.stop" trace_stop(wire::Stop) -> wire::Outcome, only [Trace], needs [];
+        }
+    };
+}
 
 /// `hello`: the first request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -1,35 +1,15 @@
 //! What an agent was started for. Where its controller needs no more, it can be told to refuse the rest.
 
-use std::fmt;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use partywall_wire::{Capability, Fault, Method, Pace, Start, Work, CODE_DENIED, LONG_LINE, MAX_LINE};
 
-use clap::ValueEnum;
-use partywall_wire::{Fault, Pace, Start, Work, CODE_DENIED, LONG_LINE, MAX_LINE};
-
-/// A group of methods.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Capability {
-    /// Kernels measured.
-    Probe,
-    /// Kernels paced.
-    Stressor,
-    /// Commands of the user's.
-    Command,
-    /// Virtual users.
-    Load,
-    /// Counters of the host.
-    Monitor,
-    /// Bandwidth of interfaces.
-    Guard,
-    /// Packets on their way.
-    Trace,
-    /// Whether memory is free.
-    Memory,
-}
-
-impl fmt::Display for Capability {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.to_possible_value().as_ref().map_or("", clap::builder::PossibleValue::get_name))
-    }
+/// Reads the name of a capability; help lists all.
+pub(crate) fn parser() -> impl TypedValueParser<Value = Capability> {
+    let values = Capability::ALL.iter().map(|(_, name, about)| PossibleValue::new(*name).help(*about));
+    PossibleValuesParser::new(values).try_map(|name| {
+        let found = Capability::ALL.iter().find(|(_, known, _)| *known == name);
+        found.map(|(capability, ..)| *capability).ok_or("no such capability")
+    })
 }
 
 /// The capabilities that may be used: all unless some were named.
@@ -43,18 +23,10 @@ impl Only {
 
     /// Refuses a method that belongs to none of them. What tells of the agent itself and of its clock is always there.
     pub(crate) fn check(&self, method: &str) -> Result<(), Fault> {
-        use Capability::{Command, Guard, Load, Memory, Monitor, Probe, Stressor, Trace};
-        let any: &[Capability] = match method.split_once('.') {
-            Some(("workload", "calibrate")) => &[Stressor],
-            Some(("workload", "schedule")) => &[Stressor, Command, Load],
-            Some(("workload", _)) => &[Probe, Stressor, Command, Load],
-            Some(("monitor", _)) => &[Monitor],
-            Some(("guard", _)) => &[Guard],
-            Some(("trace", _)) => &[Trace],
-            Some(("memory", _)) => &[Memory],
-            _ => return Ok(()),
-        };
-        self.check_any(any, method)
+        match Method::find(method) {
+            Some(Method { capabilities: any @ [_, ..], .. }) => self.check_any(any, method),
+            _ => Ok(()),
+        }
     }
 
     /// Refuses a workload of a sort that is not among them.
@@ -72,7 +44,7 @@ impl Only {
         if any.iter().any(|&capability| self.has(capability)) {
             return Ok(());
         }
-        let list = |all: &[Capability], by: &str| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(by);
+        let list = |all: &[Capability], by: &str| all.iter().map(|one| one.name()).collect::<Vec<_>>().join(by);
         let only = list(self.0.as_deref().unwrap_or_default(), ",");
         let why = format!("this agent was started with --only {only}, which leaves out {what}; add {} to it", list(any, " or "));
         Err(Fault::new(CODE_DENIED, why))

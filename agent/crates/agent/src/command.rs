@@ -6,9 +6,10 @@ use std::thread::{self, JoinHandle};
 use partywall_clock as clock;
 use partywall_command::{Output, Running, Source, Spec, Switch, Tape};
 use partywall_stressor::Schedule;
-use partywall_wire::{Command, Event, Line, Pace, Stream, Used};
+use partywall_wire::{Command, Event, Fault, Line, Pace, Stream, Used};
 
-use crate::workload::Refusal;
+use crate::refusal::refused;
+use crate::resident::Sink;
 
 /// Lines in one message, so that none is too long a line however long they are.
 const LINES_MAX: usize = 100;
@@ -37,10 +38,10 @@ impl Drop for Follower {
 }
 
 impl CommandWorkload {
-    pub(crate) fn start(command: &Command, pace: Pace) -> Result<Self, Refusal> {
+    pub(crate) fn start(command: &Command, pace: Pace) -> Result<Self, Fault> {
         let output = Output::default();
         let spec = Spec { argv: command.argv.clone(), env: command.env.clone() };
-        let running = Running::start(&spec, &output).map_err(|error| error.to_string())?;
+        let running = Running::start(&spec, &output).map_err(refused)?;
         let used = Tape::default();
         let follower = match pace {
             Pace::FlatOut => None,
@@ -53,37 +54,36 @@ impl CommandWorkload {
         self.running.pid()
     }
 
-    pub(crate) fn switch(&self, at_ns: u64, intensity: f64) -> Result<(), Refusal> {
+    pub(crate) fn switch(&self, at_ns: u64, intensity: f64) -> Result<(), Fault> {
         let Some(follower) = &self.follower else {
-            return Err("it runs all the time and follows no schedule".into());
+            return Err(Fault::usage("it runs all the time and follows no schedule"));
         };
         if intensity > 0.0 && intensity < 1.0 {
-            return Err(format!("intensity {intensity}: a command can only be on (1) or off (0); use a built-in stressor for shares"));
+            let why = format_args!("intensity {intensity}: a command can only be on (1) or off (0); use a built-in stressor for shares");
+            return Err(Fault::usage(why));
         }
-        follower.schedule.append(at_ns, intensity).map_err(|error| error.to_string())
+        follower.schedule.append(at_ns, intensity).map_err(refused)
     }
 
     pub(crate) fn ended(&mut self) -> Option<String> {
         self.running.ended()
     }
 
-    pub(crate) fn take_events(&self, id: &str) -> Vec<Event> {
-        events(id, &self.output, &self.used)
+    pub(crate) fn drain(&self, id: &str, sink: &mut dyn Sink) {
+        push(id, &self.output, &self.used, sink);
     }
 
-    /// Ends it; what it left, with what it wrote last.
-    pub(crate) fn stop(self, id: &str) -> Vec<Event> {
+    /// Ends it, and pushes what it left, with what it wrote last.
+    pub(crate) fn stop(self, id: &str, sink: &mut dyn Sink) {
         let Self { follower, running, output, used } = self;
         drop(follower);
         drop(running);
-        events(id, &output, &used)
+        push(id, &output, &used, sink);
     }
 }
 
-fn events(id: &str, output: &Output, used: &Tape) -> Vec<Event> {
-    let mut events = lines(id, output);
-    events.extend(usage(id, used));
-    events
+fn push(id: &str, output: &Output, used: &Tape, sink: &mut dyn Sink) {
+    lines(id, output).into_iter().chain(usage(id, used)).for_each(|event| sink.push(event));
 }
 
 fn lines(id: &str, output: &Output) -> Vec<Event> {
@@ -117,7 +117,7 @@ fn usage(id: &str, used: &Tape) -> Option<Event> {
 }
 
 impl Follower {
-    fn start(mut switch: Switch, warm_up_ns: u64) -> Result<Self, Refusal> {
+    fn start(mut switch: Switch, warm_up_ns: u64) -> Result<Self, Fault> {
         let schedule = Arc::new(Schedule::default());
         let followed = schedule.clone();
         let first_off_ns = clock::now().saturating_add(warm_up_ns);
@@ -130,7 +130,7 @@ impl Follower {
                 followed.wait(cursor, hold.until_ns);
             }
         };
-        let thread = thread::Builder::new().name("switch".into()).spawn(body).map_err(|error| error.to_string())?;
+        let thread = thread::Builder::new().name("switch".into()).spawn(body).map_err(refused)?;
         Ok(Self { schedule, thread: Some(thread) })
     }
 }

@@ -4,9 +4,12 @@
 mod capability;
 mod command;
 mod dispatch;
+mod guard;
+mod methods;
 mod monitor;
 mod outbox;
-mod running;
+mod refusal;
+mod resident;
 mod session;
 mod stream;
 mod trace;
@@ -19,8 +22,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use partywall_wire::Capability;
 
-use crate::capability::{Capability, Only};
+use crate::capability::Only;
 use crate::dispatch::ClockOwner;
 use crate::stream::Patient;
 
@@ -52,7 +56,7 @@ enum What {
         #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
         patience: Option<u64>,
         /// Refuse all that these do not need, by name; for example probe,monitor.
-        #[arg(long, value_name = "CAPABILITIES", value_delimiter = ',')]
+        #[arg(long, value_name = "CAPABILITIES", value_delimiter = ',', value_parser = capability::parser())]
         only: Option<Vec<Capability>>,
     },
     /// Outlive a guard: wait for its death, and put queues where TCP needs them then. It says on standard input where.
@@ -145,7 +149,7 @@ fn main() -> ExitCode {
         What::Tsc => partywall_sys::processor::tsc_khz().map_or(Ok(()), |khz| print(&khz.into())),
         What::Catalogue => print(&dispatch::catalogue()),
         What::Counters => print(&serde_json::json!(partywall_monitor::catalogue())),
-        What::Schema => print(&dispatch::schema()),
+        What::Schema => print(&methods::schema()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -9,16 +9,28 @@ use std::time::Duration;
 use partywall_clock as clock;
 use partywall_facts::cgroup;
 use partywall_monitor::{CgroupTarget, CounterInfo, Missing, Reader, Sample, Targets};
-use partywall_wire::{Event, MonitorStart};
+use partywall_wire::{Event, Fault, MonitorStart};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::refusal::refused;
+use crate::resident::{Resident, Sink};
 
 /// The last stretch before a moment is slept to the absolute time, which is more exact than a condition variable's wait.
 const FINE_NS: u64 = 2_000_000;
 
+/// Answer to `monitor.start`.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Watched {
+    /// The columns of every sample.
+    counters: Vec<CounterInfo>,
+    /// What cannot be read on this host.
+    missing: Vec<Missing>,
+}
+
 /// A running monitor; dropping it stops it.
 pub(crate) struct Monitor {
     shared: Arc<Shared>,
-    header: Vec<CounterInfo>,
-    missing: Vec<Missing>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -40,10 +52,10 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take_events(&self, id: &str) -> Vec<Event> {
+    fn drain(&self, id: &str, sink: &mut dyn Sink) {
         let samples = std::mem::take(&mut self.state().samples);
         let event = |s: Sample| Event::Sample { id: id.into(), at_ns: s.at_ns, until_ns: s.until_ns, values: s.values };
-        samples.into_iter().map(event).collect()
+        samples.into_iter().for_each(|sample| sink.push(event(sample)));
     }
 
     /// Waits for the next moment, and until shortly before it; None at the end.
@@ -59,11 +71,11 @@ impl Shared {
 }
 
 impl Monitor {
-    pub(crate) fn start(start: &MonitorStart) -> std::io::Result<Self> {
+    fn open(start: &MonitorStart) -> std::io::Result<(Self, Watched)> {
         let root = Path::new("/");
         let targets = Targets { pids: start.pids.clone(), cgroups: cgroups(root, start)?, cpus: start.cpus.clone(), ..Targets::default() };
         let (mut reader, missing) = Reader::new(root, &targets);
-        let header = reader.header().to_vec();
+        let counters = reader.header().to_vec();
         let shared = Arc::<Shared>::default();
         let followed = shared.clone();
         let body = move || {
@@ -74,27 +86,34 @@ impl Monitor {
             }
         };
         let thread = Some(thread::Builder::new().name("monitor".into()).spawn(body).map_err(no_thread)?);
-        Ok(Self { shared, header, missing, thread })
-    }
-
-    pub(crate) fn header(&self) -> (Vec<CounterInfo>, Vec<Missing>) {
-        (self.header.clone(), self.missing.clone())
+        Ok((Self { shared, thread }, Watched { counters, missing }))
     }
 
     pub(crate) fn read_at(&self, moments: &[u64]) {
         self.shared.state().moments.extend(moments);
         self.shared.changed.notify_all();
     }
+}
 
-    pub(crate) fn take_events(&self, id: &str, into: &mut Vec<Event>) {
-        into.extend(self.shared.take_events(id));
+impl Resident for Monitor {
+    const KIND: &'static str = "monitor";
+    type Start = MonitorStart;
+    type Started = Watched;
+    type Stopped = ();
+
+    fn start(start: &MonitorStart) -> Result<(Self, Watched), Fault> {
+        Self::open(start).map_err(|error| refused(error).about(format_args!("monitor {:?}", start.id)))
     }
 
-    /// Ends it; what it read and was not taken.
-    pub(crate) fn stop(self, id: &str) -> Vec<Event> {
+    fn drain(&self, id: &str, sink: &mut dyn Sink) {
+        self.shared.drain(id, sink);
+    }
+
+    fn stop(self, id: &str, sink: &mut dyn Sink) {
         let shared = self.shared.clone();
+        // Waits for its thread.
         drop(self);
-        shared.take_events(id)
+        shared.drain(id, sink);
     }
 }
 

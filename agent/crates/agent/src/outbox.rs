@@ -12,6 +12,8 @@ use std::time::Duration;
 use partywall_wire::{Event, Notification};
 use serde::Serialize;
 
+use crate::resident::Sink;
+
 /// Half a minute of what a busy workload sends; no more, since it counts as memory of the sandbox.
 const BYTES_MAX: usize = 32 << 20;
 
@@ -68,11 +70,6 @@ impl Outbox {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether notifications are dropped at present.
-    pub(crate) fn is_full(&self) -> bool {
-        self.state().bytes >= self.0.bytes_max
     }
 
     /// Adds a message once there is room; an error if nobody listens any more.
@@ -143,6 +140,16 @@ impl Outbox {
     }
 }
 
+impl Sink for Outbox {
+    fn push(&mut self, event: Event) {
+        self.offer(&event);
+    }
+
+    fn is_full(&self) -> bool {
+        self.state().bytes >= self.0.bytes_max
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,9 +206,11 @@ mod tests {
 
     #[test]
     fn counts_of_what_was_dropped_come_before_what_follows() {
-        let outbox = Outbox::bounded(1);
+        let mut outbox = Outbox::bounded(1);
         let (go, told, writer) = stopped(&outbox);
-        (0..4).for_each(|_| outbox.offer(&sample("m")));
+        assert!(!outbox.is_full());
+        (0..4).for_each(|_| outbox.push(sample("m")));
+        assert!(outbox.is_full());
         go.send(()).unwrap();
         assert!(told.recv().unwrap().contains("\"sample\""));
         // This waits until the first has been written.

@@ -21,9 +21,9 @@ const FAREWELL: Duration = Duration::from_secs(2);
 pub(crate) fn serve(input: impl BufRead, output: impl Write + Send + 'static, owner: ClockOwner, only: Only) -> io::Result<()> {
     let outbox = Outbox::default();
     let line_max = only.line_max();
-    let mut agent = Agent::new(outbox.clone(), owner, only);
+    let agent = Agent::new(outbox.clone(), owner, only);
     let (shared, collected) = (agent.shared(), outbox.clone());
-    thread::Builder::new().name("flush".into()).spawn(move || collect(&shared, &collected))?;
+    thread::Builder::new().name("flush".into()).spawn(move || collect(&shared, collected))?;
     let (shared, written) = (agent.shared(), outbox.clone());
     thread::Builder::new().name("write".into()).spawn(move || {
         if written.write_to(output).is_err() {
@@ -32,14 +32,14 @@ pub(crate) fn serve(input: impl BufRead, output: impl Write + Send + 'static, ow
             std::process::exit(1);
         }
     })?;
-    let ended = answer(input, &outbox, &mut agent, line_max);
+    let ended = answer(input, &outbox, &agent, line_max);
     // Commands are killed here, with their whole groups; nothing else would end a grandchild.
     agent.shared().stop_all();
     outbox.close(FAREWELL);
     ended
 }
 
-fn answer(mut input: impl BufRead, outbox: &Outbox, agent: &mut Agent, line_max: usize) -> io::Result<()> {
+fn answer(mut input: impl BufRead, outbox: &Outbox, agent: &Agent, line_max: usize) -> io::Result<()> {
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -65,11 +65,11 @@ fn answer(mut input: impl BufRead, outbox: &Outbox, agent: &mut Agent, line_max:
 }
 
 /// Collects tapes all the time, so that they stay short also while nobody reads what is sent.
-fn collect(shared: &Shared, outbox: &Outbox) {
+fn collect(shared: &Shared, mut outbox: Outbox) {
     loop {
         shared.wait_for_work();
         clock::sleep_until(clock::now() + FLUSH_NS);
-        shared.collect(outbox);
+        shared.drain(&mut outbox);
         outbox.tell_dropped();
     }
 }

@@ -8,7 +8,10 @@ use partywall_alignment::{Delay, Fate, Kind, Passage};
 use partywall_record::Histogram;
 use partywall_tracer::{Batch, End, Hook, Hop, HopLoss, Only, Raw, Relay, Report, Settings, Tracer, Translation, Tuple, Upshot, Way};
 use partywall_wire::trace as wire;
-use partywall_wire::Event;
+use partywall_wire::{Event, Fault};
+
+use crate::refusal::refused;
+use crate::resident::{Resident, Sink};
 
 /// Hops a path has.
 const HOPS: std::ops::RangeInclusive<usize> = 2..=partywall_alignment::MAX_HOPS;
@@ -22,53 +25,63 @@ pub(crate) enum Trace {
     Relay(Relay),
 }
 
-impl Trace {
+impl Resident for Trace {
+    const KIND: &'static str = "trace";
+    type Start = wire::TraceStart;
+    type Started = wire::TraceStarted;
+    type Stopped = ();
+
     /// Starts what `start` asks for; all that is wrong with it is told at once.
-    pub(crate) fn start(start: &wire::TraceStart) -> Result<(Self, wire::TraceStarted), String> {
-        let settings = settings(start).map_err(|wrong| wrong.join("\n"))?;
+    fn start(start: &wire::TraceStart) -> Result<(Self, wire::TraceStarted), Fault> {
+        let settings = settings(start).map_err(|wrong| Fault::usage(wrong.join("\n")))?;
         if start.relay {
-            let relay = Relay::start(&settings, &start.id).map_err(|error| error.to_string())?;
+            let relay = Relay::start(&settings, &start.id).map_err(refused)?;
             return Ok((Self::Relay(relay), wire::TraceStarted { record_ns: None }));
         }
-        let tracer = Tracer::start(settings, &start.id).map_err(|error| error.to_string())?;
+        let tracer = Tracer::start(settings, &start.id).map_err(refused)?;
         let record_ns = tracer.record_ns();
         Ok((Self::Align(tracer), wire::TraceStarted { record_ns }))
     }
 
-    pub(crate) fn take_events(&self, id: &str, into: &mut Vec<Event>) {
+    /// What is left in full rings is counted by hop, so nothing is taken from them that would be dropped.
+    fn drain(&self, id: &str, sink: &mut dyn Sink) {
+        if sink.is_full() {
+            return;
+        }
         match self {
-            Self::Align(tracer) => into.extend(tracer.take().map(|upshot| event(id, upshot))),
-            Self::Relay(relay) => into.extend(records(id, &relay.take())),
+            Self::Align(tracer) => tracer.take().into_iter().for_each(|upshot| sink.push(event(id, upshot))),
+            Self::Relay(relay) => records(id, &relay.take()).into_iter().for_each(|event| sink.push(event)),
         }
     }
 
-    pub(crate) fn feed(&self, feed: &wire::TraceFeed) -> Result<(), String> {
-        let Self::Align(tracer) = self else { return Err("it is a relay, which takes no records".into()) };
-        let bytes = STANDARD.decode(&feed.records).map_err(|error| format!("records: {error}"))?;
+    fn stop(self, id: &str, sink: &mut dyn Sink) {
+        match self {
+            Self::Align(tracer) => sink.push(event(id, tracer.stop())),
+            Self::Relay(relay) => records(id, &relay.take()).into_iter().for_each(|event| sink.push(event)),
+        }
+    }
+}
+
+impl Trace {
+    pub(crate) fn feed(&self, feed: &wire::TraceFeed) -> Result<(), Fault> {
+        let Self::Align(tracer) = self else { return Err(Fault::usage("it is a relay, which takes no records")) };
+        let bytes = STANDARD.decode(&feed.records).map_err(|error| Fault::usage(format_args!("records: {error}")))?;
         if bytes.len() % RECORD_BYTES != 0 {
-            return Err(format!("records: {} bytes are no whole number of records", bytes.len()));
+            return Err(Fault::usage(format_args!("records: {} bytes are no whole number of records", bytes.len())));
         }
         let records: Vec<Raw> = bytes.chunks_exact(RECORD_BYTES).map(raw).collect();
-        tracer.feed(&feed.hops, &records, feed.told_ns, feed.offset_ns, feed.bound_ns).map_err(|error| error.to_string())
+        tracer.feed(&feed.hops, &records, feed.told_ns, feed.offset_ns, feed.bound_ns).map_err(refused)
     }
 
-    pub(crate) fn sample(&self, below: u64) -> Result<(), String> {
-        let Self::Relay(relay) = self else { return Err("it samples by its own budget; only a relay is told".into()) };
+    pub(crate) fn sample(&self, below: u64) -> Result<(), Fault> {
+        let Self::Relay(relay) = self else { return Err(Fault::usage("it samples by its own budget; only a relay is told")) };
         relay.sample_below(below);
         Ok(())
     }
 
-    pub(crate) fn close(&self) -> Result<wire::TraceClosed, String> {
-        let Self::Align(tracer) = self else { return Err("it is a relay; stop it".into()) };
+    pub(crate) fn close(&self) -> Result<wire::TraceClosed, Fault> {
+        let Self::Align(tracer) = self else { return Err(Fault::usage("it is a relay; stop it")) };
         Ok(wire::TraceClosed { until_ns: tracer.close() })
-    }
-
-    /// Ends it; what it had left.
-    pub(crate) fn stop(self, id: &str) -> Vec<Event> {
-        match self {
-            Self::Align(tracer) => vec![event(id, tracer.stop())],
-            Self::Relay(relay) => records(id, &relay.take()),
-        }
     }
 }
 

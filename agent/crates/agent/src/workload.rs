@@ -4,16 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use partywall_clock as clock;
-use partywall_kernels::{self as kernels, Environment, Kernel, KernelError, Sink};
+use partywall_kernels::{self as kernels, Environment, Kernel, KernelError};
 use partywall_load::{Load, Options};
 use partywall_probe::Probe;
 use partywall_record::Tape;
-use partywall_stressor::{Calibration, ScheduleError, Stressor};
+use partywall_stressor::{Calibration, Stressor};
 use partywall_wire::load::LoadProgram;
-use partywall_wire::{Event, Pace, Slices, Start, Started, Work};
+use partywall_wire::{Event, Fault, Pace, Slices, Start, Started, Work};
 use serde_json::{Map, Value};
 
 use crate::command::CommandWorkload;
+use crate::refusal::refused;
+use crate::resident::{Resident, Sink};
 
 /// As many as a load has at most.
 const THREADS_MAX: u32 = 1024;
@@ -47,7 +49,7 @@ struct Remembered {
 }
 
 impl Kernel for Remembered {
-    fn step(&mut self, sink: &mut dyn Sink) -> Result<f64, KernelError> {
+    fn step(&mut self, sink: &mut dyn kernels::Sink) -> Result<f64, KernelError> {
         self.kernel.step(sink)
     }
 
@@ -66,14 +68,16 @@ impl Drop for Remembered {
     }
 }
 
-/// Why a workload could not do what was asked, in words for people.
-pub(crate) type Refusal = String;
+impl Resident for Workload {
+    const KIND: &'static str = "workload";
+    type Start = Start;
+    type Started = Started;
+    /// What its kernels said of themselves at the end; commands and loads say nothing.
+    type Stopped = Vec<Map<String, Value>>;
 
-impl Workload {
-    /// Starts what `start` asks for.
-    pub(crate) fn start(start: &Start) -> Result<(Self, Started), Refusal> {
+    fn start(start: &Start) -> Result<(Self, Started), Fault> {
         if start.threads > THREADS_MAX {
-            return Err(format!("threads: {} are too many; give at most {THREADS_MAX}", start.threads));
+            return Err(Fault::usage(format_args!("threads: {} are too many; give at most {THREADS_MAX}", start.threads)));
         }
         match &start.work {
             Work::Command(command) => {
@@ -86,55 +90,7 @@ impl Workload {
         }
     }
 
-    fn start_load(start: &Start, program: &LoadProgram) -> Result<(Self, Started), Refusal> {
-        let options = Options { threads: start.threads, slice_ns: start.slice_ns, work_dir: start.work_dir.clone(), seed: start.seed };
-        let (load, found) = Load::prepare(program.clone(), &options).map_err(|error| error.to_string())?;
-        if start.pace == Pace::FlatOut {
-            load.switch(clock::now(), 1.0).map_err(|error| error.to_string())?;
-        }
-        Ok((Self::Load(Box::new(load)), Started { facts: Vec::new(), pid: None, load: Some(found) }))
-    }
-
-    fn start_kernel(start: &Start, name: &str, params: &Map<String, Value>) -> Result<(Self, Started), Refusal> {
-        let refused = |error: KernelError| format!("kernel {name}: {error}");
-        let entry = kernels::find(name).map_err(|error| error.to_string())?;
-        let last = LastFacts::default();
-        let built = (0..start.threads.max(1)).map(|thread| {
-            let kernel = (entry.build)(params, &environment(start, thread))?;
-            Ok(Box::new(Remembered { kernel, thread, last: last.clone() }) as Box<dyn Kernel>)
-        });
-        let built = built.collect::<Result<Vec<Box<dyn Kernel>>, KernelError>>().map_err(refused)?;
-        let facts = built.iter().map(|kernel| kernel.facts()).collect();
-        let (latency, tape) = ((entry.info)().latency, Tape::default());
-        let no_thread = |error: std::io::Error| format!("kernel {name}: starting {} threads: {error}", start.threads);
-        let workload = match start.pace {
-            Pace::FlatOut => Self::Measured(Probe::start(built, &latency, start.slice_ns, &tape).map_err(no_thread)?, tape, last),
-            Pace::Scheduled => Self::Paced(Stressor::start(built, &latency, start.slice_ns, &tape).map_err(no_thread)?, tape, last),
-        };
-        Ok((workload, Started { facts, pid: None, load: None }))
-    }
-
-    /// What runs it flat out for a while to learn what intensity 1 means.
-    pub(crate) fn calibration(&self) -> Result<Calibration, Refusal> {
-        match self {
-            Self::Paced(stressor, ..) => Ok(stressor.calibration()),
-            _ => Err("only a scheduled kernel can be calibrated; a command is switched on and off, and a probe runs flat out".into()),
-        }
-    }
-
-    /// Appends a switch.
-    pub(crate) fn switch(&self, at_ns: u64, intensity: f64) -> Result<(), Refusal> {
-        let outcome: Result<(), ScheduleError> = match self {
-            Self::Measured(..) => return Err("it runs flat out and follows no schedule".into()),
-            Self::Paced(stressor, ..) => stressor.switch(at_ns, intensity),
-            Self::Command(command) => return command.switch(at_ns, intensity),
-            Self::Load(load) => return load.switch(at_ns, intensity).map_err(|error| error.to_string()),
-        };
-        outcome.map_err(|error| error.to_string())
-    }
-
-    /// Why it ended by itself, once it has.
-    pub(crate) fn ended(&mut self) -> Option<String> {
+    fn ended(&mut self) -> Option<String> {
         match self {
             Self::Measured(probe, ..) => probe.ended(),
             Self::Paced(stressor, ..) => stressor.ended(),
@@ -143,18 +99,15 @@ impl Workload {
         }
     }
 
-    /// What it left since the last time.
-    pub(crate) fn take_events(&self, id: &str, into: &mut Vec<Event>) {
+    fn drain(&self, id: &str, sink: &mut dyn Sink) {
         match self {
-            Self::Measured(_, tape, _) | Self::Paced(_, tape, _) => into.extend(slices(id, tape)),
-            Self::Command(command) => into.extend(command.take_events(id)),
-            Self::Load(load) => into.extend(load_events(id, load)),
+            Self::Measured(_, tape, _) | Self::Paced(_, tape, _) => push_slices(id, tape, sink),
+            Self::Command(command) => command.drain(id, sink),
+            Self::Load(load) => push_load(id, load, sink),
         }
     }
 
-    /// Ends it, and only then takes what is left: its threads write their last as they end. Tells also what its kernels said of
-    /// themselves at the end; commands and loads say nothing.
-    pub(crate) fn stop(self, id: &str) -> (Vec<Map<String, Value>>, Vec<Event>) {
+    fn stop(self, id: &str, sink: &mut dyn Sink) -> Vec<Map<String, Value>> {
         let (last, tape) = match self {
             Self::Measured(probe, tape, last) => {
                 drop(probe);
@@ -164,27 +117,85 @@ impl Workload {
                 drop(stressor);
                 (last, tape)
             }
-            Self::Command(command) => return (Vec::new(), command.stop(id)),
+            Self::Command(command) => {
+                command.stop(id, sink);
+                return Vec::new();
+            }
             Self::Load(mut load) => {
                 load.end();
-                return (Vec::new(), load_events(id, &load));
+                push_load(id, &load, sink);
+                return Vec::new();
             }
         };
+        push_slices(id, &tape, sink);
         let facts = std::mem::take(&mut *last.slot());
-        (facts.into_values().collect(), slices(id, &tape))
+        facts.into_values().collect()
     }
 }
 
-fn load_events(id: &str, load: &Load) -> Vec<Event> {
-    let mut events = slices(id, load.slices());
-    let seconds = load.take();
-    events.extend(seconds.chunks(SECONDS_MAX).map(|seconds| Event::Load { id: id.into(), seconds: seconds.to_vec() }));
-    events
+impl Workload {
+    fn start_load(start: &Start, program: &LoadProgram) -> Result<(Self, Started), Fault> {
+        let options = Options { threads: start.threads, slice_ns: start.slice_ns, work_dir: start.work_dir.clone(), seed: start.seed };
+        let (load, found) = Load::prepare(program.clone(), &options).map_err(refused)?;
+        if start.pace == Pace::FlatOut {
+            load.switch(clock::now(), 1.0).map_err(refused)?;
+        }
+        Ok((Self::Load(Box::new(load)), Started { facts: Vec::new(), pid: None, load: Some(found) }))
+    }
+
+    fn start_kernel(start: &Start, name: &str, params: &Map<String, Value>) -> Result<(Self, Started), Fault> {
+        let of_kernel = |error: KernelError| refused(error).about(format_args!("kernel {name}"));
+        let entry = kernels::find(name).map_err(refused)?;
+        let last = LastFacts::default();
+        let built = (0..start.threads.max(1)).map(|thread| {
+            let kernel = (entry.build)(params, &environment(start, thread))?;
+            Ok(Box::new(Remembered { kernel, thread, last: last.clone() }) as Box<dyn Kernel>)
+        });
+        let built = built.collect::<Result<Vec<Box<dyn Kernel>>, KernelError>>().map_err(of_kernel)?;
+        let facts = built.iter().map(|kernel| kernel.facts()).collect();
+        let (latency, tape) = ((entry.info)().latency, Tape::default());
+        let starting = format!("kernel {name}: starting {} threads", start.threads);
+        let no_thread = |error: std::io::Error| refused(error).about(&starting);
+        let workload = match start.pace {
+            Pace::FlatOut => Self::Measured(Probe::start(built, &latency, start.slice_ns, &tape).map_err(no_thread)?, tape, last),
+            Pace::Scheduled => Self::Paced(Stressor::start(built, &latency, start.slice_ns, &tape).map_err(no_thread)?, tape, last),
+        };
+        Ok((workload, Started { facts, pid: None, load: None }))
+    }
+
+    /// What runs it flat out for a while to learn what intensity 1 means.
+    pub(crate) fn calibration(&self) -> Result<Calibration, Fault> {
+        match self {
+            Self::Paced(stressor, ..) => Ok(stressor.calibration()),
+            _ => {
+                let why = "only a scheduled kernel can be calibrated; a command is switched on and off, and a probe runs flat out";
+                Err(Fault::usage(why))
+            }
+        }
+    }
+
+    /// Appends a switch.
+    pub(crate) fn switch(&self, at_ns: u64, intensity: f64) -> Result<(), Fault> {
+        match self {
+            Self::Measured(..) => Err(Fault::usage("it runs flat out and follows no schedule")),
+            Self::Paced(stressor, ..) => stressor.switch(at_ns, intensity).map_err(refused),
+            Self::Command(command) => command.switch(at_ns, intensity),
+            Self::Load(load) => load.switch(at_ns, intensity).map_err(refused),
+        }
+    }
 }
 
-fn slices(id: &str, tape: &Tape) -> Vec<Event> {
-    let slices = tape.take();
-    slices.chunks(SLICES_MAX).map(|slices| Event::Slices(Slices { id: id.into(), slices: slices.to_vec() })).collect()
+fn push_load(id: &str, load: &Load, sink: &mut dyn Sink) {
+    push_slices(id, load.slices(), sink);
+    for seconds in load.take().chunks(SECONDS_MAX) {
+        sink.push(Event::Load { id: id.into(), seconds: seconds.to_vec() });
+    }
+}
+
+fn push_slices(id: &str, tape: &Tape, sink: &mut dyn Sink) {
+    for slices in tape.take().chunks(SLICES_MAX) {
+        sink.push(Event::Slices(Slices { id: id.into(), slices: slices.to_vec() }));
+    }
 }
 
 fn environment(start: &Start, thread: u32) -> Environment {

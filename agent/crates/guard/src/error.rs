@@ -3,18 +3,39 @@
 use std::fmt;
 use std::io;
 
+use partywall_wire::{Fault, CODE_FAILED, CODE_LACKING, CODE_USAGE};
+
 /// The thing, what was wrong with it, and the remedy.
 #[derive(Debug)]
-pub struct GuardError(String);
+pub struct GuardError {
+    code: i32,
+    why: String,
+}
 
 impl GuardError {
     pub(crate) fn new(what: impl fmt::Display) -> Self {
-        Self(what.to_string())
+        Self { code: CODE_FAILED, why: what.to_string() }
+    }
+
+    /// What was asked for cannot be.
+    pub(crate) fn usage(what: impl fmt::Display) -> Self {
+        Self { code: CODE_USAGE, why: what.to_string() }
+    }
+
+    /// The host, or this agent, lacks what a guard needs.
+    pub(crate) fn lacking(what: impl fmt::Display) -> Self {
+        Self { code: CODE_LACKING, why: what.to_string() }
     }
 
     /// `thing`, and what the kernel said.
     pub(crate) fn kernel(thing: impl fmt::Display) -> impl FnOnce(io::Error) -> Self {
-        move |error| Self(format!("{thing}: {error}{}", remedy(&error)))
+        move |error| Self { code: Fault::code_of(&error), why: format!("{thing}: {error}{}", remedy(&error)) }
+    }
+
+    /// The wire's code for it.
+    #[must_use]
+    pub fn code(&self) -> i32 {
+        self.code
     }
 }
 
@@ -29,8 +50,20 @@ fn remedy(error: &io::Error) -> &'static str {
 
 impl fmt::Display for GuardError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.0)
+        formatter.write_str(&self.why)
     }
 }
 
 impl std::error::Error for GuardError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_forbids_is_lacking_and_what_is_not_there_is_not() {
+        let code = |number| GuardError::kernel("eth0")(io::Error::from_raw_os_error(number)).code();
+        // EPERM, EBUSY, ENODEV.
+        assert_eq!([1, 16, 19].map(code), [CODE_LACKING, partywall_wire::CODE_PASSING, CODE_FAILED]);
+    }
+}

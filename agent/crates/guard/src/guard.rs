@@ -214,7 +214,7 @@ impl Guard {
     /// A hook that is not in the list.
     pub fn relocate(&self, moves: Vec<GuardMove>) -> Result<(), GuardError> {
         if let Some(unknown) = moves.iter().find(|to| to.hook >= self.excess.len()) {
-            return Err(GuardError::new(format_args!("no hook {}; there are {}", unknown.hook, self.excess.len())));
+            return Err(GuardError::usage(format_args!("no hook {}; there are {}", unknown.hook, self.excess.len())));
         }
         self.shared.state().moves.extend(moves);
         self.shared.changed.notify_all();
@@ -247,7 +247,7 @@ impl Drop for Guard {
 fn checked(start: &GuardStart) -> Result<(), GuardError> {
     let numbered = start.leaves.len() + start.hooks.len();
     if numbered > LEAVES_MAX {
-        return Err(GuardError::new(format_args!("{numbered} leaves and hooks; one guard keeps {LEAVES_MAX}")));
+        return Err(GuardError::usage(format_args!("{numbered} leaves and hooks; one guard keeps {LEAVES_MAX}")));
     }
     let pools = start.leaves.iter().all(|leaf| leaf.pool < start.pools.len());
     let pools = pools && start.goals.iter().all(|goal| goal.pool < start.pools.len());
@@ -256,8 +256,8 @@ fn checked(start: &GuardStart) -> Result<(), GuardError> {
     let leaves = used.chain(start.goals.iter().flat_map(|goal| goal.leaves.iter().copied())).all(|leaf| leaf < start.leaves.len());
     let periods = start.period_ns >= 1_000_000 && start.report_ns >= start.period_ns && start.check_ns >= start.period_ns;
     match (pools && totals && leaves, periods) {
-        (false, _) => Err(GuardError::new("a leaf, hook or rule names a pool, total or leaf that is not in the lists")),
-        (_, false) => Err(GuardError::new("period_ns is below 1 ms, or report_ns or check_ns below period_ns")),
+        (false, _) => Err(GuardError::usage("a leaf, hook or rule names a pool, total or leaf that is not in the lists")),
+        (_, false) => Err(GuardError::usage("period_ns is below 1 ms, or report_ns or check_ns below period_ns")),
         _ => Ok(()),
     }
 }

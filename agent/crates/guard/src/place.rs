@@ -227,7 +227,7 @@ pub(crate) fn queue(asked: Option<GuardQueue>) -> Result<GuardQueue, GuardError>
     let tried = Namespace::current().and_then(|own| Network::of(&own)?.has_departures());
     match (asked, tried.map_err(GuardError::kernel("trying whether there is fq"))?) {
         (Some(GuardQueue::Fq), false) => {
-            Err(GuardError::new("this kernel has no fq (its module is sch_fq); leave `queue` out to have tbf"))
+            Err(GuardError::lacking("this kernel has no fq (its module is sch_fq); leave `queue` out to have tbf"))
         }
         (Some(asked), _) => Ok(asked),
         (None, true) => Ok(GuardQueue::Fq),

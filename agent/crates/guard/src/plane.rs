@@ -222,7 +222,7 @@ impl Plane {
     /// # Errors
     /// No eBPF in this build, or the kernel refuses.
     pub fn load(leaves: usize, tables: usize) -> Result<Self, GuardError> {
-        let object = partywall_bpf::object("guard").map_err(GuardError::new)?;
+        let object = partywall_bpf::object("guard").map_err(GuardError::lacking)?;
         let room = u32::try_from(leaves + 1).map_err(GuardError::new)?;
         let places = (PLACES_IN_ALL / tables.max(1)).clamp(*PLACES.start(), *PLACES.end());
         let mut loaded = EbpfLoader::new()
@@ -230,8 +230,8 @@ impl Plane {
             .map_max_entries("guard_state", room)
             .map_max_entries("guard_fragments", (places * tables).max(1) as u32)
             .load(object)
-            .map_err(|error| GuardError::new(format_args!("loading the eBPF program: {}; a guard needs root", chain(&error))))?;
-        let refused = |error| GuardError::new(format_args!("the eBPF program: {}", chain(&error)));
+            .map_err(|error| GuardError::lacking(format_args!("loading the eBPF program: {}; a guard needs root", chain(&error))))?;
+        let refused = |error| GuardError::lacking(format_args!("the eBPF program: {}", chain(&error)));
         let (framed, bare) = (load(&mut loaded, "guard").map_err(refused)?, load(&mut loaded, "guard_bare").map_err(refused)?);
         let handle = Handle {
             programs: [framed.1, bare.1],
@@ -362,7 +362,7 @@ impl Plane {
     pub fn rules(&self, leaf: usize, rules: &[GuardRule]) -> Result<(), GuardError> {
         if rules.len() > RULES_MAX {
             let why = format_args!("{} rules for flow classes; one vif can have {RULES_MAX}", rules.len());
-            return Err(GuardError::new(why));
+            return Err(GuardError::usage(why));
         }
         let words: Vec<u64> = rules.iter().map(word).collect();
         self.write(leaf, RULES, &words);
@@ -376,7 +376,7 @@ impl Plane {
     fn table(&self) -> Result<u64, GuardError> {
         let given = self.given.fetch_add(1, Ordering::Relaxed);
         if given >= self.tables {
-            return Err(GuardError::new(format_args!("rules at more than {} hooks", self.tables)));
+            return Err(GuardError::usage(format_args!("rules at more than {} hooks", self.tables)));
         }
         Ok((self.places as u64) << 32 | (given * self.places) as u64)
     }

@@ -1,0 +1,44 @@
+//! The guard as the agent runs it: its reports as events.
+
+use partywall_guard::{Guard, Report};
+use partywall_wire::{Event, Fault, GuardStart, GuardStarted};
+
+use crate::refusal::refused;
+use crate::resident::{Resident, Sink};
+
+impl Resident for Guard {
+    const KIND: &'static str = "guard";
+    type Start = GuardStart;
+    type Started = GuardStarted;
+    type Stopped = ();
+
+    fn start(start: &GuardStart) -> Result<(Self, GuardStarted), Fault> {
+        let guard = Self::start(start).map_err(refused)?;
+        let (excess, without_backstop) = (guard.excess().to_vec(), guard.without_backstop().to_vec());
+        let started = GuardStarted { excess, queue: guard.queue(), without_backstop };
+        Ok((guard, started))
+    }
+
+    fn drain(&self, id: &str, sink: &mut dyn Sink) {
+        self.take_reports().into_iter().for_each(|report| sink.push(event(id, report)));
+    }
+
+    /// Ends the loop; hooks and rates stay until `guard.remove`, which comes next.
+    fn stop(self, id: &str, sink: &mut dyn Sink) {
+        self.disinherit();
+        self.drain(id, sink);
+    }
+}
+
+fn event(id: &str, report: Report) -> Event {
+    Event::Guard {
+        id: id.into(),
+        from_ns: report.from_ns,
+        at_ns: report.at_ns,
+        rows: report.rows,
+        pools: report.pools,
+        notes: report.notes,
+        round_ns_max: report.round_ns_max,
+        decide_ns_max: report.decide_ns_max,
+    }
+}

@@ -5,7 +5,8 @@ PartywallError
 ├── CapabilityError       4  the host lacks something; names it, what it costs and how to get it
 ├── TrialError            5  a trial or sandbox failed
 └── AgentError            5  the agent died or spoke nonsense
-    └── RefusalError         or refused what it was asked
+    └── RefusalError         or refused what it was asked; `refusal` says of what kind
+        └── LackError     4  ... because it or its host lacks something: a CapabilityError too
 Anything else that escapes is a bug and ends with 70.
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 
 class Exit(IntEnum):
@@ -77,15 +78,61 @@ class CapabilityError(ProblemsError):
 
 
 class TrialError(PartywallError):
-    """A trial or a sandbox failed; the message names it."""
+    """A trial or a sandbox failed; the message names it.
+
+    is_lasting: trying again would fail in the same way.
+    """
+
+    def __init__(self, message: str, *, is_lasting: bool = False) -> None:
+        super().__init__(message)
+        self.is_lasting = is_lasting
 
 
 class AgentError(PartywallError):
     """The agent died, sent what the contract does not know, or refused a request."""
 
 
+class Refusal(StrEnum):
+    """Why an agent refuses a request, which says what to do about it."""
+
+    USAGE = "usage"
+    """The request makes no sense there: mend it."""
+    LACKING = "lacking"
+    """The agent lacks a permission, or its host something: mend the host."""
+    PASSING = "passing"
+    """What runs or is in use at this moment is in the way: try again."""
+    LASTING = "lasting"
+    """None of these: the same request will be refused again."""
+
+
 class RefusalError(AgentError):
-    """The agent is there, and answered that it cannot do what it was asked."""
+    """The agent is there, and answered that it cannot do what it was asked.
+
+    why: in the agent's own words, of several reasons each on a line.
+    """
+
+    def __init__(self, message: str, *, why: str = "", refusal: Refusal = Refusal.LASTING) -> None:
+        super().__init__(message)
+        self.why = why or message
+        self.refusal = refusal
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.refusal is Refusal.PASSING
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it will not."""
+        return not self.is_passing
+
+
+class LackError(CapabilityError, RefusalError):
+    """The agent refused for want of a permission, a capability, or something of its host."""
+
+    def __init__(self, message: str, *, why: str = "") -> None:
+        RefusalError.__init__(self, message, why=why, refusal=Refusal.LACKING)
+        self.problems = (Problem(message),)
 
 
 class Failures:

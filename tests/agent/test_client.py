@@ -13,7 +13,7 @@ import pytest
 
 from partywall.agent import binary
 from partywall.agent.client import AgentClient
-from partywall.errors import AgentError, RefusalError, UsageError
+from partywall.errors import AgentError, LackError, Refusal, RefusalError, UsageError
 from partywall.store.pending import slice_row
 
 GOLDEN = Path(__file__).parents[2] / "schema" / "golden"
@@ -154,7 +154,7 @@ def test_an_agent_for_some_capabilities_refuses_the_others_by_name():
         ("trace.start", {}, "trace.start"),
         ("memory.check", {"bytes": 1, "budget_ns": 1}, "memory.check"),
     ]:
-        with pytest.raises(RefusalError, match=f"--only probe,monitor, which leaves out {left_out}; add"):
+        with pytest.raises(LackError, match=f"--only probe,monitor, which leaves out {left_out}; add"):
             client.call(method, **params)
     with pytest.raises(AgentError, match=r"a message longer than 8388608 bytes"):
         client.call("workload.start", id="x" * (16 << 20))
@@ -163,17 +163,19 @@ def test_an_agent_for_some_capabilities_refuses_the_others_by_name():
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("method", "params", "said"),
+    ("method", "params", "said", "refusal"),
     [
         (
             "workload.start",
             {"id": "x", "work": KERNEL, "pace": "flat_out", "work_dir": "/", "threads": 4_000_000_000},
             "threads: 4000000000 are too many; give at most 1024",
+            Refusal.USAGE,
         ),
         (
             "workload.start",
             {"id": "x", "work": {"kernel": {"name": "memory-cpy"}}, "pace": "flat_out", "work_dir": "/"},
             "memory-copy",
+            Refusal.USAGE,
         ),
         (
             "workload.start",
@@ -184,21 +186,29 @@ def test_an_agent_for_some_capabilities_refuses_the_others_by_name():
                 "work_dir": "/",
             },
             "no",
+            Refusal.USAGE,
         ),
         (
             "workload.start",
             {"id": "x", "work": {"command": {"argv": ["/no/such"]}}, "pace": "flat_out", "work_dir": "/"},
             "/no/such",
+            Refusal.LASTING,
         ),
-        ("workload.schedule", {"id": "x", "switches": []}, "no workload"),
-        ("workload.start", {"nonsense": 1}, "nonsense"),
-        ("memory.check", {"bytes": 1 << 60, "budget_ns": 10_000_000}, "free memory or ask for less"),
-        ("nothing", {}, "no method"),
+        ("workload.schedule", {"id": "x", "switches": []}, "no workload", Refusal.PASSING),
+        ("workload.start", {"nonsense": 1}, "nonsense", Refusal.LASTING),
+        (
+            "memory.check",
+            {"bytes": 1 << 60, "budget_ns": 10_000_000},
+            "free memory or ask for less",
+            Refusal.PASSING,
+        ),
+        ("nothing", {}, "no method", Refusal.LASTING),
     ],
 )
-def test_what_cannot_be_done_is_refused_in_words(agent, method, params, said):
-    with pytest.raises(AgentError, match=said):
+def test_what_cannot_be_done_is_refused_in_words_and_with_the_kind_of_refusal(agent, method, params, said, refusal):
+    with pytest.raises(RefusalError, match=said) as caught:
         agent.call(method, **params)
+    assert caught.value.refusal is refusal
 
 
 def test_an_agent_that_dies_fails_open_requests_and_says_so():

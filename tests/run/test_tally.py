@@ -5,13 +5,15 @@ from dataclasses import replace
 import pytest
 
 from partywall.agent.catalogue import shipped
+from partywall.agent.client import refused
+from partywall.errors import AgentError, TrialError
 from partywall.events import silent
 from partywall.model.observation import Histogram, Observation
 from partywall.model.scenario import SWITCH_AFTER_NS, Scenario
 from partywall.pace import forecast, rhythm
 from partywall.plan import Topology, make
 from partywall.run import Decisions
-from partywall.run.execute import COARSE_BLOCKS, PILOTS, Tally, Visitor, _attempt, tally
+from partywall.run.execute import ATTEMPTS, COARSE_BLOCKS, PILOTS, Tally, Visitor, _attempt, tally
 from partywall.stats import FIRST_LOOK
 
 SCENARIO = {"partywall": 1, "name": "t", "victims": {"v": {"probe": "integer"}}}
@@ -90,6 +92,35 @@ def test_what_was_measured_before_slots_were_lengthened_does_not_count_in_a_resu
     assert (found.stretch, found.blocks, found.pilots_had) == (2, 0, 0)
 
 
+REFUSED = refused("victim", {"code": 3, "message": "parameter size: 0 is too small"})
+BUSY = refused("victim", {"code": 5, "message": "it is in use"})
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"),
+    [
+        (REFUSED, 1),
+        (BUSY, ATTEMPTS),
+        (AgentError("agent victim: it was killed by signal 9"), ATTEMPTS),
+        (TrialError("v: the victim could not start", is_lasting=True), 1),
+        (TrialError("v: the victim ended during the trial"), ATTEMPTS),
+    ],
+)
+def test_a_trial_is_tried_again_unless_an_agent_refused_it_for_a_reason_that_lasts(monkeypatch, error, tries):
+    made, _ = visitor("1min")
+    (found,) = made.tallies.values()
+    paid = []
+
+    def fail(_visitor, visit, *_, **__):
+        paid.append(visit)
+        raise error
+
+    monkeypatch.setattr(Visitor, "_pay", fail)
+    for _ in range(ATTEMPTS + 1):
+        made.visit(0, found)
+    assert len(paid) == tries
+
+
 class Nowhere:
     """A run directory that keeps nothing but what was lengthened."""
 
@@ -98,6 +129,9 @@ class Nowhere:
 
     def append(self, kind, **event):
         self.stretched += [event["stretch"]] if kind == "stretched" else []
+
+    def compact(self):
+        pass
 
 
 def visitor(budget, *names, **content):

@@ -23,12 +23,33 @@ from typing import IO, Any, NoReturn, cast
 
 from partywall.agent import binary
 from partywall.agent.inbox import Received
-from partywall.errors import AgentError, Problem, RefusalError, UsageError
+from partywall.errors import AgentError, LackError, Problem, Refusal, RefusalError, UsageError
 
 PROTOCOL = 1
 NOTIFICATIONS = (
     "slices", "output", "usage", "sample", "trace", "trace_records", "load", "guard", "dropped", "ended"
 )  # fmt: skip
+
+CODES = {
+    "request": -32600,
+    "method": -32601,
+    "params": -32602,
+    "parse": -32700,
+    "internal": -32603,
+    "failed": 1,
+    "denied": 2,
+    "usage": 3,
+    "lacking": 4,
+    "passing": 5,
+}
+"""Codes of an agent's refusals, by the names that the schema of the contract gives them."""
+# All others last, and are nobody's to mend but the programmers'.
+_REFUSALS = {
+    CODES["denied"]: Refusal.LACKING,
+    CODES["usage"]: Refusal.USAGE,
+    CODES["lacking"]: Refusal.LACKING,
+    CODES["passing"]: Refusal.PASSING,
+}
 
 # Facts of a large host, or files of a load, are a long line; neither side takes more.
 LINE_MAX = 64 << 20
@@ -79,6 +100,17 @@ def _message(line: bytes, name: str) -> dict[str, Any]:
     raise ValueError(f"it sent {shown!r}, which is not a message of an agent")
 
 
+def refused(name: str, fault: Mapping[str, Any]) -> RefusalError:
+    """What an agent answered to a request that it did not carry out. An agent may send any code, or none."""
+    why = str(fault["message"])
+    code = fault.get("code")
+    refusal = _REFUSALS.get(code, Refusal.LASTING) if isinstance(code, int) else Refusal.LASTING
+    message = f"agent {name}: {why}"
+    if refusal is Refusal.LACKING:
+        return LackError(message, why=why)
+    return RefusalError(message, why=why, refusal=refusal)
+
+
 class AgentClient:
     """One agent over the standard streams of `process`.
 
@@ -120,7 +152,8 @@ class AgentClient:
     def call(self, method: str, *, timeout_s: float = 30, **params: Any) -> Any:
         """Sends a request and returns its result; AgentError if it fails, or is not answered within `timeout_s`.
 
-        UsageError if it is too long to send.
+        RefusalError if the agent answers that it can't, of which LackError if it or its host lacks something.
+        UsageError if the request is too long to send.
         """
         deadline = time.monotonic() + timeout_s
         number, future = self._begin()
@@ -243,7 +276,7 @@ class AgentClient:
             late = number in self._late
             self._late.discard(number)
         if future is not None and fault:
-            future.set_exception(RefusalError(f"agent {self.name}: {fault['message']}"))
+            future.set_exception(refused(self.name, fault))
         elif future is not None:
             future.set_result(message.get("result"))
         elif number is None and fault:

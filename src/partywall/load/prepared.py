@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from partywall.agent import binary
-from partywall.errors import AgentError, Problem, TrialError, UsageError
+from partywall.errors import AgentError, LackError, Problem, RefusalError, TrialError, UsageError
 from partywall.load.health import HostSecond
 from partywall.load.second import SECOND_NS, Beside, Second, Seconds
 from partywall.sandbox import Label, Sandbox, Settings, reap, reaper
@@ -210,8 +210,11 @@ class PreparedLoad:
                 work_dir=sandbox.work_dir,
                 seed=self.setup.seed,
             )
-        except AgentError as error:
-            raise _as_users_mistake(error, name) from None
+        except LackError:
+            raise
+        except RefusalError as error:
+            # Programs and servers are refused in words meant for users.
+            raise UsageError(*error.why.split("\n")) from None
         return answer
 
     def __enter__(self) -> Self:
@@ -324,11 +327,3 @@ def _option(key: str, name: str, given: str) -> Iterator[None]:
     except (AgentError, TrialError) as error:
         said = str(error).removeprefix(f"agent {name}: ").removeprefix(f"sandbox {name}: ")
         raise UsageError(Problem(f"{given!r} cannot be watched: {said}", key=key)) from None
-
-
-def _as_users_mistake(error: AgentError, name: str) -> UsageError | AgentError:
-    """The agent refuses programs and servers in words meant for users, each problem on a line."""
-    text = str(error).removeprefix(f"agent {name}: ")
-    if text == str(error) or "was not answered" in text:
-        return error
-    return UsageError(*text.split("\n"))

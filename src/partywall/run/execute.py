@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from partywall.clock import Clock, Monotonic
-from partywall.errors import AgentError, TrialError
+from partywall.errors import AgentError, RefusalError, TrialError
 from partywall.events import Block, Doing, Emit, Left, Note
 from partywall.model.observation import Observation
 from partywall.model.plan import Plan, Slot, Treatment, Trial
@@ -116,7 +116,7 @@ def execute(
     run.append("run_started", wall_time=time.strftime("%Y-%m-%dT%H:%M:%S%z"), pid=os.getpid())
     visitor.tell_left()
     try:
-        # Again for what failed: an agent may have been killed by somebody, and what is done is not done twice.
+        # Again for what failed, unless that lasts: an agent may have been killed. What is done is not done twice.
         for _ in range(ATTEMPTS):
             for round_, trial in visits(plan):
                 visitor.visit(round_, tallies[trial.id])
@@ -167,7 +167,10 @@ class Visitor:
         self._shares = shares(self.plan)
 
     def visit(self, round_: int, tally: Tally) -> None:
-        """One visit, if the trial still needs it. A trial that fails is left; the run goes on with the others."""
+        """One visit, if the trial still needs it. A trial that fails is left; the run goes on with the others.
+
+        It is tried again unless an agent refused it for a reason that lasts.
+        """
         visit = str(round_)
         if tally.finished or tally.failures >= ATTEMPTS or visit in tally.visits_done:
             return
@@ -175,7 +178,7 @@ class Visitor:
         try:
             self._pay(visit, tally, share_ns, last=round_ == self.plan.rounds - 1)
         except (TrialError, AgentError) as error:
-            tally.failures += 1
+            tally.failures = ATTEMPTS if _is_lasting(error) else tally.failures + 1
             self.run.append("trial_failed", trial=tally.trial.id, visit=visit, reason=str(error))
             self.emit(Note(f"failed: {error}"))
         else:
@@ -362,6 +365,11 @@ def guarded(laid_out: Callable[..., tuple[Slot, ...]], looks: Looks, start_ns: i
         if needed_ns <= error_ns:
             return block, error_ns
         error_ns = needed_ns
+
+
+def _is_lasting(error: TrialError | AgentError) -> bool:
+    """Whether another try would fail in the same way."""
+    return isinstance(error, TrialError | RefusalError) and error.is_lasting
 
 
 def _straddle(observations: Sequence[Observation]) -> float:

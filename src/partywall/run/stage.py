@@ -119,9 +119,7 @@ def _begin(
         request["work"] = with_peer(work, sandbox)
         started = stage.session.client(name).call("workload.start", timeout_s=START_TIMEOUT_S, **request)
     except AgentError as error:
-        # An agent that answers is not gone.
-        why = str(error) if isinstance(error, RefusalError) else sandbox.reason_gone(str(error))
-        raise TrialError(f"{stage.trial.victim_name}: {_role(name)} could not start: {why}") from error
+        raise _failed(stage, name, "could not start", error) from error
     stage.facts[name] = started["facts"]
 
 
@@ -130,8 +128,16 @@ def _calibrated(stage: Stage, name: str) -> float:
     try:
         return calibrate(stage.session.client(name), name, CALIBRATION_NS)
     except AgentError as error:
-        why = str(error) if isinstance(error, RefusalError) else stage.session.sandboxes[name].reason_gone(str(error))
-        raise TrialError(f"{stage.trial.victim_name}: {_role(name)} could not be calibrated: {why}") from error
+        raise _failed(stage, name, "could not be calibrated", error) from error
+
+
+def _failed(stage: Stage, name: str, what: str, error: AgentError) -> TrialError:
+    """The error for a workload that did not come to run. A lasting refusal would be given again."""
+    # An agent that answers is not gone.
+    is_refusal = isinstance(error, RefusalError)
+    why = str(error) if is_refusal else stage.session.sandboxes[name].reason_gone(str(error))
+    is_lasting = isinstance(error, RefusalError) and error.is_lasting
+    return TrialError(f"{stage.trial.victim_name}: {_role(name)} {what}: {why}", is_lasting=is_lasting)
 
 
 def work_of(workload: Workload, kernel: str | None) -> dict[str, Any]:

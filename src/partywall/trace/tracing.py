@@ -17,7 +17,7 @@ from partywall.agent import binary
 from partywall.agent.client import AgentClient
 from partywall.agent.clock import Alignment
 from partywall.clock import Clock
-from partywall.errors import AgentError, CapabilityError, TrialError, UsageError
+from partywall.errors import CapabilityError, Refusal, RefusalError, TrialError, UsageError
 from partywall.model.trace import Asked, ClockBound, Flow, Missed, Report
 from partywall.sandbox import Label, hooks
 from partywall.session import Session
@@ -152,12 +152,13 @@ class Tracing:
         """A refusal at the start is the user's to mend: a wrong hop, no permission, an agent without programs."""
         try:
             return client.call(method, **params)
-        except AgentError as error:
-            text = str(error).removeprefix(f"agent {HOST}: ")
-            if "root" in text or "without eBPF programs" in text:
-                raise CapabilityError(text) from None
-            if text.startswith("hop ") or "\nhop " in text:
-                raise UsageError(*text.split("\n")) from None
+        except RefusalError as error:
+            text = error.why if client.name == HOST else str(error)
+            match error.refusal:
+                case Refusal.LACKING:
+                    raise CapabilityError(text) from None
+                case Refusal.USAGE:
+                    raise UsageError(*text.split("\n")) from None
             raise
 
     def _request(self, hops: Any, *, relay: bool) -> dict[str, Any]:

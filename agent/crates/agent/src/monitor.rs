@@ -54,8 +54,9 @@ impl Shared {
 
     fn drain(&self, id: &str, sink: &mut dyn Sink) {
         let samples = std::mem::take(&mut self.state().samples);
-        let event = |s: Sample| Event::Sample { id: id.into(), at_ns: s.at_ns, until_ns: s.until_ns, values: s.values };
-        samples.into_iter().for_each(|sample| sink.push(event(sample)));
+        for Sample { at_ns, until_ns, values } in samples {
+            sink.push(Event::Sample { id: id.into(), at_ns, until_ns, values });
+        }
     }
 
     /// Waits for the next moment, and until shortly before it; None at the end.

@@ -19,6 +19,7 @@ pub(crate) trait Refuses: Display {
 }
 
 /// An error as it goes over the wire.
+#[expect(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
 pub(crate) fn refused(error: impl Refuses) -> Fault {
     Fault::new(error.code(), error.to_string())
 }

@@ -165,13 +165,9 @@ impl Workload {
 
     /// What runs it flat out for a while to learn what intensity 1 means.
     pub(crate) fn calibration(&self) -> Result<Calibration, Fault> {
-        match self {
-            Self::Paced(stressor, ..) => Ok(stressor.calibration()),
-            _ => {
-                let why = "only a scheduled kernel can be calibrated; a command is switched on and off, and a probe runs flat out";
-                Err(Fault::usage(why))
-            }
-        }
+        let why = "only a scheduled kernel can be calibrated; a command is switched on and off, and a probe runs flat out";
+        let Self::Paced(stressor, ..) = self else { return Err(Fault::usage(why)) };
+        Ok(stressor.calibration())
     }
 
     /// Appends a switch.

@@ -147,6 +147,6 @@ mod tests {
         let asked = serde_json::json!({"id": "m", "cgroups_of": {"victim": u32::MAX}});
         let start: MonitorStart = serde_json::from_value(asked).expect("a request");
         let error = Monitor::start(&start).err().expect("no such process");
-        assert!(error.to_string().starts_with("/proc/4294967295/cgroup: No such file"), "{error}");
+        assert!(error.to_string().starts_with("monitor \"m\": /proc/4294967295/cgroup: No such file"), "{error}");
     }
 }

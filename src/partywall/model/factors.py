@@ -17,21 +17,16 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
-from partywall.model.scenario import Level, Sandbox, Scenario, Throttle, Victim
+from partywall.model.backend import BACKENDS
+from partywall.model.scenario import Level, Sandbox, Scenario, Victim
 
 At = tuple[str, ...]
 Factors = Mapping[str, tuple[Level, ...]]
 Levels = dict[str, Level]
 
 VARIABLE = ("sandbox", "params", "threads", "env", "probe", "stressor")
-LIVE_DISK = tuple(f"disk.{key}" for key in Throttle.model_fields)
-LIVE = ("cpu_limit", "cpu_weight", *LIVE_DISK)
 WITH_LIMIT = "cpu_reservation"
 """Live too where it is varied together with a limit: the promise is then the limit's."""
-LIVE_BACKENDS = ("container", "qemu", "libvirt")
-# A guest's memory is taken and given back by its balloon. What a container's lower ceiling reclaims is pages of files
-# and swap, which come back by being read again, long after the ceiling is lifted; and one below what it holds kills it.
-LIVE_MEMORY_BACKENDS = ("qemu", "libvirt")
 
 
 class FactorError(ValueError):
@@ -171,16 +166,10 @@ def _is_live(scenario: Scenario, path: str) -> bool:
     return all(
         at[0] == "victims"
         and at[2] == "sandbox"
-        and settings <= _switched(scenario.victims[at[1]].sandbox.backend)
+        and settings <= BACKENDS[scenario.victims[at[1]].sandbox.backend].live
         and at[:2] not in backends
         for at in ats
     )
-
-
-def _switched(backend: str) -> frozenset[str]:
-    """What a backend can change while its sandbox runs."""
-    limits = LIVE if backend in LIVE_BACKENDS else ()
-    return frozenset((*limits, *(("memory",) if backend in LIVE_MEMORY_BACKENDS else ())))
 
 
 def memory_levels(victim: Victim, live: Factors) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from pydantic.json_schema import SkipJsonSchema
 
 from partywall import units
+from partywall.model.backend import Name as BackendName
 
 Bytes = Annotated[int, BeforeValidator(units.parse_bytes), Field(ge=0)]
 BytesPerSecond = Annotated[int, BeforeValidator(units.parse_bps), Field(gt=0)]
@@ -70,7 +71,7 @@ class Disk(Throttle):
 class Sandbox(Frozen):
     """Where a workload runs, and what it is allowed and promised there."""
 
-    backend: Literal["process", "container", "qemu", "ssh", "libvirt"] = Field(
+    backend: BackendName = Field(
         "process",
         description="process needs no root; container needs crun or runc, and root or a delegated scope; qemu is a "
         "virtual machine, see 'partywall vm'; ssh is a process on a machine that exists already; libvirt is a domain, "

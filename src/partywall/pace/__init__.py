@@ -6,10 +6,9 @@ are, the order in a block, and when anything happens, which are the plan's.
 
 from partywall.pace.forecast import Forecast, forecast, needed_ns, shares
 from partywall.pace.rhythm import Rhythm, ceil_to, rhythm
-from partywall.pace.treatments import MACHINES, NULL, SLOT_SLICES, treatments
+from partywall.pace.treatments import NULL, SLOT_SLICES, treatments
 
 __all__ = [
-    "MACHINES",
     "NULL",
     "SLOT_SLICES",
     "Forecast",

@@ -12,6 +12,7 @@ from typing import Any
 
 from partywall.agent.catalogue import Catalogue
 from partywall.model import factors
+from partywall.model.backend import BACKENDS
 from partywall.model.finding import BASELINE
 from partywall.model.plan import Limits, Treatment
 from partywall.model.scenario import Aggressor, Sandbox, Scenario, Timing, Victim, Workload
@@ -20,8 +21,6 @@ from partywall.pace import ceilings
 from partywall.pace.rhythm import is_quick, settling_ns
 
 NULL = "null"
-# Backends whose sandboxes are virtual machines.
-MACHINES = ("qemu", "libvirt")
 
 # Halves of a slot are compared with each other.
 SLOT_SLICES = 2
@@ -82,7 +81,7 @@ def _timing(scenario: Scenario, victim: Victim, held: ceilings.Ceiling) -> Timin
     slot_ns, guard_ns = max(scenario.timing.slot, SLOT_SLICES * scenario.timing.slice), scenario.timing.guard
     if victim.command is not None:
         slot_ns = max(slot_ns, COMMAND_SLOT_NS)
-    if any(workload.sandbox.backend in MACHINES for workload in (victim, *scenario.aggressors.values())):
+    if any(BACKENDS[workload.sandbox.backend].is_machine for workload in (victim, *scenario.aggressors.values())):
         slot_ns, guard_ns = max(slot_ns, GUEST_SLOT_NS), max(guard_ns, GUEST_GUARD_NS)
     if victim.load is not None:
         slot_ns = max(slot_ns, LOAD_SLOT_NS)

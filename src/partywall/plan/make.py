@@ -11,9 +11,10 @@ from types import MappingProxyType
 from partywall.agent.catalogue import Catalogue
 from partywall.errors import Problem, UsageError
 from partywall.model import factors
+from partywall.model.backend import BACKENDS
 from partywall.model.plan import Plan, Trial, meet
 from partywall.model.scenario import Sandbox, Scenario, Victim
-from partywall.pace import MACHINES, treatments
+from partywall.pace import treatments
 from partywall.plan.placement import Topology, aggressor_cpus, listed, victim_cpus
 from partywall.units import counted
 
@@ -91,7 +92,7 @@ def _crowded(trial: Trial) -> Iterator[str]:
 
 def _set_up_ns(trial: Trial) -> int:
     """What a visit spends before it measures. Beside guests the null aggressor is one more."""
-    guests = sum(sandbox.backend in MACHINES for sandbox in trial.sandboxes)
+    guests = sum(BACKENDS[sandbox.backend].is_machine for sandbox in trial.sandboxes)
     machines = SET_UP_PER_GUEST_NS * (guests + 1) if guests else 0
     return SET_UP_NS + SET_UP_PER_AGGRESSOR_NS * len(trial.aggressors) + machines
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from partywall.errors import UsageError
 from partywall.model import factors
+from partywall.model.backend import BACKENDS
 from partywall.model.scenario import Sandbox, Scenario, Workload
 
 
@@ -38,17 +39,7 @@ def commands(scenario: Scenario) -> list[str]:
 
 def _place(box: Sandbox) -> str:
     """Where a command runs."""
-    match box.backend:
-        case "process":
-            return "on this host"
-        case "container":
-            return "in a container on this host"
-        case "qemu":
-            return "in a guest"
-        case "ssh":
-            return f"on {box.host}"
-        case "libvirt":
-            return f"in domain {box.domain}"
+    return BACKENDS[box.backend].place.format(host=box.host, domain=box.domain)
 
 
 def check_commands(scenario: Scenario, *, allowed: bool) -> None:

@@ -10,17 +10,13 @@ from pathlib import Path
 from partywall.errors import CapabilityError, Problem
 from partywall.host import Host
 from partywall.model import factors
+from partywall.model.backend import BACKENDS
 from partywall.model.scenario import Scenario
 from partywall.preflight.asked import backends, workloads
 from partywall.sandbox import cgroups, delegation, remedies
 from partywall.sandbox.runtime import Runtime
 
 GUEST = "a CPU limit or weight of a guest"
-# What holds a setting: a controller. Of guests QEMU holds memory and disk by itself.
-_HELD_BY = {
-    "container": {"cpu_limit": "cpu", "cpu_reservation": "cpu", "cpu_weight": "cpu", "memory": "memory", "disk": "io"},
-    "qemu": {"cpu_limit": "cpu", "cpu_reservation": "cpu", "cpu_weight": "cpu"},
-}
 
 
 def lacking_for_cgroups(scenario: Scenario, host: Host) -> Iterator[Problem]:
@@ -94,8 +90,8 @@ def controllers_by_setting(scenario: Scenario) -> dict[str, str]:
     """The cgroup controller of every setting that is held by one at some time, by the setting's key."""
     found: dict[str, str] = {}
     for key, names in backends(scenario).items():
-        for name in names & _HELD_BY.keys():
-            for setting, controller in _HELD_BY[name].items():
+        for name in names:
+            for setting, controller in BACKENDS[name].controllers.items():
                 if _is_set(scenario, key, setting):
                     found[f"{key}.sandbox.{setting}"] = controller
     return found

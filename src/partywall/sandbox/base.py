@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from typing import Any, Literal, NoReturn
 
 from partywall.agent.client import AgentClient, Sink
 from partywall.errors import CapabilityError, TrialError
+from partywall.model.backend import BACKENDS
 from partywall.model.plan import Limits
 from partywall.model.scenario import Disk, Throttle
 from partywall.sandbox.clock import Look
@@ -185,17 +187,7 @@ class Sandbox(ABC):
 
 def make(settings: Settings, label: Label) -> Sandbox:
     """The sandbox for `settings`, not started."""
-    from partywall.sandbox.container import Container  # noqa: PLC0415 - backends import this module
-    from partywall.sandbox.libvirt import Libvirt  # noqa: PLC0415
-    from partywall.sandbox.process import Process  # noqa: PLC0415
-    from partywall.sandbox.qemu import Qemu  # noqa: PLC0415
-    from partywall.sandbox.ssh import Ssh  # noqa: PLC0415
-
-    backends: dict[str, type[Sandbox]] = {
-        "process": Process,
-        "container": Container,
-        "qemu": Qemu,
-        "ssh": Ssh,
-        "libvirt": Libvirt,
-    }
-    return backends[settings.backend](settings, label)
+    module, _, name = BACKENDS[settings.backend].made_by.partition(":")
+    # Backends import this module.
+    backend: type[Sandbox] = getattr(importlib.import_module(f"partywall.sandbox.{module}"), name)
+    return backend(settings, label)

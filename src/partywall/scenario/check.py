@@ -21,6 +21,7 @@ from partywall.agent.catalogue import Catalogue, Role
 from partywall.agent.metric import MetricError, reader
 from partywall.agent.requests import requests_of
 from partywall.model import factors
+from partywall.model.backend import BACKENDS, LIVE_DISK, SETTINGS
 from partywall.model.plan import meet
 from partywall.model.scenario import SWITCH_AFTER_NS, Aggressor, Disk, Goal, Level, Load, Sandbox, Scenario, Victim
 from partywall.pace import SLOT_SLICES, Forecast, forecast, needed_ns, shares, treatments
@@ -34,22 +35,8 @@ TREATMENTS_MAX = 200
 RESERVED = ("baseline", "null", "none")
 THRESHOLDS = ("isolation_factor", "latency_impact_p99", "efficiency")
 
-# What each backend can hold a sandbox to; every backend can pin.
-LIMITS = ("cpu_limit", "cpu_reservation", "cpu_weight", "memory", "disk")
-# What only a machine of its own has.
-MACHINE = ("vcpus", "host_cpus", "accel", "network")
-# What says where a sandbox is that is not on this host.
-ELSEWHERE = ("host", "uri", "domain", "boot")
 # What goes to other programs as a word.
 ADDRESSES = {"host": "admin@web1", "uri": "qemu:///system", "domain": "web1"}
-SETTINGS = (*LIMITS, *MACHINE, *ELSEWHERE)
-ABLE: dict[str, frozenset[str]] = {
-    "process": frozenset(),
-    "container": frozenset(LIMITS),
-    "qemu": frozenset((*LIMITS, *MACHINE)),
-    "ssh": frozenset(("host",)),
-    "libvirt": frozenset((*LIMITS, "vcpus", "host_cpus", "accel", *ELSEWHERE)),
-}
 # Why a setting gives no efficiency by itself.
 NO_PROMISE = {
     "cpu_limit": "a constant cpu_limit leaves no unlimited baseline to compare with",
@@ -222,8 +209,8 @@ def _metric(at: Path, work: Victim | Aggressor) -> Iterator[Mistake]:
 def _sandbox(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
     yield from _cpus((*at, "cpus"), sandbox.cpus)
     for setting in SETTINGS:
-        if getattr(sandbox, setting) is not None and setting not in ABLE[sandbox.backend]:
-            able = " or ".join(backend for backend, settings in ABLE.items() if setting in settings)
+        if getattr(sandbox, setting) is not None and setting not in BACKENDS[sandbox.backend].settings:
+            able = " or ".join(name for name, backend in BACKENDS.items() if setting in backend.settings)
             yield Mistake((*at, setting), f"the {sandbox.backend} backend cannot do {setting}", f"use backend: {able}")
     yield from _disk_settings((*at, "disk"), sandbox)
     yield from _place_elsewhere(at, sandbox)
@@ -488,7 +475,8 @@ def _efficiency(at: Path, goal: Goal, bounds: tuple[float, float], scenario: Sce
     why = next(iter(said.values()), "no victim has a limit")
     message = f"efficiency is the share of its promise that a limited sandbox got, and {why}"
     live = f"factors: {{victims.{named[0]}.sandbox.cpu_limit: [25%, 50%]}}"
-    remedy = f"switch the limit by slot, with {live} and backend {' or '.join(factors.LIVE_BACKENDS)}"
+    able = " or ".join(name for name, backend in BACKENDS.items() if "cpu_limit" in backend.live)
+    remedy = f"switch the limit by slot, with {live} and backend {able}"
     remedy += "; or promise the victim a cpu_reservation, without cpu_limit, beside aggressors"
     yield Mistake(at, message, remedy)
 
@@ -497,7 +485,7 @@ def _is_promised(scenario: Scenario, name: str) -> bool:
     """Whether some cell of this victim has an efficiency, see `partywall.stats.effects.promise_of`."""
     sandbox = scenario.victims[name].sandbox
     reserved = sandbox.cpu_reservation is not None and sandbox.cpu_limit is None and bool(scenario.aggressors)
-    return reserved or any(_is_switched(scenario, name, key) for key in ("cpu_limit", *factors.LIVE_DISK))
+    return reserved or any(_is_switched(scenario, name, key) for key in ("cpu_limit", *LIVE_DISK))
 
 
 def _has(scenario: Scenario, name: str, key: str) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from labs.hosts import image, limits
 from labs.hosts import topology as shape
-from labs.hosts.bench import BOX, CAPABILITY, MEASURED, USAGE, Bench, expect, lacking
+from labs.hosts.bench import BOX, CAPABILITY, MEASURED, USAGE, Bench, FailedError, expect, lacking
 
 HERE = Path(__file__).parent
 INSIDE = HERE / "inside"
@@ -103,7 +103,10 @@ def demo(bench: Bench) -> str:
     bench.partywall("report short -f csv -f parquet", *MEASURED)
     bench.partywall("sql short 'SELECT count(*) FROM slices'")
     cells = bench.findings("short")["cells"]
-    kept = next(cell["isolation"]["value"] for cell in cells if _is(cell, "integer", "same-core"))
+    kept = next((cell["isolation"]["value"] for cell in cells if _is(cell, "integer", "same-core")), None)
+    if kept is None:
+        said = bench.shell('grep -ho \'"reason": *"[^"]*"\' short/events.jsonl | sort | uniq -c', 60).text
+        raise FailedError(f"the run has no figure for integer beside its own core's neighbour: {said.strip()}")
     expect(0.3 < kept < 0.7, f"beside a neighbour on its own core the victim kept {kept:.2f}")
     return f"{len(cells)} cells; beside a neighbour on its own core a victim keeps {kept:.2f}"
 

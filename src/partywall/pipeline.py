@@ -94,7 +94,7 @@ def this_host() -> Host:
 def described(facts: dict[str, Any], host: Host) -> dict[str, Any]:
     """An agent's facts of a host with the catalogue's entries by kernel, and what the host's clock cannot do."""
     kernels = catalogue()
-    entries = {name: info.model_dump() for name in kernels.names() if (info := kernels.kernel(name))}
+    entries = {name: info.model_dump(mode="json") for name in kernels.names() if (info := kernels.kernel(name))}
     return facts | {"kernels": entries, "governors_refused": governor.refused(host)}
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from partywall import study as studies
 from partywall.cli import completion
-from partywall.kinds import KINDS
+from partywall.kinds import KINDS, kind
 from partywall.scenario import names
 
 
@@ -69,4 +69,4 @@ def test_names_and_records_are_those_of_the_commands():
     assert tuple(completion._shipped("", lambda key: key == completion.SCENARIO_KEY)) == names()
     wanted = [name for name in completion.studies("") if name.startswith("papers/")]
     assert sorted(wanted) == sorted(studies.names())
-    assert set(completion.MARKS) == {kind.MARK for kind in KINDS.values()}
+    assert set(completion.MARKS) == {kind(name).record.MARK for name in KINDS}

@@ -64,6 +64,7 @@ def render(findings: Findings, evidence: Evidence) -> str:
     panels = [_panel(ids[cell.trial, cell.treatment], cell, findings, evidence, specs) for cell in findings.cells]
     trials = [trial for trial in evidence.plan.trials if any(cell.trial == trial.id for cell in findings.cells)]
     scenario = evidence.plan.scenario.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    sensitivities, efficiency = _sensitivities(findings, specs), _efficiency(findings, specs)
     return page.framed(
         "report.html.j2",
         specs | _timelines(evidence, trials),
@@ -80,8 +81,8 @@ def render(findings: Findings, evidence: Evidence) -> str:
         extent=_extent(findings, evidence),
         levels=legend(findings),
         any_emulated=any(map(emulated, findings.cells)),
-        sensitivities=_sensitivities(findings, specs),
-        efficiency=_efficiency(findings, specs),
+        sensitivities=sensitivities,
+        efficiency=efficiency,
         verdicts=[_verdict_row(verdict, findings) for verdict in findings.verdicts],
         bands=[(band_title(band, findings), band) for band in findings.bands],
         uncontrolled=uncontrolled(findings),

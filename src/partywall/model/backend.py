@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-LIMITS = frozenset(("cpu_limit", "cpu_reservation", "cpu_weight", "memory", "disk"))
+LIMITS = ("cpu_limit", "cpu_reservation", "cpu_weight", "memory", "disk")
 # What only a machine of its own has.
-MACHINE = frozenset(("vcpus", "host_cpus", "accel", "network"))
+MACHINE = ("vcpus", "host_cpus", "accel", "network")
 # What says where a sandbox is that is not on this host.
-ELSEWHERE = frozenset(("host", "uri", "domain", "boot"))
-SETTINGS = ("cpu_limit", "cpu_reservation", "cpu_weight", "memory", "disk", *sorted(MACHINE), *sorted(ELSEWHERE))
+ELSEWHERE = ("host", "uri", "domain", "boot")
+SETTINGS = (*LIMITS, *MACHINE, *ELSEWHERE)
 """What a sandbox may have besides backend and CPUs; every backend can pin."""
 
 LIVE_DISK = tuple(f"disk.{way}_{what}" for what in ("bps", "iops") for way in ("read", "write"))
@@ -49,17 +49,17 @@ BACKENDS: Mapping[str, Backend] = {
     "container": Backend(
         "container:Container",
         "in a container on this host",
-        LIMITS,
+        frozenset(LIMITS),
         LIVE,
         CPU | {"memory": "memory", "disk": "io"},
     ),
     # A guest's memory is taken and given back by its balloon. QEMU holds memory and disk by itself.
-    "qemu": Backend("qemu:Qemu", "in a guest", LIMITS | MACHINE, LIVE | {"memory"}, CPU, is_machine=True),
+    "qemu": Backend("qemu:Qemu", "in a guest", frozenset((*LIMITS, *MACHINE)), LIVE | {"memory"}, CPU, is_machine=True),
     "ssh": Backend("ssh:Ssh", "on {host}", frozenset(("host",))),
     "libvirt": Backend(
         "libvirt:Libvirt",
         "in domain {domain}",
-        LIMITS | {"vcpus", "host_cpus", "accel"} | ELSEWHERE,
+        frozenset((*LIMITS, "vcpus", "host_cpus", "accel", *ELSEWHERE)),
         LIVE | {"memory"},
         is_machine=True,
     ),

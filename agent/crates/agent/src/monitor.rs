@@ -86,7 +86,7 @@ impl Monitor {
                 followed.state().samples.push(sample);
             }
         };
-        let thread = Some(thread::Builder::new().name("monitor".into()).spawn(body).map_err(no_thread)?);
+        let thread = Some(thread::Builder::new().name("monitor".into()).spawn(body).map_err(|error| no_thread(&error))?);
         Ok((Self { shared, thread }, Watched { counters, missing }))
     }
 
@@ -118,7 +118,7 @@ impl Resident for Monitor {
     }
 }
 
-fn no_thread(error: std::io::Error) -> std::io::Error {
+fn no_thread(error: &std::io::Error) -> std::io::Error {
     std::io::Error::new(error.kind(), format!("starting its thread: {error}"))
 }
 

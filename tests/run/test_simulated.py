@@ -26,6 +26,7 @@ CONTENT = {
     "precision": "0.1%",
 }
 TRUE = {"half": 0.5, "none": 1.0}
+pytestmark = pytest.mark.long
 
 
 def planned(tmp_path, **changes) -> RunDirectory:

@@ -60,7 +60,8 @@ class Bench:
             case "scope":
                 inner = f"systemd-run --user --scope --quiet -p Delegate=yes bash -c {quoted(inner)}"
             case "docker":
-                inner = f"docker run --rm --network none -e NPY_DISABLE_CPU_FEATURES {BOX_MOUNTS} box bash -c {quoted(inner)}"
+                options = f"--rm --network none -e NPY_DISABLE_CPU_FEATURES {BOX_MOUNTS}"
+                inner = f"docker run {options} box bash -c {quoted(inner)}"
         output = self.machine.run(inner, user=self.user, timeout_s=timeout_s)
         if found := TRACEBACK.search(output.text):
             raise FailedError(f"{found[0]}: {command}: {output.last}")

@@ -1,8 +1,8 @@
 """What all studies share: how one is asked for, and what its report holds, whatever was measured and how.
 
 A study is a published measurement made again: its exhibits stand beside the paper's. Deliberately not here: the
-formats of study files, which differ with what is measured (`model.load_study`, `model.guard_study`,
-`model.isolation_study`), and drawing (`report.study_page`).
+formats of study files, which differ with what is measured (`model` in each folder of `partywall.study`), and drawing
+(`report.study_page`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The board of a study: figures by levels, of which a page shows one at a time, from the environment down to the cores.
 
 Without a script the page shows all of it as one table. Deliberately not here: which figures there are
-(`stats.exhibits`).
+(`study.isolation.exhibits`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A study of load generation carried out: every cell once a round, in random order, each a load of some seconds.
 
-One cell in one round gives one observation a metric. Deliberately not here: what a load is (`load.session`) and what
+One cell in one round gives one observation a metric. Deliberately not here: what a load is (`load.prepared`) and what
 stands in a report (`report.study_page`).
 """
 

@@ -1,4 +1,4 @@
-"""Studies of load generation: the same users from a process and from sandboxes (`partywall.load.study`)."""
+"""Studies of load generation: the same users from a process and from sandboxes (`partywall.study.generation.cells`)."""
 
 from __future__ import annotations
 

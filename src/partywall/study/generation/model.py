@@ -1,7 +1,7 @@
 """A study of load generation: the same users from a process and from sandboxes, at several numbers, in random rounds.
 
 The format of `*.study.yaml` files and the observations that carrying one out gives. What is compared with a paper, and
-how, is in `partywall.load.study`.
+how, is in `partywall.study.generation.cells`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The format of study files that begin with `partywall_study`. A text `$name` in a part's scenario stands for a value of
 the form, of the part's own `each`, or, as `$backend`, for where it is carried out. Deliberately not here: carrying it
-out (`partywall.study.isolation`), and what is made of findings (`partywall.stats.exhibits`).
+out (`kind`), and what is made of findings (`exhibits`).
 """
 
 from __future__ import annotations

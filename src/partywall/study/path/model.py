@@ -1,6 +1,6 @@
 """A study of a sender of datagrams beside a neighbour on one link, with a trace of its path; and what was measured.
 
-Deliberately not here: carrying it out (`partywall.trace.study`) and what is made of it (`partywall.stats.path`).
+Deliberately not here: carrying it out (`slots`) and what is made of it (`findings`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Studies of bandwidth promises: tenants' traffic natively, with tc and with the guard (`partywall.guard.study`)."""
+"""Studies of bandwidth promises: tenants' traffic natively, with tc and with the guard (`slots`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A study of bandwidth promises: tenants, what they send, what keeps their promises; and what was measured.
 
-Deliberately not here: carrying it out (`partywall.guard.study`) and what is made of it (`partywall.stats.guard`).
+Deliberately not here: carrying it out (`slots`) and what is made of it (`findings`).
 """
 
 from __future__ import annotations

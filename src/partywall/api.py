@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from partywall import kinds, pipeline, units
-from partywall.errors import CapabilityError, Exit, PartywallError, Problem, TrialError, UsageError
+from partywall.errors import CapabilityError, Exit, PartywallError, Problem, TrialError, UsageError, parsed
 from partywall.events import Block, Broken, Doing, Emit, Event, Left, Note, Report, Second, Started, silent
 from partywall.host import Host
 from partywall.kinds.guard import GuardJob, Guards
@@ -66,8 +66,6 @@ __all__ = [
     "run_trace",
     "this_host",
 ]
-
-V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -263,19 +261,12 @@ def _changes(budget: str, precision: str) -> dict[str, Any]:
     if budget:
         changes["budget"] = _ns("budget", budget)
     if precision:
-        changes["precision"] = _parsed("precision", precision, units.parse_share)
+        changes["precision"] = parsed("precision", precision, units.parse_share)
     return changes
 
 
 def _ns(name: str, text: str) -> int:
-    return _parsed(name, text, units.parse_duration_ns)
-
-
-def _parsed(name: str, text: str, parse: Callable[[str], V]) -> V:
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise UsageError(Problem(str(error), key=name)) from None
+    return parsed(name, text, units.parse_duration_ns)
 
 
 def _pandas() -> Any:

@@ -13,9 +13,12 @@ Anything else that escapes is a bug and ends with 70.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Exit(IntEnum):
@@ -154,3 +157,11 @@ class Failures:
         if self._found:
             error = CapabilityError if all(isinstance(e, CapabilityError) for e in self._found) else UsageError
             raise error(*dict.fromkeys(problem for one in self._found for problem in one.problems))
+
+
+def parsed(key: str, text: str, parse: Callable[[str], T]) -> T:
+    """The value of an option or argument; UsageError that names it if it cannot be read."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise UsageError(Problem(str(error), key=key)) from None

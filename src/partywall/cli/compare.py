@@ -11,8 +11,8 @@ from rich.console import Console
 
 from partywall import pipeline, units
 from partywall.cli import output
-from partywall.cli.arguments import RunPath, parsed
-from partywall.errors import Problem, UsageError
+from partywall.cli.arguments import RunPath
+from partywall.errors import Problem, UsageError, parsed
 from partywall.kinds import EXITS
 from partywall.stats import compare_runs
 from partywall.store import RunDirectory

@@ -10,12 +10,12 @@ from rich.console import Console
 
 from partywall import preflight, units
 from partywall.cli import leftovers, show
-from partywall.cli.arguments import SEED_MOST, parsed
+from partywall.cli.arguments import SEED_MOST
 from partywall.cli.execution import carry_out
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
 from partywall.cli.report import show_record
-from partywall.errors import Exit, Problem, UsageError
+from partywall.errors import Exit, Problem, UsageError, parsed
 from partywall.events import Emit
 from partywall.host import Host
 from partywall.kinds.kind import Options

@@ -41,15 +41,16 @@ class _Trip:
 class Alignment:
     """Asks an agent for its time, and makes the best of the last answers."""
 
-    def __init__(self, client: AgentClient, clock: Clock) -> None:
+    def __init__(self, client: AgentClient, clock: Clock, timeout_s: float = 30) -> None:
         self._client = client
+        self._timeout_s = timeout_s
         self._clock = clock
         self._trips: deque[_Trip] = deque(maxlen=REMEMBERED)
 
     def ask(self, rounds: int = 1) -> None:
         for _ in range(rounds):
             sent = self._clock.now_ns()
-            theirs = int(self._client.call("clock")["monotonic_ns"])
+            theirs = int(self._client.call("clock", timeout_s=self._timeout_s)["monotonic_ns"])
             came = self._clock.now_ns()
             # As old as when it left: they may have drifted during the trip itself.
             self._trips.append(_Trip(sent, (sent + came) // 2 - theirs, (came - sent) // 2 + 1))

@@ -31,7 +31,7 @@ COMMANDS = {
         "report:report", "Derive findings from a run again, show them, and write them into its directory."
     ),
     "compare": Command("compare:compare", "Compare a run with an earlier one, cell by cell."),
-    "sql": Command("report:sql", "Query the raw facts of a run, load, guard, trace or study with DuckDB."),
+    "sql": Command("report:sql", "Query the raw facts of a run, load, guard, trace, migration or study with DuckDB."),
     "doctor": Command(
         "doctor:doctor", "Say what this host can do, what is missing, what that costs, and how to get it."
     ),
@@ -48,6 +48,9 @@ COMMANDS = {
     "guard": Command("guard:app", "Give each vif its promised bit/s and packets/s, and show that it holds."),
     "trace": Command(
         "trace:trace", "Follow packets along a path of interfaces: delay, loss and reordering from hop to hop."
+    ),
+    "migrate": Command(
+        "migrate:migrate", "Move a guest between hosts while it works, and measure what that does to its users."
     ),
     "study": Command(
         "study:study",

@@ -21,6 +21,7 @@ KINDS = {
     "load": "load:Loads",
     "guard": "guard:Guards",
     "trace": "trace:Traces",
+    "migration": "migration:Migrations",
     "study": "study:Studies",
 }
 """Where each kind is, by its name."""

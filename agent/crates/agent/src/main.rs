@@ -15,6 +15,7 @@ mod stream;
 mod trace;
 mod workload;
 
+use std::hash::Hasher;
 use std::io::{BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -85,11 +86,19 @@ enum What {
         /// Address and port to listen on; port 0 for one of the system's choice.
         #[arg(long)]
         listen: SocketAddr,
+        /// Stay until killed, also when standard input ends.
+        #[arg(long)]
+        stay: bool,
         /// The kernel.
         kernel: String,
         /// Its parameters, as JSON.
         #[arg(default_value = "{}")]
         params: String,
+    },
+    /// Print a checksum of a file's content. Only this version of the agent gives the same one.
+    Digest {
+        /// The file.
+        file: PathBuf,
     },
     /// Say what is wrong with a load program, which is read from standard input as JSON: each mistake on a line, with its key.
     CheckLoad,
@@ -143,7 +152,8 @@ fn main() -> ExitCode {
         What::Heir => partywall_guard::inherit(std::io::stdin().lock()).map_err(|error| error.to_string()),
         What::Unhook { prefix, places } => unhook(&prefix, &places),
         What::Init { console, address, gateway } => init(console.as_deref(), address.as_deref().zip(gateway)),
-        What::Peer { listen, kernel, params } => peer(listen, &kernel, &params),
+        What::Peer { listen, stay, kernel, params } => peer(listen, stay, &kernel, &params),
+        What::Digest { file } => digest(&file),
         What::CheckLoad => check_load(),
         What::Facts { root } => print(&serde_json::json!(dispatch::facts_of(&root))),
         What::Tsc => partywall_sys::processor::tsc_khz().map_or(Ok(()), |khz| print(&khz.into())),
@@ -199,12 +209,23 @@ fn serve(cpus: Option<Cpus>, die_with_parent: bool, clock: ClockOwner, patience:
 }
 
 /// Listens from when it has printed where, which is how who started it knows.
-fn peer(listen: SocketAddr, kernel: &str, params: &str) -> Result<(), String> {
+fn peer(listen: SocketAddr, stay: bool, kernel: &str, params: &str) -> Result<(), String> {
     partywall_sys::process::die_with_parent().map_err(|e| format!("dying with the parent: {e}"))?;
     let params = serde_json::from_str(params).map_err(|e| format!("{params:?} is no object of parameters: {e}"))?;
     let address = partywall_kernels::peers::listen(listen, kernel, &params).map_err(|e| e.to_string())?;
     writeln!(std::io::stdout(), "{address}").map_err(|e| e.to_string())?;
-    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).map(drop).map_err(|e| e.to_string())
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).map_err(|e| e.to_string())?;
+    while stay {
+        std::thread::park();
+    }
+    Ok(())
+}
+
+fn digest(file: &Path) -> Result<(), String> {
+    let content = std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write(&content);
+    writeln!(std::io::stdout(), "{:016x}", hasher.finish()).map_err(|e| e.to_string())
 }
 
 fn unhook(prefix: &str, places: &[String]) -> Result<(), String> {

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import socket
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from partywall.agent import binary
 from partywall.agent.client import AgentClient, Sink
 from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, PartywallError, TrialError
-from partywall.host import Host, install
+from partywall.host import Host
 from partywall.model.scenario import Disk, Throttle
 from partywall.sandbox import cgroups, delegation, vif
 from partywall.sandbox.base import Sandbox, Settings
@@ -25,7 +23,8 @@ from partywall.sandbox.peer import Peer
 from partywall.sandbox.qemu import accelerator, balloon, counter, disk, root
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.kernel import GuestKernel
-from partywall.sandbox.qemu.machine import DISK, MEMORY, PROGRAM, Machine, Nic, throttles
+from partywall.sandbox.qemu.launch import launched
+from partywall.sandbox.qemu.machine import DISK, MEMORY, Machine, Nic, throttles
 from partywall.sandbox.qemu.monitor import Monitor
 from partywall.sandbox.qemu.vcpus import VcpuGroup, pin
 from partywall.sandbox.switch import Port, Switch
@@ -85,7 +84,7 @@ class Qemu(Sandbox):
                 nic=self._nic(),
                 tsc_khz=counter.khz() if self.settings.accel == "tcg" else None,
             )
-            process = _started(machine, self.label)
+            process = launched(machine, self.label)
         self._monitor = Monitor(self.settings.name, ours)
         self.client = AgentClient(self.settings.name, process, sink)
 
@@ -271,16 +270,3 @@ def _is_refusal(error: PartywallError) -> bool:
     cause = error.__cause__
     refused = isinstance(cause, OSError) and cause.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
     return isinstance(error, CapabilityError) or refused
-
-
-def _started(machine: Machine, label: Label) -> subprocess.Popen[bytes]:
-    """QEMU, in a group of its own so that Ctrl-C is the controller's to handle."""
-    argv = machine.argv()
-    if not shutil.which(argv[0]):
-        remedy = install(Host.here(), "util-linux")
-        raise CapabilityError(f"{argv[0]} was not found, so {PROGRAM} cannot be tied to us; {remedy}")
-    pipe = subprocess.PIPE
-    environment = os.environ | label.environment | {"TMPDIR": str(label.work)}
-    return subprocess.Popen(
-        argv, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, pass_fds=[machine.qmp], process_group=0
-    )

@@ -1,6 +1,6 @@
 """QEMU's own control channel (QMP), through qemu.qmp, as calls that wait.
 
-Deliberately not here: events. That a machine ended is seen by its process and its streams.
+That a machine ended is seen by its process and its streams, not here.
 """
 
 from __future__ import annotations
@@ -38,6 +38,17 @@ class Monitor:
     def execute(self, command: str, **arguments: Any) -> Any:
         """A command's result; TrialError if QEMU refuses it, or is gone."""
         return self._run(command, lambda: self._client.execute(command, arguments or None))
+
+    def events(self) -> list[dict[str, Any]]:
+        """What QEMU announced since the last call, oldest first. It arrives during `execute` and `wait` only."""
+        arrived = []
+        while not self._client.events.empty():
+            arrived.append(dict(self._runner.run(self._client.events.get())))
+        return arrived
+
+    def wait(self, seconds: float) -> None:
+        """Lets events arrive."""
+        self._runner.run(asyncio.sleep(seconds))
 
     def vcpu_threads(self) -> list[int]:
         """Numbers of the host's threads that are the guest's CPUs, in the order of the CPUs."""

@@ -1,0 +1,78 @@
+"""`partywall migrate`: live migrations, what they cost, and which settings to use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Self
+
+import typer
+from rich.console import Console
+
+from partywall import units
+from partywall.cli import leftovers
+from partywall.cli.execution import carry_out
+from partywall.cli.live import Live, wide_console
+from partywall.events import Event, Note, Report
+from partywall.kinds.kind import Options
+from partywall.kinds.migration import MigrationJob, Migrations
+from partywall.sandbox import WORK_ROOT
+
+
+def migrate(
+    context: typer.Context,
+    plan: Annotated[Path, typer.Argument(help="A migration plan (YAML); see docs/migrate.md.", metavar="PLAN")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the plan, say what would be done, and do nothing.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory to make. Default: runs/migration-NAME-TIME-CHANCE.")
+    ] = None,
+    work_dir: Annotated[Path, typer.Option(help="Folder for temporary files.")] = WORK_ROOT,
+) -> int:
+    """Move a guest between two hosts while it works, and measure what that does to whoever uses it.
+
+    partywall migrate migrations/methods.yaml
+
+    The two hosts are network namespaces on this machine, joined by a link of the rate that the plan states. Clients
+    send requests on a fixed schedule during each move. The report shows three blackouts of each move side by side: as
+    QEMU tells it, by the guest's clock, and as clients saw it. Methods are compared within rounds, in random order.
+
+    Needs root and QEMU. Exit code: 0 all moves done and the goal reached, 1 a guest was lost or no method reaches the
+    goal, 2 bad plan or option, 3 inconclusive, 4 the host lacks something.
+    """
+    console = wide_console()
+    job = MigrationJob.read(plan)
+    options = Options(context.obj(), out, work_dir)
+    kind = Migrations()
+    if dry_run:
+        kind.check(job, options)
+        outline = kind.outline(job, options)
+        for line in (*outline.lines, f"about {units.format_duration(outline.seconds * 1e9)}"):
+            console.print(line, highlight=False, markup=False)
+        return 0
+    leftovers.clean_up()
+    return carry_out(lambda emit: kind.measure(job, options, emit), options, _View(console), console)
+
+
+class _View:
+    """A progress bar, and a line for each move."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console)
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._live.__exit__(*exception)
+
+    def __call__(self, event: Event) -> None:
+        from partywall.report.migration_view import line  # noqa: PLC0415 - what draws is slow to import
+        from partywall.stats.migration import move_finding  # noqa: PLC0415
+
+        match event:
+            case Report(seen):
+                self._live(Note(line(move_finding(seen.move, seen.pings, seen.work))))
+            case _:
+                self._live(event)

@@ -1,0 +1,109 @@
+"""Migrations: guests that move while they are used."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from partywall import __version__, pipeline, preflight
+from partywall.errors import Exit
+from partywall.events import Emit, Report, Started
+from partywall.kinds.kind import EXITS, Options, refuse_to_resume
+from partywall.migrate import plan as plans
+from partywall.migrate import series
+from partywall.model.migration import MigrationPlan, MigrationReport, rate_text
+from partywall.model.study import Outline
+from partywall.store.migration import MigrationDirectory
+from partywall.store.record import stamped
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from partywall.report.files import Files
+
+
+@dataclass(frozen=True)
+class MigrationJob:
+    """A plan to be carried out."""
+
+    plan: MigrationPlan
+
+    @classmethod
+    def read(cls, file: Path) -> MigrationJob:
+        """A plan file. UsageError with all that is wrong with it."""
+        return cls(plans.load(file, pipeline.catalogue()))
+
+
+class Migrations:
+    record = MigrationDirectory
+    resumable = False
+
+    def outline(self, job: MigrationJob, options: Options) -> Outline:
+        del options
+        plan = job.plan
+        moves = len(plan.cells) * plan.moves
+        watched_s = (plan.before + plan.after) / 1e9
+        lines = (
+            f"a guest of {plan.guest.memory >> 20} MiB moves {moves} times over a link, {rate_text(plan.link.rate)}",
+            f"workloads: {', '.join(plan.workloads)}",
+            f"methods: {', '.join(plan.methods)}",
+        )
+        return Outline(lines, moves * (watched_s + series.MOVE_S))
+
+    def check(self, job: MigrationJob, options: Options) -> None:
+        del job
+        series.check(options.host)
+        preflight.check_folder(options.work_root)
+
+    def measure(self, job: MigrationJob, options: Options, emit: Emit) -> MigrationDirectory:
+        self.check(job, options)
+        name = stamped(f"migration-{job.plan.name}")
+        with series.Series(job.plan, options.host, name, options.work_root) as moves:
+            record = MigrationDirectory.create(options.folder(name), job.plan, options.host.facts, _about(moves))
+            with record.exclusive():
+                emit(Started(record.path, moves.about()))
+
+                def keep(seen: series.Seen) -> None:
+                    record.append(seen.move, seen.pings, seen.work)
+                    emit(Report(seen))
+
+                moves.carry_out(emit, keep)
+                record.end()
+        return record
+
+    def resume(self, record: MigrationDirectory, options: Options, emit: Emit) -> None:
+        del options, emit
+        refuse_to_resume(record)
+
+    def findings(self, record: MigrationDirectory) -> MigrationReport:
+        from partywall.stats.migration import findings  # noqa: PLC0415 - slow to import
+
+        evidence = record.evidence()
+        found = findings(evidence, record.pings, record.work)
+        return MigrationReport(findings=found, plan=evidence.plan, host=evidence.host, about=evidence.about)
+
+    def outcome(self, found: MigrationReport) -> Exit:
+        return EXITS[found.findings.outcome]
+
+    def rows(self, found: MigrationReport) -> list[dict[str, Any]]:
+        """A move each."""
+        from partywall.report.migration_view import move_rows  # noqa: PLC0415 - what draws is slow to import
+
+        return move_rows(found.findings)
+
+    def files(self) -> Files[MigrationReport]:
+        from partywall.report.migration_view import FILES  # noqa: PLC0415 - what draws is slow to import
+
+        return FILES
+
+    def show(self, found: MigrationReport, console: Console) -> None:
+        from partywall.report import migration_view  # noqa: PLC0415
+
+        migration_view.show(found.findings, console)
+
+
+def _about(moves: series.Series) -> dict[str, Any]:
+    started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    return {"partywall": __version__, "started_at": started, **moves.about()}

@@ -1,0 +1,168 @@
+"""A guest that moves between two hosts: at most one QEMU on each, and one agent whose stream follows the guest."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from partywall.agent.client import AgentClient, Sink
+from partywall.clock import Monotonic
+from partywall.errors import TrialError
+from partywall.migrate.network import Network, Place
+from partywall.sandbox.base import Settings
+from partywall.sandbox.clock import GuestClock
+from partywall.sandbox.label import Label
+from partywall.sandbox.qemu.backend import Qemu
+from partywall.sandbox.qemu.launch import launched
+from partywall.sandbox.qemu.machine import Machine, Nic
+from partywall.sandbox.qemu.monitor import Monitor
+from partywall.sandbox.qemu.relay import Relay
+from partywall.sandbox.qemu.vcpus import pin
+
+END_S = 10.0
+MEMFD = "memfd:memory-backend-memfd"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One QEMU. stream: our end of the agent's stream."""
+
+    place: Place
+    process: subprocess.Popen[bytes]
+    monitor: Monitor
+    stream: socket.socket
+
+    def end(self) -> None:
+        """Ends it at once."""
+        self.process.kill()
+        self.process.wait(END_S)
+        self.monitor.close()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream:
+                stream.close()
+
+    @property
+    def memory(self) -> Path:
+        """The guest's memory there, as a file. TrialError if QEMU is gone."""
+        folder = Path(f"/proc/{self.process.pid}/fd")
+        with contextlib.suppress(OSError):
+            for each in folder.iterdir():
+                with contextlib.suppress(OSError):
+                    if MEMFD in str(each.readlink()):
+                        return each
+        raise TrialError(f"the memory of the guest on host {self.place} was not found in {folder}")
+
+
+class MovableGuest(Qemu):
+    """An agent in a guest that can move. It starts on host a."""
+
+    def __init__(self, settings: Settings, label: Label, network: Network) -> None:
+        super().__init__(settings, label, network.port("a"))
+        self._network = network
+        self._number = 0
+        self.here: Side | None = None
+        self.there: Side | None = None
+        self._relay: Relay | None = None
+
+    def launch(self, sink: Sink) -> None:
+        self._console.parent.mkdir(parents=True, exist_ok=True)
+        self.here = self._started("a", incoming=False)
+        self._monitor = self.here.monitor
+        self._relay = Relay(self.here.process, self.here.stream)
+        # A relay has what a client needs of a process.
+        self.client = AgentClient(self.settings.name, self._relay, sink)  # type: ignore[arg-type]
+
+    def other(self) -> Place:
+        """The host that it is not on."""
+        return "b" if self.current().place == "a" else "a"
+
+    def expect(self) -> Side:
+        """Starts a QEMU on the other host that waits for the guest."""
+        self.there = self._started(self.other(), incoming=True)
+        self.there.monitor.connect()
+        self._stream().listen(self.there.stream)
+        return self.there
+
+    def hold(self) -> None:
+        """What is asked of the agent waits until the guest has arrived or stays."""
+        self._stream().hold()
+
+    def arrived(self) -> None:
+        """The guest is on the other host now; the QEMU that it left ends."""
+        left, self.here, self.there = self.current(), self.there, None
+        here = self.current()
+        self._stream().attach(here.process, here.stream)
+        self._monitor = here.monitor
+        self._vcpus = here.monitor.vcpu_threads()
+        with contextlib.suppress(ProcessLookupError):
+            pin(here.process.pid, self._vcpus, self.settings.cpus, self.settings.host_cpus or self.settings.cpus)
+        self._port = self._network.port(here.place)
+        self._end(left)
+
+    def stayed(self) -> None:
+        """The guest is where it was; the QEMU that waited for it ends."""
+        if self.there is not None:
+            waited, self.there = self.there, None
+            self._stream().forget(waited.stream)
+            self._stream().release()
+            self._end(waited)
+
+    def new_clock(self) -> GuestClock:
+        """For a clock that stood still during a move."""
+        client = self.client
+        if client is None:
+            raise TrialError(f"sandbox {self.settings.name} has no agent")
+        return GuestClock(client.call, Monotonic().now_ns)
+
+    def stop(self) -> None:
+        if self._relay is not None:
+            self._relay.close()
+        if self.there is not None:
+            self._end(self.there)
+            self.there = None
+        here, self.here, self._monitor = self.here, None, None
+        super().stop()
+        if here is not None:
+            self._end(here)
+
+    def _end(self, side: Side) -> None:
+        side.end()
+        self._network.port(side.place).unplug()
+
+    def current(self) -> Side:
+        """The QEMU that the guest is in. TrialError if there is none."""
+        if self.here is None:
+            raise TrialError(f"sandbox {self.settings.name}: the guest is not up")
+        return self.here
+
+    def _stream(self) -> Relay:
+        if self._relay is None:
+            raise TrialError(f"sandbox {self.settings.name}: the guest was not launched")
+        return self._relay
+
+    def _started(self, place: Place, *, incoming: bool) -> Side:
+        port = self._network.port(place)
+        port.plug()
+        self._number += 1
+        pairs = [socket.socketpair() for _ in range(2)]
+        (monitor, their_monitor), (stream, their_stream) = pairs
+        with their_monitor, their_stream:
+            machine = Machine(
+                settings=self.settings,
+                accel=self.settings.accel,
+                kernel=self._kernel.image,
+                initramfs=self._initramfs(),
+                console=self._console.with_suffix(f".{self._number}.console"),
+                qmp=their_monitor.fileno(),
+                image=self._disk(),
+                root=self._root,
+                nic=Nic.on(port),
+                movable=True,
+                stream=their_stream.fileno(),
+                incoming=incoming,
+            )
+            process = launched(machine, self.label)
+        return Side(place, process, Monitor(self.settings.name, monitor), stream)

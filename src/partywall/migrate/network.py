@@ -1,0 +1,95 @@
+"""Two hosts on one machine: network namespaces, joined by a link for migration and by a network for clients.
+
+Each host is a namespace with a bridge. The guest's tap is a port of the bridge of the host that it is on, and both
+bridges lead to a third, where the clients are. So the guest keeps its address when it moves, as on a real network
+segment, and the clients' bridge learns its new port from what the guest, or its QEMU, announces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from partywall.sandbox import networks
+from partywall.sandbox.lab import ip, tc
+from partywall.sandbox.label import Label
+from partywall.sandbox.switch import BRIDGE, Port
+
+Place = Literal["a", "b"]
+PLACES: tuple[Place, Place] = ("a", "b")
+# Addresses that RFC 2544 keeps for measuring: no user's own network has them.
+CLIENTS, GUEST = "198.18.0.1/16", "198.18.1.1/16"
+LINK = {"a": "198.19.0.1", "b": "198.19.0.2"}
+MAC = "52:54:00:00:02:01"
+LINK_PORT = "mig0"
+
+
+@dataclass(frozen=True)
+class Link:
+    """Between the two hosts. rate: bit/s, or None for as fast as they are; delay_ns: one way."""
+
+    rate: int | None = None
+    delay_ns: int = 0
+
+    def queue(self) -> tuple[str, ...]:
+        """The qdisc that holds packets to the rate and delay; empty if there is nothing to hold."""
+        if self.delay_ns:
+            # netem does both; a queue that holds what is on its way during the delay, and some more.
+            packets = max(1000, int((self.rate or 10**10) * self.delay_ns / 1e9 / 8 / 1500 * 2))
+            rate = ("rate", f"{self.rate}bit") if self.rate else ()
+            return ("netem", "delay", f"{self.delay_ns // 1000}us", *rate, "limit", str(packets))
+        if self.rate:
+            burst = max(64 << 10, self.rate // 8 // 250)
+            return ("tbf", "rate", f"{self.rate}bit", "burst", str(burst), "latency", "50ms")
+        return ()
+
+
+class Network:
+    """The namespaces of one run. `build` makes them; they go with the run (`sandbox.reaper`)."""
+
+    def __init__(self, label: Label, link: Link) -> None:
+        self.label = label
+        self.link = link
+
+    def namespace(self, place: Place | Literal["clients"]) -> str:
+        return f"{self.label.run}-{place}"
+
+    def enter(self, place: Place | Literal["clients"]) -> tuple[str, ...]:
+        """What a command in a namespace begins with."""
+        return ("nsenter", f"--net={networks.NETNS / self.namespace(place)}")
+
+    def port(self, place: Place) -> Port:
+        """The guest's tap on a host. The guest has the same addresses on both."""
+        return Port(self.namespace(place), "tap0", MAC, GUEST, CLIENTS.partition("/")[0])
+
+    def build(self) -> None:
+        """TrialError if the host refuses."""
+        every = [self.namespace(place) for place in (*PLACES, "clients")]
+        networks.note(self.label, every)
+        for namespace in every:
+            ip("netns", "add", namespace)
+            # Without IPv6, whose own packets would mix with those of the guest.
+            ip("netns", "exec", namespace, "sh", "-c", "echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6 || true")
+            ip("-n", namespace, "link", "set", "lo", "up")
+            ip("-n", namespace, "link", "add", BRIDGE, "type", "bridge", "mcast_snooping", "0")
+            ip("-n", namespace, "link", "set", BRIDGE, "up")
+        clients = self.namespace("clients")
+        ip("-n", clients, "addr", "add", CLIENTS, "dev", BRIDGE)
+        for place in PLACES:
+            self._join("uplink", self.namespace(place), f"to-{place}", clients)
+        self._link()
+
+    def _join(self, port: str, host: str, far_port: str, far: str) -> None:
+        ip("link", "add", port, "netns", host, "type", "veth", "peer", "name", far_port, "netns", far)
+        for namespace, each in ((host, port), (far, far_port)):
+            ip("-n", namespace, "link", "set", each, "master", BRIDGE, "up")
+
+    def _link(self) -> None:
+        a, b = (self.namespace(place) for place in PLACES)
+        ip("link", "add", LINK_PORT, "netns", a, "type", "veth", "peer", "name", LINK_PORT, "netns", b)
+        for place in PLACES:
+            namespace = self.namespace(place)
+            ip("-n", namespace, "addr", "add", f"{LINK[place]}/30", "dev", LINK_PORT)
+            ip("-n", namespace, "link", "set", LINK_PORT, "up")
+            if queue := self.link.queue():
+                tc(namespace, "qdisc", "replace", "dev", LINK_PORT, "root", *queue)

@@ -1,0 +1,113 @@
+"""A client that sends numbered datagrams on a fixed schedule, and when each answer arrived.
+
+The schedule does not wait for answers, so a guest that stands still is seen for as long as it does. Arrival times are
+the kernel's (SO_TIMESTAMPNS), so a busy client does not look like a slow guest. The client runs as a program of its
+own in the clients' namespace: `python -m partywall.migrate.pings ADDRESS PORT RATE FILE`, until its standard input
+ends. FILE then holds an (n, 3) array of int64: intended start, sent, answered; monotonic nanoseconds, 0 if never.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+SO_TIMESTAMPNS = 35
+TIMESPEC = struct.Struct("qq")
+NUMBER = struct.Struct("<Q")
+DATAGRAM_BYTES = 64
+LAST_ANSWERS_S = 1.0
+
+Times = npt.NDArray[np.int64]
+
+
+class Pings:
+    """The client as a process. enter: what a command in the clients' namespace begins with."""
+
+    def __init__(self, address: str, port: int, rate: float, file: Path, enter: Sequence[str]) -> None:
+        argv = [*enter, sys.executable, "-m", "partywall.migrate.pings", address, str(port), str(rate), str(file)]
+        self._file = file
+        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, process_group=0)
+
+    def stop(self) -> Times:
+        """Ends the client, after waiting a second for the last answers. Its times."""
+        self._end()
+        times: Times = np.load(self._file)
+        return times
+
+    def close(self) -> None:
+        """Ends the client, however it is doing."""
+        self._process.kill()
+        self._process.wait()
+
+    def _end(self) -> None:
+        if self._process.stdin:
+            self._process.stdin.close()
+        self._process.wait(LAST_ANSWERS_S + 10)
+
+
+def ping(address: str, port: int, rate: float) -> Times:
+    """Sends `rate` datagrams a second until standard input ends."""
+    period_ns = round(1e9 / rate)
+    sent: list[tuple[int, int]] = []
+    answered: dict[int, int] = {}
+    # Kernel timestamps are of the real-time clock.
+    offset_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - time.clock_gettime_ns(time.CLOCK_REALTIME)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as talk:
+        talk.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        talk.setblocking(False)
+        talk.connect((address, port))
+        due_ns = time.monotonic_ns()
+        last_ns: int | None = None
+        while last_ns is None or time.monotonic_ns() < last_ns:
+            now_ns = time.monotonic_ns()
+            while last_ns is None and due_ns <= now_ns:
+                _send(talk, len(sent))
+                sent.append((due_ns, time.monotonic_ns()))
+                due_ns += period_ns
+            wait_s = LAST_ANSWERS_S if last_ns else max(0, due_ns - time.monotonic_ns()) / 1e9
+            watched = [talk] if last_ns else [talk, sys.stdin]
+            ready, _, _ = select.select(watched, [], [], wait_s)
+            if talk in ready:
+                _receive(talk, answered, offset_ns)
+            if sys.stdin in ready:
+                last_ns = time.monotonic_ns() + round(LAST_ANSWERS_S * 1e9)
+    return np.array([(*times, answered.get(number, 0)) for number, times in enumerate(sent)], np.int64).reshape(-1, 3)
+
+
+def _send(talk: socket.socket, number: int) -> None:
+    try:
+        talk.send(NUMBER.pack(number).ljust(DATAGRAM_BYTES, b"\1"))
+    except OSError:
+        # Nobody answers for the address now, or the queue is full: an answer that never comes.
+        return
+
+
+def _receive(talk: socket.socket, answered: dict[int, int], offset_ns: int) -> None:
+    while True:
+        try:
+            data, extra, _, _ = talk.recvmsg(DATAGRAM_BYTES, 64)
+        except BlockingIOError:
+            return
+        except OSError:
+            # An ICMP error of an earlier datagram.
+            continue
+        for level, kind, value in extra:
+            if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS:
+                seconds, nanoseconds = TIMESPEC.unpack(value)
+                number = NUMBER.unpack_from(data)[0]
+                answered.setdefault(number, seconds * 1_000_000_000 + nanoseconds + offset_ns)
+
+
+if __name__ == "__main__":
+    times = ping(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
+    with Path(sys.argv[4]).open("wb") as stream:
+        np.save(stream, times)

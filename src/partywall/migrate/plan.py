@@ -1,0 +1,59 @@
+"""A migration plan file to a MigrationPlan, or to a UsageError that holds every mistake with its line and remedy."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from partywall.agent.catalogue import Catalogue
+from partywall.errors import Problem, UsageError
+from partywall.model.migration import Method, MigrationPlan
+from partywall.scenario.decode import decode
+from partywall.scenario.explain import Mistake, did_you_mean
+from partywall.scenario.form import follows, problem, validate
+from partywall.scenario.load import read
+
+_STAND_INS: dict[str, Any] = {"partywall_migration": 1, "name": "unnamed"}
+
+
+def load(path: Path, catalogue: Catalogue) -> MigrationPlan:
+    """Reads and checks a plan. Raises UsageError with all of its problems."""
+    return loads(read(path, "migration plan"), str(path), catalogue)
+
+
+def loads(raw: bytes, file: str, catalogue: Catalogue) -> MigrationPlan:
+    """Like `load`, of bytes at hand; `file` is what messages call it."""
+    document = decode(raw, file)
+    if not isinstance(document.data, dict):
+        remedy = "begin with partywall_migration: 1; see docs/migrate.md"
+        raise UsageError(*document.problems, Problem("a plan is keys with values", remedy, file, document.line(())))
+    plan, mistakes = validate(MigrationPlan, copy.deepcopy(document.data), document, stand_ins=_STAND_INS)
+    if plan is not None:
+        known = {*document.spoiled, *(mistake.path for mistake in mistakes)}
+        mistakes += [mistake for mistake in check(plan, catalogue) if not follows(mistake.path, known)]
+    problems = [*document.problems, *(problem(mistake, document, file) for mistake in mistakes)]
+    if problems or plan is None:
+        raise UsageError(*sorted(problems, key=lambda found: found.line or 0))
+    return plan
+
+
+def check(plan: MigrationPlan, catalogue: Catalogue) -> Iterator[Mistake]:
+    """Everything that is wrong with a plan of the right form."""
+    for name, activity in plan.workloads.items():
+        if activity is not None and catalogue.kernel(activity.kernel) is None:
+            said = f"there is no kernel {activity.kernel!r}"
+            yield Mistake(("workloads", name, "kernel"), said, did_you_mean(activity.kernel, catalogue.names()))
+    for name, method in plan.methods.items():
+        yield from _method(("methods", name), method)
+
+
+def _method(at: tuple[str, ...], method: Method) -> Iterator[Mistake]:
+    if method.compression and not method.multifd:
+        yield Mistake((*at, "compression"), "compression needs multifd", "add multifd: 2, for example")
+    if method.postcopy and method.multifd:
+        said = "QEMU cannot combine post-copy and multifd"
+        yield Mistake((*at, "multifd"), said, "remove one of them")
+    if method.postcopy and method.cancel:
+        yield Mistake((*at, "cancel"), "a move by post-copy cannot be cancelled", "remove postcopy or cancel")

@@ -1,0 +1,249 @@
+"""Carries a migration plan out: one guest, moved back and forth, each combination once a round in random order."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from partywall import units
+from partywall.clock import Monotonic
+from partywall.errors import AgentError, CapabilityError, TrialError
+from partywall.events import Broken, Doing, Emit, Left, Note
+from partywall.host import Host
+from partywall.migrate import qmp
+from partywall.migrate.guest import MovableGuest
+from partywall.migrate.move import Mover
+from partywall.migrate.network import GUEST, Link, Network
+from partywall.migrate.pings import Pings
+from partywall.model.migration import Activity, MigrationPlan, Move, Progress
+from partywall.plan.order import rounds
+from partywall.sandbox import Label, Settings, qemu
+from partywall.sandbox.lab import lacking
+from partywall.sandbox.reaper import clean
+from partywall.session import Session
+from partywall.store.migration import Times, Work
+
+NAME = "guest"
+PEER, PEER_PORT = "peer", 9000
+WORK_ID = "work"
+SLICE_NS = 20_000_000
+ANSWERS_S = 10.0
+WATCH_S = 3.0
+MOVE_S = 4.0
+"""What a move takes, about, while nothing is known of it."""
+
+
+def check(host: Host) -> None:
+    """CapabilityError with everything that keeps guests from being moved here."""
+    reasons = [why for why in (lacking(), qemu.lacking(host)) if why]
+    if reasons:
+        raise CapabilityError(*reasons)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A move, what clients saw of it, and what the guest did meanwhile."""
+
+    move: Move
+    pings: Times
+    work: Work
+
+
+class Series:
+    """The moves of a plan. Use as a context manager: afterwards nothing of it is left on the host."""
+
+    def __init__(self, plan: MigrationPlan, host: Host, run: str, work_root: Path) -> None:
+        self.plan = plan
+        self._label = Label.create(run, work_root)
+        self._network = Network(self._label, Link(plan.link.rate, plan.link.delay))
+        self._settings = _settings(plan, host)
+        self._guest: MovableGuest | None = None
+        self._session = Session(self._label, make=self._made)
+        self._slices: list[tuple[float, float, float]] = []
+        self._listens = False
+
+    def __enter__(self) -> Self:
+        try:
+            self._network.build()
+            self.boot()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._session.close()
+        clean(self._label)
+
+    @property
+    def emulated(self) -> bool:
+        client = self.guest.client
+        return bool(client and client.hello.get("emulated"))
+
+    @property
+    def guest(self) -> MovableGuest:
+        if self._guest is None:
+            raise TrialError("the guest was not started")
+        return self._guest
+
+    def about(self) -> dict[str, Any]:
+        """Facts of the guest and its QEMU that figures depend on."""
+        monitor = self.guest.current().monitor
+        version = monitor.execute("query-version")["qemu"]
+        defaults = monitor.execute("query-migrate-parameters")
+        return {
+            "accelerator": self._settings.accel,
+            "emulated": self.emulated,
+            "qemu": "{major}.{minor}.{micro}".format(**version),
+            "defaults": {name: defaults[name] for name in ("max-bandwidth", "downtime-limit") if name in defaults},
+            "memory_bytes": monitor.execute("query-memory-size-summary")["base-memory"],
+            "cpus": self._settings.cpus,
+            "host_cpus": self._settings.host_cpus,
+        }
+
+    def boot(self) -> None:
+        """Starts the guest, and in it what answers the clients. CapabilityError if QEMU lacks a feature of the plan."""
+        self._session.add(self._settings)
+        qmp.require(self.plan.methods, self.guest.current().monitor)
+        argv = ["/proc/self/exe", "peer", "--stay", "--listen", f"0.0.0.0:{PEER_PORT}", "udp-request"]
+        self._call("workload.start", id=PEER, work={"command": {"argv": argv}}, pace="flat_out", work_dir="/work")
+        self._take(ANSWERS_S, until=self._listening)
+
+    def carry_out(self, emit: Emit, keep: Callable[[Seen], None]) -> None:
+        """All moves of the plan. TrialError if the guest was lost and could not be started again."""
+        order = rounds(self.plan.cells, self.plan.moves, self.plan.seed, "moves")
+        mover = Mover(self.guest, Monotonic())
+        spent_s: list[float] = []
+        for number, (round_number, (workload, method)) in enumerate(order):
+            began = time.monotonic()
+            emit(Doing(f"move {number + 1} of {len(order)}: {workload}, {method}"))
+            emit(Left((len(order) - number) * self._expected_s(spent_s)))
+            seen = self._observe(mover, workload, method, round_number, number, emit)
+            keep(seen)
+            if seen.move.outcome == "lost":
+                emit(Broken(f"move {number + 1} ({workload}, {method}) lost the guest: {seen.move.reason}"))
+                self._again()
+                mover = Mover(self.guest, Monotonic())
+            elif seen.move.reason:
+                emit(Note(f"move {number + 1} ({workload}, {method}): {seen.move.reason}", is_warning=True))
+            spent_s.append(time.monotonic() - began)
+
+    def _observe(self, mover: Mover, workload: str, method: str, round_number: int, number: int, emit: Emit) -> Seen:
+        plan = self.plan
+        source = self.guest.current().place
+        file = self._label.work / f"pings-{number}.npy"
+        pings = Pings(GUEST.partition("/")[0], PEER_PORT, plan.clients.pings, file, self._network.enter("clients"))
+        try:
+            with self._working(plan.workloads[workload]):
+                self._take(plan.before / 1e9)
+                moved = mover.move(plan.methods[method], plan.give_up, _watcher(emit))
+                if moved.outcome != "lost":
+                    self._take(plan.after / 1e9)
+            times = pings.stop()
+        finally:
+            pings.close()
+        file.unlink(missing_ok=True)
+        move = Move(workload=workload, method=method, round=round_number, number=number, source=source, **asdict(moved))
+        slices, self._slices = self._slices, []
+        return Seen(move, times, np.array(slices, np.float64).reshape(-1, 3))
+
+    @contextlib.contextmanager
+    def _working(self, activity: Activity | None) -> Iterator[None]:
+        """The guest does this while the block runs."""
+        if activity is None:
+            yield
+            return
+        work = {"kernel": {"name": activity.kernel, "params": activity.params}}
+        self._call(
+            "workload.start",
+            id=WORK_ID, work=work, pace="flat_out", threads=activity.threads, slice_ns=SLICE_NS, work_dir="/work",
+        )  # fmt: skip
+        self._slices = []
+        try:
+            yield
+        finally:
+            # A guest that was lost has nothing to stop.
+            with contextlib.suppress(AgentError):
+                self._call("workload.stop", id=WORK_ID)
+            self._take(0)
+
+    def _call(self, method: str, **params: Any) -> Any:
+        return self._session.client(NAME).call(method, timeout_s=ANSWERS_S, **params)
+
+    def _take(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        """Collects what the guest sends for a time. TrialError if what answers the clients ends."""
+        deadline = time.monotonic() + seconds
+        while True:
+            for _, kind, params in self._session.take(max(0.0, min(0.05, deadline - time.monotonic()))):
+                self._handle(kind, params)
+            if time.monotonic() >= deadline or until():
+                return
+
+    def _handle(self, kind: str, params: dict[str, Any]) -> None:
+        match kind, params.get("id"):
+            case "slices", "work":
+                self._slices += [(each["start_ns"], each["end_ns"], each["work"]) for each in params["slices"]]
+            case "output", "peer":
+                self._listens = True
+            case "ended", "peer":
+                raise TrialError(f"what answers the clients in the guest has ended: {params['reason']}")
+
+    def _listening(self) -> bool:
+        return self._listens
+
+    def _made(self, settings: Settings, label: Label) -> MovableGuest:
+        self._guest = MovableGuest(settings, label, self._network)
+        return self._guest
+
+    def _again(self) -> None:
+        """Starts a new guest in place of one that was lost."""
+        self._session.close()
+        self._session = Session(self._label, make=self._made)
+        self._listens = False
+        self.boot()
+
+    def _expected_s(self, spent_s: list[float]) -> float:
+        watched_s = (self.plan.before + self.plan.after) / 1e9
+        return float(np.median(spent_s)) if spent_s else watched_s + MOVE_S
+
+
+def _watcher(emit: Emit) -> Callable[[Progress], None]:
+    """Tells now and then how far a long move is."""
+    last = time.monotonic()
+
+    def watch(look: Progress) -> None:
+        nonlocal last
+        if time.monotonic() - last > WATCH_S:
+            last = time.monotonic()
+            emit(
+                Doing(f"pass {look.passes}: {units.format_bytes(look.sent)} sent, {units.format_bytes(look.left)} left")
+            )
+
+    return watch
+
+
+def _settings(plan: MigrationPlan, host: Host) -> Settings:
+    """The guest's CPUs are the last of those allowed, so that QEMU's own threads and the clients have the others."""
+    cpus = sorted(os.sched_getaffinity(0))
+    own, others = tuple(cpus[-plan.guest.vcpus :]), tuple(cpus[: -plan.guest.vcpus])
+    return Settings(
+        name=NAME,
+        backend="qemu",
+        cpus=own,
+        host_cpus=others or own,
+        vcpus=plan.guest.vcpus,
+        memory=plan.guest.memory,
+        files=False,
+        accel=qemu.choose(plan.guest.accel, host).name,
+        root=plan.guest.root,
+    )

@@ -1,0 +1,314 @@
+"""Live migrations: what is to be moved how, as people write it, and what was observed of each move.
+
+The first part is the format of a migration plan; reading a file is in `partywall.migrate.plan`. Times are monotonic
+nanoseconds of the host, unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+from partywall import units
+from partywall.model import finding
+from partywall.model.finding import Estimate
+from partywall.model.policy import BitRate
+from partywall.model.scenario import Bytes, DurationNs, Frozen, Name, Package
+
+Place = Literal["a", "b"]
+# Written with its unit, because a bare number is refused when it is read.
+Rate = Annotated[BitRate, PlainSerializer(lambda rate: f"{rate}bit/s", return_type=str, when_used="json-unless-none")]
+
+
+# What is to be done
+
+
+class GuestSpec(Frozen):
+    """The guest that moves."""
+
+    memory: Bytes = Field(256 << 20, description="e.g. 256MiB", ge=64 << 20)
+    vcpus: int = Field(1, ge=1, le=255)
+    accel: Literal["auto", "kvm", "tcg"] = Field("auto", description="kvm, tcg (emulated), or auto: kvm if it works")
+    root: tuple[Package, ...] | None = Field(None, description="packages of its root image; none: the agent alone")
+
+
+class LinkSpec(Frozen):
+    """The link between the two hosts, over which the guest moves."""
+
+    rate: Rate | None = Field(None, description="e.g. 100Mbit/s; default: as fast as this host is")
+    delay: DurationNs = Field(0, description="one way, e.g. 500us")
+
+
+class ClientsSpec(Frozen):
+    """Who uses the guest while it moves."""
+
+    pings: float = Field(
+        1000, gt=0, le=5000, description="datagrams a second on a fixed schedule, which the guest answers"
+    )
+
+
+class Activity(Frozen):
+    """What the guest does while it moves: a kernel, flat out unless a parameter of it holds it back."""
+
+    kernel: str
+    params: dict[str, Any] = Field(default_factory=dict)
+    threads: int = Field(1, ge=1, le=255)
+
+
+class Postcopy(Frozen):
+    """Hands over before all memory has arrived, and fetches the rest when it is used."""
+
+    after_passes: int = Field(1, ge=0, le=100, description="passes of pre-copy before the hand-over")
+
+
+class Method(Frozen):
+    """How a guest is moved: features and parameters of QEMU's migration. Without any: QEMU's defaults, pre-copy."""
+
+    bandwidth: Rate | None = Field(None, description="QEMU's max-bandwidth, e.g. 400Mbit/s")
+    downtime: DurationNs | None = Field(None, description="QEMU's downtime-limit, e.g. 100ms", le=2_000_000_000_000)
+    postcopy: Annotated[Postcopy, BeforeValidator(lambda value: value if value is not True else {})] | None = None
+    multifd: int | None = Field(None, ge=1, le=255, description="number of parallel connections")
+    compression: Literal["zlib", "zstd"] | None = Field(None, description="of multifd")
+    xbzrle: bool = Field(False, description="sends the differences of pages that are sent again")
+    auto_converge: bool = Field(False, description="slows the guest's CPUs down until the memory can be sent")
+    cancel: bool = Field(False, description="cancels the move as soon as it has begun: what a move costs at least")
+
+
+class Goal(Frozen):
+    """What the user wants of a move."""
+
+    downtime: DurationNs | None = Field(None, description="longest time without an answer, e.g. 300ms")
+
+
+def _idle() -> dict[str, Activity | None]:
+    return {"idle": None}
+
+
+class MigrationPlan(Frozen):
+    """A migration plan file."""
+
+    partywall_migration: Literal[1] = Field(description="version of this format")
+    name: Name
+    description: str = ""
+    guest: GuestSpec = GuestSpec()
+    link: LinkSpec = LinkSpec()
+    clients: ClientsSpec = ClientsSpec()
+    workloads: dict[Name, Activity | None] = Field(
+        default_factory=_idle, min_length=1, description="what the guest does; null: nothing"
+    )
+    methods: dict[Name, Method] = Field(
+        default_factory=lambda: {"default": Method()},
+        min_length=1,
+        description="how it is moved; the first is compared with",
+    )
+    moves: int = Field(5, ge=1, le=1000, description="of each workload by each method")
+    before: DurationNs = Field(2_000_000_000, ge=500_000_000, description="how long clients are watched before a move")
+    after: DurationNs = Field(2_000_000_000, ge=500_000_000, description="and after it")
+    give_up: DurationNs = Field(60_000_000_000, ge=1_000_000_000, description="a move that takes longer is cancelled")
+    goal: Goal = Goal()
+    seed: int = Field(0, ge=0)
+
+    @property
+    def cells(self) -> list[tuple[str, str]]:
+        """(workload, method) of each combination."""
+        return [(workload, method) for workload in self.workloads for method in self.methods]
+
+
+# What was observed
+
+
+class Pass(Frozen):
+    """The start of a pass over the memory, as QEMU announced it."""
+
+    at_ns: int
+    number: int
+
+
+class Progress(Frozen):
+    """A look at a move that goes on. sent, left: bytes of memory; dirty_rate: bytes/s; throttle: percent."""
+
+    at_ns: int
+    sent: int
+    left: int
+    passes: int
+    dirty_rate: float = 0.0
+    rate: float = 0.0
+    throttle: int = 0
+
+
+class Gap(Frozen):
+    """A time without an answer: from the intended start of the first request that waited to the next answer."""
+
+    begin_ns: int
+    end_ns: int
+
+    @property
+    def ns(self) -> int:
+        return self.end_ns - self.begin_ns
+
+
+Outcome = Literal["completed", "cancelled", "gave up", "failed", "lost"]
+
+
+class Move(Frozen):
+    """One move of a guest.
+
+    outcome: lost if the guest did not answer afterwards, whatever QEMU says. setup_ns, downtime_ns, total_ns: QEMU's
+    own figures. paused_ns, resumed_ns: QEMU's events STOP on the source and RESUME on the destination. stopped_ns: how
+    far the guest's clock fell back behind the host's, which stands still while the guest does; uncertainty_ns: of that,
+    either way. offset_ns: what to add to the guest's times before the move to get ours. memory: QEMU's counters of
+    bytes and pages. cpu_ns: CPU time of the two QEMUs during the move.
+    """
+
+    workload: str
+    method: str
+    round: int
+    number: int
+    source: Place
+    begin_ns: int
+    end_ns: int
+    outcome: Outcome
+    reason: str = ""
+    setup_ns: int | None = None
+    downtime_ns: int | None = None
+    total_ns: int | None = None
+    paused_ns: int | None = None
+    resumed_ns: int | None = None
+    stopped_ns: int | None = None
+    uncertainty_ns: int | None = None
+    offset_ns: int | None = None
+    passes: tuple[Pass, ...] = ()
+    progress: tuple[Progress, ...] = ()
+    memory: dict[str, int | float] = Field(default_factory=dict)
+    cpu_ns: dict[str, int] = Field(default_factory=dict)
+    dirtied: tuple[float, ...] = Field((), description="bytes that differ after each of DIRTY_WINDOWS_NS, before it")
+    digest_ok: bool | None = Field(None, description="whether a known part of its memory is unchanged")
+
+    @property
+    def cell(self) -> tuple[str, str]:
+        return self.workload, self.method
+
+
+class MigrationEvidence(Frozen):
+    """All that is stored of a series of moves. pings: (moves, (n, 3)) are in files of their own."""
+
+    name: str
+    plan: MigrationPlan
+    host: dict[str, Any]
+    about: dict[str, Any]
+    moves: tuple[Move, ...]
+    interrupted: bool = False
+
+
+def rate_text(rate: int | None) -> str:
+    """A link's rate, in words."""
+    return units.format_bit_rate(rate) if rate else "as fast as the host is"
+
+
+# What was found
+
+
+class Responses(Frozen):
+    """Response times of clients in one phase of a move, from intended starts, in ns. lost: never answered."""
+
+    sent: int
+    lost: int
+    p50_ns: float | None = None
+    p99_ns: float | None = None
+    max_ns: float | None = None
+
+
+class Part(Frozen):
+    """One part of the time that clients waited, and what happened in it."""
+
+    name: str
+    ns: int
+
+
+class Bin(Frozen):
+    """Response times of the requests that were due in one bin of time. at_s: from the start of the move."""
+
+    at_s: float
+    median_ns: float
+    slowest_ns: float
+
+
+METRICS = {
+    "total_s": "time of the move, s",
+    "downtime_s": "downtime as QEMU states it, s",
+    "events_s": "STOP to RESUME, s",
+    "stopped_s": "stop of the guest's clock, s",
+    "clients_s": "longest time without an answer at the hand-over, s",
+    "start_s": "longest time without an answer at the start, s",
+    "sent_bytes": "bytes sent",
+    "passes": "passes over the memory",
+    "p50_ratio": "median response during the move, as a multiple of that before",
+    "p99_ratio": "p99 response during the move, as a multiple of that before",
+    "work_ratio": "work done during the move, as a share of that before",
+    "source_cpu_s": "CPU time of the source's QEMU, s",
+    "destination_cpu_s": "CPU time of the destination's QEMU, s",
+}
+"""What is told of a move, by name."""
+
+
+class MoveFinding(Frozen):
+    """One move, as its QEMU, its guest and its clients saw it.
+
+    clients_ns: the longest time without an answer at the hand-over; start_ns: at the beginning of the move. events_ns:
+    from STOP on the source to RESUME on the destination. parts: of clients_ns, in order; they add up to it. work:
+    rates before, during and after the move, in the kernel's unit a second. values: by metric, those that are known.
+    """
+
+    move: Move
+    clients_ns: int | None = None
+    clients_gap: Gap | None = None
+    start_ns: int | None = None
+    events_ns: int | None = None
+    parts: tuple[Part, ...] = ()
+    responses: dict[str, Responses] = Field(default_factory=dict)
+    work: dict[str, float] = Field(default_factory=dict)
+    values: dict[str, float] = Field(default_factory=dict)
+    timeline: tuple[Bin, ...] = ()
+
+
+class Figure(Frozen):
+    """The mean of a metric over n moves of a cell, and its ratio to the first method's in the same rounds.
+
+    interval, ratio: None with too few moves.
+    """
+
+    value: float
+    n: int
+    interval: Estimate | None = None
+    ratio: Estimate | None = None
+
+
+class CellFinding(Frozen):
+    """One workload by one method. figures: by metric, see METRICS."""
+
+    workload: str
+    method: str
+    outcomes: dict[str, int]
+    figures: dict[str, Figure] = Field(default_factory=dict)
+    reaches_goal: bool | None = None
+
+
+class MigrationFindings(Frozen):
+    """What is known of a series of moves."""
+
+    name: str
+    headline: str
+    outcome: finding.Outcome
+    moves: tuple[MoveFinding, ...]
+    cells: tuple[CellFinding, ...]
+    notes: tuple[str, ...] = ()
+
+
+class MigrationReport(Frozen):
+    """Findings, and what a page shows beside them."""
+
+    findings: MigrationFindings
+    plan: MigrationPlan
+    host: dict[str, Any]
+    about: dict[str, Any]

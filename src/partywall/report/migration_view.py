@@ -1,0 +1,154 @@
+"""A series of migrations as text for a terminal, as one page, and as files for other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from partywall import units
+from partywall.model.finding import Estimate
+from partywall.model.migration import (
+    METRICS,
+    CellFinding,
+    Figure,
+    MigrationFindings,
+    MigrationReport,
+    MoveFinding,
+    rate_text,
+)
+from partywall.report import charts, migration_charts, page
+from partywall.report.files import Files
+
+COLUMNS = (
+    *("workload", "method", "moves", "total", "QEMU's downtime", "guest stopped", "clients waited", "at the start"),
+    "sent",
+)
+SHOWN = (2, 3, 4, 5, 6)
+"""Columns of which a terminal has room."""
+_KEYS = ("total_s", "downtime_s", "stopped_s", "clients_s", "start_s")
+
+
+def line(found: MoveFinding) -> str:
+    """A move in one line."""
+    move = found.move
+    text = f"{move.workload}, {move.method}: {move.outcome}"
+    if move.total_ns is not None:
+        text += f" in {_time(move.total_ns / 1e9)}, {units.format_bytes(move.memory.get('transferred', 0))}"
+    if found.clients_ns is not None:
+        text += f"; clients waited {_time(found.clients_ns / 1e9)}"
+    if move.downtime_ns is not None:
+        text += f" (QEMU says {_time(move.downtime_ns / 1e9)})"
+    return text
+
+
+def show(findings: MigrationFindings, console: Console) -> None:
+    """Everything, at the end."""
+    console.print(Text(findings.headline, style="bold"), soft_wrap=True)
+    table = Table("workload, method", *(COLUMNS[place] for place in SHOWN))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for cell in findings.cells:
+        texts = cell_texts(cell)
+        table.add_row(", ".join(texts[:2]), *(texts[place] for place in SHOWN))
+    console.print(table)
+    for note in findings.notes:
+        console.print(Text(f"note: {note}"), soft_wrap=True)
+
+
+def cell_texts(cell: CellFinding) -> list[str]:
+    """A cell's row under COLUMNS."""
+    outcomes = ", ".join(f"{count} {name}" for name, count in cell.outcomes.items())
+    figures = [_figure(cell.figures.get(key)) for key in _KEYS]
+    sent = cell.figures.get("sent_bytes")
+    return [cell.workload, cell.method, outcomes, *figures, units.format_bytes(sent.value) if sent else "–"]
+
+
+def _figure(figure: Figure | None) -> str:
+    """A time with its interval, in one unit."""
+    if figure is None:
+        return "–"
+    if figure.interval is None:
+        return _time(figure.value)
+    unit, factor = ("s", 1.0) if figure.value >= 1 else ("ms", 1e3)
+    half = figure.interval.half_width * factor
+    decimals = max(0, 1 - units.magnitude(half)) if half else 0
+    return f"{figure.value * factor:.{decimals}f} ± {half:.{decimals}f} {unit}"
+
+
+def _time(seconds: float) -> str:
+    return units.format_duration(seconds * 1e9)
+
+
+def move_rows(findings: MigrationFindings) -> list[dict[str, Any]]:
+    """A move each, as flat values; times in seconds."""
+    return [
+        {
+            "number": found.move.number,
+            "round": found.move.round,
+            "workload": found.move.workload,
+            "method": found.move.method,
+            "outcome": found.move.outcome,
+            **{name: found.values.get(name) for name in METRICS},
+        }
+        for found in findings.moves
+    ]
+
+
+def render(found: MigrationReport) -> str:
+    """The whole page."""
+    drawn = migration_charts.all_charts(found.findings)
+    return page.framed(
+        "migration.html.j2",
+        {identity: page.fluid(chart) for identity, (_, _, chart) in drawn.items()},
+        findings=found.findings,
+        plan=found.plan,
+        about=found.about,
+        link=rate_text(found.plan.link.rate),
+        columns=COLUMNS,
+        cells=[cell_texts(cell) for cell in found.findings.cells],
+        ratios=_ratios(found.findings.cells),
+        figures=[(identity, title, caption) for identity, (title, caption, _) in drawn.items()],
+        host=page.facts(found.host),
+        json=found.findings.model_dump_json(indent=2, exclude=RAW),
+    )
+
+
+RATIOS = ("total_s", "clients_s", "sent_bytes", "p99_ratio", "work_ratio", "source_cpu_s")
+
+
+def _ratios(cells: Sequence[CellFinding]) -> list[tuple[str, str, list[str]]]:
+    """Each method's figures as ratios to the first method's, for those that have them."""
+    rows = []
+    for cell in cells:
+        ratios = [figure.ratio if (figure := cell.figures.get(key)) else None for key in RATIOS]
+        if any(ratios):
+            rows.append((cell.workload, cell.method, [_ratio(ratio) for ratio in ratios]))
+    return rows
+
+
+def _ratio(ratio: Estimate | None) -> str:
+    return f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})" if ratio else "–"
+
+
+def _charts(found: MigrationReport) -> dict[str, dict[str, Any]]:
+    drawn = migration_charts.all_charts(found.findings)
+    return {name: charts.titled(chart, title) for name, (title, _, chart) in drawn.items()}
+
+
+RAW: Any = {"moves": {"__all__": {"timeline": True, "move": {"progress", "passes"}}}}
+"""What is left out of findings: the record has it."""
+
+FILES: Files[MigrationReport] = Files(
+    of="a migration",
+    documents={
+        "html": ("report.html", render),
+        "json": ("findings.json", lambda found: found.findings.model_dump_json(indent=2, exclude=RAW) + "\n"),
+    },
+    charts=_charts,
+    usual=("html", "json"),
+)
+"""Formats; adding one is one function and one entry."""

@@ -1,0 +1,331 @@
+"""From moves and what clients saw of them to findings: three blackouts side by side, response times, and intervals.
+
+A guest cannot see its own blackout: its clocks stand still with it. So the blackout is measured from outside, three
+ways: by QEMU's events, by how far the guest's clock fell back behind the host's, and by the clients' longest time
+without an answer. QEMU's own `downtime` ends when the source is done, which is earlier than when the guest goes on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from partywall import units
+from partywall.model.finding import Estimate, Outcome
+from partywall.model.migration import (
+    METRICS,
+    Bin,
+    CellFinding,
+    Figure,
+    Gap,
+    MigrationEvidence,
+    MigrationFindings,
+    Move,
+    MoveFinding,
+    Part,
+    Responses,
+)
+from partywall.stats.quantile import student_reach
+
+Times = npt.NDArray[np.int64]
+Work = npt.NDArray[np.float64]
+
+FEWEST = 3
+"""Moves of a cell below which no interval is given."""
+LEVEL = 0.95
+MEAN_METHOD = "mean over moves; Student's t"
+RATIO_METHOD = "mean of logarithms of ratios within rounds; Student's t"
+SETTLED_NS = 200_000_000
+"""A gap that begins this much after the set-up of a move is over is not the set-up's."""
+NEAR_NS = 20_000_000
+
+BIN_NS = 50_000_000
+
+
+def findings(
+    evidence: MigrationEvidence, pings: Callable[[int], Times], work: Callable[[int], Work]
+) -> MigrationFindings:
+    """Everything that is known of a series. pings, work: tables of a move by its number."""
+    moves = tuple(move_finding(move, pings(move.number), work(move.number)) for move in evidence.moves)
+    cells = tuple(_cells(evidence, moves))
+    return MigrationFindings(
+        name=evidence.name,
+        headline=_headline(evidence, cells),
+        outcome=_outcome(evidence, cells),
+        moves=moves,
+        cells=cells,
+        notes=tuple(_notes(evidence, moves)),
+    )
+
+
+# One move
+
+
+def move_finding(move: Move, pings: Times, work: Work) -> MoveFinding:
+    """What a move was to its guest and its clients."""
+    gaps = _gaps(pings)
+    handover = _handover(move, gaps)
+    events_ns = move.resumed_ns - move.paused_ns if move.paused_ns and move.resumed_ns else None
+    found = MoveFinding(
+        move=move,
+        clients_gap=handover,
+        clients_ns=handover.ns if handover else None,
+        start_ns=_start(move, gaps, handover),
+        events_ns=events_ns,
+        parts=tuple(_parts(move, handover)),
+        responses=_responses(move, pings),
+        work=_work(move, work),
+        timeline=tuple(_timeline(move, pings)),
+    )
+    values = {name: value for name, value in _values(found).items() if value is not None}
+    return found.model_copy(update={"values": values})
+
+
+def _values(found: MoveFinding) -> dict[str, float | None]:
+    """See `model.migration.METRICS`."""
+    move = found.move
+    return {
+        "total_s": _in_seconds(move.total_ns),
+        "downtime_s": _in_seconds(move.downtime_ns),
+        "events_s": _in_seconds(found.events_ns),
+        "stopped_s": _in_seconds(move.stopped_ns),
+        "clients_s": _in_seconds(found.clients_ns),
+        "start_s": _in_seconds(found.start_ns),
+        "sent_bytes": move.memory.get("transferred"),
+        "passes": move.memory.get("dirty-sync-count"),
+        "p50_ratio": _times(found, "p50_ns"),
+        "p99_ratio": _times(found, "p99_ns"),
+        "work_ratio": _share_of_work(found),
+        "source_cpu_s": move.cpu_ns.get("source", 0) / 1e9,
+        "destination_cpu_s": move.cpu_ns.get("destination", 0) / 1e9,
+    }
+
+
+def _timeline(move: Move, pings: Times) -> Iterator[Bin]:
+    """Response times over the time at which requests were due."""
+    answered = pings[pings[:, 2] > 0]
+    places = (answered[:, 0] - move.begin_ns) // BIN_NS
+    waits = answered[:, 2] - answered[:, 0]
+    for place in np.unique(places):
+        own = waits[places == place]
+        yield Bin(at_s=place * BIN_NS / 1e9, median_ns=float(np.median(own)), slowest_ns=float(own.max()))
+
+
+def _gaps(pings: Times) -> list[Gap]:
+    """Times between one answer and the next, longest first; the last hundred would be ordinary anyway."""
+    answered = np.sort(pings[pings[:, 2] > 0, 2]) if len(pings) else np.zeros(0, np.int64)
+    lengths = np.diff(answered)
+    longest = np.argsort(lengths)[::-1][:100]
+    return [Gap(begin_ns=int(answered[n]), end_ns=int(answered[n + 1])) for n in longest]
+
+
+def _handover(move: Move, gaps: Sequence[Gap]) -> Gap | None:
+    """The longest gap in which the guest was paused."""
+    if move.paused_ns is None or move.resumed_ns is None:
+        return None
+    low, high = move.paused_ns - NEAR_NS, move.resumed_ns + NEAR_NS
+    return next((gap for gap in gaps if gap.begin_ns < high and gap.end_ns > low), None)
+
+
+def _start(move: Move, gaps: Sequence[Gap], handover: Gap | None) -> int | None:
+    """The longest gap while the move was set up."""
+    until_ns = move.begin_ns + (move.setup_ns or 0) + SETTLED_NS
+    if move.paused_ns is not None:
+        until_ns = min(until_ns, move.paused_ns)
+    found = next(
+        (gap for gap in gaps if gap != handover and gap.end_ns > move.begin_ns and gap.begin_ns < until_ns), None
+    )
+    return found.ns if found else None
+
+
+def _parts(move: Move, gap: Gap | None) -> Iterator[Part]:
+    """What the clients' gap is made of. Times are of one clock, so the parts add up to the gap."""
+    if gap is None or move.paused_ns is None or move.resumed_ns is None:
+        return
+    done_ns = min(move.paused_ns + (move.downtime_ns or 0), move.resumed_ns)
+    edges = (gap.begin_ns, move.paused_ns, done_ns, move.resumed_ns, gap.end_ns)
+    names = (
+        "last answer to STOP",
+        "STOP to the end of the source's work (QEMU's downtime)",
+        "data on its way and device state, until RESUME",
+        "RESUME to the first answer",
+    )
+    for name, (begin, end) in zip(names, itertools.pairwise(edges), strict=True):
+        yield Part(name=name, ns=end - begin)
+
+
+def _responses(move: Move, pings: Times) -> dict[str, Responses]:
+    phases = _phases(move)
+    return {
+        name: _response(pings[(pings[:, 0] >= begin) & (pings[:, 0] < end)]) for name, (begin, end) in phases.items()
+    }
+
+
+def _phases(move: Move) -> dict[str, tuple[int, int]]:
+    return {
+        "before": (0, move.begin_ns),
+        "during": (move.begin_ns, move.end_ns),
+        "after": (move.end_ns, np.iinfo(np.int64).max),
+    }
+
+
+def _response(pings: Times) -> Responses:
+    answered = pings[pings[:, 2] > 0]
+    lost = len(pings) - len(answered)
+    if not len(answered):
+        return Responses(sent=len(pings), lost=lost)
+    p50, p99 = np.quantile(answered[:, 2] - answered[:, 0], (0.5, 0.99))
+    longest = (answered[:, 2] - answered[:, 0]).max()
+    return Responses(sent=len(pings), lost=lost, p50_ns=p50, p99_ns=p99, max_ns=longest)
+
+
+def _work(move: Move, work: Work) -> dict[str, float]:
+    """Rates by phase. The guest's times become the host's by the guest's own stop: it began where clients lost it."""
+    if not len(work) or move.offset_ns is None:
+        return {}
+    stopped_ns = move.stopped_ns or 0
+    at_ns = work[:, 1] + move.offset_ns
+    if move.paused_ns is not None:
+        at_ns = np.where(at_ns > move.paused_ns, at_ns + stopped_ns, at_ns)
+    rates = {}
+    begin_ns, end_ns = float(at_ns.min()), float(at_ns.max())
+    for name, (low, high) in _phases(move).items():
+        inside = (at_ns >= low) & (at_ns < high)
+        length_ns = min(high, end_ns) - max(low, begin_ns)
+        if inside.any() and length_ns > 0:
+            rates[name] = float(work[inside, 2].sum() / length_ns * 1e9)
+    return rates
+
+
+# A cell
+
+
+def _cells(evidence: MigrationEvidence, moves: Sequence[MoveFinding]) -> Iterator[CellFinding]:
+    first = next(iter(evidence.plan.methods))
+    goal_ns = evidence.plan.goal.downtime
+    for workload, method in evidence.plan.cells:
+        own = [found for found in moves if found.move.cell == (workload, method)]
+        base = {found.move.round: found for found in moves if found.move.cell == (workload, first)}
+        outcomes: dict[str, int] = {}
+        for found in own:
+            outcomes[found.move.outcome] = outcomes.get(found.move.outcome, 0) + 1
+        ended = [found for found in own if found.move.outcome in ("completed", "cancelled")]
+        reached = None
+        if goal_ns is not None and own:
+            reached = all(
+                found.move.outcome == "completed" and (found.clients_ns or math.inf) <= goal_ns for found in own
+            )
+        yield CellFinding(
+            workload=workload,
+            method=method,
+            outcomes=outcomes,
+            figures=dict(_figures(ended, base if method != first else {})),
+            reaches_goal=reached,
+        )
+
+
+def _figures(moves: Sequence[MoveFinding], base: Mapping[int, MoveFinding]) -> Iterator[tuple[str, Figure]]:
+    for name in METRICS:
+        values = [found.values[name] for found in moves if name in found.values]
+        if not values:
+            continue
+        pairs = [
+            (value, other)
+            for found in moves
+            if found.move.round in base
+            and (value := found.values.get(name, 0)) > 0
+            and (other := base[found.move.round].values.get(name, 0)) > 0
+        ]
+        interval = estimate(values)
+        if interval is not None:
+            # None of the metrics can be negative, but that the guest's clock is known to some microseconds only.
+            interval = interval.model_copy(update={"low": max(0.0, interval.low)})
+        yield name, Figure(value=float(np.mean(values)), n=len(values), interval=interval, ratio=_ratio(pairs))
+
+
+def estimate(values: Sequence[float], method: str = MEAN_METHOD) -> Estimate | None:
+    """The mean of independent values; None if there are fewer than FEWEST."""
+    if len(values) < FEWEST:
+        return None
+    mean = float(np.mean(values))
+    reach = student_reach(LEVEL, len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return Estimate(value=mean, low=mean - reach, high=mean + reach, level=LEVEL, n=len(values), method=method)
+
+
+def _ratio(pairs: Sequence[tuple[float, float]]) -> Estimate | None:
+    found = estimate([math.log(value / other) for value, other in pairs])
+    if found is None:
+        return None
+    value, low, high = (math.exp(bound) for bound in (found.value, found.low, found.high))
+    return Estimate(value=value, low=low, high=high, level=LEVEL, n=found.n, method=RATIO_METHOD)
+
+
+def _in_seconds(ns: int | None) -> float | None:
+    return None if ns is None else ns / 1e9
+
+
+def _times(found: MoveFinding, name: str) -> float | None:
+    before, during = (getattr(found.responses.get(phase), name, None) for phase in ("before", "during"))
+    return during / before if before and during else None
+
+
+def _share_of_work(found: MoveFinding) -> float | None:
+    before, during = found.work.get("before"), found.work.get("during")
+    return during / before if before and during is not None else None
+
+
+# In words
+
+
+def _headline(evidence: MigrationEvidence, cells: Sequence[CellFinding]) -> str:
+    lost = sum(cell.outcomes.get("lost", 0) for cell in cells)
+    if lost:
+        return f"{units.counted(lost, 'move')} of {len(evidence.moves)} lost the guest."
+    shown = [(cell, cell.figures["clients_s"].value) for cell in cells if "clients_s" in cell.figures]
+    if not shown:
+        return "No move was completed."
+    best, worst = (choose(shown, key=lambda each: each[1]) for choose in (min, max))
+    text = f"Clients waited {_ms(worst[1])} at a hand-over ({worst[0].workload}, {worst[0].method})"
+    if best != worst:
+        text += f", and {_ms(best[1])} in the best case ({best[0].workload}, {best[0].method})"
+    told = [cell.figures["downtime_s"].value for cell, _ in shown if "downtime_s" in cell.figures]
+    seen = [each for _, each in shown]
+    share = sum(told) / sum(seen) if told else None
+    return f"{text}; QEMU's own figure is {100 * share:.0f} % of what clients saw." if share else f"{text}."
+
+
+def _ms(seconds: float) -> str:
+    return units.format_duration(seconds * 1e9)
+
+
+def _outcome(evidence: MigrationEvidence, cells: Sequence[CellFinding]) -> Outcome:
+    if any(cell.outcomes.get("lost") for cell in cells):
+        return Outcome.VIOLATED
+    if evidence.plan.goal.downtime is not None:
+        reached = {cell.workload for cell in cells if cell.reaches_goal}
+        return Outcome.HOLDS if reached >= set(evidence.plan.workloads) else Outcome.VIOLATED
+    return Outcome.HOLDS if evidence.moves and not evidence.interrupted else Outcome.INCONCLUSIVE
+
+
+def _notes(evidence: MigrationEvidence, moves: Sequence[MoveFinding]) -> Iterator[str]:
+    if evidence.about.get("emulated"):
+        yield "The guest was emulated: times are longer than with KVM, and only ratios within this host mean much."
+    if evidence.interrupted:
+        yield "The series was interrupted: not every combination was moved equally often."
+    off = [
+        abs(found.events_ns - found.move.stopped_ns)
+        for found in moves
+        if found.events_ns is not None and found.move.stopped_ns is not None
+    ]
+    if off:
+        yield (
+            f"QEMU's events and the guest's clock agree on the blackout within {_ms(float(np.median(off)) / 1e9)} "
+            f"(median; at most {_ms(max(off) / 1e9)})."
+        )
+    slow = [found for found in moves if found.move.digest_ok is False]
+    if slow:
+        yield f"After {units.counted(len(slow), 'move')} a known part of the guest's memory was not what it had been."

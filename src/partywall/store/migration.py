@@ -1,0 +1,92 @@
+"""The files of a series of moves: the plan, the host, a line a move, and what clients and the guest's work saw of it.
+
+A move is written as soon as it has ended, so a kill loses no more than the move in flight.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from partywall.model.migration import MigrationEvidence, MigrationPlan, Move
+from partywall.store.record import Record
+
+Times = npt.NDArray[np.int64]
+"""(n, 3): intended start, sent, answered (0 if never), monotonic ns of this host."""
+Work = npt.NDArray[np.float64]
+"""(n, 3): start and end on the guest's clock in ns, work in the kernel's unit."""
+
+PINGS, WORK = "pings", "work"
+_COLUMNS = {PINGS: ("intended_ns", "sent_ns", "answered_ns"), WORK: ("guest_start_ns", "guest_end_ns", "work")}
+
+
+class MigrationDirectory(Record):
+    """The record of a series of moves."""
+
+    KIND, MARK, MADE_BY = "migration", "migration.json", "partywall migrate run PLAN"
+
+    @classmethod
+    def create(cls, path: Path, plan: MigrationPlan, host: Mapping[str, Any], about: Mapping[str, Any]) -> Self:
+        """A new one; UsageError if there is something at `path` already."""
+        made = cls.make(path)
+        (path / "host.json").write_text(json.dumps(host, indent=1))
+        content = {"plan": plan.model_dump(mode="json", exclude_defaults=True), **about}
+        (path / cls.MARK).write_text(json.dumps(content, indent=1))
+        return made
+
+    def append(self, move: Move, pings: Times, work: Work) -> None:
+        """Writes a move. Its tables first: a move whose line is there is complete."""
+        for name, table in ((PINGS, pings), (WORK, work)):
+            if len(table):
+                self._write(name, move.number, table)
+        self.append_line(json.dumps({"kind": "move", **move.model_dump(mode="json")}, allow_nan=False))
+
+    def end(self) -> None:
+        """All moves are done."""
+        self.append_line(json.dumps({"kind": "ended"}))
+
+    def pings(self, number: int) -> Times:
+        """What clients saw of a move; empty if nobody watched."""
+        return np.asarray(self._read(PINGS, number), np.int64)
+
+    def work(self, number: int) -> Work:
+        """What the guest did during a move; empty if it did nothing."""
+        return np.asarray(self._read(WORK, number), np.float64)
+
+    def evidence(self) -> MigrationEvidence:
+        """All but the tables; UsageError if it cannot be understood."""
+        content = self.decoded(self.MARK, lambda text: dict(json.loads(text)))
+        lines = self.whole_lines()
+        return MigrationEvidence(
+            name=self.name,
+            plan=self.decoded(self.MARK, lambda _: MigrationPlan.model_validate(content.pop("plan"))),
+            host=self.host,
+            about=content,
+            moves=tuple(
+                Move.model_validate({key: value for key, value in line.items() if key != "kind"})
+                for line in lines
+                if line["kind"] == "move"
+            ),
+            interrupted=not any(line["kind"] == "ended" for line in lines),
+        )
+
+    def _write(self, name: str, number: int, table: npt.NDArray[Any]) -> None:
+        folder = self.path / name
+        folder.mkdir(exist_ok=True)
+        columns = {column: table[:, place] for place, column in enumerate(_COLUMNS[name])}
+        move = np.full(len(table), number, np.int32)
+        pq.write_table(pa.table({"move": move, **columns}), folder / f"{number:05}.parquet", compression="zstd")
+
+    def _read(self, name: str, number: int) -> npt.NDArray[Any]:
+        file = self.path / name / f"{number:05}.parquet"
+        if not file.exists():
+            return np.zeros((0, 3))
+        table = pq.read_table(file, columns=list(_COLUMNS[name]))
+        return np.column_stack([column.to_numpy() for column in table.columns])

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/sys/fs/bpf")
+MANAGER = "run/user/{}/systemd"
 OWN_NAME = "partywall"
 STAYS_S = 5.0
 
@@ -98,7 +99,8 @@ def _interfaces(uid: int, root: Path) -> Iterator[Thing]:
 def _files(uid: int, own: Path, root: Path) -> Iterator[Thing]:
     for top in FOLDERS:
         for folder, folders, files in os.walk(root / top.lstrip("/")):
-            folders[:] = [name for name in folders if Path(folder, name) != own]
+            # The user's systemd keeps units of its own, a folder for scopes among them.
+            folders[:] = [name for name in folders if Path(folder, name) not in (own, root / MANAGER.format(uid))]
             for path in (Path(folder, name) for name in (*folders, *files)):
                 owner = _owner(path)
                 if owner is not None and (owner == uid or path.name.startswith(OWN_NAME)):

@@ -53,6 +53,12 @@ def test_what_goes_again_or_is_in_the_user_s_own_folder_is_not_found(tmp_path):
     assert left_behind.after(before, look, 60) == []
 
 
+def test_what_the_user_s_systemd_keeps_is_not_ours(tmp_path):
+    (tmp_path / f"run/user/{UID}/systemd/transient").mkdir(parents=True)
+    folders = {thing.what for thing in left_behind.of(UID, tmp_path / "own", tmp_path)}
+    assert not [folder for folder in folders if "transient" in folder]
+
+
 def test_things_of_others_are_told_apart(tmp_path):
     (tmp_path / "tmp/partywall-run").mkdir(parents=True)
     (thing,) = left_behind.of(UID + 1, tmp_path / "own", tmp_path)

@@ -15,6 +15,7 @@ from partywall.migrate import plan as plans
 from partywall.migrate import series
 from partywall.model.migration import MigrationPlan, MigrationReport, rate_text
 from partywall.model.study import Outline
+from partywall.store import migration as store
 from partywall.store.migration import MigrationDirectory
 from partywall.store.record import stamped
 
@@ -69,6 +70,12 @@ class Migrations:
                     record.append(seen.move, seen.pings, seen.work)
                     emit(Report(seen))
 
+                if job.plan.calibration:
+                    for workload in job.plan.workloads:
+                        record.add_survey(moves.survey(workload, emit))
+                    moves.calibrate(
+                        emit, lambda seen: record.append(seen.move, seen.pings, seen.work, store.CALIBRATION)
+                    )
                 moves.carry_out(emit, keep)
                 record.end()
         return record

@@ -13,6 +13,8 @@ from typing import Any, Self
 import numpy as np
 
 from partywall import units
+from partywall.agent import binary
+from partywall.agent.client import AgentClient
 from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, TrialError
 from partywall.events import Broken, Doing, Emit, Left, Note
@@ -22,7 +24,8 @@ from partywall.migrate.guest import MovableGuest
 from partywall.migrate.move import Mover
 from partywall.migrate.network import GUEST, Link, Network
 from partywall.migrate.pings import Pings
-from partywall.model.migration import Activity, MigrationPlan, Move, Progress
+from partywall.migrate.survey import survey
+from partywall.model.migration import Activity, MigrationPlan, Move, Progress, Survey
 from partywall.plan.order import rounds
 from partywall.sandbox import Label, Settings, qemu
 from partywall.sandbox.lab import lacking
@@ -30,8 +33,11 @@ from partywall.sandbox.reaper import clean
 from partywall.session import Session
 from partywall.store.migration import Times, Work
 
-NAME = "guest"
+NAME, HOST = "guest", "host"
+CALIBRATION = "calibration"
+SETTLE_S = 0.5
 PEER, PEER_PORT = "peer", 9000
+DIGEST = "digest"
 WORK_ID = "work"
 SLICE_NS = 20_000_000
 ANSWERS_S = 10.0
@@ -68,6 +74,8 @@ class Series:
         self._session = Session(self._label, make=self._made)
         self._slices: list[tuple[float, float, float]] = []
         self._listens = False
+        self._attached: set[str] = set()
+        self._digest = self._original = ""
 
     def __enter__(self) -> Self:
         try:
@@ -118,6 +126,31 @@ class Series:
         argv = ["/proc/self/exe", "peer", "--stay", "--listen", f"0.0.0.0:{PEER_PORT}", "udp-request"]
         self._call("workload.start", id=PEER, work={"command": {"argv": argv}}, pace="flat_out", work_dir="/work")
         self._take(ANSWERS_S, until=self._listening)
+        self._original = self.digest()
+
+    def survey(self, workload: str, emit: Emit) -> Survey:
+        """What is known of the guest at a workload, before any move."""
+        emit(Doing(f"watching the memory of the guest: {workload}"))
+        with self._working(self.plan.workloads[workload]):
+            self._take(SETTLE_S)
+            return survey(workload, self.guest.current().memory, self._host_agent())
+
+    def calibrate(self, emit: Emit, keep: Callable[[Seen], None]) -> None:
+        """Moves of the idle guest, for the costs that do not depend on what it does."""
+        mover = Mover(self.guest, Monotonic())
+        order = [(place, name) for place in range(self.plan.calibration) for name in _families(self.plan)]
+        for count, (place, name) in enumerate(order, 1):
+            emit(Doing(f"calibration {count} of {len(order)}: {name}"))
+            # Numbers below 0 are not of the plan.
+            keep(self._observe(mover, None, name, place, -count, emit))
+
+    def digest(self) -> str:
+        """A checksum of a part of the guest's memory that nobody writes: the agent's own program, on a RAM disk."""
+        self._digest = ""
+        argv = ["/proc/self/exe", "digest", "/proc/self/exe"]
+        self._call("workload.start", id=DIGEST, work={"command": {"argv": argv}}, pace="flat_out", work_dir="/work")
+        self._take(ANSWERS_S, until=lambda: bool(self._digest))
+        return self._digest
 
     def carry_out(self, emit: Emit, keep: Callable[[Seen], None]) -> None:
         """All moves of the plan. TrialError if the guest was lost and could not be started again."""
@@ -138,22 +171,40 @@ class Series:
                 emit(Note(f"move {number + 1} ({workload}, {method}): {seen.move.reason}", is_warning=True))
             spent_s.append(time.monotonic() - began)
 
-    def _observe(self, mover: Mover, workload: str, method: str, round_number: int, number: int, emit: Emit) -> Seen:
+    def _host_agent(self) -> AgentClient:
+        """An agent on this host, which reads the guest's memory."""
+        if HOST not in self._attached:
+            self._session.attach(HOST, [str(binary.find()), "serve", "--die-with-parent", "--only", "memory"])
+            self._attached.add(HOST)
+        return self._session.client(HOST)
+
+    def _observe(
+        self, mover: Mover, workload: str | None, method: str, round_number: int, number: int, emit: Emit
+    ) -> Seen:
         plan = self.plan
         source = self.guest.current().place
         file = self._label.work / f"pings-{number}.npy"
         pings = Pings(GUEST.partition("/")[0], PEER_PORT, plan.clients.pings, file, self._network.enter("clients"))
         try:
-            with self._working(plan.workloads[workload]):
+            with self._working(plan.workloads[workload] if workload else None):
                 self._take(plan.before / 1e9)
                 moved = mover.move(plan.methods[method], plan.give_up, _watcher(emit))
                 if moved.outcome != "lost":
                     self._take(plan.after / 1e9)
+            intact = None if moved.outcome == "lost" else self.digest() == self._original
             times = pings.stop()
         finally:
             pings.close()
         file.unlink(missing_ok=True)
-        move = Move(workload=workload, method=method, round=round_number, number=number, source=source, **asdict(moved))
+        move = Move(
+            workload=workload or CALIBRATION,
+            intact=intact,
+            method=method,
+            round=round_number,
+            number=number,
+            source=source,
+            **asdict(moved),
+        )
         slices, self._slices = self._slices, []
         return Seen(move, times, np.array(slices, np.float64).reshape(-1, 3))
 
@@ -195,6 +246,8 @@ class Series:
                 self._slices += [(each["start_ns"], each["end_ns"], each["work"]) for each in params["slices"]]
             case "output", "peer":
                 self._listens = True
+            case "output", "digest":
+                self._digest = params["lines"][0]["text"]
             case "ended", "peer":
                 raise TrialError(f"what answers the clients in the guest has ended: {params['reason']}")
 
@@ -210,11 +263,21 @@ class Series:
         self._session.close()
         self._session = Session(self._label, make=self._made)
         self._listens = False
+        self._attached.clear()
         self.boot()
 
     def _expected_s(self, spent_s: list[float]) -> float:
         watched_s = (self.plan.before + self.plan.after) / 1e9
         return float(np.median(spent_s)) if spent_s else watched_s + MOVE_S
+
+
+def _families(plan: MigrationPlan) -> list[str]:
+    """One method of each sort whose fixed costs differ: pre-copy and post-copy."""
+    chosen: dict[bool, str] = {}
+    for name, method in plan.methods.items():
+        if not method.cancel:
+            chosen.setdefault(method.postcopy is not None, name)
+    return list(chosen.values())
 
 
 def _watcher(emit: Emit) -> Callable[[Progress], None]:

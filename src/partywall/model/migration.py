@@ -103,6 +103,9 @@ class MigrationPlan(Frozen):
         description="how it is moved; the first is compared with",
     )
     moves: int = Field(5, ge=1, le=1000, description="of each workload by each method")
+    calibration: int = Field(
+        3, ge=0, le=100, description="moves of the idle guest at first, for predictions; 0: nothing is predicted"
+    )
     before: DurationNs = Field(2_000_000_000, ge=500_000_000, description="how long clients are watched before a move")
     after: DurationNs = Field(2_000_000_000, ge=500_000_000, description="and after it")
     give_up: DurationNs = Field(60_000_000_000, ge=1_000_000_000, description="a move that takes longer is cancelled")
@@ -182,22 +185,39 @@ class Move(Frozen):
     progress: tuple[Progress, ...] = ()
     memory: dict[str, int | float] = Field(default_factory=dict)
     cpu_ns: dict[str, int] = Field(default_factory=dict)
-    dirtied: tuple[float, ...] = Field((), description="bytes that differ after each of DIRTY_WINDOWS_NS, before it")
-    digest_ok: bool | None = Field(None, description="whether a known part of its memory is unchanged")
+    intact: bool | None = Field(None, description="whether a known part of its memory is what it was")
 
     @property
     def cell(self) -> tuple[str, str]:
         return self.workload, self.method
 
 
+class Survey(Frozen):
+    """What is known of a guest at work before it moves.
+
+    content: bytes of pages that are not zero. changed: one row a sample: bytes that changed within each of the windows.
+    """
+
+    workload: str
+    memory: int
+    content: int
+    windows_ns: tuple[int, ...]
+    changed: tuple[tuple[float, ...], ...]
+
+
 class MigrationEvidence(Frozen):
-    """All that is stored of a series of moves. pings: (moves, (n, 3)) are in files of their own."""
+    """All that is stored of a series of moves, but the tables of clients and work.
+
+    calibration: moves of the idle guest, made first.
+    """
 
     name: str
     plan: MigrationPlan
     host: dict[str, Any]
     about: dict[str, Any]
     moves: tuple[Move, ...]
+    surveys: tuple[Survey, ...] = ()
+    calibration: tuple[Move, ...] = ()
     interrupted: bool = False
 
 
@@ -284,6 +304,29 @@ class Figure(Frozen):
     ratio: Estimate | None = None
 
 
+class Span(Frozen):
+    """A predicted figure, and the interval that should hold what comes in 90 of 100 moves."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Prediction(Frozen):
+    """What a move will cost, told before it is made. chance: that it converges. spans: by metric.
+
+    others: what simpler models say, by model and metric; a metric is missing where the model expects no end.
+    """
+
+    chance: float
+    spans: dict[str, Span]
+    others: dict[str, dict[str, float]] = Field(default_factory=dict)
+
+    @property
+    def converges(self) -> bool:
+        return self.chance >= 0.5
+
+
 class CellFinding(Frozen):
     """One workload by one method. figures: by metric, see METRICS."""
 
@@ -292,6 +335,7 @@ class CellFinding(Frozen):
     outcomes: dict[str, int]
     figures: dict[str, Figure] = Field(default_factory=dict)
     reaches_goal: bool | None = None
+    prediction: Prediction | None = None
 
 
 class MigrationFindings(Frozen):

@@ -18,6 +18,7 @@ from partywall.model.migration import (
     MigrationFindings,
     MigrationReport,
     MoveFinding,
+    Span,
     rate_text,
 )
 from partywall.report import charts, migration_charts, page
@@ -111,10 +112,44 @@ def render(found: MigrationReport) -> str:
         columns=COLUMNS,
         cells=[cell_texts(cell) for cell in found.findings.cells],
         ratios=_ratios(found.findings.cells),
+        predictions=_predictions(found.findings.cells),
+        models=MODELS,
         figures=[(identity, title, caption) for identity, (title, caption, _) in drawn.items()],
         host=page.facts(found.host),
         json=found.findings.model_dump_json(indent=2, exclude=RAW),
     )
+
+
+PREDICTED = ("total_s", "sent_bytes", "downtime_s", "clients_s")
+MODELS = ("geometric", "piecewise")
+
+
+def _predictions(cells: Sequence[CellFinding]) -> list[tuple[str, str, str, list[tuple[str, str, list[str]]]]]:
+    """(workload, method, whether it converges, (predicted, measured, by simpler models) of each metric)."""
+    rows = []
+    for cell in cells:
+        if (told := cell.prediction) is not None:
+            ends = "yes" if told.chance > 0.95 else "no" if told.chance < 0.05 else f"{100 * told.chance:.0f} %"
+            metrics = [
+                (
+                    _span(key, told.spans.get(key)),
+                    _plain(key, figure.value) if (figure := cell.figures.get(key)) else "–",
+                    [_plain(key, told.others[model].get(key)) for model in MODELS],
+                )
+                for key in PREDICTED
+            ]
+            rows.append((cell.workload, cell.method, ends, metrics))
+    return rows
+
+
+def _span(key: str, span: Span | None) -> str:
+    return f"{_plain(key, span.value)} ({_plain(key, span.low)} to {_plain(key, span.high)})" if span else "–"
+
+
+def _plain(key: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    return units.format_bytes(value) if key.endswith("bytes") else _time(value)
 
 
 RATIOS = ("total_s", "clients_s", "sent_bytes", "p99_ratio", "work_ratio", "source_cpu_s")

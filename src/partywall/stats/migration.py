@@ -7,6 +7,7 @@ without an answer. QEMU's own `downtime` ends when the source is done, which is 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,8 +28,10 @@ from partywall.model.migration import (
     Move,
     MoveFinding,
     Part,
+    Prediction,
     Responses,
 )
+from partywall.stats import prediction
 from partywall.stats.quantile import student_reach
 
 Times = npt.NDArray[np.int64]
@@ -51,7 +54,8 @@ def findings(
 ) -> MigrationFindings:
     """Everything that is known of a series. pings, work: tables of a move by its number."""
     moves = tuple(move_finding(move, pings(move.number), work(move.number)) for move in evidence.moves)
-    cells = tuple(_cells(evidence, moves))
+    calibration = [move_finding(move, pings(move.number), work(move.number)) for move in evidence.calibration]
+    cells = tuple(_cells(evidence, moves, predictions(evidence, calibration)))
     return MigrationFindings(
         name=evidence.name,
         headline=_headline(evidence, cells),
@@ -204,7 +208,36 @@ def _work(move: Move, work: Work) -> dict[str, float]:
 # A cell
 
 
-def _cells(evidence: MigrationEvidence, moves: Sequence[MoveFinding]) -> Iterator[CellFinding]:
+def predictions(evidence: MigrationEvidence, calibration: Sequence[MoveFinding]) -> dict[tuple[str, str], Prediction]:
+    """What each cell will cost, from surveys and calibration moves alone; empty without them."""
+    plan = evidence.plan
+    fixed: dict[bool, prediction.Fixed] = {}
+    for postcopy in (False, True):
+        own = [found for found in calibration if (plan.methods[found.move.method].postcopy is not None) == postcopy]
+        # Without a completed calibration move nothing is foretold.
+        with contextlib.suppress(ValueError):
+            fixed[postcopy] = prediction.fixed_of(
+                [found.move for found in own], [found.values.get("clients_s") for found in own]
+            )
+    found = {}
+    for survey in evidence.surveys:
+        curve = prediction.Curve(
+            tuple(window / 1e9 for window in survey.windows_ns), np.array(survey.changed, np.float64)
+        )
+        facts = prediction.Facts(survey.memory, survey.content, math.inf, curve=curve)
+        for name, method in plan.methods.items():
+            costs = fixed.get(method.postcopy is not None)
+            if costs is not None and not method.cancel:
+                seed = plan.seed
+                found[survey.workload, name] = prediction.predict(facts, costs, method, plan.give_up / 1e9, seed)
+    return found
+
+
+def _cells(
+    evidence: MigrationEvidence,
+    moves: Sequence[MoveFinding],
+    predicted: Mapping[tuple[str, str], Prediction],
+) -> Iterator[CellFinding]:
     first = next(iter(evidence.plan.methods))
     goal_ns = evidence.plan.goal.downtime
     for workload, method in evidence.plan.cells:
@@ -225,6 +258,7 @@ def _cells(evidence: MigrationEvidence, moves: Sequence[MoveFinding]) -> Iterato
             outcomes=outcomes,
             figures=dict(_figures(ended, base if method != first else {})),
             reaches_goal=reached,
+            prediction=predicted.get((workload, method)),
         )
 
 
@@ -326,6 +360,6 @@ def _notes(evidence: MigrationEvidence, moves: Sequence[MoveFinding]) -> Iterato
             f"QEMU's events and the guest's clock agree on the blackout within {_ms(float(np.median(off)) / 1e9)} "
             f"(median; at most {_ms(max(off) / 1e9)})."
         )
-    slow = [found for found in moves if found.move.digest_ok is False]
-    if slow:
-        yield f"After {units.counted(len(slow), 'move')} a known part of the guest's memory was not what it had been."
+    spoilt = [found for found in moves if found.move.intact is False]
+    if spoilt:
+        yield f"After {units.counted(len(spoilt), 'move')} a known part of the guest's memory was not what it had been."

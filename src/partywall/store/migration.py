@@ -6,7 +6,7 @@ A move is written as soon as it has ended, so a kill loses no more than the move
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from partywall.model.migration import MigrationEvidence, MigrationPlan, Move
+from partywall.model.migration import MigrationEvidence, MigrationPlan, Move, Survey
 from partywall.store.record import Record
 
 Times = npt.NDArray[np.int64]
@@ -23,6 +23,7 @@ Times = npt.NDArray[np.int64]
 Work = npt.NDArray[np.float64]
 """(n, 3): start and end on the guest's clock in ns, work in the kernel's unit."""
 
+MOVE, CALIBRATION = "move", "calibration"
 PINGS, WORK = "pings", "work"
 _COLUMNS = {PINGS: ("intended_ns", "sent_ns", "answered_ns"), WORK: ("guest_start_ns", "guest_end_ns", "work")}
 
@@ -41,12 +42,16 @@ class MigrationDirectory(Record):
         (path / cls.MARK).write_text(json.dumps(content, indent=1))
         return made
 
-    def append(self, move: Move, pings: Times, work: Work) -> None:
-        """Writes a move. Its tables first: a move whose line is there is complete."""
+    def append(self, move: Move, pings: Times, work: Work, kind: str = MOVE) -> None:
+        """Writes a move of the plan or of the calibration. Its tables first: one whose line is there is complete."""
         for name, table in ((PINGS, pings), (WORK, work)):
             if len(table):
                 self._write(name, move.number, table)
-        self.append_line(json.dumps({"kind": "move", **move.model_dump(mode="json")}, allow_nan=False))
+        self.append_line(json.dumps({"kind": kind, **move.model_dump(mode="json")}, allow_nan=False))
+
+    def add_survey(self, survey: Survey) -> None:
+        """Writes what is known of a workload before the moves."""
+        self.append_line(json.dumps({"kind": "survey", **survey.model_dump(mode="json")}, allow_nan=False))
 
     def end(self) -> None:
         """All moves are done."""
@@ -69,11 +74,9 @@ class MigrationDirectory(Record):
             plan=self.decoded(self.MARK, lambda _: MigrationPlan.model_validate(content.pop("plan"))),
             host=self.host,
             about=content,
-            moves=tuple(
-                Move.model_validate({key: value for key, value in line.items() if key != "kind"})
-                for line in lines
-                if line["kind"] == "move"
-            ),
+            moves=tuple(Move.model_validate(each) for each in _of(lines, MOVE)),
+            calibration=tuple(Move.model_validate(each) for each in _of(lines, CALIBRATION)),
+            surveys=tuple(Survey.model_validate(each) for each in _of(lines, "survey")),
             interrupted=not any(line["kind"] == "ended" for line in lines),
         )
 
@@ -90,3 +93,7 @@ class MigrationDirectory(Record):
             return np.zeros((0, 3))
         table = pq.read_table(file, columns=list(_COLUMNS[name]))
         return np.column_stack([column.to_numpy() for column in table.columns])
+
+
+def _of(lines: Iterable[dict[str, Any]], kind: str) -> Iterator[dict[str, Any]]:
+    return ({key: value for key, value in line.items() if key != "kind"} for line in lines if line["kind"] == kind)

@@ -1,0 +1,281 @@
+"""What a move will cost, before it is made: three models of pre-copy, side by side. Pure.
+
+All start from the same facts: how much memory has content, how fast the link is, and how much memory the guest changes
+in windows of different lengths (its dirty curve; pages that change twice in a window count once).
+
+* `geometric`: the model of the literature (Clark et al. 2005; Liu et al. 2011). The guest dirties memory at one rate,
+  so each pass is a constant fraction of the one before, until the rest can be sent within the downtime limit.
+* `piecewise`: replays the passes with the dirty curve, each pass sending everything that is dirty when it begins.
+* `replay`: ours. As `piecewise`, but by QEMU's own rule. A pass ends, and the dirty bitmap is read again, as soon as
+  what is left could be sent within the downtime limit at the rate seen last; the rest of the pass stays dirty. To this
+  come the fixed costs that calibration moves showed, and uncertainty from what varied between them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize
+
+from partywall.model.migration import Method, Move, Prediction, Span
+
+Floats = npt.NDArray[np.float64]
+
+PASSES_MAX = 400
+DRAWS = 400
+LEVEL = 0.90
+DOWNTIME_LIMIT_S = 0.3
+"""QEMU's default."""
+BANDWIDTH = 128 << 20
+"""QEMU's default max-bandwidth since version 5.2, bytes/s."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """How much memory a guest changes. windows_s: ascending; changed: (samples, windows) bytes."""
+
+    windows_s: tuple[float, ...]
+    changed: Floats
+
+    def mean(self) -> Curve:
+        return replace(self, changed=self.changed.mean(axis=0, keepdims=True))
+
+    def draw(self, chance: np.random.Generator) -> Curve:
+        """One that might have been observed instead: a mean of samples drawn with replacement."""
+        rows = chance.integers(len(self.changed), size=len(self.changed))
+        return replace(self, changed=self.changed[rows].mean(axis=0, keepdims=True))
+
+    def at(self, seconds: float) -> float:
+        """Bytes changed in a window. Beyond the longest window the last slope goes on."""
+        windows, changed = np.array((0.0, *self.windows_s)), np.array((0.0, *self.changed.mean(axis=0)))
+        if seconds <= windows[-1]:
+            return float(np.interp(seconds, windows, changed))
+        slope = (changed[-1] - changed[-2]) / (windows[-1] - windows[-2]) if len(windows) > 2 else 0.0
+        return float(changed[-1] + max(0.0, slope) * (seconds - windows[-1]))
+
+    @property
+    def rate(self) -> float:
+        """Bytes/s by the shortest window."""
+        return float(self.changed[:, 0].mean() / self.windows_s[0])
+
+
+NOTHING = Curve((1.0,), np.zeros((1, 1)))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a guest and its link.
+
+    memory: bytes; content: bytes of pages that are not zero; rate: bytes/s over the link; empty_rate: bytes/s of zero
+    pages, which are looked at and hardly sent.
+    """
+
+    memory: float
+    content: float
+    rate: float
+    empty_rate: float = math.inf
+    curve: Curve = NOTHING
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Costs that calibration moves showed; one value for each move, so that their spread is known.
+
+    setup_s: before the first pass. rates, empty_rates: bytes/s of pages that are sent, and of zero pages. downtime_s:
+    what QEMU's downtime is beyond the time for the bytes that were left. waited_s: how much longer clients wait than
+    QEMU's downtime.
+    """
+
+    setup_s: tuple[float, ...]
+    rates: tuple[float, ...]
+    empty_rates: tuple[float, ...]
+    downtime_s: tuple[float, ...]
+    waited_s: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Course:
+    """A predicted move. passes: over the memory, the last one with the guest stopped included."""
+
+    converges: bool
+    total_s: float
+    bytes: float
+    passes: int
+    downtime_s: float
+    waited_s: float
+
+
+Model = Callable[[Facts, Method, float], Course]
+
+
+def rate_of(facts: Facts, method: Method) -> float:
+    """Bytes/s that a method can send."""
+    limit = BANDWIDTH if method.bandwidth is None else method.bandwidth / 8
+    return min(facts.rate, limit)
+
+
+def limit_of(method: Method) -> float:
+    """The downtime limit, in seconds."""
+    return DOWNTIME_LIMIT_S if method.downtime is None else method.downtime / 1e9
+
+
+def geometric(facts: Facts, method: Method, give_up_s: float) -> Course:
+    """One dirty rate for all windows."""
+    rate, limit_s = rate_of(facts, method), limit_of(method)
+    left, sent, spent_s = facts.memory, 0.0, 0.0
+    for number in range(1, PASSES_MAX):
+        if left / rate <= limit_s:
+            return _ended(left, sent, spent_s, number, rate)
+        pass_s = left / rate
+        sent, spent_s, left = sent + left, spent_s + pass_s, min(facts.memory, facts.curve.rate * pass_s)
+        if spent_s > give_up_s:
+            break
+    return _endless(sent, spent_s, PASSES_MAX)
+
+
+def piecewise(facts: Facts, method: Method, give_up_s: float) -> Course:
+    """The dirty curve, and whole passes."""
+    rate, limit_s = rate_of(facts, method), limit_of(method)
+    left, sent, spent_s = facts.content, 0.0, 0.0
+    for number in range(1, PASSES_MAX):
+        if left / rate <= limit_s:
+            return _ended(left, sent, spent_s, number, rate)
+        pass_s = left / rate
+        sent, spent_s, left = sent + left, spent_s + pass_s, min(facts.memory, facts.curve.at(pass_s))
+        if spent_s > give_up_s:
+            break
+    return _endless(sent, spent_s, PASSES_MAX)
+
+
+def replayed(facts: Facts, method: Method, give_up_s: float) -> Course:
+    """QEMU's rule, see the module. Post-copy hands over after its passes, and sends what is dirty then once more."""
+    rate, limit_s = rate_of(facts, method), limit_of(method)
+    threshold = rate * limit_s
+    left, sent, spent_s = facts.content, 0.0, 0.0
+    for number in range(1, PASSES_MAX):
+        if method.postcopy is not None and number > method.postcopy.after_passes:
+            return Course(True, spent_s + left / rate, sent + left, number + 1, 0.0, 0.0)
+        # In the first pass what is left over is what was never written: it holds nothing.
+        over = 0.0 if number == 1 else min(left, threshold)
+        pass_s = (left - over) / rate
+        if number == 1:
+            pass_s += (facts.memory - facts.content) / facts.empty_rate
+        sent, spent_s = sent + left - over, spent_s + pass_s
+        left = min(facts.memory, over + facts.curve.at(pass_s))
+        if left <= threshold:
+            return _ended(left, sent, spent_s, number + 1, rate)
+        if spent_s > give_up_s:
+            break
+    return _endless(sent, spent_s, PASSES_MAX)
+
+
+def _ended(left: float, sent: float, spent_s: float, passes: int, rate: float) -> Course:
+    last_s = left / rate
+    return Course(True, spent_s + last_s, sent + left, passes, last_s, last_s)
+
+
+def _endless(sent: float, spent_s: float, passes: int) -> Course:
+    return Course(False, spent_s, sent, passes, math.inf, math.inf)
+
+
+BASELINES: dict[str, Model] = {"geometric": geometric, "piecewise": piecewise}
+
+
+def predict(facts: Facts, fixed: Fixed, method: Method, give_up_s: float, seed: int = 0) -> Prediction:
+    """Our prediction. Each draw takes one calibration move's costs and one dirty curve that might have been seen."""
+    chance = np.random.default_rng(seed)
+    courses = []
+    for _ in range(DRAWS):
+        n = int(chance.integers(len(fixed.rates)))
+        drawn = replace(facts, rate=fixed.rates[n], empty_rate=fixed.empty_rates[n], curve=facts.curve.draw(chance))
+        course = replayed(drawn, method, give_up_s)
+        downtime_s = course.downtime_s + _one(fixed.downtime_s, chance)
+        courses.append(
+            replace(
+                course,
+                total_s=course.total_s + _one(fixed.setup_s, chance) + (downtime_s - course.downtime_s),
+                downtime_s=downtime_s,
+                waited_s=downtime_s + _one(fixed.waited_s, chance),
+            )
+        )
+    ended = [course for course in courses if course.converges]
+    shown = ended or courses
+    spans = {
+        "total_s": _span([course.total_s for course in shown]),
+        "sent_bytes": _span([course.bytes for course in shown]),
+        "passes": _span([float(course.passes) for course in shown]),
+        "downtime_s": _span([course.downtime_s for course in shown]),
+        "clients_s": _span([course.waited_s for course in shown]),
+    }
+    if not ended:
+        del spans["downtime_s"], spans["clients_s"]
+    typical = replace(facts, rate=float(np.median(fixed.rates)), empty_rate=float(np.median(fixed.empty_rates)))
+    return Prediction(
+        chance=len(ended) / len(courses),
+        spans=spans,
+        others={name: _told(model(typical, method, give_up_s)) for name, model in BASELINES.items()},
+    )
+
+
+def _told(course: Course) -> dict[str, float]:
+    """What a simpler model says. Those have no fixed costs, and clients wait as long as the downtime."""
+    if not course.converges:
+        return {}
+    return {"total_s": course.total_s, "sent_bytes": course.bytes, "downtime_s": course.downtime_s}
+
+
+def fixed_of(moves: Sequence[Move], waited: Sequence[float | None]) -> Fixed:
+    """The fixed costs that calibration moves showed. waited: how long clients waited at each, in seconds.
+
+    Raises ValueError if none of the moves was completed.
+    """
+    usable = [
+        (move, wait)
+        for move, wait in zip(moves, waited, strict=True)
+        if move.outcome == "completed" and wait is not None
+    ]
+    if not usable:
+        raise ValueError("none of the calibration moves was completed")
+    rates = [_rates(move) for move, _ in usable]
+    downtimes = [(move.downtime_ns or 0) / 1e9 for move, _ in usable]
+    return Fixed(
+        setup_s=tuple((move.setup_ns or 0) / 1e9 for move, _ in usable),
+        rates=tuple(rate for rate, _ in rates),
+        empty_rates=tuple(empty for _, empty in rates),
+        downtime_s=tuple(
+            max(0.0, downtime - move.memory.get("downtime-bytes", 0) / rate)
+            for (move, _), downtime, (rate, _) in zip(usable, downtimes, rates, strict=True)
+        ),
+        waited_s=tuple(wait - downtime for (_, wait), downtime in zip(usable, downtimes, strict=True)),
+    )
+
+
+def _rates(move: Move) -> tuple[float, float]:
+    """Bytes/s of pages that are sent, and of zero pages: least squares over looks at the first pass."""
+    looks = [look for look in move.progress if look.passes <= 1 and look.sent > 0]
+    sent = np.diff([look.sent for look in looks])
+    gone = -np.diff([look.left for look in looks])
+    spent_s = np.diff([look.at_ns for look in looks]) / 1e9
+    empty = np.maximum(0, gone - sent)
+    if len(looks) < 4 or not sent.sum():
+        total_s = ((move.total_ns or 1) - (move.setup_ns or 0) - (move.downtime_ns or 0)) / 1e9
+        return move.memory.get("transferred", 1) / total_s, math.inf
+    # The sums fix one equation, so that what is fitted gives the whole pass its own length.
+    costs, _ = optimize.nnls(np.column_stack([sent, empty]), spent_s)
+    costs *= spent_s.sum() / max(1e-9, float(costs @ (sent.sum(), empty.sum())))
+    return 1 / max(costs[0], 1e-12), 1 / costs[1] if costs[1] > 0 else math.inf
+
+
+def _one(values: Sequence[float], chance: np.random.Generator) -> float:
+    """One of the values, with noise that widens few values to what a few more would show (a smoothed bootstrap)."""
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    return float(values[int(chance.integers(len(values)))] + spread * chance.standard_normal() / math.sqrt(len(values)))
+
+
+def _span(values: Sequence[float]) -> Span:
+    low, middle, high = np.quantile(values, ((1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2))
+    return Span(value=float(middle), low=float(low), high=float(high))

@@ -15,12 +15,19 @@ from partywall.cli.live import Live, wide_console
 from partywall.events import Event, Note, Report
 from partywall.kinds.kind import Options
 from partywall.kinds.migration import MigrationJob, Migrations
+from partywall.migrate import plan as plans
 from partywall.sandbox import WORK_ROOT
 
 
 def migrate(
     context: typer.Context,
-    plan: Annotated[Path, typer.Argument(help="A migration plan (YAML); see docs/migrate.md.", metavar="PLAN")],
+    plan: Annotated[
+        str,
+        typer.Argument(
+            help="A migration plan (YAML, see docs/migrate.md), or the name of a shipped one: migration.",
+            metavar="PLAN",
+        ),
+    ],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check the plan, say what would be done, and do nothing.")
     ] = False,
@@ -31,7 +38,7 @@ def migrate(
 ) -> int:
     """Move a guest between two hosts while it works, and measure what that does to whoever uses it.
 
-    partywall migrate migrations/methods.yaml
+    partywall migrate migration
 
     The two hosts are network namespaces on this machine, joined by a link of the rate that the plan states. Clients
     send requests on a fixed schedule during each move. The report shows three blackouts of each move side by side: as
@@ -41,7 +48,7 @@ def migrate(
     goal, 2 bad plan or option, 3 inconclusive, 4 the host lacks something.
     """
     console = wide_console()
-    job = MigrationJob.read(plan)
+    job = MigrationJob.read(plans.find(plan))
     options = Options(context.obj(), out, work_dir)
     kind = Migrations()
     if dry_run:

@@ -13,9 +13,20 @@ from partywall.model.migration import Method, MigrationPlan
 from partywall.scenario.decode import decode
 from partywall.scenario.explain import Mistake, did_you_mean
 from partywall.scenario.form import follows, problem, validate
-from partywall.scenario.load import read
+from partywall.scenario.load import find as find_file
+from partywall.scenario.load import read, shipped_as
 
 _STAND_INS: dict[str, Any] = {"partywall_migration": 1, "name": "unnamed"}
+
+
+def names() -> tuple[str, ...]:
+    """The plans that ship with Partywall, by name."""
+    return shipped_as(lambda key: key == "partywall_migration")
+
+
+def find(name_or_path: str) -> Path:
+    """The file that is meant: a path, or the name of a shipped plan. Raises UsageError."""
+    return find_file(name_or_path, names(), "migration plan")
 
 
 def load(path: Path, catalogue: Catalogue) -> MigrationPlan:

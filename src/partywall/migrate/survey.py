@@ -26,7 +26,7 @@ CHUNK_PAGES = 4096
 
 def survey(workload: str, memory: Path, agent: AgentClient) -> Survey:
     """Watches a guest for some seconds. memory: its file; agent: one on this host that may read it."""
-    content, size, page_bytes = _content(memory)
+    content, size = _content(memory)
     stride = max(1, size // SCANNED_BYTES)
     watched_s = SAMPLES * INTERVAL_NS / 1e9
     seen = agent.call(
@@ -49,8 +49,8 @@ def survey(workload: str, memory: Path, agent: AgentClient) -> Survey:
     )
 
 
-def _content(memory: Path) -> tuple[int, int, int]:
-    """(bytes of pages that are not zero, bytes in all, bytes of a page)."""
+def _content(memory: Path) -> tuple[int, int]:
+    """(bytes of pages that are not zero, bytes in all)."""
     page = mmap.PAGESIZE
     with memory.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
         words = np.frombuffer(mapped, np.uint64).reshape(-1, page // 8)
@@ -60,4 +60,4 @@ def _content(memory: Path) -> tuple[int, int, int]:
         size = words.size * 8
         # The map cannot be closed while an array looks at it.
         del words
-    return filled * page, size, page
+    return filled * page, size

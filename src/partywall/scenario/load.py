@@ -101,14 +101,15 @@ def shipped_file(name: str) -> FilePath:
     return FilePath(str(resources.files("partywall").joinpath("scenarios", f"{name}.yaml")))
 
 
-def find(name_or_path: str) -> FilePath:
-    """The file that is meant: a path, or the name of a shipped scenario. Raises UsageError."""
-    if name_or_path in names():
+def find(name_or_path: str, among: tuple[str, ...] | None = None, what: str = "scenario") -> FilePath:
+    """The file that is meant: a path, or the name of what is shipped, by default a scenario. Raises UsageError."""
+    known = names() if among is None else among
+    if name_or_path in known:
         return shipped_file(name_or_path)
     if "\0" not in name_or_path and _exists(FilePath(name_or_path)):
         return FilePath(name_or_path)
-    remedy = did_you_mean(name_or_path, names(), f"give a path, or one of {', '.join(names())}")
-    raise UsageError(Problem(f"there is no scenario {name_or_path[:200]!r}", remedy))
+    remedy = did_you_mean(name_or_path, known, f"give a path, or one of {', '.join(known)}")
+    raise UsageError(Problem(f"there is no {what} {name_or_path[:200]!r}", remedy))
 
 
 def _exists(path: FilePath) -> bool:

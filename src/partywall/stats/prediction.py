@@ -28,6 +28,8 @@ Floats = npt.NDArray[np.float64]
 PASSES_MAX = 400
 DRAWS = 400
 LEVEL = 0.90
+QUANTUM_S = 0.05
+"""How long QEMU sends before it looks again at what is left."""
 DOWNTIME_LIMIT_S = 0.3
 """QEMU's default."""
 BANDWIDTH = 128 << 20
@@ -56,6 +58,11 @@ class Curve:
             return float(np.interp(seconds, windows, changed))
         slope = (changed[-1] - changed[-2]) / (windows[-1] - windows[-2]) if len(windows) > 2 else 0.0
         return float(changed[-1] + max(0.0, slope) * (seconds - windows[-1]))
+
+    @property
+    def widest(self) -> float:
+        """Bytes changed in the longest window: about the working set, if the window is long enough."""
+        return float(self.changed[:, -1].mean())
 
     @property
     def rate(self) -> float:
@@ -154,20 +161,26 @@ def piecewise(facts: Facts, method: Method, give_up_s: float) -> Course:
 def replayed(facts: Facts, method: Method, give_up_s: float) -> Course:
     """QEMU's rule, see the module. Post-copy hands over after its passes, and sends what is dirty then once more."""
     rate, limit_s = rate_of(facts, method), limit_of(method)
-    threshold = rate * limit_s
-    left, sent, spent_s = facts.content, 0.0, 0.0
+    threshold, quantum = rate * limit_s, rate * QUANTUM_S
+    empty = facts.memory - facts.content
+    # QEMU counts zero pages as left until it has looked at them. They come last, so content is sent before.
+    left, sent, spent_s = facts.content, 0.0, empty / facts.empty_rate
+    over = max(0.0, threshold - empty)
     for number in range(1, PASSES_MAX):
         if method.postcopy is not None and number > method.postcopy.after_passes:
             return Course(True, spent_s + left / rate, sent + left, number + 1, 0.0, 0.0)
-        # In the first pass what is left over is what was never written: it holds nothing.
-        over = 0.0 if number == 1 else min(left, threshold)
-        pass_s = (left - over) / rate
-        if number == 1:
-            pass_s += (facts.memory - facts.content) / facts.empty_rate
-        sent, spent_s = sent + left - over, spent_s + pass_s
-        left = min(facts.memory, over + facts.curve.at(pass_s))
+        # QEMU looks at what is left after every quantum.
+        now = min(left, math.ceil(max(0.0, left - over) / quantum) * quantum)
+        pass_s = now / rate
+        sent, spent_s = sent + now, spent_s + pass_s
+        looked_s = pass_s + (empty / facts.empty_rate if number == 1 else 0.0)
+        changed, over_left = facts.curve.at(looked_s), left - now
+        # What is left over and changes again is one page to send, not two.
+        again = over_left * min(1.0, changed / facts.curve.widest) if changed else 0.0
+        left = min(facts.memory, over_left + changed - again)
         if left <= threshold:
             return _ended(left, sent, spent_s, number + 1, rate)
+        over = threshold
         if spent_s > give_up_s:
             break
     return _endless(sent, spent_s, PASSES_MAX)

@@ -25,6 +25,7 @@ class Relay:
     def __init__(self, process: subprocess.Popen[bytes], guest: socket.socket) -> None:
         self._process = process
         self._guests = [guest]
+        self._dropped: list[socket.socket] = []
         self._target = guest
         ours, theirs = socket.socketpair()
         self._client = ours
@@ -64,7 +65,10 @@ class Relay:
     def forget(self, guest: socket.socket) -> None:
         """Ends the connection to a QEMU that the guest is not in."""
         with self._lock:
-            self._guests.remove(guest)
+            # One that ended is forgotten already.
+            if guest in self._guests:
+                self._guests.remove(guest)
+                self._dropped.append(guest)
         os.write(self._ring, b"f")
 
     def attach(self, process: subprocess.Popen[bytes], guest: socket.socket) -> None:
@@ -100,8 +104,11 @@ class Relay:
             while True:
                 with self._lock:
                     guests = list(self._guests)
+                    dropped, self._dropped = self._dropped, []
                 for gone in [each for each in watched if each not in guests]:
                     selector.unregister(gone)
+                    gone.close()
+                for gone in dropped:
                     gone.close()
                 for new in [each for each in guests if each not in watched]:
                     selector.register(new, selectors.EVENT_READ)

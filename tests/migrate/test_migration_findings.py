@@ -1,0 +1,126 @@
+"""Blackouts, response times and work of moves whose truth is known."""
+
+import numpy as np
+import pytest
+
+from partywall.model.migration import MigrationEvidence, MigrationPlan, Move
+from partywall.stats import migration
+
+MS = 1_000_000
+PERIOD = MS
+
+
+def pings(pauses, length_ms=6000, answer_ns=MS // 2):
+    """Requests every ms; those during a pause are answered at its end. pauses: (begin, end) in ns."""
+    intended = np.arange(length_ms, dtype=np.int64) * PERIOD + MS
+    answered = intended + answer_ns
+    for begin, end in pauses:
+        waiting = (answered > begin) & (answered < end)
+        answered[waiting] = end + np.arange(waiting.sum())
+    return np.column_stack([intended, intended, answered])
+
+
+def move(**fields):
+    base = {
+        "workload": "idle", "method": "default", "round": 0, "number": 0, "source": "a", "outcome": "completed",
+        "begin_ns": 2000 * MS, "end_ns": 4000 * MS, "setup_ns": 100 * MS, "total_ns": 1900 * MS,
+        "downtime_ns": 150 * MS, "paused_ns": 3700 * MS, "resumed_ns": 3900 * MS,
+        "stopped_ns": 200 * MS, "offset_ns": 0,
+    }  # fmt: skip
+    return Move(**(base | fields))
+
+
+def test_both_pauses_of_a_move_are_found_and_told_apart():
+    found = migration.move_finding(move(), pings([(2010 * MS, 2110 * MS), (3700 * MS, 3950 * MS)]), np.zeros((0, 3)))
+    assert found.clients_ns == pytest.approx(250 * MS, abs=2 * PERIOD)
+    assert found.start_ns == pytest.approx(100 * MS, abs=2 * PERIOD)
+    assert found.events_ns == 200 * MS
+
+
+def test_the_parts_add_up_to_what_clients_waited():
+    found = migration.move_finding(move(), pings([(3700 * MS, 3950 * MS)]), np.zeros((0, 3)))
+    assert sum(part.ns for part in found.parts) == found.clients_ns
+    assert [round(part.ns / MS) for part in found.parts][1:] == [150, 50, 50]
+
+
+def test_a_cancelled_move_has_no_hand_over():
+    cancelled = move(outcome="cancelled", paused_ns=None, resumed_ns=None, downtime_ns=None, total_ns=None)
+    found = migration.move_finding(cancelled, pings([(2010 * MS, 2060 * MS)]), np.zeros((0, 3)))
+    assert found.clients_ns is None
+    assert found.parts == ()
+    assert found.start_ns == pytest.approx(50 * MS, abs=2 * PERIOD)
+
+
+def test_answers_that_never_come_are_counted_in_their_phase():
+    table = pings([])
+    lost = (table[:, 0] > 3000 * MS) & (table[:, 0] <= 3010 * MS)
+    table[lost, 2] = 0
+    found = migration.move_finding(move(), table, np.zeros((0, 3)))
+    assert found.responses["during"].lost == 10
+    assert found.responses["before"].lost == found.responses["after"].lost == 0
+
+
+def test_work_is_laid_on_the_host_s_time_across_the_stop():
+    """The guest works evenly on its own clock, which stands still for 200 ms: it loses 10 % of two seconds."""
+    ends = np.arange(20 * MS, 5800 * MS, 20 * MS, dtype=np.float64)
+    work = np.column_stack([ends - 20 * MS, ends, np.full(len(ends), 20.0)])
+    found = migration.move_finding(move(), pings([]), work)
+    assert found.work["before"] == pytest.approx(1000, rel=0.02)
+    assert found.work["during"] == pytest.approx(900, rel=0.02)
+    assert found.work["after"] == pytest.approx(1000, rel=0.02)
+
+
+def evidence(moves, **plan):
+    content = {"partywall_migration": 1, "name": "x", "methods": {"default": {}, "fast": {}}, **plan}
+    return MigrationEvidence(
+        name="x", plan=MigrationPlan.model_validate(content), host={}, about={}, moves=tuple(moves)
+    )
+
+
+def series(waits):
+    """waits: (method, milliseconds) of each move, two a round."""
+    tables, moves = {}, []
+    for number, (method, ms) in enumerate(waits):
+        end = (3700 + ms) * MS
+        moves.append(move(number=number, method=method, round=number // 2, resumed_ns=end - 10 * MS))
+        tables[number] = pings([(3700 * MS, end)])
+    return moves, tables.__getitem__
+
+
+def test_methods_are_compared_within_rounds():
+    """The level wanders from round to round, and the ratio stays: its interval is narrow where the means' are wide."""
+    moves, table = series(
+        [("default", 100), ("fast", 50), ("default", 200), ("fast", 100), ("default", 300), ("fast", 150)]
+    )
+    found = migration.findings(evidence(moves), table, lambda _: np.zeros((0, 3)))
+    fast = next(cell for cell in found.cells if cell.method == "fast")
+    ratio = fast.figures["clients_s"].ratio
+    assert ratio.low < 0.5 < ratio.high
+    assert ratio.high - ratio.low < 0.1
+    assert fast.figures["clients_s"].interval.half_width > 0.1
+
+
+def test_two_moves_have_no_interval():
+    moves, table = series([("default", 100), ("fast", 50)] * 2)
+    found = migration.findings(evidence(moves), table, lambda _: np.zeros((0, 3)))
+    assert all(cell.figures["clients_s"].interval is None for cell in found.cells)
+
+
+@pytest.mark.parametrize(("goal", "outcome"), [("60ms", "holds"), ("20ms", "violated")])
+def test_the_goal_is_reached_if_one_method_always_does(goal, outcome):
+    moves, table = series([("default", 100), ("fast", 50)] * 3)
+    found = migration.findings(evidence(moves, goal={"downtime": goal}), table, lambda _: np.zeros((0, 3)))
+    assert found.outcome.value == outcome
+    assert [cell.reaches_goal for cell in found.cells] == [False, goal == "60ms"]
+
+
+def test_a_lost_guest_is_the_headline_and_a_violation():
+    moves, table = series([("default", 100), ("fast", 50)])
+    moves.append(move(number=2, outcome="lost", reason="no answer"))
+    found = migration.findings(
+        evidence(moves),
+        lambda number: table(number) if number < 2 else np.zeros((0, 3), np.int64),
+        lambda _: np.zeros((0, 3)),
+    )
+    assert found.headline.startswith("1 move of 3 lost the guest")
+    assert found.outcome.value == "violated"

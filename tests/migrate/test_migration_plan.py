@@ -1,0 +1,69 @@
+"""Migration plans: every mistake at once, with its line."""
+
+import pytest
+
+from partywall.agent.catalogue import shipped
+from partywall.errors import UsageError
+from partywall.migrate import plan as plans
+
+GOOD = b"""
+partywall_migration: 1
+name: good
+link: {rate: 100Mbit/s, delay: 1ms}
+workloads:
+  idle: null
+  writer: {kernel: memory-write}
+methods:
+  default: {}
+  after: {postcopy: {after_passes: 2}}
+"""
+
+
+def read(text):
+    return plans.loads(text, "plan.yaml", shipped())
+
+
+def test_a_plan_is_read_with_its_defaults():
+    plan = read(GOOD)
+    assert plan.link.rate == 100_000_000
+    assert plan.cells == [(w, m) for w in ("idle", "writer") for m in ("default", "after")]
+    assert plan.methods["after"].postcopy.after_passes == 2
+    # What a record keeps is read again as the same plan.
+    assert type(plan).model_validate(plan.model_dump(mode="json", exclude_defaults=True)) == plan
+
+
+def test_the_shipped_plan_is_good():
+    for name in plans.names():
+        plans.load(plans.find(name), shipped())
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"link: {rate: 100}", "is not a bit rate"),
+        (b"moves: 0", "is too small"),
+        (b"workloads: {x: {kernel: memory-wirte}}", "there is no kernel 'memory-wirte'"),
+        (b"methods: {x: {compression: zstd}}", "compression needs multifd"),
+        (b"methods: {x: {postcopy: {}, multifd: 2}}", "cannot combine post-copy and multifd"),
+        (b"methods: {x: {postcopy: {}, cancel: true}}", "cannot be cancelled"),
+        (b"methods: {x: {post_copy: true}}", "post_copy"),
+    ],
+)
+def test_a_mistake_is_told_at_its_line(line, message):
+    with pytest.raises(UsageError) as raised:
+        read(b"partywall_migration: 1\nname: bad\n" + line)
+    (problem,) = raised.value.problems
+    assert message in str(problem)
+    assert problem.line == 3
+
+
+def test_all_mistakes_are_told_at_once():
+    text = b"partywall_migration: 1\nmoves: 0\nworkloads: {x: {kernel: nothing}}\nmethods: {x: {compression: zstd}}\n"
+    with pytest.raises(UsageError) as raised:
+        read(text)
+    assert len(raised.value.problems) == 4
+
+
+def test_a_plan_that_is_not_there_is_named():
+    with pytest.raises(UsageError, match="there is no migration plan 'migratoin'"):
+        plans.find("migratoin")

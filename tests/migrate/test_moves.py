@@ -1,0 +1,132 @@
+"""A real guest moves between two hosts under QEMU: it arrives whole, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from partywall.agent.catalogue import shipped
+from partywall.events import silent
+from partywall.host import Host
+from partywall.migrate import plan as plans
+from partywall.migrate.series import Series
+from partywall.pipeline import this_host
+from partywall.sandbox import lab, networks, qemu
+from partywall.stats.migration import move_finding
+
+PLAN = """
+partywall_migration: 1
+name: test
+guest: {{memory: 160MiB}}
+link: {{rate: 800Mbit/s}}
+workloads: {{writer: {{kernel: memory-dirty, params: {{working_set_bytes: 4194304, rate_bytes_per_s: 2097152}}}}}}
+methods: {methods}
+moves: {moves}
+calibration: 0
+before: 1s
+after: 1s
+give_up: {give_up}
+"""
+
+pytestmark = [
+    pytest.mark.host,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        bool(lab.lacking() or qemu.lacking(Host.here())),
+        reason=f"moves need: {lab.lacking() or qemu.lacking(Host.here())}",
+    ),
+]
+
+
+def plan(methods="{default: {}}", moves=1, give_up="60s"):
+    return plans.loads(PLAN.format(methods=methods, moves=moves, give_up=give_up).encode(), "plan.yaml", shipped())
+
+
+@pytest.fixture
+def carried_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+
+    def carry_out(asked):
+        kept = []
+        run = f"test-move-{os.getpid()}"
+        with Series(asked, this_host(), run, Path("/var/tmp")) as series:
+            series.carry_out(silent, kept.append)
+        assert not list(networks.NETNS.glob(f"{run}*"))
+        assert not Path("/var/tmp", f"partywall-{run}").exists()
+        return kept
+
+    return carry_out
+
+
+def test_a_guest_arrives_whole_by_pre_copy_and_post_copy(carried_out):
+    kept = carried_out(plan("{default: {}, after: {postcopy: {after_passes: 1}}, back-out: {cancel: true}}"))
+    assert {seen.move.method: seen.move.outcome for seen in kept} == {
+        "default": "completed", "after": "completed", "back-out": "cancelled"
+    }  # fmt: skip
+    # Each completed move began where the one before ended.
+    for seen in kept:
+        assert seen.move.intact, seen.move
+        assert abs(seen.move.stopped_ns) < 5_000_000 or seen.move.outcome == "completed"
+        assert len(seen.work), "the guest's work goes on"
+        found = move_finding(seen.move, seen.pings, seen.work)
+        assert found.responses["after"].lost == 0
+        if seen.move.outcome == "completed":
+            # Three blackouts, of which the guest's clock and QEMU's events are of the same thing.
+            assert abs(found.events_ns - seen.move.stopped_ns) < 10_000_000
+            assert found.clients_ns > found.events_ns * 0.9
+            assert sum(part.ns for part in found.parts) == found.clients_ns
+
+
+def test_a_move_that_does_not_end_is_cancelled_and_the_guest_stays(carried_out):
+    asked = plan("{never: {bandwidth: 8Mbit/s, downtime: 1ms}}", give_up="2s")
+    (seen,) = carried_out(asked)
+    assert seen.move.outcome == "gave up"
+    assert "was not done after 2 s" in seen.move.reason
+    assert seen.move.intact
+    after = seen.pings[seen.pings[:, 0] > seen.move.end_ns]
+    assert np.count_nonzero(after[:, 2]) > 0.9 * len(after)
+
+
+def test_a_destination_that_dies_leaves_the_guest_running(carried_out, monkeypatch):
+    from partywall.migrate.guest import MovableGuest  # noqa: PLC0415 - the test changes it
+
+    expect = MovableGuest.expect
+
+    def dying(self):
+        side = expect(self)
+        subprocess.Popen(["sh", "-c", f"sleep 0.7; kill -9 {side.process.pid}"])
+        return side
+
+    monkeypatch.setattr(MovableGuest, "expect", dying)
+    (seen,) = carried_out(plan("{slow: {bandwidth: 80Mbit/s}}"))
+    assert seen.move.outcome == "failed"
+    assert seen.move.reason
+    assert seen.move.intact
+
+
+def test_a_killed_series_leaves_nothing_after_reap(tmp_path):
+    file = tmp_path / "plan.yaml"
+    file.write_text(PLAN.format(methods="{slow: {bandwidth: 20Mbit/s}}", moves=5, give_up="60s"))
+    environment = os.environ | {"PARTYWALL_STATE": str(tmp_path / "state")}
+    out = tmp_path / "out"
+    command = ["partywall", "migrate", str(file), "--out", str(out)]
+    running = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not list((tmp_path / "state").glob("*/networks.json")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(6)
+    finally:
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+    reaped = subprocess.run(["partywall", "reap"], env=environment, capture_output=True, text=True, check=True)
+    assert "network namespace" in reaped.stdout
+    assert not list(networks.NETNS.glob("migration-test-*"))
+    found = subprocess.run(["pgrep", "-f", "partywall-guest"], capture_output=True, text=True, check=False)
+    assert "migration-test" not in found.stdout

@@ -1,0 +1,134 @@
+"""The models of a move, against moves that a simulated QEMU makes of the same facts."""
+
+import math
+
+import numpy as np
+import pytest
+
+from partywall.model.migration import Method, Move, Progress
+from partywall.stats import prediction
+from partywall.stats.prediction import Curve, Facts, Fixed
+
+MIB = 1 << 20
+WINDOWS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.4)
+
+
+def writer(rate, working_set):
+    """A guest that goes round its working set at a rate: pages that change, up to all of them."""
+    changed = [min(rate * window, working_set) for window in WINDOWS]
+    return Curve(WINDOWS, np.array([changed]))
+
+
+def simulated(facts, rate, working_set, limit_s):
+    """QEMU's loop page by page: a bitmap, a writer that goes round, a look at what is left after every 50 ms.
+
+    (converges, total s, bytes)
+    """
+    pages, page = int(facts.memory // 65536), 65536
+    content, wide = int(facts.content // page), int(working_set // page)
+    dirty, seen = np.zeros(pages, bool), np.zeros(pages, bool)
+    dirty[:] = True
+    threshold, spent, sent, writes, place = facts.rate * limit_s, 0.0, 0.0, 0.0, 0
+    while spent < 60:
+        todo, budget = np.flatnonzero(dirty), facts.rate * 0.05
+        while len(todo) and budget > 0:
+            first, todo = todo[0], todo[1:]
+            dirty[first] = False
+            if first < content:
+                budget -= page
+                sent += page
+        spent += 0.05 - max(0.0, budget) / facts.rate
+        writes += rate * (0.05 - max(0.0, budget) / facts.rate)
+        while writes >= page and wide:
+            seen[place % wide] = True
+            place, writes = place + 1, writes - page
+        if dirty.sum() * page <= threshold:
+            dirty |= seen
+            seen[:] = False
+            if dirty.sum() * page < threshold:
+                left = dirty[:content].sum() * page
+                return True, spent + left / facts.rate, sent + left
+    return False, spent, sent
+
+
+@pytest.mark.parametrize("rate", [0, 2 * MIB, 10 * MIB, 30 * MIB, 45 * MIB])
+@pytest.mark.parametrize("working_set", [16 * MIB, 64 * MIB])
+def test_the_replay_follows_qemu_s_rule(rate, working_set):
+    facts = Facts(256 * MIB, 100 * MIB, 50 * MIB, curve=writer(rate, working_set))
+    converges, total_s, sent = simulated(facts, rate, working_set, 0.3)
+    course = prediction.replayed(facts, Method(), 60)
+    assert course.converges == converges
+    if converges:
+        assert course.total_s == pytest.approx(total_s, rel=0.15)
+        assert course.bytes == pytest.approx(sent, rel=0.15)
+
+
+def test_a_guest_that_changes_memory_faster_than_the_link_carries_never_converges():
+    facts = Facts(256 * MIB, 100 * MIB, 50 * MIB, curve=writer(80 * MIB, 64 * MIB))
+    assert not prediction.replayed(facts, Method(), 60).converges
+    assert not prediction.piecewise(facts, Method(), 60).converges
+    # A working set that can be sent within the limit does.
+    small = Facts(256 * MIB, 100 * MIB, 50 * MIB, curve=writer(80 * MIB, 8 * MIB))
+    assert prediction.replayed(small, Method(), 60).converges
+    assert not prediction.geometric(small, Method(), 60).converges
+
+
+def test_post_copy_always_ends_and_sends_what_changed_once_more():
+    facts = Facts(256 * MIB, 100 * MIB, 50 * MIB, curve=writer(80 * MIB, 64 * MIB))
+    course = prediction.replayed(facts, Method(postcopy={"after_passes": 1}), 60)
+    assert course.converges
+    assert course.bytes == pytest.approx(164 * MIB, rel=0.05)
+
+
+def test_a_method_s_own_bandwidth_and_limit_count():
+    facts = Facts(256 * MIB, 100 * MIB, 50 * MIB, curve=writer(10 * MIB, 64 * MIB))
+    slow = prediction.replayed(facts, Method(bandwidth="200Mbit/s"), 60)
+    assert slow.total_s > 1.9 * prediction.replayed(facts, Method(), 60).total_s
+    short, long = (prediction.replayed(facts, Method(downtime=d), 60).downtime_s for d in ("20ms", "500ms"))
+    assert short <= 0.02 < long
+
+
+def test_beyond_the_longest_window_the_last_slope_goes_on():
+    growing, saturated = writer(MIB, 100 * MIB), writer(100 * MIB, 16 * MIB)
+    assert growing.at(10) == pytest.approx(10 * MIB)
+    assert saturated.at(10) == pytest.approx(16 * MIB)
+
+
+def calibration(rate, empty_rate, content, memory, setup_s=0.1, downtime_s=0.1):
+    """A move whose first pass sends content at one rate and walks over zero pages at another, alternating."""
+    looks, at_s, sent, left = [], setup_s, 1, memory
+    for _ in range(50):
+        looks.append(Progress(at_ns=int(at_s * 1e9), sent=int(sent), left=int(left), passes=1))
+        part, empty = content / 50, (memory - content) / 50
+        mixed = 1 if len(looks) % 2 else 0
+        at_s += (part * mixed * 2) / rate + (empty * (1 - mixed) * 2) / empty_rate
+        sent, left = sent + part * mixed * 2, left - part * mixed * 2 - empty * (1 - mixed) * 2
+    return Move(
+        workload="calibration", method="default", round=0, number=-1, source="a", outcome="completed", begin_ns=0,
+        end_ns=int(at_s * 1e9), setup_ns=int(setup_s * 1e9), downtime_ns=int(downtime_s * 1e9),
+        total_ns=int((at_s + downtime_s) * 1e9), progress=tuple(looks), memory={"transferred": content},
+    )  # fmt: skip
+
+
+def test_calibration_tells_the_link_s_rate_from_that_of_zero_pages():
+    moves = [calibration(50 * MIB, 400 * MIB, 80 * MIB, 256 * MIB) for _ in range(3)]
+    fixed = prediction.fixed_of(moves, [0.2, 0.2, 0.2])
+    assert fixed.rates == pytest.approx([50 * MIB] * 3, rel=0.05)
+    assert fixed.empty_rates == pytest.approx([400 * MIB] * 3, rel=0.1)
+    assert fixed.waited_s == pytest.approx([0.1] * 3)
+
+
+def test_without_a_completed_calibration_move_there_is_no_prediction():
+    with pytest.raises(ValueError, match="none of the calibration moves"):
+        prediction.fixed_of([], [])
+
+
+def test_a_prediction_has_intervals_and_what_simpler_models_say():
+    fixed = Fixed((0.1, 0.12), (50 * MIB, 55 * MIB), (400 * MIB, math.inf), (0.05, 0.07), (0.1, 0.15))
+    facts = Facts(256 * MIB, 100 * MIB, math.inf, curve=writer(10 * MIB, 64 * MIB))
+    told = prediction.predict(facts, fixed, Method(), 60)
+    assert told.converges
+    for span in told.spans.values():
+        assert span.low <= span.value <= span.high
+    assert told.spans["clients_s"].value > told.spans["downtime_s"].value
+    assert set(told.others) == {"geometric", "piecewise"}

@@ -1,6 +1,6 @@
-"""The kinds of record, in one list. What works on every kind goes through here: `report`, `sql`, recovery.
+"""The kinds of record, in one list. Commands for every kind (`report`, `sql`, clean-up) use it.
 
-A kind is imported when it is used, because some stand on libraries that are slow to import.
+A kind is imported when it is used, because some of their libraries are slow to import.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KINDS = {
     "migration": "migration:Migrations",
     "study": "study:Studies",
 }
-"""Where each kind is, by its name."""
+"""The module and class of each kind, by its name."""
 
 
 @cache
@@ -41,12 +41,12 @@ def of(record: Record) -> Kind[Any, Any, Any]:
 
 
 def opened(path: Path) -> Record:
-    """The record at `path`, as its own kind; UsageError if there is none, or it cannot be understood."""
+    """Opens the record at `path` as its own kind. UsageError if there is none, or it is unreadable."""
     for name in KINDS:
         if kind(name).record.is_one(path):
             found: Record = kind(name).record.open(path)
             return found
-    why = "it holds none of their files" if path.is_dir() else "it is a file" if path.exists() else "nothing is there"
+    why = "none of their files is in it" if path.is_dir() else "it is a file" if path.exists() else "it does not exist"
     names = ", ".join(list(KINDS)[:-1])
     message = f"{path} is not a record of a {names} or {list(KINDS)[-1]} ({why})"
-    raise UsageError(Problem(message, "give the directory that 'partywall run', for instance, named at its end"))
+    raise UsageError(Problem(message, "give a directory as printed, for example, by 'partywall run'"))

@@ -1,4 +1,4 @@
-"""Guards: promises of bandwidth, and whether they were kept."""
+"""Guards: bandwidth guarantees, and whether they were kept."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
     from partywall.report.files import Files
 
-KEEPS = "the policy is kept all the same"
+KEEPS = "the policy is still enforced"
 QUEUES = {"fq": "fq, until each packet's departure time", "tbf": "tbf, at a rate"}
 NAMED = 6
-"""How many hooks a note names."""
+"""The most hooks that a note names."""
 
 
 @dataclass(frozen=True)
 class GuardJob:
-    """A policy to be kept. every_ns: how often to report. for_ns: how long; None until Ctrl-C.
+    """A policy to be enforced. every_ns: the interval between reports. for_ns: the duration; None until Ctrl-C.
 
     leave: whether hooks and rates stay in the kernel afterwards.
     """
@@ -46,7 +46,7 @@ class GuardJob:
 
     @classmethod
     def read(cls, file: Path) -> GuardJob:
-        """A policy file. UsageError with all that is wrong with it."""
+        """Reads a policy file. UsageError with all mistakes in it."""
         return cls(guard.load(file), file)
 
 
@@ -55,7 +55,10 @@ class Guards:
     resumable = False
 
     def places(self, job: GuardJob) -> tuple[Mapping[str, guard.Found], guard.Flat]:
-        """Where every vif is, and what the agent is told. UsageError or CapabilityError for those not found."""
+        """The place of every vif, and the policy as the agent needs it.
+
+        UsageError or CapabilityError if vifs are missing.
+        """
         found, link = guard.places(job.policy)
         return found, guard.flatten(job.policy, found, job.every_ns, link)
 
@@ -70,7 +73,7 @@ class Guards:
         self.places(job)
 
     def measure(self, job: GuardJob, options: Options, emit: Emit) -> GuardDirectory | None:
-        """Keeps the policy until the time is up or Ctrl-C, which is how it ends. A record is kept if `out` is given."""
+        """Enforces the policy until the time is up or Ctrl-C, the normal end. Keeps a record if `out` is given."""
         pipeline.check_hooks("a guard")
         found, flat = self.places(job)
         record = GuardDirectory.create(options.out, text(job.file)) if options.out else None
@@ -96,7 +99,7 @@ class Guards:
         return EXITS[found.outcome]
 
     def rows(self, found: GuardRun) -> list[dict[str, Any]]:
-        """A vif each."""
+        """One row for each vif."""
         from partywall.report.guard_view import figures  # noqa: PLC0415 - what draws is slow to import
 
         return [{"vif": vif, **means} for vif, means in figures(found)["vifs"].items()] if found.reports else []
@@ -124,13 +127,13 @@ def _watch(job: GuardJob, follower: guard.Follower, kept: Kept, emit: Emit) -> N
 
 
 def _follow(follower: guard.Follower, kept: Kept, emit: Emit) -> None:
-    """Tells the guard of vifs that are at another place now."""
+    """Tells the guard about vifs that have moved to another place."""
     if not (moved := follower.moved()):
         return
     try:
         kept.move(moved)
     except (OSError, AgentError) as error:
-        said = f"{', '.join(moved)}: the guard could not follow it to its new place, and tries again: {error}"
+        said = f"{', '.join(moved)}: the guard could not follow it to its new place and will try again: {error}"
         emit(Note(said, is_warning=True))
     else:
         follower.went(moved)
@@ -139,13 +142,13 @@ def _follow(follower: guard.Follower, kept: Kept, emit: Emit) -> None:
 def _hooked(flat: guard.Flat) -> Iterator[str]:
     for hook, place in zip(flat.hooks, flat.start["hooks"], strict=True):
         where = f" in {place['namespace']}" if place["namespace"] else ""
-        # What its tenant can reach, it can go round.
+        # A tenant can bypass a hook that it can reach.
         also = ", and the interface's other end as a backstop" if place["backstop"] else ""
         yield f"would hook {place['direction']} of {place['interface']}{where}{also}: {hook}"
 
 
 def _notes(kept: Kept) -> Iterator[Note]:
-    """What a user should know of the hooks: what happens to excess packets, and what a tenant can go round."""
+    """Notes about the hooks: what happens to excess packets, and what a tenant can bypass."""
     queue = QUEUES.get(kept.queue, kept.queue)
     words = {
         "held": f"excess packets wait in a queue that their sender's kernel sees ({queue})",

@@ -1,4 +1,4 @@
-"""The face of every kind of record: how it is checked, measured, derived and shown."""
+"""The interface of every kind of record: how it is checked, measured, derived and shown."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INC
 class Options:
     """Where and how a job is carried out.
 
-    out: the record to make; None for runs/NAME-TIME-CHANCE. work_root: in which it makes a temporary folder of its own.
-    allow_commands: whether commands that a document holds may be run.
+    out: the record to create; None for runs/NAME-TIME-CHANCE. work_root: the folder for a temporary folder of the job.
+    allow_commands: whether commands in a document may run.
     """
 
     host: Host
@@ -40,14 +40,14 @@ class Options:
     allow_commands: bool = False
 
     def folder(self, stamped: str) -> Path:
-        """The record to make."""
+        """The path of the record to create."""
         return self.out or Path("runs") / stamped
 
 
 class Kind(Protocol[J_contra, R, F]):
-    """One kind of record. J_contra: a job, as far as its documents say. R: its record. F: what is derived from it.
+    """One kind of record. J_contra: a job, as its documents define it. R: its record. F: the findings.
 
-    What draws is imported when it is used.
+    Modules that draw are imported when they are used.
     """
 
     @property
@@ -57,21 +57,21 @@ class Kind(Protocol[J_contra, R, F]):
 
     @property
     def resumable(self) -> bool:
-        """Whether a measurement that was interrupted can be continued."""
+        """True if an interrupted measurement can be continued."""
         ...
 
     def outline(self, job: J_contra, options: Options) -> Outline:
-        """What would be measured on the host, and for how long. Changes nothing."""
+        """What would be measured on the host, and how long it takes. Changes nothing."""
         ...
 
     def check(self, job: J_contra, options: Options) -> None:
-        """Raises a UsageError or CapabilityError with everything that keeps the job from being carried out."""
+        """Raises a UsageError or CapabilityError with everything that prevents the job."""
         ...
 
     def measure(self, job: J_contra, options: Options, emit: Emit) -> R | None:
-        """Carries out a job that was checked. Afterwards the host is as it was, however this ends.
+        """Carries out a checked job. Afterwards the host is as before, even after an error.
 
-        None if the job keeps no record. Raises KeyboardInterrupt if it was interrupted before its end.
+        Returns None if the job keeps no record. Raises KeyboardInterrupt if it was interrupted before its end.
         """
         ...
 
@@ -80,15 +80,15 @@ class Kind(Protocol[J_contra, R, F]):
         ...
 
     def findings(self, record: R) -> F:
-        """What was found, from the record alone; it can be derived at any time. TrialError if there is nothing yet."""
+        """Derives the findings from the record alone, at any time. TrialError if there are none yet."""
         ...
 
     def outcome(self, found: F) -> Exit:
-        """The exit code that the findings stand for."""
+        """The exit code for the findings."""
         ...
 
     def rows(self, found: F) -> list[dict[str, Any]]:
-        """The findings as flat rows of plain values, for tables that other programs read; unknown is None."""
+        """The findings as flat rows of plain values, for other programs. Unknown values are None."""
         ...
 
     def files(self) -> Files[F]:
@@ -101,7 +101,7 @@ class Kind(Protocol[J_contra, R, F]):
 
 
 def refuse_to_resume(record: Record) -> None:
-    """UsageError for a kind whose measurement is one piece."""
+    """UsageError for a kind that is measured in one piece."""
     raise UsageError(
         Problem(f"{record.path}: a {record.KIND} cannot be continued", f"start a new one: {record.MADE_BY}")
     )

@@ -1,4 +1,4 @@
-"""Loads: a service under virtual users."""
+"""Loads: a service under load by virtual users."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoadJob:
-    """A load to be carried out. title: what people call it; plan: where the program came from, if from a plan.
+    """A load to be carried out. title: its name for people; plan: the plan that its program came from, if any.
 
-    setup: where the generators run; its name is that of the job.
+    setup: where the generators run. Its name is that of the job.
     """
 
     title: str
@@ -84,7 +84,7 @@ class Loads:
         return Exit.FAILED if found.failure else EXITS[found.outcome]
 
     def rows(self, found: LoadRun) -> list[dict[str, Any]]:
-        """A second each."""
+        """One row for each second."""
         from partywall.report.load_page import second_rows  # noqa: PLC0415 - what draws is slow to import
 
         return second_rows(found)
@@ -107,11 +107,11 @@ def _prepared(job: LoadJob, setup: Setup) -> PreparedLoad:
 
 @contextlib.contextmanager
 def told_by_lines(plan: plans.Loaded | None) -> Iterator[None]:
-    """What the agent finds wrong with a program is told by the lines of the plan that it came from."""
+    """Reports the agent's complaints about a program by the lines of the plan that it came from."""
     try:
         yield
     except UsageError as error:
-        # What is wrong with an option is not the plan's.
+        # A mistake in an option has no line in the plan.
         if plan is None or any(problem.key.startswith("--") for problem in error.problems):
             raise
         raise UsageError(*(plans.locate(plan, str(problem)) for problem in error.problems)) from None
@@ -144,7 +144,7 @@ def _generator_text(setup: Setup) -> str:
 
 
 def _follow(prepared: PreparedLoad, record: LoadDirectory, emit: Emit) -> None:
-    """Stores every second as it comes, and tells it. What an interrupted load had by then is stored too."""
+    """Stores and reports every second as it comes, also those before an interruption."""
     begun = False
     try:
         for second in prepared.run():

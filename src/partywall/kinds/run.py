@@ -31,7 +31,7 @@ Found = tuple[Findings, Evidence]
 
 @dataclass(frozen=True)
 class RunJob:
-    """A scenario, with what a user changed of it. path: its file, for messages."""
+    """A scenario with the user's changes. path: its file, for messages."""
 
     scenario: Scenario
     path: Path
@@ -39,7 +39,7 @@ class RunJob:
 
     @classmethod
     def read(cls, name_or_path: str, changes: Mapping[str, Any] | None = None, seed: int | None = None) -> RunJob:
-        """A scenario that ships with Partywall, or a file. UsageError with all that is wrong with it."""
+        """Reads a shipped scenario or a file. UsageError with all mistakes in it."""
         path = find(name_or_path)
         return cls(pipeline.with_loads(changed(load(path), dict(changes or {})), path.parent), path, seed)
 
@@ -49,9 +49,9 @@ class Runs:
     resumable = True
 
     def plan(self, job: RunJob, options: Options) -> tuple[Plan, Host]:
-        """What would be done, and the host with the machines that take part.
+        """The plan, and the host with the other machines of the scenario.
 
-        UsageError or CapabilityError, for all reasons at once, if it cannot be done.
+        UsageError or CapabilityError, with all reasons at once, if the scenario cannot run.
         """
         preflight.check_folder(options.work_root)
         host = options.host.with_machines(preflight.machine_facts(job.scenario, options.work_root))
@@ -93,7 +93,7 @@ class Runs:
         return Exit.FAILED if evidence.incomplete else EXITS[findings.outcome]
 
     def rows(self, found: Found) -> list[dict[str, Any]]:
-        """A cell each."""
+        """One row for each cell."""
         from partywall.report.rows import row_of  # noqa: PLC0415 - what draws is slow to import
 
         return [row_of(cell, found[0]) for cell in found[0].cells]

@@ -1,4 +1,4 @@
-"""Studies: published measurements made again."""
+"""Studies: repeated published measurements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StudyJob:
-    """A study and how it is to be carried out. content: its file."""
+    """A study, and how to carry it out. content: its file."""
 
     kind: study.Kind[Any]
     wanted: Any
@@ -31,14 +31,14 @@ class StudyJob:
 
     @classmethod
     def read(cls, name_or_path: str, asked: Asked) -> StudyJob:
-        """A study that ships with Partywall, or a file. UsageError with all that is wrong with it."""
+        """Reads a shipped study or a file. UsageError with all mistakes in it."""
         file = study.find(name_or_path)
         kind, content = study.kind_of(file), read(file, "study")
         return cls(kind, kind.read(content, str(file)), content, asked)
 
     @classmethod
     def of(cls, record: StudyDirectory) -> StudyJob:
-        """What a record was made for."""
+        """The job that a record was made for."""
         file = record.path / FILE
         kind = study.kind_of(file)
         return cls(kind, kind.read(record.content, str(file)), record.content, record.asked)
@@ -81,7 +81,7 @@ class Studies:
         return Exit.FAILED if found.incomplete else Exit.HOLDS
 
     def rows(self, found: StudyReport) -> list[dict[str, Any]]:
-        """An observation each."""
+        """One row for each observation."""
         return [dict(row) for row in found.rows]
 
     def files(self) -> Files[StudyReport]:

@@ -26,7 +26,7 @@ Found = tuple[TraceFindings, TraceEvidence]
 
 @dataclass(frozen=True)
 class TraceJob:
-    """A path to be traced. duration_ns: how long; None until Ctrl-C."""
+    """A path to be traced. duration_ns: the duration; None until Ctrl-C."""
 
     asked: Asked
     duration_ns: int | None = None
@@ -47,7 +47,7 @@ class Traces:
             pipeline.check_hooks("a trace")
 
     def measure(self, job: TraceJob, options: Options, emit: Emit) -> TraceDirectory:
-        """Traces until the time is up or Ctrl-C, which is how a trace without an end is ended."""
+        """Traces until the time is up or Ctrl-C, the normal end of a trace without a duration."""
         self.check(job, options)
 
         def watch(tracing: Tracing) -> None:
@@ -75,7 +75,7 @@ class Traces:
         return Exit.HOLDS
 
     def rows(self, found: Found) -> list[dict[str, Any]]:
-        """A step from one hop to the next each, both ways."""
+        """One row for each step between two hops, in each direction."""
         return [_row(way, step) for way in found[0].ways for step in way.steps]
 
     def files(self) -> Files[Found]:

@@ -99,7 +99,7 @@ HOSTS = {
             TRIXIE,
             cpus="1",
             shortfalls={
-                "run": Shortfall("cannot", "the demo's neighbours need a second CPU", says="needs a CPU beside")
+                "run": Shortfall("cannot", "the demo's neighbours need a second CPU", says="needs a CPU other than")
             },
         ),
         Host(

@@ -150,7 +150,7 @@ def test_a_guest_has_room_for_what_its_kernel_of_work_holds_unless_it_was_told_h
     held = 16 * 64 * MIB + AGENT_BYTES + qemu.KERNEL_BYTES
     assert held <= trial.aggressors["ram"].sandbox.memory < held + 64 * MIB
     assert room.guest_memory(trial) == trial.aggressors["ram"].sandbox.memory + 2 * qemu.MEMORY
-    with pytest.raises(UsageError, match=r"aggressors\.ram\.sandbox\.memory: its kernel and agent hold"):
+    with pytest.raises(UsageError, match=r"aggressors\.ram\.sandbox\.memory: its kernel and agent use"):
         guests(host(tmp_path), {}, {"memory": "512MiB"})
 
 

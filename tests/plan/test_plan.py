@@ -303,5 +303,5 @@ def test_a_containers_memory_varies_between_trials_and_the_plan_says_why():
     plan = make(made, TWO, shipped())
     assert len(plan.trials) == 2
     assert [t for trial in plan.trials for t in trial.treatments if t.victim_limits] == []
-    assert "what a lower memory ceiling makes the kernel reclaim does not come back within a slot" in plan.warnings[0]
+    assert "memory that the kernel reclaims under a lower ceiling does not return within a slot" in plan.warnings[0]
     assert make(scenario(), TWO, shipped()).warnings == ()

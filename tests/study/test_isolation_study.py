@@ -260,7 +260,7 @@ def test_what_a_study_cannot_measure_is_refused_by_place_also_on_a_dry_run(tmp_p
 
 
 @pytest.mark.host
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the neighbour needs a CPU beside the victim's")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the neighbour needs a CPU other than the victim's")
 def test_a_study_is_measured_as_a_run_a_part_and_can_be_reported_again(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
     file = tmp_path / "small.yaml"

@@ -1,6 +1,6 @@
-"""A host as planning sees it: one value that is read once and passed to all that asks what the host is or has.
+"""A host as one value, for planning: read once, and passed to everything that depends on the host.
 
-Nothing is changed here, and nothing is remembered. What runs on the host while something is measured is not here.
+Changes nothing and stores nothing. Settings applied during a measurement are elsewhere.
 """
 
 from partywall.host.host import Host, cpus_of

@@ -1,7 +1,7 @@
-"""The value itself: the agent's facts, the folder that holds the host's files, and what only calls can tell.
+"""The host: the agent's facts, the root folder of its files, and functions for what only calls can answer.
 
-A recorded host has a folder of its own and answers of its own to the calls, so planning for it takes nothing of the
-machine that it is planned on.
+A recorded host has its own folder and its own answers to the calls. Planning for it uses nothing of the machine that it
+is planned on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = Path("/")
 
 
 class Usage(Protocol):
-    """Bytes of a file system, as `shutil.disk_usage` gives them."""
+    """Bytes of a file system, as returned by `shutil.disk_usage`."""
 
     @property
     def total(self) -> int: ...
@@ -29,7 +29,7 @@ class Usage(Protocol):
 
 
 def _output(argv: Sequence[str]) -> str:
-    """What a program says; empty if it cannot be started."""
+    """The output of a program; empty if it cannot be started."""
     try:
         done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)
     except OSError:
@@ -45,9 +45,9 @@ def _untried() -> str:
 class Host:
     """One host.
 
-    facts: as the agent tells them, of other machines too. root: holds proc, sys and dev. which, output, access and
-    disk_usage: the calls of these names. try_kvm: starts a guest under KVM and tells why it does not come up, or
-    nothing.
+    facts: the agent's facts, including those of other machines. root: the folder with proc, sys and dev. which, output,
+    access and disk_usage: the functions of these names. try_kvm: starts a guest under KVM and returns why it failed;
+    empty if it came up.
     """
 
     facts: dict[str, Any]
@@ -61,17 +61,17 @@ class Host:
 
     @classmethod
     def here(cls) -> Host:
-        """The host of this process, for questions that take none of the agent's facts."""
+        """The host of this process, without the agent's facts."""
         return cls({})
 
     @property
     def cpus(self) -> tuple[int, ...]:
-        """CPUs that may be used; CapabilityError if they are not known."""
+        """The usable CPUs. CapabilityError if they are not known."""
         return cpus_of(self.facts)
 
     @property
     def usable_memory(self) -> int | None:
-        """Bytes that this process could have, within the limits of its cgroup; None if the host does not tell."""
+        """Bytes that this process can use within the limits of its cgroup; None if unknown."""
         found = self.facts.get("memory", {}).get("usable_bytes")
         return None if found is None else int(found)
 
@@ -80,18 +80,18 @@ class Host:
         return replace(self, facts=self.facts | {"machines": dict(machines)}) if machines else self
 
     def path(self, absolute: Path | str) -> Path:
-        """Where a file of the host lies."""
+        """The path of a host's file, below `root`."""
         return self.root / str(absolute).lstrip("/")
 
     def exists(self, absolute: Path | str) -> bool:
-        """Whether the host has a file, as far as this user can see it."""
+        """True if the host has this file and the user can see it."""
         try:
             return self.path(absolute).exists()
         except OSError:
             return False
 
     def text(self, absolute: Path | str) -> str | None:
-        """A file's text without blanks around it; None if it cannot be read."""
+        """A file's text without surrounding whitespace; None if it cannot be read."""
         try:
             return self.path(absolute).read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
@@ -99,11 +99,11 @@ class Host:
 
 
 def cpus_of(facts: Mapping[str, Any]) -> tuple[int, ...]:
-    """CPUs that may be used on the host that an agent tells of; CapabilityError if it tells of none."""
+    """The usable CPUs in an agent's facts. CapabilityError if it lists none."""
     found = facts.get("cpus_allowed") or facts.get("cpu", {}).get("online")
     if not found:
         raise CapabilityError(
-            "no CPU is known that may be used: neither /proc/self/status nor /sys/devices/system/cpu/online lists any; "
+            "no usable CPU is known: neither /proc/self/status nor /sys/devices/system/cpu/online lists any; "
             "mount procfs on /proc and sysfs on /sys"
         )
     return tuple(sorted(found))

@@ -12,9 +12,9 @@ _ESCAPED = re.compile(r"\\([0-3][0-7]{2})")
 
 @dataclass(frozen=True)
 class Mount:
-    """One line of the table. device: major and minor number; options: those of the file system itself.
+    """One line of the table. device: major and minor number; options: those of the file system.
 
-    read_only: nobody may write there, whatever the file system itself allows.
+    read_only: nobody may write at this mount, whatever the file system allows.
     """
 
     point: Path
@@ -25,13 +25,13 @@ class Mount:
     read_only: bool = False
 
     def option(self, name: str) -> str | None:
-        """The value of an option; None if it was not given."""
+        """The value of an option; None if it is not set."""
         prefix = f"{name}="
         return next((_plain(one.removeprefix(prefix)) for one in self.options if one.startswith(prefix)), None)
 
 
 def mounts(root: Path) -> list[Mount]:
-    """The mounts that this process sees, in the table's order; none if there is no table."""
+    """The mounts that this process sees, in the order of the table. Empty if there is no table."""
     try:
         text = (root / "proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -40,7 +40,7 @@ def mounts(root: Path) -> list[Mount]:
 
 
 def _read(text: str) -> Iterator[Mount]:
-    """Lines that make no sense are left out."""
+    """Parses the table. Malformed lines are skipped."""
     for line in text.splitlines():
         before, dash, after = line.partition(" - ")
         place, kind = before.split(" "), (*after.split(" "), "", "")
@@ -52,5 +52,5 @@ def _read(text: str) -> Iterator[Mount]:
 
 
 def _plain(text: str) -> str:
-    """Blanks and the like are written as octal numbers."""
+    """Decodes the octal escapes of spaces and similar characters."""
     return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), text)

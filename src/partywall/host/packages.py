@@ -1,6 +1,6 @@
-"""How a program is installed on a host: the command of its package manager, with the names that it has for packages.
+"""Installation commands of package managers, and their names of packages, in one table.
 
-One table. Packages are asked for by Debian's names; what the table does not know is asked for in words.
+Packages are requested by Debian's names. For an unknown package manager, the result is a sentence.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from partywall.host.host import Host
 
 _APT = "apt-get install"
-# ID or ID_LIKE of os-release(5) → command → how it names packages that have another name than Debian's.
+# ID or ID_LIKE of os-release(5) → command → package names that differ from Debian's.
 _DEVEL = {"libvirt-dev": "libvirt-devel", "python3-dev": "python3-devel", "libvirt0": "libvirt-libs"}
 _MANAGERS: Mapping[str, str] = {
     **dict.fromkeys(("debian", "ubuntu"), _APT),
@@ -30,12 +30,12 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
     | {"libvirt-dev": "libvirt", "libvirt0": "libvirt"},
     "apk add": {"qemu-system-x86": "qemu-system-x86_64", "pkg-config": "pkgconf", "libvirt0": "libvirt-libs"},
 }
-# Partywall looks for what these install where Debian puts it.
+# Partywall expects the files of these packages at Debian's paths.
 _DEBIAN_ALONE = ("tomcat10-common", "default-jre-headless")
 
 
 def install(host: Host, *packages: str) -> str:
-    """The command that installs packages on a host, or words where its package manager is not known."""
+    """The command that installs packages on a host, or a sentence if its package manager is unknown."""
     manager = _manager(host)
     if manager is None or (manager != _APT and set(packages) & set(_DEBIAN_ALONE)):
         return f"install {' '.join(packages)} with your package manager"
@@ -44,7 +44,7 @@ def install(host: Host, *packages: str) -> str:
 
 
 def _manager(host: Host) -> str | None:
-    """By the distribution, else by those that it is like; by its program where the host does not tell."""
+    """The package manager: by the distribution, by those it is based on, or else by its program."""
     text = host.text("/etc/os-release")
     if text is None:
         return _APT if host.which("apt-get") else None

@@ -1,4 +1,4 @@
-"""From a scenario to what will be done, as a pure function of the scenario, the host's facts and the seed."""
+"""Turns a scenario into a plan: a pure function of the scenario, the host's facts and the seed."""
 
 from partywall.plan.budget import forecasts, shares
 from partywall.plan.make import make

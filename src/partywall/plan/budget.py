@@ -1,4 +1,4 @@
-"""What each trial of a plan gets of the budget, and what it can measure in that. Pure."""
+"""Each trial's part of the budget, and what it can measure in that time. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from partywall.model.plan import Plan
 
 
 def forecasts(plan: Plan) -> dict[str, pace.Forecast]:
-    """By trial: what its blocks take."""
+    """The blocks of each trial and their durations, by trial."""
     return {trial.id: pace.forecast(trial.treatments, plan.timing) for trial in plan.trials}
 
 
 def shares(plan: Plan) -> dict[str, int]:
-    """By trial: its part of the budget in ns."""
+    """Each trial's part of the budget in ns, by trial."""
     found = forecasts(plan)
     needed = pace.needed_ns(list(found.values()), plan.scenario.min_blocks)
     return dict(zip(found, pace.shares(plan.scenario.budget, needed), strict=True))

@@ -1,6 +1,6 @@
-"""The plan.
+"""Makes the plan.
 
-Trials come from victims and levels, treatments from aggressors, intensities and live limits, time from the budget.
+Trials come from victims and levels; treatments from aggressors, intensities and live limits; time from the budget.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from partywall.pace import treatments
 from partywall.plan.placement import Topology, aggressor_cpus, listed, victim_cpus
 from partywall.units import counted
 
-# A visit shorter than this is mostly set-up; a run of many short visits compares hosts that hardly differ.
+# A shorter visit would be mostly set-up. With many short visits, hosts compare as more alike than they are.
 VISIT_MIN_NS = 12_000_000_000
 ROUNDS_MAX = 4
-# Seen on a two-core machine: sandboxes start within 0.1 s, calibration takes 0.15 s an aggressor,
-# files and pages the rest.
+# Measured on a two-core machine: sandboxes start within 0.1 s, calibration takes 0.15 s for each aggressor, and files
+# and pages take the rest.
 SET_UP_NS = 1_000_000_000
 SET_UP_PER_AGGRESSOR_NS = 250_000_000
-# Seen on a two-core machine, where guests are emulated and come up side by side.
+# Measured on a two-core machine with emulated guests that start in parallel.
 SET_UP_PER_GUEST_NS = 1_800_000_000
 
 
@@ -36,9 +36,9 @@ def make(
     seed: int | None = None,
     elsewhere: Mapping[str, Topology] = MappingProxyType({}),
 ) -> Plan:
-    """The plan of a checked scenario on a host. UsageError, all problems at once, if the host's CPUs do not suffice.
+    """The plan of a checked scenario on a host. UsageError with all problems at once if the host has too few CPUs.
 
-    elsewhere: the topologies of the other machines that sandboxes run on, by `Sandbox.machine`.
+    elsewhere: the topologies of the scenario's other machines, by `Sandbox.machine`.
     """
     topologies = {**elsewhere, "": topology}
     live, _ = factors.split(scenario)
@@ -66,19 +66,19 @@ def make(
 
 
 def _notes(scenario: Scenario) -> Iterator[str]:
-    """What of the victims is compared between trials, where a user may have looked for it inside blocks."""
+    """Notes on factors that are compared between trials, although a user may expect them to vary inside blocks."""
     for path in factors.split(scenario)[1]:
         ats = factors.targets(scenario, path)
         if any(at[0] == "victims" and at[2:] == ("sandbox", "memory") for at in ats):
             yield (
-                f"{path} is not switched by slot but between trials: what a lower memory ceiling makes the kernel "
-                "reclaim does not come back within a slot (a guest of backend: qemu, with no other factor of its "
-                "backend, gives memory back by its balloon)"
+                f"{path} changes between trials, not by slot: memory that the kernel reclaims under a lower ceiling "
+                "does not return within a slot (a guest of backend: qemu, with no other factor of its backend, returns "
+                "memory through its balloon)"
             )
 
 
 def _crowded(trial: Trial) -> Iterator[str]:
-    """Guests whose virtual CPUs take turns, which is seldom meant."""
+    """Warnings about guests with more virtual CPUs than CPUs, which is seldom intended."""
     placed = {f"victims.{trial.victim_name}": (trial.victim.sandbox, trial.victim_cpus)} | {
         f"aggressors.{name}": (trial.aggressors[name].sandbox, cpus) for name, cpus in trial.aggressor_cpus.items()
     }
@@ -86,12 +86,12 @@ def _crowded(trial: Trial) -> Iterator[str]:
         if sandbox.vcpus is not None and sandbox.vcpus > len(cpus):
             yield (
                 f"{key}: {sandbox.vcpus} virtual CPUs take turns on {counted(len(cpus), 'CPU')} "
-                f"({', '.join(map(str, cpus))}); what one of them waits for another counts as the guest's own slowness"
+                f"({', '.join(map(str, cpus))}); the time they wait for each other counts as slowness of the guest"
             )
 
 
 def _set_up_ns(trial: Trial) -> int:
-    """What a visit spends before it measures. Beside guests the null aggressor is one more."""
+    """Set-up time before a measurement. Beside guests, there is one more guest, the null aggressor."""
     guests = sum(BACKENDS[sandbox.backend].is_machine for sandbox in trial.sandboxes)
     machines = SET_UP_PER_GUEST_NS * (guests + 1) if guests else 0
     return SET_UP_NS + SET_UP_PER_AGGRESSOR_NS * len(trial.aggressors) + machines
@@ -150,7 +150,7 @@ def _check_host_cpus(sandboxes: Mapping[str, Sandbox], topologies: Mapping[str, 
 def _aggressor_cpus(
     sandbox: Sandbox, victim: tuple[int, ...], machine: str, topologies: Mapping[str, Topology], key: str
 ) -> tuple[int, ...]:
-    """On another machine than the victim's there is no CPU that is the victim's, or nearest to it."""
+    """CPUs of an aggressor. On another machine than the victim's, no CPU is the victim's or near it."""
     topology = topologies[sandbox.machine]
     if sandbox.machine == machine:
         return aggressor_cpus(sandbox.cpus, victim, topology, key)
@@ -161,7 +161,7 @@ def _aggressor_cpus(
 
 
 def _roomy(victim: Victim, live: factors.Factors) -> Victim:
-    """A victim whose memory is switched is made with the most of it."""
+    """A victim whose memory limit is switched is created with the highest one."""
     levels = factors.memory_levels(victim, live)
     if not levels:
         return victim

@@ -1,4 +1,4 @@
-"""Which CPUs a sandbox gets: the words of a scenario against the host's topology. Pure."""
+"""CPUs of a sandbox: resolves a scenario's `cpus` on the host's topology. Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from partywall.errors import Problem, UsageError
 
 @dataclass(frozen=True)
 class Topology:
-    """CPUs this user may run on, and groups of CPUs by what they share.
+    """The CPUs this user may use, and groups of CPUs that share something.
 
-    The nearest come first: SMT core, then caches, then package.
+    The smallest groups come first: SMT core, then caches, then package.
     """
 
     cpus: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...] = field(default=())
 
     def nearest(self, cpu: int) -> tuple[int, ...]:
-        """The other CPUs, those that share the smallest group with `cpu` first."""
+        """The other CPUs. Those that share the smallest group with `cpu` come first."""
 
         def distance(other: int) -> tuple[int, int]:
             shared = [len(group) for group in self.groups if cpu in group and other in group]
@@ -32,7 +32,7 @@ class Topology:
 def victim_cpus(spec: str, topology: Topology, key: str) -> tuple[int, ...]:
     """CPUs of a victim.
 
-    'auto' is the first CPU that is not CPU 0 where there are more than two, for interrupts like CPU 0.
+    'auto' is the first CPU other than CPU 0 if there are more than two, because interrupts prefer CPU 0.
     """
     if spec == "same":
         raise UsageError(
@@ -44,7 +44,7 @@ def victim_cpus(spec: str, topology: Topology, key: str) -> tuple[int, ...]:
 
 
 def aggressor_cpus(spec: str, victim: tuple[int, ...], topology: Topology, key: str) -> tuple[int, ...]:
-    """CPUs of an aggressor: 'same' as the victim's, the nearest other ('auto', 'next'), or a list."""
+    """CPUs of an aggressor: the victim's ('same'), the nearest other CPU ('auto', 'next'), or a list."""
     if spec == "same":
         return victim
     if spec in ("auto", "next"):
@@ -52,7 +52,7 @@ def aggressor_cpus(spec: str, victim: tuple[int, ...], topology: Topology, key: 
         if not others:
             raise UsageError(
                 Problem(
-                    f"needs a CPU beside the victim's {_join(victim)}, "
+                    f"needs a CPU other than the victim's {_join(victim)}, "
                     f"and only {_join(topology.cpus)} may be used here",
                     "use cpus: same",
                     key=key,
@@ -63,7 +63,7 @@ def aggressor_cpus(spec: str, victim: tuple[int, ...], topology: Topology, key: 
 
 
 def listed(spec: str, topology: Topology, key: str) -> tuple[int, ...]:
-    """CPUs of a list such as 0,2-3, all of which are there."""
+    """CPUs of a list such as 0,2-3. All of them must exist."""
     cpus = units.parse_cpus(spec)
     if missing := [cpu for cpu in cpus if cpu not in topology.cpus]:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Where slots lie in time: guards by what was on before, and everything on the grid by which agents cut slices."""
+"""Times of slots: guard times depend on the previous treatment, and all times lie on the grid of the agents' slices."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def lay_out(
 ) -> tuple[Slot, ...]:
     """The slots of one block, from the first multiple of the grid at or after `start_ns`.
 
-    before: the treatment that held until then. stretch: how much longer guards and slots are than planned, after a
-    carry-over test asked for it. at_least_ns: the shortest slot, for long blocks. clock_error_ns: how far the clock of
-    a sandbox may be off. Everything is then switched by twice as much after the window before, whose last slice may end
-    late by one's clock while the switch comes early by another's; and the guard is as much longer.
+    before: the treatment in force until then. stretch: factor on planned guard times and slots, increased after a
+    carry-over test. at_least_ns: the shortest slot, for long blocks. clock_error_ns: the largest error of a sandbox's
+    clock. Switches are then delayed by twice this error after the previous window. That window's last slice may end
+    late by one clock, while the switch comes early by another. The guard time grows by the same amount.
     """
     late_ns = 2 * clock_error_ns
     slots = []

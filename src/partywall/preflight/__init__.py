@@ -1,6 +1,6 @@
-"""Before a run: whether a scenario can be had on a host, and with what.
+"""Checks before a run: whether a scenario can run on a host, and with which accelerators.
 
-Nothing stays that was made for it but root images, and the word whether KVM carries a guest.
+Leaves nothing behind but root images, and the stored result of whether KVM can start a guest.
 """
 
 from partywall.preflight.asked import backends, check_commands, commands, refuse_commands, workloads

@@ -1,4 +1,4 @@
-"""What a scenario asks for, by workload: backends, commands, and where these would run. Pure."""
+"""Requirements of a scenario, by workload: backends, commands, and where commands run. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def workloads(scenario: Scenario) -> dict[str, Workload]:
 
 
 def backends(scenario: Scenario) -> dict[str, set[str]]:
-    """Every backend that a sandbox is given, by the workload's key, the levels of factors among them."""
+    """Every backend of a sandbox, including those that are levels of factors, by the workload's key."""
     everyone: dict[str, set[str]] = {key: {workload.sandbox.backend} for key, workload in workloads(scenario).items()}
     for path, levels in scenario.factors.items():
         if path.endswith("sandbox.backend"):
@@ -27,7 +27,7 @@ def backends(scenario: Scenario) -> dict[str, set[str]]:
 
 
 def commands(scenario: Scenario) -> list[str]:
-    """The commands that a scenario holds, as its user may want to read them."""
+    """The commands in a scenario, as text for its user to review."""
     places: dict[tuple[str, str], list[str]] = {}
     for _, _, applied in factors.trials(scenario):
         for key, workload in workloads(applied).items():
@@ -38,17 +38,17 @@ def commands(scenario: Scenario) -> list[str]:
 
 
 def _place(box: Sandbox) -> str:
-    """Where a command runs."""
+    """Where a command runs, as text."""
     return BACKENDS[box.backend].place.format(host=box.host, domain=box.domain)
 
 
 def check_commands(scenario: Scenario, *, allowed: bool) -> None:
-    """UsageError if the scenario holds commands and the user has not allowed them."""
+    """UsageError if the scenario contains commands and the user has not allowed them."""
     refuse_commands("scenario", [] if allowed else commands(scenario))
 
 
 def refuse_commands(what: str, listed: Sequence[str]) -> None:
-    """UsageError that shows the commands, if there are any."""
+    """UsageError that lists the commands, if there are any."""
     if listed:
         listing = "\n".join(f"  {command}" for command in listed)
         raise UsageError(

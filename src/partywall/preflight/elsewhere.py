@@ -1,4 +1,4 @@
-"""What lies beyond this host's own sandboxes: other machines, and domains of libvirt."""
+"""Resources beyond this host's own sandboxes: other machines, and libvirt domains."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from partywall.sandbox import WORK_ROOT, libvirt, qemu, ssh
 
 
 def machine_facts(scenario: Scenario, work_root: Path = WORK_ROOT) -> dict[str, dict[str, Any]]:
-    """Facts about every other machine of a scenario, as its agent tells them, by the name it is reached by.
+    """Facts about every other machine of a scenario, as its agent reports them, by its name.
 
-    CapabilityError, for all machines at once, if one cannot be reached or lacks a program that shall run there.
+    CapabilityError, for all machines at once, if one is unreachable or lacks a required program.
     """
     found: dict[str, dict[str, Any]] = {}
     failures: list[Problem] = []
@@ -37,7 +37,7 @@ def machine_facts(scenario: Scenario, work_root: Path = WORK_ROOT) -> dict[str, 
 
 
 def other_machines(scenario: Scenario) -> dict[tuple[str, str], set[str]]:
-    """The other machines of a scenario, by backend, with the programs that shall run on each."""
+    """The other machines of a scenario, by backend, with the programs required on each."""
     found: dict[tuple[str, str], set[str]] = {}
     for _, _, applied in factors.trials(scenario):
         for workload in workloads(applied).values():
@@ -47,7 +47,7 @@ def other_machines(scenario: Scenario) -> dict[tuple[str, str], set[str]]:
 
 
 def lacking_for_domains(scenario: Scenario) -> Iterator[Problem]:
-    """What keeps this host's libvirt from having the scenario's domains. Other hosts are asked what they are anyway."""
+    """What prevents this host's libvirt from providing the scenario's domains. Other hosts report this themselves."""
     here = _domains(scenario, "")
     checks: list[Callable[[], object]] = [
         functools.partial(libvirt.reachable, uri) for uri in dict.fromkeys(box.uri for box in here)
@@ -63,7 +63,7 @@ def lacking_for_domains(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _domains(scenario: Scenario, machine: str) -> dict[Sandbox, list[str]]:
-    """What libvirt is asked for on a machine, at any level of factors, with the keys of the workloads."""
+    """The libvirt sandboxes on a machine, at all levels of factors, with the keys of their workloads."""
     found: dict[Sandbox, list[str]] = {}
     for _, _, applied in factors.trials(scenario):
         for key, workload in workloads(applied).items():
@@ -74,13 +74,13 @@ def _domains(scenario: Scenario, machine: str) -> dict[Sandbox, list[str]]:
 
 
 def _unusable_domains(scenario: Scenario, machine: str) -> Iterator[Problem]:
-    """Domains of the user's on a machine that cannot be sandboxes, as far as its daemon answers."""
+    """Existing domains of the user on a machine that cannot be sandboxes, as far as its daemon answers."""
     asked: dict[tuple[str | None, str, bool], list[str]] = {}
     for box, keys in _domains(scenario, machine).items():
         if box.domain is not None:
             asked.setdefault((box.uri, box.domain, box.host is not None), []).extend(keys)
     for (uri, domain, by_ssh), keys in asked.items():
-        # A daemon that does not answer is told by itself.
+        # A daemon that does not answer is reported elsewhere.
         with contextlib.suppress(CapabilityError):
             if why := libvirt.unusable(uri, domain, by_ssh=by_ssh):
                 yield Problem(why, key=", ".join(f"{key}.sandbox.domain" for key in dict.fromkeys(keys)))

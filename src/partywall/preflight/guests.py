@@ -1,4 +1,4 @@
-"""What guests need of this host: QEMU, an accelerator, a kernel, root images, devices."""
+"""Requirements of guests on this host: QEMU, an accelerator, a kernel, root images, devices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from partywall.sandbox import WORK_ROOT, Label, Settings, qemu, reaper, switch
 
 
 def _on_qemu_here(scenario: Scenario) -> list[str]:
-    """Keys of workloads whose guest this host's QEMU carries, ours or a local libvirt's."""
+    """Keys of workloads whose guest runs on this host's QEMU, started by Partywall or a local libvirt."""
 
     def by_libvirt(key: str) -> bool:
         sandbox = workloads(scenario)[key].sandbox
@@ -29,7 +29,7 @@ def _on_qemu_here(scenario: Scenario) -> list[str]:
 
 
 def with_accelerators(scenario: Scenario, host: Host) -> tuple[Scenario, tuple[str, ...]]:
-    """The scenario with what `accel: auto` means on a host, and what there is to say about it."""
+    """The scenario with `accel: auto` resolved for a host, and notes about the choice."""
     guests = _on_qemu_here(scenario)
     if not guests:
         return scenario, ()
@@ -49,18 +49,18 @@ def with_accelerators(scenario: Scenario, host: Host) -> tuple[Scenario, tuple[s
 
 
 def tries_kvm(scenario: Scenario, host: Host) -> bool:
-    """Whether planning it will first see if KVM carries a guest, which takes up to `qemu.DEADLINE_S` seconds, once."""
+    """True if planning must first try to start a guest with KVM. This takes up to `qemu.DEADLINE_S` seconds, once."""
     guests = _on_qemu_here(scenario)
     return any(workloads(scenario)[key].sandbox.accel != "tcg" for key in guests) and qemu.untried(host)
 
 
 def try_kvm() -> str:
-    """Why a guest on this host's KVM does not say hello in time; empty if it does. Takes some seconds."""
+    """Why a guest with this host's KVM does not answer in time; empty if it does. Takes some seconds."""
     return fails_to_come_up("kvm")
 
 
 def fails_to_come_up(accel: str, deadline_s: float = qemu.DEADLINE_S) -> str:
-    """Why a guest on this accelerator does not say hello in time; empty if it does."""
+    """Why a guest with this accelerator does not answer in time; empty if it does."""
     label = Label.create(f"vm-probe-{secrets.token_hex(4)}", WORK_ROOT)
     cpus = tuple(sorted(os.sched_getaffinity(0)))[:1]
     try:
@@ -78,7 +78,7 @@ def fails_to_come_up(accel: str, deadline_s: float = qemu.DEADLINE_S) -> str:
 
 
 def lacking_for_guests(scenario: Scenario, host: Host) -> Iterator[Problem]:
-    """What keeps the scenario's guests from being started on a host."""
+    """What prevents the scenario's guests from starting on a host."""
     if not any("qemu" in names for names in backends(scenario).values()):
         return
     checks: tuple[Callable[[], object], ...] = (functools.partial(qemu.version, host), qemu.GuestKernel.prepared)
@@ -95,7 +95,7 @@ def lacking_for_guests(scenario: Scenario, host: Host) -> Iterator[Problem]:
 
 
 def lacking_devices(scenario: Scenario) -> Iterator[Problem]:
-    """What keeps the host's devices from being guests' disks."""
+    """What prevents the host's devices from being guests' disks."""
     found: list[Problem] = []
     for _, _, applied in factors.trials(scenario):
         for key, workload in workloads(applied).items():
@@ -115,7 +115,7 @@ def _rooted(scenario: Scenario) -> Iterator[tuple[str, Workload, tuple[str, ...]
 
 
 def _lacking_for_roots(scenario: Scenario, host: Host) -> Iterator[Problem]:
-    """What keeps guests from holding the programs of their commands, as far as it can be told without building."""
+    """What prevents guests from having the programs of their commands, as far as known without building an image."""
     wanted: dict[tuple[str, ...], list[tuple[str, Workload]]] = {}
     for key, workload, packages in _rooted(scenario):
         wanted.setdefault(packages, []).append((key, workload))
@@ -137,25 +137,25 @@ def _lacking_for_roots(scenario: Scenario, host: Host) -> Iterator[Problem]:
 
 def _not_in_root(key: str, program: str, packages: Sequence[str]) -> Problem:
     held = ", ".join(packages) or "no packages"
-    message = f"the guest's root ({held}) holds no {program!r}; add its package to {key}.sandbox.root"
+    message = f"the guest's root ({held}) does not contain {program!r}; add its package to {key}.sandbox.root"
     return Problem(message, key=f"{key}.command")
 
 
 def roots_to_build(scenario: Scenario, host: Host) -> Iterator[str]:
-    """What is said of root images that a run will first have to build."""
+    """Notes about root images that a run must build first."""
     wanted: dict[tuple[str, ...], list[str]] = {}
     for key, _, packages in _rooted(scenario):
         if qemu.root.cached(qemu.root.Recipe.of(packages, host)) is None:
             wanted.setdefault(packages, []).append(key)
     for packages, keys in wanted.items():
         held = ", ".join(packages) or "no packages"
-        yield f"the root image of {', '.join(keys)} ({held}) is built first, once: about a minute more"
+        yield f"the root image of {', '.join(keys)} ({held}) is built first, once; this takes about another minute"
 
 
 def build_roots(scenario: Scenario, say: Callable[[str], None], host: Host) -> None:
-    """Builds the root images that the scenario's guests need and that are not there yet.
+    """Builds the root images that the scenario's guests need and that do not exist yet.
 
-    CapabilityError if one cannot be built, or holds no program of the name of its command.
+    CapabilityError if one cannot be built, or does not contain the program of its command.
     """
     for key, workload, packages in _rooted(scenario):
         prefix = f"building the root image of {key} ({', '.join(packages) or 'no packages'}), once: "

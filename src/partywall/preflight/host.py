@@ -1,4 +1,4 @@
-"""What a scenario needs of a host and of its user, told all at once before anything is made."""
+"""Requirements of a scenario on a host and its user, all reported at once before anything is created."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from partywall.sandbox import WORK_ROOT, block, cgroups
 
 
 def check_host(scenario: Scenario, host: Host, work_root: Path = WORK_ROOT) -> None:
-    """CapabilityError, all at once, for what the scenario needs and a host or its user lacks.
+    """CapabilityError, all problems at once, for what the scenario needs and a host or its user lacks.
 
-    work_root: where sandboxes keep their files.
+    work_root: the folder for sandboxes' files.
     """
     everyone = workloads(scenario)
     missing: list[Problem] = []
@@ -43,7 +43,7 @@ def check_host(scenario: Scenario, host: Host, work_root: Path = WORK_ROOT) -> N
 
 
 def _lacking_for_disk_limits(scenario: Scenario, host: Host, work_root: Path) -> Iterator[Problem]:
-    """What keeps containers' disks from being limited, all the time or by slot; other backends bring their own."""
+    """What prevents disk limits for containers, constant or switched by slot. Other backends check this themselves."""
     held = [key for key in _disk_limited(scenario) if "container" in backends(scenario)[key]]
     if not held:
         return
@@ -57,7 +57,7 @@ def _lacking_for_disk_limits(scenario: Scenario, host: Host, work_root: Path) ->
 
 
 def _disk_limited(scenario: Scenario) -> Iterator[str]:
-    """Keys of the workloads whose disk is limited at some time."""
+    """Keys of the workloads whose disk is limited at any time."""
     varied = {at[:2] for path in scenario.factors for at in factors.targets(scenario, path) if at[3:4] == ("disk",)}
     for key, workload in workloads(scenario).items():
         if workload.sandbox.throttle is not None or tuple(key.split(".", 1)) in varied:
@@ -65,13 +65,13 @@ def _disk_limited(scenario: Scenario) -> Iterator[str]:
 
 
 def check_folder(work_root: Path) -> None:
-    """UsageError if the files of disk kernels cannot be put there."""
+    """UsageError if the files of disk kernels cannot be created there."""
     if not work_root.is_dir():
-        what = "this is not a folder" if work_root.exists() else "there is no such folder"
+        what = "this is not a folder" if work_root.exists() else "the folder does not exist"
     elif not os.access(work_root, os.W_OK | os.X_OK):
         what = "you may not write there"
     else:
         return
     raise UsageError(
-        Problem(f"{work_root}: {what}", "give a folder of yours on the disk to be measured", key="--work-dir")
+        Problem(f"{work_root}: {what}", "give a writable folder on the disk to be measured", key="--work-dir")
     )

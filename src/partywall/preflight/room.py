@@ -1,4 +1,4 @@
-"""Whether what a plan's workloads hold fits: into guests, into limits, into a host's memory and disk."""
+"""Checks whether the memory and files of a plan's workloads fit into guests, limits, and the host's memory and disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from partywall.run.stage import keeps_files, switches_disk
 from partywall.sandbox import qemu
 
 MEMORY_LEAST = 64 << 20
-# What a guest gets above its usual memory comes in such steps.
+# Memory beyond a guest's default is added in steps of this size.
 GUEST_STEP = 64 << 20
 DISK_STEP = 256 << 20
 
@@ -30,24 +30,24 @@ def _kernels(trial: Trial) -> Iterator[tuple[str, str | None, Workload]]:
 
 
 def _caches(workload: Workload, facts: dict[str, Any]) -> dict[int, int]:
-    """Of the machine that it, or its guest, runs on."""
+    """The caches of the machine that the workload or its guest runs on."""
     return memory.caches_of(facts.get("machines", {}).get(workload.sandbox.machine, facts))
 
 
 def _held(trial: Trial, facts: dict[str, Any]) -> Iterator[tuple[str, Workload, int]]:
-    """(key, workload, bytes its kernel holds) of every workload of a trial."""
+    """(key, workload, bytes used by its kernel) of every workload of a trial."""
     for key, kernel, workload in _kernels(trial):
         yield key, workload, memory.held_bytes(kernel, workload, shipped(), _caches(workload, facts))
 
 
 def check_kernels(plan: Plan, facts: dict[str, Any]) -> None:
-    """UsageError if a kernel holds more, in memory or on its disk, than its own sandbox has."""
+    """UsageError if a kernel needs more memory or disk space than its sandbox has."""
     if problems := [p for trial in plan.trials for p in (*beyond_memory(trial, facts), *beyond_disk(trial))]:
         raise UsageError(*dict.fromkeys(problems))
 
 
 def beyond_memory(trial: Trial, facts: dict[str, Any]) -> Iterator[Problem]:
-    """Kernels that would be killed by the memory limit of their own sandbox."""
+    """Kernels that the memory limit of their own sandbox would kill."""
     for key, workload, held in _held(trial, facts):
         limit = workload.sandbox.memory
         beside = memory.AGENT_BYTES
@@ -56,26 +56,26 @@ def beyond_memory(trial: Trial, facts: dict[str, Any]) -> Iterator[Problem]:
         if limit is not None and held + beside > limit:
             needed = units.format_bytes(held + beside)
             yield Problem(
-                f"its kernel and agent hold {needed}, and its sandbox may have {units.format_bytes(limit)}",
+                f"its kernel and agent use {needed}, and the limit of its sandbox is {units.format_bytes(limit)}",
                 f"give at least {needed}, or a smaller size in {key}.params",
                 key=f"{key}.sandbox.memory",
             )
 
 
 def _least_memory(trial: Trial, key: str) -> int | None:
-    """The lowest level to which a victim's memory is switched; None if it is not."""
+    """The lowest memory limit that a victim is switched to; None if it is not switched."""
     limits = (treatment.victim_limits for treatment in trial.treatments if key.startswith("victims."))
     return min((limit.memory for limit in limits if limit is not None and limit.memory is not None), default=None)
 
 
 def with_room(trial: Trial, facts: dict[str, Any]) -> Trial:
-    """The trial with guests that have room for what their kernels hold and keep, where no size was asked for."""
+    """The trial with enough memory in guests for their kernels, where the scenario sets no size."""
     trial = _with(trial, {key: _with_memory(workload, held) for key, workload, held in _held(trial, facts)})
     return _with(trial, {key: _with_disk(trial, key, kernel, workload) for key, kernel, workload in _kernels(trial)})
 
 
 def with_rings(trial: Trial, facts: dict[str, Any]) -> Trial:
-    """The trial with rings in guests that are as large as on the host, whatever caches a guest's kernel sees."""
+    """The trial with buffer sizes in guests that suit the host's caches, whatever caches a guest's kernel reports."""
     changed = {
         key: workload.model_copy(update={"params": memory.sized(kernel, workload, shipped(), _caches(workload, facts))})
         for key, kernel, workload in _kernels(trial)
@@ -85,7 +85,7 @@ def with_rings(trial: Trial, facts: dict[str, Any]) -> Trial:
 
 
 def _with(trial: Trial, workloads: Mapping[str, Workload]) -> Trial:
-    """The trial with other workloads, by key."""
+    """The trial with replaced workloads, by key."""
     aggressors = {name: workloads.get(f"aggressors.{name}", aggressor) for name, aggressor in trial.aggressors.items()}
     victim = workloads.get(f"victims.{trial.victim_name}", trial.victim)
     return trial.model_copy(update={"victim": victim, "aggressors": aggressors})
@@ -108,9 +108,9 @@ def _with_disk(trial: Trial, key: str, kernel: str | None, workload: Workload) -
 
 
 def check_guest_memory(plan: Plan, host: Host) -> None:
-    """CapabilityError if the guests of one trial would not fit into what a host, or our part of it, has left.
+    """CapabilityError if the guests of one trial do not fit into the host's available memory or our part of it.
 
-    A host that does not tell what it has left is not refused for that.
+    A host that does not report its available memory passes.
     """
     needed, there = max(map(guest_memory, plan.trials), default=0), host.usable_memory
     if there is not None and needed > there:
@@ -121,34 +121,34 @@ def check_guest_memory(plan: Plan, host: Host) -> None:
 
 
 def guest_memory(trial: Trial) -> int:
-    """Bytes that a trial's guests on this host have: its victim's, every aggressor's and the null one's."""
+    """Bytes of memory of all guests of a trial on this host: the victim's, every aggressor's, the null aggressor's."""
     own = [s.memory or qemu.MEMORY for s in trial.sandboxes if s.guest and not s.machine]
     return sum(own) + qemu.MEMORY if own else 0
 
 
 def memory_needed(trial: Trial, facts: dict[str, Any], machine: str = "") -> int:
-    """Bytes that a trial's kernels and agents on a machine hold at the least, by their parameters.
+    """The least bytes that a trial's kernels and agents use on a machine, according to their parameters.
 
-    What commands hold is not known.
+    The memory of commands is not known.
     """
     held = [held for _, workload, held in _held(trial, facts) if workload.sandbox.machine == machine]
     return MEMORY_LEAST + sum(held) + len(held) * memory.AGENT_BYTES
 
 
 def check_disk(plan: Plan, host: Host, work_root: Path) -> None:
-    """CapabilityError if the files of disk kernels, or of guests' disks, do not fit where they would be put."""
+    """CapabilityError if the files of disk kernels, or of guests' disks, do not fit on their file system."""
     disk = host.disk_usage(work_root)
     needed = max((_files_of(trial, disk.total) for trial in plan.trials), default=0)
     if needed > disk.free:
         raise CapabilityError(
-            f"files of disk kernels and guests' disks, and what kernels leave free: {units.format_bytes(needed)} are "
+            f"files of disk kernels and guests' disks, with the space kept free: {units.format_bytes(needed)} are "
             f"needed in {work_root} at a time, and {units.format_bytes(disk.free)} are free; give another --work-dir, "
             "a smaller file_bytes, or a smaller sandbox.disk.size"
         )
 
 
 def _files_of(trial: Trial, total: int) -> int:
-    """Bytes of this host's work folder, on a disk of `total`, that a trial's workloads need."""
+    """Bytes that a trial's workloads need in this host's work folder, on a disk of `total` bytes."""
     here = [w for w in _kernels(trial) if not w[2].sandbox.machine and w[2].sandbox.domain is None]
     images = sum(_image_bytes(trial, key, workload) for key, _, workload in here if workload.sandbox.guest)
     files = sum(memory.file_bytes(kernel, w, shipped()) for _, kernel, w in here if not w.sandbox.guest)
@@ -156,7 +156,7 @@ def _files_of(trial: Trial, total: int) -> int:
 
 
 def _image_bytes(trial: Trial, key: str, workload: Workload) -> int:
-    """Of the file that is a guest's disk; 0 if its disk is a device, or it has none, as under Xen or elsewhere."""
+    """Bytes of the file of a guest's disk; 0 if its disk is a device, or if it has none here (Xen, other machines)."""
     box, asked = workload.sandbox, workload.sandbox.disk or Disk()
     if box.machine or (box.uri or "").startswith("xen"):
         return 0
@@ -167,27 +167,27 @@ def _image_bytes(trial: Trial, key: str, workload: Workload) -> int:
 
 
 def beyond_disk(trial: Trial) -> Iterator[Problem]:
-    """Kernels whose files their own guest's disk cannot hold."""
+    """Kernels whose files do not fit on their own guest's disk."""
     for key, kernel, workload in _kernels(trial):
         if not workload.sandbox.guest or not (size := _image_bytes(trial, key, workload)):
             continue
         files, room = memory.file_bytes(kernel, workload, shipped()), _room(size)
         if files and files > room:
             yield Problem(
-                f"its files have {units.format_bytes(files)}, and a guest's disk of {units.format_bytes(size)} lets it "
-                f"have {units.format_bytes(max(room, 0))}, for {units.format_bytes(memory.left_free(size))} stay free",
+                f"its files need {units.format_bytes(files)}, and a guest's disk of {units.format_bytes(size)} leaves "
+                f"{units.format_bytes(max(room, 0))}, because {units.format_bytes(memory.left_free(size))} stay free",
                 f"give a size of {units.format_bytes(_size_for(files))}, or a smaller file_bytes in {key}.params",
                 key=f"{key}.sandbox.disk.size",
             )
 
 
 def _room(size: int) -> int:
-    """Bytes of a kernel's files on a disk of so many bytes."""
+    """Bytes available to a kernel's files on a disk of this size."""
     return qemu.disk.room(size) - memory.left_free(size)
 
 
 def _size_for(files: int) -> int:
-    """The smallest disk, by steps, that holds files of so many bytes."""
+    """The smallest disk, in whole steps, that fits files of this size."""
     steps = -(-files // DISK_STEP)
     while _room(steps * DISK_STEP) < files:
         steps += 1

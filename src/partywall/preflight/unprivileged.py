@@ -1,4 +1,4 @@
-"""What an ordinary user needs before sandboxes can be held to limits: a delegated cgroup, and controllers in it."""
+"""Requirements for limits of an unprivileged user's sandboxes: a delegated cgroup and its controllers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GUEST = "a CPU limit or weight of a guest"
 
 
 def lacking_for_cgroups(scenario: Scenario, host: Host) -> Iterator[Problem]:
-    """What keeps this user from holding the scenario's containers and guests to what it asks."""
+    """What prevents this user from applying the scenario's limits to containers and guests."""
     used = backends(scenario)
     containers = [key for key, names in used.items() if "container" in names]
     settings = controllers_by_setting(scenario)
@@ -33,7 +33,7 @@ def lacking_for_cgroups(scenario: Scenario, host: Host) -> Iterator[Problem]:
 
 
 def check_containers(option: str, settings: dict[str, str]) -> None:
-    """CapabilityError if this user may not start containers, or hold them to settings; for a command line's options."""
+    """CapabilityError if this user may not start containers or apply these settings. For options of a command line."""
     host = Host.here()
     problems = list(lacking_for_containers(host, option))
     problems += lacking_controllers(settings, host)
@@ -42,7 +42,7 @@ def check_containers(option: str, settings: dict[str, str]) -> None:
 
 
 def check_guests(settings: dict[str, str]) -> None:
-    """CapabilityError if this user may not hold guests to settings, given by a command line's options."""
+    """CapabilityError if this user may not apply these settings to guests. For options of a command line."""
     host = Host.here()
     scope = remedies.lacking_scope(GUEST, cgroups.read(), host) if settings else None
     problems = [replace(scope, key=", ".join(settings))] if scope else []
@@ -54,9 +54,10 @@ def check_guests(settings: dict[str, str]) -> None:
 def lacking_for_containers(
     host: Host, option: str = "backend:", argv: Sequence[str] | None = None
 ) -> Iterator[Problem]:
-    """What keeps this user from starting containers at all, whatever they are held to.
+    """What prevents this user from starting containers at all, with or without limits.
 
-    option: what a container is asked for with. argv: the command that a remedy repeats, by default this process's own.
+    option: the option that requested a container. argv: the command repeated in a remedy, by default this process's
+    own.
     """
     mounted = cgroups.read(host.root)
     try:
@@ -74,11 +75,11 @@ def lacking_for_containers(
 
 
 def lacking_controllers(settings: dict[str, str], host: Host) -> Iterator[Problem]:
-    """Settings that this user's cgroup has no controllers for. settings: the controller of each, by its key."""
+    """Settings whose controllers this user's cgroup lacks. settings: the controller of each, by its key."""
     mounted = cgroups.read(host.root)
     if delegation.may_divide_all(mounted, host) or not mounted.is_v2:
         return
-    # That there is no scope is a problem of its own; told here is what a scope would still lack.
+    # A missing scope is a problem of its own. This reports what the scope would still lack.
     there, on_offer = delegation.controllers(mounted, host), delegation.manager_controllers(mounted, host)
     for controller in dict.fromkeys(settings.values()):
         keys: Sequence[str] = [key for key, name in settings.items() if name == controller]
@@ -87,7 +88,7 @@ def lacking_controllers(settings: dict[str, str], host: Host) -> Iterator[Proble
 
 
 def controllers_by_setting(scenario: Scenario) -> dict[str, str]:
-    """The cgroup controller of every setting that is held by one at some time, by the setting's key."""
+    """The cgroup controller of every setting that needs one at any time, by the setting's key."""
     found: dict[str, str] = {}
     for key, names in backends(scenario).items():
         for name in names:
@@ -98,7 +99,7 @@ def controllers_by_setting(scenario: Scenario) -> dict[str, str]:
 
 
 def _is_set(scenario: Scenario, key: str, setting: str) -> bool:
-    """In the file, or by a factor."""
+    """True if the setting is set, in the file or by a factor."""
     sandbox = workloads(scenario)[key].sandbox
     if (sandbox.throttle if setting == "disk" else getattr(sandbox, setting)) is not None:
         return True

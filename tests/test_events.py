@@ -11,12 +11,12 @@ def full(_event):
 
 def test_a_sink_that_cannot_be_written_is_left_out_and_the_others_are_told():
     heard = []
-    sinks = Sinks("the policy is kept all the same")
+    sinks = Sinks("the policy is still enforced")
     sinks.add("metrics.prom", full)
     sinks.add("the table", heard.append)
     for event in (Doing("one"), Note("two")):
         sinks(event)
-    said = "metrics.prom cannot be written any more: No space left on device; the policy is kept all the same"
+    said = "metrics.prom can no longer be written: No space left on device; the policy is still enforced"
     assert heard == [Broken(said), Doing("one"), Note("two")]
 
 

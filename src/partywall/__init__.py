@@ -1,7 +1,7 @@
 """Partywall measures, explains and enforces performance isolation between neighbours on a shared Linux host.
 
-The commands as functions are in `partywall.api`. `import partywall` gives them too, and imports them when they are
-used, for the command line does without.
+`partywall.api` contains the commands as functions. `import partywall` offers them too. It imports them only when they
+are used, because the command line does not need them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ INTERFACE = frozenset(
         "this_host",
     ]
 )
-"""What `partywall.api` gives, by name: to ask it for any other name would import it for every submodule."""
+"""The names that `partywall.api` offers. Looking up any other name there would import it for every submodule."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,9 @@
-"""The Python interface: what the commands do, as functions that return values.
+"""The Python interface: the commands, as functions that return values.
 
-`import partywall` gives everything here. A function that measures takes `on_event`, which is called with every event
-(`partywall.events`) while it goes on; `partywall.print_event` prints them. Errors are `UsageError` for what the caller
-gave, `CapabilityError` for what the host lacks, and other kinds of `PartywallError`; each says what is wrong and what
-to do. Nothing is left on the host, also after Ctrl-C.
+`import partywall` offers everything here. A function that measures takes `on_event` and calls it with every event
+(`partywall.events`) during the measurement; `partywall.print_event` prints them. `UsageError` reports invalid
+arguments, `CapabilityError` what the host lacks, and other kinds of `PartywallError` failures. Each says what is wrong
+and what to do. Nothing is left on the host, even after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Result:
-    """A record and what was found in it. Findings are derived when they are first asked for."""
+    """A record and its findings. Findings are derived at first use."""
 
     record: Record
 
@@ -86,21 +86,21 @@ class Result:
 
     @cached_property
     def findings(self) -> Any:
-        """The findings, typed by kind (`partywall.kinds`): for a run, (Findings, Evidence)."""
+        """The findings. Their type depends on the kind (`partywall.kinds`); for a run it is (Findings, Evidence)."""
         self.record.settle()
         return kinds.of(self.record).findings(self.record)
 
     @property
     def outcome(self) -> Exit:
-        """The exit code that a command would have ended with."""
+        """The exit code of the equivalent command."""
         return kinds.of(self.record).outcome(self.findings)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The findings as flat rows: a cell, a second, a vif, a hop or an observation each. Unknown is None."""
+        """The findings as flat rows: one for each cell, second, vif, hop or observation. Unknown values are None."""
         return kinds.of(self.record).rows(self.findings)
 
     def frame(self, query: str = "") -> pd.DataFrame:
-        """The findings as a data frame, or the answer to an SQL query over the raw tables (`partywall sql`)."""
+        """The findings as a data frame, or the result of an SQL query over the raw tables (as `partywall sql`)."""
         pandas = _pandas()
         if not query:
             return pandas.DataFrame(self.rows())
@@ -111,7 +111,7 @@ class Result:
         return pandas.DataFrame(rows, columns=list(columns))
 
     def write(self, *formats: str) -> tuple[Path, ...]:
-        """Writes the report in these formats (html and json if none is given); the files."""
+        """Writes the report in these formats, by default html and json. Returns the files."""
         written: tuple[Path, ...] = kinds.of(self.record).files().write(self.findings, self.path, list(formats) or None)
         return written
 
@@ -119,7 +119,7 @@ class Result:
         return f"<partywall {self.kind} {self.path}>"
 
     def _repr_html_(self) -> str:
-        """The page, in a frame of a notebook."""
+        """The page, for display in a notebook."""
         import html  # noqa: PLC0415 - of a notebook alone
 
         page = next(path for path in self.write("html") if path.suffix == ".html")
@@ -127,21 +127,21 @@ class Result:
 
 
 def this_host() -> Host:
-    """The host of this process as one value: CPUs, memory, caches, what is missing."""
+    """The host of this process as one value: CPUs, memory, caches, missing capabilities."""
     return pipeline.this_host()
 
 
 def open_record(path: str | Path) -> Result:
-    """A record that exists. UsageError if there is none at `path`."""
+    """Opens an existing record. UsageError if there is none at `path`."""
     return Result(kinds.opened(Path(path)))
 
 
 def plan_scenario(
     scenario: str, *, budget: str = "", precision: str = "", seed: int | None = None, host: Host | None = None
 ) -> Plan:
-    """What `run_scenario` would measure. Changes nothing on the host.
+    """The plan that `run_scenario` would measure. Changes nothing on the host.
 
-    scenario: a file, or the name of one that ships with Partywall. budget: as 5min; precision: as 1%.
+    scenario: a file, or the name of one that ships with Partywall. budget: such as 5min. precision: such as 1%.
     """
     return Runs().plan(RunJob.read(scenario, _changes(budget, precision), seed), Options(host or this_host()))[0]
 
@@ -175,7 +175,7 @@ def run_load(
     out: str | Path | None = None,
     on_event: Emit = silent,
 ) -> Result:
-    """Puts a service under load. target: a URL, or a plan file, which then says everything but `out`."""
+    """Puts a service under load. target: a URL, or a plan file that defines everything but `out`."""
     if target.startswith(("http://", "https://")):
         quick = Quick(url=target, for_ns=_ns("for_", for_), users=users, rate=rate)
         job = LoadJob(target, quick_program(quick))
@@ -194,7 +194,7 @@ def run_trace(
 
 
 def run_guard(policy: str | Path, *, for_: str, out: str | Path, every: str = "1s", on_event: Emit = silent) -> Result:
-    """Keeps a bandwidth policy for some time, and records what it saw."""
+    """Enforces a bandwidth policy for some time, and records the results."""
     job = replace(GuardJob.read(Path(policy)), for_ns=_ns("for_", for_), every_ns=_ns("every", every))
     return _measured(lambda: Guards().measure(job, _options(out), on_event))
 
@@ -211,7 +211,7 @@ def run_study(
     allow_commands: bool = False,
     on_event: Emit = silent,
 ) -> Result:
-    """Makes a published measurement again. The arguments are those of `partywall study`."""
+    """Repeats a published measurement. The arguments are those of `partywall study`."""
     if length not in ("short", "long"):
         raise UsageError(Problem(f"{length!r} is not a length", "give short or long", key="length"))
     asked = Asked(length=length, backends=tuple(backends), parts=tuple(parts), rounds=rounds, seed=seed)
@@ -220,7 +220,10 @@ def run_study(
 
 
 def compare_runs(run: Result | str | Path, reference: Result | str | Path, *, tolerance: float = 0.02) -> Comparison:
-    """A run beside an earlier one, cell by cell. tolerance: a change of the isolation factor that does not matter."""
+    """Compares a run with an earlier one, cell by cell.
+
+    tolerance: the largest change of the isolation factor that does not matter.
+    """
     from partywall.stats import compare_runs as compared  # noqa: PLC0415 - slow to import
 
     evidence = []
@@ -231,10 +234,10 @@ def compare_runs(run: Result | str | Path, reference: Result | str | Path, *, to
 
 
 def print_event(event: Event) -> None:
-    """A listener that prints what a person would want to see."""
+    """A listener that prints the events that matter to a person."""
     match event:
         case Doing(text) | Note(text) | Broken(text):
-            print(text, flush=True)  # noqa: T201 - what it is for
+            print(text, flush=True)  # noqa: T201 - its purpose
         case Left(seconds):
             print(f"about {units.format_duration(round(seconds) * 10**9)} left", flush=True)  # noqa: T201
 

@@ -1,4 +1,4 @@
-"""The clock the agent's records carry, and a seam for tests: integer nanoseconds of CLOCK_MONOTONIC."""
+"""The clock of the agent's records, replaceable in tests: integer nanoseconds of CLOCK_MONOTONIC."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Monotonic time and the means to wait for it."""
+    """Monotonic time, and a way to wait for it."""
 
     def now_ns(self) -> int: ...
 
@@ -15,7 +15,7 @@ class Clock(Protocol):
 
 
 class Monotonic:
-    """The host's own monotonic clock, the one all processes and containers of the host share."""
+    """The host's monotonic clock, which all processes and containers of the host share."""
 
     def now_ns(self) -> int:
         return time.clock_gettime_ns(time.CLOCK_MONOTONIC)

@@ -1,13 +1,14 @@
-"""Every error a user can meet, and the exit code each ends with.
+"""Every error that a user can see, and its exit code.
 
-PartywallError
-├── UsageError            2  a scenario or command line that cannot be used; may hold many problems
-├── CapabilityError       4  the host lacks something; names it, what it costs and how to get it
-├── TrialError            5  a trial or sandbox failed
-└── AgentError            5  the agent died or spoke nonsense
-    └── RefusalError         or refused what it was asked; `refusal` says of what kind
-        └── LackError     4  ... because it or its host lacks something: a CapabilityError too
-Anything else that escapes is a bug and ends with 70.
+    PartywallError
+    ├── UsageError            2  an unusable scenario or command line; may contain many problems
+    ├── CapabilityError       4  the host lacks something; names it, its cost and how to get it
+    ├── TrialError            5  a trial or sandbox failed
+    └── AgentError            5  the agent died or sent invalid messages
+        └── RefusalError         or refused a request; `refusal` gives the kind of reason
+            └── LackError     4  ... because it or its host lacks something: also a CapabilityError
+
+Any other exception is a bug and ends with exit code 70.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ T = TypeVar("T")
 
 
 class Exit(IntEnum):
-    """What the process's exit code means."""
+    """The meaning of the process's exit code."""
 
     HOLDS = 0
     VIOLATED = 1
@@ -35,7 +36,7 @@ class Exit(IntEnum):
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake in an input: where it stands, what it is, and what would do."""
+    """One mistake in an input: its place, what is wrong, and a remedy."""
 
     message: str
     remedy: str = ""
@@ -45,7 +46,7 @@ class Problem:
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line) if part)
-        # '--users must be at least 1', as a sentence.
+        # '--users must be at least 1' reads as a sentence.
         sentence = self.key.startswith("--") and self.message.startswith("must ")
         said = (
             f"{self.key} {self.message}" if sentence else ": ".join(part for part in (self.key, self.message) if part)
@@ -61,7 +62,7 @@ class PartywallError(Exception):
 
 
 class ProblemsError(PartywallError):
-    """Carries all of its problems at once."""
+    """An error that reports several problems at once."""
 
     def __init__(self, *problems: Problem | str) -> None:
         self.problems = tuple(p if isinstance(p, Problem) else Problem(p) for p in problems)
@@ -81,9 +82,9 @@ class CapabilityError(ProblemsError):
 
 
 class TrialError(PartywallError):
-    """A trial or a sandbox failed; the message names it.
+    """A trial or a sandbox failed. The message names it.
 
-    is_lasting: trying again would fail in the same way.
+    is_lasting: a retry would fail in the same way.
     """
 
     def __init__(self, message: str, *, is_lasting: bool = False) -> None:
@@ -92,26 +93,26 @@ class TrialError(PartywallError):
 
 
 class AgentError(PartywallError):
-    """The agent died, sent what the contract does not know, or refused a request."""
+    """The agent died, sent a message that violates the contract, or refused a request."""
 
 
 class Refusal(StrEnum):
-    """Why an agent refuses a request, which says what to do about it."""
+    """Why an agent refuses a request. The reason decides what to do about it."""
 
     USAGE = "usage"
-    """The request makes no sense there: mend it."""
+    """The request is invalid for this agent: fix the request."""
     LACKING = "lacking"
-    """The agent lacks a permission, or its host something: mend the host."""
+    """The agent lacks a permission, or its host lacks something: fix the host."""
     PASSING = "passing"
-    """What runs or is in use at this moment is in the way: try again."""
+    """Something that is running or in use is in the way: try again later."""
     LASTING = "lasting"
-    """None of these: the same request will be refused again."""
+    """None of these. The same request will be refused again."""
 
 
 class RefusalError(AgentError):
-    """The agent is there, and answered that it cannot do what it was asked.
+    """The agent answered that it cannot do what was requested.
 
-    why: in the agent's own words, of several reasons each on a line.
+    why: the agent's own message. Several reasons are separated by line breaks.
     """
 
     def __init__(self, message: str, *, why: str = "", refusal: Refusal = Refusal.LASTING) -> None:
@@ -121,17 +122,17 @@ class RefusalError(AgentError):
 
     @property
     def is_passing(self) -> bool:
-        """Whether the same request may succeed later."""
+        """True if the same request may succeed later."""
         return self.refusal is Refusal.PASSING
 
     @property
     def is_lasting(self) -> bool:
-        """Whether it will not."""
+        """True if the same request will be refused again."""
         return not self.is_passing
 
 
 class LackError(CapabilityError, RefusalError):
-    """The agent refused for want of a permission, a capability, or something of its host."""
+    """The agent refused because it lacks a permission or capability, or its host lacks something."""
 
     def __init__(self, message: str, *, why: str = "") -> None:
         RefusalError.__init__(self, message, why=why, refusal=Refusal.LACKING)
@@ -139,28 +140,28 @@ class LackError(CapabilityError, RefusalError):
 
 
 class Failures:
-    """What several checks find, told at once."""
+    """Collects the problems of several checks, to report them at once."""
 
     def __init__(self) -> None:
         self._found: list[UsageError | CapabilityError] = []
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Keeps what is raised in the block, for `tell`."""
+        """Collects errors raised in the block, for `tell`."""
         try:
             yield
         except (UsageError, CapabilityError) as error:
             self._found.append(error)
 
     def tell(self) -> None:
-        """Raises what was kept, if anything was: a CapabilityError if the host alone is to be mended."""
+        """Raises the collected errors, if any, as one: a CapabilityError if all of them are."""
         if self._found:
             error = CapabilityError if all(isinstance(e, CapabilityError) for e in self._found) else UsageError
             raise error(*dict.fromkeys(problem for one in self._found for problem in one.problems))
 
 
 def parsed(key: str, text: str, parse: Callable[[str], T]) -> T:
-    """The value of an option or argument; UsageError that names it if it cannot be read."""
+    """Parses the value of an option or argument. UsageError that names it if it is invalid."""
     try:
         return parse(text)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""What an execution says while it goes on: one stream of events, of which every listener takes what it needs.
+"""Events of an execution while it runs. Each listener takes those that it needs.
 
-A terminal, a metrics file and a browser are listeners. An execution does not know who listens; it is given one function
-and calls it. Listeners return at once, because some events come between two blocks of a measurement.
+A terminal, a metrics file and a browser are listeners. An execution does not know its listeners: it calls one function
+with every event. Listeners must return at once, because some events come between two blocks of a measurement.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """What is being done now."""
+    """The current step of the execution."""
 
     text: str
 
@@ -28,7 +28,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that stays on the screen. is_warning: it may matter to whoever reads the figures."""
+    """A message that stays on the screen. is_warning: it may affect how figures are to be read."""
 
     text: str
     is_warning: bool = False
@@ -36,7 +36,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of a trial is finished. precision: how precise the trial is by now, in words."""
+    """A block of a trial has finished. precision: the trial's precision so far, as text."""
 
     trial: str
     done: int
@@ -45,7 +45,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The execution has begun. path: its record, if it keeps one. about: what is known before the first figure."""
+    """The execution has begun. path: its record, if any. about: facts known before the first figure."""
 
     path: Path | None
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -53,14 +53,14 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Something failed, and the execution goes on. At its end the exit code says so."""
+    """Something failed, but the execution continues. The exit code will report it."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """A second of a load, and whether it can be believed (`load.second.Second`, `load.health.Health`)."""
+    """A second of a load and its validity (`load.second.Second`, `load.health.Health`)."""
 
     second: Any
     health: Any
@@ -68,7 +68,7 @@ class Second:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report of a guard or a trace. so_far: the sum of all reports, where the kind of record has one."""
+    """A report of a guard or a trace. so_far: the sum of all reports, if the kind of record has one."""
 
     report: Any
     so_far: Any = None
@@ -84,7 +84,7 @@ def silent(event: Event) -> None:
 
 
 def reports(take: Callable[[Any], None]) -> Emit:
-    """A listener that takes reports alone."""
+    """A listener that only takes reports."""
 
     def listen(event: Event) -> None:
         if isinstance(event, Report):
@@ -94,9 +94,9 @@ def reports(take: Callable[[Any], None]) -> Emit:
 
 
 class Sinks:
-    """Several listeners as one. A listener that fails with an OSError gets no further events; the others are told.
+    """Several listeners as one. A listener that raises an OSError is removed, and the others receive a `Broken` event.
 
-    keeps: what goes on all the same, for the message.
+    keeps: what continues in spite of the failure, for the message.
     """
 
     def __init__(self, keeps: str = "the measurement goes on") -> None:
@@ -104,7 +104,7 @@ class Sinks:
         self._sinks: dict[str, Emit] = {}
 
     def add(self, name: str, sink: Emit) -> None:
-        """A listener. name: what a message calls it, such as the path that it writes to."""
+        """Adds a listener. name: its name in messages, such as the path that it writes to."""
         self._sinks[name] = sink
 
     def __call__(self, event: Event) -> None:
@@ -113,4 +113,4 @@ class Sinks:
                 sink(event)
             except OSError as error:
                 self._sinks.pop(name, None)
-                self(Broken(f"{name} cannot be written any more: {error.strerror}; {self._keeps}"))
+                self(Broken(f"{name} can no longer be written: {error.strerror}; {self._keeps}"))

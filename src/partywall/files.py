@@ -1,6 +1,6 @@
-"""Small files that others may read at any moment: whole, or as they were before; and where files are cached.
+"""Small files that are replaced atomically, so that readers never see half a file; and the cache folder.
 
-Deliberately not here: files that only grow, of which a kill loses the last line at the most.
+Not here: files that only grow. A kill may lose at most their last line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def cache_root() -> Path:
-    """Folder for what is fetched once: $PARTYWALL_CACHE, /var/cache/partywall for root, else the user's own."""
+    """The cache folder: $PARTYWALL_CACHE, /var/cache/partywall for root, or the user's own cache."""
     if given := os.environ.get("PARTYWALL_CACHE"):
         return Path(given)
     if os.geteuid() == 0:
@@ -22,13 +22,13 @@ def cache_root() -> Path:
     try:
         return Path.home() / ".cache" / "partywall"
     except RuntimeError:
-        # A user without a name, as in many containers, has no home.
+        # A user without an entry in passwd, as in many containers, has no home.
         return Path(tempfile.gettempdir()) / f"partywall-cache-{os.geteuid()}"
 
 
 def write_whole(path: Path, content: str) -> None:
-    """Puts a file in its place at once: no reader sees half of it, and whatever ends us leaves the one of before."""
-    # A name of this thread's own: two that write the same file do not take each other's half.
+    """Replaces a file atomically. Readers, and a crash at any point, see either the old content or the new."""
+    # The temporary name is unique to the thread, so two threads can write the same file at once.
     fresh = path.with_name(f".{path.name}.{threading.get_native_id()}")
     try:
         fresh.write_text(content, encoding="utf-8")

@@ -1,6 +1,6 @@
-"""The stages of the main job, each one function, in the order in which data flows through them.
+"""The stages of a run, one function each, in the order of the data flow.
 
-check → plan → measure → analyse → report. A host is read once, and planning asks that value. Only `measure` changes
+check → plan → measure → analyse → report. The host is read once, and planning uses that value. Only `measure` changes
 anything on the host.
 """
 
@@ -61,14 +61,14 @@ MEMORY_DOUBTS = {
     "time_up": "there was no time to touch all of it twice",
     "major_faults": "pages had to be read back from a disk",
     "swapped": "the host wrote pages to swap meanwhile",
-    "jump": "part of it was much slower to reach again than the rest",
-    "not_resident": "all of it was slower to reach again than to get, as if a hypervisor took it away",
+    "jump": "accessing part of it again was much slower than the rest",
+    "not_resident": "accessing it again was slower than the first access, as if a hypervisor had taken it away",
 }
-"""What the agent's memory check doubts, in words."""
+"""Descriptions of the results of the agent's memory check that make memory figures unreliable."""
 
 
 def catalogue() -> Catalogue:
-    """What the kernels of this version say of themselves."""
+    """The kernels of this version and their parameters."""
     return shipped()
 
 
@@ -85,29 +85,26 @@ def host_agent() -> Iterator[AgentClient]:
 
 
 def this_host() -> Host:
-    """The host of this process, with what the agent can tell of it."""
+    """The host of this process, with the facts that the agent reports."""
     with host_agent() as agent:
         facts = dict(agent.call("facts"))
     return Host(described(facts, Host.here()), try_kvm=try_kvm)
 
 
 def described(facts: dict[str, Any], host: Host) -> dict[str, Any]:
-    """An agent's facts of a host with the catalogue's entries by kernel, and what the host's clock cannot do."""
+    """An agent's facts, extended with the catalogue's entry of each kernel and the governors that the host refuses."""
     kernels = catalogue()
     entries = {name: info.model_dump(mode="json") for name in kernels.names() if (info := kernels.kernel(name))}
     return facts | {"kernels": entries, "governors_refused": governor.refused(host)}
 
 
 def host_facts() -> dict[str, Any]:
-    """What the agent can tell of this host."""
+    """The facts that the agent reports of this host."""
     return this_host().facts
 
 
 def topology(facts: dict[str, Any]) -> Topology:
-    """CPUs that may be used, and what they share, from the facts of a host.
-
-    CapabilityError if they are not known.
-    """
+    """The usable CPUs, and what they share, from the facts of a host. CapabilityError if they are not known."""
     cpu = facts.get("cpu", {})
     places = cpu.get("places", [])
     packages = (
@@ -124,7 +121,10 @@ def topology(facts: dict[str, Any]) -> Topology:
 
 
 def plan(scenario: Scenario, host: Host, seed: int | None = None, work_root: Path = WORK_ROOT) -> Plan:
-    """What would be done on a host; UsageError or CapabilityError, for all reasons at once, if it cannot be."""
+    """The plan of a scenario on a host.
+
+    UsageError or CapabilityError, with all reasons at once, if it cannot run there.
+    """
     failures, notes, facts = Failures(), tuple[str, ...](), host.facts
     with failures.kept():
         check_host(scenario, host, work_root)
@@ -151,9 +151,9 @@ def _in_words(facts: dict[str, Any]) -> str:
 
 
 def with_loads(scenario: Scenario, folder: Path) -> Scenario:
-    """The scenario with the programs of its virtual users, whose plans are found relative to `folder`.
+    """The scenario with the programs of its virtual users. Their plan files are relative to `folder`.
 
-    Raises UsageError with all that is wrong in any of the plans.
+    Raises UsageError with all mistakes of all plans.
     """
     changed: dict[str, dict[str, Any]] = {"victims": dict(scenario.victims), "aggressors": dict(scenario.aggressors)}
     problems: list[Problem] = []
@@ -174,7 +174,10 @@ def with_loads(scenario: Scenario, folder: Path) -> Scenario:
 
 
 def try_on(scenario: Scenario, host: Host) -> None:
-    """Plans it for a host as far as that takes nothing of other machines; UsageError or CapabilityError."""
+    """Plans the scenario for a host as far as possible without contacting other machines.
+
+    UsageError or CapabilityError.
+    """
     if other_machines(scenario):
         check_host(scenario, host)
     else:
@@ -182,9 +185,9 @@ def try_on(scenario: Scenario, host: Host) -> None:
 
 
 def measure(run: RunDirectory, emit: Emit, work_root: Path = WORK_ROOT) -> tuple[str, ...]:
-    """Carries out what is left of a run's plan. Nothing of it is left on the host afterwards, however this ends.
+    """Carries out the rest of a run's plan. Afterwards nothing of it is left on the host, even after an error.
 
-    What could not be removed or put back all the same is noted and returned.
+    Anything that could not be removed or restored is reported as an event and returned.
     """
     observations: Sequence[Observation] = read_evidence(run).observations if any(run.events("run_started")) else ()
     label = Label.create(f"{run.name}-{secrets.token_hex(2)}", work_root)
@@ -200,21 +203,21 @@ def measure(run: RunDirectory, emit: Emit, work_root: Path = WORK_ROOT) -> tuple
         finally:
             left = reaper.clean(label).left
             if left:
-                emit(Broken(f"could not be removed or put back: {', '.join(left)}"))
+                emit(Broken(f"could not be removed or restored: {', '.join(left)}"))
     return left
 
 
 def _stopped_by(error: OSError, run: RunDirectory) -> str:
-    """What the host refused, where, and how to go on; only a full disk is mended by making room."""
-    first = "free some space, then " if error.errno in (errno.ENOSPC, errno.EDQUOT) else "once that is mended, "
+    """Names what the host refused, where, and how to continue. Freeing space only helps if the disk is full."""
+    first = "free some space, then " if error.errno in (errno.ENOSPC, errno.EDQUOT) else "once that is fixed, "
     place = error.filename if error.filename is not None else run.path
-    return f"{place}: {error.strerror or error}; {first}go on with: partywall run --resume {run.path}"
+    return f"{place}: {error.strerror or error}; {first}continue with: partywall run --resume {run.path}"
 
 
 def check_memory(run: RunDirectory, emit: Emit, work_root: Path = WORK_ROOT) -> None:
     """Touches as much memory as the largest trial will use, and times it (VITS, section 4.1).
 
-    CapabilityError if the host has not as much; a note, kept with the run, if it is not really there.
+    CapabilityError if the host has less; a note, stored with the run, if the memory may not be physically present.
     """
     machines = run.host.get("machines", {})
     for machine in ("", *(name for name, told in machines.items() if told.get("agent", True))):
@@ -224,25 +227,25 @@ def check_memory(run: RunDirectory, emit: Emit, work_root: Path = WORK_ROOT) -> 
 def _check_memory_of(machine: str, run: RunDirectory, emit: Emit, work_root: Path) -> None:
     needed = max(memory_needed(trial, run.host, machine) for trial in run.plan.trials)
     where = f" on {machine}" if machine else ""
-    emit(Doing(f"checking that {units.format_bytes(needed)} of memory are there{where}"))
+    emit(Doing(f"checking that {units.format_bytes(needed)} of memory are available{where}"))
     with ssh.machine_agent(machine, str(work_root), run.name) if machine else host_agent() as agent:
         try:
             found = agent.call("memory.check", bytes=needed, budget_ns=MEMORY_CHECK_NS, timeout_s=60)
         except AgentError as error:
-            remedy = f"then go on with: partywall run --resume {run.path}"
+            remedy = f"then continue with: partywall run --resume {run.path}"
             raise CapabilityError(f"memory for the run's workloads{where}: {error}; {remedy}") from error
     run.append("memory_checked", bytes=needed, found=found, **({"machine": machine} if machine else {}))
     if found["doubt"] is not None:
         why = MEMORY_DOUBTS.get(found["doubt"], found["doubt"])
         said = (
-            f"the {units.format_bytes(needed)} of memory asked for{where} may not really be there: {why}; memory and "
-            "cache figures may be those of swap or of another guest's pressure. The run goes on"
+            f"the {units.format_bytes(needed)} of requested memory{where} may not be present: {why}; memory and "
+            "cache figures may reflect swapping or another guest's memory pressure. The run continues"
         )
         emit(Note(said))
 
 
 def decisions(plan: Plan) -> Decisions:
-    """Statistics' answers to what a run asks while it goes on."""
+    """The statistical decisions that a run needs while it is in progress."""
     from partywall import stats  # noqa: PLC0415 - slow to import, and planning does without
 
     def enough(trial: Trial, observations: Sequence[Observation]) -> tuple[bool, str]:
@@ -251,7 +254,7 @@ def decisions(plan: Plan) -> Decisions:
             return precision.reached, ""
         return (
             precision.reached,
-            f"widest interval ±{precision.half_width:.1%} (asked ±{100 * plan.scenario.precision:g}%)",
+            f"widest interval ±{precision.half_width:.1%} (target ±{100 * plan.scenario.precision:g}%)",
         )
 
     def carries_over(trial: Trial, observations: Sequence[Observation]) -> bool:
@@ -263,7 +266,7 @@ def decisions(plan: Plan) -> Decisions:
 
 @contextlib.contextmanager
 def terminated_as_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a run as Ctrl-C does: sandboxes are taken down first."""
+    """Makes SIGTERM and SIGHUP end a run as Ctrl-C does: sandboxes are removed first."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -277,7 +280,7 @@ def terminated_as_interrupt() -> Iterator[None]:
 
 
 def analyse(run: RunDirectory) -> tuple[Evidence, Findings]:
-    """What a run found. Reads its directory only, so it can be done again at any time."""
+    """The evidence and findings of a run. Only reads its directory, so it can be repeated at any time."""
     from partywall import stats  # noqa: PLC0415 - slow to import, and planning does without
 
     found = read_evidence(run)
@@ -285,9 +288,9 @@ def analyse(run: RunDirectory) -> tuple[Evidence, Findings]:
 
 
 def earlier_runs(reference: RunDirectory, apart_from: Sequence[Path] = ()) -> list[Findings]:
-    """Findings of finished runs beside the reference that asked the same of the same host: they show how runs differ.
+    """Findings of finished runs of the same scenario and host, next to the reference. They show how much runs vary.
 
-    A run whose findings were not written yet, or cannot be read, is passed over.
+    A run without findings, or with unreadable ones, is ignored.
     """
     others = {path.resolve() for path in apart_from} | {reference.path.resolve()}
     found = []
@@ -301,7 +304,7 @@ def earlier_runs(reference: RunDirectory, apart_from: Sequence[Path] = ()) -> li
 
 
 def _same_kind(run: RunDirectory, reference: RunDirectory) -> bool:
-    """Whether scenario and host are the same in all that a figure depends on."""
+    """True if scenario and host are the same in everything that affects a figure."""
     from partywall import stats  # noqa: PLC0415 - slow to import, and planning does without
 
     asked = [one.plan.scenario.model_dump(exclude={"description", "goals", "seed"}) for one in (run, reference)]
@@ -317,7 +320,7 @@ def check_programs(host: Host) -> None:
 
 
 def check_hooks(what: str) -> None:
-    """CapabilityError if the agent may not hook eBPF programs to interfaces of this host. what: that which needs it."""
+    """CapabilityError if the agent may not attach eBPF programs to interfaces. what: the command that needs it."""
     with host_agent() as agent:
         missing = privileges.lacking(agent.process.pid)
     if missing:
@@ -325,6 +328,6 @@ def check_hooks(what: str) -> None:
 
 
 def clean_up(*, forget: bool = False) -> list[Reaped]:
-    """Removes what dead runs left on this host. forget: also the memory of what can't be reached any more."""
+    """Removes what dead runs left on this host. forget: also forgets what can no longer be reached."""
     governor.put_back()
     return reap(forget=forget)

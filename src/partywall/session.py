@@ -1,7 +1,7 @@
-"""The agents of one execution: those in sandboxes that are made for it, and those that it attaches to.
+"""The agents of one execution: those in sandboxes created for it, and those that it attaches to.
 
-A session starts them, collects their messages in one inbox, knows how far their clocks are from this host's, and ends
-them, however the execution ends. What the messages mean is not known here.
+A session starts the agents, collects their messages in one inbox, and knows the offset of each agent's clock from the
+host's. It ends the agents when the execution ends, even by an error. It does not interpret messages.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from partywall.sandbox.clock import Looks
 
 
 class Session:
-    """Agents by name. Use as a context manager, or call `close`: afterwards nothing of it is left on the host.
+    """Agents by name. Use it as a context manager, or call `close`. Afterwards nothing of it is left on the host.
 
-    make: how a sandbox is made; tests simulate them.
+    make: creates a sandbox; tests pass a simulation.
     """
 
     def __init__(
@@ -44,21 +44,21 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Ends every agent, the youngest first, and removes the sandboxes. May be called twice."""
+        """Ends every agent, the last one first, and removes the sandboxes. May be called twice."""
         self._stack.close()
 
     def at_end(self, undo: Callable[..., object], *arguments: object) -> None:
-        """Calls `undo` when the session ends, after the agents that are started later have ended."""
+        """Calls `undo` when the session ends, after the agents started later have ended."""
         self._stack.callback(undo, *arguments)
 
     def add(self, *every: Settings) -> list[Sandbox]:
-        """Makes sandboxes and starts their agents; those that take long come up side by side.
+        """Creates sandboxes and starts their agents. Slow ones, such as guests, start in parallel.
 
         TrialError or CapabilityError if the host refuses one.
         """
         made = [self._make(settings, self.label) for settings in every]
         for sandbox in made:
-            # Before it is started: one that fails half-way is taken down too.
+            # Registered before the start, so that a sandbox that fails half-way is removed too.
             self.sandboxes[sandbox.settings.name] = sandbox
             self._stack.callback(sandbox.stop)
             sandbox.launch(self._sink(sandbox.settings.name))
@@ -71,7 +71,7 @@ class Session:
     def attach(
         self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None, patience_s: float = 5
     ) -> AgentClient:
-        """Starts an agent by a command, here or elsewhere; AgentError if it does not answer as one.
+        """Starts an agent by a command, here or on another machine. AgentError if it does not answer correctly.
 
         patience_s: how long it may take to end before it is killed.
         """
@@ -82,7 +82,7 @@ class Session:
         return client
 
     def client(self, name: str) -> AgentClient:
-        """The connection to an agent; TrialError if there is none."""
+        """The connection to an agent. TrialError if there is none."""
         if name in self._attached:
             return self._attached[name]
         client = self.sandboxes[name].client
@@ -91,23 +91,23 @@ class Session:
         return client
 
     def alignment(self, name: str, rounds: int) -> Alignment:
-        """How far an agent's clock is from this host's, after so many round trips."""
+        """Measures the offset of an agent's clock from this host's, by this many round trips."""
         alignment = Alignment(self.client(name), self.clock)
         alignment.ask(rounds)
         return alignment
 
     def look(self, now_ns: int, for_ns: int = 0) -> Looks:
-        """Looks at the clocks of all sandboxes, and keeps them on this host's.
+        """Reads the clocks of all sandboxes and corrects them to this host's.
 
-        for_ns: how long it may be until the next look. TrialError if a clock jumped.
+        for_ns: the longest time until the next reading. TrialError if a clock jumped.
         """
         each = tuple(look for sandbox in self.sandboxes.values() if (look := sandbox.look(for_ns)))
         return Looks(min((look.offset.at_ns for look in each), default=now_ns), each)
 
     def take(self, timeout_s: float) -> list[Message]:
-        """The messages that wait now, after waiting for one for at most `timeout_s`.
+        """The messages waiting now, after waiting at most `timeout_s` for the first.
 
-        What goes on coming meanwhile must not keep those from being handled.
+        Messages that arrive meanwhile are left for the next call, so that these are handled without delay.
         """
         found: list[Message] = []
         with contextlib.suppress(queue.Empty):
@@ -116,7 +116,7 @@ class Session:
         return found
 
     def reason_gone(self, name: str, reason: str) -> str:
-        """Why an agent is gone, with what is known of its sandbox."""
+        """Why an agent has ended, with what is known about its sandbox."""
         sandbox = self.sandboxes.get(name)
         return sandbox.reason_gone(reason) if sandbox else reason
 

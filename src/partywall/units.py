@@ -1,6 +1,6 @@
-"""Durations, sizes, rates and shares as people write them, and back: pure text to number.
+"""Conversion of durations, sizes, rates and shares between text and numbers. Pure.
 
-`parse_*` raise ValueError with what was given and an example that would do.
+`parse_*` raise ValueError with the given text and a valid example.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _split(text: str, what: str, example: str) -> tuple[float, str]:
         raise ValueError(f"{text!r} is not {what}; write for example {example}")
     try:
         number = float(match[1])
-    except ValueError:  # underscores where Python allows none
+    except ValueError:  # underscores in places that Python does not allow
         raise ValueError(f"{text!r} is not {what}; write for example {example}") from None
     if not math.isfinite(number):
         raise ValueError(f"{text!r} is too large; write for example {example}")
@@ -39,7 +39,7 @@ def _split(text: str, what: str, example: str) -> tuple[float, str]:
 
 
 def parse_duration_ns(value: str | float) -> int:
-    """'100ms', '2.5s', '3min' → nanoseconds. A bare number is refused, for its unit would be a guess."""
+    """'100ms', '2.5s', '3min' → nanoseconds. A number without a unit is refused, because the unit would be a guess."""
     number, unit = _split(str(value), "a duration", "100ms, 2s or 3min")
     if unit not in _SECONDS:
         units = ", ".join(_SECONDS)
@@ -64,12 +64,12 @@ def parse_share(value: str | float) -> float:
 
 
 def parse_bps(value: str | float) -> int:
-    """'5MB/s' → bytes a second (disk rates; network rates in bit/s are another unit)."""
+    """'5MB/s' → bytes a second, for disks. For network rates in bit/s, see `parse_bit_rate`."""
     return parse_bytes(str(value).strip().removesuffix("/s"))
 
 
 def parse_bit_rate(value: str | float) -> int:
-    """'150Mbit/s', '1Gbit/s' → bit/s. A bare number is refused: bits and bytes are confused too easily."""
+    """'150Mbit/s', '1Gbit/s' → bit/s. A number without a unit is refused: bits and bytes are easily confused."""
     number, unit = _split(str(value), "a bit rate", "150Mbit/s or 1Gbit/s")
     prefix = unit.removesuffix("/s").removesuffix("ps").removesuffix("it").removesuffix("b")
     known = unit.removesuffix("/s").endswith("bit") or unit.endswith("bps")
@@ -88,19 +88,19 @@ def parse_packet_rate(value: str | float) -> int:
 
 
 def format_bit_rate(bps: float) -> str:
-    """A bit rate as one reads it: '150 Mbit/s'."""
+    """A bit rate for people: '150 Mbit/s'."""
     divisor, prefix = decimal_prefix(bps)
     return f"{bps / divisor:.4g} {prefix}bit/s"
 
 
 def format_packet_rate(pps: float) -> str:
-    """A packet rate as one reads it: '20 kp/s'."""
+    """A packet rate for people: '20 kp/s'."""
     divisor, prefix = decimal_prefix(pps)
     return f"{pps / divisor:.4g} {prefix}p/s"
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
-    """'0,2-3' → (0, 2, 3), the kernel's own list format."""
+    """'0,2-3' → (0, 2, 3). This is the kernel's list format."""
     if not text.strip():
         raise ValueError("the list of CPUs is empty; write for example 0,2-3")
     cpus: list[int] = []
@@ -112,7 +112,7 @@ def parse_cpus(text: str) -> tuple[int, ...]:
         if last < first:
             raise ValueError(f"{text!r} is not a list of CPUs: {part.strip()} runs backwards; write {last}-{first}")
         if last > CPU_MAX:
-            raise ValueError(f"{text!r} names CPU {last}; Linux knows at most {CPU_MAX}")
+            raise ValueError(f"{text!r} names CPU {last}; Linux supports at most {CPU_MAX}")
         cpus.extend(range(first, last + 1))
     twice = sorted({cpu for cpu in cpus if cpus.count(cpu) > 1}) if len(cpus) <= CPU_MAX else cpus
     if twice:
@@ -132,7 +132,7 @@ def cpus_as_text(value: Any) -> Any:
 
 
 def format_duration(ns: float) -> str:
-    """A duration as one reads it: '43 h 32 min', '45 s', '2 min 30 s', '120 ms'."""
+    """A duration for people: '43 h 32 min', '45 s', '2 min 30 s', '120 ms'."""
     seconds = ns / 1e9
     if seconds >= 2 * 3600:
         hours, rest = divmod(round(seconds / 60), 60)
@@ -156,7 +156,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_number(number: float, digits: int = 4) -> str:
-    """So many significant digits, and no exponent where people count: '12\u202f340', '0.1234'."""
+    """A number with this many significant digits and no exponent: '12\u202f340', '0.1234'."""
     if not math.isfinite(number):
         return "?" if math.isnan(number) else ("∞" if number > 0 else "−∞")
     return format_decimals(number, digits - 1 - magnitude(number))
@@ -168,22 +168,22 @@ def counted(number: int, noun: str) -> str:
 
 
 def format_decimals(number: float, decimals: int, *, sign: bool = False) -> str:
-    """A number rounded to so many decimals; negative ones round before the point."""
+    """A number with this many decimals. A negative value rounds it before the point."""
     if not math.isfinite(number):
         return format_number(number)
     rounded = round(number, decimals) + 0.0
     text = f"{rounded:{'+' if sign and rounded else ''},.{max(decimals, 0)}f}"
-    # A thin space groups thousands: neither a comma nor a point then reads as a decimal mark.
+    # A thin space separates thousands, because a comma or point could be read as a decimal mark.
     return text.replace("-", "−").replace(",", "\u202f")
 
 
 def magnitude(number: float) -> int:
-    """The power of ten of the first digit; 0 for what has none."""
+    """The power of ten of the first digit; 0 for 0, NaN and infinity."""
     return math.floor(math.log10(abs(number))) if number and math.isfinite(number) else 0
 
 
 def decimal_prefix(largest: float) -> tuple[float, str]:
-    """What to divide by, and the prefix that stands for it: (1e6, 'M') for 47 million."""
+    """A divisor and its prefix: (1e6, 'M') for 47 million."""
     power = max(0, min(magnitude(largest) // 3, len(_PREFIXES) - 1))
     return 1000.0**power, _PREFIXES[power]
 

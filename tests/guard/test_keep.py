@@ -314,7 +314,7 @@ def test_a_series_that_cannot_be_written_ends_itself_and_not_the_guard(
     monkeypatch.setattr(cli, "write_whole", full)
     assert cli.run(HERE, policy, "2s", False, None, "200ms", metrics, False) == Exit.FAILED
     assert len(told) == 1
-    assert "cannot be written any more: No space left on device; the policy is kept" in capsys.readouterr().err
+    assert "can no longer be written: No space left on device; the policy is still enforced" in capsys.readouterr().err
     assert hooks() == []
 
 

@@ -52,12 +52,15 @@ def test_a_run_ends_with_its_blocks_and_gives_the_cpus_back(run, tmp_path):
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (OSError(errno.ENOSPC, "No space left on device"), "{run}: No space left on device; free some space, then go"),
-        (OSError(errno.EDQUOT, "Disk quota exceeded"), "{run}: Disk quota exceeded; free some space, then go"),
-        (OSError(errno.EROFS, "Read-only file system"), "{run}: Read-only file system; once that is mended, go"),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            "{run}: No space left on device; free some space, then continue",
+        ),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "{run}: Disk quota exceeded; free some space, then continue"),
+        (OSError(errno.EROFS, "Read-only file system"), "{run}: Read-only file system; once that is fixed, continue"),
         (
             PermissionError(errno.EACCES, "Permission denied", "/x/y"),
-            "/x/y: Permission denied; once that is mended, go",
+            "/x/y: Permission denied; once that is fixed, continue",
         ),
     ],
 )
@@ -69,7 +72,7 @@ def test_what_the_host_refuses_is_told_with_what_would_mend_it(run, monkeypatch,
     with pytest.raises(PartywallError) as caught:
         pipeline.measure(run, silent)
     assert str(caught.value).startswith(said.format(run=run.path))
-    assert str(caught.value).endswith(f" on with: partywall run --resume {run.path}")
+    assert str(caught.value).endswith(f"continue with: partywall run --resume {run.path}")
 
 
 def test_what_a_run_could_not_put_back_is_noted_and_told(run, monkeypatch):
@@ -84,7 +87,7 @@ def test_what_a_run_could_not_put_back_is_noted_and_told(run, monkeypatch):
     clean_really, notes = reaper.clean, []
     monkeypatch.setattr(reaper, "clean", clean)
     assert pipeline.measure(run, note) == ("domain web1",)
-    assert notes[-1] == "could not be removed or put back: domain web1"
+    assert notes[-1] == "could not be removed or restored: domain web1"
 
 
 def test_what_an_agent_refused_is_the_headline_where_nothing_was_measured(run):

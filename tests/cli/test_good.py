@@ -26,7 +26,7 @@ pytestmark = pytest.mark.host
         (("probe", "cache", "--help"), "Parameters of cache: --bytes"),
         (("stress", "--help"), "partywall stress disk-direct-write --help"),
         (("scenario", "list"), "demo"),
-        (("scenario", "check", "tiny.yaml"), "tiny.yaml: good: 1 victim, 1 aggressor"),
+        (("scenario", "check", "tiny.yaml"), "tiny.yaml: no mistakes: 1 victim, 1 aggressor"),
         (("scenario", "show", "demo"), "partywall: 1"),
         (("scenario", "schema"), '"$schema"'),
         (("run", "tiny.yaml", "--dry-run"), "Nothing was measured"),

@@ -1,4 +1,4 @@
-"""What could not be removed or put back is told, whatever else goes well."""
+"""What could not be removed or restored is told, whatever else goes well."""
 
 import json
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ def test_a_domain_that_a_dead_run_left_held_is_told_by_the_next_start(tmp_path, 
     (folder / FILE).write_text(json.dumps([{"uri": URI, "domain": "web1", "before": None}]))
     leftovers.clean_up()
     said = capsys.readouterr().err
-    assert said.startswith(f"partywall: warning: could not be removed or put back: domain web1 of {URI} (")
+    assert said.startswith(f"partywall: warning: could not be removed or restored: domain web1 of {URI} (")
     assert "partywall reap" in said
     assert folder.exists()
 
@@ -39,7 +39,7 @@ def test_a_run_that_could_not_put_a_domain_back_shows_its_report_and_fails(monke
 
     def measure(emit):
         if left:
-            emit(Broken(f"could not be removed or put back: {left}"))
+            emit(Broken(f"could not be removed or restored: {left}"))
         return SimpleNamespace()
 
     console = Console()

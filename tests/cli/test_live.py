@@ -25,7 +25,7 @@ def test_without_an_estimate_no_time_is_promised():
 
 
 def test_of_a_time_that_is_over_nothing_is_promised():
-    last = "v: measuring · the planned time is over; trials with too few blocks go on a little"
+    last = "v: measuring · the planned time is over; trials with too few blocks continue briefly"
     assert shown(Left(70), Left(0), Doing("v: measuring"))[-1] == last
 
 

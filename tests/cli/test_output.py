@@ -156,7 +156,7 @@ def test_a_report_opens_its_page(folder: Path, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["partywall", "report", str(folder / "done"), "-f", "csv", "--open"])
         with pytest.raises(SystemExit):
             main()
-        said = f"no browser was found; open this page: {page}"
+        said = f"no browser found; open this page: {page}"
         assert (said in capsys.readouterr().out) == without_browser
         assert page.is_file()
     assert opened == [page.as_uri()] * 2

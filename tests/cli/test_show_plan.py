@@ -78,7 +78,7 @@ def checked(lacking="", others=(), **changes):
 
 def test_a_check_foretells_the_blocks_that_the_plan_holds():
     text = checked()
-    assert "my.yaml: good: 1 victim, 2 aggressors" in text
+    assert "my.yaml: no mistakes: 1 victim, 2 aggressors" in text
     foretold = re.search(r"v: 1 trial of 4 treatments; (.*)", text)[1]
     assert foretold in shown()
     assert re.fullmatch(r"1 min: about \d+ long blocks of .* and \d+ short ones of .*", foretold)
@@ -98,7 +98,7 @@ def test_a_check_finds_what_only_this_host_refuses_with_its_line(tmp_path, capsy
     )
     assert check(SimpleNamespace(obj=pipeline.this_host), "far.yaml") == 0
     said = capsys.readouterr().out
-    assert "It could not run on this host:\nfar.yaml:7: victims.v.sandbox.cpus: " in said
+    assert "It cannot run on this host:\nfar.yaml:7: victims.v.sandbox.cpus: " in said
 
 
 @pytest.mark.host
@@ -117,7 +117,7 @@ def test_a_check_finds_levels_and_programs_that_are_not_there_together_each_with
 
 
 def test_a_check_says_which_machines_were_not_asked():
-    assert "web1: not asked, so some requirements were not checked" in checked(others=["web1"])
+    assert "web1: not contacted, so some requirements were not checked" in checked(others=["web1"])
     assert "was not asked" not in checked()
 
 
@@ -130,5 +130,5 @@ def test_a_plan_says_what_comes_first():
 
 def test_a_check_says_what_this_host_lacks_without_refusing_the_scenario():
     text = checked("backend: container needs root")
-    assert "good" in text
-    assert "It could not run on this host:\nbackend: container needs root" in text
+    assert "no mistakes" in text
+    assert "It cannot run on this host:\nbackend: container needs root" in text

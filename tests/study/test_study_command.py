@@ -57,7 +57,7 @@ def test_a_dry_run_checks_the_host_as_the_study_itself_does(backend):
     assert dry.exception.exit is Exit.CAPABILITY
     assert str(dry.exception) == str(wet.exception)
     assert "form: about" in dry.output
-    assert "This host can do it" not in dry.output
+    assert "This host can run the study" not in dry.output
 
 
 def test_every_paper_ships_with_numbers_of_a_kind_that_its_study_names():

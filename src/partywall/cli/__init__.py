@@ -1,4 +1,4 @@
-"""The command line. It wires stages together, shows what they say, and turns outcomes and errors into exit codes."""
+"""The command line. Connects stages, shows their progress, and turns outcomes and errors into exit codes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 
 def main() -> NoReturn:
-    """Runs the command line and ends the process with the exit code that the errors' docstring explains."""
-    # A terminal that knows no line drawing shows question marks, not an error.
+    """Runs the command line and ends the process with an exit code (see `partywall.errors`)."""
+    # A terminal without line-drawing characters shows question marks instead of an error.
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
-        # The name under which shells ask for completion, however it was started.
+        # Shells request completion under this name, whatever name the program was started under.
         outcome = app(prog_name="partywall", standalone_mode=False)
     except PartywallError as error:
         sys.stderr.write(f"partywall: {error}\n")
@@ -35,7 +35,7 @@ def main() -> NoReturn:
         sys.stderr.write("partywall: interrupted\n")
         sys.exit(_failed(INTERRUPTED, Problem("interrupted")))
     except BrokenPipeError:
-        # Whoever read our output has gone, which is theirs to decide.
+        # The reader of our output, such as `head`, has closed the pipe: this is no error.
         _stop_output()
         sys.exit(Exit.HOLDS)
     except Exception as error:  # noqa: BLE001 - the last stop
@@ -55,7 +55,7 @@ def _failed(code: int, *problems: Problem) -> int:
 
 
 def _flushed(outcome: int) -> int:
-    """Output that cannot be written shows only now, if it was short."""
+    """Flushes standard output. Short output cannot fail before this."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -73,12 +73,12 @@ def _stop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-# Typer carries a click of its own; this is the base of all its complaints about a command line.
+# Typer contains its own copy of click. This is the base class of its errors about a command line.
 _Complaint = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
 def _unexpected(error: Exception) -> int:
-    """Complaints about the command line are the user's; all else is a bug, shown whole."""
+    """Reports an error of the command line to the user. Any other error is a bug, shown with its traceback."""
     if isinstance(error, typer.Exit):
         return error.exit_code
     if isinstance(error, typer.Abort):
@@ -88,7 +88,7 @@ def _unexpected(error: Exception) -> int:
         if wrong := _wrong_value(message):
             sys.stderr.write(f"partywall: {wrong}\n")
             return _failed(Exit.USAGE, wrong)
-        # A group without a command answers with its help, which needs no advice.
+        # A group without a command prints its help, which needs no further advice.
         sys.stderr.write(f"{message}\n" if "\n" in message else f"partywall: {message}; see --help\n")
         return _failed(Exit.USAGE, Problem(message, "see --help"))
     if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
@@ -102,7 +102,7 @@ _NAMED = re.compile(r"Invalid value for '(--[a-z0-9-]+)'(?: / '(-[A-Za-z])')?: "
 
 
 def _wrong_value(message: str) -> Problem | None:
-    """A value that Typer refuses, as a sentence that names the option, what it takes, and the value."""
+    """Rewrites Typer's message about an invalid value as a sentence: option, accepted values, given value."""
     named = _NAMED.match(message)
     if named is None:
         return None
@@ -124,7 +124,7 @@ def _given(option: str, short: str | None) -> str:
 
 
 def _wanted(said: str, given: str) -> str:
-    """What a value must be, from what Typer says; its words differ between versions."""
+    """What a value must be, derived from Typer's message. Its wording differs between versions."""
     if choices := re.search(r"is not one of (.+)", said):
         names = [name.strip().strip("'") for name in choices[1].split(",")]
         return " or ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)

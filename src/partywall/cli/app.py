@@ -1,4 +1,4 @@
-"""The list of commands. A command's module is imported when the command is used, so that --help is there at once."""
+"""The list of commands. The module of a command is imported only when the command is used, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from partywall import __version__
 if TYPE_CHECKING:
     from partywall.host import Host
 
-# A kernel's parameters are options that only the catalogue knows.
+# These commands also accept a kernel's parameters as options, which only the catalogue knows.
 OPEN_ENDED = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 class Command(NamedTuple):
-    """Where a command or a group of them is, and its line in --help: the first of its docstring."""
+    """Location of a command or group, and its line in --help, which is the first line of its docstring."""
 
     place: str
     help: str
@@ -33,19 +33,21 @@ COMMANDS = {
     "compare": Command("compare:compare", "Compare a run with an earlier one, cell by cell."),
     "sql": Command("report:sql", "Query the raw facts of a run, load, guard, trace, migration or study with DuckDB."),
     "doctor": Command(
-        "doctor:doctor", "Say what this host can do, what is missing, what that costs, and how to get it."
+        "doctor:doctor", "Show what this host can do, what is missing, what that costs, and how to get it."
     ),
-    "reap": Command("leftovers:reap", "Remove what killed runs left on this host; every 'partywall run' does so too."),
+    "reap": Command(
+        "leftovers:reap", "Remove what killed runs left on this host. Every 'partywall run' does this first."
+    ),
     "kernels": Command(
         "kernel:kernels",
-        "List the kernels: what they use, and what they can be used as; or one kernel with its parameters.",
+        "List the kernels and their roles, or show one kernel with its parameters.",
     ),
     "probe": Command("kernel:probe", "Measure one resource: run a kernel flat out and show its rate.", OPEN_ENDED),
     "stress": Command(
-        "kernel:stress", "Press on one resource: hold a kernel at an intensity and show the rate achieved.", OPEN_ENDED
+        "kernel:stress", "Load one resource: run a kernel at an intensity and show the rate achieved.", OPEN_ENDED
     ),
     "load": Command("load:app", "Put a service under load with virtual users."),
-    "guard": Command("guard:app", "Give each vif its promised bit/s and packets/s, and show that it holds."),
+    "guard": Command("guard:app", "Enforce guaranteed bit/s and packets/s for each vif, and show that they are kept."),
     "trace": Command(
         "trace:trace", "Follow packets along a path of interfaces: delay, loss and reordering from hop to hop."
     ),
@@ -54,7 +56,7 @@ COMMANDS = {
     ),
     "study": Command(
         "study:study",
-        "Make a published measurement again, and put the paper's tables and figures beside what is found here.",
+        "Repeat a published measurement, and compare its tables and figures with the results of this host.",
     ),
     "scenario": Command("scenario:app", "Check, list and describe scenarios."),
     "vm": Command("vm:app", "Virtual machines as sandboxes (backend: qemu)."),
@@ -62,11 +64,11 @@ COMMANDS = {
 
 
 class Commands(TyperGroup):
-    """A group that imports a command only to run it, to show its own help, or to complete its options."""
+    """A group that imports a command only to run it, to show its help, or to complete its options."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        # Their names, for the list and for what is suggested in place of a misspelt one.
+        # Names only: for the list, and for suggestions when a name is misspelt.
         names: dict[str, Any] = dict.fromkeys(COMMANDS)
         self.commands = names
 
@@ -74,7 +76,7 @@ class Commands(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         if ctx.resilient_parsing:
-            # A shell asks what may follow, and each key press waits for it.
+            # The shell is waiting for a completion after a key press, so the command is not imported.
             from partywall.cli import completion  # noqa: PLC0415 - only a shell needs it
 
             if (light := completion.stand_in(cmd_name)) is not None:
@@ -88,7 +90,7 @@ class Commands(TyperGroup):
 
 
 def command(name: str) -> Any:
-    """A command as Typer runs it."""
+    """A command in the form that Typer runs."""
     entry = COMMANDS[name]
     module, _, attribute = entry.place.partition(":")
     found = getattr(importlib.import_module(f"partywall.cli.{module}"), attribute)
@@ -135,5 +137,5 @@ def root(
 ) -> None:
     """Measure, explain and enforce performance isolation between neighbours on a shared Linux host."""
     del version
-    # How a command reads its host; who calls `app` may give another host.
+    # How a command reads its host. A caller of `app` may pass a different host.
     context.obj = context.obj or _this_host

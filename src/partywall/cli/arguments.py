@@ -1,4 +1,4 @@
-"""What several commands take: arguments with their help."""
+"""Arguments and their help that several commands share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 SEED_MOST = 2**63 - 1
-"""As in a scenario."""
+"""The same limit as in a scenario."""
 
 ScenarioName = Annotated[
     str,
@@ -16,4 +16,4 @@ ScenarioName = Annotated[
         help="A scenario file, or the name of one that ships with Partywall (see: partywall scenario list)."
     ),
 ]
-RunPath = Annotated[Path, typer.Argument(help="A run directory, as 'partywall run' named it.")]
+RunPath = Annotated[Path, typer.Argument(help="A run directory, as printed by 'partywall run'.")]

@@ -1,4 +1,4 @@
-"""`partywall compare`: a run beside an earlier one."""
+"""`partywall compare`: compares a run with an earlier one."""
 
 from __future__ import annotations
 
@@ -22,28 +22,29 @@ def compare(
     run: RunPath,
     reference: Annotated[Path, typer.Argument(help="The earlier run to compare with.")],
     tolerance: Annotated[
-        str, typer.Option(help="A change of the isolation factor this small does not matter, e.g. 2%.")
+        str, typer.Option(help="Changes of the isolation factor up to this size do not matter, e.g. 2%.")
     ] = "2%",
     latency_tolerance: Annotated[
-        str, typer.Option(help="The same of the p99 latency, e.g. 25%; off: show latencies, do not judge them.")
+        str, typer.Option(help="The same for the p99 latency, e.g. 25%. off: show latencies without judging them.")
     ] = "25%",
     also: Annotated[
-        list[Path] | None, typer.Option(metavar="RUN", help="One more run beside RUN; may be repeated.")
+        list[Path] | None, typer.Option(metavar="RUN", help="A further run on the side of RUN; may be repeated.")
     ] = None,
     also_reference: Annotated[
-        list[Path] | None, typer.Option(metavar="RUN", help="One more run beside REFERENCE; may be repeated.")
+        list[Path] | None, typer.Option(metavar="RUN", help="A further run on the side of REFERENCE; may be repeated.")
     ] = None,
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Compare a run with an earlier one, cell by cell.
 
-    Two runs of the same thing differ by more than each run's own interval tells. Give several runs a side, and the
-    run is the unit; else finished runs of the same scenario and host beside REFERENCE show how much runs differ. Cells
-    whose kernels or parameters differ are not compared; differing hosts are named.
+    Two runs of the same scenario differ by more than the interval of one run shows. If you give several runs a side,
+    the run becomes the unit of comparison. Otherwise, finished runs of the same scenario and host in the directory of
+    REFERENCE show how much runs vary. Cells with different kernels or parameters are not compared. Differences between
+    the hosts are named.
 
-    Exit code: 0 no cell got worse; 1 one got worse; 3 none did as far as can be told, but not all can: an interval is
-    too wide, a cell of REFERENCE is missing or does something else, a run is not complete, or a warning of either side
-    (too few blocks, an aggressor that did nothing …) leaves the figure in doubt.
+    Exit code: 0 no cell got worse; 1 a cell got worse; 3 inconclusive: an interval is too wide, a cell of REFERENCE is
+    missing or has other parameters, a run is incomplete, or a warning of either side (too few blocks, an inactive
+    aggressor …) makes a figure unreliable.
     """
     from partywall.report import compare_view  # noqa: PLC0415 - what draws is slow to import
 
@@ -80,7 +81,7 @@ def compare(
 
 
 def _opened(paths: Sequence[Path]) -> dict[Path, RunDirectory]:
-    """Run directories by path; all that are none are told at once."""
+    """Opens the run directories. Reports all paths that are not run directories at once."""
     found: dict[Path, RunDirectory] = {}
     problems: list[Problem] = []
     for path in paths:

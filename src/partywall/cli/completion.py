@@ -1,7 +1,8 @@
-"""What a shell offers behind `partywall run`, `report`, `sql`, `compare` and `study`: names and records.
+"""Shell completion for `partywall run`, `report`, `sql`, `compare` and `study`: names and records.
 
-A key press must be answered at once, so nothing here imports the commands themselves, their libraries or a YAML reader:
-stand-ins take their places while a shell asks. Options are completed by the commands, see `partywall.cli.app`.
+A key press must be answered at once. Nothing here imports the commands, their libraries or a YAML reader: light
+stand-ins replace the commands while a shell requests a completion. Options are completed by the commands themselves,
+see `partywall.cli.app`.
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ import typer
 SHIPPED = Path(__file__).parent.parent / "scenarios"
 SCENARIO_KEY = "partywall"
 NO_NAMES = ("paper",)
-"""Keys of shipped files that no command takes."""
+"""Keys of shipped files that no command accepts."""
 
 MARKS = ("plan.json", "load.json", "guard.jsonl", "trace.json", "study.json")
-"""The files that make a directory a record, as in `partywall.kinds`; a test compares."""
+"""The files that identify a record, as in `partywall.kinds`. A test compares the two."""
 
 PLACES = (".", "runs")
-"""Where records are looked for while nothing is typed; runs/ is where commands make them."""
+"""Where records are searched for while nothing has been typed. Commands create records in runs/."""
 
 
 def scenarios(incomplete: str) -> list[str]:
-    """Shipped scenarios and the YAML files of the folder that is typed."""
+    """Shipped scenarios, and the YAML files in the typed folder."""
     return _shipped(incomplete, lambda key: key == SCENARIO_KEY) + _files(incomplete)
 
 
 def studies(incomplete: str) -> list[str]:
-    """Shipped studies and the YAML files of the folder that is typed."""
+    """Shipped studies, and the YAML files in the typed folder."""
     return _shipped(incomplete, lambda key: key != SCENARIO_KEY and key not in NO_NAMES) + _files(incomplete)
 
 
 def records(incomplete: str) -> list[str]:
-    """Directories that are records, in the folder that is typed; at first here and in runs/."""
+    """Directories that are records, in the typed folder. If nothing has been typed: here and in runs/."""
     folders = [_folder(incomplete)] if "/" in incomplete else [Path(place) for place in PLACES]
     found = [
         str(path) for folder in folders for path in _entries(folder) if any((path / mark).is_file() for mark in MARKS)
@@ -51,7 +52,7 @@ def _shipped(incomplete: str, wanted: Callable[[str], bool]) -> list[str]:
 
 
 def _first_key(file: Path) -> str:
-    """As `partywall.scenario.documents.first_key`, for files that are known to be good."""
+    """Like `partywall.scenario.documents.first_key`, for files that are known to be valid."""
     lines = (line.partition("#")[0].rstrip() for line in file.read_text(encoding="utf-8").splitlines())
     return next((line for line in lines if line), "").partition(":")[0]
 
@@ -62,7 +63,7 @@ def _files(incomplete: str) -> list[str]:
 
 
 def _folder(incomplete: str) -> Path:
-    """The folder that is typed so far: 'runs/' is one already."""
+    """The folder typed so far. 'runs/' is a complete folder."""
     return Path(incomplete.rpartition("/")[0] or ("/" if incomplete.startswith("/") else "."))
 
 
@@ -99,9 +100,9 @@ STAND_INS: Mapping[str, Callable[..., None]] = {
 
 
 def stand_in(name: str) -> Any:
-    """What completes a command's arguments in its place; None if the command has to do it itself.
+    """A stand-in that completes a command's arguments; None if the command must do it itself.
 
-    That is while an option or its value is typed, for only the command knows its options.
+    The command must do it while an option or its value is typed, because only the command knows its options.
     """
     words = os.environ.get("COMP_WORDS", os.environ.get("_TYPER_COMPLETE_ARGS", "")).split(" ")
     if name not in STAND_INS or any(word.startswith("-") for word in words[-2:]):

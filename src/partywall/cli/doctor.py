@@ -1,4 +1,4 @@
-"""`partywall doctor`: what this host can do, what is missing, what that costs, and how to get it."""
+"""`partywall doctor`: shows what this host can do, what is missing, what that costs, and how to get it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from partywall.sandbox.runtime import RUNTIMES
 
 HANGING = 4
 LIMITS = {"cpu": "CPU limits and weights", "memory": "memory limits", "io": "disk limits"}
-"""What sandboxes cannot be held to without a cgroup controller."""
+"""The limits that sandboxes cannot have without a cgroup controller."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at. cost and remedy are empty when it is there; needed: without it nothing can be measured."""
+    """One check. cost and remedy are empty if it succeeded. needed: nothing can be measured without it."""
 
     what: str
     found: str
@@ -40,7 +40,7 @@ class Check:
 
 
 def doctor(context: typer.Context, format_: output.FormatOption = output.Format.TEXT) -> int:
-    """Say what this host can do, what is missing, what that costs, and how to get it."""
+    """Show what this host can do, what is missing, what that costs, and how to get it."""
     if format_ == output.Format.JSON:
         checks = examined(context.obj)
         return output.write("doctor", {"checks": checks}, _exit(checks))
@@ -48,7 +48,7 @@ def doctor(context: typer.Context, format_: output.FormatOption = output.Format.
 
 
 def examine(console: Console, read: Callable[[], Host]) -> int:
-    """Looks, shows, and ends with 4 if nothing can be measured here. read: reads the host."""
+    """Checks the host and shows the result. Returns 4 if nothing can be measured here. read: reads the host."""
     checks = examined(read)
     _show(console, checks)
     return _exit(checks)
@@ -68,7 +68,7 @@ def examined(read: Callable[[], Host]) -> list[Check]:
     except (CapabilityError, AgentError) as error:
         cost, remedy = "nothing can be measured", binary.remedy()
         checks.append(Check("agent", str(error), there=False, cost=cost, remedy=remedy, needed=True))
-    # Without the agent nothing is known of CPUs and memory.
+    # Without the agent, nothing is known about CPUs and memory.
     checks += [
         *(_host(host) if host.facts else []),
         *_backends(host),
@@ -91,11 +91,11 @@ def _host(host: Host) -> Iterator[Check]:
     model = facts.get("cpu", {}).get("model") or "unknown model"
     one = (
         "victim and aggressors can only share a CPU, "
-        "so what comes through caches and memory cannot be told from lost turns"
+        "so interference through caches and memory cannot be separated from lost CPU time"
     )
     yield Check(
         "CPUs",
-        f"{count or 'none known to be'} allowed ({model})",
+        f"{count or 'an unknown number of'} allowed ({model})",
         there=count > 1,
         cost=one,
         remedy="run on a host or cpuset with two or more",
@@ -136,7 +136,7 @@ def _backends(host: Host) -> Iterator[Check]:
 def _containers(host: Host) -> Iterator[Check]:
     mounted = cgroups.read(host.root)
     runtime = next((name for name in RUNTIMES if host.which(name)), "no OCI runtime")
-    version = "version 2" if mounted.is_v2 else "version 1" if "cpu" in mounted.v1 else "not to be had"
+    version = "version 2" if mounted.is_v2 else "version 1" if "cpu" in mounted.v1 else "not available"
     root = delegation.may_divide_all(mounted, host)
     user = "root" if root else "in a delegated scope" if delegation.find(mounted, host) else "not root"
     lacking = list(preflight.lacking_for_containers(host, argv=["partywall", "run", "SCENARIO"]))
@@ -170,7 +170,7 @@ def _hooks() -> Check:
 
 
 def _guests(host: Host) -> Iterator[Check]:
-    """Starts nothing: whether KVM carries a guest is told from what was remembered."""
+    """Starts no guest: whether KVM works comes from the result of an earlier attempt."""
     cost = "nothing can be measured in virtual machines"
     looks: dict[str, Callable[[], str]] = {
         "backend qemu": functools.partial(_qemu, host),
@@ -188,11 +188,11 @@ def _guests(host: Host) -> Iterator[Check]:
         "root images for guests",
         found or "can be built",
         there=not why,
-        cost="no commands of yours in guests, unless an image was built before",
+        cost="guests cannot run your own commands, unless an image was built before",
         remedy=remedy,
     )
     verdict = qemu.verdict(host)
-    slow = "guests are emulated: their figures are marked so, and compare with nothing else"
+    slow = "guests are emulated; their figures are marked and cannot be compared with others"
     yield Check("KVM", verdict.text, verdict.works, cost=slow, remedy=verdict.remedy)
 
 
@@ -201,16 +201,16 @@ def _ssh(host: Host) -> Check:
         return Check("backend ssh", ssh.version(host), there=True)
     except CapabilityError as error:
         found, _, remedy = str(error).partition("; ")
-        return Check("backend ssh", found, there=False, cost="no machines elsewhere can be measured", remedy=remedy)
+        return Check("backend ssh", found, there=False, cost="other machines cannot be measured", remedy=remedy)
 
 
 def _libvirt() -> Check:
-    """The library alone: whether a daemon answers is told when one is asked for."""
+    """Checks the library only. Whether a daemon answers is checked when a scenario uses it."""
     try:
         return Check("backend libvirt", f"libvirt-python {libvirt.version()}", there=True)
     except CapabilityError as error:
         found, _, remedy = str(error).partition("; ")
-        return Check("backend libvirt", found, there=False, cost="no domains of libvirt can be measured", remedy=remedy)
+        return Check("backend libvirt", found, there=False, cost="libvirt domains cannot be measured", remedy=remedy)
 
 
 def _qemu(host: Host) -> str:
@@ -226,7 +226,7 @@ def _disk(host: Host) -> Iterator[Check]:
     work = WORK_ROOT
     device = block.device_of(work, host.root)
     found = f"{work} on device {device[0]}:{device[1]}" if device else f"{work} is on no block device"
-    cost = "disk kernels measure memory or a network there, and disk limits cannot be set"
+    cost = "disk kernels would measure memory or a network there, and disk limits cannot be set"
     try:
         free = f"{units.format_bytes(host.disk_usage(work).free)} free"
     except OSError as error:
@@ -248,8 +248,8 @@ def _state() -> Check:
         "state folder",
         found,
         writable,
-        cost="what a killed run leaves behind could not be found again",
-        remedy="set $PARTYWALL_STATE to a folder of yours",
+        cost="leftovers of killed runs cannot be found",
+        remedy="set $PARTYWALL_STATE to a folder that you can write to",
         needed=True,
     )
 
@@ -267,7 +267,7 @@ def _show(console: Console, checks: list[Check]) -> None:
         console.print("\nNothing is missing.")
         return
     needed = any(check.needed for check in lacking)
-    says = "nothing can be measured without what is marked ✗" if needed else "all else works without"
+    says = "nothing can be measured without what is marked ✗" if needed else "everything else works without it"
     console.print(f"\nMissing here; {says}", style="bold", highlight=False)
     for check in sorted(lacking, key=lambda check: not check.needed):
         mark = ("✗ ", "bold red") if check.needed else ("– ", "yellow")
@@ -278,7 +278,7 @@ def _show(console: Console, checks: list[Check]) -> None:
 
 
 def _print(console: Console, *pieces: str | tuple[str, str]) -> None:
-    """One entry; where it goes on in the next line it stays clear of the marks."""
+    """Prints one entry. Continuation lines are indented past the mark."""
     lines = Text.assemble(*pieces).wrap(console, max(console.width - HANGING, 20))
     for number, line in enumerate(lines):
         console.print(Text(" " * HANGING if number else "") + line, soft_wrap=True)

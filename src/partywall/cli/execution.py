@@ -1,4 +1,4 @@
-"""Carries out a job for a person at a terminal: progress, Ctrl-C, the report at the end, and the exit code."""
+"""Carries out a job at a terminal: progress, Ctrl-C, the final report, and the exit code."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from partywall.store.record import Record
 
 
 class View(contextlib.AbstractContextManager[object], Protocol):
-    """What a person sees while a job goes on: a listener that takes the terminal while the block runs."""
+    """Shows a job's progress: a listener that owns the terminal while its `with` block runs."""
 
     def __call__(self, event: Event) -> None: ...
 
 
 class _Course:
-    """What the end of a job depends on: the record it made, and what went wrong on the way."""
+    """What the exit of a job depends on: its record, and what went wrong."""
 
     def __init__(self) -> None:
         self.path: Path | None = None
@@ -53,7 +53,7 @@ def carry_out(
 ) -> int:
     """Calls `measure` with a listener, shows the report, and returns the exit code.
 
-    keeps: what a listener that fails does not stop. sinks: further listeners by name.
+    keeps: what continues if a listener fails. sinks: further listeners by name.
     """
     course, every = _Course(), Sinks(keeps)
     every.add("the course", course)
@@ -72,7 +72,7 @@ def carry_out(
 
 
 def _interrupted(record: Record, options: Options, console: Console) -> None:
-    """What is left of an interrupted job, and the commands that make something of it."""
+    """Shows what an interrupted job left, and the commands that continue or report it."""
 
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)

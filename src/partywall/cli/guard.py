@@ -1,4 +1,4 @@
-"""`partywall guard`: keep a bandwidth policy, and show that it is kept."""
+"""`partywall guard`: enforces a bandwidth policy, and shows that it is kept."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from partywall.sandbox.label import state_root
 from partywall.store.guard import GuardDirectory
 
 app = typer.Typer(
-    help="Give each vif its promised bit/s and packets/s, and show that it holds.\n\n"
-    "A policy is a YAML file; docs/guard.md says how to write one. Start with: partywall guard check POLICY",
+    help="Enforce guaranteed bit/s and packets/s for each vif, and show that they are kept.\n\n"
+    "A policy is a YAML file; see docs/guard.md. Start with: partywall guard check POLICY",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -48,7 +48,7 @@ PolicyPath = Annotated[Path, typer.Argument(help="A policy file.", metavar="POLI
 
 @app.command()
 def check(policy: PolicyPath) -> int:
-    """Check a policy: all mistakes at once, with line, key and remedy. Asks nothing of the host."""
+    """Check a policy. All mistakes are reported at once, with line, key and remedy. Does not look at the host."""
     _show_policy(wide_console(), guard.load(policy))
     return Exit.HOLDS
 
@@ -57,21 +57,25 @@ def check(policy: PolicyPath) -> int:
 def run(
     context: typer.Context,
     policy: PolicyPath,
-    for_: Annotated[str | None, typer.Option("--for", help="How long, e.g. 30s; until Ctrl-C without it.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Find every vif and show what would be done.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder to make, for the time series of every vif.")] = None,
+    for_: Annotated[str | None, typer.Option("--for", help="How long, e.g. 30s. Default: until Ctrl-C.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Find every vif and show what would be done; change nothing.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder to create for the time series of every vif.")] = None,
     every: Annotated[str, typer.Option(help="How often to report.")] = "1s",
     prometheus_file: Annotated[
-        Path | None, typer.Option("--prometheus", help="File for node_exporter's textfile collector.")
+        Path | None,
+        typer.Option("--prometheus", help="Write metrics to this file, for node_exporter's textfile collector."),
     ] = None,
     leave: Annotated[
-        bool, typer.Option("--leave", help="At the end leave hooks and rates; 'guard remove' takes them away.")
+        bool,
+        typer.Option("--leave", help="Keep hooks and rates in the kernel at the end; 'guard remove' removes them."),
     ] = False,
 ) -> int:
-    """Keep a policy until Ctrl-C, with a live table. Afterwards the host is as it was.
+    """Enforce a policy until Ctrl-C, with a live table. Afterwards the host is as before.
 
-    Exit code: 0 nothing wrong was found, 1 traffic went round a hook, a ceiling was exceeded or a hook was lost,
-    5 promises were kept, but what --out or --prometheus names could not be written to the end.
+    Exit code: 0 no problem was found; 1 traffic bypassed a hook, a ceiling was exceeded or a hook was lost; 5
+    guarantees were kept, but --out or --prometheus could not be written until the end.
     """
     if prometheus_file is not None:
         _check_file(prometheus_file)
@@ -96,27 +100,31 @@ def run(
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="A folder that 'guard run --out' made.")],
+    folder: Annotated[Path, typer.Argument(help="A folder created by 'guard run --out'.")],
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
-    """Write the page of a time series again, and show where it is."""
+    """Write the page of a time series again, and show its path."""
     formats = [output.JSON] if format_ == output.Format.JSON else None
     return show_record(GuardDirectory.open(folder), output.console(format_), formats)
 
 
 @app.command()
 def status(format_: output.FormatOption = output.Format.TEXT) -> int:
-    """Show the policies that are kept on this host, by whom, and those whose keeper died."""
+    """Show the policies that are enforced on this host, by which process, and those whose process has died."""
     console = Console()
     files = sorted(state_root().glob("guard-*.json")) if state_root().is_dir() else []
     kept = {name: owner(name) for name in (file.stem.removeprefix("guard-") for file in files)}
     if format_ == output.Format.JSON:
         return output.write("guard status", {"policies": [{"name": name, "pid": pid} for name, pid in kept.items()]})
     for name, pid in kept.items():
-        said = f"kept by process {pid}" if pid else f"its keeper is dead; partywall guard remove {name}"
+        said = (
+            f"enforced by process {pid}"
+            if pid
+            else f"its process has died; clean up with: partywall guard remove {name}"
+        )
         console.print(f"{name}: {said}", highlight=False)
     if not files:
-        console.print("no policy is kept on this host")
+        console.print("no policy is enforced on this host")
     return Exit.HOLDS
 
 
@@ -124,11 +132,11 @@ def status(format_: output.FormatOption = output.Format.TEXT) -> int:
 def remove(
     policy: Annotated[str, typer.Argument(help="A policy file, or the name 'guard status' shows.", metavar="POLICY")],
 ) -> int:
-    """Remove all that a guard left in the kernel: hooks, buckets and queues."""
+    """Remove everything that a guard left in the kernel: hooks, buckets and queues."""
     name, hooks = _left(policy)
     check_hooks("guard remove")
     if pid := owner(name):
-        raise UsageError(Problem(f"policy {name!r} is kept by process {pid}", "end that process first"))
+        raise UsageError(Problem(f"policy {name!r} is enforced by process {pid}", "end that process first"))
     console = Console()
     for what in guard.remove(name, hooks) or ["nothing was left"]:
         console.print(what, highlight=False)
@@ -136,19 +144,19 @@ def remove(
 
 
 def _left(policy: str) -> tuple[str, list[object]]:
-    """Name and hooks: from what a keeper wrote down when it began, else from the policy itself."""
+    """Name and hooks of a policy: from the state file of its process, or else from the policy itself."""
     name = guard.load(policy).name if Path(policy).is_file() else policy
     state = state_root() / f"guard-{name}.json"
     with contextlib.suppress(OSError, ValueError, KeyError):
         return name, json.loads(state.read_text())["hooks"]
     if not Path(policy).is_file():
-        raise UsageError(Problem(f"no policy {policy!r} is kept here", "'partywall guard status' lists them"))
+        raise UsageError(Problem(f"no policy {policy!r} is enforced here", "'partywall guard status' lists them"))
     asked = guard.load(policy)
     return name, guard.flatten(asked, guard.resolve(asked)).start["hooks"]
 
 
 class _View:
-    """A table of every vif, drawn again with each report; notes stay above it."""
+    """A table of all vifs, redrawn at each report. Notes are printed above it."""
 
     def __init__(self, console: Console, job: GuardJob) -> None:
         self._console = console
@@ -188,7 +196,7 @@ class _View:
 
 
 def _check_file(file: Path) -> None:
-    """Before anything is made on the host. UsageError if its folder is none that can be written to."""
+    """UsageError if the metrics file cannot be written. Called before anything is changed on the host."""
     folder = file.parent
     if file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         why = "is a folder" if file.is_dir() else f"cannot be written: {folder} is not a folder that you can write to"
@@ -219,12 +227,12 @@ def _table(policy: Policy, report: Report, extent: str) -> Table:
         table.add_row(leaf, *bits, *packets, granted, *counts, waits)
     if report.pools["send"]["divided_bps"] < policy.link.capacity:
         divided = units.format_bit_rate(report.pools["send"]["divided_bps"])
-        table.caption = f"{divided} of {units.format_bit_rate(policy.link.capacity)} are divided, for a goal in delay"
+        table.caption = f"{divided} of {units.format_bit_rate(policy.link.capacity)} are divided, to meet a delay goal"
     return table
 
 
 def _show_policy(console: Console, policy: Policy) -> None:
-    table = Table(title=f"{policy.name}: what is promised", title_justify="left")
+    table = Table(title=f"{policy.name}: guarantees and ceilings", title_justify="left")
     for heading in ("vif", "service class", "guarantee", "ceiling", "packets guaranteed", "packets at most"):
         table.add_column(heading, justify="left" if heading in ("vif", "service class") else "right")
     for name, vif in policy.vifs.items():
@@ -240,17 +248,15 @@ def _show_policy(console: Console, policy: Policy) -> None:
     if policy.has_default_class:
         said = "service classes: the policy has no service_classes, so all vifs are in one class (default)"
         console.print(said, highlight=False, soft_wrap=True)
-    console.print(
-        f"packets that wait are held in: {policy.queue or 'fq if the kernel has it, else tbf'}", highlight=False
-    )
+    console.print(f"queue for waiting packets: {policy.queue or 'fq if the kernel has it, else tbf'}", highlight=False)
     received = [vif.receive for vif in policy.vifs.values() if vif.receive]
     for way, promises in (("send", [vif.send for vif in policy.vifs.values()]), ("receive", received)):
         if promises:
-            console.print(f"promised to {way}: {_sums(policy, promises)}", highlight=False)
+            console.print(f"guaranteed to {way}: {_sums(policy, promises)}", highlight=False)
 
 
 def _vif_rows(policy: Policy, name: str, vif: Vif) -> Iterator[list[str]]:
-    """Of a vif and of its flow classes, each way."""
+    """Rows of a vif and of its flow classes, for each direction."""
     for suffix, promise in (("", vif.send), (RECEIVES, vif.receive)):
         if promise:
             ceiling = promise.ceiling or policy.link.capacity
@@ -271,7 +277,7 @@ def _sums(policy: Policy, promises: Sequence[Promise]) -> str:
 
 
 def _promised(promise: Promise, ceiling: int | None) -> list[str]:
-    """Cells: guarantee and ceiling of bits, guarantee and ceiling of packets."""
+    """Table cells: guarantee and ceiling of bit/s, guarantee and ceiling of packets/s."""
 
     def shown(rate: int | None, form: Callable[[float], str], without: str) -> str:
         return form(rate) if rate else without

@@ -1,4 +1,4 @@
-"""`partywall probe` and `partywall stress`: one kernel by hand, with a live figure."""
+"""`partywall probe` and `partywall stress`: run one kernel by hand, with a live figure."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ LEAST_INTENSITY = 0.001
 
 KernelName = Annotated[str, typer.Argument(help="See: partywall kernels.", metavar="KERNEL")]
 ForOption = Annotated[str, typer.Option("--for", help="How long, e.g. 10s.")]
-Threads = Annotated[int, typer.Option(help="Worker threads, each with a kernel of its own.", min=1, max=1024)]
+Threads = Annotated[int, typer.Option(help="Worker threads. Each runs its own copy of the kernel.", min=1, max=1024)]
 WorkDir = Annotated[
-    Path, typer.Option(help="Folder on the disk to be measured, for files of disk kernels.", show_default=True)
+    Path, typer.Option(help="Folder for the files of disk kernels, on the disk to be measured.", show_default=True)
 ]
-Cpus = Annotated[str | None, typer.Option(help="CPUs to run on, e.g. 0,2-3; default: all that are allowed.")]
+Cpus = Annotated[str | None, typer.Option(help="CPUs to run on, e.g. 0,2-3. Default: all allowed CPUs.")]
 
 
 def probe(
@@ -53,12 +53,11 @@ def probe(
 ) -> int:
     """Measure one resource: run a kernel flat out and show its rate.
 
-    The kernel's own parameters are given as options: partywall probe cache --level L2 --order random
+    Give the kernel's own parameters as options: partywall probe cache --level L2 --order random To list them, use:
+    partywall probe cache --help
 
-    They are listed by: partywall probe cache --help
-
-    What is shown at the end is the median and the range of windows of half a second. It says nothing about neighbours;
-    for those there is 'partywall run'.
+    The result is the median and the range over windows of half a second. It says nothing about neighbours; to measure
+    isolation, use 'partywall run'.
     """
     info, params = _asked(kernel, "probe", context.args)
     duration_ns = _duration(for_)
@@ -73,18 +72,17 @@ def stress(
     context: typer.Context,
     kernel: KernelName,
     intensity: Annotated[
-        str, typer.Option(help="Share of what this host can do, calibrated first: 0.5 or 50%.")
+        str, typer.Option(help="Share of the kernel's maximum rate on this host, calibrated first: 0.5 or 50%.")
     ] = "100%",
     for_: ForOption = "10s",
     threads: Threads = 1,
     cpus: Cpus = None,
     work_dir: WorkDir = WORK_ROOT,
 ) -> int:
-    """Press on one resource: hold a kernel at an intensity and show the rate achieved.
+    """Load one resource: run a kernel at an intensity and show the rate achieved.
 
-    The kernel's own parameters are given as options: partywall stress disk-direct-write --request-bytes 128KiB
-
-    They are listed by: partywall stress disk-direct-write --help
+    Give the kernel's own parameters as options: partywall stress disk-direct-write --request-bytes 128KiB To list them,
+    use: partywall stress disk-direct-write --help
     """
     info, params = _asked(kernel, "stressor", context.args)
     duration_ns = _duration(for_)
@@ -101,10 +99,10 @@ def stress(
 
 
 class KernelCommand(TyperCommand):
-    """A command whose --help also lists the parameters of the kernel that stands on the command line."""
+    """A command whose --help also lists the parameters of the kernel named on the command line."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        # --help is answered before arguments are read, so their words are kept for it.
+        # --help is processed before the arguments are parsed, so the words are saved here.
         self._words = tuple(args)
         return super().parse_args(ctx, args)
 
@@ -120,7 +118,7 @@ def kernels(
     name: Annotated[str | None, typer.Argument(help="Only this kernel, with its parameters.", metavar="NAME")] = None,
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
-    """List the kernels: what they use, and what they can be used as; or one kernel with its parameters."""
+    """List the kernels and their roles, or show one kernel with its parameters."""
     if format_ == output.Format.JSON:
         chosen = [known(name)] if name is not None else [known(each) for each in shipped().names()]
         return output.write("kernels", {"kernels": [_described(info) for info in chosen]})
@@ -132,7 +130,7 @@ def kernels(
 
 
 def _described(info: KernelInfo) -> dict[str, Any]:
-    """A kernel as JSON has it."""
+    """A kernel as a JSON value."""
     figure = figures.scale_of_kernel(info.figure)
     return {
         "name": info.name,
@@ -147,7 +145,7 @@ def _described(info: KernelInfo) -> dict[str, Any]:
 
 
 def known(kernel: str, role: Role | None = None) -> KernelInfo:
-    """A kernel by name; UsageError with the nearest name of that role if there is none."""
+    """A kernel by name. If there is none, raises a UsageError with the nearest name of that role."""
     info = shipped().kernel(kernel)
     if info is None:
         near = did_you_mean(kernel, shipped().names(role))
@@ -259,7 +257,7 @@ def _watch(
     most: float | None = None,
     intensity: float = 1.0,
 ) -> list[float]:
-    """Shows the rate twice a second until the time is up; returns the rate of each half second."""
+    """Shows the rate twice a second until the time is up. Returns the rate of each half second."""
     rates: list[float] = []
     slices: list[dict[str, Any]] = []
     end = time.monotonic_ns() + duration_ns
@@ -286,14 +284,14 @@ def _slices(messages: Inbox, timeout_s: float, intensity: float) -> list[dict[st
         except queue.Empty:
             break
         if method in ("ended", "gone"):
-            raise TrialError(f"the kernel ended: {params['reason']}")
+            raise TrialError(f"the kernel stopped: {params['reason']}")
         if method == "slices":
             found += [piece for piece in params["slices"] if piece["intensity"] == intensity]
     return found
 
 
 def _rate(slices: Sequence[dict[str, Any]], span_ns: int) -> float | None:
-    """Work per second of all threads, once their slices span that long."""
+    """Work per second of all threads; None until the slices span `span_ns`."""
     if not slices:
         return None
     covered: int = max(s["end_ns"] for s in slices) - min(s["start_ns"] for s in slices)
@@ -304,7 +302,7 @@ def _rate(slices: Sequence[dict[str, Any]], span_ns: int) -> float | None:
 
 def _conclude(console: Console, info: KernelInfo, rates: Sequence[float], most: float | None = None) -> None:
     if not rates:
-        raise TrialError(f"{info.name} finished no work in that time; give it longer with --for")
+        raise TrialError(f"{info.name} finished no work in that time; give a longer --for")
     middle = statistics.median(rates)
     low, high = (max(rates), min(rates)) if figures.scale_of_kernel(info.figure).inverse else (min(rates), max(rates))
     share = f", {middle / most:.1%} of its maximum" if most else ""

@@ -1,6 +1,6 @@
-"""What runs left on this host: removed before anything is measured, and what cannot be is told.
+"""Removes what earlier runs left on this host before anything is measured, and reports what could not be removed.
 
-A domain that is still held to a dead run's limits is its owner's harm, and in the way of whatever is measured next.
+A domain that still has the limits of a dead run harms its owner, and distorts the next measurement.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from partywall import pipeline
 from partywall.errors import Exit, PartywallError
 from partywall.guard import reap as reap_policies
 
-REMEDY = "'partywall reap' tries again, 'partywall reap --forget' stops looking for what can't be reached"
+REMEDY = "'partywall reap' tries again, 'partywall reap --forget' forgets what cannot be reached"
 
 
 def clean_up() -> None:
-    """Cleans up after dead runs, with a warning on standard error of what could not be."""
+    """Cleans up after dead runs. Prints a warning to standard error if something could not be removed."""
     for one in pipeline.clean_up():
         warn(one.left)
 
 
 def warn(left: Sequence[str]) -> None:
-    """Says what is left, if anything is."""
+    """Prints a warning that lists what is left, if anything is."""
     if left:
-        sys.stderr.write(f"partywall: warning: could not be removed or put back: {', '.join(left)}; {REMEDY}\n")
+        sys.stderr.write(f"partywall: warning: could not be removed or restored: {', '.join(left)}; {REMEDY}\n")
 
 
 def reap(
@@ -36,11 +36,11 @@ def reap(
         bool,
         typer.Option(
             "--forget",
-            help="Forget domains whose libvirt daemon can't be reached; Partywall then stops looking for them.",
+            help="Forget domains whose libvirt daemon cannot be reached. Partywall no longer tries to restore them.",
         ),
     ] = False,
 ) -> int:
-    """Remove what killed runs left on this host; every 'partywall run' does so too."""
+    """Remove what killed runs left on this host. Every 'partywall run' does this first."""
     console = Console()
     reaped = pipeline.clean_up(forget=forget)
     for one in reaped:
@@ -49,12 +49,12 @@ def reap(
             console.print(f"  {thing}", highlight=False)
     over = reap_policies()
     for policy in over:
-        console.print(f"policy {policy}: its keeper and its namespaces are gone; forgotten", highlight=False)
+        console.print(f"policy {policy}: its process and its namespaces no longer exist; forgotten", highlight=False)
     left = [thing for one in reaped for thing in one.left]
     if left and forget:
         console.print(f"forgotten: {', '.join(left)}", highlight=False)
     elif left:
-        remedy = "remove them by hand; 'partywall reap --forget' stops looking for what can't be reached"
+        remedy = "remove them by hand; 'partywall reap --forget' forgets what cannot be reached"
         raise PartywallError(f"could not be removed: {', '.join(left)}; {remedy}")
     if not reaped and not over:
         console.print("nothing was left")

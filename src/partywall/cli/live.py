@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: what is being done, what is found by now, and how long is left."""
+"""Progress of a run at a terminal: the current step, the precision reached, and the time left."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PIPED_WIDTH = 160
 
 
 def wide_console() -> Console:
-    """As wide as the terminal; read from a pipe, and unless COLUMNS says otherwise, as wide as figures need."""
+    """A console as wide as the terminal. In a pipe it is as wide as the tables need, unless COLUMNS is set."""
     console = Console()
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=PIPED_WIDTH)
 
 
 class _Left(TextColumn):
-    """Time left by what has been measured, not by the clock: a trial that is precise enough gives its time back."""
+    """Time left according to measured blocks. A trial that ends early, being precise enough, shortens it."""
 
     def render(self, task: RichTask) -> Text:
         left = task.fields["left_s"]
@@ -32,14 +32,14 @@ class _Left(TextColumn):
 
 
 def _left(seconds: float) -> str:
-    """An estimate in whole seconds: it is not known more precisely."""
+    """An estimate in whole seconds, because it is not more precise."""
     if seconds <= 0:
-        return "the planned time is over; trials with too few blocks go on a little"
+        return "the planned time is over; trials with too few blocks continue briefly"
     return f"about {units.format_duration(max(1, round(seconds)) * 10**9)} left"
 
 
 class Live:
-    """A listener that shows a bar on a terminal. Elsewhere it prints a line now and then, so a log shows progress."""
+    """A listener that shows a bar on a terminal, and elsewhere a line from time to time."""
 
     EVERY_S = 5.0
 
@@ -49,7 +49,7 @@ class Live:
         self._doing = "starting"
         self._text = ""
         self._whole_s = 0.0
-        # Twice a second is enough to read, and costs a measured host little.
+        # Twice a second is enough to read, and takes little CPU time of the measured host.
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), _Left(""))
         self._bar = Progress(*columns, console=console, transient=True, refresh_per_second=2)
         self._task = self._bar.add_task(self._doing, total=None, left_s=None)
@@ -60,14 +60,14 @@ class Live:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Elsewhere it would print an empty line.
+        # Without a terminal, this would print an empty line.
         if self._console.is_terminal:
             self._bar.stop()
 
     def __call__(self, event: Event) -> None:
         match event:
             case Doing(text):
-                # What was found of the trial before says nothing about this one.
+                # The precision of the previous trial says nothing about this one.
                 self._doing, self._text = text, ""
                 self._show(force=True)
             case Block(trial, done, precision):
@@ -94,7 +94,7 @@ class Live:
 
 
 class Steps:
-    """Progress of a job of several steps: a bar on a terminal, gone at the end; elsewhere a line now and then."""
+    """Progress of a job with several steps: a bar on a terminal, elsewhere a line from time to time."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -109,12 +109,12 @@ class Steps:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Elsewhere it would print an empty line.
+        # Without a terminal, this would print an empty line.
         if self._console.is_terminal:
             self._bar.stop()
 
     def show(self, doing: str, done: int, of: int) -> None:
-        """What is being done, how much of it is done, and of how much."""
+        """Shows the current step, the number of steps done, and their total."""
         self._bar.update(self._task, description=doing, completed=done, total=of)
         if not self._console.is_terminal and time.monotonic() - self._printed > Live.EVERY_S:
             self._printed = time.monotonic()

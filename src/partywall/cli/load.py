@@ -1,4 +1,4 @@
-"""`partywall load`: virtual users against one URL or as a plan says, and checks of plans."""
+"""`partywall load`: puts a URL, or the services of a plan, under load with virtual users; checks plans."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ WITH_PLAN = (
 
 
 class _Group(TyperGroup):
-    """`partywall load X` is `partywall load run X`, unless X is another command of the group."""
+    """Treats `partywall load X` as `partywall load run X`, unless X is another command of the group."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] != "--help":
@@ -63,8 +63,8 @@ class _Group(TyperGroup):
 app = typer.Typer(
     cls=_Group,
     help="Put a service under load with virtual users.\n\n"
-    "partywall load URL --users 100 --for 30s     the same request by many users ('run' may be left out)\n\n"
-    "partywall load plan.yaml                     users as a plan says, with thresholds\n\n"
+    "partywall load URL --users 100 --for 30s     many users send the same request ('run' may be omitted)\n\n"
+    "partywall load plan.yaml                     users defined by a plan, with thresholds\n\n"
     "All options: partywall load run --help. Plans: docs/load-plan.md",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -75,7 +75,7 @@ PlanPath = Annotated[Path, typer.Argument(help="A plan file.", metavar="PLAN")]
 
 @app.command()
 def check(plan: PlanPath) -> int:
-    """Check a plan: all mistakes at once, with line, key and remedy. Sends nothing."""
+    """Check a plan. All mistakes are reported at once, with line, key and remedy. Sends nothing."""
     console = Console()
     loaded = plans.load(plan)
     compiled = compiled_plan(loaded)
@@ -83,7 +83,7 @@ def check(plan: PlanPath) -> int:
         judged_by_agent(compiled)
     _say(console, f"{plan}: no mistakes")
     for name, user in loaded.plan.users.items():
-        counts = f"{len(user.init)} steps of init, {len(user.actions)} of actions, {len(user.end)} of end"
+        counts = f"{len(user.init)} steps in init, {len(user.actions)} in actions, {len(user.end)} in end"
         _say(console, f"  {name} (weight {user.weight:g}): {counts}")
     _say(console, f"  {_pacing_text(compiled['pacing'])}")
     _say(console, f"  named: {', '.join(plans.labels_of(loaded.plan))}")
@@ -99,17 +99,19 @@ def schema() -> int:
 
 @app.command("import")
 def import_har(
-    recording: Annotated[Path, typer.Argument(help="A HAR file, as browsers' network panels save it.", metavar="HAR")],
+    recording: Annotated[
+        Path, typer.Argument(help="A HAR file, as saved by a browser's network panel.", metavar="HAR")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The plan to write.")],
     leave_out: Annotated[
-        list[str] | None, typer.Option("--leave-out", help="A host not to ask, e.g. '*.ads.test'; may be repeated.")
+        list[str] | None, typer.Option("--leave-out", help="A host to leave out, e.g. '*.ads.test'; may be repeated.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a plan that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing plan.")] = False,
 ) -> int:
-    """Make a plan of a browser's recording, thinking times included.
+    """Convert a browser's recording to a plan, including thinking times.
 
-    Cookies are left to each user's jar and redirects to the generator. Values that came in an earlier response, and so
-    will be others next time, are marked by comments that begin with 'dynamic'.
+    Cookies are handled by each user's cookie jar, and redirects by the generator. A value that came from an earlier
+    response will probably differ next time. Such values are marked by comments that begin with 'dynamic'.
     """
     if out.exists() and not force:
         raise UsageError(Problem(f"{out} exists already", "give another -o, or --force", key="--out"))
@@ -138,91 +140,100 @@ app.command()(model)
 def run(
     context: typer.Context,
     target: Annotated[
-        str, typer.Argument(help="A URL to ask, e.g. http://127.0.0.1:8080/, or a plan (YAML).", metavar="URL|PLAN")
+        str, typer.Argument(help="A URL to request, e.g. http://127.0.0.1:8080/, or a plan (YAML).", metavar="URL|PLAN")
     ],
     users: Annotated[
         int | None,
         typer.Option(
-            help="Users, each of which asks again when it was answered (default 1); with --rate: users there are at "
-            f"most (default {USERS_OPEN}).",
+            help="Users. Each sends its next request after the response (default 1). With --rate: most users "
+            f"at a time (default {USERS_OPEN}).",
             min=1,
             max=1_000_000,
         ),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(help="Requests a second, whether or not earlier ones were answered.")
+        float | None, typer.Option(help="Requests a second, sent whether or not earlier ones were answered.")
     ] = None,
-    for_: Annotated[str, typer.Option("--for", help="How long, after the ramp, e.g. 30s.")] = "30s",
-    ramp: Annotated[str, typer.Option(help="Time in which users or rate rise from 0.")] = "0s",
-    think: Annotated[str, typer.Option(help="What each user waits before it asks again.")] = "0s",
-    poisson: Annotated[bool, typer.Option("--poisson", help="With --rate: at random times, not evenly.")] = False,
+    for_: Annotated[str, typer.Option("--for", help="Duration after the ramp, e.g. 30s.")] = "30s",
+    ramp: Annotated[str, typer.Option(help="Time over which users or rate rise from 0.")] = "0s",
+    think: Annotated[str, typer.Option(help="Time each user waits before its next request.")] = "0s",
+    poisson: Annotated[
+        bool, typer.Option("--poisson", help="With --rate: send at random times instead of evenly.")
+    ] = False,
     method: Annotated[str | None, typer.Option(help="Method; default GET, or POST with a body.")] = None,
     header: Annotated[list[str] | None, typer.Option("--header", "-H", help="'NAME: VALUE'; may be repeated.")] = None,
     data: Annotated[str | None, typer.Option("--data", "-d", help="Body.")] = None,
-    data_file: Annotated[Path | None, typer.Option(help="File that is the body.")] = None,
+    data_file: Annotated[Path | None, typer.Option(help="File that contains the body.")] = None,
     timeout: Annotated[str, typer.Option(help="A response that takes longer is an error.")] = "30s",
-    redirects: Annotated[int, typer.Option(help="Redirects followed.", min=0, max=50)] = 5,
-    no_keep_alive: Annotated[bool, typer.Option("--no-keep-alive", help="A new connection for every request.")] = False,
+    redirects: Annotated[int, typer.Option(help="Most redirects to follow.", min=0, max=50)] = 5,
+    no_keep_alive: Annotated[
+        bool, typer.Option("--no-keep-alive", help="Open a new connection for every request.")
+    ] = False,
     http2: Annotated[
         bool,
-        typer.Option("--http2", help="HTTP/2: agreed on over TLS, presumed without; a user asks one thing at a time."),
+        typer.Option(
+            "--http2", help="HTTP/2: negotiated over TLS, assumed without it. A user sends one request at a time."
+        ),
     ] = False,
     insecure: Annotated[bool, typer.Option("--insecure", help="Do not verify certificates.")] = False,
-    ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust besides the host's, in PEM.")] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(help="Certificates to trust in addition to the host's, in PEM.")
+    ] = None,
     connect_to: Annotated[
         str | None, typer.Option(help="Connect to ADDRESS:PORT or unix:PATH instead of the URL's host.")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Threads of the generator; default 1, or the plan's.", min=1, max=256)
+        int | None, typer.Option(help="Threads of the generator; default: 1, or as in the plan.", min=1, max=256)
     ] = None,
     cpus: Cpus = None,
-    seed: Annotated[int, typer.Option(help="Seed of all chance.", min=0, max=SEED_MOST)] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.", min=0, max=SEED_MOST)] = 1,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to keep the load in. Default: runs/load-TIME-CHANCE.")
+        Path | None, typer.Option(help="Folder to create for the record. Default: runs/load-TIME-CHANCE.")
     ] = None,
     sandbox: Annotated[
         str,
         typer.Option(
-            help="Where the generator runs: process, container (needs crun or runc, and root or a delegated scope), or "
-            "qemu, a virtual machine (see partywall vm), which reaches the service through QEMU's own network stack."
+            help="Where the generator runs: process, container (needs crun or runc, and root or a delegated scope) or "
+            "qemu (a virtual machine, see partywall vm), which reaches the service through QEMU's network stack."
         ),
     ] = "process",
-    sandboxes: Annotated[int, typer.Option(help="Generators, which share the users.", min=1, max=64)] = 1,
+    sandboxes: Annotated[int, typer.Option(help="Number of generators that share the users.", min=1, max=64)] = 1,
     cpu_limit: Annotated[
-        str | None, typer.Option(help="Of a container or qemu: share of its CPUs' time at most, e.g. 50%.")
+        str | None, typer.Option(help="For container and qemu: maximum share of its CPUs' time, e.g. 50%.")
     ] = None,
     watch: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=COMMAND that starts an agent on another host, whose counters are read too, e.g. "
+            help="NAME=COMMAND that starts an agent on another host, to read its counters too, e.g. "
             "'server=ssh shop partywall-agent serve'; may be repeated."
         ),
     ] = None,
     server_host: Annotated[
         str | None,
         typer.Option(
-            help="The server's host, as ssh knows it (a Host of ~/.ssh/config, user@name): its counters are read too, "
-            "by an agent that is copied there and taken away again. Nothing needs to be installed there."
+            help="The server's host for ssh (a Host of ~/.ssh/config, user@name): its counters are read too, "
+            "by an agent that is copied there and removed afterwards. Nothing needs to be installed there."
         ),
     ] = None,
     work_dir: WorkDir = WORK_ROOT,
 ) -> int:
-    """Put a service under load, and say whether the numbers are the service's or the generator's own.
+    """Put a service under load, and show whether the figures are the service's or the generator's own.
 
-    With a plan (docs/load-plan.md) users do what it says, and its thresholds decide the exit code; of the options only
-    --threads, --cpus, --sandbox, --sandboxes, --cpu-limit, --seed, --watch, --server-host, --out and --work-dir go with
-    it.
+    With a plan (docs/load-plan.md), users do what the plan says, and its thresholds decide the exit code. Only these
+    options apply to a plan: --threads, --cpus, --sandbox, --sandboxes, --cpu-limit, --seed, --watch, --server-host,
+    --out and --work-dir.
 
-    Without --rate each of --users asks, waits for the answer, and asks again (closed model). With --rate requests are
-    sent at their times whether or not earlier ones were answered (open model), and latency counts from when a request
-    was meant to leave, so that a stalled service cannot hide behind a stalled generator; the raw one stands beside it.
+    Without --rate, each user sends a request, waits for the response, and sends the next one (closed model). With
+    --rate, requests are sent at their times whether or not earlier ones were answered (open model). Latency then counts
+    from the intended start of a request, so that a stalled generator cannot hide a stalled service. The raw latency is
+    shown too.
 
-    The table's lines: response, from the intended start to the last byte; raw, the same from when it was really sent;
-    first byte, from when the request was handed over; body, from the first to the last byte; lateness, how late
-    requests left that had a time to leave at.
+    Lines of the table: response, from the intended start to the last byte; raw, from the actual start to the last byte;
+    first byte, from sending the request to the first byte; body, from the first to the last byte; lateness, how late
+    requests with an intended start were sent.
 
-    Exit code: 0 measured and all thresholds hold, 1 one is violated, 3 more than half of the seconds are doubtful, 5
-    nothing was answered.
+    Exit code: 0 measured, and all thresholds hold; 1 a threshold is violated; 3 more than half of the seconds are
+    doubtful; 5 no request was answered.
     """
     chosen = plans.load(Path(target)) if _is_plan(target) else None
     if chosen is None:
@@ -277,7 +288,7 @@ def run(
 
 
 def _backend(name: str, cpu_limit: str | None) -> str:
-    """UsageError for a sandbox that cannot be, CapabilityError for one that this user cannot have."""
+    """Checks the sandbox of a load. UsageError if it does not exist, CapabilityError if this user cannot use it."""
     if name not in ("process", "container", "qemu"):
         remedy = "give process, container or qemu"
         raise UsageError(Problem(f"{name!r} is not a sandbox for a load", remedy, key="--sandbox"))
@@ -305,7 +316,7 @@ def _share(text: str) -> float:
 
 
 def _watched_hosts(watch: Sequence[str], server_host: str | None) -> dict[str, tuple[str, ...]]:
-    """Commands by the names of hosts; UsageError if a name stands for two of them."""
+    """Commands by the name of their host. UsageError if two hosts have the same name."""
     named = [_watched(text) for text in watch]
     if server_host is not None and (
         not server_host or server_host.startswith("-") or server_host.split() != [server_host]
@@ -332,12 +343,12 @@ def _watched(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _is_plan(target: str) -> bool:
-    """A file that is there, or a name that only a file can have."""
+    """True for a file that exists, or a name that only a file can have."""
     return "://" not in target and (target.endswith((".yaml", ".yml")) or Path(target).exists())
 
 
 def _no_others(context: typer.Context) -> None:
-    """UsageError for options that say what a plan says itself."""
+    """UsageError for options that a plan defines itself."""
     given = [
         parameter.opts[0]
         for parameter in context.command.params

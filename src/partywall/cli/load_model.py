@@ -1,4 +1,4 @@
-"""`partywall load model`: what a study of load generation foretells of the bare host."""
+"""`partywall load model`: predicts results on the bare host from a study of load generation."""
 
 from __future__ import annotations
 
@@ -22,17 +22,15 @@ MAKE = "partywall study papers/load-generation-netto"
 
 
 def model(
-    run: Annotated[Path, typer.Argument(help="A study's directory: what models are made of.", metavar="STUDY_RUN")],
-    users: Annotated[
-        int | None, typer.Option(help="Users of a load from the sandbox alone to be foretold.", min=1)
-    ] = None,
-    response: Annotated[str | None, typer.Option(help="Its mean response time there, e.g. 45ms.")] = None,
-    used: Annotated[str | None, typer.Option(help="Share of its CPUs that the sandbox used, e.g. 40%.")] = None,
+    run: Annotated[Path, typer.Argument(help="The directory of the study to fit models to.", metavar="STUDY_RUN")],
+    users: Annotated[int | None, typer.Option(help="Number of users of the load to predict from.", min=1)] = None,
+    response: Annotated[str | None, typer.Option(help="Mean response time measured in the sandbox, e.g. 45ms.")] = None,
+    used: Annotated[str | None, typer.Option(help="Share of its CPUs' time that the sandbox used, e.g. 40%.")] = None,
 ) -> int:
-    """Foretell what the bare host would have measured from what a sandboxed generator measured.
+    """Predict what the bare host would have measured, from what a generator in a sandbox measured.
 
-    Shows how well the model of a study does on numbers of users it has not seen. With --users, --response and --used it
-    foretells a load of the same users' script that was measured in the sandbox alone.
+    Shows how well the model of a study predicts numbers of users that it was not fitted to. With --users, --response
+    and --used, it makes a prediction for a load of the same script that was measured only in the sandbox.
     """
     directory = StudyDirectory.open(run)
     kept = run / FILE
@@ -55,7 +53,7 @@ def model(
     given = {"--users": users, "--response": response, "--used": used}
     if missing := [option for option, value in given.items() if value is None]:
         if len(missing) < len(given):
-            raise UsageError(Problem(f"{' and '.join(missing)}: missing", "give all three, or none"))
+            raise UsageError(Problem(f"{' and '.join(missing)}: missing", "give all three or none"))
         return Exit.HOLDS
     pair = _asked_pair(users or 1, response or "", used or "", pairs[0].think_s)
     forecast = overhead.fit(pairs).forecast(pair)
@@ -73,9 +71,9 @@ def _asked_pair(users: int, response: str, used: str, think_s: float) -> Pair:
         except ValueError as error:
             problems.append(Problem(str(error), key=option))
     if not problems and values["--response"] <= 0:
-        problems.append(Problem("a response takes some time", "give for example 45ms", key="--response"))
+        problems.append(Problem("must be greater than 0", "give for example 45ms", key="--response"))
     if not problems and values["--used"] <= 0:
-        problems.append(Problem("a load takes some CPU time", "give for example 40%", key="--used"))
+        problems.append(Problem("must be greater than 0", "give for example 40%", key="--used"))
     if problems:
         raise UsageError(*problems)
     return Pair(users, think_s, values["--response"] / 1e9, values["--used"])

@@ -1,4 +1,4 @@
-"""How a load is shown while it goes on."""
+"""Shows the progress of a load."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = 8
 
 
 class View:
-    """A listener that shows the last seconds of a load: on a terminal a table, elsewhere a line now and then."""
+    """A listener that shows the last seconds of a load: a table on a terminal, elsewhere a line from time to time."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
@@ -31,7 +31,7 @@ class View:
         self._requests: set[int] = set()
         self._printed = 0.0
         self._last: Second | None = None
-        # A second does not change once it is given out, and the CPU that draws may be the service's.
+        # A second does not change after it is reported, so its row is drawn once: drawing may use the service's CPU.
         self._rows: deque[tuple[str, ...]] = deque(maxlen=ROWS)
         self._live = Live(console=console, refresh_per_second=4, transient=True, auto_refresh=False)
         self.seconds = 0
@@ -105,7 +105,7 @@ def _verdict(health: Health) -> str:
 
 
 def _total(second: LoadSecond, requests: Collection[int]) -> Timing:
-    """Times of all requests; transactions hold requests and would count them twice."""
+    """Times of all requests. Transactions are excluded: they contain requests, which would count twice."""
     total = Timing()
     for label, timing in second.timings.items():
         if label in requests:

@@ -72,7 +72,7 @@ def failed(arguments: Sequence[str], code: int, problems: Iterable[Problem]) -> 
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it. Models and data classes become objects; NaN and infinity become null."""
+    """A value in JSON types. Models and data classes become objects; NaN and infinity become null."""
     if hasattr(value, "model_dump"):
         return plain(value.model_dump(mode="json", by_alias=True))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

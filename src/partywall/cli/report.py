@@ -1,4 +1,4 @@
-"""`partywall report` and `partywall sql`: what was measured, derived again or queried."""
+"""`partywall report` and `partywall sql`: derive findings again, or query what was measured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGE = "html"
 
 
 def show_record(record: Record, console: Console, formats: Sequence[str] | None = None) -> int:
-    """Derives, writes and shows what a record of any kind found; its exit code."""
+    """Derives, writes and shows the findings of a record of any kind. Returns its exit code."""
     kind = kinds.of(record)
     files = kind.files()
     files.chosen(formats)
@@ -71,13 +71,16 @@ def report(
 def _open(page: Path, console: Console) -> None:
     """Opens a page in the browser. If there is no browser, prints the page's path."""
     if not webbrowser.open(page.resolve().as_uri()):
-        console.print(f"no browser was found; open this page: {page}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"no browser found; open this page: {page}", highlight=False, markup=False, soft_wrap=True)
 
 
 def sql(
     directory: RunPath,
     query: Annotated[
-        str, typer.Argument(help="SQL over its tables; 'show tables' lists them, 'describe slices' a table's columns.")
+        str,
+        typer.Argument(
+            help="SQL over the record's tables. 'show tables' lists them; 'describe slices' lists a table's columns."
+        ),
     ],
 ) -> int:
     """Query the raw facts of a run, load, guard, trace or study with DuckDB.

@@ -29,7 +29,7 @@ MISSING = "the scenario is missing; try: partywall run demo\nTo list all scenari
 
 def say_if_kvm_is_tried(asked: Scenario, host: Host, console: Console) -> None:
     if preflight.tries_kvm(asked, host):
-        console.print("seeing whether KVM carries a guest here: some seconds, once", highlight=False)
+        console.print("checking whether KVM can start a guest; this takes some seconds, once", highlight=False)
 
 
 def run(
@@ -38,31 +38,33 @@ def run(
         str | None,
         typer.Argument(help="A scenario file, or the name of one that ships with Partywall: demo, full, real-tools."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Run directory to make. Default: runs/NAME-TIME-CHANCE.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory to create. Default: runs/NAME-TIME-CHANCE.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")
     ] = False,
-    resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run, given its directory.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue an interrupted run, given its directory.")] = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed of all random orders; default: the scenario's.", min=0, max=SEED_MOST)
     ] = None,
-    budget: Annotated[str | None, typer.Option(help="Measuring time, e.g. 5min; default: the scenario's.")] = None,
-    precision: Annotated[str | None, typer.Option(help="Half-width at which a trial ends early, e.g. 0.5%.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Measuring time, e.g. 5min. Default: the scenario's.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="Half-width of the intervals at which a trial ends early, e.g. 0.5%.")
+    ] = None,
     allow_commands: Annotated[
-        bool, typer.Option("--allow-commands", help="Run the commands that the scenario holds.")
+        bool, typer.Option("--allow-commands", help="Run the commands that the scenario contains.")
     ] = False,
     work_dir: WorkDir = WORK_ROOT,
 ) -> int:
     """Measure how well this host isolates its tenants.
 
-    Exit code: 0 all goals hold, 1 one is violated, 3 inconclusive, 2 bad scenario, 4 the host lacks something, 5 a
+    Exit code: 0 all goals hold, 1 a goal is violated, 3 inconclusive, 2 bad scenario, 4 the host lacks something, 5 a
     trial failed.
     """
     console = Console()
     runs = Runs()
     if resume is not None:
         if scenario is not None:
-            raise UsageError(f"--resume goes on with {resume} and its own scenario; leave out {scenario!r}")
+            raise UsageError(f"--resume continues {resume} with its own scenario; leave out {scenario!r}")
         leftovers.clean_up()
         directory = RunDirectory.open(resume)
         if directory.ended:

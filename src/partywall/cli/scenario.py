@@ -20,10 +20,10 @@ app = typer.Typer(help="Check, list and describe scenarios.", no_args_is_help=Tr
 
 @app.command("check")
 def check(context: typer.Context, scenario: ScenarioName, format_: output.FormatOption = output.Format.TEXT) -> int:
-    """Check a scenario; all mistakes are reported at once, with line and key.
+    """Check a scenario. All mistakes are reported at once, with line and key.
 
-    Says how many blocks its time holds, and what keeps it from this host: a scenario may be meant for another.
-    'partywall run SCENARIO --dry-run' shows the whole plan on this host.
+    Also shows how many blocks fit into its budget, and what prevents it from running on this host. The scenario may be
+    intended for another host. 'partywall run SCENARIO --dry-run' shows the whole plan on this host.
     """
     console = output.console(format_)
     path = find(scenario)
@@ -49,7 +49,7 @@ def check(context: typer.Context, scenario: ScenarioName, format_: output.Format
 
 
 def _trial(one: Expected) -> dict[str, Any]:
-    """What a trial will contain, as JSON has it."""
+    """The expected content of a trial, as a JSON value."""
     long, short = one.blocks.blocks(one.share_ns)
     return {
         "victim": one.victim,
@@ -75,7 +75,7 @@ def list_(format_: output.FormatOption = output.Format.TEXT) -> int:
 
 @app.command("show")
 def show_(scenario: ScenarioName) -> int:
-    """Print a scenario's text, to copy and change."""
+    """Print the text of a scenario, as a starting point for your own."""
     typer.echo(text(find(scenario)), nl=False)
     return Exit.HOLDS
 

@@ -24,14 +24,14 @@ from partywall.report import figures
 from partywall.scenario import Expected
 
 HOW = (
-    "In a block treatments take turns, one slot each, in random order; a guard after each switch is left out. Long "
-    "blocks hold every treatment, short ones between them those whose slots can be short. Each is judged by the blocks "
-    "named beside it."
+    "In a block, each treatment gets one slot, in random order; a guard time after each switch is not counted. Long "
+    "blocks contain every treatment; short blocks contain those whose slots can be short. A treatment is judged by the "
+    "blocks listed beside it."
 )
 
 
 def plan(console: Console, plan: Plan, first: Sequence[str] = ()) -> None:
-    """What would be done, and how long it would take. Trials that are planned alike are told once.
+    """Shows what would be done, and how long it would take. Trials with the same plan are shown once.
 
     first: what a run would have to do before.
     """
@@ -60,7 +60,7 @@ def plan(console: Console, plan: Plan, first: Sequence[str] = ()) -> None:
 
 
 def _planned(trials: Sequence[Trial], rows: Sequence[Sequence[str]], share_ns: int, forecast: Forecast) -> Group:
-    """Trials of one shape: their time, and the treatments of each."""
+    """Trials with the same structure: their time, and the treatments of each."""
     table = Table("treatment", "on CPU", "guard", "slot", "blocks", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for row in rows:
         table.add_row(*row)
@@ -69,7 +69,7 @@ def _planned(trials: Sequence[Trial], rows: Sequence[Sequence[str]], share_ns: i
 
 
 def _counted(trials: int, share_ns: int, forecast: Forecast) -> str:
-    """The time that trials of one shape get, and the blocks that it holds."""
+    """The time that trials of one structure get, and the number of blocks that fit."""
     whole, short = forecast.blocks(share_ns)
     said = f"{units.format_duration(share_ns)}{' each' if trials > 1 else ''}: about {whole} "
     if forecast.short_ns is None:
@@ -86,25 +86,25 @@ def checked(
     unfit: str,
     others: Sequence[str] = (),
 ) -> None:
-    """A good scenario: what its trials will hold, and what keeps it from this host, if anything does.
+    """Shows a valid scenario: the expected content of its trials, and what prevents it from running on this host.
 
-    others: machines that were not asked.
+    others: machines that were not contacted.
     """
     victims, aggressors = (
         units.counted(len(found), what)
         for found, what in ((scenario.victims, "victim"), (scenario.aggressors, "aggressor"))
     )
-    console.print(f"{name}: good: {victims}, {aggressors}", highlight=False)
+    console.print(f"{name}: no mistakes: {victims}, {aggressors}", highlight=False)
     for one, trials in Counter(expected).items():
         held = f"{units.counted(trials, 'trial')} of {units.counted(one.treatments, 'treatment')}"
         counted = _counted(trials, one.share_ns, one.blocks)
         console.print(f"  {one.victim}: {held}; {counted}", highlight=False, soft_wrap=True)
     if others:
         names = ", ".join(others)
-        said = f"{names}: not asked, so some requirements were not checked. To check them, use: partywall run --dry-run"
+        said = f"{names}: not contacted, so some requirements were not checked; to check them: partywall run --dry-run"
         console.print(said, highlight=False, soft_wrap=True)
     if unfit:
-        console.print(f"It could not run on this host:\n{unfit}", style="yellow", highlight=False, soft_wrap=True)
+        console.print(f"It cannot run on this host:\n{unfit}", style="yellow", highlight=False, soft_wrap=True)
 
 
 def _block(plan: Plan, trial: Trial, forecast: Forecast, number: int) -> str:
@@ -115,13 +115,13 @@ def _block(plan: Plan, trial: Trial, forecast: Forecast, number: int) -> str:
 
 
 def _fewest(share_ns: int, forecast: Forecast) -> int:
-    """Blocks of the treatment that is measured least."""
+    """Number of blocks of the treatment that has the fewest."""
     whole, short = forecast.blocks(share_ns)
     return whole if forecast.slow or forecast.short_ns is None else short
 
 
 def _too_short(plan: Plan, trials: Sequence[str], blocks: Mapping[str, Forecast]) -> str:
-    """CPUs that only the host tells may make blocks longer than the scenario alone shows."""
+    """A warning if the budget is too small: a host's CPUs can make blocks longer than the scenario suggests."""
     needed = sum(needed_ns(list(blocks.values()), plan.scenario.min_blocks))
     return (
         f"\nThe budget is too small for {plan.scenario.min_blocks} blocks of {', '.join(trials)}: with fewer "
@@ -135,7 +135,7 @@ def _named(trial: Trial) -> str:
 
 
 def _treatments(trial: Trial, plan: Plan, forecast: Forecast) -> tuple[tuple[str, ...], ...]:
-    """Slots and blocks are those by which a treatment is judged: the short ones, if it is in them."""
+    """Table rows. Slots and blocks are those by which a treatment is judged: the short ones if it has any."""
     null, beat = null_cpus(trial), forecast.beat
     return tuple(
         (
@@ -160,7 +160,7 @@ def _list(cpus: Sequence[int]) -> str:
 
 
 def kernels(console: Console, catalogue: Catalogue) -> None:
-    """Every kernel in a line or two, by resource."""
+    """Lists every kernel, grouped by resource."""
     every = [info for name in catalogue.names() if (info := catalogue.kernel(name))]
     listed = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     listed.add_column("kernel", no_wrap=True)
@@ -172,14 +172,14 @@ def kernels(console: Console, catalogue: Catalogue) -> None:
             listed.add_row(f"  {info.name}", _roles(info), info.summary)
     console.print(listed)
     console.print(
-        f"\n{len(every)} kernels. A probe measures, a stressor presses; most can be either. One with its parameters: "
-        "partywall kernels NAME",
+        f"\n{len(every)} kernels. A probe measures, a stressor applies load; most kernels can be either. "
+        "To show one with its parameters: partywall kernels NAME",
         highlight=False,
     )
 
 
 def kernel(console: Console, info: KernelInfo) -> None:
-    """One kernel with its parameters, and how to try it."""
+    """Shows one kernel with its parameters, and how to try it."""
     figure = figures.scale_of_kernel(info.figure)
     console.print(f"{info.name}: {info.summary}", style="bold", highlight=False, markup=False)
     facts = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
@@ -211,7 +211,7 @@ def _roles(info: KernelInfo) -> str:
 
 
 def scenarios(console: Console, found: Mapping[str, Scenario]) -> None:
-    """The shipped scenarios in a line each."""
+    """Lists the shipped scenarios, one a line."""
     table = Table("name", "time", "what it shows")
     for name, scenario in found.items():
         table.add_row(name, units.format_duration(scenario.budget), scenario.description)
@@ -219,7 +219,7 @@ def scenarios(console: Console, found: Mapping[str, Scenario]) -> None:
 
 
 def table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A query's result."""
+    """Shows the result of a query."""
     shown = Table(*columns)
     for row in rows:
         shown.add_row(*("" if value is None else str(value) for value in row))
@@ -227,7 +227,7 @@ def table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]
 
 
 def written(console: Console, files: Sequence[Path]) -> None:
-    """The page first, other documents by name, and one line for a folder of charts."""
+    """Lists written files: the page first, other documents by name, and one line for a folder of charts."""
     charts = [file for file in files if file.parent.name == "charts"]
     for file in files:
         if file.suffix == ".html":

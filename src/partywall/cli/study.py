@@ -1,4 +1,4 @@
-"""`partywall study`: a published measurement made again, whatever it is of."""
+"""`partywall study`: repeats a published measurement."""
 
 from __future__ import annotations
 
@@ -31,38 +31,42 @@ def study(
     name: Annotated[
         str | None, typer.Argument(help="A study that ships with Partywall, or a study file.", metavar="STUDY")
     ] = None,
-    long: Annotated[bool, typer.Option("--long/--short", help="Hours instead of minutes: narrower intervals.")] = False,
+    long: Annotated[
+        bool, typer.Option("--long/--short", help="Measure for hours instead of minutes, for narrower intervals.")
+    ] = False,
     backend: Annotated[
-        list[str] | None, typer.Option(help="container, qemu, process …; may be repeated: shown in one table.")
+        list[str] | None, typer.Option(help="container, qemu, process …; may be repeated, to show all in one table.")
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="A part, or a pattern such as 'memory*'; may be repeated. Default: all.")
+        list[str] | None,
+        typer.Option(help="A part of the study, or a pattern such as 'memory*'; may be repeated. Default: all."),
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds; default: the form's.", min=2, max=1000)] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Number of rounds. Default: that of the form.", min=2, max=1000)
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of all random orders.", min=0, max=SEED_MOST)] = 1,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be measured, and for how long; check this host for it.")
+        bool, typer.Option("--dry-run", help="Show what would be measured, and how long it takes; check this host.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder to make. Default: runs/NAME-TIME-CHANCE.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted study, given its folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to create. Default: runs/NAME-TIME-CHANCE.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue an interrupted study, given its folder.")] = None,
     allow_commands: Annotated[
-        bool, typer.Option("--allow-commands", help="Run the commands that the study's scenarios hold.")
+        bool, typer.Option("--allow-commands", help="Run the commands that the study's scenarios contain.")
     ] = False,
     work_dir: WorkDir = WORK_ROOT,
     format_: Annotated[
         output.Format,
         typer.Option(
-            "--format", "-f", help="Of the list of studies: text, or json: one JSON document (docs/report.md)."
+            "--format", "-f", help="Format of the list of studies: text, or json: one JSON document (docs/report.md)."
         ),
     ] = output.Format.TEXT,
 ) -> int:
-    """Make a published measurement again, and put the paper's tables and figures beside what is found here.
+    """Repeat a published measurement, and compare its tables and figures with the results of this host.
 
-    partywall study                        the studies there are
+      partywall study                        list the studies
+      partywall study papers/vits            the short form, in minutes; --long takes hours
 
-    partywall study papers/vits            the short form, in minutes; --long takes hours
-
-    Exit code: 0 measured, 2 a study that cannot be, 4 the host lacks something, 5 something of it came to nothing.
+    Exit code: 0 measured, 2 bad study or option, 4 the host lacks something, 5 a part failed.
     """
     console = Console()
     if format_ == output.Format.JSON and (name is not None or resume is not None):
@@ -72,7 +76,7 @@ def study(
     options = Options(context.obj(), out, work_dir, allow_commands) if name or resume else None
     if resume is not None and options:
         if name is not None:
-            raise UsageError(f"--resume goes on with {resume} and its own study; leave out {name!r}")
+            raise UsageError(f"--resume continues {resume} with its own study; leave out {name!r}")
         record = StudyDirectory.open(resume)
         leftovers.clean_up()
 
@@ -94,9 +98,9 @@ def study(
     _outline(console, kept.outline(job, options), job.wanted.name, asked.length, whole=dry_run)
     leftovers.clean_up()
     if dry_run:
-        # As with `run --dry-run`, commands of the study's are no hindrance to a plan.
+        # As with `run --dry-run`, a plan may contain commands that are not allowed to run.
         kept.check(job, replace(options, allow_commands=True))
-        _say(console, "This host can do it. Nothing was measured.")
+        _say(console, "This host can run the study. Nothing was measured.")
         return Exit.HOLDS
     return carry_out(lambda emit: kept.measure(job, options, emit), options, Live(console), console)
 
@@ -111,7 +115,7 @@ def _list(console: Console, format_: output.Format) -> int:
         return output.write("study", {"studies": listed})
     for name, text in described.items():
         _say(console, f"{name}: {text}")
-    _say(console, "see one with: partywall study NAME --dry-run")
+    _say(console, "to see what one measures, use: partywall study NAME --dry-run")
     return Exit.HOLDS
 
 

@@ -1,4 +1,4 @@
-"""`partywall trace`: where between the hops of a path packets are delayed or lost."""
+"""`partywall trace`: shows where between the hops of a path packets are delayed or lost."""
 
 from __future__ import annotations
 
@@ -33,37 +33,42 @@ def trace(
         typer.Argument(
             metavar="HOP...",
             help="Interfaces in the order in which packets pass: eth0, NETNS/eth0 (a name of 'ip netns', a process "
-            "number, or a path), AGENT/eth0. With :in or :out only that side, and only forward packets.",
+            "number or a path), AGENT/eth0. With :in or :out, only packets that enter or leave, and only forward ones.",
         ),
     ],
-    for_: Annotated[str | None, typer.Option("--for", help="How long, e.g. 10s. Default: until Ctrl-C.")] = None,
+    for_: Annotated[str | None, typer.Option("--for", help="Duration, e.g. 10s. Default: until Ctrl-C.")] = None,
     protocol: Annotated[str | None, typer.Option(help="Only tcp, udp, icmp, icmpv6, or a number.")] = None,
     host: Annotated[str | None, typer.Option(help="Only packets from or to this address.")] = None,
     port: Annotated[int | None, typer.Option(help="Only packets from or to this port.", min=1, max=65535)] = None,
     nat: Annotated[
         list[str] | None,
         typer.Option(
-            help="OUTSIDE=INSIDE, e.g. 198.51.100.1:4000=10.0.0.5:4000, where NAT changes addresses on the way."
+            help="OUTSIDE=INSIDE, e.g. 198.51.100.1:4000=10.0.0.5:4000, if NAT changes addresses on the path."
         ),
     ] = None,
     agent: Annotated[
         list[str] | None,
         typer.Option(help="NAME=COMMAND of an agent elsewhere, e.g. vm1='ssh vm1 sudo partywall-agent serve'."),
     ] = None,
-    horizon: Annotated[str, typer.Option(help="How long a packet is waited for before it is lost.")] = "500ms",
+    horizon: Annotated[str, typer.Option(help="A packet not seen for this long counts as lost.")] = "500ms",
     budget: Annotated[
-        str, typer.Option(help="Share of this host's CPU time; above it fewer flows are sampled, and it says so.")
+        str,
+        typer.Option(
+            help="Limit on the share of this host's CPU time. Above it, fewer flows are sampled, and a note reports it."
+        ),
     ] = "10%",
-    packets: Annotated[int, typer.Option(help="Packets a second, each way, kept for the pcapng file.")] = 2000,
-    out: Annotated[Path | None, typer.Option(help="Run directory to make. Default: runs/trace-TIME-CHANCE.")] = None,
+    packets: Annotated[
+        int, typer.Option(help="Packets a second, in each direction, to keep in the pcapng file.")
+    ] = 2000,
+    out: Annotated[Path | None, typer.Option(help="Directory to create. Default: runs/trace-TIME-CHANCE.")] = None,
 ) -> int:
     """Follow packets along a path of interfaces: delay, loss and reordering from hop to hop.
 
-    partywall trace web/eth0 veth-web veth-db db/eth0 --protocol tcp --for 10s
+      partywall trace web/eth0 veth-web veth-db db/eth0 --protocol tcp --for 10s
 
-    Every packet is told by a tag that stays the same on the way: TCP's sequence numbers, a marker of our own senders,
-    or a hash of what does not change. Both directions are traced. The report says where time and packets went;
-    packets.pcapng opens in Wireshark. What was made on the interfaces is gone at the end.
+    Packets are identified by a tag that does not change on the path: TCP's sequence numbers, a marker set by
+    Partywall's own senders, or a hash of the unchanging fields. Both directions are traced. The report shows the delay
+    and loss of each step. packets.pcapng opens in Wireshark. All hooks are removed at the end.
 
     Needs root. Exit code: 0 traced, 2 bad hop or option, 4 the host or a permission lacks something, 5 an agent ended.
     """
@@ -98,7 +103,7 @@ def _duration(text: str | None) -> int | None:
 
 
 class _View:
-    """What is found by now: tables on a terminal, elsewhere a line now and then."""
+    """Shows results so far: tables on a terminal, elsewhere a line from time to time."""
 
     def __init__(self, console: Console, job: TraceJob) -> None:
         from partywall.report import trace_view  # noqa: PLC0415 - what draws is slow to import

@@ -1,4 +1,4 @@
-"""`partywall vm`: get a kernel for guests, and see whether guests come up here."""
+"""`partywall vm`: gets a kernel for guests, and checks whether guests start on this host."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from partywall.sandbox.qemu.initramfs import initramfs, loaded
 
 app = typer.Typer(
     help="Virtual machines as sandboxes (backend: qemu).\n\n"
-    "'prepare' gets a kernel for guests, once; 'check' starts a guest and says how it does. Then any scenario may\n"
-    "have sandbox: {backend: qemu}. For commands of yours in a guest: sandbox: {backend: qemu, root: [PACKAGE]}.",
+    "'prepare' gets a kernel for guests, once; 'check' starts a guest and shows the result. Then any scenario may\n"
+    "have sandbox: {backend: qemu}. To run your own commands in a guest: sandbox: {backend: qemu, root: [PACKAGE]}.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -41,21 +41,24 @@ def prepare(
     fetch: Annotated[
         bool,
         typer.Option(
-            "--fetch", help="Fetch a distribution's newest kernel, even if one is ready or the host's own can be read."
+            "--fetch", help="Fetch a distribution's newest kernel, even if one is ready or the host's own is readable."
         ),
     ] = False,
     root: Annotated[
         list[str] | None,
-        typer.Option(help="Build a root image instead, of these packages: fio,stress-ng. Needs root and mmdebstrap."),
+        typer.Option(
+            help="Build a root image from these packages instead, e.g. fio,stress-ng. Needs root and mmdebstrap."
+        ),
     ] = None,
 ) -> int:
-    """Get the kernel that guests boot: the host's own if it can be read, else a distribution's.
+    """Get the kernel that guests boot: the host's own if it is readable, else a distribution's.
 
-    The distribution's package is fetched and unpacked into a cache folder ($PARTYWALL_CACHE, /var/cache/partywall for
-    root); nothing is installed. A kernel that is ready there is kept unless --fetch or --kernel asks for another.
+    The distribution's package is downloaded and unpacked into a cache folder ($PARTYWALL_CACHE, or /var/cache/partywall
+    for root). Nothing is installed. An existing kernel there is kept, unless --fetch or --kernel is given.
 
     With --root: build the root image for guests whose scenario says sandbox: {root: [fio, stress-ng]}, from packages of
-    this host's own distribution. A run builds what is missing too; here it can be done before, and by root for all.
+    the host's own distribution. A run builds missing images itself; this command builds them in advance, and root can
+    build them for all users.
     """
     if root is not None:
         return _prepare_root([package for part in root for package in part.split(",") if package.strip()])
@@ -63,7 +66,7 @@ def prepare(
         raise UsageError("--kernel and --modules belong together; give both, or neither")
     for option, path, is_right in (("--kernel", kernel, Path.is_file), ("--modules", modules, Path.is_dir)):
         if path is not None and not is_right(path):
-            raise UsageError(f"{option} {path}: there is no such {'file' if option == '--kernel' else 'folder'}")
+            raise UsageError(f"{option} {path}: no such {'file' if option == '--kernel' else 'folder'}")
     console = Console()
     ready = None if fetch or kernel else _ready()
     made = ready or qemu.prepare(
@@ -75,7 +78,7 @@ def prepare(
 
 
 def _ready() -> qemu.GuestKernel | None:
-    """The kernel that was prepared, if it can be used."""
+    """The prepared kernel, if it is usable."""
     try:
         return qemu.GuestKernel.prepared()
     except CapabilityError:
@@ -89,7 +92,7 @@ def _prepare_root(packages: list[str]) -> int:
         raise UsageError(f"--root: {wrong[0]!r} cannot be the name of a package; write for example fio,stress-ng")
     console = Console()
     leftovers.clean_up()
-    with console.status("looking for it") as status:
+    with console.status("looking for the image") as status:
 
         def say(text: str) -> None:
             status.update(text) if console.is_terminal else console.print(text, highlight=False)
@@ -98,25 +101,26 @@ def _prepare_root(packages: list[str]) -> int:
             host = Host.here()
             image = qemu.root.build(qemu.root.Recipe.of(names, host), say, host)
     size = units.format_bytes(image.file.stat().st_blocks * 512)
-    held = ", ".join(image.packages) or "no packages of yours"
+    held = ", ".join(image.packages) or "no added packages"
     console.print(f"a root with {held}, {size}, kept in {image.folder}", highlight=False, soft_wrap=True)
     return Exit.HOLDS
 
 
 @app.command("export")
 def export(
-    folder: Annotated[Path, typer.Argument(help="Where to write vmlinuz and initramfs; made if it is not there.")],
+    folder: Annotated[Path, typer.Argument(help="Where to write vmlinuz and initramfs; created if missing.")],
     uncompressed: Annotated[
-        bool, typer.Option("--uncompressed", help="Unpack the kernel: Xen starts such a one in an eighth of the time.")
+        bool, typer.Option("--uncompressed", help="Unpack the kernel: Xen starts it eight times as fast.")
     ] = False,
 ) -> int:
-    """Write what guests boot into a folder, to be copied to another host and named by sandbox.boot."""
+    """Write the kernel and initramfs of guests into a folder, to copy to another host and name in sandbox.boot."""
     kernel = qemu.GuestKernel.prepared()
     image = kernel.whole if uncompressed else kernel.packed
     if image is None:
         raise CapabilityError(
-            f"the kernel {kernel.release} could not be unpacked when it was prepared; leave --uncompressed out, or get "
-            f"it again with what unpacks it: {install(Host.here(), 'zstd', 'lz4')} && partywall vm prepare --fetch"
+            f"the kernel {kernel.release} could not be unpacked when it was prepared; leave out --uncompressed, or get "
+            f"it again with the tools that unpack it: {install(Host.here(), 'zstd', 'lz4')} && "
+            "partywall vm prepare --fetch"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -124,7 +128,7 @@ def export(
         agent = loaded(binary.find().read_bytes())
         (folder / "initramfs").write_bytes(initramfs(agent, kernel.module_contents()))
     except OSError as error:
-        raise UsageError(f"{error.filename}: {error.strerror}; give a folder of yours") from error
+        raise UsageError(f"{error.filename}: {error.strerror}; give a folder that you can write to") from error
     Console().print(f"guests of {kernel.release} boot from {folder}", highlight=False, soft_wrap=True)
     return Exit.HOLDS
 
@@ -133,7 +137,7 @@ def export(
 def check(
     accel: Annotated[str, typer.Option(help="auto, kvm or tcg (emulated).")] = "auto",
 ) -> int:
-    """Start a guest, and say what carries it, how soon its agent answers, and how well its clock is known."""
+    """Start a guest, and show its accelerator, how soon its agent answers, and how precisely its clock is known."""
     if accel not in ("auto", "kvm", "tcg"):
         raise UsageError(Problem(f"must be auto, kvm or tcg, not {accel!r}", key="--accel"))
     console = Console()
@@ -141,7 +145,7 @@ def check(
     version = qemu.version(Host.here())
     kernel = qemu.GuestKernel.prepared()
     if accel != "tcg":
-        console.print("seeing whether KVM carries a guest (some seconds, the first time)", highlight=False)
+        console.print("checking whether KVM can start a guest; the first time takes some seconds", highlight=False)
     chosen = qemu.choose(accel, pipeline.this_host())
     label = Label.create(f"vm-check-{secrets.token_hex(4)}", WORK_ROOT)
     cpus = tuple(sorted(os.sched_getaffinity(0)))[:1]

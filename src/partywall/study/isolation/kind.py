@@ -107,7 +107,7 @@ class Isolation:
                 left = pipeline.measure(run, _of_part(emit, job.name, sum(seconds[number + 1 :])), work_root)
             if left:
                 again = "the measurements are kept; fix the causes, then continue with --resume"
-                raise TrialError(f"{job.name}: could not be removed or put back: {', '.join(left)}; {again}")
+                raise TrialError(f"{job.name}: could not be removed or restored: {', '.join(left)}; {again}")
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
         asked = directory.asked

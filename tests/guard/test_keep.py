@@ -216,7 +216,9 @@ def test_a_start_that_is_refused_leaves_what_an_earlier_guard_left() -> None:
 @pytest.mark.usefixtures("pairs")
 def test_two_policies_on_one_interface_are_refused() -> None:
     with guard.keep(two("va", "one")):
-        refused = pytest.raises(UsageError, match=r"vifs\.va: va has hooks of policy 'one' already, kept by process")
+        refused = pytest.raises(
+            UsageError, match=r"vifs\.va: va has hooks of policy 'one' already, enforced by process"
+        )
         with refused, guard.keep(two("va vb", "two")):
             pass
         with guard.keep(two("vb", "two")):

@@ -231,5 +231,5 @@ def test_a_namespace_that_may_not_be_looked_at_is_told_and_no_traceback(
         raise PermissionError
 
     monkeypatch.setattr(Path, "exists", refused)
-    with pytest.raises(CapabilityError, match="blue may not be looked at; run with sudo"):
+    with pytest.raises(CapabilityError, match="blue cannot be accessed; run with sudo"):
         guard.resolve(guard.loads(GOOD), tmp_path)

@@ -73,7 +73,7 @@ def test_a_line_that_a_kill_cut_off_is_left_out(tmp_path: Path) -> None:
 def test_the_page_of_a_series_shows_every_vif_with_charts_of_those_that_sent(tmp_path: Path) -> None:
     log = logged(tmp_path / "series")
     content = guard_view.render(Guards().findings(log))
-    assert "Kept for 5 s: nothing wrong was found" in content
+    assert "Kept for 5 s: no problem was found" in content
     assert "vm&lt;1&gt;: repaired: it is there again" in content
     assert "vm<1>" not in re.sub(r"<script.*?</script>", "", content, flags=re.DOTALL)
     assert content.count('data-chart="vif-0-') == 3

@@ -1,6 +1,6 @@
-"""The guard: a policy checked, told to the agent, and kept; what it saw, shown and stored.
+"""The guard: checks a policy, passes it to the agent and enforces it; stores and shows its reports.
 
-`load` and `flatten` are pure but for reading the file; `resolve` asks the host where vifs are; `run` holds the agent.
+`load` and `flatten` are pure except for reading the file; `resolve` finds vifs on the host; `run` runs the agent.
 """
 
 from partywall.guard.flatten import Flat, flatten

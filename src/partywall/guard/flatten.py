@@ -1,4 +1,4 @@
-"""A policy and the places of its vifs, made into what the agent is told: names become numbers. Pure."""
+"""Converts a policy and the places of its vifs to the form for the agent: names become numbers. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHECK_NS = 1_000_000_000
 
 @dataclass(frozen=True)
 class Flat:
-    """What `guard.start` and `guard.remove` are sent, and what its rows and hooks are called."""
+    """The parameters of `guard.start` and `guard.remove`, and the names of its rows and hooks."""
 
     start: dict[str, Any]
     leaves: tuple[str, ...]
@@ -30,7 +30,7 @@ class Flat:
 
 
 def vif_of(hook: str) -> str:
-    """The vif that a hook is called after."""
+    """The vif in a hook's name."""
     return hook.removesuffix(RECEIVES)
 
 
@@ -48,7 +48,7 @@ class _Lists:
 def flatten(
     policy: Policy, found: Mapping[str, Found], report_ns: int = 1_000_000_000, link: Found | None = None
 ) -> Flat:
-    """The flat form. Pool 0 is what is sent, pool 1 what is received. link: where the link's own interface is."""
+    """The flat form. Pool 0 is sent traffic, pool 1 received traffic. link: the place of the link's own interface."""
     lists = _Lists()
     tenants = {name: _total(lists, name, total.ceiling, total.packets) for name, total in policy.tenants.items()}
     receivers = {
@@ -86,7 +86,7 @@ def _pool(policy: Policy, way: str, link: Found | None) -> dict[str, Any]:
 
 
 def _goals(policy: Policy, classes: Mapping[str, list[int]]) -> list[dict[str, Any]]:
-    """Of what is sent: nobody here makes what is received wait."""
+    """Goals apply to sent traffic only, because received traffic is not queued here."""
     return [
         {"name": name, "pool": 0, "delay_ns": kind.delay, "jitter_ns": kind.jitter, "leaves": classes[name]}
         for name, kind in policy.service_classes.items()
@@ -95,20 +95,23 @@ def _goals(policy: Policy, classes: Mapping[str, list[int]]) -> list[dict[str, A
 
 
 def _fallback(policy: Policy) -> int | None:
-    """A heartbeat comes once a period, so less than three of them would take a late one for a death."""
+    """The delay until the fallback.
+
+    At least three heartbeats, one for each period, so that a late one is not an alarm.
+    """
     return max(policy.fallback_after, 3 * policy.period) if policy.if_daemon_dies == "guarantees" else None
 
 
 def _way(
     policy: Policy, lists: _Lists, name: str, vif: Vif, found: Found, totals: list[int], way: str = "send"
 ) -> list[int]:
-    """One direction of a vif: its leaf and those of its flow classes, and the hook that tells them apart."""
+    """One direction of a vif: its leaf, those of its flow classes, and the hook that distinguishes them."""
     sends = way == "send"
     whole = vif.send if sends else vif.receive or Promise()
     flows = {key: flow for key, flow in vif.flows.items() if flow.way == way}
     called = name if sends else f"{name}{RECEIVES}"
     if flows:
-        # The vif's own limits bind its flow classes together.
+        # The vif's own limits apply to its flow classes together.
         totals = [_total(lists, called, whole.ceiling or policy.link.capacity, whole.packets), *totals]
     pool, burst = 0 if sends else 1, vif.burst or policy.burst
     leaf = _leaf(policy, lists, called, _rest(whole, flows), policy.class_of(vif), pool, totals, burst)
@@ -121,7 +124,7 @@ def _way(
 
 
 def _rest(whole: Promise, flows: Mapping[str, Flow]) -> Promise:
-    """What is left of a vif's guarantees when its flow classes have theirs."""
+    """A vif's guarantees that remain after those of its flow classes."""
     bits = (whole.guarantee or 0) - sum(flow.guarantee or 0 for flow in flows.values())
     packets = (whole.packets_guarantee or 0) - sum(flow.packets_guarantee or 0 for flow in flows.values())
     return whole.model_copy(update={"guarantee": bits or None, "packets_guarantee": packets or None})
@@ -143,7 +146,7 @@ def _leaf(
     burst: int,
 ) -> int:
     kind = policy.service_classes[service_class]
-    # What may wait longer than half of its goal would break it while it waits.
+    # A packet that waits longer than half of the goal would break it.
     strict = min((goal for goal in (kind.delay, kind.jitter) if goal), default=None)
     return lists.leaf(
         name=name,
@@ -181,9 +184,9 @@ def _rule(
 
 
 def _hook(lists: _Lists, found: Found, leaf: int, rules: list[dict[str, Any]], *, sends: bool, hold: bool) -> None:
-    # Inside its namespace a tenant sends by giving out; seen from the host's end it sends by what comes in.
+    # Inside its namespace, a tenant's packets leave the interface. At the host's end, they enter it.
     direction = "egress" if sends == found.inside else "ingress"
     place = {"namespace": found.namespace, "interface": found.interface, "direction": direction}
-    # What its tenant can reach, it can go round.
+    # A tenant can bypass a hook that it can reach.
     backstop = sends and found.inside
     lists.hooks.append({**place, "leaf": leaf, "rules": rules, "hold": hold, "backstop": backstop})

@@ -1,6 +1,6 @@
-"""Looks up again where a vif is that is named by what may be started anew: a libvirt domain, or a sandbox of a run.
+"""Finds vifs again that move: those named by a libvirt domain or by a sandbox of a run, which can restart.
 
-Asks the host, changes nothing there.
+Reads the host and changes nothing.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ AGAIN_S = 1.0
 
 
 class Follower:
-    """Hears of whom nobody knows where he is, and says where."""
+    """Collects reports of vifs that have disappeared, and finds their new place."""
 
     def __init__(self, policy: Policy, found: Mapping[str, Found]) -> None:
         self._policy = policy
         self._found = {name: found[name] for name, vif in policy.vifs.items() if vif.domain or vif.sandbox}
         self._others = {_place(place) for name, place in found.items() if name not in self._found}
         self._lost: set[str] = set()
-        # In turn: asking takes a moment, and somebody waits for it.
+        # One vif at a time, because a lookup takes a moment and the caller waits for it.
         self._doubtful: list[str] = []
         self._asked_s = float("-inf")
 
@@ -35,7 +35,7 @@ class Follower:
             vif = vif_of(about)
             if vif not in self._found or kind not in ("lost", "repaired"):
                 continue
-            # An interface of the same name that is there again may be another's by now.
+            # A new interface with the same name may belong to another vif.
             if vif not in self._doubtful:
                 self._doubtful.append(vif)
             if kind == "lost":
@@ -44,7 +44,7 @@ class Follower:
                 self._lost.discard(vif)
 
     def moved(self) -> Mapping[str, Found]:
-        """A vif that is at another place now than was known; nothing most of the time."""
+        """Vifs that have moved to another place; usually none."""
         if not self._doubtful or time.monotonic() - self._asked_s < AGAIN_S:
             return {}
         self._asked_s = time.monotonic()
@@ -56,12 +56,12 @@ class Follower:
         return {} if place is None or is_known or self._is_held(place, name) else {name: place}
 
     def went(self, moved: Mapping[str, Found]) -> None:
-        """The guard was told; else the next look says it again."""
+        """Confirms that the guard was informed. Otherwise the next look reports the move again."""
         self._found |= moved
 
     def _now(self, name: str) -> Found | None:
-        """None if what stands for it is not back yet, or is another kind of thing now, which is for a new start."""
-        # What a run writes down of its sandboxes goes while it is looked at.
+        """The current place; None if it is not back yet, or is of another kind, which needs a restart of the guard."""
+        # Files that a run writes about its sandboxes may disappear during the lookup.
         with contextlib.suppress(UsageError, CapabilityError, OSError, ValueError):
             place = locate(self._policy.vifs[name])
             if place.inside == self._found[name].inside:
@@ -69,7 +69,7 @@ class Follower:
         return None
 
     def _is_held(self, place: Found, name: str) -> bool:
-        """Whether another vif is there, and nobody doubts it."""
+        """True if another vif is known to be at this place."""
         sure = {_place(at) for other, at in self._found.items() if other != name and other not in self._doubtful}
         return _place(place) in sure | self._others
 

@@ -1,7 +1,7 @@
-"""What a guard's state file says of hooks whose keeper is gone, and which of them can still be there.
+"""Hooks in the state file of a guard whose process has ended, and which of them may still exist.
 
-A namespace may outlive its file (`ip netns del` while a process lives in it) and a file its namespace, so both are
-looked for. Reads the host and forgets what is over; what takes hooks away is `run`.
+A namespace may outlive its file (`ip netns del` while a process is in it), and a file its namespace, so both are
+searched for. Reads the host, and forgets hooks that no longer exist. `run` removes hooks.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ PROC = Path("/proc")
 
 
 def state(name: str) -> Path:
-    """Where the keeper of policy `name` writes down what it hooks."""
+    """The state file of policy `name`, where its process records its hooks."""
     return state_root() / f"guard-{name}.json"
 
 
 def owner(name: str) -> int | None:
-    """The process that keeps policy `name` now; None if nobody does."""
+    """The process that enforces policy `name` now; None if there is none."""
     written = _read(state(name))
     try:
         alive = written["start_ticks"] is not None and start_ticks(written["pid"]) == written["start_ticks"]
@@ -33,35 +33,38 @@ def owner(name: str) -> int | None:
 
 
 def hooks(file: Path) -> list[Any]:
-    """What a keeper wrote down; nothing if there is no such file, or none that can be read."""
+    """The recorded hooks; empty if the file is missing or unreadable."""
     return list(_read(file).get("hooks", []))
 
 
 def noted(name: str) -> dict[str, list[int]]:
-    """Which namespace each file stood for, by the state file."""
+    """The identity of each namespace file, as recorded in the state file."""
     return dict(_read(state(name)).get("namespaces", {}))
 
 
 def namespaces(placed: Sequence[Mapping[str, Any]], before: Mapping[str, list[int]]) -> dict[str, list[int]]:
-    """Which namespace each file stands for, to be found again without it; of a file that is gone, what it stood for."""
+    """The identity of each namespace file, to find it again without the file.
+
+    For a missing file, the recorded identity.
+    """
     files = {hook["namespace"] for hook in placed if hook["namespace"]}
     now = {file: list(which) for file in files if isinstance(which := identity(file), tuple)}
     return {file: which for file, which in before.items() if file in files} | now
 
 
 def is_there(hook: Mapping[str, Any]) -> bool:
-    """Whether the hook's namespace has its file still."""
+    """True if the file of the hook's namespace still exists."""
     return isinstance(identity(hook["namespace"]), tuple)
 
 
 def located(name: str, placed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The hooks by every file that stands for their namespace, then or now; without those whose namespace is gone."""
+    """The hooks at every file that stands or stood for their namespace, without those whose namespace is gone."""
     stands = _Stands(_read(state(name)).get("namespaces", {}))
     return [{**hook, "namespace": file} for hook in placed for file in stands.files(hook["namespace"])]
 
 
 def reap() -> list[str]:
-    """Forgets policies nobody keeps of which nothing can be left, for all their namespaces are gone; their names."""
+    """Forgets policies without a process whose namespaces are all gone. Returns their names."""
     root = state_root()
     over = [file for file in sorted(root.glob("guard-*.json")) if _is_over(file)] if root.is_dir() else []
     for file in over:
@@ -70,7 +73,7 @@ def reap() -> list[str]:
 
 
 def _is_over(file: Path) -> bool:
-    """A file that can't be read says nothing, and is left for people to look at."""
+    """True if nothing can be left. An unreadable file proves nothing and is kept for people to look at."""
     placed = hooks(file)
     return bool(placed) and owner(_name(file)) is None and not located(_name(file), placed)
 
@@ -88,7 +91,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 class _Stands:
-    """Files that stand for namespaces. written: which one each stood for when it was hooked."""
+    """The namespaces that files stand for. written: the one of each file when it was hooked."""
 
     def __init__(self, written: Mapping[str, Sequence[int]]) -> None:
         self.written = {file: tuple(which) for file, which in written.items()}
@@ -106,7 +109,7 @@ class _Stands:
         return [*there, elsewhere] if elsewhere else there
 
     def _elsewhere(self, which: tuple[int, ...]) -> str | None:
-        """Another name of a namespace, or a process that lives in it."""
+        """Another name of a namespace, or a process in it."""
         if self.others is None:
             files = [*PROC.glob("[0-9]*/ns/net"), *NETNS.glob("*")]
             self.others = {identity(str(file)): str(file) for file in files}

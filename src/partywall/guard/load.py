@@ -1,6 +1,6 @@
-"""A policy file to a Policy, or to a UsageError that holds every mistake with its file, line, key and remedy.
+"""Reads a policy file. A UsageError contains all mistakes with file, line, key and remedy.
 
-Pure but for reading the file. What the host has is not asked here.
+Pure except for reading the file. The host is not checked here.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def load(path: str | FilePath) -> Policy:
 
 
 def loads(content: str, file: str = "<text>") -> Policy:
-    """Like `load`, of text at hand; `file` is what messages call it."""
+    """Like `load`, for text. `file` is its name in messages."""
     document = decode(content.encode("utf-8", "surrogatepass"), file)
     if not isinstance(document.data, dict):
-        message = f"a policy is keys with values, not {shown(document.data)}"
+        message = f"a policy must be keys with values, not {shown(document.data)}"
         raise UsageError(Problem(message, "begin with partywall_guard: 1; see docs/guard.md", file, 1))
     policy, mistakes = _validate(document.data)
     if policy is not None:
@@ -53,7 +53,7 @@ def ports(text: str) -> tuple[int, int]:
     return first, last
 
 
-# The form
+# Form
 
 
 def _validate(data: dict[str, Any]) -> tuple[Policy | None, list[Mistake]]:
@@ -82,7 +82,7 @@ def _mistake(details: ErrorDetails) -> Mistake:
 
 
 def _model(path: Path) -> type[BaseModel] | None:
-    """The part of the format at `path`; names of vifs, tenants and flows lead into what all of their kind are."""
+    """The part of the format at `path`. Names of vifs, tenants and flows lead to the model of their kind."""
     model: type[BaseModel] = Policy
     for part in path:
         field = model.model_fields.get(str(part))
@@ -110,11 +110,11 @@ def _problem(mistake: Mistake, document: Document, file: str) -> Problem:
     return Problem(one_line(mistake.message), one_line(mistake.remedy), file, line, key_text(mistake.path))
 
 
-# What spans keys
+# Checks across keys
 
 
 def check(policy: Policy) -> Iterator[Mistake]:
-    """Everything that is wrong with a policy that has the right form."""
+    """All mistakes of a policy that has the right form."""
     if policy.link.namespace is not None and (mistake := _namespace(("link", "namespace"), policy.link.namespace)):
         yield mistake
     yield from _goals(policy)
@@ -126,10 +126,10 @@ def check(policy: Policy) -> Iterator[Mistake]:
 
 
 def _goals(policy: Policy) -> Iterator[Mistake]:
-    """Delay is measured at the link's own queue, which has to be found."""
+    """A delay goal needs the link's interface, because delay is measured at its queue."""
     for name, kind in policy.service_classes.items():
         if (kind.delay or kind.jitter) and not policy.link.interface:
-            said = "a goal in delay or jitter needs the link's interface, whose queue is watched"
+            said = "a goal for delay or jitter needs the link's interface, to watch its queue"
             yield Mistake(("service_classes", name), said, "add interface: to link")
 
 
@@ -178,7 +178,7 @@ def _named(at: Path, vif: Vif) -> Iterator[Mistake]:
         yield Mistake(at, said, "give one: interface: its name, domain: a libvirt domain, or sandbox: of a run")
     if vif.domain is None and vif.tap != 1:
         yield Mistake(
-            (*at, "tap"), "a tap is counted of a libvirt domain, and none is given", "give domain:, or leave tap out"
+            (*at, "tap"), "tap counts the taps of a libvirt domain, and none is given", "give domain:, or leave tap out"
         )
 
 
@@ -228,7 +228,7 @@ def _flows(policy: Policy, at: Path, vif: Vif) -> Iterator[Mistake]:
 
 
 def _flows_of(policy: Policy, at: Path, flows: Mapping[str, Flow], whole: Promise, way: str) -> Iterator[Mistake]:
-    """The flow classes of one direction, which share what their vif is promised in it."""
+    """The flow classes of one direction, which share the guarantees of their vif."""
     if len(flows) > FLOWS_MAX:
         yield Mistake((*at, "flows"), f"{len(flows)} flow classes to {way}", f"one vif can have {FLOWS_MAX}; join some")
     for name, flow in flows.items():
@@ -278,7 +278,7 @@ def _tenants(policy: Policy) -> Iterator[Mistake]:
 
 
 def _tenant(at: Path, promises: Mapping[str, Promise], most: Ceilings) -> Iterator[Mistake]:
-    """Bits and packets alike: what a tenant's vifs are promised must fit under what the tenant may have."""
+    """For bits and packets: the guarantees of a tenant's vifs must fit below the tenant's ceilings."""
     bits = {key: promise.guarantee or 0 for key, promise in promises.items()}
     packets = {key: promise.packets_guarantee or 0 for key, promise in promises.items()}
     limits = (("ceiling", bits, most.ceiling, _rate), ("packets", packets, most.packets, _packet_rate))
@@ -291,7 +291,7 @@ def _tenant(at: Path, promises: Mapping[str, Promise], most: Ceilings) -> Iterat
 
 
 def _sums(policy: Policy) -> Iterator[Mistake]:
-    """All guarantees of one direction at once must fit the link, or some would be empty words."""
+    """All guarantees of one direction together must fit the link."""
     for way in ("send", "receive"):
         promises = {name: getattr(vif, way) or Promise() for name, vif in policy.vifs.items()}
         bits = {name: promise.guarantee for name, promise in promises.items() if promise.guarantee}

@@ -1,4 +1,4 @@
-"""Reports as Prometheus text, for node_exporter's textfile collector: the guard opens no port. Pure."""
+"""Reports as Prometheus text, for node_exporter's textfile collector. The guard opens no port. Pure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from partywall.guard.run import Report
 
 GAUGES = {
-    "offered_bps": ("offered_bits_per_second", "Bits a second that came to the hook."),
-    "passed_bps": ("passed_bits_per_second", "Bits a second that passed it."),
-    "offered_pps": ("offered_packets_per_second", "Packets a second that came to the hook."),
-    "passed_pps": ("passed_packets_per_second", "Packets a second that passed it."),
-    "granted_bps": ("granted_bits_per_second", "Bits a second granted now."),
-    "granted_pps": ("granted_packets_per_second", "Packets a second granted now, where packets are limited."),
+    "offered_bps": ("offered_bits_per_second", "Bits a second that reached the hook."),
+    "passed_bps": ("passed_bits_per_second", "Bits a second that passed the hook."),
+    "offered_pps": ("offered_packets_per_second", "Packets a second that reached the hook."),
+    "passed_pps": ("passed_packets_per_second", "Packets a second that passed the hook."),
+    "granted_bps": ("granted_bits_per_second", "Bits a second that are granted now."),
+    "granted_pps": ("granted_packets_per_second", "Packets a second that are granted now, if packets are limited."),
 }
 SECONDS = {
-    "delay_ns": ("delay_seconds", "Mean wait in queues since the last report, where one was looked at."),
-    "jitter_ns": ("jitter_seconds", "Mean difference from one wait to the next."),
+    "delay_ns": ("delay_seconds", "Mean time in queues since the last report, if a queue was measured."),
+    "jitter_ns": ("jitter_seconds", "Mean difference between consecutive times in queues."),
 }
 COUNTERS = {
     "dropped_packets": ("dropped_packets_total", "Packets dropped since the guard began."),
@@ -25,7 +25,7 @@ COUNTERS = {
 
 
 class Totals:
-    """Counters over reports, for Prometheus counts from a beginning and reports count anew each time."""
+    """Counters over all reports. Prometheus needs running totals, but reports count from the previous report."""
 
     def __init__(self) -> None:
         self.counts: dict[tuple[str, str], int] = {}
@@ -33,11 +33,11 @@ class Totals:
 
     @property
     def wrong(self) -> bool:
-        """Whether anything was found that is not put right."""
+        """True if there was a finding that has not been corrected."""
         return any(kind != "repaired" for _hook, kind in self.findings)
 
     def add(self, report: Report) -> None:
-        """Counts one report."""
+        """Adds one report."""
         for leaf, row in report.rows.items():
             for key in COUNTERS:
                 self.counts[key, leaf] = self.counts.get((key, leaf), 0) + row[key]
@@ -46,7 +46,7 @@ class Totals:
 
 
 def text(policy: str, report: Report, totals: Totals) -> str:
-    """The whole exposition."""
+    """The whole file."""
     lines: list[str] = []
     for key, (name, about) in GAUGES.items():
         values = {leaf: row[key] for leaf, row in report.rows.items() if row[key] is not None}
@@ -62,7 +62,7 @@ def text(policy: str, report: Report, totals: Totals) -> str:
         counted = [({"policy": policy, "vif": leaf}, count) for (k, leaf), count in totals.counts.items() if k == key]
         lines += _family(f"partywall_guard_{name}", about, "counter", counted)
     found = [({"policy": policy, "vif": hook, "kind": kind}, count) for (hook, kind), count in totals.findings.items()]
-    lines += _family("partywall_guard_findings_total", "What the independent check found.", "counter", found)
+    lines += _family("partywall_guard_findings_total", "Findings of the independent check.", "counter", found)
     longest = [({"policy": policy}, report.round_ns_max / 1e9)]
     lines += _family("partywall_guard_round_seconds", "Longest round since the last report.", "gauge", longest)
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""Where each vif of a policy is on this host: namespace, interface and side. Reads the host, changes nothing."""
+"""Finds the place of each vif on this host: namespace, interface and side. Reads the host and changes nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VIRSH_S = 10.0
 
 @dataclass(frozen=True)
 class Found:
-    """A vif's place. namespace: a file that stands for it; None for the host's own."""
+    """The place of a vif. namespace: a file that stands for it; None for the host's own."""
 
     interface: str
     namespace: str | None
@@ -30,7 +30,7 @@ class Found:
 
 
 def resolve(policy: Policy, netns: Path = NETNS) -> Mapping[str, Found]:
-    """Every vif's place; UsageError with all that cannot be found."""
+    """The place of every vif. UsageError with all that cannot be found."""
     found, problems = _located(policy, netns)
     if problems:
         raise UsageError(*problems)
@@ -49,7 +49,10 @@ def _located(policy: Policy, netns: Path) -> tuple[dict[str, Found], list[Proble
 
 
 def places(policy: Policy, netns: Path = NETNS) -> tuple[Mapping[str, Found], Found | None]:
-    """Every vif's place and the link's. UsageError, for all at once, if one or its interface is not there."""
+    """The places of every vif and of the link.
+
+    UsageError, for all at once, if a namespace or interface does not exist.
+    """
     found, problems = _located(policy, netns)
     link, failures = None, Failures()
     with failures.kept():
@@ -64,7 +67,7 @@ def places(policy: Policy, netns: Path = NETNS) -> tuple[Mapping[str, Found], Fo
 
 
 def resolve_link(policy: Policy, netns: Path = NETNS) -> Found | None:
-    """The link's own interface; None if the policy names none. UsageError if its namespace is not there."""
+    """The link's own interface; None if the policy has none. UsageError if its namespace does not exist."""
     link = policy.link
     if not link.interface:
         return None
@@ -72,7 +75,7 @@ def resolve_link(policy: Policy, netns: Path = NETNS) -> Found | None:
 
 
 def identity(namespace: str | None) -> tuple[int, int] | str:
-    """The same for every file that stands for one namespace; the file's name where there is none any more."""
+    """The identity of a namespace, equal for all files that stand for it; the file's name if it does not exist."""
     file = namespace or "/proc/self/ns/net"
     try:
         status = os.stat(file)  # noqa: PTH116 - as for any file
@@ -82,7 +85,7 @@ def identity(namespace: str | None) -> tuple[int, int] | str:
 
 
 def _same(found: Mapping[str, Found]) -> list[Problem]:
-    """Vifs that are one interface under two names: a namespace's, or a domain's tap."""
+    """Vifs that are the same interface under two names: a namespace's, or a domain's tap."""
     seen: dict[tuple[object, str], str] = {}
     problems = []
     for name, place in found.items():
@@ -96,7 +99,10 @@ def _same(found: Mapping[str, Found]) -> list[Problem]:
 
 
 def look(policy: Policy, found: Mapping[str, Found], link: Found | None) -> None:
-    """Whether every interface is there. UsageError with all that are not; CapabilityError where that can't be seen."""
+    """Checks that every interface exists.
+
+    UsageError with all that do not; CapabilityError if this cannot be checked.
+    """
     places = {f"vifs.{name}.{_key(policy.vifs[name])}": place for name, place in found.items()}
     if link:
         places["link.interface"] = link
@@ -107,7 +113,7 @@ def look(policy: Policy, found: Mapping[str, Found], link: Found | None) -> None
             there[place.namespace] = _interfaces(place.namespace)
         if place.interface not in (known := there[place.namespace]):
             where = f"in {place.namespace}" if place.namespace else "here"
-            remedy = f"there is {', '.join(known[:12])}; or say in which namespace it is"
+            remedy = f"interfaces there: {', '.join(known[:12])}; or name its namespace"
             problems.append(Problem(f"there is no interface {place.interface!r} {where}", remedy, key=key))
     if problems:
         raise UsageError(*problems)
@@ -128,17 +134,17 @@ def _interfaces(namespace: str | None) -> list[str]:
 
 
 def locate(vif: Vif, netns: Path = NETNS) -> Found:
-    """Where one vif is now; UsageError if it is nowhere."""
+    """The current place of one vif. UsageError if it cannot be found."""
     if vif.domain is not None:
         return Found(_tap(vif.domain, vif.tap), None, inside=False)
     namespace = _namespace(vif.namespace, netns) if vif.namespace else None
     if vif.sandbox is not None:
         if (guest := _guest(vif.sandbox)) is not None:
-            # A tap is the host's end: what the guest sends comes in by it.
+            # A tap is the host's end: packets that the guest sends enter it.
             return Found(guest.interface, str(guest.path), inside=vif.side == "inside")
         namespace = _sandbox(vif.sandbox)
     inside = vif.side == "inside" if vif.side else namespace is not None
-    # A sandbox's own interface is called so, whatever made it.
+    # The interface inside a sandbox always has this name.
     return Found(vif.interface or "eth0", namespace, inside)
 
 
@@ -154,11 +160,11 @@ def _exists(path: Path) -> bool:
     try:
         return path.exists()
     except PermissionError:
-        raise CapabilityError(f"{path} may not be looked at; run with sudo, and outside of a sandbox") from None
+        raise CapabilityError(f"{path} cannot be accessed; run with sudo, and outside of a sandbox") from None
 
 
 def _guest(name: str) -> HostVif | None:
-    """The tap of a guest of a run that is going on; None if no guest with a tap is called so."""
+    """The tap of a guest of a current run; None if no guest with a tap has this name."""
     found = find(name)
     if len(found) > 1:
         runs = ", ".join(vif.run for vif in found)
@@ -167,14 +173,14 @@ def _guest(name: str) -> HostVif | None:
 
 
 def _sandbox(name: str) -> str:
-    """The namespace of a container of a run that is going on, by the process number its runtime wrote down."""
+    """The namespace of a container of a current run, from the process ID that its runtime wrote."""
     run, _, own = name.rpartition("/")
     files = sorted(state_root().glob(f"{run or '*'}/bundles/{own}/pid"))
     alive = {file.parts[-4]: pid for file in files if (pid := file.read_text().strip()) and Path("/proc", pid).exists()}
     if not alive:
         remedy = (
-            "a sandbox lives while its run does, and must have backend: container, or qemu with network: bridge; "
-            "'partywall guard run' comes after"
+            "a sandbox exists only during its run, and needs backend: container, or qemu with network: bridge; "
+            "start 'partywall guard run' after the run"
         )
         raise UsageError(Problem(f"no run has a container called {own!r} now, or a guest with a tap", remedy))
     if len(alive) > 1:
@@ -190,7 +196,7 @@ def _tap(domain: str, number: int) -> str:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=VIRSH_S, check=False)
     except subprocess.TimeoutExpired:
         said = f"domain {domain!r}: virsh did not answer within {VIRSH_S:g} s"
-        raise CapabilityError(f"{said}; see that libvirtd runs, or give interface:") from None
+        raise CapabilityError(f"{said}; check that libvirtd is running, or give interface:") from None
     if ran.returncode != 0:
         said = " ".join(ran.stderr.strip().splitlines()[:1])
         raise UsageError(Problem(f"libvirt domain {domain!r}: {said}", "'virsh list --all' lists them"))

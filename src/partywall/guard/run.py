@@ -1,6 +1,6 @@
-"""Keeps a policy: holds the agent that keeps the rates, hands on what it reports. The one part that acts on the host.
+"""Enforces a policy: runs the agent that sets the rates, and passes on its reports. Only this module acts on the host.
 
-If this process dies the agent ends with it; hooks, buckets and queues stay in the kernel as the policy says.
+If this process dies, the agent ends with it. Hooks, buckets and queues stay in the kernel, as the policy defines.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _REPORTS_MAX = 4096
 
 @dataclass(frozen=True)
 class Report:
-    """What happened since the last one.
+    """What happened since the previous report.
 
-    rows and pools: as the agent sent them, by leaf and direction; notes: (which leaf or service class, kind, text).
-    queue: what holds packets back, fq or tbf.
+    rows and pools: as sent by the agent, by leaf and direction; notes: (leaf or service class, kind, text). queue: the
+    queue that delays packets, fq or tbf.
     """
 
     from_ns: int
@@ -44,12 +44,12 @@ class Report:
 
 
 class Kept:
-    """A policy being kept."""
+    """A policy that is being enforced."""
 
     def __init__(self, flat: Flat) -> None:
         self.flat = flat
         self.hooks: list[Any] = list(flat.start["hooks"])
-        """Where something of this guard's is, or may have been left."""
+        """Places where this guard has hooks, or may have left some."""
         self._placed: dict[int, Any] = dict(enumerate(flat.start["hooks"]))
         self._messages: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue(_REPORTS_MAX)
         self.client = _agent(self._receive)
@@ -58,19 +58,19 @@ class Kept:
         self.without_backstop: tuple[str, ...] = ()
 
     def _receive(self, method: str, params: dict[str, Any]) -> None:
-        # A reader that stopped reading loses reports; the guard itself never waits for it.
+        # A reader that stops reading loses reports; the guard never waits for it.
         with contextlib.suppress(queue.Full):
             self._messages.put_nowait((method, params))
 
     def start(self) -> None:
-        """Hooks everything and begins."""
+        """Attaches all hooks and starts."""
         started = self.client.call("guard.start", timeout_s=120, **self.flat.start)
         self.excess = dict(zip(self.flat.hooks, started["excess"], strict=True))
         self.queue = started["queue"]
         self.without_backstop = tuple(self.flat.hooks[at] for at in started["without_backstop"])
 
     def move(self, moved: Mapping[str, Found]) -> None:
-        """Vifs are at other places from now on; that their hooks are there, or are not, is told in a report's notes."""
+        """Moves vifs to other places. Notes in a report tell whether their hooks are in place."""
         places = {
             at: {"namespace": moved[vif].namespace, "interface": moved[vif].interface}
             for at, hook in enumerate(self.flat.hooks)
@@ -78,11 +78,11 @@ class Kept:
         }
         name = self.flat.start["id"]
         hooks = [{**self.flat.start["hooks"][at], **place} for at, place in places.items()]
-        # Before anything is there: a keeper that dies leaves word of all of it.
+        # Recorded before anything is created, so that all of it can be found if this process dies.
         _write(name, [*self.hooks, *hooks])
         moves = [{"hook": at, **place} for at, place in places.items()]
         self.client.call("guard.move", id=name, moves=moves)
-        # The agent takes away what it can reach; elsewhere something may be left. The places are others' to use then.
+        # The agent removes what it can reach; something may be left elsewhere. The places are then free for others.
         old = [self._placed[at] for at in places]
         self._placed |= dict(zip(places, hooks, strict=True))
         kept = [hook for hook in self.hooks if hook not in old or not left.is_there(hook)]
@@ -90,13 +90,13 @@ class Kept:
         _write(name, self.hooks)
 
     def report(self, timeout_s: float) -> Report | None:
-        """The next report; None if none came in time. TrialError if the agent is gone."""
+        """The next report; None if none arrived in time. TrialError if the agent has ended."""
         try:
             method, params = self._messages.get(timeout=timeout_s)
         except queue.Empty:
             return None
         if method == "gone":
-            raise TrialError(f"the guard's agent is gone: {params['reason']}; the kernel goes on as the policy says")
+            raise TrialError(f"the guard's agent ended: {params['reason']}; the kernel continues as the policy says")
         return self._report(params) if method == "guard" else None
 
     def _report(self, params: Mapping[str, Any]) -> Report:
@@ -109,7 +109,7 @@ class Kept:
 
 @contextlib.contextmanager
 def keep(flat: Flat, *, leave: bool = False) -> Iterator[Kept]:
-    """Keeps a policy while the block runs; afterwards removes it, or with `leave` lets the kernel go on by itself."""
+    """Enforces a policy while the block runs. Afterwards removes it, or with `leave` leaves it to the kernel."""
     name = flat.start["id"]
     left.reap()
     _refuse(name, flat)
@@ -119,7 +119,7 @@ def keep(flat: Flat, *, leave: bool = False) -> Iterator[Kept]:
     try:
         _write(name, [*flat.start["hooks"], *stale])
         _start(kept, name, earlier)
-        # What an edited policy no longer names.
+        # Removes hooks that an edited policy no longer contains.
         kept.client.call("guard.remove", timeout_s=120, hooks=stale)
         _write(name, flat.start["hooks"])
         try:
@@ -137,11 +137,11 @@ def keep(flat: Flat, *, leave: bool = False) -> Iterator[Kept]:
 
 
 def _start(kept: Kept, name: str, earlier: list[Any]) -> None:
-    """A start that is refused has undone what it added; an earlier guard's hooks stay written down."""
+    """Starts the guard. A refused start has undone its own changes; hooks of an earlier guard stay recorded."""
     try:
         kept.start()
     except AgentError:
-        # One that died may have left anything: then all stays written down.
+        # An agent that died may have left anything, so all of it stays recorded.
         if kept.client.process.poll() is None:
             if earlier:
                 _write(name, earlier, kept=False)
@@ -151,9 +151,11 @@ def _start(kept: Kept, name: str, earlier: list[Any]) -> None:
 
 
 def remove(name: str, hooks: list[Any]) -> list[str]:
-    """Removes what a guard of policy `name`, dead or left, has in the kernel, at `hooks` or elsewhere; says what.
+    """Removes everything that a guard of policy `name` has in the kernel, at `hooks` or elsewhere.
 
-    TrialError if some of it could not be looked at: then it stays written down.
+    Returns what it removed.
+
+    TrialError if some places could not be read; these stay recorded.
     """
     client = _agent(lambda _method, _params: None)
     try:
@@ -176,7 +178,7 @@ def _remove(client: AgentClient, name: str, hooks: list[Any]) -> list[str]:
 
 def _refuse(name: str, flat: Flat) -> None:
     if (pid := left.owner(name)) and pid != os.getpid():
-        raise UsageError(Problem(f"policy {name!r} is kept by process {pid} already", "end that one first"))
+        raise UsageError(Problem(f"policy {name!r} is already enforced by process {pid}", "end that one first"))
     mine = {_place(hook): vif for hook, vif in zip(flat.start["hooks"], flat.hooks, strict=True)}
     problems = []
     for state in sorted(state_root().glob("guard-*.json")):
@@ -184,23 +186,23 @@ def _refuse(name: str, flat: Flat) -> None:
         taken = {mine[place]: hook for hook in left.hooks(state) if other != name and (place := _place(hook)) in mine}
         for vif, hook in taken.items():
             pid = left.owner(other)
-            by = f"kept by process {pid}" if pid else "whose keeper is dead"
+            by = f"enforced by process {pid}" if pid else "whose process has died"
             remedy = (
                 "end that process, or take the vif out of one" if pid else f"'partywall guard remove {other}' first"
             )
-            said = f"{hook['interface']} has hooks of policy {other!r} already, {by}: two would undo each other's"
+            said = f"{hook['interface']} has hooks of policy {other!r} already, {by}; two would undo each other's"
             problems.append(Problem(said, remedy, key=f"vifs.{vif}"))
     if problems:
         raise UsageError(*problems)
 
 
 def _place(hook: Mapping[str, Any]) -> tuple[object, str, str]:
-    """The same for every name of a namespace."""
+    """The identity of a hook, the same for every name of its namespace."""
     return (identity(hook["namespace"]), hook["interface"], hook["direction"])
 
 
 def _write(name: str, hooks: list[Any], *, kept: bool = True) -> None:
-    """kept: by this process, else by nobody."""
+    """Writes the state file. kept: by this process, otherwise by none."""
     made_state_root()
     pid = os.getpid() if kept else None
     ticks = start_ticks(pid) if pid else None

@@ -57,8 +57,8 @@ def reason_of(client, timeout_s=10):
         ),
         ("answer({}); answer({}); time.sleep(60)", "answered request 1, which is not open"),
         ("line = json.dumps({'id': 99}); answer({}); time.sleep(60)", "answered request 99, which is not open"),
-        ("say('{\"id\": 1'); sys.exit(0)", "not a message of an agent"),
-        ("say('null' + chr(10)); time.sleep(60)", "not a message of an agent"),
+        ("say('{\"id\": 1'); sys.exit(0)", "not a valid message"),
+        ("say('null' + chr(10)); time.sleep(60)", "not a valid message"),
         ('say(\'{"id": null, "error": {"message": "too long"}}\' + chr(10)); time.sleep(60)', "too long"),
         ("sys.stderr.write('x' * 200_000); sys.stderr.flush(); sys.exit(3)", "xxx"),
     ],
@@ -149,7 +149,7 @@ def test_a_line_without_end_is_refused(hostile, monkeypatch):
 def test_what_an_answer_lacks_is_named(hostile):
     client = hostile("answer({'rate': 1}); time.sleep(60)")
     answer = client.call("workload.calibrate", timeout_s=10)
-    with pytest.raises(AgentError, match=r"agent bad: a message of it has no 'rate_max'"):
+    with pytest.raises(AgentError, match=r"agent bad: a message lacks 'rate_max'"):
         answer["rate_max"]
 
 

@@ -1,4 +1,4 @@
-"""Finds the agent's executable, and knows how to get one: in a clone by building it, elsewhere with the package."""
+"""Finds the agent's executable, and says how to get one: by building it in a clone, or otherwise with the package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGE = Path(str(resources.files("partywall")))
 
 
 def remedy(package: Path = PACKAGE) -> str:
-    """How the user of the controller in `package` gets an agent that works."""
+    """How the user of the controller in `package` can get a working agent."""
     if (package.parents[1] / "agent" / "Cargo.toml").is_file():
         get = "build it with 'make build'"
     else:
@@ -23,7 +23,7 @@ def remedy(package: Path = PACKAGE) -> str:
 
 
 def find() -> Path:
-    """The agent: $PARTYWALL_AGENT, else the one packaged with the controller, else the one on the PATH."""
+    """The agent: $PARTYWALL_AGENT, or the one packaged with the controller, or the one on the PATH."""
     if given := os.environ.get("PARTYWALL_AGENT"):
         return _executable(Path(given), "$PARTYWALL_AGENT")
     packaged = PACKAGE / "_bin" / NAME

@@ -1,7 +1,7 @@
-"""What the agent's kernels say of themselves: resource, unit, roles, settling time, needs, parameters.
+"""Descriptions of the agent's kernels: resource, unit, roles, settling time, needs, parameters.
 
-Read from `catalogue.json`, which the agent prints (`partywall-agent catalogue`) and which is checked in, so that a
-scenario can be checked where no agent is. Nothing here starts an agent.
+Read from `catalogue.json`, the checked-in output of `partywall-agent catalogue`, so that scenarios can be checked
+without an agent. Nothing here starts one.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ class Settle(BaseModel):
 
 
 class _Fact(BaseModel):
-    # Records hold entries of the catalogue as the agent prints them.
+    # Records contain catalogue entries as the agent prints them.
     model_config = ConfigDict(frozen=True, serialize_by_alias=True)
 
 
 class Constant(_Fact):
-    """The same value always."""
+    """A constant value."""
 
     kind: Literal["constant"]
     value: int
 
 
 class OfParameter(_Fact):
-    """A multiple of another parameter, or of `otherwise` if that is not given either."""
+    """A multiple of another parameter, or of `otherwise` if that is not given."""
 
     kind: Literal["parameter"]
     parameter: str
@@ -65,7 +65,7 @@ class OfParameter(_Fact):
 
 
 class OfCache(_Fact):
-    """A share of the data cache of the level that the parameter `level` names."""
+    """A share of the data cache of the level in parameter `level`."""
 
     kind: Literal["cache"]
     level: str
@@ -74,7 +74,7 @@ class OfCache(_Fact):
 
 
 class OfLargestCache(_Fact):
-    """A share of the largest data cache; most: the parameter with the upper bound."""
+    """A share of the largest data cache. most: the parameter with the upper bound."""
 
     kind: Literal["largest_cache"]
     percent: int
@@ -83,7 +83,7 @@ class OfLargestCache(_Fact):
 
 
 class Implied(_Fact):
-    """What a parameter amounts to if it is not given."""
+    """The value of a parameter that is not given."""
 
     parameter: str
     source: Annotated[Constant | OfParameter | OfCache | OfLargestCache, Field(discriminator="kind", alias="from")]
@@ -94,7 +94,7 @@ class Implied(_Fact):
 
 
 class Held(_Fact):
-    """Bytes in memory: a factor times the product of parameters."""
+    """Bytes of memory: a factor times a product of parameters."""
 
     by: Literal["each_thread", "all_threads"]
     times: int
@@ -111,14 +111,14 @@ class WaitsForReadAhead(_Fact):
 
 
 class WaitsForWriteBack(_Fact):
-    """For half of what may be written and not yet on the disk; bound: the parameter with that."""
+    """A pause until half of the permitted unwritten data is on the disk. bound: the parameter for that amount."""
 
     kind: Literal["write_back"]
     bound: str
 
 
 class DiskRequests(_Fact):
-    """What a kernel requests from a disk. size, depth: parameters. direct: past the page cache."""
+    """A kernel's disk requests. size, depth: parameters. direct: bypasses the page cache."""
 
     direction: Literal["read", "write"]
     size: str
@@ -128,7 +128,7 @@ class DiskRequests(_Fact):
 
 
 class Needs(_Fact):
-    """What a kernel needs by its parameters: memory, at the least the sum of what is held, and a disk."""
+    """A kernel's needs according to its parameters: at least the sum of `memory`, and a disk."""
 
     implied: tuple[Implied, ...] = ()
     memory: tuple[Held, ...] = ()
@@ -136,7 +136,7 @@ class Needs(_Fact):
 
 
 class FactWarning(_Fact):
-    """A warning beside the figure if a fact is more than a share of another."""
+    """A warning if one fact is more than a given share of another."""
 
     warning: Warn
     fact: str
@@ -145,7 +145,7 @@ class FactWarning(_Fact):
 
 
 class Parameter(BaseModel):
-    """One parameter of a kernel, in words. choices, default: empty where there are none."""
+    """One parameter, as text. choices, default: empty if there are none."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -156,12 +156,12 @@ class Parameter(BaseModel):
 
     @property
     def option(self) -> str:
-        """As `partywall probe` and `partywall stress` take it."""
+        """The parameter as an option of `partywall probe` and `partywall stress`."""
         return f"--{self.name.replace('_', '-')}"
 
     @property
     def help(self) -> str:
-        """All of it, in the manner of an option's help."""
+        """The full help text, in the style of an option's help."""
         choices = "" if not self.choices or self._choices_told else f" One of {', '.join(self.choices)}."
         return f"{self.text}{choices}{f' [default: {self.default}]' if self.default else ''}"
 
@@ -173,8 +173,7 @@ class Parameter(BaseModel):
 class KernelInfo(BaseModel):
     """A kernel's own description, as the agent prints it.
 
-    doing: what a neighbour that runs it is doing. loses: what a victim loses, where its
-    resource is not the word for it.
+    doing: what a neighbour that runs it is doing, in words. loses: what a victim loses, if that is not its resource.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -202,7 +201,7 @@ class KernelInfo(BaseModel):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """The parameters in words, in the schema's order."""
+        """The parameters as text, in the order of the schema."""
         return tuple(self._parameter(name, schema) for name, schema in self.params.get("properties", {}).items())
 
     def _parameter(self, name: str, schema: Mapping[str, Any]) -> Parameter:
@@ -215,7 +214,7 @@ class KernelInfo(BaseModel):
         )
 
     def _choices(self, schema: Mapping[str, Any]) -> Iterable[Any]:
-        """Values that a schema lists, through references and alternatives."""
+        """Values that a schema allows, through references and alternatives."""
         if "$ref" in schema:
             schema = self.params["$defs"][schema["$ref"].rpartition("/")[2]]
         branches = (*schema.get("oneOf", ()), *schema.get("anyOf", ()))
@@ -231,7 +230,7 @@ class Catalogue:
 
     @classmethod
     def from_json(cls, text: str) -> Catalogue:
-        """From what `partywall-agent catalogue` prints: a JSON list of kernels."""
+        """Parses the output of `partywall-agent catalogue`, a JSON list of kernels."""
         return cls(json.loads(text))
 
     def kernel(self, name: str) -> KernelInfo | None:
@@ -242,16 +241,16 @@ class Catalogue:
         return tuple(name for name, info in self._kernels.items() if role is None or info.can_be(role))
 
     def check_params(self, name: str, params: Mapping[str, Any]) -> list[ParamMistake]:
-        """What is wrong with a kernel's parameters, as (key, message, remedy); keys below keys are dotted."""
+        """Mistakes in a kernel's parameters, as (key, message, remedy). Nested keys are dotted."""
         info = self._kernels[name]
         errors = Draft202012Validator(info.params).iter_errors(dict(params))
-        # One mistake a key is enough: what is out of range need not also be a multiple.
+        # One mistake for each key is enough: a value out of range may also fail other rules.
         found = (mistake for error in errors for mistake in _explain(info, error))
         return list({mistake[0]: mistake for mistake in reversed(list(found))}.values())[::-1]
 
 
 def _written(name: str, default: Any) -> str:
-    """A default as one would write it."""
+    """A default value as a user would write it."""
     if name.endswith("bytes") and isinstance(default, int):
         return units.format_bytes(default).replace(" ", "")
     return json.dumps(default).strip('"')
@@ -259,7 +258,7 @@ def _written(name: str, default: Any) -> str:
 
 @functools.cache
 def shipped() -> Catalogue:
-    """The catalogue this version of Partywall ships with."""
+    """The catalogue that ships with this version of Partywall."""
     return Catalogue.from_json(resources.files("partywall.agent").joinpath("catalogue.json").read_text("utf-8"))
 
 
@@ -302,7 +301,7 @@ def _unknown(info: KernelInfo, name: str) -> ParamMistake:
 
 
 def _no_choice(key: str, value: Any, error: ValidationError) -> ParamMistake:
-    """One of several values or shapes, none of which fits."""
+    """A value that matches none of several values or forms."""
     schemas = [error.schema, *(branch.schema for branch in error.context or ())]
     choices = list(dict.fromkeys(str(choice) for schema in schemas for choice in _choices(schema)))
     near = difflib.get_close_matches(str(value), choices, 1)

@@ -1,9 +1,9 @@
-"""A controller's end of one agent: requests with answers, and notifications pushed into a sink as they come.
+"""The controller's connection to one agent: requests with responses, and notifications that are passed to a sink.
 
-An agent is not trusted. Whatever it sends that the contract does not allow ends the connection with one reason, which
-every open and every later request gets; no request waits longer than its timeout, also if the agent stops reading.
+An agent is not trusted. Any message that violates the contract ends the connection with one reason, which every open
+and later request gets. No request waits longer than its timeout, even if the agent stops reading.
 
-Deliberately not here: how the agent's process came to be. Whoever makes a sandbox hands over its two streams.
+Starting the process is done elsewhere: the creator of a sandbox passes its two streams.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ CODES = {
     "lacking": 4,
     "passing": 5,
 }
-"""Codes of an agent's refusals, by the names that the schema of the contract gives them."""
-# All others last, and are nobody's to mend but the programmers'.
+"""Refusals by the names of their codes in the schema of the contract."""
+# All other codes are lasting; only programmers can fix them.
 _REFUSALS = {
     CODES["denied"]: Refusal.LACKING,
     CODES["usage"]: Refusal.USAGE,
@@ -51,15 +51,15 @@ _REFUSALS = {
     CODES["passing"]: Refusal.PASSING,
 }
 
-# Facts of a large host, or files of a load, are a long line; neither side takes more.
+# Facts of a large host, or files of a load, make long lines. Neither side accepts longer ones.
 LINE_MAX = 64 << 20
-# A message of many small values takes far more memory than its line does.
+# A message of many small values takes far more memory than its line.
 VALUE_BYTES = 64
 MESSAGE_BYTES = 512
 MESSAGE_MAX = 256 << 20
-# An agent that writes to standard error without ending a line.
+# Limit for an agent that writes to standard error without ending a line.
 STDERR_LINE_MAX = 64 << 10
-# A pipe that says it can be written to takes this many bytes without blocking (PIPE_BUF).
+# A writable pipe accepts this many bytes without blocking (PIPE_BUF).
 PIECE = 4096
 REMEDY = f"is this Partywall's agent, of this version? {binary.remedy()}"
 
@@ -68,17 +68,17 @@ Sink = Callable[[str, dict[str, Any]], None]
 
 
 def start_agent(argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Process:
-    """Starts an agent with its three streams piped; AgentError if it is not even a program."""
+    """Starts an agent with its three streams as pipes. AgentError if the program cannot be started."""
     pipe = subprocess.PIPE
     try:
-        # A group of its own: Ctrl-C is the controller's to handle, which ends agents in order.
+        # Its own process group, because the controller handles Ctrl-C and ends agents in order.
         return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd=cwd, process_group=0)
     except OSError as error:
         raise AgentError(f"{argv[0]} cannot be started: {error.strerror}; {REMEDY}") from error
 
 
 def _message(line: bytes, name: str) -> dict[str, Any]:
-    """A line as a message; ValueError if it is none that agents send, or would take too much memory to read."""
+    """Parses a line. ValueError if it is not a valid message, or would take too much memory."""
     if len(line) >= LINE_MAX and not line.endswith(b"\n"):
         raise ValueError(f"it sent a line longer than {LINE_MAX >> 20} MiB")
     weight = MESSAGE_BYTES + len(line) + VALUE_BYTES * sum(line.count(each) for each in (b",", b"[", b"{"))
@@ -97,11 +97,11 @@ def _message(line: bytes, name: str) -> dict[str, Any]:
     except ValueError:
         pass
     shown = line[:60].decode(errors="replace").rstrip()
-    raise ValueError(f"it sent {shown!r}, which is not a message of an agent")
+    raise ValueError(f"it sent {shown!r}, which is not a valid message")
 
 
 def refused(name: str, fault: Mapping[str, Any]) -> RefusalError:
-    """What an agent answered to a request that it did not carry out. An agent may send any code, or none."""
+    """The error for an agent's refusal. An agent may send any code, or none."""
     why = str(fault["message"])
     code = fault.get("code")
     refusal = _REFUSALS.get(code, Refusal.LASTING) if isinstance(code, int) else Refusal.LASTING
@@ -114,9 +114,9 @@ def refused(name: str, fault: Mapping[str, Any]) -> RefusalError:
 class AgentClient:
     """One agent over the standard streams of `process`.
 
-    Notifications go to `sink(method, params)` from a reading thread. When the stream ends, or holds what no agent
-    sends, every open and every later request fails with the same reason, and `sink("gone", {"reason": …})` is called
-    once, unless `close` was called first.
+    Notifications go to `sink(method, params)` from a reading thread. When the stream ends or contains an invalid
+    message, every open and later request fails with the same reason. `sink("gone", {"reason": …})` is then called once,
+    unless `close` was called before.
     """
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], sink: Sink) -> None:
@@ -125,7 +125,7 @@ class AgentClient:
         self._sink = sink
         self._numbers = itertools.count(1)
         self._open: dict[int, Future[Any]] = {}
-        # Requests that ran into their timeout; their answers may still come.
+        # Requests that timed out. Their responses may still arrive.
         self._late: set[int] = set()
         self._lock = threading.Lock()
         self._writing = threading.Lock()
@@ -136,13 +136,13 @@ class AgentClient:
             threading.Thread(target=self._read, name=f"read-{name}", daemon=True),
             threading.Thread(target=self._drain_stderr, name=f"stderr-{name}", daemon=True),
         ]
-        # What it says last is read by the time its end is noticed.
+        # The agent's last output on standard error is read before its end is reported.
         for thread in reversed(self._threads):
             thread.start()
         self.hello: dict[str, Any] = {}
 
     def greet(self, timeout_s: float = 20) -> dict[str, Any]:
-        """The first request; AgentError if it is not answered in time or the protocols differ."""
+        """Sends the first request. AgentError if it is not answered in time, or the protocols differ."""
         try:
             self.hello = self.call("hello", timeout_s=timeout_s, protocol=PROTOCOL)
         except AgentError as error:
@@ -150,10 +150,10 @@ class AgentClient:
         return self.hello
 
     def call(self, method: str, *, timeout_s: float = 30, **params: Any) -> Any:
-        """Sends a request and returns its result; AgentError if it fails, or is not answered within `timeout_s`.
+        """Sends a request and returns its result. AgentError if it fails, or is not answered within `timeout_s`.
 
-        RefusalError if the agent answers that it can't, of which LackError if it or its host lacks something.
-        UsageError if the request is too long to send.
+        RefusalError if the agent refuses; LackError if it or its host lacks something. UsageError if the request is too
+        long to send.
         """
         deadline = time.monotonic() + timeout_s
         number, future = self._begin()
@@ -161,11 +161,11 @@ class AgentClient:
         try:
             line = json.dumps(message, allow_nan=False).encode()
             if len(line) > LINE_MAX:
-                what = f"{method} takes {len(line) / 1e6:.0f} MB, and an agent {LINE_MAX / 1e6:.0f} at most"
+                what = f"{method} takes {len(line) / 1e6:.0f} MB, but an agent accepts {LINE_MAX / 1e6:.0f} at most"
                 raise UsageError(Problem(what, "make the files that are sent with it smaller", self.name))
             self._write(line + b"\n", deadline)
             return future.result(max(0.0, deadline - time.monotonic()))
-        # First, for it is a kind of OSError.
+        # First, because it is a kind of OSError.
         except TimeoutError:
             raise AgentError(f"agent {self.name}: {method} was not answered within {timeout_s:g} s") from None
         except (OSError, ValueError) as error:
@@ -178,9 +178,9 @@ class AgentClient:
                     self._late.add(number)
 
     def close(self, timeout_s: float = 5, *, kill: bool = False) -> None:
-        """Ends the stream, upon which the agent ends; kills it if it does not.
+        """Closes the stream, which ends the agent, and kills it if it does not end.
 
-        kill: at once, where nothing is to be saved.
+        kill: immediately, if no output is needed.
         """
         self._closing = True
         if kill:
@@ -204,9 +204,9 @@ class AgentClient:
         return number, future
 
     def _write(self, line: bytes, deadline: float) -> None:
-        """Hands a line over; TimeoutError if the agent does not read until `deadline`.
+        """Writes a line. TimeoutError if the agent does not read it until `deadline`.
 
-        A request that was cut off cannot be followed by another, so that ends the connection.
+        No other request can follow one that was cut off, so this ends the connection.
         """
         if not self._writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise TimeoutError
@@ -229,7 +229,7 @@ class AgentClient:
             self._writing.release()
 
     def _close_stdin(self, timeout_s: float = 1) -> None:
-        # Nobody writes for long to a connection that is being closed.
+        # While a connection is being closed, writes do not wait long.
         free = self._writing.acquire(timeout=timeout_s)
         try:
             with contextlib.suppress(OSError, ValueError):
@@ -239,7 +239,7 @@ class AgentClient:
                 self._writing.release()
 
     def _fail_as_lost(self) -> NoReturn:
-        """Raises the one reason for which this agent is gone, which the reading thread knows in a moment."""
+        """Raises the reason why this agent ended, which the reading thread is about to know."""
         if threading.current_thread() is not self._threads[0]:
             self._threads[0].join(5)
         raise AgentError(self._lost or f"agent {self.name}: {self._last_words(self._end())}")
@@ -260,7 +260,7 @@ class AgentClient:
                 self._receive(_message(line, self.name))
         except (OSError, ValueError) as error:
             self._gone(str(error))
-        except Exception as error:  # noqa: BLE001 - whatever a message led to, those who wait are told
+        except Exception as error:  # noqa: BLE001 - whatever a message caused, waiting callers must be informed
             self._gone(f"its message could not be handled: {error!r}")
         else:
             reason = self._end()
@@ -285,7 +285,7 @@ class AgentClient:
             raise ValueError(f"it answered request {number}, which is not open")
 
     def _end(self) -> str:
-        """How the process ended, once its stream has, and what it said last has been read."""
+        """How the process ended, after its stream has ended and its last output has been read."""
         self._threads[1].join(1)
         with contextlib.suppress(subprocess.TimeoutExpired):
             status = self.process.wait(2)
@@ -293,7 +293,7 @@ class AgentClient:
         return "its stream ended"
 
     def _lose(self, reason: str) -> None:
-        """Fails all open requests, and those to come. The first reason counts."""
+        """Fails all open and later requests. The first reason counts."""
         with self._lock:
             if self._lost is None:
                 self._lost = f"agent {self.name}: {reason}"
@@ -304,9 +304,9 @@ class AgentClient:
             future.set_exception(AgentError(self._lost))
 
     def _gone(self, reason: str) -> None:
-        """Ends the connection, from the thread that reads."""
+        """Ends the connection, from the reading thread."""
         self._lose(reason)
-        # An agent that still writes, or reads, is told that nobody listens.
+        # Closes both directions, so that an agent that still writes or reads ends too.
         with contextlib.suppress(OSError, ValueError):
             cast("IO[bytes]", self.process.stdout).close()
         self._close_stdin()

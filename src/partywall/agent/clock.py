@@ -1,8 +1,8 @@
-"""How far another agent's monotonic clock is from ours, and how sure that is.
+"""The offset of an agent's monotonic clock from this host's, with its uncertainty.
 
-A round trip says that the offset lies within half of it, and clocks that are not steered against each other drift apart
-by no more than crystals do, so an old round trip still says something: the offset lies in what all of those remembered
-have in common (after Cristian, "Probabilistic clock synchronization", 1989).
+A round trip shows that the offset lies within half of its duration. Unsteered clocks drift apart only as far as
+crystals do, so an old round trip still bounds the offset. The offset lies in the intersection of all remembered bounds
+(after Cristian, "Probabilistic clock synchronization", 1989).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from partywall.agent.client import AgentClient
 from partywall.clock import Clock
 
 REMEMBERED = 64
-# Crystals keep within 100 parts in a million, each.
+# Each crystal is accurate to 100 parts per million.
 DRIFT_PPB = 200_000
 
 
 @dataclass(frozen=True)
 class Offset:
-    """What to add to its times to get ours, and how far that may be off either way."""
+    """The value to add to the agent's times to get ours, and its largest error in either direction."""
 
     offset_ns: int
     bound_ns: int
@@ -33,13 +33,13 @@ class _Trip:
     bound_ns: int
 
     def reach(self, now_ns: int) -> tuple[int, int]:
-        """Between what and what the offset is by now."""
+        """The lowest and highest possible offset at a later time."""
         bound_ns = self.bound_ns + abs(now_ns - self.at_ns) * DRIFT_PPB // 1_000_000_000
         return self.offset_ns - bound_ns, self.offset_ns + bound_ns
 
 
 class Alignment:
-    """Asks an agent for its time, and makes the best of the last answers."""
+    """Requests an agent's time, and combines the last responses."""
 
     def __init__(self, client: AgentClient, clock: Clock, timeout_s: float = 30) -> None:
         self._client = client
@@ -52,17 +52,17 @@ class Alignment:
             sent = self._clock.now_ns()
             theirs = int(self._client.call("clock", timeout_s=self._timeout_s)["monotonic_ns"])
             came = self._clock.now_ns()
-            # As old as when it left: they may have drifted during the trip itself.
+            # Counted from its start, because the clocks may have drifted during the trip.
             self._trips.append(_Trip(sent, (sent + came) // 2 - theirs, (came - sent) // 2 + 1))
 
     @property
     def best(self) -> Offset:
-        """As of now; there must have been a round trip."""
+        """The best estimate now. Needs at least one round trip."""
         now_ns = self._clock.now_ns()
         lows, highs = zip(*(trip.reach(now_ns) for trip in self._trips), strict=True)
         low, high = max(lows), min(highs)
         if low > high:
-            # Its clock was set, or the machine it is in stood still: what was known before is void.
+            # Its clock was set, or its machine was stopped: earlier bounds are invalid.
             newest = self._trips[-1]
             self._trips.clear()
             self._trips.append(newest)

@@ -1,7 +1,7 @@
-"""What the agent's monitor says of its counters: in words, and what they mean when they move.
+"""Descriptions of the agent's monitor counters, and what their changes mean.
 
-Read from `counters.json`, which the agent prints (`partywall-agent counters`) and which is checked in, so that a run
-can be reported where no agent is.
+Read from `counters.json`, the checked-in output of `partywall-agent counters`, so that a run can be reported without an
+agent.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 
 @functools.cache
 def shipped() -> dict[str, dict[str, Any]]:
-    """By name, without a subject; the same counter read from another file means the same."""
+    """Descriptions by name, without a subject. A counter has the same meaning in every file that it is read from."""
     text = resources.files("partywall.agent").joinpath("counters.json").read_text("utf-8")
     return {entry["name"]: entry for entry in json.loads(text)}
 
 
 def phrase(name: str) -> str:
-    """What SUBJECT.COUNTER or COUNTER counts, in words; empty if this version knows no such counter."""
+    """A description of SUBJECT.COUNTER or COUNTER; empty if this version does not know it."""
     return str(shipped().get(name.rpartition(".")[2], {}).get("phrase", ""))

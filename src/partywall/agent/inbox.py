@@ -1,7 +1,7 @@
-"""Messages of agents that wait to be handled: one queue for all agents of a session, bounded for each of them.
+"""Messages of agents that wait to be handled: one queue for a session, with a limit for each agent.
 
-Deliberately not here: what messages mean. Who reads them slowly loses nothing as long as an agent stays below the
-bound; an agent that exceeds it is not one of ours, or its reader is stuck, and its connection ends with that reason.
+A slow reader loses nothing while an agent stays below the limit. Above it, the agent is faulty or its reader is stuck,
+and its connection ends with that reason. Messages are not interpreted here.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any, NoReturn
 from partywall.errors import AgentError
 
 WAITING_MAX = 256 << 20
-"""Bytes of memory, about, that unread messages of one agent may take."""
+"""Approximate limit on the memory, in bytes, of one agent's unread messages."""
 
 Message = tuple[str, str, dict[str, Any]]
 
 
 class Received(dict[str, Any]):
-    """An object that an agent sent. To ask for what it lacks is an AgentError, for the contract promises it."""
+    """An object that an agent sent. Access to a missing key is an AgentError, because the contract requires the key."""
 
     agent: str = ""
     weight: int = 0
-    """About how many bytes of memory it takes."""
+    """Its approximate memory use in bytes."""
 
     @classmethod
     def of(cls, content: Mapping[str, Any], agent: str, weight: int = 0) -> Received:
@@ -34,15 +34,15 @@ class Received(dict[str, Any]):
         return received
 
     def __missing__(self, key: str) -> NoReturn:
-        raise AgentError(f"agent {self.agent}: a message of it has no {key!r}; is it of this version of Partywall?")
+        raise AgentError(f"agent {self.agent}: a message lacks {key!r}; check that it is of this version of Partywall")
 
 
 class FloodError(ValueError):
-    """An agent sends more than is read."""
+    """An agent sends faster than its messages are read."""
 
 
 class Inbox:
-    """Messages as (agent, method, params), in the order in which they came."""
+    """Messages as (agent, method, params), in order of arrival."""
 
     def __init__(self, most: int = WAITING_MAX) -> None:
         self._most = most
@@ -51,9 +51,9 @@ class Inbox:
         self._waiting: Counter[str] = Counter()
 
     def put(self, name: str, method: str, params: dict[str, Any]) -> None:
-        """Adds a message; FloodError if too many of this agent's wait already.
+        """Adds a message. FloodError if too many of this agent's messages are waiting.
 
-        What does not come from an agent's stream, such as `gone`, weighs nothing and is always taken.
+        Messages that did not come from an agent's stream, such as `gone`, have no size and are always accepted.
         """
         weight = params.weight if isinstance(params, Received) else 0
         with self._lock:
@@ -63,18 +63,18 @@ class Inbox:
         self._queue.put(((name, method, params), weight))
 
     def get(self, timeout: float | None = None) -> Message:
-        """The next message; queue.Empty if none comes within `timeout`."""
+        """The next message. queue.Empty if none arrives within `timeout`."""
         return self._taken(*self._queue.get(timeout=timeout))
 
     def get_nowait(self) -> Message:
-        """The next message; queue.Empty if there is none."""
+        """The next message. queue.Empty if there is none."""
         return self._taken(*self._queue.get_nowait())
 
     def empty(self) -> bool:
         return self._queue.empty()
 
     def qsize(self) -> int:
-        """How many messages wait."""
+        """The number of waiting messages."""
         return self._queue.qsize()
 
     def _taken(self, message: Message, weight: int) -> Message:

@@ -1,9 +1,8 @@
-"""How much memory and disk a kernel's threads hold, by its parameters: what must be there before a run. Pure.
+"""Memory and disk space that a kernel's threads use, according to its parameters, for checks before a run. Pure.
 
-Each kernel's formulas are in the catalogue; here they are evaluated.
-
-The least that is held, not the most: a kernel that takes what is available (memory-space by itself) counts for nothing,
-as it asks the host and its cgroup; what commands hold is not known.
+Evaluates the formulas in each kernel's catalogue entry. The result is the least amount. A kernel that takes what is
+available (memory-space without parameters) counts as 0, because it checks the host and its cgroup itself. The use of
+commands is not known.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from partywall.agent.catalogue import Catalogue, Constant, Held, Implied, Kernel
 from partywall.model.scenario import Workload
 
 AGENT_BYTES = 16 << 20
-"""An agent with its program and buffers; seen: 6 to 12 MiB."""
+"""An agent with its program and buffers. Measured: 6 to 12 MiB."""
 
 Params = Mapping[str, Any]
 Caches = Mapping[int, int]
@@ -33,7 +32,7 @@ def caches_of(facts: Mapping[str, Any]) -> dict[int, int]:
 
 
 def held_bytes(kernel: str | None, workload: Workload, catalogue: Catalogue, caches: Caches) -> int:
-    """What all threads of a workload hold; for a command nothing is known, and nothing counted."""
+    """Memory of all threads of a workload; 0 for a command, whose use is unknown."""
     info = catalogue.kernel(kernel or "")
     if info is None:
         return 0
@@ -47,19 +46,19 @@ def _held(term: Held, asked: Params, threads: int) -> int:
 
 
 def file_bytes(kernel: str | None, workload: Workload, catalogue: Catalogue) -> int:
-    """What all threads of a workload keep on the disk; files in a folder of the user's own are that disk's affair."""
+    """Disk space of all threads of a workload. Files in the user's own folder are not counted."""
     info = catalogue.kernel(kernel or "")
     asked = asked_of(info, workload, {}) if info else {}
     return 0 if asked.get("path") else workload.threads * int(asked.get("file_bytes") or 0)
 
 
 def left_free(disk: int) -> int:
-    """Bytes that an agent's kernels leave free of a disk that their files are on, whosever it is."""
+    """Bytes that an agent's kernels leave free on any disk that contains their files."""
     return max(disk // 20, 512 << 20)
 
 
 def asked_of(info: KernelInfo, workload: Workload, caches: Caches) -> Params:
-    """Parameters as given, by default or as implied; sizes as numbers."""
+    """Parameters as given, by default or as implied. Sizes are numbers."""
     defaults = {key: schema.get("default") for key, schema in info.params.get("properties", {}).items()}
     asked = {key: _as_number(key, value) for key, value in (defaults | workload.params).items()}
     for implied in info.needs.implied:
@@ -69,14 +68,14 @@ def asked_of(info: KernelInfo, workload: Workload, caches: Caches) -> Params:
 
 
 def _as_number(name: str, value: Any) -> Any:
-    """The unit stands last in a parameter's name, so the name tells how to read its text."""
+    """Parses a text by the unit at the end of the parameter's name."""
     return units.parse_bytes(value) if name.endswith("bytes") and value is not None else value
 
 
 def sized(kernel: str | None, workload: Workload, catalogue: Catalogue, caches: Caches) -> Params:
-    """Parameters with the sizes that follow from these caches, in place of those that its agent would see.
+    """Parameters with sizes that are derived from these caches, instead of those that the agent would see.
 
-    A guest's kernel may count other caches than its host has, and walk a ring in memory that was to be in a cache.
+    A guest's kernel may report other caches than its host has. A buffer meant for a cache would then be in memory.
     """
     info = catalogue.kernel(kernel or "")
     if info is None or not caches:
@@ -93,7 +92,7 @@ def sized(kernel: str | None, workload: Workload, catalogue: Catalogue, caches: 
 
 
 def _implied(implied: Implied, asked: Params, caches: Caches) -> int:
-    """0 where it is not known."""
+    """The implied value; 0 if unknown."""
     match implied.source:
         case Constant(value=value):
             return value

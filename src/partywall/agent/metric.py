@@ -1,7 +1,7 @@
-"""A command's output, line by line with its time of arrival, into slices of work: by pattern, JSONPath or column.
+"""Converts a command's output lines with arrival times to slices of work: by pattern, JSONPath or column.
 
-Pure but for the readings it remembers. It starts nothing, reads no clock, and never fails on what a program prints: a
-reading it cannot use is left out and counted in `Extractor.counts`, for the run to report.
+Pure except for remembered readings. It starts nothing, reads no clock, and accepts any output. Unusable readings are
+skipped and counted in `Extractor.counts`, for the run to report.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]')
 
 
 class MetricError(ValueError):
-    """A metric that cannot be used: which key of it, and what would do."""
+    """An unusable metric: the wrong key, and a remedy."""
 
     def __init__(self, key: str, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -35,10 +35,11 @@ class MetricError(ValueError):
 
 @dataclass
 class Counts:
-    """What became of the readings. lines: seen in all. readings: numbers found. bad: found but not a usable number.
+    """Counts of readings.
 
-    resets: totals that went back, as when the command starts afresh. bunched: came at the instant of the one before.
-    malformed: JSON documents or CSV lines that do not parse.
+    lines: all lines. readings: numbers found. bad: found, but not a usable number. resets: totals that decreased, for
+    example because the command restarted. bunched: arrived at the same instant as the previous one. malformed: JSON
+    documents or CSV lines that do not parse.
     """
 
     lines: int = 0
@@ -50,16 +51,16 @@ class Counts:
 
 
 class Reader(Protocol):
-    """Finds readings in lines; None stands for one that was there but is not a usable number."""
+    """Finds readings in lines. None is a reading that is not a usable number."""
 
     def read(self, line: str, counts: Counts) -> list[float | None]: ...
 
 
 class Extractor:
-    """Turns a command's lines into slices (start_ns, end_ns, work), work in the unit that `Metric.scale` leads to.
+    """Converts a command's lines to slices (start_ns, end_ns, work). `Metric.scale` defines the unit of work.
 
-    rate: a reading holds for the time since the reading before it. total: the difference of two readings was done
-    between them. So the first reading only opens the first slice. Raises MetricError if the metric cannot be used.
+    rate: a reading applies to the time since the previous reading. total: the difference of two readings was done
+    between them. The first reading only starts the first slice. Raises MetricError if the metric is unusable.
     """
 
     def __init__(self, metric: Metric) -> None:
@@ -70,7 +71,7 @@ class Extractor:
         self._last_total: float | None = None
 
     def feed(self, at_ns: int, line: str) -> list[WorkSlice]:
-        """The slices that `line`, which came at `at_ns`, completes."""
+        """The slices completed by `line`, which arrived at `at_ns`."""
         self.counts.lines += 1
         readings = self._reader.read(line, self.counts)
         return [found for reading in readings if (found := self._slice(at_ns, reading)) is not None]
@@ -89,7 +90,7 @@ class Extractor:
         return None if start_ns is None or work is None else (start_ns, at_ns, work * self._metric.scale)
 
     def _skip(self, at_ns: int) -> None:
-        """A rate that was not understood leaves its time out; a total is caught up with by the next."""
+        """Skips the time of an unusable rate. A total includes it in the next reading."""
         if self._metric.kind == "rate":
             self._last_ns = at_ns
 
@@ -104,7 +105,7 @@ class Extractor:
 
 
 def reader(metric: Metric) -> Reader:
-    """The reader a metric asks for. Raises MetricError."""
+    """The reader for a metric. Raises MetricError."""
     given = [key for key, value in _sources(metric).items() if value is not None]
     if len(given) != 1:
         said = f"a metric cannot have {' and '.join(given)}" if given else "a metric needs a source"
@@ -121,7 +122,7 @@ def _sources(metric: Metric) -> dict[str, Any]:
 
 
 def _number(text: Any) -> float | None:
-    """Programs' numbers: 12, 1.5e3. Not nan, not '1,234' (a thousand or a fraction?), not true."""
+    """Parses numbers such as 12 or 1.5e3, but not nan, true or '1,234', which is ambiguous."""
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         return None
     try:
@@ -149,7 +150,7 @@ class _Regex:
 
 
 class _Json:
-    """Collects lines until brackets balance. What stands outside documents is not looked at."""
+    """Collects lines until brackets balance. Text outside documents is ignored."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -157,7 +158,7 @@ class _Json:
         except JSONPathError as error:
             said = str(error).splitlines()[0] if str(error) else "it does not parse"
             raise MetricError("json", f"not a JSONPath: {said}", "write for example $.jobs[0].read.iops") from None
-        except Exception as error:  # noqa: BLE001  its lexer and parser raise bare Exceptions too
+        except Exception as error:  # noqa: BLE001 its lexer and parser also raise bare Exceptions
             raise MetricError(
                 "json", f"not a JSONPath: {error}"[:200], "write for example $.jobs[0].read.iops"
             ) from None
@@ -190,7 +191,7 @@ class _Json:
         return found
 
     def _values(self, document: Any) -> list[float | None]:
-        """Several matches, as of several jobs, are one reading: their sum."""
+        """Several matches, for example of several jobs, are one reading: their sum."""
         numbers = [_number(match.value) for match in self._path.find(document)]
         if not numbers:
             return []
@@ -199,7 +200,7 @@ class _Json:
 
 
 class _Csv:
-    """Columns by name, below a header line that may come again, or by index. Separated by , ; tab, | or blanks."""
+    """Columns by name, below a header line that may repeat, or by index. Separated by , ; tab, | or spaces."""
 
     def __init__(self, column: str | int) -> None:
         if isinstance(column, int) and column < 0:

@@ -1,7 +1,7 @@
-"""What a kernel asks of a disk: in which direction, how much at a time, and how much of it is under way at once. Pure.
+"""A kernel's disk requests: direction, size, and amount in flight. Pure.
 
-From its entry in the catalogue and its parameters, for what a limit of the disk does to it. Nothing is known of what
-commands ask.
+Derived from its catalogue entry and parameters, to predict the effect of a disk limit. The requests of commands are
+unknown.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from partywall.model.scenario import Throttle, Workload
 Direction = Literal["read", "write"]
 
 WHOLE_BYTES = 128 << 10
-"""Larger requests are cut by some devices into several, each of which counts."""
+"""Some devices split larger requests into several, each of which counts."""
 
 
 @dataclass(frozen=True)
 class Requests:
-    """bytes: what the kernel waits for at a time, of each thread. at_once: bytes of all threads that may be under way.
+    """The disk requests of a workload.
 
-    counted: bytes of each request that the device sees; None where that is not the kernel's to say.
+    bytes: the amount that each thread waits for. at_once: bytes in flight of all threads. counted: bytes of each
+    request at the device; None if the kernel does not determine it.
     """
 
     direction: Direction
@@ -32,18 +33,18 @@ class Requests:
     counted: int | None
 
     def ceiling_rate(self, limits: Throttle) -> float | None:
-        """Bytes a second that limits let through; None if none of them is in the way."""
+        """Bytes a second under these limits; None if none of them applies."""
         bps, iops = getattr(limits, f"{self.direction}_bps"), getattr(limits, f"{self.direction}_iops")
         by_count = None if iops is None or self.counted is None else iops * self.counted
         return min((float(rate) for rate in (bps, by_count) if rate is not None), default=None)
 
     def is_held_by(self, setting: str) -> bool:
-        """Whether a limit of this name is of its direction."""
+        """True if a limit with this name applies to its direction."""
         return setting.startswith(self.direction)
 
 
 def requests_of(kernel: str | None, workload: Workload, catalogue: Catalogue) -> Requests | None:
-    """None if it is no kernel, or one that asks nothing of a disk."""
+    """The requests of a kernel; None for a command or a kernel that does not use a disk."""
     info = catalogue.kernel(kernel or "")
     if info is None or info.needs.requests is None:
         return None
@@ -58,7 +59,10 @@ def requests_of(kernel: str | None, workload: Workload, catalogue: Catalogue) ->
 
 
 def _waits_bytes(kind: DiskRequests, asked: Params) -> int:
-    """What it waits for at a time; after each half of what may be dirty it waits for the half before."""
+    """Bytes that it waits for at a time.
+
+    After each half of the permitted dirty data, it waits for the previous half.
+    """
     own = int(asked[kind.size])
     match kind.waits:
         case WaitsForReadAhead(bytes=ahead):

@@ -96,7 +96,7 @@ def test_a_killed_load_counts_from_its_beginning_and_not_from_before(kept, tmp_p
 def test_a_load_that_ended_before_its_first_second_is_no_load(kept, tmp_path):
     empty = LoadDirectory.create(tmp_path / "empty", kept.about())
     empty.finish(LABELS, [], None)
-    with pytest.raises(TrialError, match="before its first second"):
+    with pytest.raises(TrialError, match="within its first second"):
         load_run(empty)
 
 

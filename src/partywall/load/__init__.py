@@ -1,4 +1,4 @@
-"""Virtual users: a program compiled, carried out by agents, its seconds merged, judged and kept.
+"""Virtual users: compiles a program, runs it by agents, and merges, judges and stores its seconds.
 
-Deliberately not here: sending requests, which the agent does, and drawing. Only `prepared` and `tomcat` touch the host.
+Agents send the requests; charts are elsewhere. Only `prepared` and `tomcat` touch the host.
 """

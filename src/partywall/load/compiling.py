@@ -1,6 +1,6 @@
-"""From a checked plan to the load program that the agent carries out: pure but for the files that the plan names.
+"""Compiles a checked plan to the load program for the agent. Pure except for the files that the plan names.
 
-The program's keys follow the plan's, so that what the agent finds wrong can be told by line (`plan.locate`).
+The program's keys follow the plan's, so that the agent's messages can be mapped to lines (`plan.locate`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HIGHEST = 2**63 - 1
 
 
 def program(loaded: Loaded, *, inline: bool = False) -> Json:
-    """The load program; its files are named by their whole paths, or their content is put into it (`inline`)."""
+    """The load program. Files are named by absolute path, or with `inline` their content is included."""
     found = _program(loaded)
     return inlined(found) if inline else found
 
@@ -82,7 +82,7 @@ def _stages(pacing: Closed | Open, level: float | None) -> list[Json]:
         return [{"to": stage.to, "for_ns": stage.for_} for stage in pacing.stages]
     top = float(level or 0)
     ends = ((top, pacing.ramp_up), (top, pacing.hold), (0.0, pacing.ramp_down))
-    # The first stage stands even if it takes no time: it is the jump from none.
+    # The first stage is kept even if its duration is 0: it is the jump from no load.
     return [{"to": to, "for_ns": ns} for number, (to, ns) in enumerate(ends) if ns or number == 0]
 
 
@@ -154,12 +154,12 @@ def _http(http: Http, plan: LoadPlan, folder: Path) -> Json:
 
 
 def whole_url(url: str, base: str | None) -> str:
-    """A URL as it is sent: what begins with / is below the base's host, as a browser has it."""
+    """A complete URL. A URL that begins with / is below the base's host, as in a browser."""
     return urljoin(base, url) if base is not None and url.startswith("/") else url
 
 
 def _body(body: Body | None, folder: Path) -> tuple[Json | None, str | None]:  # noqa: PLR0911 - one for each kind
-    """(what is sent, the content type that goes with it if nobody gives one)."""
+    """(content to send, default content type)."""
     if body is None:
         return None, None
     if body.json_ is not None:
@@ -224,11 +224,11 @@ def _feeder(feeder: Feeder, folder: Path) -> Json:
     return {"rows": rows, "order": feeder.order, "shared": feeder.shared, "when_spent": feeder.when_spent}
 
 
-# For sandboxes that do not see the host's files
+# For sandboxes that cannot see the host's files
 
 
 def inlined(program: Mapping[str, Any]) -> Json:
-    """The program with the content of every file it names in their place. UsageError for what cannot be read."""
+    """The program with the content of every file instead of its name. UsageError for unreadable files."""
     feeders = {name: feeder | {"rows": _rows(feeder["rows"])} for name, feeder in program.get("feeders", {}).items()}
     return {**_with_contents(program), "feeders": feeders}
 
@@ -236,7 +236,7 @@ def inlined(program: Mapping[str, Any]) -> Json:
 def _rows(rows: Json) -> Json:
     if "csv" in rows:
         with _read(rows["csv"]), Path(rows["csv"]).open(newline="", encoding="utf-8-sig") as stream:
-            # The agent's reader goes over empty lines too.
+            # The agent's reader skips empty lines too.
             columns, *found = filter(None, csv.reader(stream))
         return {"inline": {"columns": columns, "rows": found}}
     if "json_lines" in rows:
@@ -265,7 +265,7 @@ def _object(file: Path, number: int, line: str) -> Json:
 
 @contextlib.contextmanager
 def _read(file: str | Path) -> Iterator[None]:
-    """UsageError for a file that cannot be read, or holds something else than it should."""
+    """UsageError for a file that cannot be read or has the wrong content."""
     try:
         yield
     except OSError as error:
@@ -275,7 +275,7 @@ def _read(file: str | Path) -> Iterator[None]:
 
 
 def _with_contents(part: Any) -> Any:
-    """A copy in which files that are bodies, or parts of one, are their bytes."""
+    """A copy in which files used as bodies or parts of bodies are replaced by their bytes."""
     if isinstance(part, list):
         return [_with_contents(item) for item in part]
     if not isinstance(part, dict):
@@ -297,4 +297,4 @@ _INLINED: Mapping[str, Callable[[Path], Json]] = {
     "body": lambda file: {"base64": _base64(file)},
     "content": lambda file: {"content": {"file_name": file.name, "base64": _base64(file)}},
 }
-"""How a file is written where the generator cannot reach it, by the key that it stands at."""
+"""Functions that include a file's content in a program, by the key of the file."""

@@ -1,6 +1,6 @@
-"""A load's directory as what reports show: its Parquet files read back, summed, judged again by its plan's thresholds.
+"""Reads a load's directory for reports: sums its Parquet files, and judges them by the plan's thresholds.
 
-Reads files only, so it can be done again at any time.
+Only reads files, so it can be repeated at any time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _THREAD = ("timed", "late", "busy_ns", "cpu_ns", "run_delay_ns", "stall_ns_max",
 
 
 def load_run(directory: LoadDirectory) -> LoadRun:
-    """What a load found that has ended, however it did. TrialError if it has no tables, or nothing in them."""
+    """The findings of a finished or aborted load. TrialError if its tables are missing or empty."""
     about = directory.about()
     seconds, healths = _seconds(directory, about["started"]["labels"])
     if not seconds:
-        raise TrialError(f"{directory.path}: the load ended before its first second did")
+        raise TrialError(f"{directory.path}: the load ended within its first second")
     begin_ns = about.get("begin_ns") or seconds[0].start_ns
     summary = summarise(seconds, healths, begin_ns, about["started"]["stages_ns"])
     plan = LoadPlan.model_validate(about["plan"]) if about.get("plan") else None
@@ -75,7 +75,7 @@ def load_run(directory: LoadDirectory) -> LoadRun:
 def _early(summary: Summary) -> Iterable[str]:
     if summary.ended_early:
         planned, length = (units.format_duration(s * 1e9) for s in (summary.planned_s, summary.length_s))
-        yield f"It ended early, after {length} of {planned}; rates are of that time, and no threshold counts as kept"
+        yield f"It ended early, after {length} of {planned}; rates refer to that time, and no threshold counts as kept"
 
 
 def _seconds(directory: LoadDirectory, labels: list[dict[str, str]]) -> tuple[list[Second], list[Health]]:
@@ -139,7 +139,7 @@ def _point(second: Second, health: Health, begin_ns: int, labels: list[dict[str,
 
 
 def _quantiles(counts: Mapping[int, int]) -> dict[str, float]:
-    # Of a second with few responses the last ones are the longest: left out, a stall would be a gap.
+    # In a second with few responses, these are the slowest. Without them, a stall would look like a gap.
     found = quantiles(histogram(counts), QUANTILES.values())
     return dict(zip(QUANTILES, found, strict=False))
 
@@ -160,7 +160,7 @@ def _label(label: Mapping[str, str], timing: Timing) -> LabelRow:
 
 
 def _errors(summary: Summary, labels: list[dict[str, str]]) -> Iterable[tuple[str, str, int]]:
-    """(what, of which request, how often), the most frequent first."""
+    """(error, request, count), the most frequent first."""
     for error, count in sorted(summary.errors.items(), key=lambda pair: -pair[1]):
         of = labels[error.label]["name"] if error.label is not None else ""
         yield f"{error.kind.replace('_', ' ')} {error.detail}".strip(), of, count

@@ -1,8 +1,8 @@
-"""A browser's recording (HAR 1.2) made into a load plan, with its thinking times: pure, from text to text.
+"""Converts a browser's recording (HAR 1.2) to a load plan with thinking times. Pure, from text to text.
 
-The recording is what one user did once; what the plan cannot know it says in comments: values that came from an earlier
-response, and so must be extracted from it, since the next session gets others. Cookies are left to the user's jar, and
-redirects to the generator, which follows them. Deliberately not here: files.
+The recording is one session of one user. Comments in the plan mark what it cannot know: values from an earlier
+response, which differ in the next session and must be extracted. Cookies are handled by the user's cookie jar. The
+generator follows redirects itself.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from partywall.errors import Problem, UsageError
 
 THINK_LEAST_S = 0.1
-"""Shorter gaps are the browser's own, not its user's."""
+"""Shorter gaps come from the browser, not its user."""
 
-_OWN = re.compile(  # headers that generator, jar and cache see to; a browser's hints about itself
+_OWN = re.compile(  # headers handled by generator, jar and cache; a browser's hints about itself
     r"host|cookie|connection|content-length|transfer-encoding|accept-encoding|upgrade.*|if-.*|cache-control|pragma|te"
     r"|sec-.*|dnt|priority|proxy-.*|:.*|keep-alive",
     re.IGNORECASE,
@@ -44,7 +44,7 @@ REDIRECTS = range(300, 400)
 
 @dataclass(frozen=True)
 class Entry:
-    """One exchange. start_s: seconds since the first; end_s: when its response was complete."""
+    """One exchange. start_s: seconds since the first one; end_s: when its response was complete."""
 
     start_s: float
     end_s: float
@@ -64,7 +64,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Imported:
-    """The plan's text, and what was left out or needs a look, for people. hosts: requests to each host, kept ones."""
+    """The plan's text, and notes for people. hosts: number of included requests to each host."""
 
     text: str
     notes: tuple[str, ...]
@@ -72,9 +72,9 @@ class Imported:
 
 
 def plan_of(content: str, file: str, leave_out: Sequence[str] = ()) -> Imported:
-    """The plan; UsageError with one clear message for what is no HAR, or holds nothing to send.
+    """The plan. UsageError for a file that is not a HAR file, or has nothing to send.
 
-    leave_out: hosts, which may hold `*`.
+    leave_out: hosts, which may contain `*`.
     """
     reader = _Reader(file)
     found = reader.entries(content)
@@ -98,7 +98,7 @@ def plan_of(content: str, file: str, leave_out: Sequence[str] = ()) -> Imported:
 
 
 def _without_redirected(entries: Sequence[Entry]) -> Iterator[Entry]:
-    """All but those that follow a redirect of the one before."""
+    """All entries except targets of a redirect in the previous entry."""
     expected = ""
     for entry in entries:
         if not (expected and entry.url == expected and entry.method == "GET"):
@@ -107,13 +107,13 @@ def _without_redirected(entries: Sequence[Entry]) -> Iterator[Entry]:
 
 
 def _followed(entry: Entry) -> bool:
-    """Whether the generator follows it: it knows the servers that the plan's own requests go to."""
+    """True if the generator follows the redirect: it knows the servers of the plan's own requests."""
     return entry.status in REDIRECTS and _origin(entry.redirect) == _origin(entry.url)
 
 
 @dataclass
 class _Reader:
-    """Reads entries; skipped: how many could not be used, by reason. titles: of pages, by their id."""
+    """Reads entries. skipped: number of unusable entries, by reason. titles: titles of pages, by their id."""
 
     file: str
     skipped: Counter[str] = field(default_factory=Counter)
@@ -154,7 +154,7 @@ class _Reader:
         body = _body(data) or self._form_with_files(data)
         headers = tuple(self._headers(request))
         if body and "multipart" in body:
-            # Its boundary is of the body that was sent.
+            # Its boundary belongs to the original body.
             headers = tuple((name, value) for name, value in headers if name.lower() != "content-type")
         return Entry(
             start_s=start_s or 0.0,
@@ -170,7 +170,7 @@ class _Reader:
         )
 
     def _form_with_files(self, data: dict[str, Any]) -> dict[str, Any] | None:
-        """Of which browsers keep the fields, and mostly not what was in the files."""
+        """Form fields. Browsers record these, but usually not the content of files."""
         if not _text(data.get("mimeType")).lower().startswith("multipart/form-data"):
             return None
         parts = {}
@@ -225,7 +225,7 @@ def _text(value: Any) -> str:
 
 
 def _number(value: Any) -> float:
-    """A finite number that a time or status may be; 0 for anything else, as HAR has it for what is not known."""
+    """A finite, plausible number; 0 for anything else, which means unknown in HAR."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0.0
     return float(value) if abs(value) < 1e12 and math.isfinite(value) else 0.0
@@ -239,7 +239,7 @@ def _moment(value: Any) -> float | None:
 
 
 def _clean(url: str) -> str:
-    """Characters that a URL may not hold as browsers send them, and no fragment, which they do not."""
+    """Removes the fragment, and encodes characters that a URL may not contain."""
     return quote(url.partition("#")[0], safe="%/:?#[]@!$&'()*+,;=-._~")
 
 
@@ -248,7 +248,7 @@ def _body(data: dict[str, Any]) -> dict[str, Any] | None:
     params = [(_text(p.get("name")), _text(p.get("value"))) for p in _list(data.get("params"))]
     plain = all(_plain(name) and _plain(value) for name, value in params)
     if mime == "application/x-www-form-urlencoded" and params and plain and len(dict(params)) == len(params):
-        # Browsers differ in whether values here are encoded; a text tells.
+        # Browsers differ in whether these values are encoded. The text of the body resolves it.
         form = {unquote(n.replace("+", " ")): unquote(v.replace("+", " ")) for n, v in params} if text else dict(params)
         if all(_plain(part) for pair in form.items() for part in pair):
             return {"form": {name: _literal(value) for name, value in form.items()}}
@@ -262,7 +262,7 @@ def _base64(text: str) -> str:
 
 
 def _plain(text: str) -> bool:
-    """Whether it can stand in a plan as text."""
+    """True if it can be in a plan as text."""
     return all(char.isprintable() or char == "\n" for char in text)
 
 
@@ -271,7 +271,7 @@ def _literal(text: str) -> str:
 
 
 def _received(response: dict[str, Any], content: dict[str, Any]) -> str:
-    """All that a later request may have taken a value from."""
+    """The text of a response from which a later request may have taken a value."""
     headers = "\n".join(_text(h.get("value")) for h in _list(response.get("headers")))
     body = _text(content.get("text")) if content.get("encoding") != "base64" else ""
     return f"{body}\n{headers}"
@@ -332,7 +332,7 @@ class _Writer:
             into.ca.items[len(into) - 1] = comment
 
     def _steps(self, members: Sequence[tuple[int, Entry]], origin: str, until_s: float) -> tuple[CommentedSeq, float]:
-        """The steps of one page, with the thinking between them, and when its last response was complete."""
+        """The steps of one page with the thinking times between them, and when its last response was complete."""
         steps = CommentedSeq()
         for place, (number, entry) in enumerate(members):
             if place and (think := _think(entry.start_s - until_s)):
@@ -346,7 +346,7 @@ class _Writer:
         return steps, until_s
 
     def _dynamic(self, number: int, entry: Entry) -> Iterator[tuple[str, str]]:
-        """Values of a request that look made up by a server and came in an earlier response: (value, which)."""
+        """(value, request) of values that appear server-generated and were in an earlier response."""
         parts = urlsplit(entry.url)
         sent = " ".join([parts.path, parts.query, *(v for _, v in entry.headers), json.dumps(entry.body or "")])
         for value in dict.fromkeys(
@@ -358,7 +358,7 @@ class _Writer:
 
 
 def _made_up(value: str) -> bool:
-    """Long, with digits among letters, or all digits: an identifier or token rather than a word."""
+    """True for an identifier or token: a long text with digits among letters, or all digits."""
     return len(value) >= _DYNAMIC_LEAST and any(char.isdigit() for char in value)
 
 
@@ -376,7 +376,7 @@ def _origin(url: str) -> str:
 
 
 def _request(entry: Entry, origin: str) -> dict[str, Any]:
-    """Keys of an http step, those that say something."""
+    """Keys of an http step, without defaults."""
     own = _origin(entry.url) == origin
     rest = entry.url.removeprefix(origin) if own else entry.url
     url = _literal(rest if not own or rest.startswith("/") else f"/{rest}")
@@ -391,7 +391,7 @@ def _request(entry: Entry, origin: str) -> dict[str, Any]:
         found["headers"] = {name: _literal(value) for name, value in entry.headers}
     if entry.body:
         found["body"] = entry.body
-    # A redirect is followed, and not modified is a cache's answer, which virtual users do not have.
+    # Redirects are followed. 'Not modified' answers a cache, which virtual users do not have.
     if 200 <= entry.status <= 599 and entry.status not in REDIRECTS:
         found["checks"] = [{"status": entry.status}]
     return found
@@ -402,7 +402,7 @@ def _think(seconds: float) -> dict[str, str] | None:
 
 
 def _titled(title: str) -> str:
-    """Browsers call a page without a title by its URL: then its path, which is shorter."""
+    """A page's title. Browsers use the URL of a page without a title; its path is shorter."""
     with contextlib.suppress(ValueError):
         parts = urlsplit(title)
         return parts.path if parts.scheme in ("http", "https") and parts.netloc else title

@@ -1,12 +1,12 @@
-"""Whether a second can be believed: what the generator and its host say of themselves, judged by stated bounds.
+"""Judges whether a second's figures are valid, from reports of the generator and its host, by fixed bounds. Pure.
 
-Pure. A bound is crossed by a generator that adds to what it measures, not by one that is merely busy. None of it says
-anything about the server.
+A generator crosses a bound if it distorts the measurement, not if it is merely busy. The bounds say nothing about the
+server.
 
-The bounds of time follow from one wish: that a good second's p50, p90 and p99 are the service's, to 5 % or 50 µs,
-whichever is more. What lateness adds is known for every request, so percentiles with and without it are compared. What
-is read late is not known one by one, but while a thread waits for a CPU or stands still whatever comes is, so that may
-not last for over 1 % of a second: more could move p99.
+The bounds on time have one goal: in a good second, p50, p90 and p99 are the service's, within 5 % or 50 µs, whichever
+is more. The effect of lateness is known for every request, so percentiles with and without it are compared. Late reads
+are not known individually. While a thread waits for a CPU or stalls, every response that arrives is affected, so this
+may take at most 1 % of a second: more could change p99.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from partywall.report.latency import quantiles
 JUDGED_SHARES = (0.5, 0.9, 0.99)
 WRONG_SHARE = 0.05
 WRONG_NS = 50_000
-# A percentile beyond which fewer responses lie is no figure to be wrong about.
+# A percentile with fewer responses beyond it is not reported, so it cannot be wrong.
 BEYOND_LEAST = 10
 BUSY_SHARE = 0.95
 STARVED_SHARE = 0.01
@@ -34,7 +34,7 @@ RETRANSMITTED_SHARE = 0.01
 
 
 class Doubt(StrEnum):
-    """Why a second is doubtful; `ADVICE` says what to do about each."""
+    """Why a second's figures are unreliable. `ADVICE` has a remedy for each."""
 
     LATE = "late"
     BUSY = "busy"
@@ -53,27 +53,27 @@ class Doubt(StrEnum):
 
 ADVICE: Mapping[Doubt, tuple[str, str]] = {
     Doubt.LATE: (
-        "requests left so late that it shows in percentiles",
-        "give the generator more threads or CPUs of its own",
+        "requests were sent so late that percentiles changed",
+        "give the generator more threads or its own CPUs",
     ),
     Doubt.BUSY: ("the generator's threads had no time left", "give it more --threads and CPUs, or more generators"),
-    Doubt.STARVED: ("the generator waited for a CPU", "keep other work off its CPUs: --cpus"),
+    Doubt.STARVED: ("the generator waited for a CPU", "keep other work off its CPUs (--cpus)"),
     Doubt.STALLED: ("the generator stood still", "keep other work off its CPUs, or find out what stopped its host"),
     Doubt.STEAL: ("the hypervisor took CPU time away", "measure on a host that is not overcommitted"),
     Doubt.THROTTLED: ("a CPU limit held the generator back", "raise the limit of its cgroup"),
-    Doubt.BACK_PRESSURE: ("sockets did not take requests whole", "the receiver reads too slowly, or buffers are small"),
-    Doubt.RETRANSMITTED: ("TCP sent segments again", "the network between loses packets"),
+    Doubt.BACK_PRESSURE: ("sockets accepted only part of a request", "the receiver is too slow, or buffers are small"),
+    Doubt.RETRANSMITTED: ("TCP retransmitted segments", "the network loses packets; check its load and its links"),
     Doubt.LISTEN_DROPS: ("connections were dropped before they were accepted", "raise the server's listen backlog"),
     Doubt.FEW_PORTS: ("few ports were left to connect from", "keep connections alive, or add local addresses"),
     Doubt.NO_PORTS: ("no port was left to connect from", "keep connections alive, or add local addresses"),
     Doubt.FEW_USERS: ("arrivals waited because all users were busy", "allow more users: users_max, or --users"),
-    Doubt.NO_FILES: ("no file was left to open", "raise the limit of open files"),
+    Doubt.NO_FILES: ("the limit of open files was reached", "raise the limit of open files"),
 }
 
 
 @dataclass(frozen=True)
 class HostSecond:
-    """The generator's host in one second, from its monitor; None where it does not tell. cpus: those it may use."""
+    """The generator's host in one second, from its monitor; None if unknown. cpus: the CPUs it may use."""
 
     cpus: int
     steal_ns: float | None = None
@@ -82,12 +82,12 @@ class HostSecond:
     retransmitted_segments: float | None = None
     listen_drops: float | None = None
     guest_wait_ns: float | None = None
-    """For how long the threads of a guest that generates were ready to run and did not; the guest cannot tell."""
+    """Time in which threads of a generator's guest were ready but did not run. The guest cannot see this."""
 
 
 @dataclass(frozen=True)
 class Health:
-    """doubts: none if the second is good, each with the figure that crossed its bound."""
+    """doubts: the reasons with the figure that crossed each bound; empty for a good second."""
 
     doubts: Mapping[Doubt, str]
 
@@ -97,7 +97,7 @@ class Health:
 
 
 def judge(second: Second, host: HostSecond | None = None) -> Health:
-    """What is doubtful about a second."""
+    """Judges one second."""
     found = dict(_own(second))
     if host is not None:
         found |= dict(_hosts(host))
@@ -132,7 +132,7 @@ def _own(second: Second) -> Judged:
 
 
 def _ports(second: Second) -> Judged:
-    """Few ports left are a doubt before none is, for finding one takes the kernel longer and longer."""
+    """Reports few ports before none are left, because the kernel takes ever longer to find one."""
     for thread in second.threads:
         most, waiting = thread["ports_most"], thread["ports_waiting"]
         if most is None or waiting is None:
@@ -144,7 +144,7 @@ def _ports(second: Second) -> Judged:
 
 @dataclass(frozen=True)
 class Lateness:
-    """What requests' leaving late does to one percentile of response times, in ns."""
+    """The effect of late sending on one percentile of response times, in ns."""
 
     share: float
     told_ns: float
@@ -157,14 +157,14 @@ class Lateness:
 
 
 def lateness(seconds: Iterable[Second]) -> list[Lateness]:
-    """Percentiles of all requests as told and as they would be had each left on time, of seconds together.
+    """Percentiles of all requests, as reported and as if each had been sent on time, over several seconds.
 
-    The same request would have been answered as fast had it left earlier: that is assumed.
+    This assumes that a request sent earlier would have been answered equally fast.
     """
     told: dict[int, int] = {}
     undelayed: dict[int, int] = {}
     for second in seconds:
-        # First bytes are told of requests alone.
+        # First bytes are reported for requests only.
         for timing in second.timings.values():
             add_pairs(told, timing.corrected.items() if timing.first_byte else ())
         add_pairs(undelayed, second.undelayed.items())
@@ -183,7 +183,7 @@ def _lateness(second: Second) -> Judged:
 
 
 def _hosts(host: HostSecond) -> Judged:
-    # Counters are read at full seconds, of which the first and the last of a load are but parts.
+    # Counters are read at full seconds. The first and last second of a load are partial.
     if host.steal_ns is not None and host.steal_ns > STEAL_SHARE * host.cpus * SECOND_NS:
         yield Doubt.STEAL, f"{host.steal_ns / SECOND_NS / host.cpus:.0%} of its CPUs"
     if host.guest_wait_ns is not None and host.guest_wait_ns > STARVED_SHARE * SECOND_NS:

@@ -1,6 +1,6 @@
-"""Virtual users as a workload of a trial: as many as their plan has at most, for as long as the trial lasts.
+"""Virtual users as a workload of a trial: the plan's highest number of users, for as long as the trial takes.
 
-Their program holds all it needs, for a container sees none of the host's files, and asks no resolver.
+The program is self-contained: a container sees no files of the host and uses no resolver.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from partywall.load.quick import Quick
 from partywall.load.quick import program as quick
 from partywall.model.scenario import Load
 
-# Longer than any run; a trial ends its workloads itself.
+# Longer than any run. A trial ends its workloads itself.
 FOR_EVER_NS = 30 * 24 * 3600 * 10**9
 RAMP_NS = 500_000_000
 
 
 def lasting(load: Load, folder: Path) -> dict[str, Any]:
-    """The program; UsageError with all that is wrong."""
+    """The program. UsageError with all mistakes."""
     if load.plan is not None:
         found = compiled(plans.load(folder / load.plan), inline=True)
     else:
@@ -35,7 +35,7 @@ def lasting(load: Load, folder: Path) -> dict[str, Any]:
 
 
 def held(program: Mapping[str, Any]) -> dict[str, Any]:
-    """The program with its highest level held for ever, after a short ramp."""
+    """The program with its highest level held indefinitely, after a short ramp."""
     model, said = next(iter(program["pacing"].items()))
     top = max(stage["to"] for stage in said["stages"])
     stages = [{"to": top, "for_ns": RAMP_NS}, {"to": top, "for_ns": FOR_EVER_NS}]
@@ -43,7 +43,7 @@ def held(program: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def addresses(program: Mapping[str, Any], *, literal: bool = False) -> dict[str, list[str]]:
-    """Where each server is, asked for here; UsageError for those that cannot be found. literal: URLs' addresses too."""
+    """The resolved address of each server. UsageError for unknown names. literal: includes URLs with an address."""
     known: dict[str, list[str]] = {key: list(to) for key, to in program.get("addresses", {}).items()}
     problems = []
     for url in dict.fromkeys(_urls(program["kinds"])):
@@ -55,12 +55,12 @@ def addresses(program: Mapping[str, Any], *, literal: bool = False) -> dict[str,
             continue
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        # Names with an empty part, or one that is too long, are no names for the resolver.
+        # The resolver does not accept names with an empty or too long part.
         except (OSError, UnicodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "this is not a host name"
             problems.append(Problem(f"{host} cannot be resolved: {why}", "check the name, or the resolver"))
             continue
-        # Of one family, as the agent chooses it: a name that has both mostly leads to the same server twice.
+        # Addresses of one family, as the agent chooses them: a name with both usually leads to the same server.
         family = socket.AF_INET if any(place[0] == socket.AF_INET for place in found) else socket.AF_INET6
         places = dict.fromkeys(str(place[4][0]) for place in found if place[0] == family)
         known[f"{shown}:{port}"] = [f"[{place}]:{port}" if ":" in place else f"{place}:{port}" for place in places]
@@ -70,13 +70,13 @@ def addresses(program: Mapping[str, Any], *, literal: bool = False) -> dict[str,
 
 
 def for_guest(program: Mapping[str, Any], gateway: str) -> dict[str, list[str]]:
-    """Where each server is as a guest sees it: what is on this host's loopback is at the gateway.
+    """The address of each server as a guest sees it: the host's loopback is at the gateway.
 
-    UsageError for what a guest cannot reach.
+    UsageError for servers that a guest cannot reach.
     """
     found = addresses(program, literal=True)
     problems = [
-        Problem(f"{place} is a socket of this host's, which a guest does not see", "use --sandbox process or container")
+        Problem(f"{place} is a socket on this host, which a guest cannot reach", "use --sandbox process or container")
         for places in found.values()
         for place in places
         if place.startswith("unix:")
@@ -104,7 +104,7 @@ def _is_address(host: str) -> bool:
 
 
 def _urls(part: Any) -> Iterator[str]:
-    """Origins of all requests below a part of the program."""
+    """Origins of all requests in a part of the program."""
     if isinstance(part, list):
         for item in part:
             yield from _urls(item)

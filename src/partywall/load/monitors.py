@@ -1,6 +1,6 @@
-"""Figures of hosts from their counters: what LoadRunner's Monitors showed and a tester asks for. Pure.
+"""Figures derived from hosts' counters, similar to LoadRunner's monitors. Pure.
 
-Some forty, by host and second. A counter that a host does not have is a figure that is not there.
+About forty figures, by host and second. If a host lacks a counter, its figure is missing.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from partywall.model.load_run import Series
 
 SECOND_NS = 1_000_000_000
 Values = Mapping[tuple[str, str], float]
-"""(counter, subject) → value at a moment; subject is empty for what is of the whole host."""
+"""(counter, subject) → value at a time. The subject is empty for a counter of the whole host."""
 
 
-# The kernel counts a request at each layer it passes: at a mapped disk or array and at the disks beneath it,
-# at a virtual interface and at the one that leads out of the host. Only names tell of the layer.
+# The kernel counts a request at each layer: at a mapped disk or array and at its disks, at a virtual interface and at
+# the one that leaves the host. Only names reveal the layer.
 _OVER_DISKS = re.compile(r"(dm-|md|loop|z?ram)\d")
 _VIRTUAL = re.compile(r"(br|virbr|docker|lxcbr|lxdbr|cni|cali|flannel|ovs|veth|vif|vnet|tap|tun|wg|bond|team)|.*\.\d")
 
 LOOPBACK, VIRTUAL, OUTWARD = "loopback", "virtual", "outward"
-"""Kinds of interface: a packet through a virtual one counts once more at each that it passes."""
+"""Kinds of interface. A packet that passes virtual ones counts again at each."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """of: which counters' differences (totals) or values (gauges) are summed, over which subjects."""
+    """of: the counters whose differences (totals) or values (gauges) are summed, over the given subjects."""
 
     group: str
     name: str
@@ -39,9 +39,9 @@ class Figure:
     scale: float = 1.0
     gauge: bool = False
     over: str | None = None
-    """Divided by the difference of this counter: time per operation."""
+    """Divides by the difference of this counter, for time per operation."""
     interfaces: str | None = None
-    """Only interfaces of this kind; None: of every kind."""
+    """Only interfaces of this kind; None: all."""
 
 
 FIGURES = (
@@ -86,7 +86,7 @@ FIGURES = (
 
 
 def series(rows: Iterable[Mapping[str, Any]], begin_ns: int) -> tuple[Series, ...]:
-    """Every figure there is something to show of, by host."""
+    """Every figure that has values, by host."""
     moments: dict[str, dict[int, dict[tuple[str, str], float]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         moments[row["host"]][row["at_ns"]][row["counter"], row["subject"] or ""] = row["value"]
@@ -128,7 +128,7 @@ def _difference(figure: Figure, names: tuple[str, ...], before: Values, after: V
 
 
 def _counted(figure: Figure, name: str, subject: str) -> bool:
-    """Whether it belongs in the figure's sum; what the kernel tells of twice counts once."""
+    """True if it belongs in the figure's sum. What the kernel counts twice is included once."""
     if name.startswith("disk_"):
         return not _OVER_DISKS.match(subject)
     if name.startswith("network_"):

@@ -1,7 +1,7 @@
-"""A plan file to a LoadPlan, or to a UsageError that holds every mistake with its file, line, key and remedy.
+"""Reads a load plan. A UsageError contains all mistakes with file, line, key and remedy.
 
-Pure but for reading the plan and the files that it names, which are found relative to it. Regular expressions,
-selectors and paths are judged by the agent, which carries them out; `locate` finds the line for what it says.
+Pure except for reading the plan and the files that it names, relative to it. The agent checks regular expressions,
+selectors and paths, because it evaluates them; `locate` finds the line of its message.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from partywall.scenario.explain import Mistake, did_you_mean
 from partywall.scenario.form import follows, problem, validate
 from partywall.scenario.load import read
 
-# A plan may hold a browser's whole session.
+# A plan may contain a browser's whole session.
 LARGER = 64
 ALWAYS = ("user", "iteration")
 _DOLLAR = re.compile(r"\$(?:\$|\{([^}]*)\}|)")
@@ -57,7 +57,7 @@ _FEEDERS = ("csv", "json_lines", "rows")
 
 @dataclass(frozen=True)
 class Loaded:
-    """A plan that has been checked, where its files are, and its lines."""
+    """A checked plan, the folder of its files, and its lines."""
 
     plan: LoadPlan
     folder: Path
@@ -71,7 +71,7 @@ def load(path: Path) -> Loaded:
 
 
 def loads(raw: bytes, file: str, folder: Path) -> Loaded:
-    """Like `load`, of bytes at hand; `file` is what messages call it."""
+    """Like `load`, for bytes. `file` is their name in messages."""
     document = decode(raw, file, larger=LARGER)
     if not isinstance(document.data, dict):
         remedy = "begin with partywall_load: 1; see docs/load-plan.md"
@@ -90,7 +90,7 @@ def loads(raw: bytes, file: str, folder: Path) -> Loaded:
 
 
 def locate(loaded: Loaded, said: str) -> Problem:
-    """What the agent said of the program made of a plan, 'KEY: text', as a problem of the plan."""
+    """Converts an agent's message about a program, 'KEY: text', to a problem in the plan."""
     key, colon, text = said.partition(": ")
     at = _plan_path(loaded.plan, key) if colon else None
     return problem(Mistake(at, text), loaded.document, loaded.file) if at else Problem(said, file=loaded.file)
@@ -108,7 +108,7 @@ def _plan_path(plan: LoadPlan, key: str) -> At | None:
 
 
 def _named(plan: LoadPlan, path: At) -> At:
-    """The program lists what a plan names: extracted variables."""
+    """Replaces indices by names: the program has lists of extracted variables, which the plan names."""
     value: Any = plan
     for depth, part in enumerate(path):
         if isinstance(value, Http) and path[depth : depth + 1] == ("extract",) and len(path) > depth + 1:
@@ -127,11 +127,11 @@ def _below(value: Any, part: str | int) -> Any:
     return value[part] if isinstance(value, Sequence) and isinstance(part, int) and part < len(value) else None
 
 
-# What spans keys
+# Checks across keys
 
 
 def check(plan: LoadPlan, folder: Path) -> Iterator[Mistake]:
-    """Everything that is wrong with a plan that has the right form."""
+    """All mistakes of a plan that has the right form."""
     yield from _pacing(plan)
     columns: dict[str, tuple[str, ...]] = {}
     for name, feeder in plan.feeders.items():
@@ -154,13 +154,13 @@ def check(plan: LoadPlan, folder: Path) -> Iterator[Mistake]:
 
 
 def _one(path: At, value: BaseModel, choices: Sequence[str], what: str, example: str) -> Iterator[Mistake]:
-    """Of these keys exactly one must be given."""
+    """Exactly one of these keys must be given."""
     names = {info.alias or name: name for name, info in type(value).model_fields.items()}
     given = [key for key in choices if names[key] in value.model_fields_set and getattr(value, names[key]) is not None]
     if not given:
         yield Mistake(path, f"{what} needs one of {', '.join(choices)}, and has none", f"write for example {example}")
     elif len(given) > 1:
-        yield Mistake((*path, given[1]), f"{' and '.join(given)} stand in one {what.split()[-1]}", "keep one of them")
+        yield Mistake((*path, given[1]), f"{' and '.join(given)} are in one {what.split()[-1]}", "keep one of them")
 
 
 def _pacing(plan: LoadPlan) -> Iterator[Mistake]:
@@ -180,20 +180,20 @@ def _pacing(plan: LoadPlan) -> Iterator[Mistake]:
 def _stages(path: At, pacing: Closed | Open, level: str) -> Iterator[Mistake]:
     given = [key for key in (level, "ramp_up", "hold", "ramp_down") if key in pacing.model_fields_set]
     if pacing.stages and given:
-        yield Mistake((*path, given[0]), f"{given[0]} is given beside stages", "stages say it all; leave it out")
+        yield Mistake((*path, given[0]), f"{given[0]} is given beside stages", "stages define the load; leave it out")
     elif pacing.stages:
         if not any(stage.for_ for stage in pacing.stages):
-            yield Mistake((*path, "stages"), "all stages together take no time", "give one a length: for: 1min")
+            yield Mistake((*path, "stages"), "the total duration of all stages is 0", "give one a length: for: 1min")
         if not any(stage.to for stage in pacing.stages):
             yield Mistake((*path, "stages"), f"no stage has any {level}", "give one more than 0: to: 10")
     elif getattr(pacing, level) is None:
         yield Mistake(path, f"neither {level} nor stages are given", f"write for example {level}: 50")
     elif pacing.ramp_up + pacing.hold + pacing.ramp_down == 0:
-        yield Mistake(path, "it takes no time", "say how long it holds, for example hold: 1min")
+        yield Mistake(path, "its duration is 0", "say how long it holds, for example hold: 1min")
 
 
 def _feeder(path: At, feeder: Feeder, folder: Path, columns: dict[str, tuple[str, ...]]) -> Iterator[Mistake]:
-    """columns: gets the feeder's own under its name."""
+    """columns: receives the feeder's columns under its name."""
     if found := list(_one(path, feeder, _FEEDERS, "a feeder", "csv: users.csv")):
         yield from found
         return
@@ -216,7 +216,7 @@ def _columns(feeder: Feeder, folder: Path) -> tuple[str, ...]:
             lines = csv.reader(stream)
             head = tuple(next(lines, ()))
             if not head or next(lines, None) is None:
-                raise ValueError(f"{feeder.csv} has no head line with rows below it")
+                raise ValueError(f"{feeder.csv} has no header line followed by rows")
             return head
     if feeder.json_lines is not None:
         for line in (folder / feeder.json_lines).read_text(encoding="utf-8").splitlines():
@@ -225,7 +225,7 @@ def _columns(feeder: Feeder, folder: Path) -> tuple[str, ...]:
                 if not isinstance(first, dict):
                     raise ValueError(f"the first line of {feeder.json_lines} is not a JSON object")
                 return tuple(first)
-        raise ValueError(f"{feeder.json_lines} holds no line")
+        raise ValueError(f"{feeder.json_lines} has no lines")
     return tuple(feeder.rows[0]) if feeder.rows else ()
 
 
@@ -256,17 +256,17 @@ def _threshold(path: At, threshold: Threshold, labels: set[str]) -> Iterator[Mis
 
 
 def label_of(http: Http) -> str:
-    """What a request is called in records."""
+    """The name of a request in records."""
     return http.name or f"{http.method} {http.url}"
 
 
 def labels_of(plan: LoadPlan) -> list[str]:
-    """Names of all requests, transactions and compressions, each once, in their order."""
+    """Names of all requests, transactions and compressions without duplicates, in order."""
     return list(dict.fromkeys(name for user in plan.users.values() for name, _ in _named_by(user)))
 
 
 def _named_by(user: User) -> Iterator[tuple[str, str]]:
-    """(name, of what) of all that a kind of user times."""
+    """(name, sort) of everything that a kind of user times."""
     for step in _all_steps((*user.init, *user.actions, *user.end)):
         if step.http:
             yield label_of(step.http), "request"
@@ -277,7 +277,7 @@ def _named_by(user: User) -> Iterator[tuple[str, str]]:
 
 
 def _one_thing_a_name(plan: LoadPlan) -> Iterator[Mistake]:
-    """Times, errors and thresholds go by name."""
+    """Names must be unique, because times, errors and thresholds refer to them."""
     sorts: dict[str, str] = {}
     for kind, user in plan.users.items():
         for name, sort in dict.fromkeys(_named_by(user)):
@@ -296,7 +296,7 @@ def _all_steps(steps: Sequence[Step]) -> Iterator[Step]:
 
 @dataclass
 class _User:
-    """Checks one kind of user. columns: of each feeder that could be read."""
+    """Checks one kind of user. columns: those of each readable feeder."""
 
     plan: LoadPlan
     folder: Path
@@ -307,11 +307,11 @@ class _User:
         for key in ("init", "actions", "end"):
             yield from self._steps((*path, key), getattr(self.user, key))
         if not any(step.http or step.think or step.compress for step in _all_steps(self.user.actions)):
-            yield Mistake((*path, "actions"), "they take no time at all", "give a request, a pause or a compression")
+            yield Mistake((*path, "actions"), "they take no time", "give a request, a pause or a compression")
 
     @property
     def variables(self) -> set[str]:
-        """All that a step of this kind may use."""
+        """All variables that a step of this kind may use."""
         steps = list(_all_steps((*self.user.init, *self.user.actions, *self.user.end)))
         extracted = {name for step in steps if step.http for name in step.http.extract}
         fed = {column for step in steps if step.feed for column in self.columns.get(step.feed, ())}
@@ -319,7 +319,7 @@ class _User:
 
     @property
     def feeds_unread(self) -> bool:
-        """Whether it is fed from what could not be read, which may have any column."""
+        """True if it uses a feeder that could not be read, which may have any column."""
         steps = _all_steps((*self.user.init, *self.user.actions, *self.user.end))
         return any(step.feed in self.plan.feeders and step.feed not in self.columns for step in steps if step.feed)
 
@@ -351,7 +351,7 @@ class _User:
     def _think(self, path: At, think: Think) -> Iterator[Mistake]:
         yield from _one(path, think, _THINKS, "a think", "think: 2s")
         if think.uniform and think.uniform[0] > think.uniform[1]:
-            yield Mistake((*path, "uniform"), "the shortest is longer than the longest", "write the shorter one first")
+            yield Mistake((*path, "uniform"), "the minimum is longer than the maximum", "write the shorter one first")
         if think.file is not None:
             try:
                 think_times(self.folder / think.file)
@@ -370,14 +370,14 @@ class _User:
             here = (*path, "extract", name)
             yield from _one(here, extract, _SOURCES, "an extraction", 'regex: "id=([0-9]+)"')
             if extract.attribute is not None and extract.css is None:
-                yield Mistake((*here, "attribute"), "an attribute is of an element", "give css: a selector")
+                yield Mistake((*here, "attribute"), "an attribute needs an element", "give css: a selector")
         for number, found in enumerate(http.checks):
             here = (*path, "checks", number)
             yield from _one(here, found, _CHECKS, "a check", "status: 200")
             if isinstance(found.status, tuple) and found.status[0] > found.status[1]:
                 yield Mistake((*here, "status"), "the range runs backwards", "write the lower one first")
             if found.size and found.size.most is not None and found.size.least > found.size.most:
-                yield Mistake((*here, "size"), "the least is more than the most", "swap them")
+                yield Mistake((*here, "size"), "the minimum is more than the maximum", "swap them")
 
     def _url(self, path: At, url: str) -> Iterator[Mistake]:
         if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", url):
@@ -411,11 +411,11 @@ class _User:
             yield from _file((*path, "file"), part.file, self.folder)
 
     def _template(self, path: At, text: str) -> Iterator[Mistake]:
-        """Every dollar sign is doubled, or begins a variable that something gives a value."""
+        """Each dollar sign must be doubled, or begin a variable that has a value."""
         for found in _DOLLAR.finditer(text):
             name = found[1]
             if found[0] == "$":
-                yield Mistake(path, "a dollar sign that begins no variable", "write $$ for a dollar sign")
+                yield Mistake(path, "a dollar sign without a variable", "write $$ for a dollar sign")
             elif name is not None and name not in self.variables and not self.feeds_unread:
                 known = sorted(self.variables)
                 remedy = did_you_mean(
@@ -432,7 +432,7 @@ def _base64(path: At, text: str) -> Iterator[Mistake]:
 
 
 def think_times(path: Path) -> list[int]:
-    """Durations of a file in ns, one a line; ValueError with the line that is none."""
+    """Durations in a file in ns, one on each line. ValueError with the wrong line."""
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         if not line.strip():

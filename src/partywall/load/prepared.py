@@ -1,6 +1,6 @@
-"""Carries out a load: agents in sandboxes of their own, a monitor beside them, and their seconds as they come.
+"""Carries out a load: agents in their own sandboxes, a monitor beside them, and their seconds as they arrive.
 
-The one module of virtual users that touches the host. Deliberately not here: what a second means.
+The only module of virtual users that touches the host. Seconds are interpreted elsewhere.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ MONITOR = "monitor"
 GENERATOR = "generator's host"
 SERVER = "server"
 CLOCK_ROUNDS = 16
-# Between preparing and beginning: enough for the switch to reach every generator.
+# Time between preparing and starting, for the command to reach every generator.
 LEAD_NS = 100_000_000
-# Counters of a second come within a fifth of one of its end, if their agent gets to run.
+# Counters of a second arrive within a fifth of a second after its end, if their agent gets CPU time.
 COUNTERS_S = 1.5
-# A generator that says nothing for so long has hung.
+# A generator that is silent for this long has hung.
 SILENCE_S = 10.0
 WAIT_S = 0.2
-# How often a guest's clock is looked at, so that its seconds stay the host's.
+# Interval between corrections of a guest's clock, so that its seconds match the host's.
 LOOK_S = 10.0
 GUESTS_HOST = Nic.user().gateway
-"""This host, as a generator in a guest sees it."""
+"""The address of this host for a generator in a guest."""
 GUEST_WAIT = "process_run_queue_wait_ns"
 
 COUNTERS = {
@@ -50,25 +50,24 @@ COUNTERS = {
     "tcp_retransmitted_segments_count": "retransmitted_segments",
     "tcp_listen_drops_count": "listen_drops",
 }
-"""Counters that health is judged by; sums over their subjects."""
+"""Counters for judging health, summed over their subjects."""
 
 
 @dataclass(frozen=True)
 class Setup:
     """How a load is carried out.
 
-    cpus: those of the generators; sandboxes: how many share the users, each of `backend` and with `cpu_limit`. accel:
-    what carries those that are guests.
-    host_cpus: where the monitor and, of guests, the emulator run; the other CPUs by default. watch: commands that start
-    agents on other hosts, such as the server's, by name; their counters are read too. server_host: the server's, as ssh
-    knows it; an agent is copied there and taken away again.
+    cpus: CPUs of the generators. sandboxes: the number of generators that share the users, each with `backend` and
+    `cpu_limit`. accel: the accelerator of guests. host_cpus: CPUs of the monitor and of guests' emulators; by default
+    the others. watch: commands that start agents on other hosts, such as the server's, by name, to read their counters.
+    server_host: the server's host for ssh; an agent is copied there and removed afterwards.
     """
 
     name: str
     cpus: tuple[int, ...]
     threads: int = 1
     seed: int = 1
-    work_root: Path = Path("/var/tmp")  # noqa: S108 - a folder of the load's own is made in it
+    work_root: Path = Path("/var/tmp")  # noqa: S108 - a folder of the load is created in it
     backend: str = "process"
     accel: str = "tcg"
     cpu_limit: float | None = None
@@ -82,7 +81,8 @@ class Setup:
 class Monitor:
     """Readings of one host's counters, one at every full second of the generators' clock.
 
-    offset_ns: what to add to its times to get ours. guests: whether its processes are generators' machines.
+    offset_ns: the value to add to its times to get ours. guests: True if its processes are generators' virtual
+    machines.
     """
 
     counters: Sequence[Mapping[str, Any]]
@@ -95,11 +95,11 @@ class Monitor:
         self.readings[round((sample["at_ns"] + self.offset_ns) / SECOND_NS)] = sample["values"]
 
     def knows(self, number: int) -> bool:
-        """Whether the end of the second that begins at `number` has been read."""
+        """True if the counters at the end of the second that begins at `number` have been read."""
         return number + 1 in self.readings
 
     def host(self, number: int, cpus: Sequence[int]) -> HostSecond | None:
-        """What health is judged by in the second that begins at `number`; None before it has been read."""
+        """The host in the second that begins at `number`, for judging health; None before it has been read."""
         before, after = self.readings.get(number), self.readings.get(number + 1)
         if before is None or after is None:
             return None
@@ -116,7 +116,7 @@ class Monitor:
 
 
 class PreparedLoad:
-    """A load whose agents are ready. Use as a context manager: nothing of it is left on the host afterwards."""
+    """A load whose agents are ready. Use it as a context manager. Afterwards nothing of it is left on the host."""
 
     def __init__(self, program: Mapping[str, Any], setup: Setup) -> None:
         self.setup = setup
@@ -160,9 +160,9 @@ class PreparedLoad:
         self._ask_all(program)
 
     def _make_room(self, allowed: set[int]) -> None:
-        """Keeps this process off the generator's CPUs, which it would make wait; not where there are no others.
+        """Keeps this process off the generator's CPUs, if there are others, so that it does not delay the generator.
 
-        Before agents are started, for the threads that read from them are bound as this one is when it makes them.
+        Called before agents start, because the threads that read from them inherit this affinity.
         """
         others = allowed - set(self.setup.cpus)
         if others:
@@ -170,7 +170,7 @@ class PreparedLoad:
             self._agents.at_end(os.sched_setaffinity, 0, allowed)
 
     def _watch(self, name: str) -> None:
-        """An agent on another host: its counters are read at this host's full seconds."""
+        """Starts an agent on another host. Its counters are read at this host's full seconds."""
         offset_ns = self._agents.alignment(name, CLOCK_ROUNDS).best.offset_ns
         header = self._agents.client(name).call("monitor.start", id=MONITOR)
         self.monitors[name] = Monitor(header["counters"], name, offset_ns)
@@ -191,7 +191,7 @@ class PreparedLoad:
         return [replace(like, name=name) for name in generator_names(self.setup.sandboxes)]
 
     def _ask_all(self, program: Mapping[str, Any]) -> None:
-        """All generators prepare; each takes its share of the users, of the arrivals and of shared feeders' rows."""
+        """Prepares all generators. Each gets its share of the users, of the arrivals and of shared feeders' rows."""
         for number, sandbox in enumerate(self._generators.values()):
             share = {"number": number, "of": len(self._generators)}
             self.started: dict[str, Any] = self._ask_to_start(sandbox, {**program, "share": share})["load"]
@@ -213,7 +213,7 @@ class PreparedLoad:
         except LackError:
             raise
         except RefusalError as error:
-            # Programs and servers are refused in words meant for users.
+            # Refusals of programs and servers are worded for users.
             raise UsageError(*error.why.split("\n")) from None
         return answer
 
@@ -225,7 +225,7 @@ class PreparedLoad:
 
     @property
     def generator_pid(self) -> int | None:
-        """The first generator's process number on the host."""
+        """The process ID of the first generator on the host."""
         return next(iter(self._generators.values())).pid
 
     @property
@@ -234,13 +234,14 @@ class PreparedLoad:
 
     @property
     def left_s(self) -> float:
-        """Seconds until all stages are over."""
+        """Seconds until all stages end."""
         now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         return max(0.0, ((self.begin_ns or now_ns) + self.stages_ns - now_ns) / 1e9)
 
     def run(self) -> Iterator[Second | None]:
-        """Begins, and gives out each second when all threads and the host have told of it, or None."""
-        # Else records that fill the heap have all that was imported looked through, on CPUs the service may need.
+        """Starts, and yields each second after all threads and the host have reported it, or None."""
+        # Otherwise the garbage collector would scan all imported modules again and again, on CPUs that the service may
+        # need.
         gc.collect()
         gc.freeze()
         self._agents.at_end(gc.unfreeze)
@@ -274,14 +275,14 @@ class PreparedLoad:
             yield None
 
     def _keep_clocks(self, running: Collection[str]) -> None:
-        """Of generators in guests, now and then; TrialError if one jumped."""
+        """Corrects clocks of generators in guests from time to time. TrialError if one jumped."""
         if time.monotonic() - self._looked > LOOK_S:
             self._looked = time.monotonic()
             for name in running:
                 self._generators[name].look(round(LOOK_S * SECOND_NS))
 
     def _hear(self, name: str, method: str, params: dict[str, Any], seconds: Seconds) -> bool:
-        """Takes one message; returns whether that generator has ended."""
+        """Handles one message. Returns whether that generator has ended."""
         if method == "gone" or (method == "ended" and params["reason"] != "all stages are over"):
             who = "generator" if name in self._generators else f"monitor {name}"
             raise TrialError(f"the {who} ended: {self._agents.reason_gone(name, params['reason'])}")
@@ -299,7 +300,10 @@ class PreparedLoad:
 
 
 def check(program: Mapping[str, Any]) -> None:
-    """UsageError for what the agent, which reads expressions and selectors, finds wrong with a program; asks nobody."""
+    """UsageError for the agent's complaints about a program.
+
+    The agent reads expressions and selectors; sends no requests.
+    """
     command = [str(binary.find()), "check-load"]
     told = subprocess.run(command, input=json.dumps(program), capture_output=True, text=True, check=False, timeout=60)
     if told.returncode:
@@ -309,7 +313,7 @@ def check(program: Mapping[str, Any]) -> None:
 
 
 def compresses(part: Any) -> bool:
-    """Whether a program, or a part of one, keeps files in the generator's sandbox."""
+    """True if a program, or a part of one, creates files in the generator's sandbox."""
     if isinstance(part, dict):
         return "compress" in part or any(compresses(below) for below in part.values())
     return isinstance(part, list) and any(compresses(below) for below in part)
@@ -321,7 +325,7 @@ def generator_names(count: int) -> list[str]:
 
 @contextlib.contextmanager
 def _option(key: str, name: str, given: str) -> Iterator[None]:
-    """A host to be watched that cannot be: the option that names it is wrong. given: what the user calls it."""
+    """UsageError for the option that names a host that cannot be watched. given: the host as the user wrote it."""
     try:
         yield
     except (AgentError, TrialError) as error:

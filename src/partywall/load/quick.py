@@ -1,4 +1,4 @@
-"""From a command line's few words to a load program: one URL, asked by so many users or so often a second."""
+"""Converts command-line options to a load program: one URL, requested by a number of users or at a rate."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from partywall.errors import Problem, UsageError
 from partywall.load.urls import wrong_with
 
 USERS_OPEN = 1000
-# A token in capitals (RFC 9110).
+# A method: a token in capital letters (RFC 9110).
 METHOD = re.compile(r"[A-Z0-9!#$%&'*+.^_`|~-]+")
-# What the agent takes.
+# The agent's limits.
 RATE_MOST = 10_000_000
 REDIRECTS = 5
 
 
 @dataclass(frozen=True)
 class Quick:
-    """What was asked. rate: arrivals a second for the open model, None for the closed one; durations in ns.
+    """The options. rate: arrivals a second in the open model, None for the closed one; durations in ns.
 
-    method: None for POST with a body and GET without, as with curl.
+    method: None for POST with a body and GET without, as in curl.
     """
 
     url: str
@@ -49,7 +49,7 @@ class Quick:
 
 
 def program(asked: Quick) -> dict[str, Any]:
-    """The load program; UsageError for all that cannot be used, at once."""
+    """The load program. UsageError for all invalid options at once."""
     problems = [*_url_problems(asked.url), *_number_problems(asked), *_header_problems(asked.headers)]
     if asked.method is not None and not METHOD.fullmatch(asked.method):
         problems.append(Problem(f"{asked.method!r} is not an HTTP method", "write for example POST", key="--method"))
@@ -69,7 +69,7 @@ def program(asked: Quick) -> dict[str, Any]:
         "connections": {"keep_alive": asked.keep_alive, "protocol": "http2" if asked.http2 else "http1"},
         "tls": {"verify": asked.verify, "authorities_pem": _authorities(asked.authorities)},
         "addresses": {key: list(found) for key, found in asked.addresses.items()} | _connect_to(asked),
-        # No longer than a request may take, for there is nothing else to end.
+        # No longer than a request may take, because there is nothing else to finish.
         "grace_ns": min(asked.timeout_ns, 5_000_000_000),
     }
 
@@ -79,7 +79,7 @@ def _url_problems(url: str) -> list[Problem]:
     if wrong is None:
         return []
     what, remedy = wrong
-    return [Problem(what if "://" in url else f"{what}, and no plan that is there", remedy, key="URL")]
+    return [Problem(what if "://" in url else f"{what}, and no such plan exists", remedy, key="URL")]
 
 
 def _number_problems(asked: Quick) -> list[Problem]:
@@ -93,7 +93,7 @@ def _number_problems(asked: Quick) -> list[Problem]:
             )
         )
     if asked.poisson and asked.rate is None:
-        found.append(Problem("needs --rate: without it, each user waits for its answer", "add --rate", key="--poisson"))
+        found.append(Problem("needs --rate: without it, users wait for responses", "add --rate", key="--poisson"))
     if asked.for_ns < 1_000_000_000:
         found.append(
             Problem(
@@ -148,7 +148,7 @@ def _request(asked: Quick) -> dict[str, Any]:
 
 
 def _literal(text: str) -> str:
-    """A text in which a dollar sign is one."""
+    """Text with literal dollar signs."""
     return text.replace("$", "$$")
 
 

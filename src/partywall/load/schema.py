@@ -1,4 +1,4 @@
-"""JSON Schema of load plans, for editors: from the model. An editor's help, not the judge."""
+"""JSON Schema of load plans for editors, from the model. It helps editors; the checks are in `load.plan`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pydantic_core import core_schema
 from partywall.model.load_plan import LoadPlan, as_text
 from partywall.scenario.schema import AsWritten
 
-# What a bare value stands for, where keys are expected.
+# The meaning of a plain value where keys are expected.
 _BARE = {
-    "Http": {"type": "string", "description": "the URL to get"},
+    "Http": {"type": "string", "description": "the URL to request"},
     "Think": {"type": "string", "description": "a constant pause, e.g. 2s"},
     "Compress": {"type": ["string", "integer"], "description": "the file's size, e.g. 5MB"},
     "Body": {"type": "string", "description": "text"},
     "Part": {"type": "string", "description": "text"},
-    "HeaderCheck": {"type": "string", "description": "a header that must be there"},
+    "HeaderCheck": {"type": "string", "description": "a header that must exist"},
 }
 
 
 class _AsWritten(AsWritten):
-    """Numbers and truth values may stand where text is sent."""
+    """Allows numbers and booleans where text is sent."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         if schema["function"]["function"] is as_text:
@@ -31,7 +31,7 @@ class _AsWritten(AsWritten):
 
 
 def json_schema() -> dict[str, Any]:
-    """The schema as a value; `schema/load-plan.schema.json` is this, checked in."""
+    """The schema as a value. `schema/load-plan.schema.json` is a checked-in copy."""
     schema = LoadPlan.model_json_schema(by_alias=True, schema_generator=_AsWritten)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "Partywall load plan"

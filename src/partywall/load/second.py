@@ -1,4 +1,4 @@
-"""Seconds of a load: what each worker thread of each generator says, merged without loss into one record a second."""
+"""Seconds of a load: merges the records of all threads of all generators into one record a second, without loss."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from partywall.model.observation import Histogram, bucket_bounds
 
 SECOND_NS = 1_000_000_000
-# The first second of a load, and its last, are only parts of one.
+# The first and last second of a load are partial.
 FULL_S = 0.9
 HISTOGRAMS = ("corrected", "raw", "first_byte", "body", "failures")
 
 
 @dataclass(frozen=True)
 class Error:
-    """How often something went wrong. label: None if no request was concerned."""
+    """The number of errors of one kind. label: None if no request was involved."""
 
     label: int | None
     kind: str
@@ -57,7 +57,7 @@ class Timing:
 
     @property
     def count(self) -> int:
-        """Responses that came whole."""
+        """Number of complete responses."""
         return sum(self.corrected.values())
 
     @property
@@ -66,7 +66,7 @@ class Timing:
 
     @property
     def deviation_ns(self) -> float | None:
-        """Standard deviation; None with fewer than two."""
+        """Standard deviation; None with fewer than two responses."""
         if self.count < 2:
             return None
         mean_s = self.sum_ns / self.count / 1e9
@@ -76,7 +76,7 @@ class Timing:
 
 @dataclass
 class Second:
-    """All generators and threads in one second of monotonic time."""
+    """One second of monotonic time, over all generators and threads."""
 
     start_ns: int
     end_ns: int
@@ -102,7 +102,7 @@ class Second:
 
     @property
     def lateness(self) -> dict[int, int]:
-        """How late timed requests left, of all threads."""
+        """Lateness of timed requests, over all threads."""
         total: dict[int, int] = {}
         for thread in self.threads:
             add_pairs(total, thread["lateness"])
@@ -110,14 +110,14 @@ class Second:
 
     @property
     def undelayed(self) -> dict[int, int]:
-        """Response times of requests as they would be had each left on time, of all threads."""
+        """Response times as if every request had been sent on time, over all threads."""
         total: dict[int, int] = {}
         for thread in self.threads:
             add_pairs(total, thread["undelayed"])
         return total
 
     def add(self, sent: Mapping[str, Any]) -> None:
-        """Adds what one thread says of this second."""
+        """Adds a thread's record of this second."""
         self.end_ns = max(self.end_ns, sent["end_ns"])
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + sent[name])
@@ -152,10 +152,10 @@ def add_pairs(into: dict[int, int], pairs: Iterable[tuple[int, int]]) -> None:
 
 
 class Seconds:
-    """Puts threads' records together; a second is given out once every thread has said all it will of it.
+    """Merges threads' records. A second is complete when every thread has reported it fully.
 
-    ends_ns: when the stages end. Threads cut their records there, and what comes after in the same second is a second
-    of its own.
+    ends_ns: the end of the stages. Threads cut their records there. Records after it in the same second are a second of
+    their own.
     """
 
     def __init__(self, threads: Sequence[object], ends_ns: int | None = None) -> None:
@@ -164,7 +164,7 @@ class Seconds:
         self._open: dict[tuple[int, bool], Second] = {}
 
     def add(self, thread: object, sent: Mapping[str, Any]) -> None:
-        """A record of one thread, which is named as in the constructor."""
+        """Adds a record of one thread, identified as in the constructor."""
         after = self._ends_ns is not None and sent["start_ns"] >= self._ends_ns
         number = (sent["start_ns"] // SECOND_NS, after)
         second = self._open.setdefault(number, Second(sent["start_ns"], sent["end_ns"]))
@@ -173,7 +173,7 @@ class Seconds:
         self._until_ns[thread] = max(self._until_ns[thread], sent["end_ns"])
 
     def complete(self, *, all_: bool = False) -> Iterator[Second]:
-        """Seconds of which nothing more will come, in order. all_: the load has ended, so that is true of every one."""
+        """Complete seconds, in order. all_: the load has ended, so every second is complete."""
         until = min(self._until_ns.values()) // SECOND_NS
         for number in sorted(self._open):
             if all_ or number[0] < until:
@@ -181,10 +181,10 @@ class Seconds:
 
 
 class Beside:
-    """Keeps seconds until the host's counters at their end have been read too, for `patience_s` at most.
+    """Holds seconds until the host's counters at their end have been read too, for at most `patience_s`.
 
-    They come from another process, which sends them in its own time. known: whether there are those of the end of a
-    second. Parts of a second are not waited for: counters are of whole ones.
+    The counters come from another process, with a delay. known: whether those at the end of a second are there. Partial
+    seconds do not wait, because counters are read at full seconds.
     """
 
     def __init__(self, known: Callable[[int], bool], patience_s: float) -> None:
@@ -196,7 +196,7 @@ class Beside:
         return bool(self._kept)
 
     def take(self, seconds: Iterable[Second], now_s: float) -> Iterator[Second]:
-        """Those that need wait no longer, in order; `seconds` have come just now."""
+        """Seconds that need not wait any longer, in order. `seconds` are new ones."""
         self._kept.extend((second, now_s) for second in seconds)
         while self._kept:
             second, since_s = self._kept[0]
@@ -208,7 +208,7 @@ class Beside:
 
 
 def merged(seconds: Iterable[Second]) -> dict[int, Timing]:
-    """Times by label over many seconds."""
+    """Times by label, over several seconds."""
     total: defaultdict[int, Timing] = defaultdict(Timing)
     for second in seconds:
         for label, timing in second.timings.items():
@@ -217,7 +217,7 @@ def merged(seconds: Iterable[Second]) -> dict[int, Timing]:
 
 
 def longest_ns(counts: Mapping[int, int]) -> int | None:
-    """Upper bound of the highest bucket; None if there is nothing in it."""
+    """Upper bound of the highest bucket; None if it is empty."""
     return bucket_bounds(max(counts))[1] if counts else None
 
 

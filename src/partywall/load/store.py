@@ -1,6 +1,6 @@
-"""A load's directory: the program, what the generator found, one line a second as it comes, and Parquet at the end.
+"""A load's directory: the program, the generator's facts, one line for each second, and Parquet files at the end.
 
-A kill loses at most the second in flight: lines are appended at once, and Parquet is written from them.
+Lines are appended immediately, so a kill loses at most the current second. Parquet files are written from the lines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from partywall.load.second import HISTOGRAMS, Second
 from partywall.store.record import Record
 
 _HISTOGRAM = pa.list_(pa.struct([("bucket", pa.int32()), ("count", pa.int64())]))
-# What one thread tells for all.
+# Facts that one thread reports for all.
 SHARED = ("throttled_ns", "ports_waiting", "ports_most")
 SECONDS = pa.schema(
     [
@@ -87,20 +87,20 @@ class LoadDirectory(Record):
 
     @classmethod
     def create(cls, path: Path, about: Mapping[str, Any]) -> LoadDirectory:
-        """A new one with what is known before the start; UsageError if something is at `path` already."""
+        """A new directory with the facts known before the start. UsageError if something exists at `path`."""
         load = cls.make(path)
         (path / cls.MARK).write_text(json.dumps(about, indent=1))
         return load
 
     def begin(self, begin_ns: int) -> None:
-        """Writes down at once when the load began, without which what a kill leaves has no rate."""
+        """Stores the start time immediately: without it, a killed load has no rate."""
         self._write(self.about() | {"begin_ns": begin_ns})
 
     def _write(self, about: Mapping[str, Any]) -> None:
         write_whole(self.path / self.MARK, json.dumps(about, indent=1))
 
     def append(self, second: Second, health: Health) -> None:
-        """Writes a second down at once."""
+        """Stores a second immediately."""
         record = _plain(second) | {"doubts": {str(doubt): figure for doubt, figure in health.doubts.items()}}
         self.append_line(json.dumps(record))
 
@@ -110,7 +110,7 @@ class LoadDirectory(Record):
         monitors: Sequence[Readings],
         begin_ns: int | None,
     ) -> None:
-        """Turns what was written into Parquet, one file a table. begin_ns: of the load; None if it never began."""
+        """Converts the stored lines to Parquet, one file for each table. begin_ns: None if the load never started."""
         self._write(self.about() | {"begin_ns": begin_ns})
         records = self.whole_lines()
         tables = {
@@ -126,11 +126,11 @@ class LoadDirectory(Record):
         (self.path / self.LINES).unlink(missing_ok=True)
 
     def about(self) -> dict[str, Any]:
-        """What was known before the start, and when it began once it has."""
+        """The facts known before the start, and the start time if it has started."""
         return self.decoded(self.MARK, lambda text: dict(json.loads(text)))
 
     def settle(self) -> None:
-        """Makes tables of what a load that was killed had written; the counters of its hosts went with it.
+        """Creates the tables of a killed load. The counters of its hosts are lost.
 
         UsageError while it still runs.
         """
@@ -139,10 +139,10 @@ class LoadDirectory(Record):
                 self.finish(self.about()["started"]["labels"], [], self.about().get("begin_ns"))
 
     def table(self, name: str) -> Rows:
-        """All rows of a table; TrialError if the load ended before there were any."""
+        """All rows of a table. TrialError if the load ended before there were any."""
         file = self.path / f"{name}.parquet"
         if not file.exists():
-            raise TrialError(f"{self.path} holds no {file.name}: the load was killed, or never began")
+            raise TrialError(f"{self.path} has no {file.name}: the load was killed, or never started")
         found: Rows = pq.read_table(file).to_pylist()
         return found
 
@@ -152,7 +152,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Readings:
-    """A host's counters, and their values at full seconds of the generator's clock, in their order."""
+    """A host's counters, and their values at full seconds of the generator's clock, in order."""
 
     host: str
     counters: Sequence[Mapping[str, Any]]
@@ -160,7 +160,7 @@ class Readings:
 
 
 def _plain(second: Second) -> dict[str, Any]:
-    """A second as JSON has it: keys are texts, and errors are a list."""
+    """A second in JSON types: keys are texts, and errors are a list."""
     plain = {name: getattr(second, name) for name in SECONDS.names if hasattr(second, name)}
     return plain | {
         "timings": {label: dataclasses.asdict(timing) for label, timing in second.timings.items()},

@@ -1,4 +1,4 @@
-"""What a whole load found, from its seconds: pure."""
+"""Summary of a whole load, from its seconds. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from partywall.load.health import Doubt, Health, Lateness, lateness
 from partywall.load.second import FULL_S, Error, Second, Timing, add_pairs, merged
 
 SHARES = (0.5, 0.9, 0.99, 0.999)
-# A load that has done less of its stages was ended from outside; threads end theirs within microseconds of each other.
+# A load that completed less of its stages was ended from outside. Threads end theirs within microseconds of each other.
 EARLY_SHARE = 0.999
 
 Key = TypeVar("Key")
@@ -20,12 +20,12 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class Summary:
-    """rate: responses a second within the stages, with the deviation of its full seconds (None with fewer than two).
+    """rate: responses a second within the stages, with the deviation between full seconds (None with fewer than two).
 
-    length_s: how much of the stages was carried out, of planned_s; less if the load was ended from outside. seconds:
-    those that lie in the stages, which alone are judged: after them a generator has hardly anything to do. doubtful: in
-    how many of these each doubt was; good: those with none. within: by label, what ended well within the stages; all
-    other counts are of the whole load. late_effects: what leaving late does to percentiles of the whole.
+    length_s: completed part of the stages, of planned_s; less if the load was ended from outside. seconds: number of
+    seconds within the stages. Only these are judged, because a generator is almost idle afterwards. doubtful: number of
+    seconds with each doubt; good: number without any. within: responses within the stages, by label; all other counts
+    are of the whole load. late_effects: the effect of late sending on percentiles of the whole load.
     """
 
     length_s: float
@@ -52,12 +52,12 @@ class Summary:
 
     @property
     def failed(self) -> int:
-        """Requests and other steps that went wrong."""
+        """Number of failed requests and other steps."""
         return sum(self.errors.values())
 
     @property
     def unserved(self) -> int:
-        """Arrivals of the open model that never found a user: no request was sent, and no label counts them."""
+        """Arrivals of the open model that never got a user: no request was sent, and no label counts them."""
         return sum(count for error, count in self.errors.items() if error.kind == "not_served")
 
     @property
@@ -66,7 +66,7 @@ class Summary:
 
 
 def summarise(seconds: Sequence[Second], healths: Sequence[Health], begin_ns: int, stages_ns: int) -> Summary:
-    """The sum of all seconds; rates and doubts are of the stages only, for what comes after is but the tail."""
+    """The sum of all seconds. Rates and doubts cover only the stages, because only remaining requests follow."""
     end_ns = begin_ns + stages_ns
     judged = [health for second, health in zip(seconds, healths, strict=True) if second.start_ns < end_ns]
     counted: Counter[Doubt] = Counter(doubt for health in judged for doubt in health.doubts)

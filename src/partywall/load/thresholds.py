@@ -1,4 +1,4 @@
-"""Whether a load kept its plan's thresholds: pure, from a summary."""
+"""Judges whether a load kept its plan's thresholds, from a summary. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def judge(thresholds: Sequence[Threshold], summary: Summary, labels: Sequence[di
 
 
 def overall(kept: Sequence[Bound], summary: Summary, good_seconds: float) -> Outcome:
-    """Of a whole load: what cannot be believed is neither kept nor violated, and what was cut short was not kept."""
+    """The outcome of a whole load.
+
+    Unreliable figures are inconclusive, and a load that was cut short kept no threshold.
+    """
     if summary.good < good_seconds * summary.seconds:
         return Outcome.INCONCLUSIVE
     found = {one.outcome for one in kept} | ({Outcome.INCONCLUSIVE} if summary.ended_early else set())
@@ -44,7 +47,7 @@ def _judge(threshold: Threshold, summary: Summary, labels: Sequence[dict[str, st
 
 
 def _numbers(threshold: Threshold, labels: Sequence[dict[str, str]]) -> list[int]:
-    """The labels that a threshold speaks of: one name, which a plan gives to one thing only, or all requests."""
+    """The labels that a threshold applies to: one name, which is unique in a plan, or all requests."""
     return [
         number
         for number, label in enumerate(labels)
@@ -53,7 +56,7 @@ def _numbers(threshold: Threshold, labels: Sequence[dict[str, str]]) -> list[int
 
 
 def _found(key: str, numbers: Sequence[int], summary: Summary, unserved: int) -> float | None:
-    """unserved: arrivals that failed before there was a request."""
+    """unserved: arrivals that failed before a request was sent."""
     timing = Timing()
     for number in numbers:
         timing.merge(summary.timings.get(number, Timing()))

@@ -1,6 +1,6 @@
-"""Tomcat as a service under load: Debian's, started on a folder of its own, and taken away afterwards.
+"""Tomcat as a service under load: Debian's package, started in its own folder and removed afterwards.
 
-Nothing of the system's own Tomcat is used but its programs; no service of the system is started or stopped.
+Uses only the programs of the system's Tomcat. No service of the system is started or stopped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HOME = Path("/usr/share/tomcat10")
 START_S = 60.0
 STOP_S = 10.0
 PAGES = {"index.html": 2_000, "list.html": 8_000, "item.html": 4_000}
-"""Pages by name, and how many bytes they have."""
+"""Pages by name, with their size in bytes."""
 
 _SERVER = """<?xml version="1.0"?>
 <Server port="-1"><Service name="Catalina">
@@ -44,7 +44,7 @@ _WEB = """<?xml version="1.0"?>
 
 
 def missing(host: Host) -> str:
-    """What keeps Tomcat from being started on a host; empty if nothing does."""
+    """What prevents Tomcat from starting on a host; empty if nothing does."""
     if not host.exists(HOME / "bin" / "catalina.sh"):
         remedy = install(host, "tomcat10-common")
         return f"Tomcat 10 is not installed, so there is no service to put under load: {remedy}"
@@ -53,7 +53,7 @@ def missing(host: Host) -> str:
 
 @contextlib.contextmanager
 def running(label: Label) -> Iterator[str]:
-    """Its URL while it runs. CapabilityError if it is not installed, TrialError if it does not come up."""
+    """Its URL while it runs. CapabilityError if it is not installed, TrialError if it does not start."""
     if said := missing(Host.here()):
         raise CapabilityError(said)
     base = label.work / "tomcat"
@@ -105,11 +105,11 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], base: Path) -> None:
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
     said = (base / "logs" / "out.txt").read_text(errors="replace").strip().splitlines()
-    raise TrialError(f"Tomcat did not come up in {START_S:g} s: {' | '.join(said[-3:]) or 'it said nothing'}")
+    raise TrialError(f"Tomcat did not start within {START_S:g} s: {' | '.join(said[-3:]) or 'no output'}")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Its whole group, for the script that starts it may still be there."""
+    """Ends its process group, because the script that starts it may still run."""
     for number, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)

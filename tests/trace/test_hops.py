@@ -71,7 +71,7 @@ def test_translations_are_read_with_and_without_ports_in_both_versions():
 
 
 def test_an_agent_without_a_hop_is_a_mistake():
-    assert "traces no hop" in problems("a", "b", agents=["vm1=true"])[0]
+    assert "has no hop" in problems("a", "b", agents=["vm1=true"])[0]
 
 
 @given(st.lists(st.text(max_size=30), max_size=10), st.text(max_size=20), st.text(max_size=20))

@@ -1,4 +1,4 @@
-"""Doubles for tests: hosts of a few numbers, hosts recorded file by file, and hosts whose neighbours are simulated."""
+"""Test doubles: hosts composed from a few numbers, hosts recorded file by file, and hosts with simulated neighbours."""
 
 from partywall.testing.hosts import Disk, fake_host, recorded
 from partywall.testing.simulated import SimulatedHost, VirtualClock

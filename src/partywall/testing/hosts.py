@@ -1,4 +1,4 @@
-"""Hosts that are made up of a few numbers, and hosts whose files lie in a folder."""
+"""Hosts composed from a few numbers, and hosts whose files are in a folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from partywall.host import Host
 
 NOWHERE = Path("/nonexistent")
 VERSIONS = {"qemu-system-x86_64": "QEMU emulator version 8.2.2\n", "ssh": "OpenSSH_9.6p1\n"}
-"""What programs say that are asked for their version."""
+"""Version output of programs."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Disk:
 def fake_host(
     facts: dict[str, Any] | None = None, *, cpus: int = 2, memory: int | None = 1 << 40, **changes: Any
 ) -> Host:
-    """A host that has every program, all the room there can be and no file. changes: of fields of `Host`."""
+    """A host with every program, ample memory and disk space, and no files. changes: values of fields of `Host`."""
     known: dict[str, Any] = {"cpus_allowed": list(range(cpus)), "memory": {"usable_bytes": memory}, "missing": []}
     fields: dict[str, Any] = {
         "root": NOWHERE,
@@ -44,12 +44,12 @@ def fake_host(
 
 
 def said(argv: Sequence[str]) -> str:
-    """What a program that is only made up says."""
+    """The output of a simulated program."""
     return VERSIONS.get(argv[0], "")
 
 
 def agent_facts(root: Path) -> dict[str, Any]:
-    """Facts of the host whose files lie under `root`, as the agent tells them; AgentError if it fails."""
+    """The agent's facts about a host whose files are below `root`. AgentError if it fails."""
     argv = [str(binary.find()), "facts", "--root", str(root)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode:
@@ -58,7 +58,7 @@ def agent_facts(root: Path) -> dict[str, Any]:
 
 
 def recorded(root: Path, programs: Collection[str], *, euid: int = 0, writable: Collection[str] = ()) -> Host:
-    """The host whose files lie under `root`.
+    """A host whose files are below `root`.
 
     programs: those on its PATH; writable: devices that an ordinary user may open.
     """

@@ -1,8 +1,7 @@
-"""A simulated host: neighbours whose effect on each other is known, on a clock that does not wait.
+"""A simulated host: neighbours with known effects on each other, and a clock that does not wait.
 
-The block loop, storage and statistics run on it as they do on a real host, in a fraction of the time, and what they
-find can be compared with the truth. Agents are simulated at the level of the wire: they answer requests and send
-messages.
+The block loop, storage and statistics run on it as on a real host, in a fraction of the time, and their results can be
+compared with the truth. Agents are simulated at the level of the wire: they answer requests and send messages.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SECOND_NS = 1_000_000_000
 
 @dataclass
 class VirtualClock:
-    """A clock that jumps to the moment that is waited for. at_time: called with each new time."""
+    """A clock that jumps to the requested time. at_time: called with each new time."""
 
     time_ns: int = 10 * SECOND_NS
     at_time: list[Callable[[int], None]] = field(default_factory=list)
@@ -42,7 +41,7 @@ class VirtualClock:
 
 @dataclass
 class _Workload:
-    """One that runs. switches: (ns, intensity) in order. told_ns: up to when its slices were sent."""
+    """A running workload. switches: (ns, intensity) in order. told_ns: the time up to which its slices were sent."""
 
     sandbox: str
     sink: Sink
@@ -52,7 +51,7 @@ class _Workload:
     switches: list[tuple[int, float]]
 
     def intensity(self, start_ns: int, end_ns: int) -> float:
-        """The mean between two times."""
+        """The mean intensity between two times."""
         moments = [start_ns, *(at for at, _ in self.switches if start_ns < at < end_ns), end_ns]
         total = 0.0
         for begin, end in itertools.pairwise(moments):
@@ -64,9 +63,10 @@ class _Workload:
 class SimulatedHost:
     """Neighbours with known effects.
 
-    keeps: what a victim keeps of its rate beside an aggressor at full intensity, by its name; 1 for others. rate: work
-    per second. noise: relative standard deviation of a slice's work. wander: that of a random walk over one second,
-    which all slots of a block share. dies: (agent's name, ns on the virtual clock); it ends then, once.
+    keeps: the share of its rate that a victim keeps beside an aggressor at full intensity, by the aggressor's name; 1
+    for others. rate: work per second. noise: relative standard deviation of a slice's work. wander: standard deviation,
+    over one second, of a random walk that all slots of a block share. dies: (agent's name, ns on the virtual clock),
+    when that agent ends once.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class SimulatedHost:
         self._running: dict[str, _Workload] = {}
 
     def session(self, label: Label) -> Session:
-        """A session whose sandboxes are simulated."""
+        """A session with simulated sandboxes."""
         return Session(label, self.clock, make=lambda settings, label: _Simulated(self, settings, label))
 
     def answer(self, agent: str, sink: Sink, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """What an agent answers."""
+        """The answer of an agent."""
         self.requests.append((agent, method))
         match method:
             case "monitor.start":
@@ -119,7 +119,7 @@ class SimulatedHost:
         return {}
 
     def end(self, agent: str) -> None:
-        """An agent's sandbox is taken down."""
+        """Removes an agent's sandbox."""
         self._running = {name: workload for name, workload in self._running.items() if workload.sandbox != agent}
 
     def _advance(self, now_ns: int) -> None:
@@ -161,7 +161,7 @@ def _slice(start_ns: int, end_ns: int, work: float, intensity: float) -> dict[st
 
 
 class _Agent:
-    """A simulated agent's connection."""
+    """The connection to a simulated agent."""
 
     def __init__(self, host: SimulatedHost, name: str, sink: Sink) -> None:
         self.name = name
@@ -182,7 +182,7 @@ class _Agent:
 
 
 class _Simulated(Sandbox):
-    """A sandbox that is nowhere."""
+    """A sandbox without any process."""
 
     def __init__(self, host: SimulatedHost, settings: Settings, label: Label) -> None:
         super().__init__(settings, label)

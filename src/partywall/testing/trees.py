@@ -1,18 +1,18 @@
-r"""Host trees: the files of a host that Partywall reads, as one text that people can read and change.
+r"""Host trees: the files of a host that Partywall reads, as one text that people can read and edit.
 
 Comments begin with #. Every other line is one of
 
-    PATH = TEXT       a file of one line
-    PATH := TEXT      the same, without the line's end
-    PATH |            a file of several lines, each of which follows after "| "
-    PATH :|           the same, without the last line's end
-    PATH              an empty file
-    PATH/             an empty folder
-    PATH -> TARGET    a symbolic link
-    PATH ! REASON     a file that cannot be read
+  PATH = TEXT       a file of one line
+  PATH := TEXT      the same, without a final line break
+  PATH |            a file of several lines; each follows after "| "
+  PATH :|           the same, without a final line break
+  PATH              an empty file
+  PATH/             an empty folder
+  PATH -> TARGET    a symbolic link
+  PATH ! REASON     a file that cannot be read
 
-A blank in a path is written \040. A path may hold numbers in braces, as in
-/sys/devices/system/cpu/cpu{0-3,8}/topology/core_id: it stands for one path a number.
+Spaces in a path are written \040. A path may contain numbers in braces, such as
+/sys/devices/system/cpu/cpu{0-3,8}/topology/core_id, and stands for one path for each number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NUMBERS = re.compile(r"\{([0-9,-]+)\}")
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing under a path. kind: how the line that tells it is written."""
+    """The entry of one path. kind: the form of its line."""
 
     kind: str
     text: str = ""
@@ -37,19 +37,19 @@ class Entry:
 
 @dataclass(frozen=True)
 class Tree:
-    """A host's files by their paths."""
+    """A host's files by path."""
 
     entries: Mapping[str, Entry]
 
     def lay_out(self, folder: Path) -> None:
-        """Makes the files below a folder."""
+        """Creates the files below a folder."""
         for path, entry in self.entries.items():
             place = folder / path.lstrip("/")
             place.parent.mkdir(parents=True, exist_ok=True)
             _MAKE[entry.kind](place, entry.text)
 
     def changed(self, changes: Mapping[str, Entry | None]) -> Tree:
-        """The tree with other entries; None takes one away."""
+        """The tree with changed entries; None removes one."""
         whole = {**self.entries, **changes}
         return Tree({path: entry for path, entry in whole.items() if entry is not None})
 
@@ -66,12 +66,12 @@ def _link(place: Path, target: str) -> None:
     place.symlink_to(target)
 
 
-# What is a folder cannot be read as a file, whoever tries: permissions do not stop root.
+# A directory cannot be read as a file, even by root, whom permissions do not stop.
 _MAKE: dict[str, Callable[[Path, str], None]] = {"=": _file, "/": _folder, "->": _link, "!": _folder}
 
 
 def read(text: str) -> Tree:
-    """The tree that a text tells of. Raises ValueError, with the line, for what is none."""
+    """Parses a tree. Raises ValueError with the line if it is malformed."""
     return Tree(dict(_entries(text)))
 
 

@@ -1,7 +1,7 @@
-"""Carries out a packet trace: hooks on interfaces of this host and, by further agents, of places elsewhere.
+"""Carries out a packet trace: hooks on interfaces of this host and, through further agents, elsewhere.
 
-`hops` reads what a person writes; `tracing` carries it out. What is found goes to a sink; who stores or shows it is not
-known.
+`hops` parses the command line; `tracing` carries out the trace. Results go to a sink. Storing and showing them is done
+elsewhere.
 """
 
 from partywall.trace.follow import trace_while

@@ -1,4 +1,4 @@
-"""Carries out a trace and stores what it tells, while something goes on."""
+"""Carries out a trace during another activity, and stores its reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def trace_while(
     happens: Callable[[Tracing], None],
     emit: Emit = silent,
 ) -> TraceDirectory:
-    """Traces while `happens` goes on, and stores what is found. No hook is left, however this ends.
+    """Traces while `happens` runs, and stores the reports. Removes all hooks, even after an error.
 
     out: the record; None for runs/trace-TIME-CHANCE. host: facts of the host.
     """
@@ -39,7 +39,7 @@ def trace_while(
     log = _Log(start, emit)
     try:
         with Tracing(asked, label, log.report, log.clock) as tracing:
-            # Made only now, so that a trace that cannot start leaves no folder.
+            # Created late, so that a trace that cannot start leaves no folder.
             log.open(TraceDirectory.create(out or Path("runs") / label.run, start, dict(host)), tracing.record_ns)
             happens(tracing)
             tracing.finish()
@@ -49,7 +49,7 @@ def trace_while(
 
 
 class _Log:
-    """Stores reports, and keeps their sum for those who watch. The sum does not grow with time."""
+    """Stores reports, and keeps their sum for display. The sum does not grow with time."""
 
     def __init__(self, start: Start, emit: Emit) -> None:
         self._start = start

@@ -1,4 +1,4 @@
-"""What a person writes on a command line, as what is asked of the tracer. All mistakes are told at once."""
+"""Converts command-line arguments to a request to the tracer. All mistakes are reported at once."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ EXAMPLE = "write for example eth0, br0:in, web/eth0 or /proc/123/ns/net/eth0"
 HORIZON_MOST_NS = 4_000_000_000
 TRANSLATIONS_MOST = 4
 PACKETS_MOST = 1_000_000
-# What the kernel allows in an interface's name; a colon or slash would be ours.
+# The kernel's rules for interface names. Colons and slashes are our own separators.
 INTERFACE = re.compile(r"[^\s/:]{1,15}")
 
 
 class _Reader:
-    """Collects problems, so that each is told."""
+    """Collects problems, to report all of them."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -42,7 +42,7 @@ def ask(
     packets: int = 2000,
     agents: Sequence[str] = (),
 ) -> Asked:
-    """UsageError with every problem if it cannot be traced as written."""
+    """Parses the description of a trace. UsageError with every problem."""
     reader = _Reader()
     known = dict(_agents(agents, reader))
     places = [_hop(text, known, reader) for text in hops]
@@ -55,7 +55,7 @@ def ask(
     again = {side for side, name in zip(sides, names, strict=True) if side != name and side in names}
     for twice in sorted(again | {name for name in names if names.count(name) > 1}):
         reader.wrong(
-            "HOP", f"{twice} is given twice", "a path passes each hop once; tell hooks apart with :in and :out"
+            "HOP", f"{twice} is given twice", "a path passes each hop once; distinguish hooks with :in and :out"
         )
     told: dict[str, Any] = {
         "horizon_ns": _within("--horizon", horizon, units.parse_duration_ns, 1, HORIZON_MOST_NS, reader),
@@ -65,7 +65,7 @@ def ask(
         "packets": _within("--packets", str(packets), int, 0, PACKETS_MOST, reader),
     }
     for unused in sorted(set(known) - {place.agent for place in places if place}):
-        reader.wrong("--agent", f"{unused!r} traces no hop", f"write a hop as {unused}/INTERFACE, or leave it out")
+        reader.wrong("--agent", f"{unused!r} has no hop", f"write a hop as {unused}/INTERFACE, or leave it out")
     if reader.problems:
         raise UsageError(*reader.problems)
     return Asked(hops=tuple(place for place in places if place), agents=known, **told)
@@ -93,7 +93,7 @@ def _hop(text: str, agents: dict[str, tuple[str, ...]], reader: _Reader) -> Hop 
         return None
     if colon and hook not in ("in", "out"):
         reader.wrong(
-            "HOP", f"{text!r}: {hook!r} is not a hook", "add :in for what the interface takes in, :out for the rest"
+            "HOP", f"{text!r}: {hook!r} is not a hook", "add :in for received packets, or :out for sent packets"
         )
         return None
     return Hop(
@@ -127,7 +127,7 @@ def _bound(value: float, parse: Any) -> str:
 def _protocol(text: str | None, reader: _Reader) -> int | None:
     if text is None or text.lower() in PROTOCOLS:
         return PROTOCOLS[text.lower()] if text else None
-    # Not isdigit: a superscript is a digit too, but no number.
+    # Not isdigit: a superscript is a digit too, but int() refuses it.
     if text.isdecimal() and 0 < int(text) < 256:
         return int(text)
     reader.wrong("--protocol", f"{text!r} is not known", f"there are {', '.join(PROTOCOLS)} and numbers from 1 to 255")

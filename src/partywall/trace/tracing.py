@@ -1,7 +1,7 @@
-"""A trace in progress: this host's agent aligns; agents elsewhere hand their records to it through here.
+"""A trace in progress. This host's agent aligns the records; those of agents elsewhere are forwarded to it.
 
-Agents are not tied to this process's life but to its stream: if this process is killed, its agents see the stream end
-and take their hooks off. Should an agent be killed too, the next start finds where its hooks were (`sandbox.reaper`).
+Agents are tied to their stream, not to this process. If this process is killed, its agents see the end of the stream
+and remove their hooks. If an agent is killed too, the next start finds its hooks (`sandbox.reaper`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from partywall.sandbox import Label, hooks
 from partywall.session import Session
 
 ROUNDS_AT_START = 20
-# Each answer of a relay is followed by a question for its time; what came of it is told this often.
+# Each answer of a relay is followed by a request for its clock's time; the result is reported this often.
 CLOCK_EVERY_NS = 1_000_000_000
-# A relay speaks five times a second, if only to say that it saw nothing; what others saw is held back for it.
+# A relay reports five times a second, even if it saw nothing, because records of other hops wait for it.
 SILENCE_MOST_NS = 10_000_000_000
 REPORT_NS = 1_000_000_000
 RING_BYTES = 4 << 20
 SLOWEST = 20
-# A busy kernel takes its time to take hooks off, and an agent that is killed leaves them.
+# A busy kernel needs time to remove hooks, and an agent that is killed leaves them.
 UNHOOK_S = 30.0
 HOST = "this host"
 
@@ -40,7 +40,7 @@ ClockSink = Callable[[ClockBound], None]
 
 @dataclass
 class _Relay:
-    """An agent elsewhere, and which hops of the path are its."""
+    """An agent elsewhere, and its hops of the path."""
 
     name: str
     client: AgentClient
@@ -50,12 +50,12 @@ class _Relay:
     reported: tuple[Missed, ...]
     told_ns: int
     heard_ns: int
-    # By its own clock: all it saw before was told.
+    # By the relay's own clock: everything it saw before this time has been reported.
     until_ns: int = 0
 
 
 class Tracing:
-    """Traces from `__enter__` to `finish`. `pump` must be called all the while: it brings reports to the sink."""
+    """Traces from `__enter__` to `finish`. Call `pump` regularly: it passes reports to the sink."""
 
     def __init__(
         self,
@@ -94,18 +94,18 @@ class Tracing:
         self.close()
 
     def close(self) -> None:
-        """Ends every agent, which takes its hooks off. May be called twice."""
+        """Ends every agent, which removes its hooks. May be called twice."""
         self._agents.close()
 
     def pump(self, timeout_s: float) -> None:
-        """Handles what comes within `timeout_s`; TrialError if an agent ended."""
+        """Handles messages that arrive within `timeout_s`. TrialError if an agent ended."""
         deadline = self._agents.clock.now_ns() + int(timeout_s * 1e9)
         while (left := deadline - self._agents.clock.now_ns()) > 0:
             for message in self._agents.take(left / 1e9):
                 self._handle(*message)
 
     def finish(self) -> None:
-        """No packet is begun any more; waits for those on their way, and for the last reports."""
+        """Stops sampling new packets; waits for those on their way and for the last reports."""
         until_ns = self._host.call("trace.close", id=self._id)["until_ns"]
         self.pump(max(0, until_ns - self._agents.clock.now_ns()) / 1e9)
         self._closing = True
@@ -117,7 +117,7 @@ class Tracing:
 
     @property
     def pid(self) -> int:
-        """The process number of this host's agent."""
+        """The process ID of this host's agent."""
         return self._host.process.pid
 
     @property
@@ -129,7 +129,7 @@ class Tracing:
         return self._agents.client(HOST)
 
     def _start(self) -> None:
-        # Written before a hook is made, so that it can be found again.
+        # Written before a hook is created, so that the hook can be found again.
         hooks.note(self._agents.label, [(hop.namespace, hop.interface) for hop in self.asked.hops if hop.agent is None])
         serve = (str(binary.find()), "serve", "--only", "trace")
         host = self._agents.attach(HOST, serve, os.environ | self._agents.label.environment, patience_s=UNHOOK_S)
@@ -142,14 +142,17 @@ class Tracing:
             relay = _Relay(name, client, mine, alignment, none, none, told_ns=now_ns, heard_ns=now_ns)
             self._relays[name] = relay
             self._told(relay)
-        # The host first, so that records find it ready; relays' hooks come a moment later.
+        # The host first, so that it is ready for records; relays' hooks follow a moment later.
         started = self._call(host, "trace.start", **self._request(range(len(self.asked.hops)), relay=False))
         self.record_ns = started["record_ns"]
         for relay in self._relays.values():
             self._call(relay.client, "trace.start", **self._request(relay.hops, relay=True))
 
     def _call(self, client: AgentClient, method: str, **params: Any) -> Any:
-        """A refusal at the start is the user's to mend: a wrong hop, no permission, an agent without programs."""
+        """Calls an agent at the start.
+
+        The user can fix a refusal: a wrong hop, no permission, an agent without programs.
+        """
         try:
             return client.call(method, **params)
         except RefusalError as error:
@@ -200,12 +203,12 @@ class Tracing:
                 raise TrialError(f"the agent of {name} ended: {params['reason']}")
 
     def _report(self, report: Report) -> None:
-        """Adds what relays say of their hops, and lets them follow the sampling."""
+        """Adds what relays report about their hops, and passes them the sampling rate."""
         missed = list(report.hops)
         for relay in self._relays.values():
             self._check_heard(relay)
             for at, theirs in zip(relay.hops, _since(relay.counted, relay.reported), strict=True):
-                # What came here and found no room is missed like what it could not take down.
+                # Records that were dropped here count as missed, like those that the agent could not write.
                 missed[at] = theirs.model_copy(update={"missed": theirs.missed + missed[at].missed})
             relay.reported = relay.counted
         if report.sampled < self._sampled:
@@ -225,7 +228,7 @@ class Tracing:
             )
 
     def _feed(self, relay: _Relay, params: dict[str, Any]) -> None:
-        # One that speaks and never tells more of its time holds the others back as one that is silent does.
+        # A relay that sends messages without reporting its time delays the others as much as a silent one.
         if params["told_ns"] > relay.until_ns:
             relay.until_ns, relay.heard_ns = params["told_ns"], self._agents.clock.now_ns()
         self._check_heard(relay)
@@ -252,7 +255,7 @@ class Tracing:
 
 
 def _since(now: tuple[Missed, ...], before: tuple[Missed, ...]) -> Iterator[Missed]:
-    """Relays count from the start; reports are of a stretch of time."""
+    """The increase since the last report: relays count from the start, reports cover an interval."""
     for one, other in zip(now, before, strict=True):
         yield Missed(
             recorded=one.recorded - other.recorded,

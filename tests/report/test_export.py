@@ -51,7 +51,7 @@ def test_every_chart_is_written_as_svg_and_png(run, tmp_path):
 
 
 def test_an_unknown_format_is_refused_by_name_before_anything_is_written(run, tmp_path):
-    with pytest.raises(UsageError, match=r"--format pdf: of a run there are html, json"):
+    with pytest.raises(UsageError, match=r"--format pdf: the formats of a run are html, json"):
         export.export_all(*run, tmp_path / "out", ["json", "pdf"])
     assert not (tmp_path / "out").exists()
 

@@ -132,7 +132,7 @@ def test_warnings_missing_facts_disturbances_and_seed_are_told(run, text):
         assert all(escaping.escape(part, quote=False) in text for part in (what, why, remedy))
     assert "--seed 42" in text
     assert "steal: 3.1 % of the block" in text
-    assert "The effect still moved within the slots" in text
+    assert "The effect still changed within the slots" in text
 
 
 def test_a_run_without_any_cell_gives_a_page_that_says_so(run):

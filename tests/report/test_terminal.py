@@ -46,7 +46,7 @@ def test_goals_that_do_not_hold_are_told_one_by_one_and_the_others_counted(run):
 def test_goals_that_hold_on_few_blocks_are_counted_apart(run):
     verdicts = tuple(v.model_copy(update={"blocks": 24, "rough": True}) for v in run[0].verdicts)
     text = " ".join(shown((run[0].model_copy(update={"verdicts": verdicts}), run[1]), 200).split())
-    assert "cells that goals speak of, 1 of them on so few blocks (24) that the interval may be too narrow" in text
+    assert "cells that goals speak of, 1 of them from so few blocks (24) that the interval may be too narrow" in text
 
 
 def test_without_colour_the_marks_still_tell_severity(run, monkeypatch):

@@ -1,7 +1,6 @@
-"""The board of a study: figures by levels, of which a page shows one at a time, from the environment down to the cores.
+"""The board of a study: figures by levels, from the environment down to the cores. The page shows one at a time.
 
-Without a script the page shows all of it as one table. Deliberately not here: which figures there are
-(`study.isolation.exhibits`).
+Without a script, the page shows all of them as one table. The figures are chosen in `study.isolation.exhibits`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ FIGURES = ("absolute", "of the bare host", "q")
 
 
 def data(entries: Sequence[BoardEntry]) -> dict[str, Any]:
-    """What the page's script reads: names of the levels, and each entry's places, texts and share of the bare host."""
+    """Data for the page's script: names of the levels, and each entry's places, texts and share of the bare host."""
     return {
         "levels": list(entries[0].places) if entries else [],
         "figures": FIGURES,
@@ -35,7 +34,7 @@ def data(entries: Sequence[BoardEntry]) -> dict[str, Any]:
 
 
 def texts(entry: BoardEntry) -> list[str]:
-    """Absolute, relative and q as they are read."""
+    """Absolute value, relative value and q, formatted."""
     return [
         entry.absolute + figures.mark(entry.emulated),
         _percent(entry.relative, "no bare host was measured"),
@@ -48,11 +47,11 @@ def _percent(estimate: Estimate | None, otherwise: str) -> str:
 
 
 def section(entries: Sequence[BoardEntry]) -> Markup:
-    """A section for a page, id `board`; empty without entries."""
+    """A section for a page with the id `board`; empty if there are no entries."""
     if not entries:
         return Markup()
     rows = [(*entry.places.values(), *texts(entry)) for entry in entries]
     columns = (*entries[0].places, *FIGURES)
     template = page.plain().get_template("board.html.j2")
     text = template.render(rows=rows, columns=columns, emulated=figures.EMULATED)
-    return Markup(text)  # noqa: S704 - made by a template that escapes
+    return Markup(text)  # noqa: S704 - from a template that escapes

@@ -1,7 +1,7 @@
-"""One function a chart, from findings and evidence to an Altair chart. Data are inlined; nothing is fetched.
+"""Charts of a run: one function for each, from findings and evidence to an Altair chart. Data are inlined.
 
-Colours carry no meaning that a label, a shape or a position does not carry too. What a theme decides (fonts, inks,
-palette) is in `theme`, apart from the charts, so that a page can draw the same chart light and dark.
+A colour never carries a meaning alone: a label, shape or position repeats it. Fonts, inks and palette are in `theme`,
+apart from the charts, so that a page can draw the same chart light or dark.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ AnyChart = alt.Chart | alt.LayerChart | alt.FacetChart
 
 WIDTH, HEIGHT = 640, 240
 BASELINE, TREATED, MUTED, BAND = "#2b83c6", "#d55e00", "#8a8f98", "#8a8f98"
-# Okabe and Ito's palette, which people with any common colour blindness can tell apart; black and yellow are left
-# out, as each vanishes on one of the two backgrounds. Dark: the same hues, lighter.
+# The palette of Okabe and Ito, which is distinguishable with any common colour blindness. Black and yellow are left
+# out, because each is invisible on one of the two backgrounds. Dark: the same hues, lighter.
 CATEGORIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a8f98")
 CATEGORIES_DARK = ("#56b4e9", "#e8813a", "#2fc59b", "#e29cc4", "#f0b43c", "#a9d6f5", "#a3a9b3")
 HARM = {
@@ -48,7 +48,7 @@ HARM = {
 
 
 def theme(*, dark: bool) -> dict[str, Any]:
-    """Vega-Lite configuration that fits the page around a chart."""
+    """Vega-Lite configuration that matches the page around a chart."""
     ink, soft, grid = ("#e6e8eb", "#a3a9b3", "#30353d") if dark else ("#1c2126", "#59616b", "#e3e6ea")
     font = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
     axis = {"labelColor": soft, "titleColor": soft, "gridColor": grid, "domainColor": soft, "tickColor": soft}
@@ -81,7 +81,7 @@ def theme(*, dark: bool) -> dict[str, Any]:
 
 
 def titled(chart: Any, title: str, subtitle: str = "", *, dark: bool = False) -> dict[str, Any]:
-    """A specification that stands alone: with its title and the theme inside, for image files."""
+    """A stand-alone specification, with title and theme, for image files."""
     spec = spec_of(chart)
     spec["title"] = {"text": title, "subtitle": subtitle} if subtitle else {"text": title}
     spec["config"] = theme(dark=dark)
@@ -90,7 +90,7 @@ def titled(chart: Any, title: str, subtitle: str = "", *, dark: bool = False) ->
 
 
 def spec_of(chart: Any) -> dict[str, Any]:
-    """The bare specification, without Altair's default theme."""
+    """The specification without Altair's default theme."""
     with alt.data_transformers.enable(consolidate_datasets=False):
         spec: dict[str, Any] = chart.to_dict(validate=False)
     spec.pop("config", None)
@@ -98,12 +98,12 @@ def spec_of(chart: Any) -> dict[str, Any]:
 
 
 def inlined(rows: series.Rows) -> alt.Chart:
-    """A chart of these rows, which it carries along."""
+    """A chart with these rows as inlined data."""
     return alt.Chart(alt.InlineData(values=rows))
 
 
 def slower(what: str) -> alt.X:
-    """The share of something that is slower, as an axis on which 99 % and 99.9 % are as wide as 90 %."""
+    """An axis of the share of slower items, on which 99 % and 99.9 % are as wide as 90 %."""
     names = "datum.value >= 1 ? '0 %' : datum.value > 0.49 ? '50 %' : format(100 - 100 * datum.value, '.6~f') + ' %'"
     return alt.X(
         "slower:Q",
@@ -114,7 +114,7 @@ def slower(what: str) -> alt.X:
 
 
 def heatmap(findings: Findings) -> AnyChart:
-    """Victims by treatments: isolation factor with its interval written in each cell."""
+    """Victims by treatments. Each cell shows the isolation factor with its interval."""
     grid = matrix(findings)
     rows = [
         _heat_row(cell, row.title, column.title)
@@ -152,7 +152,7 @@ def _heat_row(cell: Cell, row: str, column: str) -> dict[str, Any]:
 
 
 def sensitivity(findings: Findings, trial: str) -> AnyChart:
-    """Isolation factor against intensity: one line an aggressor with its intervals, on the A/A band."""
+    """Isolation factor against intensity: one line for each aggressor, with intervals, over the A/A band."""
     curves = [curve for curve in findings.curves if curve.trial == trial]
     rows = [
         {
@@ -195,7 +195,7 @@ def sensitivity(findings: Findings, trial: str) -> AnyChart:
 
 
 def _names(curves: list[Curve]) -> list[dict[str, Any]]:
-    """Where the name of each curve stands: beside its last point, pushed down until no two overlap."""
+    """The position of each curve's name: beside its last point, moved down until no two overlap."""
     ends = sorted(
         ((*max(c.points, key=lambda point: point[0]), c.aggressor) for c in curves if c.points),
         key=lambda end: -end[1].value,
@@ -210,13 +210,13 @@ def _names(curves: list[Curve]) -> list[dict[str, Any]]:
 
 
 def _band(findings: Findings, trial: str, baseline: str = finding.BASELINE) -> list[alt.Chart]:
-    """The A/A band across the whole width, with its name: the wider one where there is one for each kind of block."""
+    """The A/A band over the whole width, with its name. If each kind of block has one, the wider band."""
     own = [band for band in findings.bands if (band.trial, band.baseline) == (trial, baseline)]
     widest = sorted(own, key=lambda band: band.high)[-1:]
     rows = [{"low": band.low, "high": band.high, "one": 1.0, "text": "A/A band"} for band in widest]
     base = inlined(rows)
     return [
-        base.mark_rect(color=BAND, opacity=0.22, tooltip="A/A band: no effect can be told from none in here").encode(
+        base.mark_rect(color=BAND, opacity=0.22, tooltip="A/A band: effects within it may be chance").encode(
             y=alt.Y("low:Q", title=None), y2=alt.Y2("high:Q")
         ),
         base.mark_rule(strokeDash=[4, 3]).encode(y=alt.Y("one:Q", title=None)),
@@ -227,7 +227,7 @@ def _band(findings: Findings, trial: str, baseline: str = finding.BASELINE) -> l
 
 
 def effect_over_time(findings: Findings, evidence: Evidence, cell: Cell) -> AnyChart:
-    """Each block's own isolation factor, and the running mean with its interval closing in."""
+    """Each block's own isolation factor, and the running mean with its narrowing interval."""
     base = inlined(series.effects(evidence, cell)).encode(x=alt.X("time_s:Q", title="seconds since the trial began"))
     scale = alt.Scale(zero=False)
     points = base.mark_point(filled=True, size=28, color=MUTED, opacity=0.85).encode(
@@ -249,7 +249,7 @@ def _states() -> alt.Color:
 
 
 def rate_distribution(evidence: Evidence, cell: Cell) -> AnyChart:
-    """How the rates of single slots are spread, baseline and treated on one axis."""
+    """The distribution of slot rates, baseline and treated on one axis."""
     scale = series.scale_of(evidence, cell.trial)
     title = f"{scale.label} in one slot ({scale.direction})"
     chart: alt.Chart = (
@@ -273,7 +273,7 @@ def rate_distribution(evidence: Evidence, cell: Cell) -> AnyChart:
 
 
 def latency_distribution(evidence: Evidence, cell: Cell) -> AnyChart:
-    """Latency percentiles, both axes logarithmic so that the tail has room: 99 % and 99.9 % are as wide as 90 %."""
+    """Latency percentiles. Both axes are logarithmic, so that 99 % and 99.9 % are as wide as 90 %."""
     what = figures.latency_of(series.trial_of(evidence, cell.trial).victim, evidence.kernels)
     rows = series.latencies(evidence, cell)
     chart: alt.Chart = (
@@ -303,7 +303,7 @@ def latency_distribution(evidence: Evidence, cell: Cell) -> AnyChart:
 
 
 def _decades(rows: series.Rows) -> list[float]:
-    """1, 2 and 5 of each power of ten in use, more if it is the only one: labels people know, no forest of lines."""
+    """1, 2 and 5 of each power of ten in use, or more if there is only one: familiar labels and few grid lines."""
     values = [row["latency_us"] for row in rows if row["latency_us"] > 0]
     if not values:
         return []
@@ -313,9 +313,9 @@ def _decades(rows: series.Rows) -> list[float]:
 
 
 def timeline(evidence: Evidence, trial: str, block: int | None = None, focus: str = "") -> AnyChart:
-    """The slices of one block in order of time: switch marks, guards shaded, treatments named above and coloured.
+    """The slices of one block over time: switches marked, guard times shaded, treatments named above and coloured.
 
-    `block` and `focus` (a treatment to stress) are parameters of the chart too, so that a page can change them.
+    `block` and `focus` (a highlighted treatment) are also parameters of the chart, so that a page can change them.
     """
     rows = series.slices(evidence, trial)
     slots = series.stretches(rows, "treatment")
@@ -331,10 +331,12 @@ def timeline(evidence: Evidence, trial: str, block: int | None = None, focus: st
 
     stressed = alt.when("focus === '' || datum.treatment === focus || datum.group === 'baseline'").then(alt.value(1.0))
     faint = stressed.otherwise(alt.value(0.4))
-    # On a narrow page names would run into each other; those that matter stay.
+    # Names would overlap on a narrow page, so only the highlighted ones are shown there.
     named = stressed.when("width < 480").then(alt.value(0.0)).otherwise(alt.value(0.4))
     colour = alt.Color("group:N", legend=None, scale=alt.Scale(domain=order))
-    shade = drawn(guards).mark_rect(color=MUTED, opacity=0.28, tooltip="guard: left out").encode(x2=alt.X2("end_ms:Q"))
+    shade = (
+        drawn(guards).mark_rect(color=MUTED, opacity=0.28, tooltip="guard: not counted").encode(x2=alt.X2("end_ms:Q"))
+    )
     switches = drawn(slots).mark_rule(strokeDash=[2, 3], opacity=0.6)
     bars = (
         drawn(rows)
@@ -361,7 +363,7 @@ def timeline(evidence: Evidence, trial: str, block: int | None = None, focus: st
 
 
 def efficiency(findings: Findings) -> AnyChart:
-    """What limited sandboxes got of what their settings promised: q = 1 is exactly that."""
+    """Efficiency of limited sandboxes: at q = 1 a sandbox got exactly what its settings promise."""
     rows = [
         {
             "what": f"{victim_title(cell)}, {treatment_title(cell)}{' (emulated)' if emulated(cell) else ''}",
@@ -374,7 +376,7 @@ def efficiency(findings: Findings) -> AnyChart:
         if cell.efficiency is not None
     ]
     base = inlined(rows).encode(y=alt.Y("what:N", sort=None, title=None, axis=alt.Axis(labelLimit=300, ticks=False)))
-    q = alt.X("q:Q", title="efficiency q: what it got of what was promised", scale=alt.Scale(zero=False, padding=20))
+    q = alt.X("q:Q", title="efficiency q: share of the promised capacity", scale=alt.Scale(zero=False, padding=20))
     one = inlined([{"q": 1.0}]).mark_rule(strokeDash=[4, 3]).encode(x=q)
     whiskers = base.mark_rule(strokeWidth=2, color=TREATED).encode(x=alt.X("low:Q", title=None), x2=alt.X2("high:Q"))
     dots = base.mark_point(filled=True, size=70, color=TREATED, opacity=1).encode(
@@ -424,12 +426,12 @@ def _timeline_title(findings: Findings, row: Row) -> str:
 
 
 def _slug(text: str) -> str:
-    """A part of a file name: letters, digits and hyphens."""
+    """Converts text to a part of a file name: letters, digits and hyphens."""
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower()
 
 
 def _low_title(text: str) -> dict[str, Any]:
-    """Below the chart, as treatments are named above it."""
+    """A title below the chart, because treatments are named above it."""
     return {"text": text, "orient": "bottom"}
 
 

@@ -1,4 +1,4 @@
-"""A comparison of two runs for a terminal or a log: what changed first, then what did not, then what cannot be said."""
+"""A comparison of two runs as text: changes first, then unchanged cells, then cells that cannot be compared."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EFFECTS = {Effect.NONE: f" {Severity.NONE.mark}", Effect.NOT_KNOWN: f" {Severity
 STYLES = {Change.WORSE: "bold red", Change.BETTER: "bold green", Change.INCONCLUSIVE: "magenta", Change.SAME: "dim"}
 ORDER = tuple(MARKS)
 WIDE = 96
-"""Columns of a terminal from which on latencies have room too."""
+"""Terminal width, in columns, from which latencies are shown too."""
 
 REASONS_SHOWN = 8
 
@@ -35,12 +35,12 @@ def show(comparison: Comparison, console: Console) -> None:
 
 
 def parts(comparison: Comparison, width: int) -> Iterator[RenderableType]:
-    """The outcome in one line, one row a cell, and the cells without a counterpart."""
+    """The outcome in one line, one row for each cell, and the cells without a counterpart."""
     change = worst(comparison)
     yield Text.assemble((MARKS[change], STYLES[change]), f"  ·  {headline(comparison)}")
     yield Text(f"run {comparison.run}, reference {comparison.reference}", style="dim", overflow="fold")
     for text in comparison.host:
-        yield _remark(f"The hosts differ: {text}. A change may be the host's.")
+        yield _remark(f"The hosts differ: {text}. A change may be due to the host.")
     for text in comparison.notes:
         yield _remark(f"{text[0].upper()}{text[1:]}.")
     if comparison.cells:
@@ -61,14 +61,14 @@ def _remark(text: str) -> Text:
 
 
 def worst(comparison: Comparison) -> Change:
-    """What a reader must hear first: any worsening, then any doubt. What could not be compared is a doubt."""
+    """The most important change: any worsening, then anything inconclusive, including cells that cannot be compared."""
     found = {cell.change for cell in comparison.cells}
     found |= {Change.INCONCLUSIVE} if comparison.outcome is Outcome.INCONCLUSIVE else set()
     return next(change for change in ORDER if change in found)
 
 
 def headline(comparison: Comparison) -> str:
-    """How many cells changed which way."""
+    """The number of cells for each kind of change."""
     if not comparison.cells:
         return "the runs share no cell, so there is nothing to compare"
     counts = {change: sum(cell.change is change for cell in comparison.cells) for change in ORDER}
@@ -82,7 +82,7 @@ def headline(comparison: Comparison) -> str:
 
 
 def _reasons(comparison: Comparison) -> Iterator[RenderableType]:
-    """Why what got worse or cannot be told is called so; the table's figures are only a part of it."""
+    """The reasons for changes that are worse or inconclusive. The table's figures show only a part of them."""
     found = [cell for cell in _ordered(comparison) if cell.change in (Change.WORSE, Change.INCONCLUSIVE)]
     for number, cell in enumerate(found[:REASONS_SHOWN]):
         mark = (f"{MARKS[cell.change].split()[0]} ", STYLES[cell.change])
@@ -96,7 +96,7 @@ def _effect_mark(effect: Effect | None) -> str:
 
 
 def _legend(comparison: Comparison) -> Iterator[RenderableType]:
-    """What the marks behind either side's factor mean."""
+    """The meaning of the marks behind the factors of both runs."""
     used = {effect for cell in comparison.cells for effect in (cell.effect, cell.reference_effect)}
     words = {Effect.NONE: "no effect in that run", Effect.NOT_KNOWN: "not known whether that run shows an effect"}
     if told := [f"{EFFECTS[effect].strip()} {text}" for effect, text in words.items() if effect in used]:

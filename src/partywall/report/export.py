@@ -1,7 +1,7 @@
 """The report as files for other programs.
 
-Findings as JSON, one row a cell as CSV, observations as Parquet, and every chart as SVG and PNG. Numbers keep all
-their digits here; a figure that is not known is an empty cell or null, never 0.
+Findings as JSON, one row for each cell as CSV, observations as Parquet, and every chart as SVG and PNG. Numbers keep
+all digits. An unknown figure is an empty cell or null, never 0.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def export_all(
     formats: Sequence[str] | None = None,
     step: Step = lambda _doing, _done, _of: None,
 ) -> tuple[Path, ...]:
-    """Writes the report in each of `formats` and returns the files written.
+    """Writes the report in each of `formats`. Returns the written files.
 
-    Raises UsageError for a format that is not known, before anything is written.
+    Raises UsageError for an unknown format before anything is written.
     """
     return FILES.write((findings, evidence), directory, formats, step)
 
 
 def csv_text(findings: Findings) -> str:
-    """One row a cell. Estimates become NAME, NAME_low and NAME_high."""
+    """One row for each cell. Estimates become NAME, NAME_low and NAME_high."""
     rows = [row_of(cell, findings) for cell in findings.cells]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO()
@@ -50,7 +50,7 @@ def csv_text(findings: Findings) -> str:
 
 
 def observation_table(evidence: Evidence) -> pa.Table:
-    """One row an observation, with its place in the plan; counters and achieved rates get a column each."""
+    """One row for each observation, with its place in the plan. Counters and achieved rates have a column each."""
     victims = {trial.id: trial for trial in evidence.plan.trials}
     counters = sorted({name for o in evidence.observations for name in o.counters})
     aggressors = sorted({name for o in evidence.observations for name in o.achieved})
@@ -113,4 +113,4 @@ FILES: Files[Run] = Files(
     },
     charts=lambda run: charts.all_charts(*run),
 )
-"""Formats; adding one is one function and one entry."""
+"""The formats. A new one needs one function and one entry."""

@@ -1,6 +1,6 @@
-"""How a figure is written for people: as many digits as its interval warrants, with its unit.
+"""Formats figures for people: with a unit, and with as many digits as the interval warrants.
 
-Numbers for machines (JSON, CSV, Parquet) do not pass through here; they keep every digit.
+Numbers for programs (JSON, CSV, Parquet) are not formatted here; they keep all digits.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ __all__ = [
     "value",
 ]
 
-EMULATED = "E: emulated, and an absolute figure is the emulator's; (E): not the victim, but a neighbour is emulated."
+EMULATED = "E: emulated, so absolute figures reflect the emulator; (E): not the victim but a neighbour is emulated."
 
 
 def mark(emulated: Emulated | None) -> str:
-    """What stands behind a figure that is emulated, as `EMULATED` explains it; empty behind others."""
+    """The mark behind a figure of an emulated sandbox (see `EMULATED`); empty for others."""
     return {"victim": " E", "neighbour": " (E)"}[emulated] if emulated else ""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How a rate of work is shown: `rate / divisor`, or nanoseconds per operation where `inverse`."""
+    """How a rate of work is shown: `rate / divisor`, or nanoseconds per operation if `inverse`."""
 
     label: str
     divisor: float = 1.0
     inverse: bool = False
 
     def show(self, rate: float) -> float:
-        """A rate in the unit people know; an operation that never ends takes for ever."""
+        """A rate in its display unit. A rate of 0 gives an infinite time per operation."""
         if self.inverse:
             return 1e9 / rate if rate > 0 else math.inf
         return rate / self.divisor
 
     def show_estimate(self, rate: Estimate) -> Estimate:
-        """The interval turns round with the figure when it is time per operation."""
+        """An interval in its display unit. Its ends swap if the figure is a time per operation."""
         ends = sorted((self.show(rate.low), self.show(rate.high)))
         return rate.model_copy(update={"value": self.show(rate.value), "low": ends[0], "high": ends[1]})
 
@@ -71,7 +71,7 @@ class Scale:
 
 
 def scale_of(victim: Victim, kernels: Mapping[str, Mapping[str, Any]]) -> Scale:
-    """The scale of a victim: its kernel's figure, or the unit its metric names."""
+    """The scale of a victim: its kernel's figure, or the unit that its metric names."""
     if victim.load is not None:
         return Scale("responses/s")
     if victim.probe is None:
@@ -80,14 +80,14 @@ def scale_of(victim: Victim, kernels: Mapping[str, Mapping[str, Any]]) -> Scale:
 
 
 def scale_of_kernel(figure: Mapping[str, Any]) -> Scale:
-    """The scale that a kernel's catalogue entry names; bare work per second if it names none."""
+    """The scale in a kernel's catalogue entry, or plain work per second if it has none."""
     if figure.get("kind") == "per_operation":
         return Scale(figure["label"], inverse=True)
     return Scale(figure.get("label", "work/s"), float(figure.get("divisor", 1.0)))
 
 
 def latency_of(victim: Victim, kernels: Mapping[str, Mapping[str, Any]]) -> str:
-    """What the latency histogram of a victim holds, as its kernel says it."""
+    """What the latency histogram of a victim measures, according to its kernel."""
     if victim.load is not None:
         return "response time from the intended start"
     latency = kernels.get(victim.probe or "", {}).get("latency", {})
@@ -95,13 +95,13 @@ def latency_of(victim: Victim, kernels: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def rate(estimate: Estimate, scale: Scale) -> str:
-    """A rate in its kernel's figure: '7.9 ± 0.2 GB/s'."""
+    """A rate with its unit: '7.9 ± 0.2 GB/s'."""
     shown = scale.show_estimate(estimate)
     return f"{interval(shown.value, shown.low, shown.high)} {scale.label}"
 
 
 def value(number: float, scale: Scale) -> str:
-    """One rate without an interval, with four digits: for single slots."""
+    """A rate of one slot, without an interval, with four digits."""
     return f"{format_number(scale.show(number))} {scale.label}"
 
 
@@ -115,7 +115,7 @@ def reading(difference: Estimate, counter: Counter) -> str:
 
 
 def span(low: float, high: float) -> str:
-    """The ends of a band, with digits that follow its width: '0.994 to 1.006', or 'not known'."""
+    """The ends of a band, with digits that match its width: '0.994 to 1.006', or 'not known'."""
     if high > UNTOLD_REACH * low:
         return UNTOLD
     width = high - low
@@ -124,7 +124,7 @@ def span(low: float, high: float) -> str:
 
 
 def change_span(low: float, high: float) -> str:
-    """The ends of a band of changes, as shares: '−8.5 to +9.3 %'."""
+    """The ends of a band of relative changes: '−8.5 to +9.3 %'."""
     decimals = max(1 - magnitude(100 * (high - low)), 0) if high > low else 1
     ends = (format_decimals(100 * end, decimals, sign=True) for end in (low, high))
     return f"{' to '.join(ends)} %"

@@ -1,7 +1,6 @@
-"""A report as files: which formats there are is a table of each report's own, how they are written is the same for all.
+"""A report as files. Each report has a table of its own formats; writing them is the same for all.
 
-Documents are texts or bytes under a fixed name; every chart is drawn as an image file of its own. Deliberately not
-here: what stands in any of them.
+Documents are texts or bytes with a fixed name. Every chart becomes an image file. The contents are defined elsewhere.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ PNG_SCALE = 2.0
 
 T = TypeVar("T")
 Document = tuple[str, Callable[[T], str | bytes | None]]
-"""(file name, what stands in it); None where there is nothing to write."""
+"""(file name, content), or None if there is nothing to write."""
 Step = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and of how much."""
+"""Receives the current step, the number of steps done, and their total."""
 
 IMAGES: Mapping[str, Callable[[str], bytes]] = {
     "png": lambda spec: vl_convert.vegalite_to_png(spec, scale=PNG_SCALE),
     "svg": lambda spec: vl_convert.vegalite_to_svg(spec).encode(),
 }
-"""How one chart is drawn as a file of its own."""
+"""A function that draws one chart as an image file."""
 
 
 @dataclass(frozen=True)
 class Files(Generic[T]):
-    """The formats of one sort of report. of: what it is of. charts: stand-alone specifications by file name."""
+    """The formats of one kind of report. of: the kind. charts: stand-alone specifications by file name."""
 
     of: str
     documents: Mapping[str, Document[T]]
@@ -51,14 +50,14 @@ class Files(Generic[T]):
         return (*self.documents, *IMAGES)
 
     def chosen(self, formats: Sequence[str] | None) -> list[str]:
-        """The formats asked for, each once, or the usual ones. UsageError for one that is not known."""
+        """The requested formats without duplicates, or the default ones. UsageError for an unknown format."""
         wanted = list(dict.fromkeys(formats or self.usual))
         if unknown := [name for name in wanted if name not in self.formats]:
-            raise UsageError(f"--format {unknown[0]}: of {self.of} there are {', '.join(self.formats)}")
+            raise UsageError(f"--format {unknown[0]}: the formats of {self.of} are {', '.join(self.formats)}")
         return wanted
 
     def value(self, content: T) -> Any:
-        """The report as the value of its JSON document."""
+        """The report as a JSON value."""
         _, make = self.documents["json"]
         return json.loads(make(content) or "null")
 
@@ -69,13 +68,16 @@ class Files(Generic[T]):
         formats: Sequence[str] | None = None,
         step: Step = lambda _doing, _done, _of: None,
     ) -> tuple[Path, ...]:
-        """Writes the report in each of `formats`. UsageError for an unknown one, or a folder that cannot be written."""
+        """Writes the report in each of `formats`.
+
+        UsageError for an unknown format or a folder that cannot be written.
+        """
         wanted = self.chosen(formats)
         try:
             return tuple(self._write(content, folder, wanted, step))
         except OSError as error:
             place = str(error.filename or folder)
-            remedy = "check its permissions and the room on its disk, then repeat: partywall report"
+            remedy = "check its permissions and the free space on its disk, then repeat: partywall report"
             raise UsageError(Problem(f"cannot be written: {error.strerror or error}", remedy, place)) from None
 
     def _write(self, content: T, folder: Path, wanted: Sequence[str], step: Step) -> Iterator[Path]:
@@ -90,7 +92,7 @@ class Files(Generic[T]):
 
 
 def _images(specs: Mapping[str, dict[str, Any]], folder: Path, formats: Sequence[str], step: Step) -> Iterator[Path]:
-    """Every chart in each of `formats`. Drawing is done outside Python's lock, so threads share it."""
+    """Draws every chart in each of `formats`. Drawing releases Python's lock, so threads run in parallel."""
     jobs = [(spec, folder / f"{name}.{kind}", kind) for kind in formats for name, spec in specs.items()]
     with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
         drawn = pool.map(lambda job: written(job[1], IMAGES[job[2]](json.dumps(job[0]))), jobs)

@@ -1,4 +1,4 @@
-"""A guard as text for a terminal, as one page, and as files for other programs."""
+"""A guard's report as text for a terminal, as a page, and as files for other programs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from partywall.report.charts import HEIGHT, WIDTH, AnyChart
 from partywall.report.files import Files
 
 POINTS_MAX = 600
-"""Of one line in a chart: more is finer than a page can show."""
+"""Points in one line of a chart. A page cannot show more detail."""
 
 VIFS_MAX = 12
-"""Drawn in one page; the Parquet file has all."""
+"""Vifs drawn in one page. The Parquet file contains all."""
 
 Reports = Sequence[Mapping[str, Any]]
 
@@ -35,7 +35,7 @@ DASHES = {"offered": [2, 3], "granted": [6, 3], "passed": [1, 0], "mean wait": [
 
 
 def render(run: GuardRun) -> str | None:
-    """The page: totals of every vif, findings, and what passed over time. None if there was no report."""
+    """The page: totals of every vif, findings, and rates over time. None if there was no report."""
     if not run.reports:
         return None
     drawn = [vif for vif in run.vifs if any(report["rows"][vif]["offered_bps"] for report in run.reports)][:VIFS_MAX]
@@ -49,7 +49,7 @@ def render(run: GuardRun) -> str | None:
     return page.framed(
         "guard.html.j2",
         specs,
-        title=f"{run.run}: what was offered, granted and passed",
+        title=f"{run.run}: offered, granted and passed",
         headline=headline(run),
         drawn=drawn,
         figures=figures,
@@ -60,22 +60,22 @@ def render(run: GuardRun) -> str | None:
 
 
 def headline(run: GuardRun) -> str:
-    """What happened, in a line."""
+    """The result in one line."""
     if not run.reports:
         return "The guard ended before its first report"
-    found = f"{units.counted(run.wrong, 'finding')}, see below" if run.wrong else "nothing wrong was found"
+    found = f"{units.counted(run.wrong, 'finding')}, see below" if run.wrong else "no problem was found"
     return f"Kept for {units.format_duration(run.length_ns)}: {found}"
 
 
 def show(run: GuardRun, console: Console) -> None:
-    """The headline, and the findings."""
+    """Shows the headline and the findings."""
     console.print(Text(headline(run), style="bold"), soft_wrap=True)
     for at_ns, hook, kind, text in run.notes:
         console.print(Text(f"{at_ns / 1e9:.1f} s, {hook}: {kind}: {text}"), soft_wrap=True)
 
 
 def figures(run: GuardRun) -> dict[str, Any]:
-    """The figures as JSON has them: its length, every vif's means and dropped packets, and the findings."""
+    """The figures as a JSON value: the duration, every vif's means and dropped packets, and the findings."""
     return {
         "reports": len(run.reports),
         "length_ns": run.length_ns,
@@ -85,7 +85,7 @@ def figures(run: GuardRun) -> dict[str, Any]:
 
 
 def _means(run: GuardRun, vif: str) -> dict[str, float | None]:
-    """Means over all reports, weighted by their time, and the sum of dropped packets."""
+    """Means over all reports, weighted by their duration, and the number of dropped packets."""
     keys = [key for series in SERIES.values() for key in series.values()]
     return {key: run.mean(vif, key) for key in keys} | {"dropped_packets": run.dropped(vif)}
 
@@ -108,7 +108,7 @@ def _summary(run: GuardRun, vif: str) -> list[str]:
 
 
 def over_time(reports: Reports, vif: str, kind: str) -> AnyChart | None:
-    """One vif over time; None if there is nothing of this kind to draw."""
+    """A chart of one vif over time; None if there is nothing of this kind to draw."""
     title, unit = AXES[kind]
     begun = reports[0]["from_ns"]
     step = max(1, len(reports) // POINTS_MAX)
@@ -144,7 +144,7 @@ def over_time(reports: Reports, vif: str, kind: str) -> AnyChart | None:
 
 
 def _charts(run: GuardRun) -> Mapping[str, dict[str, Any]]:
-    """Each vif that sent, over time: stand-alone charts."""
+    """Stand-alone charts over time for each vif that sent packets."""
     return {
         f"{vif}-{kind}": charts.titled(chart, f"{vif}: {TITLES[kind]}")
         for vif in run.vifs

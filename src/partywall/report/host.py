@@ -1,6 +1,6 @@
-"""The host in a few lines, as a reader wants it first; all facts stand below in the page, as the agent gave them.
+"""A summary of the host in a few lines. The page lists all facts further below, as the agent reported them.
 
-A fact that is not known has no line here.
+Unknown facts have no line here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Facts = Mapping[str, Any]
 
 
 def summary(host: Facts) -> tuple[tuple[str, str], ...]:
-    """(what, figure): processors, caches, memory, disks, kernel, cgroups, and whether the host is itself a guest."""
+    """(name, figure): processors, caches, memory, disks, kernel, cgroups, and whether the host is itself a guest."""
     told = (
         ("processors", _processors(_part(host, "cpu"))),
         ("caches", "; ".join(_caches(_part(host, "cpu")))),
@@ -42,7 +42,7 @@ def _processors(cpu: Facts) -> str:
 
 
 def _caches(cpu: Facts) -> Iterator[str]:
-    """'L1 data 32 KiB (2)', each kind once with how many there are."""
+    """'L1 data 32 KiB (2)': each kind of cache once, with its number."""
     kinds = Counter((c["level"], c["holds"], c["size_bytes"]) for c in cpu.get("caches") or ())
     for (level, holds, size), count in sorted(kinds.items()):
         what = "" if holds == "unified" else f" {holds}"

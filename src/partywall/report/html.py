@@ -1,7 +1,7 @@
-"""The report as one HTML file that needs nothing else: no server, no network, no script for its figures.
+"""The report as one self-contained HTML file: it needs no server and no network, and no script for its figures.
 
-Every figure and sentence is written into the page here; the script only draws the charts and opens and closes the
-drill-down. A content security policy in the page forbids the browser any request: offline is a rule, not a promise.
+Every figure and sentence is written into the page here. The script only draws the charts and opens and closes the
+details. A content security policy in the page blocks all requests of the browser, so that the page works offline.
 """
 
 from __future__ import annotations
@@ -42,12 +42,15 @@ from partywall.report.matrix import (
 )
 
 MAX_SLOTS = 20_000
-"""Slots a page lists; beyond it whole blocks are left out evenly, and the page says so. The Parquet export has all."""
+"""Most slots that a page lists.
+
+Beyond that, whole blocks are evenly left out, and the page says so. The Parquet export contains all.
+"""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """The drill-down of one cell, in the words and figures the page shows."""
+    """The details of one cell, as texts and figures of the page."""
 
     id: str
     cell: Cell
@@ -58,7 +61,7 @@ class Panel:
 
 
 def render(findings: Findings, evidence: Evidence) -> str:
-    """The whole page. Cells without observations get their figures, without charts."""
+    """The whole page. Cells without observations get their figures, but no charts."""
     ids = {(cell.trial, cell.treatment): f"cell-{number}" for number, cell in enumerate(findings.cells, start=1)}
     specs: dict[str, Any] = {}
     panels = [_panel(ids[cell.trial, cell.treatment], cell, findings, evidence, specs) for cell in findings.cells]
@@ -96,7 +99,7 @@ def render(findings: Findings, evidence: Evidence) -> str:
 
 
 def warned(findings: Findings) -> list[tuple[Warn, Advice, list[Cell]]]:
-    """Each warning that occurs, its advice, and the cells it stands beside."""
+    """Each warning that occurs, its advice, and its cells."""
     beside = {warn: [cell for cell in findings.cells if warn in cell.warnings] for warn in Warn}
     return [(warn, ADVICE[warn], cells) for warn, cells in beside.items() if cells]
 
@@ -107,18 +110,18 @@ def unbroken(text: str) -> str:
 
 
 def breakable(name: str) -> Markup:
-    """Lets a long name go on in the next line after each of its words."""
+    """Allows line breaks in a long name after each of its words."""
     return Markup("_<wbr>").join(name.split("_"))
 
 
 def _durations(all_ns: Iterable[int]) -> str:
-    """Shortest to longest."""
+    """The range from shortest to longest."""
     ends = [units.format_duration(ns) for ns in sorted(set(all_ns))]
     return ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
 
 
 def _extent(findings: Findings, evidence: Evidence) -> str:
-    """How much was measured, in one line."""
+    """The amount of measurement in one line."""
     victims = len({cell.victim for cell in findings.cells})
     treatments = len({cell.treatment for cell in findings.cells})
     counts = sorted({cell.isolation.n for cell in findings.cells}) or [0]
@@ -156,7 +159,7 @@ def _panel(identity: str, cell: Cell, findings: Findings, evidence: Evidence, sp
 def _impact_means(impact: Estimate, operation: str) -> str:
     if figures.impact(impact) != figures.UNTOLD:
         return operation
-    return f"{operation}; its interval, {figures.percent(impact, sign=True)}, tells nothing"
+    return f"{operation}; its interval, {figures.percent(impact, sign=True)}, contains no effect and large ones"
 
 
 def _against_band(seen: bool, words: str) -> str:
@@ -166,19 +169,19 @@ def _against_band(seen: bool, words: str) -> str:
 def _unexplained(cell: Cell) -> str:
     """Why a cell has no likely cause."""
     if cell.effect is Effect.NONE:
-        return f"Nothing to explain: {describe(cell)}."
+        return f"No cause to find: {describe(cell)}."
     if cell.effect is Effect.NOT_KNOWN:
-        return "It is not known whether there is an effect, so there is nothing to explain yet."
+        return "It is not known whether there is an effect, so there is no cause to find yet."
     if cell.role == "limit":
-        return "A setting of its own limits this victim; no neighbour does."
-    return "No kernel counter that could be read moved with the harm."
+        return "This victim is limited by its own setting, not by a neighbour."
+    return "No readable kernel counter changed together with the effect."
 
 
 def _figures(cell: Cell, findings: Findings, evidence: Evidence) -> Iterator[tuple[str, str, str]]:
-    """(name, figure, what it means), the most important first."""
+    """(name, figure, meaning), the most important first."""
     scale = series.scale_of(evidence, cell.trial)
     operation = figures.latency_of(series.trial_of(evidence, cell.trial).victim, evidence.kernels)
-    yield "Isolation factor", figures.ratio(cell.isolation), "rate treated over rate in the baseline of the same block"
+    yield "Isolation factor", figures.ratio(cell.isolation), "treated rate / baseline rate in the same block"
     yield "Throughput lost", figures.percent(figures.loss(cell.isolation)), describe(cell)
     yield "Rate, baseline", figures.rate(cell.baseline_rate, scale), scale.direction
     yield "Rate, treated", figures.rate(cell.rate, scale), scale.direction
@@ -188,7 +191,7 @@ def _figures(cell: Cell, findings: Findings, evidence: Evidence) -> Iterator[tup
         promised = (
             f"promised {figures.bare_percent(cell.promised)}"
             if cell.promised is not None
-            else "of what its settings promise"
+            else "share of what its settings promise"
         )
         yield "Efficiency q", figures.ratio(cell.efficiency), promised
     band = next((b for b in findings.bands if b.of(cell)), None)
@@ -202,9 +205,9 @@ def _figures(cell: Cell, findings: Findings, evidence: Evidence) -> Iterator[tup
             )
         if cell.uncontrolled:
             yield (
-                "Not as in the A/A check",
+                "Differs from the A/A check",
                 "; ".join(cell.uncontrolled),
-                "the band is that of a null aggressor otherwise",
+                "the band was measured with a null aggressor that differs in this",
             )
     if cell.achieved is not None:
         yield "Aggressor achieved", figures.bare_percent(cell.achieved), "of its calibrated maximum"
@@ -212,13 +215,13 @@ def _figures(cell: Cell, findings: Findings, evidence: Evidence) -> Iterator[tup
         off = "" if cell.used_off is None else f", and {figures.bare_percent(cell.used_off)} while it was off"
         yield "Aggressor used", figures.bare_percent(cell.used), f"of a CPU while it was on{off}"
     if cell.variation is not None:
-        meaning = "standard deviation between blocks, sampling noise taken off"
-        yield "Effect varies over time by", figures.bare_percent(cell.variation, 2), meaning
+        meaning = "standard deviation between blocks, without sampling noise"
+        yield "Variation of the effect over time", figures.bare_percent(cell.variation, 2), meaning
     worth = cell.isolation.n_effective
     yield (
         "Blocks",
         str(cell.isolation.n),
-        f"worth {worth:.0f}, as neighbouring blocks resemble each other" if worth else "",
+        f"worth {worth:.0f}, because neighbouring blocks are correlated" if worth else "",
     )
     yield "Interval", f"{figures.bare_percent(cell.isolation.level)}", cell.isolation.method
 
@@ -229,13 +232,13 @@ def _cause(cause: Cause, evidence: Evidence) -> tuple[Counter, Cause, str, str]:
 
 
 def _worst(findings: Findings, ids: dict[tuple[str, str], str]) -> str:
-    """The cell that is open at first: the largest effect seen."""
+    """The cell that is open at first: the one with the largest effect."""
     cells = sorted(findings.cells, key=lambda cell: (cell.role == "limit", not cell.seen, cell.isolation.value))
     return ids[cells[0].trial, cells[0].treatment] if cells else ""
 
 
 def _sensitivities(findings: Findings, specs: dict[str, Any]) -> list[tuple[str, str, str, bool]]:
-    """(title, chart, slopes in words, emulated) for each trial with curves."""
+    """(title, chart, slopes as text, emulated) for each trial with curves."""
     found = []
     for number, row in enumerate(matrix(findings).rows, start=1):
         curves = [curve for curve in findings.curves if curve.trial == row.trial]
@@ -263,7 +266,7 @@ def _verdict_row(verdict: Verdict, findings: Findings) -> tuple[str, str, Cell |
 
 
 def goal_text(verdict: Verdict) -> str:
-    """What a goal asks for, in words."""
+    """A goal's condition as text."""
     goal = verdict.goal
     asked = [
         f"isolation factor at least {goal.isolation_factor:g}" if goal.isolation_factor is not None else "",
@@ -276,9 +279,9 @@ def goal_text(verdict: Verdict) -> str:
 
 
 def _again(findings: Findings, evidence: Evidence) -> Iterator[tuple[str, str]]:
-    """Commands that do this again, and what each is for.
+    """Commands that repeat the measurement or report, with the purpose of each.
 
-    The file keeps the scenario as it was written, so what the command line may have changed in it is said again.
+    The stored scenario is the original file, so changes from the command line are repeated as options.
     """
     asked = evidence.plan.scenario
     directory = evidence.directory
@@ -305,7 +308,7 @@ def _slots_of(evidence: Evidence, trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def _slots(evidence: Evidence, trial: Trial, limit: int) -> dict[str, Any]:
-    """The slots of a trial for the block table, and which blocks have their slices drawn."""
+    """The slots of a trial for the block table, and the blocks whose slices are drawn."""
     scale = series.scale_of(evidence, trial.id)
     found = series.observations_of(evidence, trial.id)
     blocks = sorted({o.block for o in found})
@@ -345,7 +348,7 @@ def _slot(seen: Observation, scale: figures.Scale) -> list[Any]:
 
 
 def _grid_span(grid: Matrix) -> list[tuple[str, int]]:
-    """Groups of neighbouring columns, for the upper row of headings."""
+    """Groups of adjacent columns, for the upper row of headings."""
     spans: list[tuple[str, int]] = []
     for column in grid.columns:
         if spans and spans[-1][0] == column.group:

@@ -1,4 +1,4 @@
-"""Percentiles and curves from the agent's log-linear latency buckets, for drawing."""
+"""Percentiles and curves from the agent's log-linear latency buckets, for charts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from partywall.model.observation import Histogram, bucket_bounds
 
 
 def quantiles(histogram: Histogram, shares: Iterable[float]) -> list[float]:
-    """Latency in ns that the given shares do not exceed: the middle of the bucket. Empty histogram: empty list."""
+    """Latencies in ns that the given shares do not exceed: the middle of the bucket. Empty for an empty histogram."""
     total = sum(histogram.counts.values())
     if not total:
         return []
@@ -26,7 +26,7 @@ def quantiles(histogram: Histogram, shares: Iterable[float]) -> list[float]:
 
 
 def known_quantiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[float | None]:
-    """As `quantiles`, with None for one in the tail beyond which no operation lies: it would only be the longest's."""
+    """Like `quantiles`, but None where too few operations lie beyond: the value would only show the longest one."""
     total = sum(counts.values())
     wanted = list(shares)
     known = [share for share in wanted if share <= 0.5 or round(total * (1 - share), 6) >= 1]
@@ -35,7 +35,7 @@ def known_quantiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[
 
 
 def tail_shares(histogram: Histogram, per_decade: int = 16) -> list[float]:
-    """Shares from 0 as far into the tail as ten operations lie beyond, evenly in log(1 − share)."""
+    """Shares from 0 up to the last one with ten operations beyond it, evenly spaced in log(1 − share)."""
     total = sum(histogram.counts.values())
     shares, step = [0.0], 1
     while (beyond := 10 ** (-step / per_decade)) * total >= 10 and step <= 6 * per_decade:

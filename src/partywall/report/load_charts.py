@@ -1,4 +1,4 @@
-"""Charts of a load: one function each, from what it found to an Altair chart. Doubtful seconds are shaded."""
+"""Charts of a load: one function for each, from its findings to an Altair chart. Doubtful seconds are shaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from partywall.report.latency import quantiles, tail_shares
 
 Rows = list[dict[str, Any]]
 POINTS_MAX = 1200
-"""Seconds a chart draws; longer loads are drawn by every nth."""
+"""Seconds that a chart draws. For longer loads, every nth second is drawn."""
 LINES_MAX = 6
 WHOLE_S = 0.9
 
@@ -25,7 +25,7 @@ def _x() -> alt.X:
 
 
 def _shade(run: LoadRun) -> list[alt.Chart]:
-    """The health band: seconds that cannot be believed, with the reason."""
+    """Shading of seconds with unreliable figures, with the reason."""
     rows = [
         {
             "at_s": _short(second.at_s),
@@ -44,7 +44,7 @@ def _shade(run: LoadRun) -> list[alt.Chart]:
 def _lines(
     run: LoadRun, rows: Rows, y: alt.Y, names: Sequence[str], height: int = HEIGHT, columns: int = 0
 ) -> AnyChart:
-    """One line a name, over the health band. columns: of the legend, 0 for all in one line."""
+    """One line for each name, over the shading. columns: number of columns in the legend; 0 for one row."""
     legend = alt.Legend(columns=columns, labelLimit=210)
     colour = alt.Color("what:N", title=None, sort=list(names), scale=alt.Scale(domain=list(names)), legend=legend)
     tooltip = [alt.Tooltip("what:N"), alt.Tooltip("value:Q", format=".4~g"), alt.Tooltip("at_s:Q", title="at s")]
@@ -68,14 +68,14 @@ def _short(value: float) -> float:
 
 
 def _thinned(run: LoadRun) -> list[SecondPoint]:
-    """Whole seconds: the first and the last are mostly only parts of one."""
+    """Complete seconds: the first and the last are usually partial."""
     whole = [second for second in run.seconds if second.length_s > WHOLE_S] or list(run.seconds)
     every = -(-len(whole) // POINTS_MAX)
     return [second for number, second in enumerate(whole) if number % every == 0]
 
 
 def percentiles_over_time(run: LoadRun) -> AnyChart:
-    """Response times, corrected and the raw 99th percentile, second by second."""
+    """Response times for each second: corrected, and the raw 99th percentile."""
     names = ["p50", "p90", "p99", "p99.9", "raw p99"]
     points = [
         (s.at_s, {n: v / 1e6 for n, v in (dict(s.quantiles_ns) | {"raw p99": s.raw_ns.get("p99", 0)}).items() if v > 0})
@@ -86,7 +86,7 @@ def percentiles_over_time(run: LoadRun) -> AnyChart:
 
 
 def rate_over_time(run: LoadRun) -> AnyChart:
-    """Responses, transactions and errors a second."""
+    """Responses, transactions and errors per second."""
     transactions = any(second.transactions for second in run.seconds)
     names = ["responses", *(["transactions"] if transactions else []), "errors"]
     points = [
@@ -101,7 +101,7 @@ def rate_over_time(run: LoadRun) -> AnyChart:
 
 
 def users_over_time(run: LoadRun) -> AnyChart:
-    """Users there were, those waiting for a response, and arrivals waiting for a user, when each second ended."""
+    """Number of users, users waiting for a response, and arrivals waiting for a user, at the end of each second."""
     names = [
         "users",
         "waiting for a response",
@@ -115,7 +115,7 @@ def users_over_time(run: LoadRun) -> AnyChart:
 
 
 def distribution(run: LoadRun) -> AnyChart:
-    """Response time by percentile, the tail spread out, one line a request or transaction; all dashed: the raw time."""
+    """Response time by percentile, one line for each request or transaction; the raw time is dashed."""
     rows: Rows = []
     shown = sorted(run.labels, key=lambda label: -label.done)[:LINES_MAX]
     for label in shown:
@@ -143,13 +143,13 @@ def distribution(run: LoadRun) -> AnyChart:
 
 
 def generator_over_time(run: LoadRun) -> AnyChart:
-    """How busy the generator's threads were; near their number they have no time left."""
-    points = [(s.at_s, {"threads at work": s.busy}) for s in _thinned(run)]
-    return _lines(run, _rows(points), alt.Y("value:Q", title="threads"), ["threads at work"], HEIGHT - 60)
+    """CPU use of the generator's threads. Near their number, the generator is saturated."""
+    points = [(s.at_s, {"busy threads": s.busy}) for s in _thinned(run)]
+    return _lines(run, _rows(points), alt.Y("value:Q", title="threads"), ["busy threads"], HEIGHT - 60)
 
 
 def monitor(run: LoadRun, group: str) -> AnyChart:
-    """Figures of one group, of every host, on the load's own clock."""
+    """Figures of one group of counters, of every host, on the load's clock."""
     members = [series for series in run.monitors if series.group == group]
     hosts, units = {series.host for series in members}, {series.unit for series in members}
     named = [(_name(series, hosts, units), series) for series in members]
@@ -163,13 +163,13 @@ def monitor(run: LoadRun, group: str) -> AnyChart:
 
 
 def _name(series: Series, hosts: set[str], units: set[str]) -> str:
-    """What it is called among lines of these hosts and units."""
+    """Name of a series, as short as the other hosts and units in the chart allow."""
     host = "" if len(hosts) == 1 else f"{series.host}: "
     return f"{host}{series.name}" + ("" if len(units) == 1 else f" ({series.unit})")
 
 
 def all_charts(run: LoadRun) -> dict[str, tuple[str, AnyChart]]:
-    """Every chart there is something to draw for: identity → (what it shows, chart)."""
+    """Every chart that has something to draw: identity → (title, chart)."""
     if not run.seconds:
         return {}
     found: dict[str, tuple[str, AnyChart]] = {}
@@ -179,9 +179,9 @@ def all_charts(run: LoadRun) -> dict[str, tuple[str, AnyChart]]:
     found["users"] = ("Active users", users_over_time(run))
     if any(label.corrected for label in run.labels):
         beyond = len(run.labels) - LINES_MAX
-        left_out = f", but for {units.counted(beyond, 'name')} with fewer responses" if beyond > 0 else ""
+        left_out = f", without {units.counted(beyond, 'name')} with fewer responses" if beyond > 0 else ""
         found["distribution"] = (f"Response time by percentile{left_out}", distribution(run))
-    found["generator"] = ("The generator's own work", generator_over_time(run))
+    found["generator"] = ("Load of the generator", generator_over_time(run))
     for group in dict.fromkeys(series.group for series in run.monitors):
         if any(value for s in run.monitors if s.group == group for _, value in s.points):
             slug = "".join(char if char.isalnum() else "-" for char in group.lower())

@@ -21,16 +21,17 @@ from partywall.report.latency import known_quantiles
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 CAPTIONS = {
-    "percentiles": "From the intended start to the last byte; raw: from when it was really sent. Logarithmic.",
-    "rate": "Responses whatever their status; errors are requests without a whole response, and failed checks.",
+    "percentiles": "From the intended start to the last byte; raw: from the actual start. Logarithmic.",
+    "rate": "Responses with any status. Errors are requests without a complete response, and failed checks.",
     "users": "At the end of each second.",
-    "distribution": "Dashed: the raw time. Where the two part, requests waited in the generator or for the service.",
-    "generator": "Time its threads spent working, waiting and spinning left out.",
+    "distribution": "Dashed: the raw time. Where the lines diverge, requests waited in the generator or for the "
+    "service.",
+    "generator": "Time that its threads spent working, without waiting and spinning.",
 }
 
 
 def render(run: LoadRun, extra: Markup | None = None, specs: Mapping[str, Any] | None = None) -> str:
-    """The whole page. extra: a further section, whose charts are in `specs`."""
+    """The whole page. extra: an additional section, whose charts are in `specs`."""
     drawn = load_charts.all_charts(run)
     every = {identity: page.fluid(chart) for identity, (_, chart) in drawn.items()} | dict(specs or {})
     figures = [(identity, title, CAPTIONS.get(identity, "")) for identity, (title, _) in drawn.items()]
@@ -49,7 +50,7 @@ def render(run: LoadRun, extra: Markup | None = None, specs: Mapping[str, Any] |
 
 
 def headline(run: LoadRun) -> str:
-    """What a reader wants first, in one sentence."""
+    """The result in one sentence."""
     total = _merged(label.corrected for label in run.labels if label.sort == "http")
     shares = zip(("half", "99 %"), known_quantiles(total.counts, (0.5, 0.99)), strict=True)
     times = "".join(f", {share} within {units.format_duration(at)}" for share, at in shares if at is not None)
@@ -68,12 +69,12 @@ def _merged(histograms: Iterable[Mapping[int, int]]) -> Histogram:
 
 
 def time_rows(label: LabelRow) -> list[tuple[str, ...]]:
-    """(name, done, failed, mean, standard deviation, percentiles, longest) and a row for each of its parts."""
+    """(name, done, failed, mean, standard deviation, percentiles, longest), and a row for each part of the time."""
     head = (f"{label.done}", f"{label.failed}", _shown(label.mean_ns), _shown(label.deviation_ns))
     name = label.name if label.sort == "http" else f"{label.sort} {label.name}"
     rows = [(name, *head, *_tops(label.corrected))]
     parts = (("raw", label.raw), ("first byte", label.first_byte), ("body", label.body))
-    # Bodies that all came with their heads took no time, and are no row.
+    # If all bodies arrived with their headers, their times are 0 and the row is left out.
     return rows + [(f"\u2003{what}", "", "", "", "", *_tops(counts)) for what, counts in parts if any(counts)]
 
 
@@ -91,11 +92,11 @@ def _shown(value: float | None) -> str:
     return "–" if value is None else units.format_duration(value)
 
 
-# Files
+# Files for other programs
 
 
 def second_rows(run: LoadRun) -> list[dict[str, Any]]:
-    """One flat row a second, with the hosts' figures of that second; what is not known is None."""
+    """One flat row for each second, with the hosts' figures in that second. Unknown values are None."""
     monitors: dict[float, dict[str, float]] = {}
     for series in run.monitors:
         for at_s, value in series.points:
@@ -134,9 +135,9 @@ FILES: Files[LoadRun] = Files(
         "html": ("report.html", render),
         "json": ("findings.json", lambda run: json.dumps(dataclasses.asdict(run), indent=1, default=dict)),
         "csv": ("seconds.csv", _csv),
-        # One flat table; the histograms and counters themselves are in the load's own tables beside it.
+        # One flat table. The histograms and counters are in the load's own tables.
         "parquet": ("load.parquet", lambda run: parquet(pa.Table.from_pylist(second_rows(run)))),
     },
     charts=_charts,
 )
-"""Formats; adding one is one function and one entry."""
+"""The formats. A new one needs one function and one entry."""

@@ -1,4 +1,4 @@
-"""A load as text for a terminal."""
+"""A load's report as text for a terminal."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from partywall.report.load_page import SHARES, headline, other_rows, time_rows
 from partywall.report.page import BADGES
 from partywall.report.terminal import OUTCOMES
 
-# As in '4.43 ms'.
+# Such as '4.43 ms'.
 FIGURE_WIDTH = 7
 ERRORS_SHOWN = 8
 PIPED_WIDTH = 160
 
 
 def show(run: LoadRun, console: Console) -> None:
-    """Rates, times, errors, whether the generator was good, and thresholds."""
+    """Shows rates, times, errors, whether the generator was reliable, and thresholds."""
     console.print(Text(f"{run.title}: {headline(run)}", style="bold"), soft_wrap=True)
     console.print(_extent(run), highlight=False, markup=False, soft_wrap=True)
     for what, text in run.facts:
         if what == "server":
             console.print(f"server: {text}", highlight=False, markup=False, soft_wrap=True)
-    # What is read from a pipe has no width to keep to.
+    # A pipe has no fixed width.
     console.print(_times(run), width=None if console.is_terminal else PIPED_WIDTH)
     _errors(run, console)
     for late in run.late_effects:
         measured, on_time = units.format_duration(late.measured_ns), units.format_duration(late.on_time_ns)
-        text = f"requests left late: p{late.share * 100:.0f} is {measured}; had each left on time, {on_time}"
+        text = f"requests were sent late: p{late.share * 100:.0f} is {measured}; if sent on time: {on_time}"
         console.print(text, style="yellow", highlight=False, soft_wrap=True)
     _health(run, console)
     for bound in run.bounds:
@@ -43,7 +43,8 @@ def show(run: LoadRun, console: Console) -> None:
 
 
 def _extent(run: LoadRun) -> str:
-    spread = "" if run.rate_deviation is None else f", seconds vary by ±{units.format_number(run.rate_deviation, 2)}/s"
+    deviation = run.rate_deviation
+    spread = "" if deviation is None else f", ±{units.format_number(deviation, 2)}/s between seconds"
     return (
         f"{run.responses} responses in {units.format_duration(run.length_s * 1e9)}{spread}; "
         f"{units.format_bytes(run.received_bytes)} received, {units.format_bytes(run.sent_bytes)} sent"
@@ -51,7 +52,7 @@ def _extent(run: LoadRun) -> str:
 
 
 def _times(run: LoadRun) -> Table:
-    """In a narrow terminal names are folded, and figures stay whole."""
+    """A table of times. On a narrow terminal, names are folded and figures stay whole."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("", overflow="fold")
     for head in ("mean", "sd", *SHARES, "longest"):

@@ -1,4 +1,4 @@
-"""The matrix of victims and treatments that terminal, HTML and charts all show, and how severe a cell is."""
+"""The matrix of victims and treatments, shared by terminal, HTML and charts, and the severity of a cell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Key = tuple[str, str, float, str]
 
 
 class Severity(Enum):
-    """How much throughput a neighbour costs: words and a mark, so that colour is never alone."""
+    """How much throughput a neighbour costs, as words and a mark, so that colour is never the only sign."""
 
     NONE = ("no effect", "·")
     NOT_KNOWN = ("not known", "?")
@@ -27,7 +27,7 @@ class Severity(Enum):
 
 
 def severity(cell: Cell) -> Severity:
-    """The size of an effect, where there is one (`partywall.stats.states`); a limit's own doing is not a harm."""
+    """The severity of an effect, if there is one (`partywall.stats.states`). The effect of a limit is not a harm."""
     lost = 1 - cell.isolation.value
     if cell.effect is Effect.NONE or cell.role == "limit":
         return Severity.NONE
@@ -41,7 +41,7 @@ def severity(cell: Cell) -> Severity:
 
 
 def severity_words(level: Severity, bound: float | None) -> str:
-    """What a mark means, with the bound that "no effect" names."""
+    """The meaning of a mark, including the bound of "no effect"."""
     if bound is None or level not in (Severity.NONE, Severity.NOT_KNOWN):
         return level.words
     above = f"above ±{figures.bare_percent(bound)}"
@@ -49,7 +49,7 @@ def severity_words(level: Severity, bound: float | None) -> str:
 
 
 def latency_words(cell: Cell, name: str) -> str:
-    """What is known of a latency impact."""
+    """The evidence for a latency impact, as text."""
     effect = cell.latency_effect.get(name, Effect.NOT_KNOWN)
     if effect is Effect.SEEN:
         return "an effect"
@@ -58,7 +58,7 @@ def latency_words(cell: Cell, name: str) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """A trial: a victim, and the levels that set it apart from its other trials."""
+    """A trial: a victim, and the levels that distinguish it from its other trials."""
 
     trial: str
     victim: str
@@ -71,7 +71,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """A treatment as all trials share it."""
+    """A treatment that all trials share."""
 
     key: Key
     group: str
@@ -84,7 +84,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows and columns in the order they were planned; a cell may be missing."""
+    """Rows and columns in planned order. A cell may be missing."""
 
     rows: tuple[Row, ...]
     columns: tuple[Column, ...]
@@ -95,7 +95,7 @@ class Matrix:
 
 
 def matrix(findings: Findings, *, limits: bool = False) -> Matrix:
-    """Aggressors and the null one; with `limits` the treatments that switch the victim's own limits instead."""
+    """The aggressors and the null aggressor; with `limits`, the treatments that switch the victim's own limits."""
     cells = [cell for cell in findings.cells if (cell.role == "limit") == limits]
     columns = {key_of(cell): Column(key_of(cell), *_heading(cell)) for cell in cells}
     ordered = sorted(columns.values(), key=lambda column: column.key[0] != "null")
@@ -108,13 +108,13 @@ def matrix(findings: Findings, *, limits: bool = False) -> Matrix:
 
 
 def key_of(cell: Cell) -> Key:
-    """What makes two cells of different trials the same treatment."""
+    """The key by which cells of different trials belong to the same treatment."""
     own_limits = cell.label if cell.role == "limit" else cell.label.partition(", ")[2]
     return cell.role, cell.aggressor or "", cell.intensity or 0.0, own_limits
 
 
 def levels_text(cell: Cell) -> str:
-    """The levels of a trial, by the last part of their path."""
+    """The levels of a trial, by the last part of their paths."""
     return ", ".join(f"{path.rsplit('.', 1)[-1]} {level}" for path, level in cell.levels.items())
 
 
@@ -123,13 +123,13 @@ def emulated(cell: Cell) -> bool:
 
 
 def victim_title(cell: Cell) -> str:
-    """Victim with its levels, marked where it is emulated."""
+    """The victim with its levels, marked if emulated."""
     detail = levels_text(cell)
     return f"{cell.victim} ({detail})" if detail else cell.victim
 
 
 def cell_title(cell: Cell) -> str:
-    """A cell in words: 'ring beside memory-copy at 50 %'."""
+    """A cell as text: 'ring beside memory-copy at 50 %'."""
     joint = "under" if cell.role == "limit" else "beside"
     return f"{victim_title(cell)} {joint} {treatment_title(cell)}{' (emulated)' if emulated(cell) else ''}"
 
@@ -140,16 +140,16 @@ def sentence(cell: Cell) -> str:
 
 
 def describe(cell: Cell) -> str:
-    """What a cell's figure amounts to, in a few words."""
+    """The meaning of a cell's figure in a few words."""
     return (
-        "rate under the limit over the rate without"
+        "rate with the limit / rate without"
         if cell.role == "limit"
         else severity_words(severity(cell), cell.effect_bound)
     )
 
 
 def band_title(band: Band, findings: Findings) -> str:
-    """Whose A/A band it is: the victim, and the limit it was under."""
+    """The title of an A/A band: the victim, and its limit."""
     cell = next((cell for cell in findings.cells if cell.trial == band.trial), None)
     name = band.trial if cell is None else f"{victim_title(cell)}{' (emulated)' if emulated(cell) else ''}"
     own = name if band.baseline == BASELINE else f"{name}, {band.baseline}"
@@ -157,15 +157,15 @@ def band_title(band: Band, findings: Findings) -> str:
 
 
 def legend(findings: Findings) -> list[tuple[Severity, str]]:
-    """The marks of a matrix and what they mean."""
+    """The marks of a matrix and their meaning."""
     bound = next((cell.effect_bound for cell in findings.cells if cell.effect_bound is not None), None)
     return [(level, severity_words(level, bound)) for level in Severity]
 
 
 def uncontrolled(findings: Findings) -> dict[str, tuple[str, ...]]:
-    """In what aggressors differ from the null aggressor besides their pressure, by name; all trials together.
+    """Differences between aggressors and the null aggressor other than their load, by name, over all trials.
 
-    Aggressors that differ in the same are named together: {"memory, disk": ("guard 10 ms, not 2 or 5",)}.
+    Aggressors with the same differences are grouped: {"memory, disk": ("guard 10 ms, not 2 or 5",)}.
     """
     found: dict[str, dict[str, dict[str, None]]] = {}
     for cell in findings.cells:
@@ -188,7 +188,7 @@ def _heading(cell: Cell) -> tuple[str, str]:
         return "null (A/A)", cell.label.partition(", ")[2]
     if cell.role == "limit" or cell.aggressor is None:
         return cell.label, ""
-    # An aggressor with no intensity but 1 is labelled by its name alone, see `partywall.plan.make`.
+    # An aggressor whose only intensity is 1 is labelled by its name, see `partywall.plan.make`.
     label, _, limits = cell.label.partition(", ")
     varied = label != cell.aggressor and cell.intensity is not None
     at = f"at {figures.bare_percent(cell.intensity or 0.0)}" if varied else ""

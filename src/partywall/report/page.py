@@ -1,4 +1,4 @@
-"""The frame of every page: head, style, script, Vega, and charts packed into JSON that stands in the page."""
+"""The frame of every page: head, style, script, Vega, and charts embedded as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from partywall.report import charts
 
 BADGES = {Outcome.HOLDS: "✓ holds", Outcome.VIOLATED: "✗ violated", Outcome.INCONCLUSIVE: "? inconclusive"}
 SHOWN_ELSEWHERE = ("kernels", "missing")
-"""Facts of a host that have a section of their own, or none."""
+"""Host facts that have a section of their own, or are not shown."""
 
 
 def framed(
@@ -36,9 +36,9 @@ def framed(
     scripts: Sequence[str] = (),
     **content: Any,
 ) -> str:
-    """A whole page: a template that extends base.html.j2, filled.
+    """A whole page, from a template that extends base.html.j2.
 
-    specs: its charts by id. data: more for the script. scripts: assets besides the script of every page.
+    specs: its charts by id. data: further data for the script. scripts: assets in addition to the common script.
     """
     return (environment or plain()).get_template(template).render(
         version=__version__,
@@ -64,7 +64,7 @@ def environment() -> jinja2.Environment:
 
 
 plain = cache(environment)
-"""The environment of pages without filters of their own."""
+"""The environment of pages without their own filters."""
 
 
 def facts(host: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -73,7 +73,7 @@ def facts(host: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def flat(facts: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Nested host facts as (path, text), in their own order; what is None is said to be unknown."""
+    """Nested host facts as (path, text), in their own order. None becomes 'unknown'."""
     if isinstance(facts, dict):
         for key, value in facts.items():
             yield from flat(value, f"{path} · {key}".removeprefix(" · ").replace("_", " "))
@@ -89,19 +89,19 @@ def flat(facts: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def embedded(content: dict[str, Any]) -> Markup:
-    """What the script reads, as JSON that cannot end its own script element, with the charts' themes."""
+    """Data for the script, with the charts' themes, as JSON that cannot end its script element."""
     themes = {"light": charts.theme(dark=False) | {"background": None}, "dark": charts.theme(dark=True)}
     text = json.dumps(content | {"themes": themes}, separators=(",", ":"), ensure_ascii=False)
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))  # noqa: S704 - escaped here
 
 
 def fluid(chart: Any) -> dict[str, Any]:
-    """A chart that takes the width of its place in the page."""
+    """A chart with the width of its place in the page."""
     return charts.spec_of(chart) | {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
 
 
 def pack(specs: dict[str, Any]) -> dict[str, Any]:
-    """Charts as (template, tables): what charts of one kind share is written once, and column names once a table."""
+    """Charts as (template, tables): the common part of similar charts is stored once, column names once per table."""
     templates: dict[str, int] = {}
     charts_by_id = {}
     for identity, spec in specs.items():
@@ -112,7 +112,7 @@ def pack(specs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lifted(part: Any, tables: list[dict[str, Any]]) -> Any:
-    """A copy of `part` in which the rows of each data set are replaced by their place in `tables`."""
+    """A copy of `part`, with the rows of each data set replaced by their index in `tables`."""
     if isinstance(part, list):
         return [_lifted(item, tables) for item in part]
     if not isinstance(part, dict):
@@ -131,20 +131,20 @@ def asset(name: str) -> Markup:
 
 @cache
 def vega() -> Markup:
-    """Vega, Vega-Lite and Vega-Embed as one script, from the copy that vl-convert carries.
+    """Vega, Vega-Lite and Vega-Embed as one script, from the copy in vl-convert.
 
-    Packing it takes over a second, so the script is kept in the cache folder, where that can be written.
+    Bundling takes over a second, so the script is kept in the cache folder if that is writable.
     """
     kept = cache_root() / f"vega-{version('vl-convert-python')}.js"
     with contextlib.suppress(OSError, ValueError):
         digest, _, script = kept.read_text(encoding="utf-8").partition("\n")
         if kept.stat().st_uid in (0, os.geteuid()) and digest == _digest(script):
-            return Markup(script)  # noqa: S704 - a library's own text, as it was packed
+            return Markup(script)  # noqa: S704 - the library's own text, from the cache
     script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
     with contextlib.suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_whole(kept, f"{_digest(script)}\n{script}")
-    return Markup(script)  # noqa: S704 - a library's own text
+    return Markup(script)  # noqa: S704 - the library's own text
 
 
 def _digest(script: str) -> str:
@@ -152,7 +152,7 @@ def _digest(script: str) -> str:
 
 
 def written(path: Path, data: bytes) -> Path:
-    """The path, once the file is there; its folder is made."""
+    """Writes a file, creating its folder, and returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path

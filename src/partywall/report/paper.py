@@ -1,7 +1,7 @@
-"""A paper's tables and figures beside ours: a table for a terminal, a section for any page, and one chart an exhibit.
+"""A paper's tables and figures beside ours: a table for a terminal, a section for a page, and a chart for each.
 
-Published values are hollow marks, ours filled ones with their intervals. Deliberately not here: which points were
-measured, and what counts as alike (`model.paper.judge`).
+Published values are hollow marks; ours are filled ones with intervals. Which points are measured, and when they agree,
+is decided elsewhere (`model.paper.judge`).
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ BADGES = {
     Likeness.MISSING: ("–", "none"),
 }
 WIDE_FROM = 200
-"""An axis of numbers this far apart is drawn by their logarithms."""
+"""An axis whose numbers span more than this factor is logarithmic."""
 LOGARITHMIC_FROM = 20.0
-"""Values that lie further apart than this get a logarithmic axis: what was published may be another order of size."""
+"""Values that span more than this factor get a logarithmic axis: published values may be orders of magnitude away."""
 
 NOT_PRINTED = "not printed"
 NOT_MEASURED = "not measured"
 UNDER = {None: "", "victim": " under emulation", "neighbour": " beside an emulated neighbour"}
 
 
-# What stands in a table
+# Table contents
 
 
 def rows(beside: Beside) -> list[tuple[str, str, str, str]]:
-    """(series, x, published, here) of every place that the paper or we have a value for."""
+    """(series, x, published, here) of every point that the paper or we have a value for."""
     values, ours = beside.exhibit.values, beside.points
     return [
         (
@@ -63,12 +63,12 @@ def rows(beside: Beside) -> list[tuple[str, str, str, str]]:
 
 
 def measured_text(point: Measured) -> str:
-    """'41.2 ± 0.8', marked where emulated."""
+    """'41.2 ± 0.8', marked if emulated."""
     return figures.interval(point.value, point.low, point.high) + figures.mark(point.emulated)
 
 
 def _places(beside: Beside) -> list[Place]:
-    """The paper's, those that only its text speaks of, and ours, each series together."""
+    """All points, grouped by series: those with published values, those that only the paper mentions, and ours."""
     claimed = [place for claim in beside.exhibit.claims for place in (claim.than, claim.left)]
     every = dict.fromkeys([*beside.exhibit.values, *claimed, *beside.points])
     series = list(dict.fromkeys(place.series for place in every))
@@ -91,7 +91,7 @@ def claim_text(claim: Claim) -> str:
 
 
 def scale_text(verdict: Verdict) -> str:
-    """How far our values are from the paper's; empty where it prints none."""
+    """The ratio of our values to the paper's; empty if it prints none."""
     if verdict.scale is None:
         return ""
     low, high = (f"{end:.2g}" for end in verdict.scale)
@@ -111,7 +111,7 @@ def verdict_text(verdict: Verdict) -> str:
 
 
 def show(besides: Sequence[Beside], console: Console) -> None:
-    """Every exhibit in order, after what the papers are."""
+    """Shows the papers, and then every table and figure in order."""
     for part in parts(besides):
         console.print(part)
 
@@ -125,7 +125,7 @@ def parts(besides: Sequence[Beside]) -> Iterator[RenderableType]:
 
 
 def common(besides: Sequence[Beside]) -> list[str]:
-    """What differs in every exhibit alike."""
+    """Differences that apply to all tables and figures."""
     return [text for text in (besides[0].differs if besides else ()) if all(text in b.differs for b in besides)]
 
 
@@ -148,7 +148,7 @@ def _exhibit(beside: Beside, told: Sequence[str] = ()) -> Group:
 
 
 def chart(beside: Beside) -> AnyChart:
-    """Hollow: published, joined by dashes. Filled, with intervals: measured here, joined by lines."""
+    """Hollow marks with dashes: published. Filled marks with intervals and lines: measured here."""
     known = list(_drawn(beside))
     names = list(dict.fromkeys(row["series"] for row in known))
     y = alt.Y("value:Q", title=str(beside.exhibit.y), scale=_scale(known))
@@ -211,7 +211,7 @@ def _axis(beside: Beside, known: Sequence[Mapping[str, Any]]) -> alt.X:
         return alt.X("x:N", title=str(beside.exhibit.x), sort=order, axis=alt.Axis(labelAngle=0))
     ticks = sorted({row["x"] for row in known})
     above = [tick for tick in ticks if tick > 0]
-    # Sizes that double each time, 0 among them.
+    # Sizes that double each time, including 0.
     wide = min(ticks) >= 0 and bool(above) and max(above) > WIDE_FROM * min(above)
     padded = alt.Scale(type="symlog" if wide else "linear", nice=False, zero=False, padding=24)
     return alt.X(
@@ -242,7 +242,7 @@ def _tooltips(beside: Beside) -> list[alt.Tooltip]:
 
 
 def section(besides: Sequence[Beside], specs: dict[str, Any]) -> Markup:
-    """A section for a page, id `paper`; its charts are added to `specs`, which the page packs with its own."""
+    """A section for a page. Its charts are added to `specs`, which the page packs with its own."""
     shown = []
     for number, beside in enumerate(besides, start=1):
         identity = None
@@ -267,11 +267,11 @@ def section(besides: Sequence[Beside], specs: dict[str, Any]) -> Markup:
             (claim_text(claim), _found(claim, verdict.pairs)) for claim in beside.exhibit.claims
         ],
     )
-    return Markup(text)  # noqa: S704 - made by a template that escapes
+    return Markup(text)  # noqa: S704 - from a template that escapes
 
 
 def _found(claim: Claim, pairs: Sequence[Pair]) -> str:
-    """What became of a claim here."""
+    """How a claim turned out here."""
     pair = next((p for p in pairs if (p.left, p.right, p.direction) == (claim.left, claim.than, claim.direction)), None)
     if pair is None:
         return NOT_MEASURED

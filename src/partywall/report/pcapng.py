@@ -1,7 +1,7 @@
-"""Packets of a trace as pcapng, which Wireshark and others read: one interface a hop and direction.
+"""Packets of a trace as pcapng, for Wireshark and others, with one interface for each hop and direction.
 
-A trace holds tags and times, not packets. The headers are rebuilt from what is known (addresses, ports, sequence
-numbers, lengths); what is not known is made up, and comments in the file say so. Layout: draft-ietf-opsawg-pcapng.
+A trace contains tags and times, not packets. Headers are rebuilt from known values (addresses, ports, sequence numbers,
+lengths). Unknown fields are filled in, and comments in the file say so. Layout: draft-ietf-opsawg-pcapng.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ NANOSECONDS = 9
 MARKER = b"PWALLTAG"
 TCP_ACK = 0x10
 NOTE = (
-    "Headers are rebuilt from a trace of tags and times: addresses, ports, TCP sequence numbers and lengths were seen; "
-    "acknowledgements, flags, windows, checksums and payload were not, and stand for nothing."
+    "Headers are rebuilt from a trace of tags and times: addresses, ports, TCP sequence numbers and lengths were "
+    "observed; "
+    "acknowledgements, flags, windows, checksums and payload were not, and are placeholders."
 )
 
 
@@ -37,7 +38,7 @@ class _Sight:
 
 
 def pcapng(asked: Asked, report: Report, wall_ns: int) -> bytes:
-    """The packets that a report holds, in order of time. wall_ns: wall time at monotonic zero."""
+    """The packets in a report, ordered by time. wall_ns: wall-clock time at monotonic zero."""
     flows = {flow.flow: flow for flow in report.flows}
     blocks = [_section()]
     for way, name in enumerate(WAYS):
@@ -67,7 +68,7 @@ def _comment(packet: Packet, place: int) -> str:
 
 
 def _rebuilt(packet: Packet, flow: Flow) -> tuple[bytes, int]:
-    """Headers, and how long the packet was."""
+    """Rebuilt headers, and the packet's length."""
     transport = _transport(packet, flow)
     six = ":" in flow.from_
     length = len(transport.header) + packet.length
@@ -88,7 +89,7 @@ def _transport(packet: Packet, flow: Flow) -> _Transport:
         return _Transport(ports + struct.pack("!IIBBHHH", sequence, 0, 5 << 4, TCP_ACK, 0xFFFF, 0, 0))
     if flow.protocol == PROTOCOLS["udp"] and flow.from_port:
         header = ports + struct.pack("!HH", min(8 + packet.length, 0xFFFF), 0)
-        # Our senders' marker counts; a hash of somebody else's payload is no small number.
+        # The marker of our own senders is a counter; the hash of any other payload is not a small number.
         marked = packet.length >= 16 and packet.tag < 1 << 40
         return _Transport(header, MARKER + struct.pack("!Q", packet.tag) if marked else b"")
     return _Transport(b"")

@@ -1,4 +1,4 @@
-"""A cell as one row of plain values, for tables that other programs read: all digits, None for what is not known."""
+"""A cell as one row of plain values, for other programs: all digits, and None for unknown values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from partywall.report.matrix import emulated
 
 
 def row_of(cell: Cell, findings: Findings) -> dict[str, Any]:
-    """What is found of a cell, by column."""
+    """The findings of a cell, by column."""
     verdicts = [v.outcome.value for v in findings.verdicts if (v.trial, v.treatment) == (cell.trial, cell.treatment)]
     cause = cell.causes[0] if cell.causes else None
     return {

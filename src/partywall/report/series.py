@@ -1,6 +1,6 @@
-"""Rows that charts and tables are drawn from: pure selections of observations and slices.
+"""Data of charts and tables: pure selections of observations and slices.
 
-Nothing is estimated here but the running interval, whose only use is to be looked at; results come from `Findings`.
+Only the running interval is estimated here, and it is only displayed. Results come from `Findings`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from partywall.model.plan import Treatment, Trial
 from partywall.report import figures, latency
 
 MAX_SLICES = 1500
-"""Slices of one trial that a page carries; whole blocks beyond it are left out, evenly, and the page says so."""
+"""Most slices of one trial in a page. Beyond that, whole blocks are evenly left out, and the page says so."""
 
 Rows = list[dict[str, Any]]
 
@@ -47,7 +47,7 @@ def scale_of(evidence: Evidence, trial: str) -> figures.Scale:
 
 
 def observations_of(evidence: Evidence, trial: str) -> list[Observation]:
-    """In order of time."""
+    """Observations ordered by time."""
     return sorted((o for o in evidence.observations if o.trial == trial), key=lambda o: o.start_ns)
 
 
@@ -56,7 +56,7 @@ def baseline_id(evidence: Evidence, trial: str) -> str | None:
 
 
 def pairs_of(evidence: Evidence, cell: Cell) -> list[Pair]:
-    """One a block, in order of time; blocks that miss either are left out."""
+    """One pair for each block, ordered by time. Blocks that lack either are left out."""
     found = [o for o in observations_of(evidence, cell.trial) if o.long == cell.long]
     base = {o.block: o for o in found if o.treatment == baseline_id(evidence, cell.trial)}
     return [
@@ -67,7 +67,7 @@ def pairs_of(evidence: Evidence, cell: Cell) -> list[Pair]:
 
 
 def effects(evidence: Evidence, cell: Cell) -> Rows:
-    """By block: when, the isolation factor of that block alone, and the running mean with its interval."""
+    """For each block: its time, its own isolation factor, and the running mean with its interval."""
     pairs = pairs_of(evidence, cell)
     if not pairs:
         return []
@@ -85,7 +85,7 @@ def effects(evidence: Evidence, cell: Cell) -> Rows:
 
 
 def running_interval(factors: Sequence[float], final: Estimate) -> list[dict[str, float | None]]:
-    """Mean and interval of the first k blocks, from k = 5 on; a block counts for what `final` says it is worth."""
+    """Mean and interval of the first k blocks, for k ≥ 5. The weight of a block is that in `final`."""
     worth = (final.n_effective or final.n) / final.n if final.n else 1.0
     ends: list[dict[str, float | None]] = []
     mean = squares = 0.0
@@ -102,7 +102,7 @@ def running_interval(factors: Sequence[float], final: Estimate) -> list[dict[str
 
 
 def rates(evidence: Evidence, cell: Cell, bins: int = 24) -> Rows:
-    """Histogram of the rates of single slots, baseline and treated over the same bins, in the kernel's figure."""
+    """Histogram of slot rates, baseline and treated over the same bins, in the kernel's unit."""
     scale = scale_of(evidence, cell.trial)
     pairs = pairs_of(evidence, cell)
     groups = {
@@ -129,7 +129,7 @@ def rates(evidence: Evidence, cell: Cell, bins: int = 24) -> Rows:
 
 
 def latencies(evidence: Evidence, cell: Cell) -> Rows:
-    """Latency by share of operations that are slower, as deep into the tail as the counts support."""
+    """Latency by the share of slower operations, as far into the tail as the counts allow."""
     pairs = pairs_of(evidence, cell)
     rows = []
     for name, merged in (
@@ -147,7 +147,7 @@ def latencies(evidence: Evidence, cell: Cell) -> Rows:
 def percentiles(
     evidence: Evidence, cell: Cell, shares: Sequence[float] = (0.5, 0.9, 0.99, 0.999)
 ) -> list[tuple[float, float, float]]:
-    """(share, baseline ns, treated ns) as far as ten operations lie beyond the share."""
+    """(share, baseline ns, treated ns) for shares with at least ten operations beyond."""
     pairs = pairs_of(evidence, cell)
     base = Histogram.merged(p.baseline.latency for p in pairs)
     treated = Histogram.merged(p.treated.latency for p in pairs)
@@ -157,7 +157,7 @@ def percentiles(
 
 
 def drawn_blocks(slices: Sequence[SlicePoint], limit: int = MAX_SLICES) -> list[int]:
-    """Blocks whose slices are drawn: all, or evenly spaced ones so that the page stays light."""
+    """Blocks whose slices are drawn: all, or evenly spaced ones to keep the page small."""
     blocks = sorted({point.block for point in slices})
     per_block = max(len(slices) // max(len(blocks), 1), 1)
     keep = max(limit // per_block, 1)
@@ -165,7 +165,7 @@ def drawn_blocks(slices: Sequence[SlicePoint], limit: int = MAX_SLICES) -> list[
 
 
 def slices(evidence: Evidence, trial: str) -> Rows:
-    """Slices of the drawn blocks; time counts from the start of the block."""
+    """Slices of the drawn blocks. Time counts from the start of the block."""
     points = evidence.timeline.get(trial, ())
     scale = scale_of(evidence, trial)
     labels, groups = labels_of(evidence, trial), groups_of(evidence, trial)
@@ -190,7 +190,7 @@ def slices(evidence: Evidence, trial: str) -> Rows:
 
 
 def stretches(rows: Rows, key: str) -> Rows:
-    """Runs of neighbouring slices with the same `key`, each as one row from start to end."""
+    """Consecutive slices with the same `key`, merged into one row each, from start to end."""
     merged: Rows = []
     for row in rows:
         last = merged[-1] if merged else None
@@ -206,10 +206,10 @@ def labels_of(evidence: Evidence, trial: str) -> dict[str, str]:
 
 
 def groups_of(evidence: Evidence, trial: str) -> dict[str, str]:
-    """What a treatment is coloured by: its aggressor whatever the intensity, else its role."""
+    """The colour group of each treatment: its aggressor at any intensity, or else its role."""
     return {t.id: t.aggressor or t.role for t in trial_of(evidence, trial).treatments}
 
 
 def _short(number: float) -> float:
-    """Six significant digits: enough for a drawing, and half the page."""
+    """Six significant digits: enough for a drawing, and half the page size."""
     return float(f"{number:.6g}")

@@ -1,4 +1,4 @@
-"""The report of any study: the paper's exhibits beside ours, what else was found, and how it was measured."""
+"""The report of a study: the paper's tables and figures beside ours, further results, and the method."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from partywall.report.files import Files
 
 
 def headline(report: StudyReport) -> str:
-    """How many exhibits came out as in the paper."""
+    """How many tables and figures came out as in the paper."""
     found = [judge(beside).likeness for beside in report.besides]
     counted = {likeness: found.count(likeness) for likeness in dict.fromkeys(found)}
     return f"Of {len(found)} tables and figures: " + ", ".join(
@@ -31,7 +31,7 @@ def _plural(likeness: Likeness, count: int) -> str:
 
 
 def show(report: StudyReport, console: Console) -> None:
-    """All of it for a terminal, the headline last."""
+    """Shows the whole report on a terminal, with the headline last."""
     paper.show(report.besides, console)
     for section in report.sections:
         if section.short:
@@ -110,4 +110,4 @@ FILES: Files[StudyReport] = Files(
     charts=_charts,
     usual=("html", "json", "csv"),
 )
-"""Formats; adding one is one function and one entry."""
+"""The formats. A new one needs one function and one entry."""

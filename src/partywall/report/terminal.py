@@ -1,7 +1,7 @@
-"""The report for a terminal: the same findings as the page, in at most the width there is.
+"""The report for a terminal, with the same findings as the page, in the available width.
 
-Treatments stand in rows and victims in columns, as treatments are many; columns that do not fit go into a second table.
-Colour only repeats what a mark says, so NO_COLOR and a pipe lose nothing.
+Treatments are rows and victims are columns, because there are more treatments. Columns that do not fit go into another
+table. Colour only repeats what a mark says, so nothing is lost with NO_COLOR or in a pipe.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ OUTCOMES = {Outcome.HOLDS: "bold green", Outcome.VIOLATED: "bold red", Outcome.I
 CAUSES_SHOWN = 5
 VERDICTS_SHOWN = 8
 PLAIN_SHOWN = 6
-_UNTOLD_MEANS = "not known: it may have risen or fallen, tenfold and more between the ends of its interval"
+_UNTOLD_MEANS = "not known: the interval includes a rise and a fall, and spans a factor of ten or more"
 
 Shown = Callable[[Cell], Text]
 
@@ -66,7 +66,7 @@ def parts(findings: Findings, evidence: Evidence, width: int) -> Iterator[Render
     grid = matrix(findings)
     if grid.rows:
         yield from _tables(
-            "Isolation factor: rate beside the neighbour over rate without (1 = unharmed; ±: 95 % interval)",
+            "Isolation factor: rate beside the neighbour / rate without (1 = unharmed; ±: 95 % interval)",
             grid,
             isolation_text,
             width,
@@ -90,13 +90,13 @@ def _with_p99(grid: Matrix) -> list[Cell]:
 
 
 def isolation_text(cell: Cell) -> Text:
-    """'0.82 ± 0.01 ▼▼', with E where emulated."""
+    """'0.82 ± 0.01 ▼▼', with E if emulated."""
     level = severity(cell)
     return Text(f"{figures.ratio(cell.isolation)} {level.mark}{' E' if emulated(cell) else ''}", style=STYLES[level])
 
 
 def latency_text(cell: Cell) -> Text:
-    """'+12 % ± 2'; with the mark of no effect or of one that is not known, where it lies not outside the A/A band."""
+    """'+12 % ± 2', with the mark for no effect or an unknown one if the impact is not outside the A/A band."""
     impact = cell.latency.get("p99")
     if impact is None:
         return Text("not measured", style="dim")
@@ -106,7 +106,7 @@ def latency_text(cell: Cell) -> Text:
 
 
 def _tables(title: str, grid: Matrix, shown: Shown, width: int) -> Iterator[RenderableType]:
-    """As many tables as it takes for all victims to fit."""
+    """As many tables as needed to fit all victims."""
     names = [column.title for column in grid.columns]
     left = max(map(len, [*names, "beside"])) + 2
     sizes = [max(_wide(row, grid, shown), min(len(row.title), 18)) + 2 for row in grid.rows]
@@ -137,7 +137,7 @@ def _table(title: str, grid: Matrix, rows: tuple[Row, ...], shown: Shown) -> Ren
 
 
 def _outcome(findings: Findings, evidence: Evidence) -> Text:
-    """The verdict badge and all that qualifies the whole run."""
+    """The verdict, and everything that qualifies the whole run."""
     judged = findings.verdicts or findings.incomplete
     badge = Text(BADGES[findings.outcome], style=OUTCOMES[findings.outcome]) if judged else Text("no goals set")
     notes = [
@@ -157,7 +157,7 @@ def _legend(findings: Findings) -> Text:
 
 
 def _latency_legend(grid: Matrix) -> str:
-    """The marks behind latency impacts, whose bound is another one than that of throughput."""
+    """The marks behind latency impacts. Their bound differs from that of throughput."""
     used = {LATENCY_LEVELS.get(cell.latency_effect.get("p99", Effect.NOT_KNOWN)) for cell in _with_p99(grid)}
     bound = next((cell.latency_bound for cell in _with_p99(grid) if cell.latency_bound is not None), None)
     return "   ".join(f"{level.mark} {severity_words(level, bound)}" for level in Severity if level in used)
@@ -177,7 +177,7 @@ def _limits(findings: Findings) -> Iterator[RenderableType]:
         table.add_row(
             victim_title(cell), treatment_title(cell), promised, figures.percent(cell.isolation), f"{q}{mark}"
         )
-    yield Group(Text("\nLimits: what was got of what was promised", style="bold"), table)
+    yield Group(Text("\nLimits: measured and promised share", style="bold"), table)
 
 
 def _bands(findings: Findings) -> RenderableType:
@@ -185,12 +185,13 @@ def _bands(findings: Findings) -> RenderableType:
         return Text("\nNo null aggressor was measured: there is no A/A band to judge effects by.", style="bold magenta")
     bands = "; ".join(f"{band_title(band, findings)} {figures.span(band.low, band.high)}" for band in findings.bands)
     text = Text.assemble(
-        ("\nA/A band", "bold"), f", what the null neighbour, who presses on nothing, seems to do: {bands}"
+        ("\nA/A band", "bold"), f", the apparent effect of a null neighbour that loads nothing: {bands}"
     )
     if others := uncontrolled(findings):
         differences = "; ".join(f"{name} ({', '.join(differs)})" for name, differs in others.items())
         text.append(
-            f"\nJudged by that band although they differ from the null neighbour in more than pressing: {differences}",
+            "\nJudged by that band although they differ from the null neighbour in more than their load: "
+            f"{differences}",
             style="dim",
         )
     return text
@@ -217,12 +218,15 @@ def _verdicts(findings: Findings) -> Iterator[RenderableType]:
 
 
 def _rough(findings: Findings) -> str:
-    """What of it rests on fewer blocks than intervals need to keep their promise; each other reason tells it itself."""
+    """The number of verdicts that rest on too few blocks for reliable intervals.
+
+    Other reasons are shown with each verdict.
+    """
     blocks = [v.blocks for v in findings.verdicts if v.outcome is Outcome.HOLDS and v.rough and v.blocks is not None]
     if not blocks:
         return ""
     fewest = f"{min(blocks)}" if min(blocks) == max(blocks) else f"{min(blocks)} to {max(blocks)}"
-    return f", {len(blocks)} of them on so few blocks ({fewest}) that the interval may be too narrow"
+    return f", {len(blocks)} of them from so few blocks ({fewest}) that the interval may be too narrow"
 
 
 def _causes(findings: Findings) -> Iterator[RenderableType]:

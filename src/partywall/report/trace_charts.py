@@ -1,4 +1,4 @@
-"""Charts of a trace: one function each, from findings and evidence to an Altair chart."""
+"""Charts of a trace: one function for each, from findings and evidence to an Altair chart."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from partywall.report.charts import HEIGHT, WIDTH, AnyChart, inlined, slower
 from partywall.report.latency import quantiles, tail_shares
 
 Rows = list[dict[str, Any]]
-# A histogram is drawn in eighths of a doubling: the agent's own buckets are finer than a page can show.
+# A histogram is drawn in eighths of a doubling. The agent's buckets are finer than a page can show.
 DRAWN_PER_DOUBLING = 8
 WATERFALLS = 25
 
 
 def steps(evidence: TraceEvidence, whole: Report, way: int) -> list[tuple[str, Delay]]:
-    """(from → to, delays) of each hop of a way, and of the whole path if there is more than one."""
+    """(from → to, delays) of each step in one direction, and of the whole path if there is more than one step."""
     names = evidence.start.asked.names(way)
     found = [
         (f"{names[place - 1]} → {names[place]}", whole.ways[way].steps[place].delay) for place in range(1, len(names))
@@ -33,7 +33,7 @@ def _colour(names: Sequence[str]) -> alt.Color:
 
 
 def histogram(evidence: TraceEvidence, whole: Report, way: int) -> AnyChart:
-    """How delays of each hop are spread; logarithmic, so that what takes 1 µs and what takes 1 ms both have room."""
+    """Distribution of the delay of each step; logarithmic, to show both 1 µs and 1 ms."""
     named = [(name, delay) for name, delay in steps(evidence, whole, way) if delay.count]
     rows = [row for name, delay in named for row in _bins(name, delay)]
     chart: alt.Chart = (
@@ -55,7 +55,7 @@ def histogram(evidence: TraceEvidence, whole: Report, way: int) -> AnyChart:
 
 
 def _bins(name: str, delay: Delay) -> Iterator[dict[str, Any]]:
-    """Shares in even steps of the logarithm, with the empty ones between, so that the outline falls to nothing."""
+    """Shares in even logarithmic steps, including empty ones, so that the outline falls to zero there."""
     bins: dict[int, int] = {}
     for index, count in delay.histogram:
         low, high = bucket_bounds(index)
@@ -70,7 +70,7 @@ def _bins(name: str, delay: Delay) -> Iterator[dict[str, Any]]:
 
 
 def percentiles(evidence: TraceEvidence, whole: Report, way: int) -> AnyChart:
-    """Delay by percentile, the tail spread out: 99 % and 99.9 % are as wide as 90 %."""
+    """Delay by percentile. 99 % and 99.9 % are as wide as 90 %."""
     named = [(name, delay) for name, delay in steps(evidence, whole, way) if delay.count]
     rows: Rows = []
     for name, delay in named:
@@ -95,7 +95,7 @@ def percentiles(evidence: TraceEvidence, whole: Report, way: int) -> AnyChart:
 
 
 def over_time(evidence: TraceEvidence, way: int) -> AnyChart:
-    """The median and the 99th percentile of the whole path, second by second, and what was lost."""
+    """The median and 99th percentile of the whole path for each second, and lost packets."""
     start_ns = min(report.start_ns for report in evidence.reports)
     rows: Rows = []
     for report in evidence.reports:
@@ -121,7 +121,7 @@ FATES = ("lost", "overtaken", "seen twice")
 
 
 def losses(evidence: TraceEvidence, whole: Report, way: int) -> AnyChart:
-    """What was lost, overtaken and doubled at each hop."""
+    """Lost, overtaken and duplicated packets at each hop."""
     names = evidence.start.asked.names(way)
     order = [f"{names[place - 1]} → {names[place]}" for place in range(1, len(names))]
     rows: Rows = []
@@ -171,7 +171,7 @@ def waterfall(evidence: TraceEvidence, whole: Report, way: int) -> AnyChart:
 def _pieces(
     number: int, packet: Packet, names: Sequence[str], flows: dict[str, str], begin_ns: int
 ) -> Iterator[dict[str, Any]]:
-    """From each place where it was seen to the next."""
+    """One piece for each step between places where the packet was seen."""
     seen = [(place, at) for place, at in enumerate(packet.at_ns) if at is not None]
     first_ns = seen[0][1]
     label = f"{number + 1}. at {(first_ns - begin_ns) / 1e9:.3f} s, tag {packet.tag % 10**6}"
@@ -188,7 +188,7 @@ def _pieces(
 
 
 def all_charts(evidence: TraceEvidence) -> dict[str, tuple[str, AnyChart]]:
-    """Every chart there is something to draw for: identity → (what it shows, chart)."""
+    """Every chart that has something to draw: identity → (title, chart)."""
     if not evidence.reports:
         return {}
     whole = merged(evidence.reports)

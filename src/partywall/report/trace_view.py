@@ -1,4 +1,4 @@
-"""A trace as text for a terminal, as one page, and as files for other programs."""
+"""A trace's report as text for a terminal, as a page, and as files for other programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from partywall.report.files import Files
 from partywall.report.pcapng import pcapng
 
 CAPTIONS = {
-    "losses": "Each packet is counted once. Overtaken: it came after one of its flow that it had been ahead of.",
+    "losses": "Each packet is counted once. Overtaken: it arrived after a packet of its flow that had been behind it.",
     "histogram": "Share of packets by delay from one hop to the next, in steps of an eighth of a doubling.",
     "percentiles": "Both axes are logarithmic; drawn as far as ten packets lie beyond.",
     "time": "One point for each report, about a second.",
@@ -25,7 +25,7 @@ CAPTIONS = {
 
 
 def summary(findings: TraceFindings) -> Group:
-    """Tables of all ways in which packets went; also what is shown live."""
+    """Tables of all directions with packets. Also shown live."""
     return Group(*(way_table(way) for way in findings.ways if way.sent or not any(w.sent for w in findings.ways)))
 
 
@@ -62,7 +62,7 @@ def _delays(delay_ns: Mapping[str, float]) -> list[str]:
 
 
 def show(findings: TraceFindings, console: Console) -> None:
-    """Everything, at the end."""
+    """Shows the whole report at the end."""
     console.print(Text(findings.headline, style="bold"), soft_wrap=True)
     console.print(summary(findings))
     for note in findings.notes:
@@ -73,11 +73,11 @@ def show(findings: TraceFindings, console: Console) -> None:
 def _cost(findings: TraceFindings) -> str:
     recorded = _whole(sum(findings.recorded.values()))
     missed = _whole(sum(findings.missed.values()))
-    text = f"The tracer took down {recorded} records and missed {missed}"
+    text = f"The tracer wrote {recorded} records and missed {missed}"
     if findings.cost is not None:
         text += f"; it took at most {100 * findings.cost:.2g} % of this host's CPU time"
     if findings.record_ns is not None:
-        text += f", {findings.record_ns} ns a record in the tracer's program (without the kernel's hook around it)"
+        text += f", {findings.record_ns} ns a record in the tracer's program (without the kernel's part of the hook)"
     return f"{text}."
 
 
@@ -128,4 +128,4 @@ FILES: Files[Traced] = Files(
     charts=_charts,
     usual=("html", "json", "pcapng"),
 )
-"""Formats; adding one is one function and one entry."""
+"""The formats. A new one needs one function and one entry."""

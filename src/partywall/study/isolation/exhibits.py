@@ -22,7 +22,7 @@ from partywall.stats import series
 from partywall.study.isolation.model import ALONE, Board, Setting, Shown
 
 BACKEND = "sandbox.backend"
-"""The factor by which trials of several backends stand in one run."""
+"""The factor by which trials of several backends are in one run."""
 
 
 ONE = Estimate(value=1.0, low=1.0, high=1.0, n=1, method="by definition")
@@ -236,7 +236,7 @@ def inverted(estimate: Estimate) -> Estimate:
 
 
 def paired(exhibit: Exhibit, found: Sequence[Point]) -> Iterator[Paired]:
-    """Those places compared block by block that stand in one trial and that the paper compares."""
+    """Those places compared block by block that are in one trial and that the paper compares."""
     wanted = {frozenset((claim.left, claim.than)) for claim in exhibit.claims}
     wanted |= {frozenset(both) for both in itertools.combinations(exhibit.values, 2)}
     for left, right in itertools.combinations(found, 2):

@@ -133,7 +133,7 @@ CASES = (
     Case(
         "a command",
         2,
-        ("holds the agent and no programs", "add sandbox.root"),
+        ("contains only the agent and no programs", "add sandbox.root"),
         {},
         VMSTAT,
     ),

@@ -505,7 +505,7 @@ def test_a_command_in_a_guest_needs_a_root_that_holds_it():
     command = {"command": ["vmstat", "1"], "metric": {"csv_column": 1}}
     path, message = mistakes({"backend": "qemu"}, **command)[0]
     assert path == "victims.v.command"
-    assert "without a root image holds the agent and no programs" in message
+    assert "without a root image contains only the agent and no programs" in message
     for backend in ("qemu", "process", "container"):
         assert mistakes({"backend": backend, "root": ["procps"]}, **command) == []
 

@@ -1,4 +1,4 @@
-"""The values that flow from stage to stage: Scenario → Plan → events and slices → Observation → Findings.
+"""The values that flow between stages: Scenario → Plan → events and slices → Observation → Findings.
 
-All of them are frozen, hold no behaviour beyond what their own fields determine, and know nothing of files or hosts.
+All are frozen. Their behaviour depends only on their own fields; they know nothing about files or hosts.
 """

@@ -1,6 +1,6 @@
-"""What each backend is, in one list: the settings it takes, what it can change live, where it is, what makes it.
+"""Facts about each backend in one list: accepted settings, live changes, location, and implementing class.
 
-Everything that must know backends by name asks here. What a backend does is in `partywall.sandbox`.
+All code that needs backends by name uses this list. The implementations are in `partywall.sandbox`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 LIMITS = ("cpu_limit", "cpu_reservation", "cpu_weight", "memory", "disk")
-# What only a machine of its own has.
+# Settings of virtual machines only.
 MACHINE = ("vcpus", "host_cpus", "accel", "network")
-# What says where a sandbox is that is not on this host.
+# Settings that say where a sandbox is, if not on this host.
 ELSEWHERE = ("host", "uri", "domain", "boot")
 SETTINGS = (*LIMITS, *MACHINE, *ELSEWHERE)
-"""What a sandbox may have besides backend and CPUs; every backend can pin."""
+"""Settings of a sandbox besides backend and CPUs. Every backend can pin."""
 
 LIVE_DISK = tuple(f"disk.{way}_{what}" for what in ("bps", "iops") for way in ("read", "write"))
 """The limits of `scenario.Throttle`."""
@@ -30,8 +30,8 @@ class Backend:
     """One backend.
 
     made_by: module and class in `partywall.sandbox`. place: where its commands run; {host} and {domain} are filled in.
-    settings: those it takes. live: those that change while a sandbox runs. controllers: the cgroup controller that
-    holds a setting. is_machine: whether a sandbox is a virtual machine.
+    settings: accepted settings. live: settings that can change while a sandbox runs. controllers: the cgroup controller
+    of each setting that needs one. is_machine: true if a sandbox is a virtual machine.
     """
 
     made_by: str
@@ -44,8 +44,8 @@ class Backend:
 
 BACKENDS: Mapping[str, Backend] = {
     "process": Backend("process:Process", "on this host"),
-    # A lower memory ceiling of a container reclaims pages of files and swap, which come back by being read again, long
-    # after the ceiling is lifted; one below what it holds kills it.
+    # A lower memory limit makes the kernel reclaim pages of files and swap from a container. They return by being read
+    # again, long after the limit is raised. A limit below its use kills it.
     "container": Backend(
         "container:Container",
         "in a container on this host",
@@ -53,7 +53,7 @@ BACKENDS: Mapping[str, Backend] = {
         LIVE,
         CPU | {"memory": "memory", "disk": "io"},
     ),
-    # A guest's memory is taken and given back by its balloon. QEMU holds memory and disk by itself.
+    # A balloon changes a guest's memory. QEMU enforces memory and disk limits itself.
     "qemu": Backend("qemu:Qemu", "in a guest", frozenset((*LIMITS, *MACHINE)), LIVE | {"memory"}, CPU, is_machine=True),
     "ssh": Backend("ssh:Ssh", "on {host}", frozenset(("host",))),
     "libvirt": Backend(
@@ -64,4 +64,4 @@ BACKENDS: Mapping[str, Backend] = {
         is_machine=True,
     ),
 }
-"""In the order in which messages name them. `Name` lists the same; a test compares."""
+"""In the order of messages. `Name` lists the same names; a test compares."""

@@ -1,4 +1,4 @@
-"""Two runs side by side: the same cells, how their effects differ, and which cells only one of them has."""
+"""Two runs compared: common cells with the difference of their effects, and cells that only one of them has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from partywall.model.scenario import Frozen, Level
 
 
 class Change(StrEnum):
-    """How a cell differs from the reference. `same`: the whole interval lies within the tolerance."""
+    """How a cell differs from the reference. `same`: the whole interval is within the tolerance."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -20,11 +20,11 @@ class Change(StrEnum):
 
 
 class ComparedCell(Frozen):
-    """ratio: isolation factor over the reference's. latency: (1 + impact) over the reference's, by percentile.
+    """One cell of both runs.
 
-    effect, reference_effect: whether each side shows an effect of the treatment at all.
-    runs: how many runs the spread between runs rests on; 0 where it is not known and not in the interval. emulated: of
-    either side.
+    ratio: isolation factor divided by the reference's. latency: (1 + impact) divided by the reference's, by percentile.
+    effect, reference_effect: whether each side shows an effect of the treatment. runs: number of runs that the spread
+    between runs is derived from; 0 if the spread is unknown and not in the interval. emulated: of either side.
     """
 
     victim: str
@@ -44,11 +44,12 @@ class ComparedCell(Frozen):
 
 
 class Comparison(Frozen):
-    """A run against a reference. only_run and only_reference name cells without a counterpart.
+    """A run compared with a reference. only_run and only_reference name cells without a counterpart.
 
-    tolerance, latency_tolerance: the change of an isolation factor, and of a 99th percentile, that does not matter;
-    None if latencies are not judged. incomparable: cells whose workloads differ, and in what. incomplete: what a run of
-    either side could not measure. host: in what the hosts differ. notes: what a reader must know of all intervals.
+    tolerance, latency_tolerance: the largest change of an isolation factor, and of a 99th percentile, that does not
+    matter; None if latencies are not judged. incomparable: cells with different workloads, and the differences.
+    incomplete: what could not be measured in a run of either side. host: differences between the hosts. notes:
+    qualifications of all intervals.
     """
 
     run: str
@@ -65,9 +66,9 @@ class Comparison(Frozen):
 
     @property
     def outcome(self) -> Outcome:
-        """Violated if any cell got worse; inconclusive if any is too uncertain to tell, or could not be compared.
+        """Violated if any cell got worse; inconclusive if any is too uncertain or could not be compared.
 
-        What only the run has is new, and no worse than anything: it does not count, unless the reference failed at it.
+        Cells that only the run has do not count, unless the reference failed to measure them.
         """
         found = {cell.change for cell in self.cells}
         if Change.WORSE in found:

@@ -1,4 +1,4 @@
-"""What a run left behind, read from its directory by `partywall.store` and handed to statistics and reports."""
+"""The evidence of a run, read from its directory by `partywall.store`, for statistics and reports."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from partywall.model.observation import Observation
 from partywall.model.plan import Plan
 
 VICTIM = "victim"
-"""What the victim's workload and its counters are called, whatever its name in the scenario."""
+"""The name of the victim's workload and counters, whatever its name in the scenario."""
 
 
 @dataclass(frozen=True)
 class Counter:
-    """A monitor's counter: what it counts, in the agent's words, and the resource it is evidence of.
+    """A monitor's counter: its description from the agent, and the resource that it is evidence of.
 
-    name: SUBJECT.COUNTER, or COUNTER where it is of the whole host. unit: nanoseconds, bytes, count and so on; a total
-    is read per second. phrase: what it counts, for people; empty where the agent has no words for it.
+    name: SUBJECT.COUNTER, or COUNTER if it is of the whole host. unit: nanoseconds, bytes, count and so on; a total is
+    read per second. phrase: a description for people; empty if the agent has none.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Counter:
 
     @property
     def words(self) -> str:
-        """'the victim's wait for its CPU', 'interrupts', 'idle time on CPU 0'; its name for want of words."""
+        """A description: 'the victim's wait for its CPU', 'interrupts', 'idle time on CPU 0'; or else its name."""
         subject = self.name.rpartition(".")[0]
         if not self.phrase:
             return self.name
@@ -50,11 +50,11 @@ class Counter:
 
     @property
     def title(self) -> str:
-        """Its words, and its name for who wants to look it up."""
+        """The description and the name, so that readers can look it up."""
         return f"{self.words} ({self.name})" if self.phrase else self.name
 
     def scale(self, largest: float) -> tuple[float, str]:
-        """What readings are divided by, and the unit they then have, fit for readings up to `largest`."""
+        """A divisor for readings, and their unit, suitable for readings up to `largest`."""
         total = self.kind != "gauge"
         if self.unit == "nanoseconds":
             return _time_scale(self.base) if total else _prefixed_time(largest)
@@ -80,7 +80,7 @@ class Counter:
 
 
 def _time_scale(base: str) -> tuple[float, str]:
-    """Nanoseconds in a second: a share of a core, of the time, or, summed over requests, how many there are at once."""
+    """Scale of nanoseconds a second: a share of a core or of the time, or their number if summed over requests."""
     if base.startswith("disk_") and base != "disk_busy_ns":
         return 1e9, "requests at a time"
     return 1e7, "% of the time" if "pressure" in base or base == "disk_busy_ns" else "% of a core"
@@ -95,7 +95,7 @@ def _prefixed_time(largest: float) -> tuple[float, str]:
 class SlicePoint:
     """A victim's slice, for drawing.
 
-    Rate in work per second, the treatment that held, and whether it was in the guard.
+    Rate in work per second, the current treatment, and whether it was in the guard time.
     """
 
     start_ns: int
@@ -108,10 +108,10 @@ class SlicePoint:
 
 @dataclass(frozen=True)
 class Readings:
-    """What became of a metric's readings.
+    """Counts of a metric's readings.
 
-    unusable: no number, or a document that does not parse. bunched: came at the instant of the one before, so that
-    their time is not known.
+    unusable: not a number, or a document that does not parse. bunched: arrived at the same instant as the previous one,
+    so its time is unknown.
     """
 
     used: int = 0
@@ -124,7 +124,7 @@ class Readings:
 
 @dataclass(frozen=True)
 class Unread:
-    """Counters that a monitor could not read: which, why, what that costs, and how to get them."""
+    """Counters that a monitor could not read: names, reason, consequence, and how to get them."""
 
     what: str
     why: str
@@ -133,20 +133,20 @@ class Unread:
 
     @classmethod
     def of(cls, missing: Mapping[str, Any]) -> Unread:
-        """As the agent tells it."""
+        """From the agent's message."""
         return cls(*(str(missing.get(key) or "") for key in ("what", "why", "cost", "remedy")))
 
 
 Emulated = Literal["victim", "neighbour"]
-"""Of a figure: its victim was emulated, so an absolute figure is the emulator's; or a neighbour alone."""
+"""Which part of a figure was emulated: the victim, and with it absolute figures, or only a neighbour."""
 
 
 @dataclass(frozen=True)
 class Witness:
-    """What agents said of a trial beside their measurements, by name of workload.
+    """Facts that agents reported about a trial besides measurements, by workload.
 
-    facts: of each kernel's thread at the end of each visit. dropped: lines of output that came too fast to be kept.
-    emulated: sandboxes whose processor was emulated.
+    facts: from each kernel's thread at the end of each visit. dropped: lines of output that arrived too fast to be
+    stored. emulated: sandboxes with an emulated processor.
     """
 
     facts: dict[str, tuple[dict[str, Any], ...]] = field(default_factory=dict)
@@ -156,7 +156,7 @@ class Witness:
     emulated: tuple[str, ...] = ()
 
     def emulation(self, neighbours: Iterable[str] = ()) -> Emulated | None:
-        """What of a victim beside these neighbours was emulated: with the victim all of its figures are."""
+        """What was emulated among a victim and these neighbours. If the victim was, all of its figures are affected."""
         if VICTIM in self.emulated:
             return "victim"
         return "neighbour" if any(name in self.emulated for name in neighbours) else None
@@ -164,11 +164,11 @@ class Witness:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All of a run but its findings. By trial: timeline, the slices of some blocks in order of time; and witness.
+    """Everything about a run except its findings. timeline: slices of some blocks in order of time, by trial.
 
-    kernels: the agent's catalogue entries by name (unit, figure, latency text). missing: what the host could not tell,
-    as (what, why, remedy). disturbances: what was seen of others, as (trial, block, text). directory: where the run
-    lies, empty where it never lay anywhere.
+    kernels: the agent's catalogue entries by name (unit, figure, latency text). missing: facts that the host could not
+    provide, as (name, reason, remedy). disturbances: effects of other programs, as (trial, block, text). directory: the
+    run's path; empty if it was never stored.
     """
 
     run: str

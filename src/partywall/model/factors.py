@@ -1,8 +1,8 @@
-"""Factors: what a scenario varies, and the scenarios that follow from it.
+"""Factors: what a scenario varies, and the resulting scenarios. Pure.
 
-A path names what is varied: `victim.X` (every victim), `victims.NAME.X`, `aggressor.X`, `aggressors.NAME.X` or
-`sandbox.X` (every sandbox), where X is a key of that part of the scenario. Pure. Whether a level makes sense there,
-`partywall.scenario.check` says; here a value only has to be of the key's type.
+A path names a setting: `victim.X` (every victim), `victims.NAME.X`, `aggressor.X`, `aggressors.NAME.X` or `sandbox.X`
+(every sandbox), where X is a key of that part of the scenario. Only the type of a value is checked here.
+`partywall.scenario.check` checks whether a level makes sense.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Levels = dict[str, Level]
 
 VARIABLE = ("sandbox", "params", "threads", "env", "probe", "stressor")
 WITH_LIMIT = "cpu_reservation"
-"""Live too where it is varied together with a limit: the promise is then the limit's."""
+"""Also live if varied together with a limit. The promise is then that of the limit."""
 
 
 class FactorError(ValueError):
-    """A path that names nothing that can be varied; carries what would do."""
+    """A path that names nothing that can be varied, with a remedy."""
 
     def __init__(self, message: str, remedy: str = "", near: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class FactorError(ValueError):
 def targets(scenario: Scenario, path: str) -> tuple[At, ...]:
     """The keys of the scenario that a factor's path names. Raises FactorError.
 
-    `sandbox.{cpu_limit,cpu_reservation}` names several that get the same level.
+    `sandbox.{cpu_limit,cpu_reservation}` names several keys that get the same level.
     """
     if (several := spelled(path)) != (path,):
         return tuple(at for one in several for at in targets(scenario, one))
@@ -70,7 +70,7 @@ def targets(scenario: Scenario, path: str) -> tuple[At, ...]:
 
 
 def spelled(path: str) -> tuple[str, ...]:
-    """A path without braces: one for each of the names in them."""
+    """A path with braces expanded: one path for each name in them."""
     found = re.search(r"\{([^{}]*)\}", path)
     if found is None:
         return (path,)
@@ -79,21 +79,21 @@ def spelled(path: str) -> tuple[str, ...]:
 
 
 def setting(path: str) -> str:
-    """What of a sandbox a path without braces names: 'victim.sandbox.disk.read_bps' → 'disk.read_bps'."""
+    """The setting of a sandbox in a path without braces: 'victim.sandbox.disk.read_bps' → 'disk.read_bps'."""
     return path.rpartition("sandbox.")[2]
 
 
 def apply(scenario: Scenario, path: str, level: Level) -> Scenario:
-    """The scenario with `level` at what `path` names. Raises FactorError, or ValidationError for the level."""
+    """The scenario with `level` at `path`. Raises FactorError, or ValidationError for the level."""
     for at in targets(scenario, path):
         scenario = _set(scenario, at, level)
     return scenario
 
 
 def expand(scenario: Scenario, factors: Factors | None = None) -> list[tuple[Levels, Scenario]]:
-    """Every combination of levels, with the scenario it makes, the last factor changing fastest.
+    """Every combination of levels with its scenario. The last factor changes fastest.
 
-    factors: those to combine, all of the scenario's by default. Without any there is one combination, the empty one.
+    factors: those to combine, by default all of the scenario. Without factors there is one empty combination.
     """
     chosen = scenario.factors if factors is None else factors
     return [(levels, _with(scenario, levels)) for levels in combinations(chosen)]
@@ -106,17 +106,18 @@ def combinations(factors: Factors) -> Iterator[Levels]:
 
 
 def split(scenario: Scenario) -> tuple[dict[str, tuple[Level, ...]], dict[str, tuple[Level, ...]]]:
-    """(live, static): the factors switched by slot, and those that make trials of their own.
+    """(live, static): factors switched by slot, and factors whose levels make separate trials.
 
-    A victim's CPU ceiling and weight and its disk's limits can be switched while it runs, in a container or a guest,
-    and a guest's memory. A factor that also reaches aggressors stays static: a treatment switches its victim's alone.
+    In a container or guest, a victim's CPU limit, weight and disk limits can be switched while it runs, and in a guest
+    also memory. A factor that also affects aggressors is static, because a treatment switches only its victim's
+    settings.
     """
     live = {path: levels for path, levels in scenario.factors.items() if _is_live(scenario, path)}
     return live, {path: levels for path, levels in scenario.factors.items() if path not in live}
 
 
 def concerning(scenario: Scenario, factors: Factors, victim: str) -> dict[str, tuple[Level, ...]]:
-    """The factors that change anything for a trial of `victim`: all but those that name other victims alone."""
+    """The factors that affect a trial of `victim`: all except those that name only other victims."""
 
     def concerns(path: str) -> bool:
         return any(at[0] != "victims" or at[1] == victim for at in targets(scenario, path))
@@ -125,7 +126,7 @@ def concerning(scenario: Scenario, factors: Factors, victim: str) -> dict[str, t
 
 
 def trials(scenario: Scenario) -> list[tuple[str, Levels, Scenario]]:
-    """(victim, static levels, scenario): one for each trial, in the order of the file."""
+    """(victim, static levels, scenario) for each trial, in the order of the file."""
     _, static = split(scenario)
     return [
         (victim, levels, applied)
@@ -135,7 +136,7 @@ def trials(scenario: Scenario) -> list[tuple[str, Levels, Scenario]]:
 
 
 def field_of(model: type[BaseModel], key: str) -> tuple[str, FieldInfo] | None:
-    """The attribute's name and definition for a key as written in a file."""
+    """The attribute and definition of a key as written in a file."""
     for name, info in model.model_fields.items():
         if key == (info.alias or name):
             return name, info
@@ -143,7 +144,7 @@ def field_of(model: type[BaseModel], key: str) -> tuple[str, FieldInfo] | None:
 
 
 def model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model an annotation such as `Disk | None` or `Annotated[Disk, …]` speaks of, if any."""
+    """The model in an annotation such as `Disk | None` or `Annotated[Disk, …]`, if any."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in (Union, types.UnionType, Annotated):
@@ -158,7 +159,7 @@ def _with(scenario: Scenario, levels: Levels) -> Scenario:
 
 
 def _is_live(scenario: Scenario, path: str) -> bool:
-    """Decided for the whole run, so a backend that varies makes it static."""
+    """True if a factor is switched by slot. Decided for the whole run, so a varied backend makes it static."""
     ats = targets(scenario, path)
     backends = {at[:2] for other in scenario.factors if other.endswith(".backend") for at in targets(scenario, other)}
     settings = {".".join(at[3:]) for at in ats}
@@ -173,7 +174,7 @@ def _is_live(scenario: Scenario, path: str) -> bool:
 
 
 def memory_levels(victim: Victim, live: Factors) -> tuple[int, ...]:
-    """Bytes between which a victim's memory is switched, its own setting among them; empty if it is not.
+    """The levels, in bytes, that a victim's memory is switched between, including its own; empty if it is not switched.
 
     live: the factors that concern this victim.
     """
@@ -188,7 +189,7 @@ def _sandboxes(scenario: Scenario) -> list[tuple[str, str]]:
 
 
 def _named(scenario: Scenario, kind: str, rest: str) -> At:
-    """Names may hold dots, so the longest name that fits is meant."""
+    """Names may contain dots, so the longest matching name is used."""
     names: tuple[str, ...] = tuple(getattr(scenario, kind))
     for name in sorted(names, key=len, reverse=True):
         if rest.startswith(f"{name}."):
@@ -202,13 +203,13 @@ def _named(scenario: Scenario, kind: str, rest: str) -> At:
 
 
 def _keys(rest: str) -> At:
-    """Parameters' and variables' names are the rest of the path, dots and all."""
+    """Names of parameters and variables are the rest of the path, including dots."""
     head, _, tail = rest.partition(".")
     return (head, tail) if head in ("params", "env") else tuple(rest.split("."))
 
 
 def _must_vary(at: At) -> None:
-    """Walks the format along the path, so that a wrong key is found whatever the present values are."""
+    """Follows the format along the path, so that a wrong key is found whatever the current values are."""
     kind, name, *keys = at
     if keys[0] == "intensity":
         remedy = f"list its levels there, aggressors.{name}.intensity: [0.5, 1]; they are switched by slot"

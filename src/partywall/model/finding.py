@@ -1,4 +1,4 @@
-"""Statistical results: every figure with its interval, its baseline from the same block, and how it was got."""
+"""Statistical results: every figure with its interval, its baseline from the same block, and its method."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pydantic import Field
 from partywall.model.scenario import Frozen, Goal, Level
 
 BASELINE = "baseline"
-"""Id of the treatment in which nobody presses and nothing is limited."""
+"""Id of the treatment without aggressors and limits."""
 
 
 class Estimate(Frozen):
-    """A figure with its interval. n: blocks. n_effective: blocks it is worth, given how they correlate."""
+    """A figure with its interval. n: blocks. n_effective: the equivalent number of independent blocks."""
 
     value: float
     low: float
@@ -26,12 +26,12 @@ class Estimate(Frozen):
 
     @property
     def half_width(self) -> float:
-        """What may stand behind ±: the longer arm, as an interval that ends at a bound is not symmetric."""
+        """The value to show behind ±: the longer arm, because an interval that ends at a limit is not symmetric."""
         return max(self.high - self.value, self.value - self.low)
 
 
 class Warn(StrEnum):
-    """What a reader must know beside a figure; `partywall.report.advice` holds the advice for each."""
+    """A warning beside a figure. `partywall.report.advice` has the advice for each."""
 
     CARRY_OVER = "carry_over"
     FEW_BLOCKS = "few_blocks"
@@ -50,19 +50,19 @@ class Warn(StrEnum):
 
 
 class Deferred(Frozen):
-    """What a treatment did to the baseline and null slots `lag` slots after its own, as a share of their rate."""
+    """Effect of a treatment on baseline and null slots `lag` slots after its own, as a share of their rate."""
 
     lag: int
     change: Estimate
 
 
 class CarryOver(Frozen):
-    """Whether the effect still moved inside the slots, or outlasted them.
+    """Whether the effect changed within the slots, or outlasted them.
 
-    drift: late half against early half, relative to the baseline's. deferred: what quiet slots later still felt; None
-    if nothing was seen. longer: the isolation factor late in long blocks less that of the others; None if there are
-    none. present: one of them is more than negligible. slot_ns: as measured. lengthened: how many times as long as
-    planned; 0 if it is as planned.
+    drift: late half against early half, relative to the baseline's. deferred: effects on later quiet slots; None if not
+    tested. longer: the isolation factor late in long blocks minus that of the others; None if there are none. present:
+    true if one of them is more than negligible. slot_ns: as measured. lengthened: factor on the planned length; 0 if as
+    planned.
     """
 
     drift: Estimate
@@ -74,7 +74,10 @@ class CarryOver(Frozen):
 
 
 class Cause(Frozen):
-    """A kernel counter that moved with the harm: the likely resource. change: treated over baseline, per second."""
+    """A kernel counter that changed together with the harm: the likely resource.
+
+    change: treated / baseline, per second.
+    """
 
     counter: str
     resource: str
@@ -86,10 +89,10 @@ class Cause(Frozen):
 
 
 class Effect(StrEnum):
-    """What is known of a treatment's effect; `partywall.stats.states` decides it.
+    """The evidence for a treatment's effect, see `partywall.stats.states`.
 
-    SEEN: there is one. NONE: there is none larger than a stated bound. NOT_KNOWN: the interval reaches beyond that
-    bound, or does not deserve belief.
+    SEEN: there is an effect. NONE: there is none larger than a stated bound. NOT_KNOWN: the interval extends beyond
+    that bound, or is not reliable.
     """
 
     SEEN = "effect"
@@ -147,12 +150,12 @@ class Cell(Frozen):
 
 
 class Band(Frozen):
-    """An A/A band: effects of the null aggressor. What lies inside is not called an effect.
+    """An A/A band: effects of the null aggressor. An effect within the band does not count as one.
 
-    baseline: what the null was compared with; a trial has a band for its baseline and one for each switched limit, and
-    a cell is judged by the one with its own baseline. long: of long blocks, for cells that were measured in them.
-    null: the null aggressor's isolation factor. null_latency: its latency impact by percentile. latency: the band that
-    each of these makes.
+    baseline: the treatment that the null was compared with. A trial has a band for its baseline and one for each
+    switched limit; a cell is judged by the band with its own baseline. long: of long blocks, for cells measured in
+    them. null: the null aggressor's isolation factor. null_latency: its latency impact by percentile. latency: the band
+    of each of these.
     """
 
     trial: str
@@ -165,12 +168,12 @@ class Band(Frozen):
     null_latency: dict[str, Estimate] = Field(default_factory=dict)
 
     def of(self, cell: Cell) -> bool:
-        """Whether this is the band to judge a cell by."""
+        """True if a cell is judged by this band."""
         return (self.trial, self.baseline, self.long) == (cell.trial, cell.baseline, cell.long)
 
 
 class Curve(Frozen):
-    """Sensitivity: a victim's isolation factor against an aggressor's intensity. slope: loss per unit of intensity."""
+    """Sensitivity: a victim's isolation factor by an aggressor's intensity. slope: loss per unit of intensity."""
 
     trial: str
     victim: str
@@ -180,10 +183,10 @@ class Curve(Frozen):
 
 
 class Precision(Frozen):
-    """Whether a trial may end early: the widest half width among its isolation factors at the last checkpoint.
+    """Whether a trial may end early: the largest half-width of its isolation factors at the last checkpoint.
 
-    half_width is None, and treatment empty, before the first checkpoint. next_blocks: complete blocks at which it is
-    worth asking again; looking at every block would spoil the intervals.
+    half_width is None, and treatment empty, before the first checkpoint. next_blocks: the number of complete blocks at
+    the next checkpoint. Checks at every block would invalidate the intervals.
     """
 
     reached: bool
@@ -202,10 +205,10 @@ class Outcome(StrEnum):
 
 
 class Verdict(Frozen):
-    """A goal against a cell.
+    """A goal applied to a cell.
 
-    blocks: what it rests on; None if no cell was measured. rough: these are fewer than those from which intervals were
-    shown to keep their promise.
+    blocks: number of blocks behind it; None if no cell was measured. rough: fewer blocks than intervals were shown to
+    need.
     """
 
     goal: Goal
@@ -218,7 +221,7 @@ class Verdict(Frozen):
 
 
 class Findings(Frozen):
-    """All that a run found. `headline` is the one line in plain words."""
+    """All findings of a run. `headline` is one line for people."""
 
     run: str
     scenario: str
@@ -232,7 +235,7 @@ class Findings(Frozen):
 
     @property
     def outcome(self) -> Outcome:
-        """Of all verdicts, the worst; inconclusive where a trial is missing."""
+        """The worst of all verdicts; inconclusive if a trial is missing."""
         found = {verdict.outcome for verdict in self.verdicts}
         if Outcome.VIOLATED in found:
             return Outcome.VIOLATED

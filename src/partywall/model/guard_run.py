@@ -1,4 +1,4 @@
-"""What a guard found: its reports, and figures derived from them."""
+"""The findings of a guard: its reports, and figures derived from them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 from partywall.model.finding import Outcome
 
 REPAIRED = "repaired"
-"""The kind of a note that says that something is right again."""
+"""The kind of note that reports a repair."""
 
 
 @dataclass(frozen=True)
 class GuardRun:
-    """A whole guard. reports: in order, as they were stored (docs/guard.md); times are in ns."""
+    """A whole guard. reports: in order, as stored (docs/guard.md); times are in ns."""
 
     run: str
     reports: Sequence[Mapping[str, Any]]
 
     @property
     def outcome(self) -> Outcome:
-        """Violated if a promise was broken, a hook was lost, or traffic bypassed one."""
+        """Violated if a guarantee or ceiling was broken, a hook was lost, or traffic bypassed one."""
         return Outcome.VIOLATED if self.wrong else Outcome.HOLDS
 
     @property
     def wrong(self) -> int:
-        """How many findings were not repairs."""
+        """Number of findings other than repairs."""
         return sum(kind != REPAIRED for _, _, kind, _ in self.notes)
 
     @property
@@ -47,11 +47,11 @@ class GuardRun:
         )
 
     def mean(self, vif: str, key: str) -> float | None:
-        """The mean of a figure of a vif, weighted by time; None if it was never known."""
+        """The mean of a vif's figure, weighted by time; None if it was never known."""
         known = [(report["rows"][vif].get(key), report["at_ns"] - report["from_ns"]) for report in self.reports]
         weighted = [(value * ns, ns) for value, ns in known if value is not None]
         return sum(value for value, _ in weighted) / sum(ns for _, ns in weighted) if weighted else None
 
     def dropped(self, vif: str) -> int:
-        """Packets of a vif that were dropped."""
+        """Number of dropped packets of a vif."""
         return int(sum(report["rows"][vif]["dropped_packets"] for report in self.reports))

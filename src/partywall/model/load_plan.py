@@ -1,7 +1,7 @@
-"""What virtual users do and when they come, as people write it: the format of a load plan.
+"""The format of a load plan: what virtual users do, and when they arrive.
 
-The JSON Schema for editors is generated from these types. Reading a file, with lines in its error messages, and checks
-that span several keys are in `partywall.load.plan`; `partywall.load.compiling` makes of it what the agent carries out.
+The JSON Schema for editors is generated from these types. `partywall.load.plan` reads files and checks across keys;
+`partywall.load.compiling` converts a plan to the agent's program.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Status = Annotated[int, Field(ge=100, le=599)]
 
 
 def _at_key(key: str) -> BeforeValidator:
-    """A bare value where keys are expected stands for one key: `http: /` is `http: {url: /}`."""
+    """Accepts a plain value where keys are expected: `http: /` is `http: {url: /}`."""
     return BeforeValidator(lambda value: value if isinstance(value, dict | Frozen) else {key: value})
 
 
 def as_text(value: Any) -> Any:
-    """Numbers and truth values where text is sent, as YAML has them."""
+    """Accepts YAML numbers and booleans where text is sent."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
@@ -42,38 +42,40 @@ Method = Annotated[str, AfterValidator(_method)]
 Text = Annotated[str, BeforeValidator(as_text)]
 
 
-# What a request sends, and what is done with its response
+# Requests and their responses
 
 
 class Part(Frozen):
     """One part of a form with files."""
 
-    text: Text | None = Field(None, description="its content; may hold ${variables}")
-    file: str | None = Field(None, description="a file that is its content, found relative to the plan")
+    text: Text | None = Field(None, description="its content; may contain ${variables}")
+    file: str | None = Field(None, description="a file with its content, relative to the plan")
     content_type: str | None = None
 
 
 class Body(Frozen):
-    """What a request sends; one of these."""
+    """The body of a request; exactly one of these."""
 
-    text: Text | None = Field(None, description="sent as it stands; may hold ${variables}")
-    json_: Any = Field(None, alias="json", description="sent as JSON; texts in it may hold ${variables}")
+    text: Text | None = Field(None, description="sent unchanged; may contain ${variables}")
+    json_: Any = Field(None, alias="json", description="sent as JSON; its texts may contain ${variables}")
     base64: str | None = Field(None, description="bytes in base 64, sent decoded")
-    file: str | None = Field(None, description="a file, found relative to the plan")
-    form: dict[str, Text] | None = Field(None, description="fields of a form; values may hold ${variables}")
+    file: str | None = Field(None, description="a file, relative to the plan")
+    form: dict[str, Text] | None = Field(None, description="fields of a form; values may contain ${variables}")
     multipart: dict[str, Annotated[Part, _at_key("text")]] | None = Field(None, description="a form with files")
 
 
 class Extract(Frozen):
-    """Where in a response a variable's value is found; one of regex, json, css and header."""
+    """The source of a variable's value in a response; exactly one of regex, json, css and header."""
 
-    regex: str | None = Field(None, description="regular expression over the body; its first group, or all of it")
+    regex: str | None = Field(
+        None, description="regular expression over the body; its first group, or else the whole match"
+    )
     json_: str | None = Field(None, alias="json", description="JSON path (RFC 9535) in the body, e.g. $.items[0].id")
     css: str | None = Field(None, description="CSS selector in the body")
-    attribute: str | None = Field(None, description="with css: this attribute, not the element's text")
+    attribute: str | None = Field(None, description="with css: this attribute instead of the element's text")
     header: str | None = Field(None, description="a header's value")
-    pick: Literal["first", "last", "random"] = Field("first", description="which, where there are several")
-    default: Text | None = Field(None, description="used if nothing is found; without it that ends the iteration")
+    pick: Literal["first", "last", "random"] = Field("first", description="which one, if there are several")
+    default: Text | None = Field(None, description="used if nothing is found; without it, the iteration ends")
 
 
 class HeaderCheck(Frozen):
@@ -92,15 +94,15 @@ class SizeCheck(Frozen):
 
 
 class Check(Frozen):
-    """What must hold of a response; one of these."""
+    """A condition on a response; exactly one of these."""
 
     status: Status | tuple[Status, Status] | None = Field(None, description="a status, or [lowest, highest]")
-    contains: Text | None = Field(None, description="the body holds this text")
-    lacks: Text | None = Field(None, description="the body does not hold this text")
+    contains: Text | None = Field(None, description="the body contains this text")
+    lacks: Text | None = Field(None, description="the body does not contain this text")
     matches: str | None = Field(None, description="the body matches this regular expression")
-    header: Annotated[HeaderCheck, _at_key("name")] | None = Field(None, description="a header is there")
-    json_: JsonCheck | None = Field(None, alias="json", description="a JSON path finds exactly this")
-    size: SizeCheck | None = Field(None, description="the body's size lies in this range")
+    header: Annotated[HeaderCheck, _at_key("name")] | None = Field(None, description="a header exists")
+    json_: JsonCheck | None = Field(None, alias="json", description="a JSON path finds exactly this value")
+    size: SizeCheck | None = Field(None, description="the body's size is in this range")
     within: DurationNs | None = Field(None, description="complete within this time of the intended start")
 
 
@@ -108,11 +110,11 @@ class Check(Frozen):
 
 
 class Http(Frozen):
-    """A request; a bare text is the URL to get."""
+    """A request. A plain text is the URL to get."""
 
-    url: str = Field(description="absolute, or relative to base; may hold ${variables} after the host", min_length=1)
+    url: str = Field(description="absolute, or relative to base; may contain ${variables} after the host", min_length=1)
     method: Method = Field("GET", description="e.g. POST")
-    name: str | None = Field(None, description="as reports call it; default: METHOD URL")
+    name: str | None = Field(None, description="its name in reports; default: METHOD URL")
     headers: dict[str, Text] = Field(default_factory=dict)
     body: Annotated[Body, _at_key("text")] | None = None
     timeout: DurationNs = Field(30_000_000_000, gt=0, description="until its response is complete")
@@ -127,19 +129,19 @@ class LogNormal(Frozen):
 
 
 class Think(Frozen):
-    """A pause; a bare duration is a constant one. One of these."""
+    """A pause; exactly one of these. A plain duration is a constant pause."""
 
     constant: DurationNs | None = None
     uniform: tuple[DurationNs, DurationNs] | None = Field(None, description="[shortest, longest]")
     exponential: DurationNs | None = Field(None, description="its mean")
     log_normal: LogNormal | None = None
-    file: str | None = Field(None, description="one duration a line, each equally likely; relative to the plan")
+    file: str | None = Field(None, description="one duration on each line, equally likely; relative to the plan")
 
 
 class Compress(Frozen):
-    """Reads a file of this size, compresses it and has the result on the disk: work of the generator's own."""
+    """Reads a file of this size, compresses it, and writes the result to the disk. Work of the generator itself."""
 
-    size: Bytes = Field(5_000_000, ge=1, le=1 << 30, description="of the file, which is made before the start")
+    size: Bytes = Field(5_000_000, ge=1, le=1 << 30, description="of the file, which is created before the start")
     level: int = Field(6, ge=1, le=9, description="1 (fast) to 9 (small)")
     name: str = "compress"
 
@@ -155,32 +157,32 @@ class Branch(Frozen):
 
 
 class Transaction(Frozen):
-    """Steps timed together; thinking inside is not counted."""
+    """Steps that are timed together, without thinking times."""
 
     name: Name
     steps: tuple[Step, ...] = Field(min_length=1)
 
 
 class Step(Frozen):
-    """One step; one of these."""
+    """One step; exactly one of these."""
 
     http: Annotated[Http, _at_key("url")] | None = Field(None, description="a request")
     think: Annotated[Think, _at_key("constant")] | None = Field(None, description="a pause")
     compress: Annotated[Compress, _at_key("size")] | None = Field(None, description="compression of a file")
     repeat: Repeat | None = Field(None, description="the same steps several times")
-    choose: tuple[Branch, ...] | None = Field(None, description="one of several branches, by chance", min_length=1)
+    choose: tuple[Branch, ...] | None = Field(None, description="one of several branches, at random", min_length=1)
     transaction: Transaction | None = Field(None, description="steps timed together")
     feed: Name | None = Field(None, description="takes the next row of this feeder into variables")
 
 
-# The whole
+# Users, pacing and the plan
 
 
 class User(Frozen):
     """A kind of user."""
 
-    weight: float = Field(1.0, gt=0, description="how many of all users are of this kind, relative to the others")
-    variables: dict[Variable, Text] = Field(default_factory=dict, description="what each begins with")
+    weight: float = Field(1.0, gt=0, description="share of users of this kind, relative to the others")
+    variables: dict[Variable, Text] = Field(default_factory=dict, description="initial values for each user")
     cookies: bool = Field(True, description="keeps cookies and sends them back")
     init: tuple[Step, ...] = Field((), description="done once, before the first iteration")
     actions: tuple[Step, ...] = Field(min_length=1, description="one iteration")
@@ -188,44 +190,48 @@ class User(Frozen):
 
 
 class Stage(Frozen):
-    """A level to be reached along a straight line from the one before; the first starts from 0."""
+    """A level that is reached along a straight line from the previous one. The first starts from 0."""
 
     to: float = Field(ge=0, description="users, or arrivals a second, at its end")
     for_: DurationNs = Field(alias="for", description="how long it takes; 0s is a jump")
 
 
 class Closed(Frozen):
-    """So many users, each of which begins its next iteration when the last has ended. users, or stages."""
+    """A fixed number of users. Each begins its next iteration when the last one has ended. Give users or stages."""
 
-    users: int | None = Field(None, ge=1, le=10_000_000, description="users there are after the ramp")
-    ramp_up: DurationNs = Field(0, description="time in which they come")
+    users: int | None = Field(None, ge=1, le=10_000_000, description="number of users after the ramp")
+    ramp_up: DurationNs = Field(0, description="time in which they arrive")
     hold: DurationNs = Field(0, description="time for which they stay")
     ramp_down: DurationNs = Field(0, description="time in which they leave")
-    stages: tuple[Stage, ...] = Field((), description="in place of the above: the number of users over time")
-    every: DurationNs | None = Field(None, gt=0, description="begin iterations this far apart, not back to back")
+    stages: tuple[Stage, ...] = Field((), description="instead of the above: the number of users over time")
+    every: DurationNs | None = Field(
+        None, gt=0, description="time between starts of iterations, instead of back to back"
+    )
 
 
 class Open(Frozen):
-    """So many iterations begin each second, whether or not earlier ones have ended. rate, or stages."""
+    """A fixed number of iterations begins each second, whether or not earlier ones have ended. Give rate or stages."""
 
-    rate: float | None = Field(None, gt=0, le=10_000_000, description="iterations begun a second after the ramp")
+    rate: float | None = Field(None, gt=0, le=10_000_000, description="iterations started a second after the ramp")
     ramp_up: DurationNs = 0
     hold: DurationNs = 0
     ramp_down: DurationNs = 0
-    stages: tuple[Stage, ...] = Field((), description="in place of the above: arrivals a second over time")
-    arrivals: Literal["constant", "poisson"] = Field("constant", description="evenly, or at random")
-    users_max: int = Field(1000, ge=1, le=10_000_000, description="users at most; arrivals beyond wait for one")
+    stages: tuple[Stage, ...] = Field((), description="instead of the above: arrivals a second over time")
+    arrivals: Literal["constant", "poisson"] = Field("constant", description="evenly spaced, or at random")
+    users_max: int = Field(
+        1000, ge=1, le=10_000_000, description="maximum number of users; further arrivals wait for one"
+    )
 
 
 class Feeder(Frozen):
-    """Data that users read; one of csv, json_lines and rows."""
+    """Data that users read; exactly one of csv, json_lines and rows."""
 
-    csv: str | None = Field(None, description="a CSV file with a head line, found relative to the plan")
-    json_lines: str | None = Field(None, description="one JSON object a line, found relative to the plan")
-    rows: tuple[dict[Variable, Text], ...] | None = Field(None, min_length=1, description="in the plan itself")
+    csv: str | None = Field(None, description="a CSV file with a header line, relative to the plan")
+    json_lines: str | None = Field(None, description="a file with one JSON object on each line, relative to the plan")
+    rows: tuple[dict[Variable, Text], ...] | None = Field(None, min_length=1, description="rows in the plan itself")
     order: Literal["sequential", "random"] = "sequential"
-    shared: bool = Field(True, description="all users take from one sequence; false: each from its own")
-    when_spent: Literal["repeat", "leave"] = Field("repeat", description="begin again, or the user leaves")
+    shared: bool = Field(True, description="all users share one sequence; false: each has its own")
+    when_spent: Literal["repeat", "leave"] = Field("repeat", description="start again, or let the user leave")
 
 
 class Connections(Frozen):
@@ -235,18 +241,18 @@ class Connections(Frozen):
     protocol: Literal["http1", "http2", "negotiated"] = "http1"
     from_addresses: tuple[str, ...] = Field((), description="addresses to connect from, used in turn")
     to: dict[str, tuple[str, ...]] = Field(
-        default_factory=dict, description="host:port to the places connected to in its stead: address:port, unix:/path"
+        default_factory=dict, description="host:port to the places to connect to instead: address:port, unix:/path"
     )
 
 
 class Trust(Frozen):
     verify: bool = Field(True, description="verify certificates")
-    authorities: str | None = Field(None, description="certificates trusted besides the host's, PEM; a file")
-    resume: bool = Field(True, description="take up earlier sessions again, as browsers do")
+    authorities: str | None = Field(None, description="a PEM file of certificates to trust in addition to the host's")
+    resume: bool = Field(True, description="resume earlier sessions, as browsers do")
 
 
 class Threshold(Frozen):
-    """What the load must keep; one bound. Times are response times, from the intended start."""
+    """A threshold of the load; one bound. Times are response times from the intended start."""
 
     of: str | None = Field(None, description="name of a request or transaction; default: all requests together")
     mean: DurationNs | None = Field(None, description="at most")
@@ -256,9 +262,9 @@ class Threshold(Frozen):
     p99: DurationNs | None = Field(None, description="at most")
     p999: DurationNs | None = Field(None, description="at most")
     errors: Annotated[float, BeforeValidator(units.parse_share)] | None = Field(
-        None, ge=0, le=1, description="share of failures at most"
+        None, ge=0, le=1, description="maximum share of failures"
     )
-    rate: float | None = Field(None, gt=0, description="done a second over the stages, at least")
+    rate: float | None = Field(None, gt=0, description="minimum rate over the stages")
 
 
 class LoadPlan(Frozen):
@@ -267,19 +273,21 @@ class LoadPlan(Frozen):
     partywall_load: Literal[1] = Field(description="version of this format")
     name: Name
     description: str = ""
-    base: str | None = Field(None, description="what relative URLs begin with, e.g. http://127.0.0.1:8080")
+    base: str | None = Field(None, description="base of relative URLs, e.g. http://127.0.0.1:8080")
     users: dict[Name, User] = Field(min_length=1, description="kinds of users")
     closed: Closed | None = Field(None, description="closed model: a number of users")
     open: Open | None = Field(None, description="open model: arrivals a second")
     feeders: dict[Name, Feeder] = Field(default_factory=dict)
     connections: Connections = Connections()
     tls: Trust = Trust()
-    grace: DurationNs = Field(10_000_000_000, description="what is in flight after the last stage may take so long")
+    grace: DurationNs = Field(10_000_000_000, description="time for requests in flight after the last stage")
     threads: int | None = Field(None, ge=1, le=256, description="of the generator; default 1")
-    good_seconds: Share = Field(0.5, description="share of seconds that must be good; with fewer it is inconclusive")
+    good_seconds: Share = Field(
+        0.5, description="share of seconds that must be good; below it, the outcome is inconclusive"
+    )
     thresholds: tuple[Threshold, ...] = Field((), description="bounds that decide the exit code")
 
 
-# Steps hold steps, so these could not be built where they stand.
+# Steps contain steps, so these models can only be built now.
 for _kind in (Repeat, Branch, Transaction, Step, User, LoadPlan):
     _kind.model_rebuild()

@@ -1,6 +1,6 @@
-"""What a load found, as reports show it: plain values by second, request and counter, and what must be said with them.
+"""The findings of a load for reports: plain values by second, request and counter, with the necessary notes.
 
-Made of a load's directory by `partywall.load.evidence`. Times are in ns, and `at_s` in seconds since the load began.
+Made from a load's directory by `partywall.load.evidence`. Times are in ns; `at_s` is in seconds since the start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ Counts = Mapping[int, int]
 class SecondPoint:
     """One second.
 
-    quantiles_ns and raw_ns: response times by name, e.g. p99 (of few responses the longest); empty if none came.
+    quantiles_ns and raw_ns: response times by name, e.g. p99 (the longest if there are few responses); empty if there
+    were none.
     """
 
     at_s: float
@@ -39,7 +40,7 @@ class SecondPoint:
 
 @dataclass(frozen=True)
 class LabelRow:
-    """All of one request, transaction or compression. Histograms map the agent's buckets to counts."""
+    """Totals of one request, transaction or compression. Histograms map the agent's buckets to counts."""
 
     name: str
     sort: str
@@ -55,7 +56,7 @@ class LabelRow:
 
 @dataclass(frozen=True)
 class Series:
-    """One figure of one host over time. group: the chart it belongs to; values are in `unit`."""
+    """One figure of one host over time. group: its chart; values are in `unit`."""
 
     host: str
     group: str
@@ -71,7 +72,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Bound:
-    """A threshold, what was found, and whether it holds."""
+    """A threshold, the measured value, and whether it holds."""
 
     asked: str
     found: str
@@ -80,7 +81,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Late:
-    """What leaving late added to a percentile of response times. share: 0.99 for p99. Times are in ns."""
+    """Effect of late sending on a percentile of response times. share: 0.99 for p99. Times are in ns."""
 
     share: float
     measured_ns: float
@@ -128,18 +129,18 @@ class LoadRun:
 
     @property
     def failure(self) -> str:
-        """Why there is no figure at all; empty if there is one."""
+        """Why there are no figures; empty if there are."""
         if not self.responses:
-            return "no request was answered; the errors say why"
+            return "no request was answered; see the errors"
         if not any(label.done for label in self.labels):
-            return "every request failed; the errors say why"
+            return "every request failed; see the errors"
         return ""
 
     @property
     def believed(self) -> str:
-        """Whose numbers these are."""
+        """Whether the figures are the service's or the generator's."""
         doubtful = self.judged - self.good
         if not doubtful:
-            return f"The generator was good in all {self.judged} seconds: these are the service's numbers"
-        whose = "the generator's own" if doubtful * 2 > self.judged else "the service's, but for those seconds"
-        return f"The generator was doubtful in {doubtful} of {self.judged} seconds: these numbers are {whose}"
+            return f"The generator was good in all {self.judged} seconds: the figures are the service's"
+        whose = "the generator's own" if doubtful * 2 > self.judged else "the service's, except in those seconds"
+        return f"The generator was doubtful in {doubtful} of {self.judged} seconds: the figures are {whose}"

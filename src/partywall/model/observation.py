@@ -1,4 +1,4 @@
-"""What statistics see: one number a block and treatment, derived from slices by `partywall.store.observe`."""
+"""The input of statistics: a number for each block and treatment, derived from slices by `partywall.store.observe`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _SUB_BITS = 8
 
 
 def bucket_of(value_ns: int) -> int:
-    """The bucket that holds a number of nanoseconds, as the agent's `record::histogram::bucket_of` has it."""
+    """The bucket of a number of nanoseconds, as in the agent's `record::histogram::bucket_of`."""
     magnitude = max(value_ns.bit_length() - _SUB_BITS - 1, 0)
     return (magnitude << _SUB_BITS) + (value_ns >> magnitude)
 
 
 def bucket_bounds(index: int) -> tuple[int, int]:
-    """Smallest and largest nanoseconds of a bucket, as the agent's `record::histogram::bucket_bounds` has it."""
+    """Smallest and largest nanoseconds of a bucket, as in the agent's `record::histogram::bucket_bounds`."""
     magnitude = max((index >> _SUB_BITS) - 1, 0)
     low = (index - (magnitude << _SUB_BITS)) << magnitude
     return low, low + (1 << magnitude) - 1
@@ -29,7 +29,7 @@ class Histogram:
 
     @classmethod
     def merged(cls, histograms: Iterable[Histogram]) -> Histogram:
-        """All of them in one."""
+        """The sum of several histograms."""
         counts: dict[int, int] = {}
         for histogram in histograms:
             for index, count in histogram.counts.items():
@@ -41,14 +41,14 @@ class Histogram:
 class Observation:
     """One treatment of one block.
 
-    rate: work per second of the victim between start_ns and end_ns (the slot without its guard), in the unit of its
-    kernel. early_rate and late_rate: the same over the first and second half, for the carry-over test. cpu_share: CPU
-    time over wall time of the victim's threads. achieved: rate of each aggressor in the same window, as a fraction of
-    its calibrated maximum. straddle: share of the window's work that was another treatment's, for its slices
-    reach beyond the slot. counters: per second (totals) or last value (gauges). disturbed: named disturbances that
-    were not ours. long: of a long block, which tells of counters and carry-over but not of the isolation factor.
-    used and moved: of each command among the aggressors, CPU time over wall time and bytes a second read from and
-    written to disks, from the slot's start on; what the host does not tell is left out.
+    rate: work per second of the victim between start_ns and end_ns (the slot without its guard time), in the unit of
+    its kernel. early_rate and late_rate: the same for each half, for the carry-over test. cpu_share: CPU time divided
+    by wall time of the victim's threads. achieved: rate of each aggressor in the same window, as a fraction of its
+    calibrated maximum. straddle: share of the window's work that belongs to another treatment, because slices extend
+    beyond the slot. counters: per second (totals) or last value (gauges). disturbed: named disturbances by others.
+    long: of a long block, which is used for counters and carry-over but not for the isolation factor. used and moved:
+    for each aggressor that is a command, CPU time divided by wall time, and bytes a second read from and written to
+    disks, from the slot's start. Unknown values are left out.
     """
 
     trial: str

@@ -1,10 +1,10 @@
-"""A published study's numbers beside ours: what a paper's table or figure says, what was measured here, how they agree.
+"""A published study's numbers beside ours: the paper's tables and figures, our measurements, and whether they agree.
 
-Papers and this host differ in everything but the question, so values are not held against each other: what is compared
-is which of two places (a series at an x) is larger, and whether here it is the same one. Where a figure's numbers
-cannot be read, its text's claims take their place. Nothing is judged by hand: the verdict follows from the points.
+Papers and this host differ in everything but the question, so values are not compared directly. Two places (a series at
+an x) are compared with each other: is the same one larger here as in the paper? If a figure's numbers cannot be read,
+the text's claims are used instead. Verdicts follow from the points alone.
 
-Deliberately not here: reading the data files (`partywall.scenario.papers`) and drawing (`partywall.report.paper`).
+Data files are read in `partywall.scenario.papers` and drawn in `partywall.report.paper`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from partywall.model.scenario import Frozen
 from partywall.units import counted
 
 STEADY = 0.05
-"""Published values closer than this share of each other are alike."""
+"""Published values that differ by less than this share are alike."""
 
 ALIKE = 0.1
 """Measured values are alike if the whole interval of their ratio is within this share of 1."""
 
 
 def _as_x(value: object) -> object:
-    """Keys of a mapping are texts, also where they are numbers."""
+    """Keys of a mapping are texts, even if they are numbers."""
     try:
         return float(value) if isinstance(value, str | int) else value
     except ValueError:
@@ -40,7 +40,7 @@ X = Annotated[float | str, BeforeValidator(_as_x)]
 
 
 class Place(NamedTuple):
-    """One point's place: of which series, at which x."""
+    """The place of one point: its series and its x."""
 
     series: str
     x: X
@@ -58,7 +58,7 @@ class Axis(Frozen):
 
 
 class Claim(Frozen):
-    """What the text says of two places. by: the difference it names, relative to `than`; None if it names none."""
+    """A statement in the text about two places. by: the stated difference relative to `than`, if any."""
 
     left: Place
     is_: Literal["larger", "smaller", "alike"] = Field(alias="is")
@@ -71,16 +71,16 @@ class Claim(Frozen):
 
 
 class Exhibit(Frozen):
-    """A table or figure. published: numbers that the paper prints, by series and x; claims: what else it says."""
+    """A table or figure. published: numbers in the paper, by series and x; claims: statements in the text."""
 
-    id: str = Field(description="as the paper calls it, e.g. fig 8")
+    id: str = Field(description="its name in the paper, e.g. fig 8")
     title: str
-    where: str = Field(description="the section that speaks of it")
+    where: str = Field(description="the section about it")
     x: Axis
     y: Axis
     published: dict[str, dict[X, float]] = Field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
-    says: str = Field("", description="what the paper reads from it, in our words")
+    says: str = Field("", description="the paper's conclusion, in our words")
 
     @property
     def values(self) -> Mapping[Place, float]:
@@ -88,7 +88,7 @@ class Exhibit(Frozen):
 
 
 class Paper(Frozen):
-    """A cited paper with the exhibits that are measured again."""
+    """A cited paper, with the tables and figures that are measured again."""
 
     paper: Literal[1] = Field(1, description="version of this format")
     authors: str
@@ -107,7 +107,7 @@ class Paper(Frozen):
 
 
 class Measured(Frozen):
-    """A point measured here, with the ends of its interval. emulated: what was not the hardware it stands for."""
+    """A point measured here, with its interval. emulated: what was emulated."""
 
     series: str
     x: X
@@ -122,7 +122,7 @@ class Measured(Frozen):
 
 
 class Paired(Frozen):
-    """left over right as measured in the same rounds, which knows more than two intervals that share their noise."""
+    """left / right as measured in the same rounds. More precise than two intervals that share their noise."""
 
     left: Place
     right: Place
@@ -132,10 +132,10 @@ class Paired(Frozen):
 
 
 class Beside(Frozen):
-    """An exhibit with our points beside it. differs: what is otherwise here than in the paper, for people.
+    """A table or figure with our points. differs: differences from the paper's set-up, for people.
 
-    paired: ratios of places measured round by round; where there is none, the points' own intervals decide. why: what
-    was measured that tells why the paper's effect does not show at a place.
+    paired: ratios of places measured in the same rounds; without them, the points' own intervals decide. why:
+    measurements that explain why the paper's effect does not show at a place.
     """
 
     paper: Paper
@@ -151,7 +151,7 @@ class Beside(Frozen):
 
 
 class Agreement(StrEnum):
-    """Whether two places stand to each other here as in the paper."""
+    """Whether the relation of two places is the same here as in the paper."""
 
     AGREES = "as in the paper"
     CONTRADICTS = "not as in the paper"
@@ -159,9 +159,11 @@ class Agreement(StrEnum):
 
 
 class Pair(NamedTuple):
-    """Two places. published: the ratio left/right, None where only words are known. measured: our ratio with its ends.
+    """Two places.
 
-    main: it is a claim, or tells a whole series' trend, or two series at the far end, and not a step on the way.
+    published: the ratio left/right; None if only a statement is known. measured: our ratio with its interval.
+
+    main: a claim, the trend of a whole series, or a comparison of two series at their end; not an intermediate step.
     """
 
     left: Place
@@ -185,7 +187,7 @@ class Pair(NamedTuple):
 
 
 class Likeness(StrEnum):
-    """How an exhibit measured here resembles the published one."""
+    """How similar our measurement of a table or figure is to the published one."""
 
     SAME_ORDER = "same order"
     SAME_DIRECTION = "same direction"
@@ -195,7 +197,7 @@ class Likeness(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """pairs: all that were compared. scale: (smallest, largest) of ours over the paper's; None where it prints none."""
+    """pairs: all comparisons. scale: (smallest, largest) ratio of ours to the paper's; None if it prints no numbers."""
 
     likeness: Likeness
     reason: str
@@ -204,11 +206,11 @@ class Verdict(NamedTuple):
 
 
 def judge(beside: Beside) -> Verdict:
-    """How our points resemble the paper's.
+    """Compares our points with the paper's.
 
-    same order: of all pairs that can be compared each stands as in the paper. same direction: not all, but all that
-    matter do: claims, trends over a whole series, and series against each other at its end. differs: one of these
-    stands the other way round. not told apart: our intervals are too wide to say.
+    same order: all comparable pairs agree. same direction: all main pairs agree: claims, trends over a whole series,
+    and series against each other at their end. differs: a main pair contradicts the paper. not told apart: our
+    intervals are too wide.
     """
     pairs = tuple(_pairs(beside))
     count = {agreement: [p for p in pairs if p.agreement is agreement] for agreement in Agreement}
@@ -231,18 +233,18 @@ def _likeness(pairs: Sequence[Pair], count: Mapping[Agreement, Sequence[Pair]]) 
 
 def _reason(pairs: Sequence[Pair], count: Mapping[Agreement, Sequence[Pair]]) -> str:
     if not pairs:
-        return "nothing of it was measured in two places that the paper compares"
+        return "no two places that the paper compares were measured"
     text = f"{len(count[Agreement.AGREES])} of {counted(len(pairs), 'comparison')} as in the paper"
     if untold := count[Agreement.UNTOLD]:
         text += f", {len(untold)} not told apart here"
     if against := sorted(count[Agreement.CONTRADICTS], key=lambda pair: not pair.main):
-        text += f", {len(against)} otherwise: {sentence(against[0])}"
+        text += f", {len(against)} different: {sentence(against[0])}"
         text += "; …" if len(against) > 1 else ""
     return text
 
 
 def reasons(beside: Beside, verdict: Verdict) -> tuple[str, ...]:
-    """Why the paper's effects do not show, of the places where they do not."""
+    """Why the paper's effects do not show, for the places where they do not."""
     amiss = [pair for pair in verdict.pairs if pair.main and pair.agreement is not Agreement.AGREES]
     places = dict.fromkeys(place for pair in amiss for place in (pair.left, pair.right))
     return tuple(dict.fromkeys(beside.why[place] for place in places if place in beside.why))
@@ -257,13 +259,13 @@ def sentence(pair: Pair) -> str:
 
 
 def _pairs(beside: Beside) -> Iterator[Pair]:
-    """What the paper compares and we measured: its claims, and its printed numbers along x and between series."""
+    """The paper's comparisons that we measured: its claims, and its numbers along x and between series."""
     for claim in beside.exhibit.claims:
         if (ratio := _ratio(beside, claim.left, claim.than)) is not None:
             published = None if claim.by is None else 1 + claim.direction * claim.by
             yield Pair(claim.left, claim.than, claim.direction, published, ratio, main=True)
     values = beside.exhibit.values
-    # What the text says of two places counts before numbers of theirs that hardly differ.
+    # A statement about two places takes precedence over their numbers, which may hardly differ.
     said = {frozenset((claim.left, claim.than)) for claim in beside.exhibit.claims}
     for left, right, main in _places(beside.exhibit):
         ratio = _ratio(beside, left, right)
@@ -289,7 +291,7 @@ def _direction(ratio: float) -> int:
 
 
 def _ratio(beside: Beside, left: Place, right: Place) -> tuple[float, float, float] | None:
-    """left/right: as paired, else with ends that hold whatever the two have in common, as wide as they can be."""
+    """left/right: as paired, or else the widest interval that both points' intervals allow."""
     for paired in beside.paired:
         if (paired.left, paired.right) == (left, right):
             return paired.value, paired.low, paired.high

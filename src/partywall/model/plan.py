@@ -1,7 +1,7 @@
-"""What will be done: trials, the treatments switched inside each, and how long it takes.
+"""The plan: trials, the treatments switched inside each, and how long it takes.
 
-Pure data, written as plan.json. The order of treatments in block *k* of a trial is a function of (seed, trial, k), see
-`partywall.plan.order`, so a resumed run needs nothing but the plan and the list of finished blocks.
+Pure data, stored as plan.json. The order of treatments in block *k* of a trial is a function of (seed, trial, k), see
+`partywall.plan.order`. A resumed run needs only the plan and the list of finished blocks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Role = Literal["baseline", "null", "aggressor", "limit"]
 
 
 class Limits(Frozen):
-    """Settings that can be switched live, by slot; None leaves what the sandbox was made with."""
+    """Settings that can be switched by slot. None keeps the sandbox's own setting."""
 
     cpu_limit: float | None = None
     cpu_weight: float | None = None
@@ -25,7 +25,7 @@ class Limits(Frozen):
     disk: Throttle | None = None
 
     def over(self, made: Limits) -> Limits:
-        """What is in force: these, and where they say nothing what the sandbox was made with."""
+        """The settings in force: these, and otherwise those that the sandbox was made with."""
         below, disk = made.disk or Throttle(), self.disk or Throttle()
         return Limits(**_said(made) | _said(self) | {"disk": Throttle(**_said(below) | _said(disk))})
 
@@ -35,11 +35,11 @@ def _said(values: Limits | Throttle) -> dict[str, Any]:
 
 
 class Treatment(Frozen):
-    """One thing compared inside a block. `intensities` holds the aggressors that are on; none is on in the baseline.
+    """One item that is compared inside a block. `intensities` contains the active aggressors; the baseline has none.
 
-    guard_ns: left out between what was measured before and its own slot. release_ns: what its successor leaves out at
-    the least, for what it leaves behind. slot_ns: what is measured. ceiling_rate: work a second of the victim that its
-    limits let through at the most, where that follows from them.
+    guard_ns: excluded time between the previous treatment and its own slot. release_ns: least excluded time of its
+    successor, for its after-effects. slot_ns: measured time. ceiling_rate: the victim's highest rate under its limits,
+    if they determine one.
     """
 
     id: str
@@ -55,14 +55,14 @@ class Treatment(Frozen):
 
     @property
     def pressing(self) -> tuple[str, ...]:
-        """The aggressors that press, those that do so together among them; the null one does nothing."""
+        """The aggressors that apply load, including those together with them, without the null aggressor."""
         return () if self.role == "null" else tuple(self.intensities)
 
 
 class Trial(Frozen):
-    """One victim at one combination of the levels that cannot be switched live, with all treatments it is given.
+    """One victim at one combination of static levels, with all of its treatments.
 
-    aside_cpus: those of the victim's machine that are not the victim's.
+    aside_cpus: CPUs of the victim's machine that are not the victim's.
     """
 
     id: str
@@ -77,43 +77,44 @@ class Trial(Frozen):
 
     @property
     def block_ns(self) -> int:
-        """Longest that one block can take: each treatment's guard, slot and release once."""
+        """Longest duration of a block: each treatment's guard, slot and release once."""
         return sum(t.guard_ns + t.slot_ns + t.release_ns for t in self.treatments)
 
     @property
     def sandboxes(self) -> tuple[Sandbox, ...]:
-        """The victim's and every aggressor's."""
+        """The sandboxes of the victim and of every aggressor."""
         return (self.victim.sandbox, *(aggressor.sandbox for aggressor in self.aggressors.values()))
 
     def shares_cpu(self, aggressor: str) -> bool:
-        """Whether an aggressor is on one of the victim's own CPUs."""
+        """True if an aggressor runs on one of the victim's own CPUs."""
         if aggressor not in self.aggressors:
             return False
         theirs = self.aggressor_cpus.get(aggressor, ())
         return meet(self.victim.sandbox, self.victim_cpus, self.aggressors[aggressor].sandbox, theirs)
 
     def treatment(self, id_: str) -> Treatment:
-        """The treatment of that id; KeyError if there is none."""
+        """The treatment with this id; KeyError if there is none."""
         return {t.id: t for t in self.treatments}[id_]
 
 
 def meet(one: Sandbox, cpus: Collection[int | str], other: Sandbox, theirs: Collection[int | str]) -> bool:
-    """Whether two sandboxes have a CPU in common. The same number on two machines is not the same CPU.
+    """True if two sandboxes share a CPU. The same number on two machines is not the same CPU.
 
-    CPUs are numbers, or where these are not known yet, words.
+    CPUs are numbers, or words if the numbers are not yet known.
     """
     return one.machine == other.machine and not set(cpus).isdisjoint(theirs)
 
 
 def null_cpus(trial: Trial) -> tuple[int, ...]:
-    """Where the null aggressor runs: where the first aggressor does, so that it differs from it in nothing else."""
+    """CPUs of the null aggressor: those of the first aggressor, so that they differ in nothing else."""
     return next(iter(trial.aggressor_cpus.values()), trial.victim_cpus)
 
 
 class Slot(Frozen):
-    """Where one treatment of one block lies in time.
+    """The times of one treatment in one block.
 
-    The treatment is switched on at start_ns. The window from measure_ns to end_ns counts; before it is guard.
+    The treatment is switched on at start_ns. The window from measure_ns to end_ns counts; the time before is guard
+    time.
     """
 
     treatment: str
@@ -123,7 +124,10 @@ class Slot(Frozen):
 
 
 class Plan(Frozen):
-    """The whole run: visits go round the trials in random order, so that no trial owns a stretch of the host's time."""
+    """The whole run.
+
+    Trials are visited in random order in each round, so that drift of the host affects all trials alike.
+    """
 
     scenario: Scenario
     seed: int

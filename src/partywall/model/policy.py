@@ -1,7 +1,6 @@
-"""What a network operator promises: a link, service classes, and what each vif is assured and held to.
+"""The format of a network policy: a link, service classes, and the guarantees and ceilings of each vif.
 
-These types are the policy format. Reading a file, with lines in its error messages, and checks that span several keys
-are in `partywall.guard.load`; what the agent is told is made of it in `partywall.guard.flatten`.
+`partywall.guard.load` reads files and checks across keys; `partywall.guard.flatten` converts a policy for the agent.
 """
 
 from __future__ import annotations
@@ -19,20 +18,22 @@ Protocol = Literal["tcp", "udp", "icmp", "sctp"]
 
 
 class Promise(Frozen):
-    """What is assured and what is never exceeded, in one direction."""
+    """Guarantees and ceilings in one direction."""
 
-    guarantee: BitRate | None = Field(None, description="bit/s assured whenever they are wanted, e.g. 150Mbit/s")
+    guarantee: BitRate | None = Field(None, description="bit/s available whenever needed, e.g. 150Mbit/s")
     ceiling: BitRate | None = Field(None, description="bit/s never exceeded; default: the link's capacity")
     packets: PacketRate | None = Field(None, description="packets/s never exceeded, e.g. 20k/s")
     packets_guarantee: PacketRate | None = Field(
-        None, description="packets/s assured whenever they are wanted; of link.packets, which it needs"
+        None, description="packets/s available whenever needed; a part of link.packets, which it needs"
     )
 
 
 class Flow(Promise):
-    """A flow class inside a vif: what it may send or receive, taken from the vif's own promise."""
+    """A flow class inside a vif, with a part of the vif's guarantees."""
 
-    way: Literal["send", "receive"] = Field("send", description="send: of what the vif sends; receive: of what it gets")
+    way: Literal["send", "receive"] = Field(
+        "send", description="send: for packets that the vif sends; receive: for packets that it receives"
+    )
 
     protocol: Protocol | None = None
     ports: Annotated[str, BeforeValidator(str)] | None = Field(
@@ -43,38 +44,38 @@ class Flow(Promise):
 
 
 class Vif(Frozen):
-    """A tenant's interface: found by name and namespace, by libvirt domain, or by sandbox."""
+    """A tenant's interface, found by name and namespace, by libvirt domain, or by sandbox."""
 
     interface: str | None = Field(None, description="its name, e.g. eth0 or vnet3", min_length=1, max_length=15)
     namespace: str | None = Field(
-        None, description="network namespace it is in: a name of 'ip netns', a path, or pid:NUMBER"
+        None, description="its network namespace: a name of 'ip netns', a path, or pid:NUMBER"
     )
     domain: str | None = Field(None, description="libvirt domain, instead of interface: one of its taps")
     tap: int = Field(1, strict=True, ge=1, description="which of the domain's taps, in the order of virsh domiflist")
     sandbox: str | None = Field(
         None,
-        description="sandbox of a run that is going on, instead of a namespace: RUN/NAME, or NAME if there is only one",
+        description="sandbox of a current run, instead of a namespace: RUN/NAME, or NAME if it is unique",
     )
     side: Literal["inside", "outside"] | None = Field(
         None,
-        description="inside: packets sent leave by this interface (in the tenant's namespace); outside: they come in "
-        "by it (a tap, or the host's end of a veth). Default: inside with a namespace, else outside",
+        description="inside: sent packets leave this interface (in the tenant's namespace); outside: they enter "
+        "it (a tap, or the host's end of a veth). Default: inside with a namespace, else outside",
     )
     service_class: Name | None = Field(None, description="one of service_classes; default: the only one")
-    tenant: Name | None = Field(None, description="shares the totals of this tenant")
+    tenant: Name | None = Field(None, description="the tenant whose totals it shares")
     send: Promise = Promise()
-    receive: Promise | None = Field(None, description="not limited without it")
+    receive: Promise | None = Field(None, description="default: not limited")
     flows: dict[Name, Flow] = Field(default_factory=dict, description="flow classes inside the vif")
     excess: Literal["hold", "drop"] = Field(
         "hold",
-        description="what may not pass; hold: waits in a queue that its sender's kernel sees fill, where there can be "
-        "one; drop: is dropped",
+        description="excess packets; hold: they wait in a queue that the sender's kernel can see, where that is "
+        "possible; drop: they are dropped",
     )
     burst: DurationNs | None = Field(
         None,
         ge=100_000,
         le=1_000_000_000,
-        description="what may pass at once, as time at the granted rate; default: the policy's",
+        description="size of a burst, as time at the granted rate; default: the policy's",
     )
 
 
@@ -82,41 +83,43 @@ class Ceilings(Frozen):
     """Ceilings over all vifs of one tenant together, in one direction."""
 
     ceiling: BitRate | None = None
-    packets: PacketRate | None = Field(None, description="split over the vifs by use")
+    packets: PacketRate | None = Field(None, description="divided among the vifs by use")
 
 
 class Total(Ceilings):
-    """Of what a tenant's vifs send, and of what they receive."""
+    """Ceilings of the packets that a tenant's vifs send, and of those that they receive."""
 
-    receive: Ceilings | None = Field(None, description="ceilings of what they receive; none without it")
+    receive: Ceilings | None = Field(None, description="ceilings of received packets; default: none")
 
 
 class Link(Frozen):
-    """The physical interface all of them share."""
+    """The physical interface that all vifs share."""
 
-    interface: str = Field("", description="its name; its queue is looked at, for delays", max_length=15)
-    namespace: str | None = Field(None, description="where it is, if not where the guard runs; written as for a vif")
-    capacity: BitRate = Field(description="what it carries each way, e.g. 1Gbit/s")
+    interface: str = Field("", description="its name; delays are measured at its queue", max_length=15)
+    namespace: str | None = Field(None, description="its namespace if not the guard's; written as for a vif")
+    capacity: BitRate = Field(description="its capacity in each direction, e.g. 1Gbit/s")
     packets: PacketRate | None = Field(
-        None, description="packets/s that it, or this host, carries each way; not divided without it"
+        None, description="packets/s that it, or this host, can carry in each direction; default: not divided"
     )
 
 
 class ServiceClass(Frozen):
-    """A group of vifs with a priority, and what delay they are to have."""
+    """A group of vifs with a priority and goals for delay."""
 
     priority: int = Field(strict=True, ge=0, le=1000, description="higher is served first")
     delay: DurationNs | None = Field(
-        None, gt=0, description="longest mean wait in queues, e.g. 2ms: for its sake others are lent less"
+        None, gt=0, description="longest mean time in queues, e.g. 2ms; others borrow less to meet it"
     )
-    jitter: DurationNs | None = Field(None, gt=0, description="largest mean difference from one wait to the next")
+    jitter: DurationNs | None = Field(
+        None, gt=0, description="largest mean difference between consecutive times in queues"
+    )
 
 
 DEFAULT_CLASS = "default"
 
 
 def _service_class(value: object) -> object:
-    """A bare value is a priority."""
+    """A plain value is a priority."""
     return value if isinstance(value, dict | ServiceClass) else {"priority": value}
 
 
@@ -134,9 +137,9 @@ class Policy(Frozen):
     )
     tenants: dict[Name, Total] = Field(default_factory=dict)
     vifs: dict[Name, Vif] = Field(min_length=1)
-    period: DurationNs = Field(50_000_000, ge=1_000_000, le=10_000_000_000, description="how often rates are set anew")
+    period: DurationNs = Field(50_000_000, ge=1_000_000, le=10_000_000_000, description="how often rates are set")
     burst: DurationNs = Field(
-        10_000_000, ge=100_000, le=1_000_000_000, description="what may pass at once, as time at the granted rate"
+        10_000_000, ge=100_000, le=1_000_000_000, description="size of a burst, as time at the granted rate"
     )
     hold: DurationNs = Field(
         20_000_000,
@@ -151,7 +154,7 @@ class Policy(Frozen):
     fallback_after: DurationNs = Field(1_000_000_000, ge=10_000_000)
     queue: Literal["fq", "tbf"] | None = Field(
         None,
-        description="what holds packets back; fq: keeps each until its departure time; tbf: gives them out at a rate. "
+        description="queue that delays packets; fq: until each packet's departure time; tbf: at a rate. "
         "Default: fq if the kernel has it, else tbf",
     )
 
@@ -161,6 +164,6 @@ class Policy(Frozen):
         return "service_classes" not in self.model_fields_set
 
     def class_of(self, vif: Vif, flow: Flow | None = None) -> str:
-        """The name of the service class of a vif, or of one of its flow classes."""
+        """The service class of a vif, or of one of its flow classes."""
         own = flow.service_class if flow else None
         return own or vif.service_class or next(iter(self.service_classes))

@@ -1,7 +1,6 @@
-"""What a user asks for: victims, aggressors, sandboxes, factors, goals, precision and budget, as in a scenario file.
+"""The format of a scenario file: victims, aggressors, sandboxes, factors, goals, precision and budget.
 
-These types are the scenario format: the JSON Schema for editors is generated from them. Reading a file, with lines in
-its error messages, and checks that span several keys are in `partywall.scenario`.
+The JSON Schema for editors is generated from these types. `partywall.scenario` reads files and checks across keys.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from partywall.model.backend import Name as BackendName
 
 Bytes = Annotated[int, BeforeValidator(units.parse_bytes), Field(ge=0)]
 BytesPerSecond = Annotated[int, BeforeValidator(units.parse_bps), Field(gt=0)]
-# Written with its unit, because a bare number is refused when it is read.
+# Serialised with its unit, because a number without one is refused when it is read.
 DurationNs = Annotated[
     int,
     BeforeValidator(units.parse_duration_ns),
@@ -25,7 +24,7 @@ DurationNs = Annotated[
     Field(ge=0),
 ]
 Share = Annotated[float, BeforeValidator(units.parse_share), Field(gt=0, le=1)]
-# A number or a list of numbers becomes text.
+# Converts a number or a list of numbers to text.
 Cpus = BeforeValidator(units.cpus_as_text)
 Package = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$", max_length=100)]
 Level = str | float | int | bool
@@ -33,13 +32,13 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=
 
 
 class Frozen(BaseModel):
-    """Unchangeable, and no key that is not known."""
+    """An immutable model that refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Throttle(Frozen):
-    """What may be asked of a disk in a second, by direction, in bytes and in requests. None is no limit."""
+    """Disk limits per second, by direction, in bytes and in requests. None is no limit."""
 
     read_bps: BytesPerSecond | None = None
     write_bps: BytesPerSecond | None = None
@@ -48,7 +47,7 @@ class Throttle(Frozen):
 
 
 class Disk(Throttle):
-    """Limits on the block device that holds the sandbox's files. The others are of a guest's own disk."""
+    """Limits on the block device with the sandbox's files. The other keys apply to a guest's own disk."""
 
     cache: Literal["none", "directsync", "writethrough", "writeback", "unsafe"] | None = Field(
         None, description="qemu: how the host caches the guest's disk; default none: it bypasses the host's page cache"
@@ -57,27 +56,27 @@ class Disk(Throttle):
     device: str | None = Field(
         None,
         description="qemu: a block device of the host as the guest's disk, e.g. /dev/sdb, in place of a file. A file "
-        "system is made on it; refused if it is in use, or holds anything",
+        "system is created on it; refused if it is in use or not empty",
     )
-    overwrite: bool = Field(False, description="qemu: with device: what it holds may be lost")
+    overwrite: bool = Field(False, description="qemu: with device: its content may be lost")
 
     @property
     def throttle(self) -> Throttle | None:
-        """Its limits, without what else it is; None if it has none."""
+        """Only its limits; None if it has none."""
         limits = Throttle(**{key: getattr(self, key) for key in Throttle.model_fields})
         return None if limits == Throttle() else limits
 
 
 class Sandbox(Frozen):
-    """Where a workload runs, and what it is allowed and promised there."""
+    """Where a workload runs, with its limits and reservations."""
 
     backend: BackendName = Field(
         "process",
         description="process needs no root; container needs crun or runc, and root or a delegated scope; qemu is a "
         "virtual machine, see 'partywall vm'; ssh is a process on a machine that exists already; libvirt is a domain, "
-        "made or yours",
+        "made for the run or your own",
     )
-    # The words stand beside `str` for the schema: editors offer them.
+    # The words are listed beside `str` so that editors offer them.
     cpus: Annotated[Literal["auto", "same", "next"] | str, Cpus] = Field(  # noqa: PYI051
         "auto",
         description="auto: the victim's core, or for an aggressor the nearest other core; same: the victim's core(s); "
@@ -85,10 +84,10 @@ class Sandbox(Frozen):
     )
     cpu_limit: Share | None = Field(None, description="ceiling: share of the time of the CPUs it is pinned to")
     cpu_reservation: Share | None = Field(
-        None, description="share of its CPUs it gets even when every neighbour wants them"
+        None, description="share of its CPUs that it gets even if all neighbours need them"
     )
     cpu_weight: int | None = Field(
-        None, ge=1, le=10_000, description="share relative to neighbours under contention; 100 is usual"
+        None, ge=1, le=10_000, description="share relative to neighbours under contention; the default is 100"
     )
     memory: Bytes | None = Field(
         None, description="ceiling in bytes; beyond it the sandbox is killed; qemu: the guest's memory, default 512MiB"
@@ -102,29 +101,27 @@ class Sandbox(Frozen):
     )
     accel: Literal["auto", "kvm", "tcg"] | None = Field(
         None,
-        description="qemu: kvm, tcg (emulated), or auto, the default: kvm if it carries a guest here, else tcg",
+        description="qemu: kvm, tcg (emulated), or auto, the default: kvm if it works on this host, else tcg",
     )
     root: tuple[Package, ...] | None = Field(
         None,
-        description="qemu: distribution packages that the guest's root holds, e.g. [fio, stress-ng], for its command; "
+        description="qemu: distribution packages in the guest's root image, e.g. [fio, stress-ng], for its command; "
         "built once, see 'partywall vm prepare --help'. Processes and containers use the host's own programs",
     )
     network: Literal["user", "bridge"] | None = Field(
         None,
-        description="qemu: the guest's network interface. bridge: a tap on a bridge of the run's own (needs root); "
+        description="qemu: the guest's network interface. bridge: a tap on the run's own bridge (needs root); "
         "user: through QEMU itself, the host is 10.0.2.2 (no root). None if not given",
     )
     host: str | None = Field(
         None,
-        description="ssh: the machine, as ssh knows it: a Host of ~/.ssh/config, user@name or ssh://user@name:port; "
-        "libvirt: the same of a domain of yours",
+        description="ssh: the machine: a Host of ~/.ssh/config, user@name or ssh://user@name:port; "
+        "libvirt: the same, for your own domain",
     )
     uri: str | None = Field(
         None, description="libvirt: the daemon, e.g. qemu:///system (the default) or xen+tcp://name/system"
     )
-    domain: str | None = Field(
-        None, description="libvirt: a domain of yours that is running; one is made for the run if not given"
-    )
+    domain: str | None = Field(None, description="libvirt: your own running domain; default: one is made for the run")
     boot: str | None = Field(
         None,
         description="libvirt on another host: the folder there with kernel and initramfs, see 'partywall vm export'",
@@ -132,29 +129,29 @@ class Sandbox(Frozen):
 
     @property
     def guest(self) -> bool:
-        """Whether a virtual machine is made for it on this host or another."""
+        """True if a virtual machine is made for it, on this host or another."""
         return self.backend == "qemu" or (self.backend == "libvirt" and self.domain is None)
 
     @property
     def limited(self) -> bool:
-        """Whether a ceiling makes it wait for its CPUs all the time. A ceiling of all their time does not."""
+        """True if a CPU limit below all of its CPUs' time applies permanently."""
         return self.cpu_limit is not None and self.cpu_limit < 1
 
     @property
     def throttle(self) -> Throttle | None:
-        """What its disk is held to all the time."""
+        """The permanent limits of its disk."""
         return self.disk.throttle if self.disk else None
 
     @property
     def machine(self) -> str:
-        """Whose CPUs `cpus` numbers: another machine's, by the name it is reached by, or this host's if empty."""
+        """The machine whose CPUs `cpus` lists: another machine's name, or empty for this host."""
         if self.backend == "libvirt":
             return self.uri if self.uri and urlsplit(self.uri).netloc else ""
         return self.host or "" if self.backend == "ssh" else ""
 
 
 class Metric(Frozen):
-    """How a number is taken from a command's output while it runs: exactly one of regex, json and csv_column."""
+    """How to extract a number from a command's output while it runs: exactly one of regex, json and csv_column."""
 
     regex: str | None = Field(None, description="regular expression with one group, searched in each line")
     json_path: str | None = Field(
@@ -164,33 +161,33 @@ class Metric(Frozen):
     kind: Literal["rate", "total"] = Field(
         "rate", description="rate: work per second since the last line; total: a running sum"
     )
-    scale: float = Field(1.0, gt=0, description="multiplies the number, to get to the unit")
+    scale: float = Field(1.0, gt=0, description="factor from the number to the unit")
     unit: str = Field("operations/s", description="of the rate, for people")
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
 def url_or_plan(value: Any) -> Any:
-    """A bare text: `load: http://127.0.0.1:8080/` or `load: plan.yaml`."""
+    """Accepts a plain text: `load: http://127.0.0.1:8080/` or `load: plan.yaml`."""
     if not isinstance(value, str):
         return value
     return {"url": value} if "://" in value else {"plan": value}
 
 
 class Load(Frozen):
-    """Virtual users as a workload; a bare text is a URL, or a plan. Its work is responses."""
+    """Virtual users as a workload. A plain text is a URL or a plan. Its work is responses."""
 
-    url: str | None = Field(None, description="what every user asks again and again")
-    plan: str | None = Field(None, description="a load plan (docs/load-plan.md), found relative to the scenario")
-    users: int = Field(10, ge=1, le=100_000, description="with url: how many users")
-    rate: float | None = Field(None, gt=0, description="with url: requests a second instead, come what may")
-    think: DurationNs = Field(0, description="with url: what each user waits before it asks again")
-    # Made when the run is planned, so that the run holds all it needs.
+    url: str | None = Field(None, description="the URL that every user requests repeatedly")
+    plan: str | None = Field(None, description="a load plan (docs/load-plan.md), relative to the scenario")
+    users: int = Field(10, ge=1, le=100_000, description="with url: number of users")
+    rate: float | None = Field(None, gt=0, description="with url: requests a second instead, independent of responses")
+    think: DurationNs = Field(0, description="with url: time each user waits before its next request")
+    # Compiled when the run is planned, so that the run is self-contained.
     program: SkipJsonSchema[dict[str, Any] | None] = None
 
 
 class Workload(Frozen):
-    """A built-in kernel with its parameters, a command of the user's, or virtual users."""
+    """A built-in kernel with its parameters, a user's command, or virtual users."""
 
     params: dict[str, Any] = Field(default_factory=dict, description="parameters of the kernel, see docs/kernels")
     threads: int = Field(1, ge=1, le=1024)
@@ -202,7 +199,7 @@ class Workload(Frozen):
     metric: Metric | None = None
     settle: DurationNs | None = Field(
         None,
-        description="how long after a switch its neighbour still feels the state before; default: the kernel's own",
+        description="how long after a switch a neighbour still feels the previous state; default: the kernel's own",
     )
     sandbox: Sandbox = Sandbox()
 
@@ -221,12 +218,12 @@ class Aggressor(Workload):
         (1.0,), min_length=1, description="0..1 of its calibrated maximum"
     )
     together: tuple[Name, ...] = Field(
-        (), description="other aggressors that press, as hard as they can, whenever this one does"
+        (), description="other aggressors that run at full intensity whenever this one runs"
     )
 
 
 class Goal(Frozen):
-    """A threshold that decides the verdict, for every cell that matches."""
+    """A threshold that decides the verdict of every matching cell."""
 
     victim: str = Field("*", description="name or pattern")
     aggressor: str = Field("*", description="name or pattern")
@@ -238,32 +235,35 @@ class Goal(Frozen):
 
 
 SWITCH_AFTER_NS = 200_000
-"""How long after the end of a slot the next treatment is switched on.
+"""Time between the end of a slot and the next treatment.
 
-A victim's slice ends with the first operation beyond the slot; so that operation is not the next treatment's yet.
+A victim's slice ends with the first operation beyond the slot. This operation must not be affected by the next
+treatment.
 """
 
 
 class Timing(Frozen):
-    """How time is cut. The defaults suit most hosts; a run lengthens slots that prove too short.
+    """Lengths of time. The defaults suit most hosts; a run lengthens slots that prove too short.
 
-    Slots are as short as slices allow, for the noise between neighbouring slots falls with the time between them.
+    Slots are as short as slices allow, because the noise between adjacent slots decreases with the time between them.
     """
 
     slice: DurationNs = Field(2_000_000, ge=1_000_000)
     slot: DurationNs = Field(
         4_000_000,
         ge=4_000_000,
-        description="the measured part of a slot, after the guard, at the least; short slots are never shorter than "
+        description="least measured part of a slot, after the guard; short slots are never shorter than "
         "the guards between them, nor than two slices",
     )
-    guard: DurationNs = Field(2_000_000, ge=0, description="left out between slots, at the least")
+    guard: DurationNs = Field(2_000_000, ge=0, description="least excluded time between slots")
     long: DurationNs = Field(
         60_000_000,
         ge=20_000_000,
-        description="the same in long blocks, in which counters are read and which show whether effects carry over",
+        description="as slot, for long blocks, in which counters are read and carry-over is tested",
     )
-    slot_max: DurationNs = Field(4_000_000_000, description="slots that carry over are lengthened up to this")
+    slot_max: DurationNs = Field(
+        4_000_000_000, description="longest slot to which slots with carry-over are lengthened"
+    )
 
 
 class Scenario(Frozen):
@@ -276,8 +276,8 @@ class Scenario(Frozen):
     aggressors: dict[Name, Aggressor] = Field(default_factory=dict)
     factors: dict[str, tuple[Level, ...]] = Field(
         default_factory=dict,
-        description="what is varied: a path such as victim.sandbox.cpu_limit, aggressor.params.block_bytes, "
-        "victims.NAME.params.x or sandbox.backend, and its levels; combined fully",
+        description="settings to vary: a path such as victim.sandbox.cpu_limit, aggressor.params.block_bytes, "
+        "victims.NAME.params.x or sandbox.backend, and its levels; all combinations are measured",
     )
     goals: tuple[Goal, ...] = ()
     precision: Share = Field(
@@ -287,6 +287,6 @@ class Scenario(Frozen):
     min_blocks: int = Field(20, ge=8)
     timing: Timing = Timing()
     idle: Literal["sleep", "poll"] = Field(
-        "sleep", description="what this host's CPUs do while idle; polling, they do not come back slower than they went"
+        "sleep", description="what this host's CPUs do while idle; polling CPUs wake up without delay"
     )
     seed: int = 1

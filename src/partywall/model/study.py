@@ -1,8 +1,7 @@
-"""What all studies share: how one is asked for, and what its report holds, whatever was measured and how.
+"""Values shared by all studies: how one is requested, and what its report contains.
 
-A study is a published measurement made again: its exhibits stand beside the paper's. Deliberately not here: the
-formats of study files, which differ with what is measured (`model` in each folder of `partywall.study`), and drawing
-(`report.study_page`).
+A study repeats a published measurement and shows its tables and figures beside the paper's. The formats of study files
+are in `model` in each folder of `partywall.study`; drawing is in `report.study_page`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Length = Literal["short", "long"]
 
 
 class Asked(Frozen):
-    """How a study is to be carried out. backends, rounds: as the study's own file says if empty or None.
+    """How a study is to be carried out. backends, rounds: those of the study's file if empty or None.
 
     parts: patterns of names; all if empty.
     """
@@ -34,7 +33,7 @@ class Asked(Frozen):
 
 @dataclass(frozen=True)
 class Outline:
-    """What would be measured, a line each, and how long that takes."""
+    """What would be measured, one item a line, and how long it takes."""
 
     lines: tuple[str, ...]
     seconds: float
@@ -42,7 +41,7 @@ class Outline:
 
 @dataclass(frozen=True)
 class Section:
-    """A table of a report besides the exhibits. id: of the page's section. short: also for a terminal."""
+    """An additional table of a report. id: of the page's section. short: also shown on a terminal."""
 
     id: str
     title: str
@@ -54,10 +53,10 @@ class Section:
 
 @dataclass(frozen=True)
 class BoardEntry:
-    """One place of the board, by its levels. absolute: as it is read.
+    """One place of the board, by its levels. absolute: formatted.
 
-    relative: over the bare host's; q: over what was set. Shares; None where there is nothing to hold them against.
-    emulated: whether the victim was, or a neighbour of it alone.
+    relative: divided by the bare host's value; q: divided by the promised value. Both are shares; None if there is
+    nothing to compare with. emulated: whether the victim was emulated, or only its neighbour.
     """
 
     places: Mapping[str, str]
@@ -69,10 +68,10 @@ class BoardEntry:
 
 @dataclass(frozen=True)
 class StudyReport:
-    """What a study found. notes: what must be said with all figures; facts and how: how it was measured.
+    """The findings of a study. notes: qualifications of all figures; facts and how: how it was measured.
 
-    rows: every observation, flat, for other programs. incomplete: what was begun and came to nothing. figures: what
-    else other programs may want, as JSON.
+    rows: every observation, flat, for other programs. incomplete: parts that failed. figures: further JSON values for
+    other programs.
     """
 
     run: str

@@ -1,7 +1,7 @@
-"""A packet trace: what was asked, and what the agent reports. Frozen, and the same in the contract and in files.
+"""A packet trace: the request, and the agent's reports. Frozen, and the same in the contract and in files.
 
-Hops are told in forward order where they are named (`Asked.hops`, `Report.hops`), and in the order in which packets
-pass them within a way (`Way.steps`, `Packet.at_ns`): backward packets pass the last hop first.
+Hops are listed in forward order by name (`Asked.hops`, `Report.hops`), and in the order of the packets within a
+direction (`Way.steps`, `Packet.at_ns`): backward packets pass the last hop first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ class _Frozen(BaseModel):
 
 
 class Hop(_Frozen):
-    """One place on the path. agent: who traces it if not this host's; namespace: a name, a process number or a path."""
+    """One place on the path.
+
+    agent: the agent that traces it if not this host's; namespace: a name, a process ID or a path.
+    """
 
     name: str
     interface: str
@@ -35,21 +38,21 @@ class Hop(_Frozen):
 
 
 class End(_Frozen):
-    """An address, and a port where it matters."""
+    """An address, with a port if it matters."""
 
     address: str
     port: int | None = None
 
 
 class Translation(_Frozen):
-    """NAT on the way: what is outside at some hops is inside at others."""
+    """NAT on the path: the outside address at some hops is the inside one at others."""
 
     outside: End
     inside: End
 
 
 class Only(_Frozen):
-    """Which packets are traced; all if nothing is said."""
+    """Which packets to trace; all if empty."""
 
     protocol: int | None = None
     port: int | None = None
@@ -69,17 +72,17 @@ class Asked(_Frozen):
 
     @property
     def one_way(self) -> bool:
-        """Once a hop's hook is told, only forward packets are traced."""
+        """True if a hop names its hook: then only forward packets are traced."""
         return any(hop.hook for hop in self.hops)
 
     def names(self, way: int) -> tuple[str, ...]:
-        """The hops in the order in which packets of a way pass them."""
+        """The hops in the order in which packets of a direction pass them."""
         names = tuple(hop.name for hop in self.hops)
         return names if way == 0 else names[::-1]
 
 
 class Delay(_Frozen):
-    """Times between two places. Negative ones, which only clocks can make, are not in the histogram."""
+    """Times between two places. Negative ones, which only clock errors can cause, are not in the histogram."""
 
     histogram: tuple[tuple[int, int], ...] = ()
     sum_ns: int = 0
@@ -93,7 +96,7 @@ class Delay(_Frozen):
         return Histogram(dict(self.histogram))
 
     def within(self, ns: float) -> float:
-        """A figure of the histogram, between the shortest and the longest delay: its buckets may reach beyond both."""
+        """A histogram's value, clamped to the shortest and longest delay: its buckets may extend beyond both."""
         least = self.min_ns if self.min_ns is not None else ns
         return min(max(ns, least), self.max_ns if self.max_ns is not None else ns)
 
@@ -103,7 +106,7 @@ class Delay(_Frozen):
 
 
 class Step(_Frozen):
-    """What happened between the hop before and this one."""
+    """What happened between the previous hop and this one."""
 
     packets: int = 0
     bytes: int = 0
@@ -117,7 +120,7 @@ class Step(_Frozen):
 
 
 class Packet(_Frozen):
-    """One packet's way: when it was at each hop, in the order in which it passes them; None where it was not seen."""
+    """One packet: its time at each hop, in order of its path; None where it was not seen."""
 
     flow: str
     tag: int
@@ -147,7 +150,7 @@ class Way(_Frozen):
 
 
 class Missed(_Frozen):
-    """What the tracer took down at a hop, and what it could not: its own loss. gone: the interface vanished."""
+    """Records that the tracer wrote at a hop, and those that it missed. gone: the interface disappeared."""
 
     recorded: int = 0
     missed: int = 0
@@ -176,7 +179,7 @@ class Flow(_Frozen):
 
 
 class Report(_Frozen):
-    """What was found in a stretch of time. sampled: the share of flows recorded; cost: of the host's CPU time."""
+    """The findings of an interval. sampled: share of recorded flows; cost: share of the host's CPU time."""
 
     start_ns: int
     end_ns: int
@@ -190,7 +193,7 @@ class Report(_Frozen):
 
 
 class ClockBound(_Frozen):
-    """How an agent's clock was aligned: what was added to its times, and how far that may be off."""
+    """How an agent's clock was aligned: the value added to its times, and its largest error."""
 
     agent: str
     offset_ns: int
@@ -198,7 +201,7 @@ class ClockBound(_Frozen):
 
 
 class Start(_Frozen):
-    """How a trace began. wall_ns: wall time at monotonic zero."""
+    """How a trace began. wall_ns: wall-clock time at monotonic zero."""
 
     asked: Asked
     started: str
@@ -207,7 +210,7 @@ class Start(_Frozen):
 
 
 class TraceEvidence(_Frozen):
-    """A trace as it was stored. interrupted: it never came to its end."""
+    """A stored trace. interrupted: it did not reach its end."""
 
     run: str
     start: Start
@@ -222,7 +225,7 @@ SLOWEST_KEPT = 50
 
 
 def merged(reports: Sequence[Report]) -> Report:
-    """All of them in one; there must be at least one. Sampling is the least, cost the most there was."""
+    """The sum of at least one report. Sampling is the lowest, cost the highest value."""
     costs = [report.cost for report in reports if report.cost is not None]
     return Report(
         start_ns=min(report.start_ns for report in reports),
@@ -244,7 +247,7 @@ _Sum = TypeVar("_Sum", Missed, Step, Way)
 
 
 def _added(kind: type[_Sum], parts: Sequence[_Sum], **rest: Any) -> _Sum:
-    """Sums every field that is a number."""
+    """Sums every numeric field."""
     numbers = [name for name, field in kind.model_fields.items() if field.annotation is int]
     return kind(**{name: sum(getattr(part, name) for part in parts) for name in numbers}, **rest)
 
@@ -261,7 +264,7 @@ def _way(ways: Sequence[Way]) -> Way:
 
 
 def added_delays(delays: Iterable[Delay]) -> Delay:
-    """All of them in one."""
+    """The sum of several delays."""
     delays = list(delays)
     counts: Counter[int] = Counter()
     for delay in delays:
@@ -279,7 +282,7 @@ def added_delays(delays: Iterable[Delay]) -> Delay:
 class HopFinding(_Frozen):
     """From one hop to the next; delays in nanoseconds.
 
-    lost_low and lost_high: what losses may be for all that the tracer itself did not take down.
+    lost_low and lost_high: bounds on losses, given the records that the tracer missed.
     """
 
     origin: str
@@ -301,7 +304,7 @@ class HopFinding(_Frozen):
 
 
 class WayFinding(_Frozen):
-    """One direction. sent: packets seen at the first hop; lost_low and lost_high as of a step."""
+    """One direction. sent: packets seen at the first hop; lost_low and lost_high as in a step."""
 
     way: str
     hops: tuple[str, ...]
@@ -319,9 +322,9 @@ class WayFinding(_Frozen):
 
 
 class TraceFindings(_Frozen):
-    """What a trace found, in figures and in words.
+    """The findings of a trace, in figures and words.
 
-    missed: the tracer's own losses, by hop as given. gone: hops whose interface vanished.
+    missed: records that the tracer missed, by hop as given. gone: hops whose interface disappeared.
     """
 
     run: str

@@ -1,8 +1,10 @@
-"""CPU reservations as weights: what makes a promised share hold when a neighbour on the same CPU wants all it can get.
+"""CPU reservations as weights, so that a reserved share is available even if a neighbour on the same CPU needs all.
 
-Linux promises shares by weight alone (cpu.shares, cpu.weight), so a reservation r becomes a weight of r against 1 − r
-for whoever presses without one. In a block one neighbour presses at a time; each of them gets all of the unreserved
-share, by its own weight, so that the promise does not depend on how many neighbours a scenario lists. Pure.
+Pure.
+
+Linux guarantees shares by weight only (cpu.shares, cpu.weight). A reservation r becomes a weight of r against 1 − r for
+any aggressor without a reservation. In a block, one neighbour runs at a time. Each gets the whole unreserved share by
+its own weight, so that the guarantee does not depend on the number of neighbours in a scenario.
 """
 
 from __future__ import annotations
@@ -12,20 +14,20 @@ from collections.abc import Mapping
 from partywall.model.scenario import Sandbox
 
 USUAL = 100.0
-# Largest weight a cgroup of version 2 takes; version 1 takes more.
+# Largest weight of a cgroup in version 2; version 1 allows more.
 SCALE = 1000.0
 WEIGHT_MAX = 10_000.0
 
 
 def reserving(share: float) -> float:
-    """The weight that promises a share against one neighbour of the usual weight."""
+    """The weight that guarantees a share against one neighbour of default weight."""
     return min(WEIGHT_MAX, USUAL * share / (1 - share)) if share < 1 else WEIGHT_MAX
 
 
 def weights(sandboxes: Mapping[str, Sandbox]) -> dict[str, float | None]:
-    """Weight by name for sandboxes that compete for the same CPUs.
+    """Weights by name, for sandboxes that compete for the same CPUs.
 
-    None where nothing was asked for and nobody reserves.
+    None if a sandbox requests nothing and no other reserves.
     """
     reserved = {name: s.cpu_reservation for name, s in sandboxes.items() if s.cpu_reservation is not None}
     if not reserved:

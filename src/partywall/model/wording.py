@@ -1,6 +1,6 @@
-"""How an estimate is written for people: as many digits as its interval warrants, the same words everywhere.
+"""Formats estimates for people: with as many digits as the interval warrants, and the same words everywhere.
 
-The headline, the terminal, the pages and the tables all write estimates with these functions.
+The headline, the terminal, the pages and the tables all use these functions.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from partywall.model.finding import Estimate
 from partywall.units import format_decimals, magnitude
 
 ASYMMETRY = 1.5
-"""Arms of an interval that differ by more than this are written out instead of as ±."""
+"""Arms of an interval that differ by more than this factor are written out instead of as ±."""
 
 TIMES = 5.0
-"""Multiple of the baseline's latency from which an impact is written as such, and not in percent."""
+"""Multiple of the baseline's latency from which an impact is written as a multiple instead of in percent."""
 
 UNTOLD = "not known"
 UNTOLD_REACH = 10.0
-"""Ends of a ratio's interval that lie further apart than this many times tell no digit of it."""
+"""If the ends of a ratio's interval differ by more than this factor, no digit of it is reliable."""
 
 
 def interval(value: float, low: float, high: float, unit: str = "", *, sign: bool = False) -> str:
@@ -34,7 +34,7 @@ def interval(value: float, low: float, high: float, unit: str = "", *, sign: boo
 
 
 def _lopsided(value: float, low: float, high: float, unit: str, *, sign: bool) -> str:
-    """The fewest digits with which the ends, rounded outwards, are at most a tenth further apart than found."""
+    """The fewest digits with which the ends, rounded outwards, are at most a tenth further apart than before."""
     fewest = -magnitude(high - low)
     for decimals in (fewest, fewest + 1, fewest + 2):
         step = 10.0**decimals
@@ -46,7 +46,7 @@ def _lopsided(value: float, low: float, high: float, unit: str, *, sign: bool) -
 
 
 def ratio(estimate: Estimate) -> str:
-    """An isolation factor or an efficiency: '0.82 ± 0.01', or what is known of it where that is little."""
+    """An isolation factor or an efficiency: '0.82 ± 0.01', or a bound if little is known."""
     if estimate.low < 0 or not math.isfinite(estimate.high):
         return interval(estimate.value, estimate.low, estimate.high)
     return multiple(estimate)
@@ -60,7 +60,7 @@ def percent(estimate: Estimate, *, sign: bool = False) -> str:
 def impact(estimate: Estimate, *, sign: bool = True) -> str:
     """A latency impact: '+12 % ± 2', '25 times (11 to 53)', or 'not known'.
 
-    Nobody reads +2356 %: from TIMES on it is told as a multiple of the baseline's latency.
+    Large values are hard to read as a percentage: from TIMES on, they are multiples of the baseline's latency.
     """
     times = estimate.model_copy(update={name: 1 + getattr(estimate, name) for name in ("value", "low", "high")})
     if times.value < TIMES and not _wide(times):
@@ -69,35 +69,35 @@ def impact(estimate: Estimate, *, sign: bool = True) -> str:
 
 
 def multiple(times: Estimate, unit: str = "") -> str:
-    """A ratio: '1.12 ± 0.02'; where no digit of it means anything its nearer end, or 'not known'."""
+    """A ratio: '1.12 ± 0.02'. If no digit is reliable, its nearer end, or 'not known'."""
     if not _wide(times):
         return interval(times.value, times.low, times.high, unit)
     if times.low <= 1 <= times.high:
         return UNTOLD
     words, end, towards = ("at least", times.low, math.floor) if times.low > 1 else ("at most", times.high, math.ceil)
     decimals = 1 - magnitude(end)
-    # Never further than is known; the dust of a binary fraction is no reason to go on to the next digit.
+    # Rounded only towards the known side. Errors of binary fractions must not change the digit.
     bound = towards(round(end * 10.0**decimals, 6)) / 10.0**decimals
     written = format_decimals(bound, decimals)
     return f"{words} {written.rstrip('0').rstrip('.') if '.' in written else written}{_spaced(unit)}"
 
 
 def _wide(times: Estimate) -> bool:
-    """Whether the ends lie so far apart that only a bound can be told."""
+    """True if the ends are so far apart that only a bound can be given."""
     return times.high > UNTOLD_REACH * times.low
 
 
 def loss(isolation: Estimate) -> Estimate:
-    """What an isolation factor takes away: 1 − factor, the interval turned round."""
+    """The loss for an isolation factor: 1 − factor, with the interval reversed."""
     return isolation.model_copy(
         update={"value": 1 - isolation.value, "low": 1 - isolation.high, "high": 1 - isolation.low}
     )
 
 
 def _rounded_half(half: float, value: float) -> tuple[float, int]:
-    """The half-width as it is written, and the decimals both get.
+    """The half-width as written, and the number of decimals.
 
-    One digit where that is at most 5 % too narrow or 25 % too wide, else two.
+    One digit if that is at most 5 % too narrow or 25 % too wide, else two.
     """
     if half <= 0:
         return 0.0, 3 - magnitude(value)

@@ -1,4 +1,4 @@
-"""Scenario files: read, checked with all mistakes at once, found by name, and described for editors."""
+"""Scenario files: reads them, reports all mistakes at once, finds them by name, and describes the format to editors."""
 
 from partywall.scenario.check import Expected, expected
 from partywall.scenario.load import changed, find, load, loads, located, names, shipped_as, shipped_file, text

@@ -1,7 +1,7 @@
-"""Checks that span keys: what the format alone cannot say. Pure; nothing is asked of the host.
+"""Checks across keys, which the format alone cannot express. Pure; the host is not read.
 
-Each check yields mistakes with their key paths. `check` puts them together, and tries every combination of the factors'
-levels, so that a level is wrong if the scenario it makes is.
+Each check yields mistakes with their key paths. `check` combines them, and tries every combination of the factors'
+levels: a level is wrong if the resulting scenario is.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ TREATMENTS_MAX = 200
 RESERVED = ("baseline", "null", "none")
 THRESHOLDS = ("isolation_factor", "latency_impact_p99", "efficiency")
 
-# What goes to other programs as a word.
+# Values that become words of other programs' command lines.
 ADDRESSES = {"host": "admin@web1", "uri": "qemu:///system", "domain": "web1"}
-# Why a setting gives no efficiency by itself.
+# Why a setting alone gives no efficiency.
 NO_PROMISE = {
-    "cpu_limit": "a constant cpu_limit leaves no unlimited baseline to compare with",
+    "cpu_limit": "a constant cpu_limit leaves no unlimited baseline for comparison",
     "cpu_reservation": "a cpu_reservation needs aggressors, and there are none",
-    "cpu_weight": "a cpu_weight is relative to other users of the CPU, and assures no share",
+    "cpu_weight": "a cpu_weight is relative to other users of the CPU, and guarantees no share",
 }
 MACHINE_DISK = ("cache", "size", "device")
 
 
 def check(scenario: Scenario, catalogue: Catalogue) -> list[Mistake]:
-    """Everything that is wrong with a scenario that has the right form."""
+    """All mistakes of a scenario that has the right form."""
     varied, found = usable_factors(scenario)
     too_many = list(_too_many(scenario, varied))
     found += too_many
@@ -60,7 +60,7 @@ def check(scenario: Scenario, catalogue: Catalogue) -> list[Mistake]:
 
 
 def check_parts(scenario: Scenario, catalogue: Catalogue) -> list[Mistake]:
-    """Victims, aggressors and goals as they stand, whatever is varied."""
+    """Checks victims, aggressors and goals as they are, without factors."""
     return [
         *_names(scenario),
         *(m for name, victim in scenario.victims.items() for m in _victim(name, victim, catalogue)),
@@ -80,10 +80,10 @@ def _victim(name: str, victim: Victim, catalogue: Catalogue) -> Iterator[Mistake
     at = ("victims", name)
     yield from _source(at, victim, victim.probe, "probe", catalogue)
     if victim.command is not None and victim.metric is None:
-        message = "a command that is measured needs a metric, to read its progress while it runs"
+        message = "a measured command needs a metric, to read its progress while it runs"
         yield Mistake((*at, "metric"), message, "add metric: with regex, json or csv_column; see docs/scenario.md")
     if victim.sandbox.cpus in ("same", "next"):
-        message = f"a victim's cpus cannot be {victim.sandbox.cpus!r}, for that is relative to the victim"
+        message = f"a victim's cpus cannot be {victim.sandbox.cpus!r}, which is relative to the victim"
         yield Mistake((*at, "sandbox", "cpus"), message, "give auto or a list such as 0,2-3")
     yield from _sandbox((*at, "sandbox"), victim.sandbox)
 
@@ -96,7 +96,7 @@ def _aggressor(name: str, aggressor: Aggressor, catalogue: Catalogue) -> Iterato
         yield Mistake((*at, "intensity"), f"the intensity {twice[0]:g} is given twice", "give each once")
     if aggressor.stressor is None and aggressor.intensity != (1.0,):
         what = "virtual users" if aggressor.load is not None else "a command"
-        message = f"{what} can only be switched on and off; its only intensity is 1"
+        message = f"{what} can only be switched on and off, so the only intensity is 1"
         remedy = "leave intensity out, and vary the command's own options in aggressors of their own"
         yield Mistake((*at, "intensity"), message, remedy)
     yield from _sandbox((*at, "sandbox"), aggressor.sandbox)
@@ -138,7 +138,7 @@ def _load(at: Path, work: Victim | Aggressor, load: Load, role: Role) -> Iterato
         yield Mistake((*at, "sandbox", "network"), message, remedy)
     if work.sandbox.backend == "libvirt" and work.sandbox.domain is None:
         message = "a domain that is made for the run has no network"
-        yield Mistake((*at, "sandbox", "domain"), message, "name a domain of yours, or use backend: qemu with network")
+        yield Mistake((*at, "sandbox", "domain"), message, "name your own domain, or use backend: qemu with network")
 
 
 def _kernel(at: Path, work: Victim | Aggressor, kernel: str, role: Role, catalogue: Catalogue) -> Iterator[Mistake]:
@@ -158,7 +158,7 @@ def _kernel(at: Path, work: Victim | Aggressor, kernel: str, role: Role, catalog
         return
     if work.params.get("to") == "peer" and work.sandbox.network is None:
         message = "the sandbox has no network on which a peer could be reached"
-        remedy = "add sandbox: {backend: qemu, network: bridge}, or give the address and port of a peer of yours"
+        remedy = "add sandbox: {backend: qemu, network: bridge}, or give the address and port of your own peer"
         yield Mistake((*at, "params", "to"), message, remedy)
     for key, message, remedy in catalogue.check_params(kernel, work.params):
         yield Mistake((*at, "params", *key.split(".")) if key else (*at, "params"), message, remedy)
@@ -182,13 +182,13 @@ def _command(at: Path, work: Victim | Aggressor, role: Role) -> Iterator[Mistake
             message = f"{key} are for built-in kernels; a command has arguments"
             yield Mistake((*at, key), message, f"put them into command, or give {role} instead of command")
     if work.sandbox.backend == "qemu" and work.sandbox.root is None:
-        message = "a guest without a root image holds the agent and no programs"
-        remedy = f"add sandbox.root: [PACKAGE…] with the packages that hold {command[0] if command else 'it'!r}"
+        message = "a guest without a root image contains only the agent and no programs"
+        remedy = f"add sandbox.root: [PACKAGE…] with the packages that contain {command[0] if command else 'it'!r}"
         yield Mistake((*at, "command"), message, remedy)
     if work.sandbox.backend == "libvirt" and work.sandbox.domain is None:
         message = "a domain that is made for the run holds the agent and no programs"
         yield Mistake(
-            (*at, "command"), message, "name a domain of yours by sandbox.domain, or use backend: qemu with root"
+            (*at, "command"), message, "name your own domain in sandbox.domain, or use backend: qemu with root"
         )
     if work.metric is not None:
         yield from _metric((*at, "metric"), work)
@@ -232,7 +232,7 @@ def _sandbox(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
 
 
 def _place_elsewhere(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
-    """What says where a sandbox is that is not simply on this host."""
+    """Keys that say where a sandbox is, if it is not on this host."""
     if sandbox.backend == "ssh" and sandbox.host is None:
         remedy = "add host: a Host of ~/.ssh/config, user@name or ssh://user@name:port"
         yield Mistake((*at, "host"), "the ssh backend needs to know which machine", remedy)
@@ -248,26 +248,26 @@ def _place_elsewhere(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
 
 
 def _domain(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
-    """A domain of the user's is what it is; one of ours has no address."""
+    """A user's own domain has fixed settings; one created by Partywall has no address."""
     if sandbox.domain is None:
         if sandbox.host is not None:
-            yield Mistake((*at, "host"), "a domain that is made for the run has no address", "name yours by domain:")
+            yield Mistake((*at, "host"), "a domain that is made for the run has no address", "name your own in domain:")
         if sandbox.root is not None:
             message = "a domain that is made for the run boots the agent alone, without packages"
-            yield Mistake((*at, "root"), message, "leave it out, name a domain of yours, or use backend: qemu")
+            yield Mistake((*at, "root"), message, "leave it out, name your own domain, or use backend: qemu")
         return
     for key in ("vcpus", "accel", "boot"):
         if getattr(sandbox, key) is not None:
-            message = f"{key} is of domains that are made for a run, and {sandbox.domain} is there already"
+            message = f"{key} is for domains that are made for a run, and {sandbox.domain} exists already"
             yield Mistake((*at, key), message, "leave it out")
     made = [key for key in MACHINE_DISK if sandbox.disk is not None and getattr(sandbox.disk, key) is not None]
     if made:
-        message = f"disk.{made[0]} is of disks that are made for a run, and {sandbox.domain} has its own"
+        message = f"disk.{made[0]} is for disks that are made for a run, and {sandbox.domain} has its own"
         yield Mistake((*at, "disk"), message, "leave it out")
 
 
 def _daemon(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
-    """What a daemon cannot do, as its URI tells."""
+    """What a daemon cannot do, according to its URI."""
     uri = urlsplit(sandbox.uri or "")
     if uri.scheme and uri.scheme.partition("+")[0] not in ("qemu", "xen"):
         remedy = did_you_mean(uri.scheme, ("qemu", "xen"), "write for example qemu:///system or xen:///system")
@@ -283,7 +283,7 @@ def _daemon(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
                 yield Mistake((*at, key), message, "use qemu:///system, or leave it out")
     if uri.scheme.startswith("xen") and sandbox.domain is not None and sandbox.cpus not in ("auto", "same", "next"):
         message = f"libvirt cannot pin {sandbox.domain}, which runs under Xen already"
-        yield Mistake((*at, "cpus"), message, "pin it by xl vcpu-pin, and leave cpus out")
+        yield Mistake((*at, "cpus"), message, "pin it with xl vcpu-pin, and leave cpus out")
 
 
 def _cpus(at: Path, cpus: str) -> Iterator[Mistake]:
@@ -318,7 +318,7 @@ def _disk_settings(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
 
 
 def _device(at: Path, sandbox: Sandbox, disk: Disk) -> Iterator[Mistake]:
-    """A device as the disk of a guest that is made for the run."""
+    """A device as the disk of a guest created for the run."""
     if disk.device is None:
         if disk.overwrite:
             yield Mistake((*at, "overwrite"), "overwrite needs a device", "leave it out")
@@ -329,23 +329,21 @@ def _device(at: Path, sandbox: Sandbox, disk: Disk) -> Iterator[Mistake]:
     if sandbox.backend == "libvirt" and sandbox.domain is None:
         yield Mistake((*at, "device"), "the libvirt backend cannot do disk.device", "use backend: qemu")
     if disk.size is not None:
-        yield Mistake((*at, "size"), f"the disk is {disk.device}, as large as it is", "leave size out")
+        yield Mistake((*at, "size"), f"the size of the disk is that of {disk.device}", "leave size out")
 
 
 def _unlimitable(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
-    """Disks of libvirt's domains that cannot be limited, or are not there."""
+    """Disks of libvirt domains that cannot be limited, or do not exist."""
     if sandbox.backend != "libvirt":
         return
     if sandbox.throttle is not None and urlsplit(sandbox.uri or "").scheme.startswith("xen"):
         yield Mistake(at, "Xen cannot limit a disk", "leave the limits out, or use a daemon of QEMU's")
     elif sandbox.domain is None and sandbox.machine:
-        yield Mistake(
-            at, f"a domain made on {sandbox.machine} has no disk", "leave disk out, or name a domain of yours"
-        )
+        yield Mistake(at, f"a domain made on {sandbox.machine} has no disk", "leave disk out, or name your own domain")
 
 
 def _held_by_nothing(scenario: Scenario, catalogue: Catalogue) -> list[Mistake]:
-    """Limits of a disk that are switched for a victim which asks nothing of one, or nothing in that direction."""
+    """Switched disk limits for a victim that does not use a disk, or not in that direction."""
     live, _ = factors.split(scenario)
     found: list[Mistake] = []
     for name, _, applied in factors.trials(scenario):
@@ -369,29 +367,29 @@ def _not_asked(at: Path, victim: Victim, keys: list[str], catalogue: Catalogue) 
 
 
 def _devices(scenario: Scenario) -> Iterator[Mistake]:
-    """A device is the disk of one sandbox of a trial."""
+    """Each device can be the disk of only one sandbox of a trial."""
     for at, first, sandbox in _twice(scenario, lambda box: box.disk and box.disk.device):
         device = sandbox.disk.device if sandbox.disk else None
-        message = f"{device} is the disk of {first} already, which is there at the same time"
+        message = f"{device} is already the disk of {first}, which runs at the same time"
         yield Mistake((*at, "disk", "device"), message, "give each a device of its own, or a file")
 
 
 def _domains_twice(scenario: Scenario) -> Iterator[Mistake]:
-    """A domain is one sandbox of a trial: its settings, and its port for an agent, are there once."""
+    """Each domain can be only one sandbox of a trial, because its settings and its agent's port exist once."""
 
     def asked(box: Sandbox) -> tuple[str | None, str] | None:
         return (box.uri, box.domain) if box.backend == "libvirt" and box.domain is not None else None
 
     for at, first, sandbox in _twice(scenario, asked):
-        message = f"domain {sandbox.domain} is the sandbox of {first} already, which is there at the same time"
+        message = f"domain {sandbox.domain} is already the sandbox of {first}, which runs at the same time"
         remedy = "name another, or use backend: ssh for both, which does not change the domain"
         yield Mistake((*at, "domain"), message, remedy)
 
 
 def _twice(scenario: Scenario, asked: Callable[[Sandbox], object]) -> Iterator[tuple[Path, str, Sandbox]]:
-    """(where, who has it already, sandbox) of sandboxes that ask for what another of their trial asks for.
+    """(path, other user, sandbox) of sandboxes that request the same thing as another of their trial.
 
-    Victims are never in one trial. asked: None where it asks for nothing.
+    Victims are never in the same trial. asked: returns the requested thing, or None.
     """
     taken: dict[object, str] = {}
     everyone = [("aggressors", name, a.sandbox) for name, a in scenario.aggressors.items()]
@@ -407,7 +405,7 @@ def _twice(scenario: Scenario, asked: Callable[[Sandbox], object]) -> Iterator[t
 
 
 def _reservations(scenario: Scenario) -> Iterator[Mistake]:
-    """All aggressors of a trial are resident beside its victim, so what is promised on one CPU must fit it."""
+    """Reservations on one CPU must fit it. All aggressors of a trial exist beside its victim."""
     for victim_name, victim in scenario.victims.items():
         own = _places(victim.sandbox.cpus, None)
         promised: Counter[str] = Counter(dict.fromkeys(own, victim.sandbox.cpu_reservation or 0.0))
@@ -428,14 +426,14 @@ def _reservations(scenario: Scenario) -> Iterator[Mistake]:
 
 
 def _places(cpus: str, victim: frozenset[str] | None) -> frozenset[str]:
-    """CPUs as far as the file tells: numbers where it gives them, else where they stand to the victim."""
+    """CPUs as far as the file determines them: numbers if given, or else their relation to the victim's."""
     if cpus == "same" or (cpus == "auto" and victim is None):
         return victim if victim is not None else frozenset({"the victim's CPU"})
     if cpus in ("auto", "next"):
         return frozenset({"the next CPU"})
     try:
         return frozenset(f"CPU {cpu}" for cpu in units.parse_cpus(cpus))
-    except ValueError:  # told by _cpus
+    except ValueError:  # reported by _cpus
         return frozenset()
 
 
@@ -473,7 +471,7 @@ def _efficiency(at: Path, goal: Goal, bounds: tuple[float, float], scenario: Sce
         return
     said = {key: text for key, text in NO_PROMISE.items() if any(_has(scenario, name, key) for name in named)}
     why = next(iter(said.values()), "no victim has a limit")
-    message = f"efficiency is the share of its promise that a limited sandbox got, and {why}"
+    message = f"efficiency is the share of its promised capacity that a limited sandbox got, but {why}"
     live = f"factors: {{victims.{named[0]}.sandbox.cpu_limit: [25%, 50%]}}"
     able = " or ".join(name for name, backend in BACKENDS.items() if "cpu_limit" in backend.live)
     remedy = f"switch the limit by slot, with {live} and backend {able}"
@@ -482,7 +480,7 @@ def _efficiency(at: Path, goal: Goal, bounds: tuple[float, float], scenario: Sce
 
 
 def _is_promised(scenario: Scenario, name: str) -> bool:
-    """Whether some cell of this victim has an efficiency, see `partywall.stats.effects.promise_of`."""
+    """True if some cell of this victim has an efficiency, see `partywall.stats.effects.promise_of`."""
     sandbox = scenario.victims[name].sandbox
     reserved = sandbox.cpu_reservation is not None and sandbox.cpu_limit is None and bool(scenario.aggressors)
     return reserved or any(_is_switched(scenario, name, key) for key in ("cpu_limit", *LIVE_DISK))
@@ -496,7 +494,7 @@ def _is_switched(scenario: Scenario, name: str, key: str) -> bool:
     try:
         live, _ = factors.split(scenario)
         return any(("victims", name, "sandbox", *key.split(".")) in factors.targets(scenario, path) for path in live)
-    except factors.FactorError:  # told by usable_factors
+    except factors.FactorError:  # reported by usable_factors
         return True
 
 
@@ -505,10 +503,10 @@ def _together(scenario: Scenario) -> Iterator[Mistake]:
         for index, other in enumerate(aggressor.together):
             at: Path = ("aggressors", name, "together", index)
             if other == name:
-                yield Mistake(at, f"{name!r} presses together with itself", "name others, or leave it out")
+                yield Mistake(at, f"{name!r} is listed together with itself", "name others, or leave it out")
             elif other not in scenario.aggressors:
                 names = tuple(one for one in scenario.aggressors if one != name)
-                remedy = did_you_mean(other, names, f"there are {', '.join(names) or 'no others'}")
+                remedy = did_you_mean(other, names, f"known: {', '.join(names) or 'no others'}")
                 yield Mistake(at, f"there is no {other!r} among the aggressors", remedy)
             elif other in aggressor.together[:index]:
                 yield Mistake(at, f"{other!r} is named twice", "name each once")
@@ -532,7 +530,7 @@ def _names(scenario: Scenario) -> Iterator[Mistake]:
             alike = next((word for word in RESERVED if letters.rstrip("s") == word), None)
             if alike:
                 yield Mistake(
-                    (kind, name), f"the name {name!r} is too like the reserved {alike!r}", "choose another name"
+                    (kind, name), f"the name {name!r} is too similar to the reserved {alike!r}", "choose another name"
                 )
 
 
@@ -540,7 +538,7 @@ def _names(scenario: Scenario) -> Iterator[Mistake]:
 
 
 def usable_factors(scenario: Scenario) -> tuple[dict[str, tuple[Level, ...]], list[Mistake]]:
-    """The factors and levels that can be applied, and what is wrong with the others."""
+    """The applicable factors and levels, and the mistakes in the others."""
     usable: dict[str, tuple[Level, ...]] = {}
     found: list[Mistake] = []
     claimed: dict[factors.At, str] = {}
@@ -574,7 +572,7 @@ def _levels(path: str, levels: tuple[Level, ...], rival: str | None) -> Iterator
             yield Mistake(("factors", path, index), f"the level {level!r} is given twice", "give each once")
         seen.add((type(level), level))
     if rival is not None:
-        yield Mistake(("factors", path), f"this varies what {rival!r} varies too", "keep one of the two")
+        yield Mistake(("factors", path), f"{rival!r} varies the same setting", "keep one of the two")
 
 
 def _level(scenario: Scenario, path: str, index: int, level: Level) -> Iterator[Mistake]:
@@ -600,7 +598,7 @@ def _too_many(scenario: Scenario, varied: dict[str, tuple[Level, ...]]) -> Itera
 
 
 def _every_combination(scenario: Scenario, varied: dict[str, tuple[Level, ...]], catalogue: Catalogue) -> list[Mistake]:
-    """The parts' mistakes under each combination of levels; those that only some levels bring are blamed on these."""
+    """Mistakes under each combination of levels. Those that only some levels cause are attributed to these levels."""
     where: dict[Mistake, list[factors.Levels]] = {}
     combined = list(factors.combinations(varied))
     for levels in combined:
@@ -634,7 +632,7 @@ def _blame(scenario: Scenario, mistake: Mistake, where: list[factors.Levels], co
 
 
 def _touches(mistake: Path, at: factors.At) -> bool:
-    """Whether a mistake is of what a factor sets, or of a group of keys that this makes."""
+    """True if a mistake concerns the key that a factor sets, or a group of keys that contains it."""
     return mistake == at or (mistake[2:] == ("sandbox", "disk") and mistake == at[:4])
 
 
@@ -644,7 +642,7 @@ def _touches(mistake: Path, at: factors.At) -> bool:
 def _timing(scenario: Scenario) -> Iterator[Mistake]:
     timing = scenario.timing
     slot, slot_max, slice_ = map(units.format_duration, (timing.slot, timing.slot_max, timing.slice))
-    # The default gives way to longer slices.
+    # The default adapts to longer slices.
     if timing.slot < SLOT_SLICES * timing.slice and "slot" in timing.model_fields_set:
         message = f"a slot of {slot} holds fewer than two slices of {slice_}"
         yield Mistake(
@@ -654,7 +652,7 @@ def _timing(scenario: Scenario) -> Iterator[Mistake]:
         )
     if timing.guard < SWITCH_AFTER_NS:
         least = units.format_duration(SWITCH_AFTER_NS)
-        message = f"guard {units.format_duration(timing.guard)} is too short, for neighbours are switched within it"
+        message = f"guard {units.format_duration(timing.guard)} is too short, because neighbours are switched within it"
         yield Mistake(("timing", "guard"), message, f"give at least {least}")
     if timing.slot_max < timing.slot:
         message = f"slot_max {slot_max} is shorter than slot {slot}"
@@ -662,7 +660,7 @@ def _timing(scenario: Scenario) -> Iterator[Mistake]:
 
 
 def _treatment_count(scenario: Scenario, varied: factors.Factors) -> int:
-    """The most a block can hold: baseline, null, each aggressor at each intensity, again under each live limit."""
+    """Most treatments in a block: baseline, null, each aggressor at each intensity, repeated under each live limit."""
     pressed = sum(len(aggressor.intensity) for aggressor in scenario.aggressors.values())
     live = list(factors.split(scenario.model_copy(update={"factors": varied}))[0])
     most = max((_live_count(scenario, varied, live, victim) for victim in scenario.victims), default=0)
@@ -676,7 +674,7 @@ def _live_count(scenario: Scenario, varied: factors.Factors, live: list[str], vi
 
 @dataclass(frozen=True)
 class Expected:
-    """What a trial of a victim will hold as far as the file tells: treatments, what blocks take, its time in ns."""
+    """The expected content of a victim's trials, according to the file: treatments, blocks, and time in ns."""
 
     victim: str
     treatments: int
@@ -685,14 +683,14 @@ class Expected:
 
 
 def expected(scenario: Scenario, catalogue: Catalogue) -> list[Expected]:
-    """Of each trial. The plan, which knows the host's CPUs, may find that more are shared, and blocks longer."""
+    """Expected content by trial. The plan knows the host's CPUs, and may find more sharing and longer blocks."""
     found = _forecasts(scenario, catalogue)
     parts = shares(scenario.budget, needed_ns([blocks for _, _, blocks in found], scenario.min_blocks))
     return [Expected(*one, share_ns) for one, share_ns in zip(found, parts, strict=True)]
 
 
 def _forecasts(scenario: Scenario, catalogue: Catalogue) -> list[tuple[str, int, Forecast]]:
-    """Of each trial its victim, the number of its treatments, and what its blocks take."""
+    """For each trial: its victim, the number of treatments, and its blocks."""
     live, _ = factors.split(scenario)
     found = []
     for name, _, applied in factors.trials(scenario):
@@ -704,7 +702,7 @@ def _forecasts(scenario: Scenario, catalogue: Catalogue) -> list[tuple[str, int,
 
 
 def _sharing(scenario: Scenario, victim: Victim) -> frozenset[str]:
-    """The aggressors on the victim's own CPU as far as the file tells; the plan knows the host's and may find more."""
+    """The aggressors on the victim's own CPU, according to the file. On the host there may be more."""
     own = _places(victim.sandbox.cpus, None)
     return frozenset(
         name

@@ -1,7 +1,7 @@
-"""YAML text to plain values, remembering the line of every key; all mistakes at once, and no input can make it hang.
+"""Parses YAML to plain values with the line of every key. Reports all mistakes at once, and is safe for any input.
 
-Only what a scenario needs of YAML 1.2 is accepted: mappings with plain keys, lists, text, numbers, true/false and null.
-Anchors and aliases work; tags, merge keys and several documents are refused. What the keys mean is not known here.
+Accepts only the part of YAML 1.2 that a scenario needs: mappings with plain keys, lists, text, numbers, true/false and
+null. Anchors and aliases work. Tags, merge keys and several documents are refused. Keys are not interpreted here.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _PLAIN: Final = {
         "indent with spaces, never tabs, and put text that begins with a special character in quotes",
     ),
     "mapping values are not allowed": (
-        "a ':' where none can stand",
-        "put text that holds ': ' in quotes, and check the indentation",
+        "a ':' in the wrong place",
+        "put text that contains ': ' in quotes, and check the indentation",
     ),
     "could not find expected ':'": ("a key without ':'", "write key: value, and check the indentation"),
     "found unexpected end of stream": ("a quote or bracket that is never closed", "close it"),
@@ -62,7 +62,7 @@ _PLAIN: Final = {
 
 @dataclass(frozen=True)
 class Document:
-    """Plain values, the line of each key or item, and what could not be read; `spoiled`: where values were left out."""
+    """Plain values, the line of each key or item, and mistakes. `spoiled`: paths whose values were left out."""
 
     data: Any
     lines: dict[Path, int]
@@ -70,14 +70,14 @@ class Document:
     spoiled: frozenset[Path] = frozenset()
 
     def line(self, path: Path) -> int | None:
-        """The line of a key or item, or of the nearest that holds it."""
+        """The line of a key or item, or of the nearest one that contains it."""
         return next((self.lines[path[:end]] for end in range(len(path), -1, -1) if path[:end] in self.lines), None)
 
 
 def decode(raw: bytes, file: str, *, larger: int = 1) -> Document:
-    """Bytes of a file to a Document. Raises UsageError when nothing can be made of them.
+    """Parses a file's bytes. Raises UsageError if nothing can be parsed.
 
-    larger: how many times a scenario's bounds on bytes and values the file may have.
+    larger: factor by which the file may exceed a scenario's limits on bytes and values.
     """
     text = _text(raw, file, larger * BYTES_MAX)
     yaml = YAML(typ="safe", pure=True)
@@ -110,14 +110,14 @@ def key_text(path: Path) -> str:
 
 
 def one_line(text: str) -> str:
-    """As a message can carry it, whatever characters a file has in its keys and values."""
+    """Text on one line, for a message, whatever characters the file contains."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _text(raw: bytes, file: str, bytes_max: int) -> str:
     if len(raw) > bytes_max:
         raise UsageError(
-            Problem(f"{len(raw)} bytes are too long for such a file", f"keep it under {bytes_max} bytes", file)
+            Problem(f"{len(raw)} bytes are too many for such a file", f"keep it under {bytes_max} bytes", file)
         )
     try:
         text = raw.decode("utf-8-sig")
@@ -151,7 +151,7 @@ def _syntax(error: MarkedYAMLError, file: str) -> Problem:
 
 
 class _Composer(Composer):
-    """Ruamel's, with a bound on depth, for it recurses; and what it only warns of is a mistake."""
+    """Ruamel's composer with a limit on depth, because it recurses. Its warnings become mistakes."""
 
     nested = 0
 
@@ -170,7 +170,7 @@ class _Composer(Composer):
 
 @dataclass
 class _Walk:
-    """Turns nodes into values. Aliases are followed, so the number of values made is bounded."""
+    """Converts nodes to values. Aliases are expanded, so the number of values is limited."""
 
     file: str
     yaml: Any
@@ -185,7 +185,7 @@ class _Walk:
         self.count += 1
         if len(path) > DEPTH_MAX or self.count > self.values_max:
             message = f"more than {self.values_max} values or {DEPTH_MAX} levels once aliases are followed"
-            remedy = "repeat less: an alias (*name) copies all that its anchor (&name) holds"
+            remedy = "repeat less: an alias (*name) copies everything below its anchor (&name)"
             raise UsageError(Problem(message, remedy, self.file, node.start_mark.line + 1))
         if isinstance(node, MappingNode):
             return self._mapping(node, path) if self._known(node, path, "map") else _ABSENT
@@ -194,7 +194,7 @@ class _Walk:
         return self._scalar(node, path) if isinstance(node, ScalarNode) else _ABSENT
 
     def _sequence(self, node: SequenceNode, path: Path) -> list[Any]:
-        # A value left out becomes null, to keep the places of those after it.
+        # An omitted value becomes null, so that the indices of later ones stay the same.
         values = [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
         return [None if value is _ABSENT else value for value in values]
 
@@ -211,7 +211,7 @@ class _Walk:
                 self._wrong(
                     at,
                     line,
-                    f"the key {key[:60]!r} stands here a second time, after line {first[key]}",
+                    f"the key {key[:60]!r} is given a second time, after line {first[key]}",
                     "keep one of them",
                 )
                 continue

@@ -1,4 +1,4 @@
-"""Any other YAML document than a scenario, checked against its type: all that is wrong with it, by line and key."""
+"""Validates YAML documents other than scenarios against their type. All mistakes are reported by line and key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def validated(model: type[M], content: bytes, file: str, remedy: str = "") -> M:
-    """The document as a `model`. file: what messages call it; remedy: added to each. Raises UsageError."""
+    """The document as a `model`. file: its name in messages; remedy: added to each. Raises UsageError."""
     document = decode(content, file)
     try:
         found = model.model_validate(document.data)
@@ -28,6 +28,6 @@ def validated(model: type[M], content: bytes, file: str, remedy: str = "") -> M:
 
 
 def first_key(file: Path) -> str:
-    """The key a document begins with, which tells what it is; empty if it begins with none."""
+    """The first key of a document, which identifies its format; empty if there is none."""
     lines = (line for line in file.read_text(encoding="utf-8").splitlines() if line.strip() and line[0] != "#")
     return next(lines, "").partition(":")[0]

@@ -1,6 +1,6 @@
-"""Pydantic's errors in plain words: one mistake for each place in the file, with what would do.
+"""Explains pydantic's errors for people: one mistake for each place in the file, with a remedy.
 
-Pure: from an error and the values it was found in to (path, message, remedy). `partywall.scenario.load` adds lines.
+Pure: converts an error and its values to (path, message, remedy). `partywall.scenario.load` adds lines.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ OTHER_WORDS = {
     "pinning": "cpus",
     "cpu_shares": "cpu_weight",
     "cpu_quota": "cpu_limit",
-    "image": "root (packages that a guest holds), or domain with backend: libvirt (a machine of yours with its image)",
+    "image": "root (packages in a guest), or domain with backend: libvirt (your own machine with its image)",
 }
 OTHER_BACKENDS = {
-    "kvm": "backend: qemu, which uses KVM where it carries a guest",
+    "kvm": "backend: qemu, which uses KVM if it works",
     "vm": "backend: qemu",
     "docker": "backend: container",
     "podman": "backend: container",
@@ -82,7 +82,7 @@ _MEANT = re.compile(r"did you mean (\w+)\?")
 
 
 class Mistake(NamedTuple):
-    """What is wrong at a place in the values, and what would do."""
+    """What is wrong at a place in the values, and a remedy."""
 
     path: Path
     message: str
@@ -93,30 +93,33 @@ Form = type[BaseModel]
 
 
 def explain(error: ValidationError, data: Any, base: Path = (), form: Form = Scenario) -> list[Mistake]:
-    """One mistake a place. data: what was validated; base: where in the file that stands; form: the file's format."""
+    """One mistake for each place.
+
+    data: the validated values; base: their place in the file; form: the file's format.
+    """
     places: dict[Path, list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):
         places.setdefault(_place(details, data), []).append(details)
     mistakes = [_translate((*base, *path), path, _first(found), data, form) for path, found in places.items()]
     misspelt = {meant(mistake) for mistake in mistakes}
-    return [mistake for mistake in mistakes if mistake.path not in misspelt]  # not missing, only misspelt
+    return [mistake for mistake in mistakes if mistake.path not in misspelt]  # not missing, but misspelt
 
 
 def meant(mistake: Mistake) -> Path | None:
-    """The path that was meant, where a key is not known but another is close to it."""
+    """The intended path, if an unknown key is close to a known one."""
     found = _MEANT.fullmatch(mistake.remedy) if "not known here" in mistake.message else None
     return (*mistake.path[:-1], found[1]) if found else None
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
-    """The remedy for a word that is not known."""
+    """The remedy for an unknown word."""
     choices = list(known)
     near = difflib.get_close_matches(word, choices, 1) or difflib.get_close_matches(word.lower(), choices, 1)
     return f"did you mean {near[0]}?" if near else otherwise or f"there are {', '.join(choices) or 'none'}"
 
 
 def shown(value: Any) -> str:
-    """A value as a message can carry it."""
+    """A value for a message."""
     if isinstance(value, Mapping):
         return "keys with values"
     if isinstance(value, list | tuple):
@@ -130,7 +133,7 @@ def shown(value: Any) -> str:
 
 
 def model_at(path: Path, form: Form = Scenario) -> type[BaseModel] | None:
-    """The part of the format that holds the keys at a place."""
+    """The model for the keys at a path."""
     annotation: Any = form
     for part in path:
         model = model_in(annotation)
@@ -158,7 +161,7 @@ def _bare(annotation: Any) -> Any:
 
 
 def _place(details: ErrorDetails, data: Any) -> Path:
-    """The error's place in the file: pydantic's own, without the branches of unions it tried."""
+    """The error's path in the file: pydantic's path without the branches of unions."""
     path: list[str | int] = []
     for part in details["loc"]:
         if holds(data, part):
@@ -170,21 +173,21 @@ def _place(details: ErrorDetails, data: Any) -> Path:
 
 
 def holds(data: Any, part: str | int) -> bool:
-    """Whether a mapping or list has this key or index."""
+    """True if a mapping or list has this key or index."""
     if isinstance(data, list):
         return isinstance(part, int) and part < len(data)
     return isinstance(data, dict) and part in data
 
 
 def _at(data: Any, path: Path) -> Any:
-    """The value as the file has it; an error's own input may be what a size or duration became."""
+    """The value in the file. The error's own input may already be converted, such as a size or duration."""
     for part in path:
         data = data[part]
     return data
 
 
 def _first(found: list[ErrorDetails]) -> ErrorDetails:
-    """Of a union's branches, the one that says most: a range before a type."""
+    """The most specific error among a union's branches: a wrong range before a wrong type."""
     typed = [details for details in found if details["type"] not in (*EXPECTED, "literal_error")]
     texts = [details for details in found if details["type"] == "string_type"]
     typed = typed or texts
@@ -216,7 +219,7 @@ def _translate(path: Path, inner: Path, details: ErrorDetails, data: Any, form: 
 
 
 def _at_most(most: Any, value: Any) -> str:
-    """The bound; where it is that of a share, and the value would be one in percent, the value with its %."""
+    """The upper limit. For a share that was probably meant in percent, the value with %."""
     if most != 1 or isinstance(value, bool) or not isinstance(value, int | float | str):
         return f"give at most {most}"
     try:
@@ -252,7 +255,7 @@ def _out_of_range(path: Path, name: str, kind: str, context: Mapping[str, Any], 
 
 
 def _bound(path: Path, bound: Any) -> str:
-    """Bounds of durations are nanoseconds inside; a reader thinks in milliseconds."""
+    """A limit for people. Durations are nanoseconds internally and shown in milliseconds."""
     is_duration = path[:1] == ("timing",) and isinstance(bound, int)
     return f"{bound // 10**6}ms" if is_duration else str(bound)
 
@@ -282,7 +285,7 @@ def _unknown_key(path: Path, name: str, form: Form) -> Mistake:
 
 
 def _elsewhere(path: Path, name: str, form: Form) -> str:
-    """Where the key would be right: a group of keys below, beside or above the place it was found at."""
+    """Where the key belongs: a group of keys below, beside or above the place where it was found."""
     holders = [path[:end] for end in range(len(path) - 1, -1, -1)]
     for holder in holders:
         model = model_at(holder, form)

@@ -1,6 +1,6 @@
-"""Values of a file to a frozen model of its format, with every mistake in its place: what all formats share.
+"""Validates a file's values against a frozen model, and reports every mistake with its place. Shared by all formats.
 
-What keys mean, and checks that span several of them, are each format's own (`load`, `check`; `partywall.load.plan`).
+The meaning of keys and checks across them belong to each format (`load`, `check`; `partywall.load.plan`).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def validate(
     stand_ins: Mapping[str, Any] = MappingProxyType({}),
     spell_out: SpellOut = lambda _data: [],
 ) -> tuple[Model | None, list[Mistake]]:
-    """Validates; where that fails takes away what is wrong and goes on, so that one mistake does not hide another.
+    """Validates. After a failure it removes the wrong values and continues, so that one mistake does not hide another.
 
-    told: places whose mistakes are known already. stand_ins: put in place of required keys that are wrong, so that the
-    rest can be checked. spell_out: changes the data as people wrote it to what the format wants, and says what it could
-    not. The value is one to check further, and not one to use, if there are mistakes.
+    told: paths whose mistakes are already reported. stand_ins: values for required keys that are wrong, so that the
+    rest can be checked. spell_out: converts values as people write them to the form that the model needs, and returns
+    mistakes. If there are mistakes, the returned model is only for further checks and must not be used.
     """
     known = set(document.spoiled | told)
     found: list[Mistake] = []
@@ -62,13 +62,13 @@ def validate(
 
 
 def _rename(data: Any, document: Document, mistake: Mistake) -> bool:
-    """Takes a misspelt key for the one that was meant, so that what it holds is checked too."""
+    """Renames a misspelt key to the intended one, so that its value is checked too."""
     right = meant(mistake)
     if right is None:
         return False
     holder = data
     for part in right[:-1]:
-        if not holds(holder, part):  # the repair of another mistake took it away
+        if not holds(holder, part):  # removed by the repair of another mistake
             return False
         holder = holder[part]
     if right[-1] in holder or not holds(holder, mistake.path[-1]):
@@ -82,18 +82,18 @@ def _rename(data: Any, document: Document, mistake: Mistake) -> bool:
 
 
 def _innermost(mistakes: list[Mistake]) -> list[Mistake]:
-    """A list whose only item is wrong is also called too short; the item says it all."""
+    """Removes follow-up mistakes: a list whose only item is wrong is also reported as too short."""
     paths = [mistake.path for mistake in mistakes]
     return [m for m in mistakes if not any(len(p) > len(m.path) and p[: len(m.path)] == m.path for p in paths)]
 
 
 def follows(path: Path, known: AbstractSet[Path]) -> bool:
-    """Whether a mistake is the consequence of one already told, at its place, above or below it."""
+    """True if a mistake follows from one already reported at the same place, above or below it."""
     return any(path[: len(other)] == other or other[: len(path)] == path for other in known if other and path)
 
 
 def _remove(data: Any, path: Path, stand_ins: Mapping[str, Any]) -> bool:
-    """Takes the key at `path` away, or if it is one that is missing, what should have held it."""
+    """Removes the key at `path`; if that key is missing, the value that should contain it."""
     if len(path) == 1 and path[0] in stand_ins:
         data[path[0]] = stand_ins[str(path[0])]
         return True

@@ -1,6 +1,6 @@
-"""A scenario file to a Scenario, or to a UsageError that holds every mistake with its file, line, key and remedy.
+"""Reads a scenario file. A UsageError contains all mistakes with file, line, key and remedy.
 
-Pure but for reading the file. What the host can do is not asked here.
+Pure except for reading the file. The host is not checked here.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from partywall.scenario.explain import Mistake, did_you_mean
 from partywall.scenario.form import follows, problem, validate
 
 VERSION_KEY = "partywall"
-"""What a scenario begins with; what begins with another key stands beside scenarios and is none."""
+"""The first key of a scenario. Files with another first key beside scenarios are of other formats."""
 
-# Put in place of required keys that are wrong, so that the rest can be checked; a wrong scenario is never given out.
+# Values for required keys that are wrong, so that the rest can be checked. A wrong scenario is never returned.
 _STAND_INS: dict[str, Any] = {"partywall": 1, "name": "unnamed"}
 
 
@@ -40,7 +40,7 @@ def load(path: str | FilePath, catalogue: Catalogue | None = None) -> Scenario:
 
 
 def text(path: FilePath) -> str:
-    """A scenario file's text as it stands, whatever it says. Raises UsageError if it is no text."""
+    """The text of a scenario file, unchecked. Raises UsageError if it is not text."""
     try:
         return read(path).decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -48,13 +48,13 @@ def text(path: FilePath) -> str:
 
 
 def loads(content: str | bytes, file: str = "<text>", catalogue: Catalogue | None = None) -> Scenario:
-    """Like `load`, of text at hand; `file` is what messages call it."""
+    """Like `load`, for text. `file` is its name in messages."""
     raw = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     return _loads(raw, file, catalogue)
 
 
 def changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
-    """A checked scenario with other values of some keys, checked again. Raises UsageError with all of its problems."""
+    """A checked scenario with changed values, checked again. Raises UsageError with all mistakes."""
     other = scenario.model_copy(update=dict(changes))
     problems = [Problem(m.message, m.remedy, key=f"--{key_text(m.path)}") for m in check(other, shipped())]
     if problems:
@@ -64,7 +64,7 @@ def changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
 
 @contextlib.contextmanager
 def located(path: FilePath, scenario: Scenario) -> Iterator[None]:
-    """Gives what a host finds wrong with a file's scenario the place in the file."""
+    """Adds the place in the file to problems that a host has with its scenario."""
     try:
         yield
     except (UsageError, CapabilityError) as error:
@@ -76,7 +76,7 @@ def located(path: FilePath, scenario: Scenario) -> Iterator[None]:
 
 
 def _placed(found: Problem, file: str, lines: Mapping[str, int]) -> Problem:
-    """A problem at the line of its key, or of the nearest that holds it; as it is if the file has neither."""
+    """A problem with the line of its key, or the nearest that contains it; unchanged if there is neither."""
     key = found.key.partition(", ")[0]
     while key and key not in lines:
         key = key.rpartition(".")[0]
@@ -89,7 +89,7 @@ def names() -> tuple[str, ...]:
 
 
 def shipped_as(wanted: Callable[[str], bool]) -> tuple[str, ...]:
-    """What ships with Partywall and begins with a wanted key, by name."""
+    """Names of shipped files whose first key is wanted."""
     folder = FilePath(str(resources.files("partywall").joinpath("scenarios")))
     files = [*folder.glob("*.yaml"), *folder.glob("papers/*.yaml")]
     found = [file for file in files if wanted(first_key(file))]
@@ -97,12 +97,12 @@ def shipped_as(wanted: Callable[[str], bool]) -> tuple[str, ...]:
 
 
 def shipped_file(name: str) -> FilePath:
-    """The file of what ships under a name."""
+    """The file of a shipped name."""
     return FilePath(str(resources.files("partywall").joinpath("scenarios", f"{name}.yaml")))
 
 
 def find(name_or_path: str, among: tuple[str, ...] | None = None, what: str = "scenario") -> FilePath:
-    """The file that is meant: a path, or the name of what is shipped, by default a scenario. Raises UsageError."""
+    """The file for a path, or for the name of something shipped, by default a scenario. Raises UsageError."""
     known = names() if among is None else among
     if name_or_path in known:
         return shipped_file(name_or_path)
@@ -120,7 +120,7 @@ def _exists(path: FilePath) -> bool:
 
 
 def read(path: FilePath, what: str = "scenario", *, larger: int = 1) -> bytes:
-    """At most a byte more than is allowed is read; a FIFO or device could otherwise be read for ever."""
+    """Reads a file. At most one byte more than allowed is read, because a FIFO or device may be endless."""
     remedy = f"give the path of a {what} file"
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -152,7 +152,7 @@ def _loads(raw: bytes, file: str, catalogue: Catalogue | None) -> Scenario:
 
 
 def _build(document: Document, catalogue: Catalogue) -> tuple[list[Mistake], Scenario | None]:
-    """The scenario, and what is wrong with it. Where the form is wrong, the rest is checked as far as it can be."""
+    """The scenario and its mistakes. If the form is wrong, the rest is checked as far as possible."""
     data = copy.deepcopy(document.data)
     mistakes = _spell_out(data)
     told = {mistake.path for mistake in mistakes}
@@ -169,10 +169,10 @@ def _build(document: Document, catalogue: Catalogue) -> tuple[list[Mistake], Sce
 
 
 def _is_news(path: Path, told: AbstractSet[Path], present: Container[Path]) -> bool:
-    """Whether a mistake says more than those told already.
+    """True if a mistake adds information to those already reported.
 
-    What touches the place of another follows from it; so does what is missed in a part that has another mistake (the
-    key may be there, misspelt), and a goal's name that is not found where a whole part was told to be wrong.
+    A mistake at the place of another one follows from it. So does a missing key in a part that has another mistake (the
+    key may be misspelt), and an unknown name in a goal if a whole part was reported as wrong.
     """
     if follows(path, told):
         return False
@@ -183,7 +183,7 @@ def _is_news(path: Path, told: AbstractSet[Path], present: Container[Path]) -> b
 
 
 def _spell_out(data: dict[str, Any]) -> list[Mistake]:
-    """Sizes and durations among kernels' parameters ('64MiB') as the numbers kernels want; changes `data`.
+    """Converts sizes and durations among kernels' parameters ('64MiB') to numbers. Changes `data`.
 
     Lists of CPUs among levels become text.
     """
@@ -204,7 +204,7 @@ def _spell_out(data: dict[str, Any]) -> list[Mistake]:
 
 
 def _cpu_level(levels: list[Any], index: int, path: Path) -> Mistake | None:
-    """A list of CPUs as a level, as text; levels are single values."""
+    """Converts a list of CPUs in a level to text, because levels are single values."""
     try:
         if isinstance(levels[index], list):
             levels[index] = units.cpus_as_text(levels[index])
@@ -215,7 +215,7 @@ def _cpu_level(levels: list[Any], index: int, path: Path) -> Mistake | None:
 
 
 def _spell(holder: Any, index: Any, name: str, path: Path) -> Mistake | None:
-    """The unit stands last in a parameter's name, so the name tells how to read its text."""
+    """Parses a text by the unit at the end of the parameter's name."""
     parse = {"bytes": units.parse_bytes, "ns": units.parse_duration_ns}.get(re.split(r"[._]", name)[-1])
     if parse is None or not isinstance(holder[index], str):
         return None

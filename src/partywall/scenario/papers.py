@@ -1,4 +1,4 @@
-"""Published numbers that ship beside the scenarios: `scenarios/papers/NAME.paper.yaml` to a `model.paper.Paper`."""
+"""Published numbers beside the shipped scenarios: reads `scenarios/papers/NAME.paper.yaml` to a `model.paper.Paper`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ SUFFIX = ".paper.yaml"
 
 
 def names() -> tuple[str, ...]:
-    """The papers whose numbers ship with Partywall; each is called as the study that measures it again."""
+    """The papers with shipped numbers. Each has the name of the study that repeats it."""
     folder = resources.files("partywall").joinpath("scenarios", "papers")
     return tuple(sorted(f.name.removesuffix(SUFFIX) for f in folder.iterdir() if f.name.endswith(SUFFIX)))
 
 
 def load(name: str) -> Paper:
-    """The published numbers of a study by its name. Raises UsageError if there are none, or the file is wrong."""
+    """The published numbers of a study by its name. Raises UsageError if there are none or the file is invalid."""
     if name not in names():
         raise UsageError(Problem(f"there are no published numbers for {name!r}", f"there are {', '.join(names())}"))
     file = resources.files("partywall").joinpath("scenarios", "papers", f"{name}{SUFFIX}")
@@ -26,5 +26,5 @@ def load(name: str) -> Paper:
 
 
 def loads(content: str, file: str = "<text>") -> Paper:
-    """Like `load`, of text at hand; `file` is what messages call it."""
+    """Like `load`, for text. `file` is its name in messages."""
     return validated(Paper, content.encode(), file)

@@ -1,6 +1,7 @@
-"""JSON Schema of the scenario format, for editors: from the model, with the kernels' names and parameters put in.
+"""JSON Schema of the scenario format for editors, from the model, with the kernels' names and parameters.
 
-An editor's help, not the judge: `partywall.scenario.load` knows more (goals that match nothing, budgets too small).
+It helps editors. `partywall.scenario.load` checks more, such as goals that match nothing and budgets that are too
+small.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ WRITTEN: dict[Any, dict[str, Any]] = {
 
 
 def json_schema(catalogue: Catalogue | None = None) -> dict[str, Any]:
-    """The schema as a value; `schema/scenario.schema.json` is this, checked in."""
+    """The schema as a value. `schema/scenario.schema.json` is a checked-in copy."""
     kernels = catalogue or shipped()
     schema = Scenario.model_json_schema(by_alias=True, schema_generator=AsWritten)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -55,14 +56,14 @@ def json_schema(catalogue: Catalogue | None = None) -> dict[str, Any]:
 
 
 class AsWritten(GenerateJsonSchema):
-    """Shows durations, sizes and shares as people write them, not as the numbers they become."""
+    """Shows durations, sizes and shares as people write them, instead of as numbers."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         number = super().function_before_schema(schema)
         parse = schema["function"]["function"]
         if parse is url_or_plan:
             return {"anyOf": [number, {"type": "string", "description": "a URL, or a load plan"}]}
-        if parse is units.parse_duration_ns:  # a bare number is refused
+        if parse is units.parse_duration_ns:  # a number without a unit is refused
             return DURATION
         return {"anyOf": [number, WRITTEN[parse]]} if parse in WRITTEN else number
 
@@ -71,7 +72,7 @@ class AsWritten(GenerateJsonSchema):
         default = described.get("default")
         if isinstance(default, int) and "duration" in str(described):
             described["default"] = _duration(default)
-        if isinstance(default, dict):  # the keys below say their own
+        if isinstance(default, dict):  # the keys below describe their own defaults
             del described["default"]
         return described
 
@@ -82,7 +83,7 @@ def _duration(ns: int) -> str:
 
 
 def _add_kernels(workload: dict[str, Any], role: Role, catalogue: Catalogue) -> None:
-    """Names as an enum, and for each kernel its own parameters."""
+    """Adds kernel names as an enum, and each kernel's parameters."""
     names = [name for name in catalogue.names(role) if name != "null"]
     said = {name: info.summary for name in names if (info := catalogue.kernel(name))}
     workload["properties"][role] = {
@@ -95,7 +96,7 @@ def _add_kernels(workload: dict[str, Any], role: Role, catalogue: Catalogue) -> 
 
 
 def _add_cpu_levels(factors: dict[str, Any]) -> None:
-    """Levels of CPUs may be lists."""
+    """Allows lists as levels of CPUs."""
     levels = dict(factors["additionalProperties"])
     levels["items"] = {"anyOf": [levels["items"], WRITTEN[units.cpus_as_text]]}
     factors["patternProperties"] = {"cpus$": levels}
@@ -109,7 +110,7 @@ def _when(role: Role, name: str, catalogue: Catalogue) -> dict[str, Any]:
 
 
 def _params(schema: dict[str, Any]) -> dict[str, Any]:
-    """A kernel's own schema, without references; sizes and durations may be text where the name ends in their unit."""
+    """A kernel's own schema without references. Sizes and durations may be text if the name ends in their unit."""
     plain = _inline(
         {key: value for key, value in schema.items() if key not in ("$schema", "$defs", "title")},
         schema.get("$defs", {}),

@@ -65,7 +65,7 @@ def test_a_trend_the_other_way_round_differs():
 def test_a_step_on_the_way_that_stands_otherwise_leaves_the_direction_the_same():
     verdict = judge(beside(AS_PUBLISHED | {("physical", 25): 5.0, ("VM", 25): 4.0, ("physical", 50): 5.0}))
     assert verdict.likeness is Likeness.SAME_DIRECTION
-    assert "1 otherwise: physical at 25 over VM at 25" in verdict.reason
+    assert "1 different: physical at 25 over VM at 25" in verdict.reason
 
 
 def test_intervals_that_overlap_tell_nothing():

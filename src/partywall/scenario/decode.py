@@ -117,7 +117,7 @@ def one_line(text: str) -> str:
 def _text(raw: bytes, file: str, bytes_max: int) -> str:
     if len(raw) > bytes_max:
         raise UsageError(
-            Problem(f"{len(raw)} bytes are too many for such a file", f"keep it under {bytes_max} bytes", file)
+            Problem(f"{len(raw)} bytes are too long for such a file", f"keep it under {bytes_max} bytes", file)
         )
     try:
         text = raw.decode("utf-8-sig")

@@ -31,6 +31,12 @@ def migrate(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check the plan, say what would be done, and do nothing.")
     ] = False,
+    advise: Annotated[
+        bool,
+        typer.Option(
+            "--advise", help="Watch the guest and move it idle a few times, then say what each method would cost."
+        ),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Directory to make. Default: runs/migration-NAME-TIME-CHANCE.")
     ] = None,
@@ -40,6 +46,8 @@ def migrate(
 
     partywall migrate migration
 
+    partywall migrate migration --advise     only predict, and say which method to use
+
     The two hosts are network namespaces on this machine, joined by a link of the rate that the plan states. Clients
     send requests on a fixed schedule during each move. The report shows three blackouts of each move side by side: as
     QEMU tells it, by the guest's clock, and as clients saw it. Methods are compared within rounds, in random order.
@@ -48,7 +56,7 @@ def migrate(
     goal, 2 bad plan or option, 3 inconclusive, 4 the host lacks something.
     """
     console = wide_console()
-    job = MigrationJob.read(plans.find(plan))
+    job = MigrationJob.read(plans.find(plan), only_advise=advise)
     options = Options(context.obj(), out, work_dir)
     kind = Migrations()
     if dry_run:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partywall import __version__, pipeline, preflight
-from partywall.errors import Exit
+from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Emit, Report, Started
 from partywall.kinds.kind import EXITS, Options, refuse_to_resume
 from partywall.migrate import plan as plans
@@ -27,14 +27,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MigrationJob:
-    """A plan to be carried out."""
+    """A plan to be carried out. only_advise: without its moves, for predictions and advice."""
 
     plan: MigrationPlan
+    only_advise: bool = False
 
     @classmethod
-    def read(cls, file: Path) -> MigrationJob:
+    def read(cls, file: Path, *, only_advise: bool = False) -> MigrationJob:
         """A plan file. UsageError with all that is wrong with it."""
-        return cls(plans.load(file, pipeline.catalogue()))
+        plan = plans.load(file, pipeline.catalogue())
+        if only_advise and not plan.calibration:
+            problem = Problem("calibration is 0, so nothing can be predicted", "set it to 3, for example", str(file))
+            raise UsageError(problem)
+        return cls(plan, only_advise)
 
 
 class Migrations:
@@ -44,7 +49,7 @@ class Migrations:
     def outline(self, job: MigrationJob, options: Options) -> Outline:
         del options
         plan = job.plan
-        moves = len(plan.cells) * plan.moves
+        moves = 0 if job.only_advise else len(plan.cells) * plan.moves
         watched_s = (plan.before + plan.after) / 1e9
         lines = (
             f"a guest of {plan.guest.memory >> 20} MiB moves {moves} times over a link, {rate_text(plan.link.rate)}",
@@ -76,7 +81,8 @@ class Migrations:
                     moves.calibrate(
                         emit, lambda seen: record.append(seen.move, seen.pings, seen.work, store.CALIBRATION)
                     )
-                moves.carry_out(emit, keep)
+                if not job.only_advise:
+                    moves.carry_out(emit, keep)
                 record.end()
         return record
 

@@ -327,6 +327,23 @@ class Prediction(Frozen):
         return self.chance >= 0.5
 
 
+class Choice(Frozen):
+    """One way to move a guest that was considered, and what it is predicted to cost."""
+
+    name: str
+    method: Method
+    prediction: Prediction
+
+
+class Advice(Frozen):
+    """Which method to use for a workload. chosen: None if no method that was considered ends. text: why, in words."""
+
+    workload: str
+    chosen: Choice | None
+    considered: tuple[Choice, ...]
+    text: str
+
+
 class CellFinding(Frozen):
     """One workload by one method. figures: by metric, see METRICS."""
 
@@ -346,6 +363,7 @@ class MigrationFindings(Frozen):
     outcome: finding.Outcome
     moves: tuple[MoveFinding, ...]
     cells: tuple[CellFinding, ...]
+    advice: tuple[Advice, ...] = ()
     notes: tuple[str, ...] = ()
 
 

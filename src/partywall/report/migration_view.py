@@ -55,7 +55,10 @@ def show(findings: MigrationFindings, console: Console) -> None:
     for cell in findings.cells:
         texts = cell_texts(cell)
         table.add_row(", ".join(texts[:2]), *(texts[place] for place in SHOWN))
-    console.print(table)
+    if findings.moves:
+        console.print(table)
+    for each in findings.advice:
+        console.print(Text(f"advice for {each.workload}: {each.text}"), soft_wrap=True)
     for note in findings.notes:
         console.print(Text(f"note: {note}"), soft_wrap=True)
 

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from partywall.model.migration import (
     Gap,
     MigrationEvidence,
     MigrationFindings,
+    MigrationPlan,
     Move,
     MoveFinding,
     Part,
@@ -32,6 +34,7 @@ from partywall.model.migration import (
     Responses,
 )
 from partywall.stats import prediction
+from partywall.stats.migration_advice import advise
 from partywall.stats.quantile import student_reach
 
 Times = npt.NDArray[np.int64]
@@ -55,13 +58,18 @@ def findings(
     """Everything that is known of a series. pings, work: tables of a move by its number."""
     moves = tuple(move_finding(move, pings(move.number), work(move.number)) for move in evidence.moves)
     calibration = [move_finding(move, pings(move.number), work(move.number)) for move in evidence.calibration]
-    cells = tuple(_cells(evidence, moves, predictions(evidence, calibration)))
+    known, plan = basis(evidence, calibration), evidence.plan
+    cells = tuple(_cells(evidence, moves, predictions(plan, known)))
     return MigrationFindings(
         name=evidence.name,
         headline=_headline(evidence, cells),
         outcome=_outcome(evidence, cells),
         moves=moves,
         cells=cells,
+        advice=tuple(
+            advise(workload, plan.methods, plan.goal, facts, known.fixed, plan.give_up / 1e9, plan.seed)
+            for workload, facts in known.facts.items()
+        ),
         notes=tuple(_notes(evidence, moves)),
     )
 
@@ -208,29 +216,50 @@ def _work(move: Move, work: Work) -> dict[str, float]:
 # A cell
 
 
-def predictions(evidence: MigrationEvidence, calibration: Sequence[MoveFinding]) -> dict[tuple[str, str], Prediction]:
-    """What each cell will cost, from surveys and calibration moves alone; empty without them."""
-    plan = evidence.plan
+@dataclass(frozen=True)
+class Basis:
+    """What predictions rest on: facts of each workload; fixed costs of pre-copy (False) and post-copy (True)."""
+
+    facts: Mapping[str, prediction.Facts]
+    fixed: Mapping[bool, prediction.Fixed]
+
+
+def basis(evidence: MigrationEvidence, calibration: Sequence[MoveFinding]) -> Basis:
+    """From surveys and calibration moves alone."""
     fixed: dict[bool, prediction.Fixed] = {}
     for postcopy in (False, True):
-        own = [found for found in calibration if (plan.methods[found.move.method].postcopy is not None) == postcopy]
-        # Without a completed calibration move nothing is foretold.
+        own = [
+            found
+            for found in calibration
+            if (evidence.plan.methods[found.move.method].postcopy is not None) == postcopy
+        ]
+        # Without a completed calibration move nothing is predicted.
         with contextlib.suppress(ValueError):
             fixed[postcopy] = prediction.fixed_of(
                 [found.move for found in own], [found.values.get("clients_s") for found in own]
             )
-    found = {}
-    for survey in evidence.surveys:
-        curve = prediction.Curve(
-            tuple(window / 1e9 for window in survey.windows_ns), np.array(survey.changed, np.float64)
+    facts = {
+        survey.workload: prediction.Facts(
+            survey.memory,
+            survey.content,
+            math.inf,
+            curve=prediction.Curve(
+                tuple(window / 1e9 for window in survey.windows_ns), np.array(survey.changed, np.float64)
+            ),
         )
-        facts = prediction.Facts(survey.memory, survey.content, math.inf, curve=curve)
-        for name, method in plan.methods.items():
-            costs = fixed.get(method.postcopy is not None)
-            if costs is not None and not method.cancel:
-                seed = plan.seed
-                found[survey.workload, name] = prediction.predict(facts, costs, method, plan.give_up / 1e9, seed)
-    return found
+        for survey in evidence.surveys
+    }
+    return Basis(facts, fixed)
+
+
+def predictions(plan: MigrationPlan, known: Basis) -> dict[tuple[str, str], Prediction]:
+    """What each cell will cost; without those of which too little is known."""
+    return {
+        (workload, name): prediction.predict(facts, costs, method, plan.give_up / 1e9, plan.seed)
+        for workload, facts in known.facts.items()
+        for name, method in plan.methods.items()
+        if (costs := known.fixed.get(method.postcopy is not None)) is not None and not method.cancel
+    }
 
 
 def _cells(

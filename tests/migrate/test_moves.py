@@ -25,6 +25,7 @@ partywall_migration: 1
 name: test
 guest: {{memory: 160MiB}}
 link: {{rate: 800Mbit/s}}
+clients: {{pings: 200}}
 workloads: {{writer: {{kernel: memory-dirty, params: {{working_set_bytes: 4194304, rate_bytes_per_s: 2097152}}}}}}
 methods: {methods}
 moves: {moves}
@@ -75,7 +76,8 @@ def test_a_guest_arrives_whole_by_pre_copy_and_post_copy(carried_out):
         assert abs(seen.move.stopped_ns) < 5_000_000 or seen.move.outcome == "completed"
         assert len(seen.work), "the guest's work goes on"
         found = move_finding(seen.move, seen.pings, seen.work)
-        assert found.responses["after"].lost == 0
+        after = found.responses["after"]
+        assert after.lost < 0.2 * after.sent
         if seen.move.outcome == "completed":
             # Three blackouts, of which the guest's clock and QEMU's events are of the same thing.
             assert abs(found.events_ns - seen.move.stopped_ns) < 10_000_000

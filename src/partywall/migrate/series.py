@@ -68,7 +68,7 @@ class Series:
     def __init__(self, plan: MigrationPlan, host: Host, run: str, work_root: Path) -> None:
         self.plan = plan
         self._label = Label.create(run, work_root)
-        self._network = Network(self._label, Link(plan.link.rate, plan.link.delay))
+        self.network = Network(self._label, Link(plan.link.rate, plan.link.delay))
         self._settings = _settings(plan, host)
         self._guest: MovableGuest | None = None
         self._session = Session(self._label, make=self._made)
@@ -79,7 +79,7 @@ class Series:
 
     def __enter__(self) -> Self:
         try:
-            self._network.build()
+            self.network.build()
             self.boot()
         except BaseException:
             self.close()
@@ -184,7 +184,7 @@ class Series:
         plan = self.plan
         source = self.guest.current().place
         file = self._label.work / f"pings-{number}.npy"
-        pings = Pings(GUEST.partition("/")[0], PEER_PORT, plan.clients.pings, file, self._network.enter("clients"))
+        pings = Pings(GUEST.partition("/")[0], PEER_PORT, plan.clients.pings, file, self.network.enter("clients"))
         try:
             with self._working(plan.workloads[workload] if workload else None):
                 self._take(plan.before / 1e9)
@@ -255,7 +255,7 @@ class Series:
         return self._listens
 
     def _made(self, settings: Settings, label: Label) -> MovableGuest:
-        self._guest = MovableGuest(settings, label, self._network)
+        self._guest = MovableGuest(settings, label, self.network)
         return self._guest
 
     def _again(self) -> None:

@@ -1,0 +1,138 @@
+"""How well a guest's blackout is measured: stops of known length, and the three blackouts of real moves.
+
+A guest is stopped and continued by QEMU's monitor, for 5 to 2000 ms. How long is known from QEMU's own events. The
+guest's clock must have fallen back by as much, and clients must have waited as long, but for their own interval.
+
+Then guests are moved. Each move must have all three blackouts. QEMU's events and the guest's clock must agree, and the
+parts into which the clients' wait is split must add up to it.
+
+A client's answers vary by some milliseconds where the guest is emulated, which is printed beside as the longest wait
+while nothing happens. Clients are judged by the median of their error, stops of the guest's clock by the largest.
+
+Bar: stops seen by the guest's clock within 2 ms; clients wait within one interval of the truth (median); in every move
+events and the guest's clock within 5 ms of each other, and all parts there.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import moves
+import numpy as np
+from common import arguments, conclude
+from partywall.agent.clock import Alignment
+from partywall.clock import Monotonic
+from partywall.events import silent
+from partywall.migrate import qmp
+from partywall.migrate.network import GUEST
+from partywall.migrate.pings import Pings
+from partywall.migrate.series import PEER_PORT, Series
+from partywall.stats.migration import move_finding
+
+STOPS_MS = (5, 10, 20, 50, 100, 200, 500, 1000, 2000)
+RATE = 500
+PERIOD_MS = 1000 / RATE
+GUEST_MS, EVENTS_MS = 2.0, 5.0
+
+
+@dataclass(frozen=True)
+class Stop:
+    """One stop, in ms: asked for, as QEMU's events have it, by the guest's clock, by clients, and their usual wait."""
+
+    asked: float
+    truth: float
+    guest: float
+    clients: float
+    usual: float
+
+
+def stop(series: Series, asked_ms: float) -> Stop:
+    """Stops the guest for a time, with clients before and after."""
+    monitor = series.guest.current().monitor
+    with tempfile.TemporaryDirectory() as folder:
+        address, enter = GUEST.partition("/")[0], series.network.enter("clients")
+        pings = Pings(address, PEER_PORT, RATE, Path(folder, "pings.npy"), enter)
+        try:
+            time.sleep(0.8)
+            before = offset(series)
+            list(qmp.announced(monitor))
+            monitor.execute("stop")
+            time.sleep(asked_ms / 1e3)
+            monitor.execute("cont")
+            after = offset(series)
+            time.sleep(0.5)
+            table = pings.stop()
+        finally:
+            pings.close()
+    events = {name: at_ns for at_ns, name, _ in qmp.announced(monitor) if name in ("STOP", "RESUME")}
+    answered = np.sort(table[table[:, 2] > 0, 2])
+    waits = np.diff(answered)
+    around = (answered[:-1] < events["RESUME"] + 50_000_000) & (answered[1:] > events["STOP"] - 5_000_000)
+    return Stop(
+        asked_ms,
+        (events["RESUME"] - events["STOP"]) / 1e6,
+        (after - before) / 1e6,
+        float(waits[around].max()) / 1e6,
+        float(np.quantile(waits[~around], 0.99)) / 1e6,
+    )
+
+
+def offset(series: Series) -> int:
+    """What to add to the guest's time now."""
+    client = series.guest.client
+    if client is None:
+        raise RuntimeError("the guest has no agent")
+    alignment = Alignment(client, Monotonic())
+    alignment.ask(24)
+    return alignment.best.offset_ns
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    if why := moves.lacking():
+        conclude("migrate-blackout", f"not measured: {why}", met=False)
+    stops_ms = STOPS_MS[::4] if options.quick else STOPS_MS * 3
+    count = 2 if options.quick else 30
+    plan = moves.plan(
+        guest={"memory": "160MiB"}, link={"rate": "800Mbit/s"}, clients={"pings": RATE}, moves=count, calibration=0,
+        before="1s", after="1s",
+    )  # fmt: skip
+    with moves.series(plan) as series:
+        stops = [stop(series, asked) for asked in stops_ms]
+        for each in stops:
+            print(
+                f"stop of {each.truth:7.1f} ms: the guest's clock {each.guest - each.truth:+6.2f} ms, "
+                f"clients {each.clients - each.truth:+6.2f} ms (usual wait, p99: {each.usual:.1f} ms)",
+                flush=True,
+            )
+        found = []
+        series.carry_out(silent, lambda seen: found.append(move_finding(seen.move, seen.pings, seen.work)))
+    off = [abs(each.guest - each.truth) for each in stops]
+    waited = [abs(each.clients - each.truth) for each in stops]
+    whole = [each for each in found if each.parts and each.events_ns is not None and each.move.stopped_ns is not None]
+    apart = [abs((each.events_ns or 0) - (each.move.stopped_ns or 0)) / 1e6 for each in whole]
+    sums = [abs(sum(part.ns for part in each.parts) - (each.clients_ns or 0)) / 1e6 for each in whole]
+    for each in whole:
+        parts = " + ".join(f"{part.ns / 1e6:.0f}" for part in each.parts)
+        print(f"move: clients waited {(each.clients_ns or 0) / 1e6:.0f} ms = {parts}", flush=True)
+    met = (
+        max(off) <= GUEST_MS
+        and statistics.median(waited) <= PERIOD_MS
+        and len(whole) == count
+        and max(apart) <= EVENTS_MS
+        and max(sums) <= EVENTS_MS
+    )
+    conclude(
+        "migrate-blackout",
+        f"guest's clock within {max(off):.2f} ms of {len(stops)} stops, clients within {statistics.median(waited):.2f} ms "
+        f"(median); {len(whole)} of {count} moves whole, events and clock within {max(apart, default=0):.2f} ms",
+        met=met,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -18,6 +18,7 @@ mod integer;
 mod limits;
 mod matrix_vector;
 mod memory_bandwidth;
+mod memory_dirty;
 mod memory_latency;
 mod memory_space;
 mod needs;
@@ -62,6 +63,7 @@ pub const ALL: &[Entry] = &[
     memory_bandwidth::SCALE,
     memory_bandwidth::TRIAD,
     memory_space::ENTRY,
+    memory_dirty::ENTRY,
     stream::PIPE,
     stream::UNIX_SOCKET,
     stream::TCP_LOOPBACK,

@@ -10,7 +10,8 @@ use partywall_kernels as kernels;
 use partywall_wire::trace::{TraceClosed, TraceFeed, TraceSample, TraceStart, TraceStarted};
 use partywall_wire::{
     Calibrate, Calibrated, Clock, ClockAdjust, Event, Fault, GuardMoves, GuardRemove, GuardRemoved, GuardStart, GuardStarted, Hello,
-    HelloReply, MemoryCheck, MonitorAt, MonitorStart, Notification, Outcome, Schedule, Start, Started, Stop, Stopped, PROTOCOL,
+    HelloReply, MemoryChanges, MemoryCheck, MonitorAt, MonitorStart, Notification, Outcome, Schedule, Start, Started, Stop, Stopped,
+    PROTOCOL,
 };
 use serde_json::{json, Value};
 
@@ -192,6 +193,12 @@ impl Answers for Agent {
 
     fn memory_check(&self, check: MemoryCheck) -> Result<facts::memory_check::MemoryCheck, Fault> {
         facts::memory_check::check_when_free(Path::new("/"), check.bytes, check.budget_ns).map_err(refused)
+    }
+
+    fn memory_changes(&self, changes: MemoryChanges) -> Result<facts::memory_changes::MemoryChanges, Fault> {
+        let MemoryChanges { file, interval_ns, samples, stride, windows } = changes;
+        let plan = facts::memory_changes::Plan { file, interval_ns, samples, stride, windows };
+        facts::memory_changes::memory_changes(Path::new("/"), &plan).map_err(refused)
     }
 
     fn workload_start(&self, start: Start) -> Result<Started, Fault> {

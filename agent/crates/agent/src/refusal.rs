@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io;
 
 use partywall_command::CommandError;
+use partywall_facts::memory_changes::ChangesError;
 use partywall_facts::memory_check::MemoryError;
 use partywall_guard::GuardError;
 use partywall_kernels::KernelError;
@@ -90,6 +91,17 @@ impl Refuses for MemoryError {
             Self::TooMuch { .. } => CODE_LACKING,
             Self::NotFree { .. } => CODE_PASSING,
             Self::TooLittle { .. } => CODE_USAGE,
+            Self::Host { source, .. } => source.code(),
+        }
+    }
+}
+
+impl Refuses for ChangesError {
+    fn code(&self) -> i32 {
+        match self {
+            Self::Range { .. } | Self::Windows(_) | Self::Long(_) | Self::NotAFile(_) | Self::Large { .. } => CODE_USAGE,
+            // The guest may not have come up yet, or have just ended.
+            Self::Empty { .. } | Self::Shrunk { .. } => CODE_PASSING,
             Self::Host { source, .. } => source.code(),
         }
     }

@@ -9,6 +9,7 @@ pub mod cpulist;
 pub mod disk;
 pub mod kernel;
 pub mod memory;
+pub mod memory_changes;
 pub mod memory_check;
 mod survey;
 pub mod virtualisation;

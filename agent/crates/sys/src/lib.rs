@@ -18,3 +18,4 @@ pub mod ring;
 pub mod shared;
 pub mod syscall;
 pub mod timekeeping;
+pub mod view;

@@ -23,8 +23,8 @@ pub use guard::{
     GuardPoolRow, GuardQueue, GuardRemove, GuardRemoved, GuardRow, GuardRule, GuardStart, GuardStarted, GuardTotal,
 };
 pub use message::{
-    Calibrate, Calibrated, Clock, ClockAdjust, Command, Ended, Event, Hello, HelloReply, Kernel, Line, MemoryCheck, MonitorAt,
-    MonitorStart, Outcome, Pace, Schedule, Slices, Start, Started, Stop, Stopped, Stream, Switch, Used, Work,
+    Calibrate, Calibrated, Clock, ClockAdjust, Command, Ended, Event, Hello, HelloReply, Kernel, Line, MemoryChanges, MemoryCheck,
+    MonitorAt, MonitorStart, Outcome, Pace, Schedule, Slices, Start, Started, Stop, Stopped, Stream, Switch, Used, Work,
 };
 pub use methods::{Capability, Method, Privilege, METHODS};
 

@@ -25,6 +25,7 @@ macro_rules! methods {
             "clock" clock() -> wire::Clock, only [], needs [];
             "clock.adjust" clock_adjust(wire::ClockAdjust) -> wire::Clock, only [], needs [];
             "memory.check" memory_check(wire::MemoryCheck) -> facts::memory_check::MemoryCheck, only [Memory], needs [];
+            "memory.changes" memory_changes(wire::MemoryChanges) -> facts::memory_changes::MemoryChanges, only [Memory], needs [];
 
             "workload.start" workload_start(wire::Start) -> wire::Started, only [Probe, Stressor, Command, Load], needs [];
             "workload.calibrate" workload_calibrate(wire::Calibrate) -> wire::Calibrated, only [Stressor], needs [];
@@ -101,6 +102,27 @@ pub struct MemoryCheck {
     pub bytes: u64,
     /// How long the check may take, waiting for free memory included.
     pub budget_ns: u64,
+}
+
+/// `memory.changes`: counts which pages of a file in memory change over time. Answered once all samples are taken, after at most
+/// 120 s; `samples` × `interval_ns` bounds it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryChanges {
+    /// The file that holds the memory, such as that of a guest whose memory is shared.
+    pub file: PathBuf,
+    /// From one sample to the next.
+    pub interval_ns: u64,
+    /// Samples at most, the first included. Those that come due during the scan of another are left out.
+    #[schemars(range(min = 1, max = 4096))]
+    pub samples: u32,
+    /// Of so many pages, one is looked at.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 4096))]
+    pub stride: u32,
+    /// Numbers of intervals, ascending, at most 64: for each, every sample counts the pages that changed within them.
+    #[schemars(length(max = 64))]
+    pub windows: Vec<u32>,
 }
 
 /// `workload.start`: makes a workload. A scheduled one stays off until its first switch.

@@ -26,7 +26,7 @@ pub enum Capability {
     Guard,
     /// Packets on their way.
     Trace,
-    /// Whether memory is free.
+    /// Whether memory is free, and what of it changes.
     Memory,
 }
 
@@ -40,7 +40,7 @@ impl Capability {
         (Self::Monitor, "monitor", "Counters of the host"),
         (Self::Guard, "guard", "Bandwidth of interfaces"),
         (Self::Trace, "trace", "Packets on their way"),
-        (Self::Memory, "memory", "Whether memory is free"),
+        (Self::Memory, "memory", "Whether memory is free, and what of it changes"),
     ];
 
     /// As users write it.

@@ -1,0 +1,217 @@
+//! Which pages of a file in memory change over time, such as the memory of a guest that is to be migrated: each page is hashed
+//! at set times and compared with its earlier hash. Deliberately not here: whose file it is, and what its changes cost.
+//!
+//! Pages that a file does not hold yet are not read, because reading them would make the host supply them.
+
+mod hash;
+mod history;
+mod scan;
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use partywall_clock::{self as clock, Nanos};
+use partywall_sys::view::View;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use history::History;
+use scan::Pages;
+
+/// The unit of changes: the smallest page of all architectures.
+pub const PAGE_BYTES: u64 = 4096;
+/// The longest that counting may take.
+pub const LONGEST_NS: Nanos = 120_000_000_000;
+const SAMPLES_MAX: u32 = 4096;
+const STRIDE_MAX: u32 = 4096;
+const WINDOWS_MAX: usize = 64;
+/// Pages looked at, for which 12 bytes each are kept.
+const LOOKED_AT_MAX: u64 = 1 << 24;
+
+/// What to count.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The file.
+    pub file: PathBuf,
+    /// From one sample to the next.
+    pub interval_ns: Nanos,
+    /// Samples at most, the first included.
+    pub samples: u32,
+    /// Of so many pages, one is looked at.
+    pub stride: u32,
+    /// Numbers of intervals, ascending.
+    pub windows: Vec<u32>,
+}
+
+/// Why nothing was counted.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangesError {
+    /// A number that makes no sense.
+    #[error("{key}: {value} is out of range; give {least} to {most}")]
+    Range {
+        /// Which.
+        key: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// The least it may be.
+        least: u64,
+        /// The most it may be.
+        most: u64,
+    },
+    /// Windows are compared with each other.
+    #[error("windows: {0:?} do not ascend; give each number of intervals once, the smallest first")]
+    Windows(Vec<u32>),
+    /// Longer than a request may take.
+    #[error("samples × interval_ns is {0} ns; give at most {LONGEST_NS}")]
+    Long(u128),
+    /// A folder, a device, a pipe.
+    #[error("{} is not a file; give the file that holds the memory", .0.display())]
+    NotAFile(PathBuf),
+    /// Less than a page.
+    #[error("{} holds {bytes} bytes, less than a page of {PAGE_BYTES}; give the file once it holds the memory", file.display())]
+    Empty {
+        /// The file.
+        file: PathBuf,
+        /// Its length.
+        bytes: u64,
+    },
+    /// More hashes than may be kept.
+    #[error("{} has {pages} pages; give a stride of {stride} or more", file.display())]
+    Large {
+        /// The file.
+        file: PathBuf,
+        /// Its pages.
+        pages: u64,
+        /// The least stride for it.
+        stride: u64,
+    },
+    /// The file was made shorter meanwhile.
+    #[error("{} became shorter while its pages were read: {bytes} bytes are left", file.display())]
+    Shrunk {
+        /// The file.
+        file: PathBuf,
+        /// Its length now.
+        bytes: u64,
+    },
+    /// The host refused something.
+    #[error("{what}: {source}")]
+    Host {
+        /// What was tried, on what.
+        what: String,
+        /// What the kernel of the operating system said.
+        source: std::io::Error,
+    },
+}
+
+/// Which pages changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MemoryChanges {
+    /// Bytes of a page.
+    pub page_bytes: u64,
+    /// Whole pages of the file.
+    pub pages: u64,
+    /// Pages looked at: with a stride, not all.
+    pub looked_at: u64,
+    /// In order of time; the first is what the others are compared with.
+    pub samples: Vec<ChangesSample>,
+}
+
+/// What changed until one sample.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ChangesSample {
+    /// When it began. Samples begin at multiples of the interval after the first; one is left out if the scan before it takes
+    /// longer.
+    pub at_ns: Nanos,
+    /// How long it took to read the pages.
+    pub scan_ns: Nanos,
+    /// For each window, how many of the pages looked at have changed within so many intervals before this sample. Null as long as
+    /// no sample was taken at the beginning of the window.
+    pub changed: Vec<Option<u64>>,
+}
+
+/// Counts as `plan` says; `file` lies under `root`.
+///
+/// # Errors
+/// If the plan makes no sense, or the file cannot be read.
+pub fn memory_changes(root: &Path, plan: &Plan) -> Result<MemoryChanges, ChangesError> {
+    check(plan)?;
+    let path = crate::under(root, &plan.file.to_string_lossy());
+    let (file, pages) = open(&path, plan)?;
+    let view = View::new(file, (pages * PAGE_BYTES / 8) as usize).map_err(host("mapping", &path))?;
+    let looked_at = pages.div_ceil(u64::from(plan.stride));
+    let samples = watch(&mut Pages::new(view, looked_at as usize, plan.stride as usize), plan, &path)?;
+    Ok(MemoryChanges { page_bytes: PAGE_BYTES, pages, looked_at, samples })
+}
+
+fn watch(pages: &mut Pages, plan: &Plan, path: &Path) -> Result<Vec<ChangesSample>, ChangesError> {
+    let start_ns = clock::now();
+    let mut history = History::new(plan.samples as usize);
+    let mut samples = Vec::new();
+    let mut index = 0;
+    while index < plan.samples {
+        clock::sleep_until(start_ns + u64::from(index) * plan.interval_ns);
+        let at_ns = clock::now();
+        pages.check_length(path)?;
+        pages.scan(&mut history, index);
+        let end_ns = clock::now();
+        let changed = plan.windows.iter().map(|&window| history.changed_within(window)).collect();
+        samples.push(ChangesSample { at_ns, scan_ns: end_ns - at_ns, changed });
+        index = next(index, (end_ns - start_ns) / plan.interval_ns);
+    }
+    Ok(samples)
+}
+
+/// The sample after `index` that is not late, if so many intervals have passed.
+fn next(index: u32, passed: u64) -> u32 {
+    u32::try_from(passed + 1).unwrap_or(u32::MAX).max(index + 1)
+}
+
+fn check(plan: &Plan) -> Result<(), ChangesError> {
+    within("samples", plan.samples.into(), 1, SAMPLES_MAX.into())?;
+    within("stride", plan.stride.into(), 1, STRIDE_MAX.into())?;
+    within("interval_ns", plan.interval_ns, 1, LONGEST_NS)?;
+    within("the number of windows", plan.windows.len() as u64, 0, WINDOWS_MAX as u64)?;
+    plan.windows.iter().try_for_each(|&window| within("windows", window.into(), 1, plan.samples.into()))?;
+    if !plan.windows.is_sorted_by(|before, after| before < after) {
+        return Err(ChangesError::Windows(plan.windows.clone()));
+    }
+    match u128::from(plan.samples) * u128::from(plan.interval_ns) {
+        long if long > u128::from(LONGEST_NS) => Err(ChangesError::Long(long)),
+        _ => Ok(()),
+    }
+}
+
+fn within(key: &'static str, value: u64, least: u64, most: u64) -> Result<(), ChangesError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(ChangesError::Range { key, value, least, most })
+}
+
+/// The file, and its whole pages.
+fn open(path: &Path, plan: &Plan) -> Result<(File, u64), ChangesError> {
+    let found = fs::metadata(path).map_err(host("opening", path))?;
+    if !found.is_file() {
+        return Err(ChangesError::NotAFile(path.into()));
+    }
+    let no_wait = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(no_wait).open(path).map_err(host("opening", path))?;
+    let bytes = file.metadata().map_err(host("reading the length of", path))?.len();
+    let pages = bytes / PAGE_BYTES;
+    if pages == 0 {
+        return Err(ChangesError::Empty { file: path.into(), bytes });
+    }
+    if pages.div_ceil(plan.stride.into()) > LOOKED_AT_MAX {
+        return Err(ChangesError::Large { file: path.into(), pages, stride: pages.div_ceil(LOOKED_AT_MAX) });
+    }
+    Ok((file, pages))
+}
+
+fn host(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> ChangesError {
+    let what = format!("{doing} {}", path.display());
+    move |source| ChangesError::Host { what, source }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+use std::collections::HashSet;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+
+const MS: Nanos = 1_000_000;
+
+fn plan(file: &Path) -> Plan {
+    Plan { file: file.into(), interval_ns: 20 * MS, samples: 6, stride: 1, windows: vec![1, 2, 5] }
+}
+
+fn count(plan: &Plan) -> MemoryChanges {
+    memory_changes(Path::new("/"), plan).expect("a file of pages")
+}
+
+/// A file of so many pages, all held.
+fn file(folder: &Path, pages: usize) -> File {
+    let file = File::options().read(true).write(true).create_new(true).open(folder.join("memory")).expect("a new file");
+    file.write_all_at(&vec![7; pages * PAGE_BYTES as usize], 0).expect("room");
+    file
+}
+
+fn refused(change: impl FnOnce(&mut Plan)) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    file(folder.path(), 1);
+    let mut plan = plan(&folder.path().join("memory"));
+    change(&mut plan);
+    memory_changes(Path::new("/"), &plan).expect_err("a plan that makes no sense").to_string()
+}
+
+#[test]
+fn a_file_that_nobody_changes_has_no_changes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = file(folder.path(), 64);
+    file.set_len(200 * PAGE_BYTES + 17).expect("a longer file");
+    let found = count(&plan(&folder.path().join("memory")));
+    assert_eq!((found.page_bytes, found.pages, found.looked_at), (4096, 200, 200));
+    assert_eq!(found.samples[0].changed, [None, None, None]);
+    assert!(found.samples.iter().all(|sample| sample.changed.iter().flatten().all(|&count| count == 0)));
+    assert!(found.samples.is_sorted_by(|before, after| after.at_ns >= before.at_ns + before.scan_ns));
+}
+
+#[test]
+fn pages_that_a_thread_changes_at_a_known_rate_are_counted() {
+    const PAGES: u64 = 512;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = file(folder.path(), PAGES as usize);
+    let (started, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (found, log) = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            // A page each millisecond, one after the other; never the same twice while it lasts.
+            let mut log = Vec::new();
+            let begin_ns = clock::now();
+            while !stop.load(Ordering::Acquire) && log.len() < PAGES as usize {
+                let page = log.len() as u64;
+                clock::sleep_until(begin_ns + page * MS);
+                let before_ns = clock::now();
+                file.write_all_at(&before_ns.to_ne_bytes(), page * PAGE_BYTES + 8 * (page % 512)).expect("room");
+                log.push((before_ns, clock::now()));
+                started.store(true, Ordering::Release);
+            }
+            log
+        });
+        while !started.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        let found = count(&Plan { samples: 12, windows: vec![1, 4], ..plan(&folder.path().join("memory")) });
+        stop.store(true, Ordering::Release);
+        (found, writer.join().expect("no panic"))
+    });
+    let mut compared = 0;
+    for (at, sample) in found.samples.iter().enumerate() {
+        let begins = found.samples[..at].iter().rev();
+        for (&window, changed) in [1, 4].iter().zip(&sample.changed) {
+            let Some(changed) = *changed else { continue };
+            let due_ns = sample.at_ns - window * 20 * MS;
+            let begin = begins.clone().min_by_key(|begin| begin.at_ns.abs_diff(due_ns)).expect("an earlier sample");
+            // Surely changed: after the first scan ended and before the second began. Perhaps: between the outer ends.
+            let surely = log.iter().filter(|(from, to)| *from > begin.at_ns + begin.scan_ns && *to < sample.at_ns).count() as u64;
+            let perhaps = log.iter().filter(|(from, to)| *to >= begin.at_ns && *from <= sample.at_ns + sample.scan_ns).count() as u64;
+            assert!((surely..=perhaps).contains(&changed), "{changed} changed in {window} intervals, not {surely} to {perhaps}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 0, "{found:?}");
+}
+
+#[test]
+fn a_page_that_changes_all_the_time_counts_once_and_a_stride_leaves_pages_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = file(folder.path(), 30);
+    let stop = AtomicBool::new(false);
+    let found = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut count = 0_u64;
+            while !stop.load(Ordering::Acquire) {
+                count += 1;
+                for page in [0, 6, 7] {
+                    file.write_all_at(&count.to_ne_bytes(), page * PAGE_BYTES).expect("room");
+                }
+                clock::sleep_until(clock::now() + MS / 10);
+            }
+        });
+        // A scan that changes its page takes longer than a change: each sees one.
+        let found = count(&Plan { stride: 3, ..plan(&folder.path().join("memory")) });
+        stop.store(true, Ordering::Release);
+        found
+    });
+    assert_eq!((found.pages, found.looked_at), (30, 10));
+    let counts: HashSet<_> = found.samples.iter().flat_map(|sample| sample.changed.clone()).flatten().collect();
+    assert!(counts.iter().all(|&count| count <= 2) && counts.contains(&2), "{found:?}");
+}
+
+#[test]
+fn a_hole_reads_as_zeros_and_is_not_filled_by_looking() {
+    use std::os::unix::fs::MetadataExt;
+    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
+    let file = File::options().read(true).write(true).create_new(true).open(folder.path().join("memory")).expect("a new file");
+    file.set_len(1000 * PAGE_BYTES).expect("a long file");
+    file.write_all_at(&[0; 4096], 5 * PAGE_BYTES).expect("room");
+    let held = file.metadata().expect("a file").blocks();
+    let found = count(&Plan { samples: 3, windows: vec![1], ..plan(&folder.path().join("memory")) });
+    assert!(found.samples[1..].iter().all(|sample| sample.changed.iter().all(|&count| count.is_none_or(|count| count == 0))));
+    assert_eq!(file.metadata().expect("a file").blocks(), held);
+}
+
+#[test]
+fn samples_begin_at_multiples_of_the_interval_and_late_ones_are_left_out() {
+    assert_eq!((next(0, 0), next(3, 3), next(3, 7), next(3, u64::MAX - 1)), (1, 4, 8, u32::MAX));
+    let folder = tempfile::tempdir().expect("a folder");
+    file(folder.path(), 2000);
+    // No scan of 8 MB takes a microsecond.
+    let found = count(&Plan { interval_ns: 1000, samples: 4096, windows: vec![1], ..plan(&folder.path().join("memory")) });
+    assert!(found.samples.len() < 4096);
+    assert!(found.samples.iter().all(|sample| sample.changed == [None]));
+}
+
+#[test]
+fn plans_that_make_no_sense_are_refused_by_name() {
+    assert_eq!(refused(|plan| plan.samples = 0), "samples: 0 is out of range; give 1 to 4096");
+    assert_eq!(refused(|plan| plan.stride = 4097), "stride: 4097 is out of range; give 1 to 4096");
+    assert!(refused(|plan| plan.interval_ns = 0).starts_with("interval_ns: 0 is out of range"));
+    assert_eq!(refused(|plan| plan.windows = vec![1, 7]), "windows: 7 is out of range; give 1 to 6");
+    assert!(refused(|plan| plan.windows = vec![2, 2]).starts_with("windows: [2, 2] do not ascend"));
+    let long = refused(|plan| (plan.interval_ns, plan.samples) = (1_000_000_000, 121));
+    assert_eq!(long, "samples × interval_ns is 121000000000 ns; give at most 120000000000");
+}
+
+#[test]
+fn what_is_no_file_of_pages_is_refused_by_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let error = |path: &Path| memory_changes(Path::new("/"), &plan(path)).expect_err("no pages");
+    assert!(matches!(error(folder.path()), ChangesError::NotAFile(_)));
+    assert!(matches!(error(Path::new("/dev/zero")), ChangesError::NotAFile(_)));
+    let missing = error(&folder.path().join("missing"));
+    assert!(missing.to_string().starts_with("opening ") && missing.to_string().contains("missing: No such file"), "{missing}");
+    std::fs::write(folder.path().join("short"), "x").expect("room");
+    assert!(matches!(error(&folder.path().join("short")), ChangesError::Empty { bytes: 1, .. }));
+    let huge = File::create(folder.path().join("huge")).expect("a new file");
+    huge.set_len(LOOKED_AT_MAX * PAGE_BYTES + PAGE_BYTES).expect("a sparse file");
+    assert!(error(&folder.path().join("huge")).to_string().ends_with("give a stride of 2 or more"));
+}
+
+#[test]
+fn a_file_that_becomes_shorter_ends_it_with_an_error() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = file(folder.path(), 64);
+    let view = View::new(file.try_clone().expect("a file"), 64 * 512).expect("a mapping");
+    let pages = Pages::new(view, 64, 1);
+    assert!(pages.check_length(folder.path()).is_ok());
+    file.set_len(63 * PAGE_BYTES).expect("a shorter file");
+    assert!(matches!(pages.check_length(folder.path()), Err(ChangesError::Shrunk { bytes, .. }) if bytes == 63 * PAGE_BYTES));
+}

@@ -68,6 +68,8 @@ def stop(series: Series, asked_ms: float) -> Stop:
             table = pings.stop()
         finally:
             pings.close()
+    # Events arrive during the next command.
+    monitor.execute("query-status")
     events = {name: at_ns for at_ns, name, _ in qmp.announced(monitor) if name in ("STOP", "RESUME")}
     answered = np.sort(table[table[:, 2] > 0, 2])
     waits = np.diff(answered)

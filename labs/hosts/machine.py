@@ -28,7 +28,7 @@ HOLD_KEYS = (
     "systemd-run --quiet --unit=one-hook -p PrivateNetwork=yes "
     "sh -c 'tc qdisc add dev lo clsact; exec sleep infinity'; sleep 1"
 )
-EMULATED = ("-accel", "tcg,thread=multi", "-cpu", "max")
+EMULATED = ("-accel", "tcg,thread=multi", "-cpu")
 # QEMU 7.2 emulates AVX2 wrongly, and numpy's sort with it ends in a segmentation fault, so numpy does without. The
 # processor keeps AVX2, for DuckDB's wheel needs it.
 NUMPY_WITHOUT_AVX2 = "export NPY_DISABLE_CPU_FEATURES='X86_V3 X86_V4 AVX2 FMA3'; "
@@ -84,7 +84,7 @@ class Machine:
         self._argv = [
             *("setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64", "-name", f"partywall-{host.name}"),
             *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-machine", "q35"),
-            *(("-accel", "kvm", "-cpu", "host") if accel == "kvm" else EMULATED),
+            *(("-accel", "kvm", "-cpu", "host") if accel == "kvm" else (*EMULATED, host.cpu)),
             *("-smp", host.cpus, "-m", str(host.memory_mib), *host.machine),
             *("-kernel", str(built.kernel), "-initrd", str(built.initrd)),
             *("-append", f"{APPEND} {host.append}".strip(), "-serial", f"file:{self.console}"),

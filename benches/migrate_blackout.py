@@ -21,8 +21,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import moves
 import numpy as np
+
+import moves
 from common import arguments, conclude
 from partywall.agent.clock import Alignment
 from partywall.clock import Monotonic
@@ -130,8 +131,9 @@ def main() -> None:
     )
     conclude(
         "migrate-blackout",
-        f"guest's clock within {max(off):.2f} ms of {len(stops)} stops, clients within {statistics.median(waited):.2f} ms "
-        f"(median); {len(whole)} of {count} moves whole, events and clock within {max(apart, default=0):.2f} ms",
+        f"guest's clock within {max(off):.2f} ms of {len(stops)} stops, clients within "
+        f"{statistics.median(waited):.2f} ms (median); {len(whole)} of {count} moves whole, "
+        f"events and clock within {max(apart, default=0):.2f} ms",
         met=met,
     )
 

@@ -6,6 +6,7 @@ afterwards. At no time may it run on both hosts: the waiting QEMU is ended befor
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +22,11 @@ from partywall.migrate.guest import MovableGuest, Side
 from partywall.migrate.network import LINK
 from partywall.model.migration import Method, Outcome, Pass, Progress
 
+GONE: tuple[Outcome, ...] = ("paused", "lost")
+"""Outcomes after which the guest does not run: it is ended, and another started."""
 LOOK_S = 0.02
+RECOVER_S = 20.0
+ORPHAN_S = 2.0
 ARRIVE_S = 15.0
 ANSWER_S = 10.0
 LOOKS = 24
@@ -83,14 +88,15 @@ class Mover:
             here.monitor.execute("migrate", uri=uri)
             self._follow(moved, method, give_up_ns, watch, here, there)
         except TrialError as error:
-            self._broken(moved, here, str(error))
+            self._broken(moved, here, there, str(error))
         moved.end_ns = self._clock.now_ns()
         moved.cpu_ns = {name: _cpu_ns(side) - cpu_ns[name] for name, side in (("source", here), ("destination", there))}
         if moved.outcome == "completed":
             guest.arrived()
-        else:
+        elif moved.outcome != "paused":
             guest.stayed()
-        self._ask(moved, before)
+        if moved.outcome not in GONE:
+            self._ask(moved, before)
         return moved
 
     def _follow(self, moved: Moved, method: Method, give_up_ns: int, watch: Watch, here: Side, there: Side) -> None:
@@ -105,6 +111,9 @@ class Mover:
             state = status.get("status")
             if state in qmp.ENDED:
                 break
+            if state == "postcopy-paused" and not self._recovered(moved, here, there):
+                moved.outcome = "paused"
+                return
             if state == "active" and not handed_over and _is_due(method, moved):
                 here.monitor.execute("migrate-start-postcopy")
                 handed_over = True
@@ -114,6 +123,26 @@ class Mover:
                 cancelled, moved.reason = True, "" if method.cancel else _not_done(give_up_ns, moved)
             here.monitor.wait(LOOK_S)
         self._end(moved, method, status, here, there)
+
+    def _recovered(self, moved: Moved, here: Side, there: Side) -> bool:
+        """Post-copy lost its link: a new connection continues it. False if there is none for some time."""
+        deadline_ns = self._clock.now_ns() + round(RECOVER_S * 1e9)
+        while self._clock.now_ns() < deadline_ns:
+            uri = f"tcp:{LINK[there.place]}:{self._port()}"
+            try:
+                there.monitor.execute("migrate-recover", uri=uri)
+                here.monitor.execute("migrate", uri=uri, resume=True)
+            except TrialError as error:
+                moved.reason = f"the link broke after the hand-over: {error}"
+            here.monitor.wait(1.0)
+            if here.monitor.execute("query-migrate").get("status") != "postcopy-paused":
+                moved.reason = "the link broke after the hand-over, and the move was continued over a new connection"
+                return True
+        moved.reason = (
+            f"the link broke after the hand-over and did not come back within {RECOVER_S:g} s: the guest waits on host "
+            f"{there.place} for the rest of its memory, which is on host {here.place}"
+        )
+        return False
 
     def _end(self, moved: Moved, method: Method, status: dict[str, Any], here: Side, there: Side) -> None:
         if status["status"] == "completed":
@@ -138,11 +167,24 @@ class Mover:
             there.monitor.wait(LOOK_S)
         self._take(moved, here, there)
 
-    def _broken(self, moved: Moved, here: Side, why: str) -> None:
+    def _without_source(self, moved: Moved, there: Side) -> None:
+        """The source has ended. If all memory had arrived before, the guest runs on the destination."""
+        moved.outcome = "lost"
+        moved.reason = "the QEMU of the source ended during the move"
+        deadline_ns = self._clock.now_ns() + round(ORPHAN_S * 1e9)
+        while there.process.poll() is None and self._clock.now_ns() < deadline_ns:
+            with contextlib.suppress(TrialError):
+                if there.monitor.execute("query-migrate").get("status") == "completed":
+                    moved.outcome = "completed"
+                    moved.reason += ", after all memory had arrived"
+                    return
+            there.monitor.wait(LOOK_S)
+
+    def _broken(self, moved: Moved, here: Side, there: Side, why: str) -> None:
         """QEMU on one side does not answer. The guest stays if the source still has it, or is gone."""
         moved.reason = why
         if here.process.poll() is not None:
-            moved.outcome = "lost"
+            self._without_source(moved, there)
             return
         state = here.monitor.execute("query-status")["status"]
         if state != "running":

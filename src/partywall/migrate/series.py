@@ -21,7 +21,7 @@ from partywall.events import Broken, Doing, Emit, Left, Note
 from partywall.host import Host
 from partywall.migrate import qmp
 from partywall.migrate.guest import MovableGuest
-from partywall.migrate.move import Mover
+from partywall.migrate.move import GONE, Mover
 from partywall.migrate.network import GUEST, Link, Network
 from partywall.migrate.pings import Pings
 from partywall.migrate.survey import survey
@@ -67,15 +67,15 @@ class Series:
 
     def __init__(self, plan: MigrationPlan, host: Host, run: str, work_root: Path) -> None:
         self.plan = plan
-        self._label = Label.create(run, work_root)
-        self.network = Network(self._label, Link(plan.link.rate, plan.link.delay))
+        self.label = Label.create(run, work_root)
+        self.network = Network(self.label, Link(plan.link.rate, plan.link.delay))
         self._settings = _settings(plan, host)
         self._guest: MovableGuest | None = None
-        self._session = Session(self._label, make=self._made)
+        self._session = Session(self.label, make=self._made)
         self._slices: list[tuple[float, float, float]] = []
         self._listens = False
         self._attached: set[str] = set()
-        self._digest = self._original = ""
+        self._digest = self.original = ""
 
     def __enter__(self) -> Self:
         try:
@@ -91,7 +91,7 @@ class Series:
 
     def close(self) -> None:
         self._session.close()
-        clean(self._label)
+        clean(self.label)
 
     @property
     def emulated(self) -> bool:
@@ -126,7 +126,7 @@ class Series:
         argv = ["/proc/self/exe", "peer", "--stay", "--listen", f"0.0.0.0:{PEER_PORT}", "udp-request"]
         self._call("workload.start", id=PEER, work={"command": {"argv": argv}}, pace="flat_out", work_dir="/work")
         self._take(ANSWERS_S, until=self._listening)
-        self._original = self.digest()
+        self.original = self.digest()
 
     def survey(self, workload: str, emit: Emit) -> Survey:
         """What is known of the guest at a workload, before any move."""
@@ -163,8 +163,8 @@ class Series:
             emit(Left((len(order) - number) * self._expected_s(spent_s)))
             seen = self._observe(mover, workload, method, round_number, number, emit)
             keep(seen)
-            if seen.move.outcome == "lost":
-                emit(Broken(f"move {number + 1} ({workload}, {method}) lost the guest: {seen.move.reason}"))
+            if seen.move.outcome in GONE:
+                emit(Broken(f"move {number + 1} ({workload}, {method}): {seen.move.outcome}: {seen.move.reason}"))
                 self._again()
                 mover = Mover(self.guest, Monotonic())
             elif seen.move.reason:
@@ -183,15 +183,15 @@ class Series:
     ) -> Seen:
         plan = self.plan
         source = self.guest.current().place
-        file = self._label.work / f"pings-{number}.npy"
+        file = self.label.work / f"pings-{number}.npy"
         pings = Pings(GUEST.partition("/")[0], PEER_PORT, plan.clients.pings, file, self.network.enter("clients"))
         try:
             with self._working(plan.workloads[workload] if workload else None):
                 self._take(plan.before / 1e9)
                 moved = mover.move(plan.methods[method], plan.give_up, _watcher(emit))
-                if moved.outcome != "lost":
+                if moved.outcome not in GONE:
                     self._take(plan.after / 1e9)
-            intact = None if moved.outcome == "lost" else self.digest() == self._original
+            intact = None if moved.outcome in GONE else self.digest() == self.original
             times = pings.stop()
         finally:
             pings.close()
@@ -261,7 +261,7 @@ class Series:
     def _again(self) -> None:
         """Starts a new guest in place of one that was lost."""
         self._session.close()
-        self._session = Session(self._label, make=self._made)
+        self._session = Session(self.label, make=self._made)
         self._listens = False
         self._attached.clear()
         self.boot()

@@ -151,13 +151,14 @@ class Gap(Frozen):
         return self.end_ns - self.begin_ns
 
 
-Outcome = Literal["completed", "cancelled", "gave up", "failed", "lost"]
+Outcome = Literal["completed", "cancelled", "gave up", "failed", "paused", "lost"]
 
 
 class Move(Frozen):
     """One move of a guest.
 
-    outcome: lost if the guest did not answer afterwards, whatever QEMU says. setup_ns, downtime_ns, total_ns: QEMU's
+    outcome: lost if the guest did not answer afterwards, whatever QEMU says; paused if its link broke after the
+    hand-over of post-copy, and it waits for the rest of its memory. setup_ns, downtime_ns, total_ns: QEMU's
     own figures. paused_ns, resumed_ns: QEMU's events STOP on the source and RESUME on the destination. stopped_ns: how
     far the guest's clock fell back behind the host's, which stands still while the guest does; uncertainty_ns: of that,
     either way. offset_ns: what to add to the guest's times before the move to get ours. memory: QEMU's counters of

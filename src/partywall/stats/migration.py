@@ -345,7 +345,7 @@ def _share_of_work(found: MoveFinding) -> float | None:
 
 
 def _headline(evidence: MigrationEvidence, cells: Sequence[CellFinding]) -> str:
-    lost = sum(cell.outcomes.get("lost", 0) for cell in cells)
+    lost = sum(cell.outcomes.get(outcome, 0) for cell in cells for outcome in ("lost", "paused"))
     if lost:
         return f"{units.counted(lost, 'move')} of {len(evidence.moves)} lost the guest."
     shown = [(cell, cell.figures["clients_s"].value) for cell in cells if "clients_s" in cell.figures]
@@ -366,7 +366,7 @@ def _ms(seconds: float) -> str:
 
 
 def _outcome(evidence: MigrationEvidence, cells: Sequence[CellFinding]) -> Outcome:
-    if any(cell.outcomes.get("lost") for cell in cells):
+    if any(cell.outcomes.get("lost") or cell.outcomes.get("paused") for cell in cells):
         return Outcome.VIOLATED
     if evidence.plan.goal.downtime is not None:
         reached = {cell.workload for cell in cells if cell.reaches_goal}

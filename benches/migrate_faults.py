@@ -1,0 +1,199 @@
+"""What is left of a guest when a part of its move is killed at a random moment.
+
+Each trial moves a working guest and, at a random moment of the move, kills the source's QEMU, the destination's QEMU or
+the client, takes the link down for good or for a second, or kills the whole controller. Afterwards the guest must run on
+exactly one host, whole (a known part of its memory is what it was) and answering; or it must be gone with the QEMU that
+held it, and the report must say so; or, by post-copy without its link, it waits for the rest of its memory, and the
+report must say so. It must never run on both hosts. Nothing of the trial may be left on this host, and moves that had
+ended before stay in the record.
+
+Bar: all trials.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import moves
+from common import arguments, conclude
+from partywall.clock import Monotonic
+from partywall.errors import TrialError
+from partywall.migrate.move import Moved, Mover
+from partywall.migrate.series import Series
+from partywall.model.migration import Method
+from partywall.sandbox import networks
+from partywall.sandbox.lab import ip
+
+PLAN = """\
+partywall_migration: 1
+name: faults
+guest: {memory: 160MiB}
+link: {rate: 200Mbit/s}
+clients: {pings: 100}
+workloads: {writer: {kernel: memory-dirty, params: {working_set_bytes: 4194304, rate_bytes_per_s: 1048576}}}
+methods: {default: {}}
+moves: 20
+calibration: 0
+before: 500ms
+after: 500ms
+"""
+METHODS = {"pre-copy": Method(), "post-copy": Method(postcopy={"after_passes": 1})}
+GIVE_UP_NS = 12_000_000_000
+LONGEST_S = 3.0
+"""Within which a kill falls; a move takes about four seconds."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One kill. sound: whether what is left is what should be."""
+
+    fault: str
+    method: str
+    delay_s: float
+    outcome: str
+    sound: bool
+    text: str
+
+
+def source(series: Series) -> None:
+    series.guest.current().process.kill()
+
+
+def destination(series: Series) -> None:
+    if series.guest.there is not None:
+        series.guest.there.process.kill()
+
+
+def link_down(series: Series) -> None:
+    ip("-n", series.network.namespace("a"), "link", "set", "mig0", "down")
+
+
+def link_blinks(series: Series) -> None:
+    link_down(series)
+    time.sleep(1)
+    ip("-n", series.network.namespace("a"), "link", "set", "mig0", "up")
+
+
+FAULTS: dict[str, Callable[[Series], None]] = {
+    "source": source,
+    "destination": destination,
+    "link down": link_down,
+    "link blinks": link_blinks,
+}
+
+
+def trial(fault: str, method: str, chance: random.Random) -> Trial:
+    """Moves a guest while something of it is killed."""
+    delay_s = chance.uniform(0.2, LONGEST_S)
+    plan = moves.plan(guest={"memory": "160MiB"}, link={"rate": "200Mbit/s"}, calibration=0)
+    with moves.series(plan) as series:
+        run = series.label.run
+        timer = threading.Timer(delay_s, FAULTS[fault], [series])
+        mover = Mover(series.guest, Monotonic())
+        timer.start()
+        try:
+            moved = mover.move(METHODS[method], GIVE_UP_NS)
+        except TrialError as error:
+            moved = Moved(begin_ns=0, outcome="lost", reason=str(error))
+        timer.join()
+        sound, text = left_of(series, moved, fault)
+    if list(networks.NETNS.glob(f"{run}*")) or labelled(run):
+        sound, text = False, f"{text}; something of it is left"
+    return Trial(fault, method, delay_s, moved.outcome, sound, f"{text}; {moved.reason}")
+
+
+def left_of(series: Series, moved: Moved, fault: str) -> tuple[bool, str]:
+    """Whether the guest is where the outcome says, and whole."""
+    running = [
+        side.place for side in (series.guest.here, series.guest.there) if side is not None and runs(side.monitor)
+    ]
+    if len(running) > 1:
+        return False, "it runs on both hosts"
+    if moved.outcome in ("lost", "paused"):
+        # Only with its source, or with its link by post-copy, may a guest be gone.
+        excused = fault in ("source", "link down", "destination") and bool(moved.reason)
+        return excused, f"gone, and said so, {len(running)} QEMU left running"
+    whole = series.digest() == series.original
+    return whole and len(running) == 1, f"runs on host {', '.join(running)}, {'whole' if whole else 'NOT WHOLE'}"
+
+
+def runs(monitor: object) -> bool:
+    try:
+        return monitor.execute("query-status")["status"] == "running"  # type: ignore[attr-defined]
+    except TrialError:
+        return False
+
+
+def labelled(run: str) -> list[str]:
+    """Processes that carry a run's label."""
+    wanted = f"PARTYWALL_RUN={run}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted in (folder / "environ").read_bytes():
+                found.append(folder.name)
+        except OSError:
+            continue
+    return found
+
+
+def controller(chance: random.Random) -> Trial:
+    """Kills the controller during its second move, and reaps."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        file, out = Path(folder, "plan.yaml"), Path(folder, "out")
+        file.write_text(PLAN)
+        argv = [sys.executable, "-m", "partywall", "migrate", str(file), "--out", str(out)]
+        running = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 90
+        events = out / "events.jsonl"
+        while not (events.exists() and events.read_text().count("\n")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        delay_s = chance.uniform(0.2, LONGEST_S)
+        time.sleep(delay_s)
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+        subprocess.run([sys.executable, "-m", "partywall", "reap"], capture_output=True, check=True)
+        left = list(networks.NETNS.glob("migration-faults-*"))
+        report = subprocess.run(
+            [sys.executable, "-m", "partywall", "report", str(out), "--format", "json"],
+            capture_output=True, text=True, check=False, env=os.environ,
+        )  # fmt: skip
+        kept = events.read_text().count('"kind": "move"') if events.exists() else 0
+        sound = not left and kept >= 1 and '"outcome": "completed"' in report.stdout
+        return Trial("controller", "pre-copy", delay_s, f"{kept} moves kept", sound, f"left: {left}")
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    if why := moves.lacking():
+        conclude("migrate-faults", f"not measured: {why}", met=False)
+    chance = random.Random(1)
+    cases = [(fault, method) for fault in FAULTS for method in METHODS]
+    chosen = (
+        [("destination", "pre-copy"), ("source", "pre-copy")] if options.quick else cases * 4 + [("controller", "")] * 8
+    )
+    trials = []
+    for fault, method in chosen:
+        found = controller(chance) if fault == "controller" else trial(fault, method, chance)
+        trials.append(found)
+        mark = "ok  " if found.sound else "FAIL"
+        print(
+            f"{mark} {found.fault}, {found.method}, after {found.delay_s:.1f} s: {found.outcome}; {found.text}",
+            flush=True,
+        )
+    sound = sum(each.sound for each in trials)
+    conclude("migrate-faults", f"{sound} of {len(trials)} trials end as they should", met=sound == len(trials))
+
+
+if __name__ == "__main__":
+    main()

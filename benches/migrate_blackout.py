@@ -119,9 +119,9 @@ def main() -> None:
     whole = [each for each in found if each.parts and each.events_ns is not None and each.move.stopped_ns is not None]
     apart = [abs((each.events_ns or 0) - (each.move.stopped_ns or 0)) / 1e6 for each in whole]
     sums = [abs(sum(part.ns for part in each.parts) - (each.clients_ns or 0)) / 1e6 for each in whole]
-    for each in whole:
-        parts = " + ".join(f"{part.ns / 1e6:.0f}" for part in each.parts)
-        print(f"move: clients waited {(each.clients_ns or 0) / 1e6:.0f} ms = {parts}", flush=True)
+    for moved in whole:
+        parts = " + ".join(f"{part.ns / 1e6:.0f}" for part in moved.parts)
+        print(f"move: clients waited {(moved.clients_ns or 0) / 1e6:.0f} ms = {parts}", flush=True)
     met = (
         max(off) <= GUEST_MS
         and statistics.median(waited) <= PERIOD_MS

@@ -1,11 +1,11 @@
 """What is left of a guest when a part of its move is killed at a random moment.
 
-Each trial moves a working guest and, at a random moment of the move, kills the source's QEMU, the destination's QEMU or
-the client, takes the link down for good or for a second, or kills the whole controller. Afterwards the guest must run on
-exactly one host, whole (a known part of its memory is what it was) and answering; or it must be gone with the QEMU that
-held it, and the report must say so; or, by post-copy without its link, it waits for the rest of its memory, and the
-report must say so. It must never run on both hosts. Nothing of the trial may be left on this host, and moves that had
-ended before stay in the record.
+Each trial moves a working guest and, at a random moment of the move, kills the QEMU of the source or of the
+destination, takes the link down for good or for a second, or kills the whole controller. Afterwards the guest must run
+on exactly one host, whole (a known part of its memory is what it was) and answering. Or it must be gone with the QEMU
+that held it, or, by post-copy without its link, wait for the rest of its memory; and the report must say so. It must
+never run on both hosts. Nothing of the trial may be left on this host, and moves that had ended before stay in the
+record.
 
 Bar: all trials.
 """
@@ -33,6 +33,7 @@ from partywall.migrate.series import Series
 from partywall.model.migration import Method
 from partywall.sandbox import networks
 from partywall.sandbox.lab import ip
+from partywall.sandbox.qemu.monitor import Monitor
 
 PLAN = """\
 partywall_migration: 1
@@ -127,9 +128,9 @@ def left_of(series: Series, moved: Moved, fault: str) -> tuple[bool, str]:
     return whole and len(running) == 1, f"runs on host {', '.join(running)}, {'whole' if whole else 'NOT WHOLE'}"
 
 
-def runs(monitor: object) -> bool:
+def runs(monitor: Monitor) -> bool:
     try:
-        return monitor.execute("query-status")["status"] == "running"  # type: ignore[attr-defined]
+        return bool(monitor.execute("query-status")["status"] == "running")
     except TrialError:
         return False
 

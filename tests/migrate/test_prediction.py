@@ -124,7 +124,7 @@ def test_without_a_completed_calibration_move_there_is_no_prediction():
 
 
 def test_a_prediction_has_intervals_and_what_simpler_models_say():
-    fixed = Fixed((0.1, 0.12), (50 * MIB, 55 * MIB), (400 * MIB, math.inf), (0.05, 0.07), (0.1, 0.15))
+    fixed = Fixed((0.1, 0.12), (0.0, 0.01), (50 * MIB, 55 * MIB), (400 * MIB, math.inf), (0.05, 0.07), (0.1, 0.15))
     facts = Facts(256 * MIB, 100 * MIB, math.inf, curve=writer(10 * MIB, 64 * MIB))
     told = prediction.predict(facts, fixed, Method(), 60)
     assert told.converges

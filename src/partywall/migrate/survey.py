@@ -39,13 +39,13 @@ def survey(workload: str, memory: Path, agent: AgentClient) -> Survey:
         windows=list(WINDOWS),
     )
     scale = seen["page_bytes"] * seen["pages"] / seen["looked_at"]
-    rows = [sample["changed"] for sample in seen["samples"] if None not in sample["changed"]]
+    rows = [sample["changed"] for sample in seen["samples"] if sample["changed"][0] is not None]
     return Survey(
         workload=workload,
         memory=size,
         content=content,
         windows_ns=tuple(window * INTERVAL_NS for window in WINDOWS),
-        changed=tuple(tuple(count * scale for count in row) for row in rows),
+        changed=tuple(tuple(None if count is None else count * scale for count in row) for row in rows),
     )
 
 

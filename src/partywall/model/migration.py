@@ -196,14 +196,15 @@ class Move(Frozen):
 class Survey(Frozen):
     """What is known of a guest at work before it moves.
 
-    content: bytes of pages that are not zero. changed: one row a sample: bytes that changed within each of the windows.
+    content: bytes of pages that are not zero. changed: one row a sample: bytes that changed within each of the windows,
+    None while it had not been watched for so long.
     """
 
     workload: str
     memory: int
     content: int
     windows_ns: tuple[int, ...]
-    changed: tuple[tuple[float, ...], ...]
+    changed: tuple[tuple[float | None, ...], ...]
 
 
 class MigrationEvidence(Frozen):

@@ -30,6 +30,8 @@ DRAWS = 400
 LEVEL = 0.90
 QUANTUM_S = 0.05
 """How long QEMU sends before it looks again at what is left."""
+STALLED_BYTES = 64 << 10
+FEWEST_LOOKS = 4
 DOWNTIME_LIMIT_S = 0.3
 """QEMU's default."""
 BANDWIDTH = 128 << 20
@@ -38,22 +40,24 @@ BANDWIDTH = 128 << 20
 
 @dataclass(frozen=True)
 class Curve:
-    """How much memory a guest changes. windows_s: ascending; changed: (samples, windows) bytes."""
+    """How much memory a guest changes. windows_s: ascending; changed: (samples, windows) bytes, nan if unknown."""
 
     windows_s: tuple[float, ...]
     changed: Floats
 
     def mean(self) -> Curve:
-        return replace(self, changed=self.changed.mean(axis=0, keepdims=True))
+        return replace(self, changed=np.nanmean(self.changed, axis=0, keepdims=True))
 
     def draw(self, chance: np.random.Generator) -> Curve:
         """One that might have been observed instead: a mean of samples drawn with replacement."""
         rows = chance.integers(len(self.changed), size=len(self.changed))
-        return replace(self, changed=self.changed[rows].mean(axis=0, keepdims=True))
+        if np.isnan(self.changed[rows]).all(axis=0).any():
+            return self.mean()
+        return replace(self, changed=np.nanmean(self.changed[rows], axis=0, keepdims=True))
 
     def at(self, seconds: float) -> float:
         """Bytes changed in a window. Beyond the longest window the last slope goes on."""
-        windows, changed = np.array((0.0, *self.windows_s)), np.array((0.0, *self.changed.mean(axis=0)))
+        windows, changed = np.array((0.0, *self.windows_s)), np.array((0.0, *np.nanmean(self.changed, axis=0)))
         if seconds <= windows[-1]:
             return float(np.interp(seconds, windows, changed))
         slope = (changed[-1] - changed[-2]) / (windows[-1] - windows[-2]) if len(windows) > 2 else 0.0
@@ -62,12 +66,12 @@ class Curve:
     @property
     def widest(self) -> float:
         """Bytes changed in the longest window: about the working set, if the window is long enough."""
-        return float(self.changed[:, -1].mean())
+        return float(np.nanmean(self.changed[:, -1]))
 
     @property
     def rate(self) -> float:
         """Bytes/s by the shortest window."""
-        return float(self.changed[:, 0].mean() / self.windows_s[0])
+        return float(np.nanmean(self.changed[:, 0]) / self.windows_s[0])
 
 
 NOTHING = Curve((1.0,), np.zeros((1, 1)))
@@ -78,13 +82,14 @@ class Facts:
     """What is known of a guest and its link.
 
     memory: bytes; content: bytes of pages that are not zero; rate: bytes/s over the link; empty_rate: bytes/s of zero
-    pages, which are looked at and hardly sent.
+    pages, which are looked at and hardly sent; sync_s: to read the dirty bitmap between two passes.
     """
 
     memory: float
     content: float
     rate: float
     empty_rate: float = math.inf
+    sync_s: float = 0.0
     curve: Curve = NOTHING
 
 
@@ -92,12 +97,13 @@ class Facts:
 class Fixed:
     """Costs that calibration moves showed; one value for each move, so that their spread is known.
 
-    setup_s: before the first pass. rates, empty_rates: bytes/s of pages that are sent, and of zero pages. downtime_s:
-    what QEMU's downtime is beyond the time for the bytes that were left. waited_s: how much longer clients wait than
-    QEMU's downtime.
+    setup_s: before the first pass. sync_s: to read the dirty bitmap between two passes. rates, empty_rates: bytes/s of
+    pages that are sent, and of zero pages. downtime_s: what QEMU's downtime is beyond the time for the bytes that were
+    left. waited_s: how much longer clients wait than QEMU's downtime.
     """
 
     setup_s: tuple[float, ...]
+    sync_s: tuple[float, ...]
     rates: tuple[float, ...]
     empty_rates: tuple[float, ...]
     downtime_s: tuple[float, ...]
@@ -173,7 +179,8 @@ def replayed(facts: Facts, method: Method, give_up_s: float) -> Course:
         now = min(left, math.ceil(max(0.0, left - over) / quantum) * quantum)
         pass_s = now / rate
         sent, spent_s = sent + now, spent_s + pass_s
-        looked_s = pass_s + (empty / facts.empty_rate if number == 1 else 0.0)
+        spent_s += facts.sync_s
+        looked_s = pass_s + facts.sync_s + (empty / facts.empty_rate if number == 1 else 0.0)
         changed, over_left = facts.curve.at(looked_s), left - now
         # What is left over and changes again is one page to send, not two.
         again = over_left * min(1.0, changed / facts.curve.widest) if changed else 0.0
@@ -257,6 +264,7 @@ def fixed_of(moves: Sequence[Move], waited: Sequence[float | None]) -> Fixed:
     downtimes = [(move.downtime_ns or 0) / 1e9 for move, _ in usable]
     return Fixed(
         setup_s=tuple((move.setup_ns or 0) / 1e9 for move, _ in usable),
+        sync_s=tuple(_sync_s(move, *rate) for (move, _), rate in zip(usable, rates, strict=True)),
         rates=tuple(rate for rate, _ in rates),
         empty_rates=tuple(empty for _, empty in rates),
         downtime_s=tuple(
@@ -271,16 +279,27 @@ def _rates(move: Move) -> tuple[float, float]:
     """Bytes/s of pages that are sent, and of zero pages: least squares over looks at the first pass."""
     looks = [look for look in move.progress if look.passes <= 1 and look.sent > 0]
     sent = np.diff([look.sent for look in looks])
-    gone = -np.diff([look.left for look in looks])
+    empty = np.maximum(0, -np.diff([look.left for look in looks]) - sent)
     spent_s = np.diff([look.at_ns for look in looks]) / 1e9
-    empty = np.maximum(0, gone - sent)
-    if len(looks) < 4 or not sent.sum():
+    # At the end of the pass the bitmap is read, and nothing moves.
+    moving = sent + empty > STALLED_BYTES
+    if moving.sum() < FEWEST_LOOKS or not sent.sum():
         total_s = ((move.total_ns or 1) - (move.setup_ns or 0) - (move.downtime_ns or 0)) / 1e9
         return move.memory.get("transferred", 1) / total_s, math.inf
-    # The sums fix one equation, so that what is fitted gives the whole pass its own length.
-    costs, _ = optimize.nnls(np.column_stack([sent, empty]), spent_s)
-    costs *= spent_s.sum() / max(1e-9, float(costs @ (sent.sum(), empty.sum())))
-    return 1 / max(costs[0], 1e-12), 1 / costs[1] if costs[1] > 0 else math.inf
+    work = np.column_stack([sent, empty])[moving]
+    costs, _ = optimize.nnls(work, spent_s[moving])
+    # What is fitted gives the whole pass its own length.
+    costs *= spent_s[moving].sum() / max(1e-9, float(work.sum(axis=0) @ costs))
+    return 1 / max(float(costs[0]), 1e-12), 1 / float(costs[1]) if costs[1] > 0 else math.inf
+
+
+def _sync_s(move: Move, rate: float, empty_rate: float) -> float:
+    """What is left of a move's time when all bytes are accounted for, for each time that the bitmap was read."""
+    sent, page = move.memory.get("transferred", 0), move.memory.get("page-size", 4096)
+    empty_s = move.memory.get("duplicate", 0) * page / empty_rate
+    total_s = ((move.total_ns or 0) - (move.setup_ns or 0)) / 1e9
+    syncs = max(1.0, move.memory.get("dirty-sync-count", 2) - 1)
+    return max(0.0, (total_s - sent / rate - empty_s) / syncs)
 
 
 def _one(values: Sequence[float], chance: np.random.Generator) -> float:

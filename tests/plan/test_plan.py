@@ -11,7 +11,7 @@ from partywall.errors import UsageError
 from partywall.model.plan import Limits, Plan, Treatment
 from partywall.model.scenario import SWITCH_AFTER_NS, Sandbox, Scenario, Throttle, Timing
 from partywall.model.weights import WEIGHT_MAX, reserving, weights
-from partywall.pace import rhythm
+from partywall.pace import BlockKind, Stretch, rhythm
 from partywall.plan import Topology, lay_out, make, order, visits
 from partywall.plan.placement import aggressor_cpus, victim_cpus
 
@@ -90,7 +90,7 @@ def test_slots_follow_each_other_on_the_grid_and_keep_every_guard(treatments, st
         )
         for n, (g, s, r) in enumerate(treatments)
     ]
-    slots = lay_out(made, start_ns, None, grid_ns=10**7, stretch=stretch)
+    slots = lay_out(made, start_ns, None, grid_ns=10**7, stretch=Stretch(stretch, stretch))
     assert slots[0].start_ns - SWITCH_AFTER_NS - start_ns < 10**7
     for number, (treatment, slot) in enumerate(zip(made, slots, strict=True)):
         left_ns = slot.start_ns - SWITCH_AFTER_NS
@@ -137,23 +137,29 @@ def test_without_reservations_weights_are_as_asked():
     assert weights({"a": Sandbox(cpu_weight=300), "b": Sandbox()}) == {"a": 300.0, "b": None}
 
 
-def test_long_blocks_take_a_quarter_of_the_time_and_hold_every_treatment():
+def test_long_blocks_take_a_quarter_of_the_time_and_hold_every_quick_treatment():
     trial = make(scenario(), TWO, shipped()).trials[0]
     beat = rhythm(trial.treatments, Timing())
-    assert [beat.is_long(block) for block in (0, 1, beat.every)] == [True, False, True]
+    every = len(beat.cycle) // beat.cycle.count(BlockKind.LONG)
+    assert [beat.is_long(block) for block in (0, 1, len(beat.cycle))] == [True, False, True]
+    assert all(beat.holds(0, treatment.id) for treatment in trial.treatments)
     took = {at_least: laid(trial.treatments, at_least) for at_least in (0, beat.slot_ns_min(0))}
-    share = took[60_000_000] / (took[60_000_000] + (beat.every - 1) * took[0])
+    share = took[60_000_000] / (took[60_000_000] + (every - 1) * took[0])
     assert 0.2 < share <= 0.26
 
 
-def test_short_blocks_leave_out_what_is_slow_and_there_are_none_once_slots_are_long():
+def test_what_is_slow_has_blocks_of_its_own_and_there_are_none_but_whole_ones_once_slots_are_long():
     content = {"aggressors": {"quick": {"stressor": "syscall"}, "slow": {"stressor": "disk-direct-write"}}}
     trial = make(scenario(**content), TWO, shipped()).trials[0]
     beat = rhythm(trial.treatments, Timing())
     assert beat.quick == {"baseline", "null", "quick@1"}
-    assert all(beat.holds(0, treatment.id) for treatment in trial.treatments)
-    assert not beat.holds(1, "slow@1")
-    stretched = rhythm(trial.treatments, Timing(), 8)
+    held = {kind: {t.id for t in trial.treatments if beat.holds(beat.cycle.index(kind), t.id)} for kind in beat.cycle}
+    assert held == {
+        BlockKind.LONG: {"baseline", "null", "quick@1"},
+        BlockKind.SLOW: {"baseline", "null", "slow@1"},
+        BlockKind.SHORT: {"baseline", "null", "quick@1"},
+    }
+    stretched = rhythm(trial.treatments, Timing(), Stretch(8, 8))
     assert not stretched.quick
     assert stretched.holds(1, "slow@1")
     assert stretched.slot_ns_min(1) == 60_000_000
@@ -172,9 +178,9 @@ def test_neighbours_on_one_cpu_get_slots_of_many_turns():
 
 @pytest.mark.parametrize(
     ("settle", "slots_ms"),
-    [("1ms", {4}), ("3ms", {4}), ("8ms", {8}), ("10ms", {10}), ("12ms", {4})],
+    [("1ms", {4}), ("3ms", {4}), ("8ms", {4}), ("10ms", {6}), ("12ms", {4})],
 )
-def test_short_slots_are_all_as_long_as_the_longest_of_their_guards(settle, slots_ms):
+def test_short_slots_are_all_as_long_as_the_guards_between_them(settle, slots_ms):
     """What takes longer than 10 ms either way is measured in long blocks, and lengthens nobody's slots."""
     trial = make(scenario(aggressors={"n": {"stressor": "integer", "settle": settle}}), TWO, shipped()).trials[0]
     assert {t.slot_ns // 10**6 for t in trial.treatments} == slots_ms

@@ -10,7 +10,7 @@ from partywall.errors import AgentError, TrialError
 from partywall.events import silent
 from partywall.model.observation import Histogram, Observation
 from partywall.model.scenario import SWITCH_AFTER_NS, Scenario
-from partywall.pace import forecast, rhythm
+from partywall.pace import BlockKind, Stretch, forecast, rhythm
 from partywall.plan import Topology, make
 from partywall.run import Decisions
 from partywall.run.execute import ATTEMPTS, COARSE_BLOCKS, PILOTS, Tally, Visitor, _attempt, tally
@@ -32,7 +32,7 @@ def test_a_resumed_trial_knows_its_blocks_visits_and_length_of_slots():
         {"kind": "visit", "visit": "1.1"},
     ]
     found = tally(TRIAL, events, ())
-    assert (found.next_block, found.stretch, found.measured_ns) == (8, 4, 50 + SWITCH_AFTER_NS)
+    assert (found.next_block, found.stretch, found.measured_ns) == (8, Stretch(4, 4), 50 + SWITCH_AFTER_NS)
     assert (found.finished, found.visits_done, dict(found.visits_paid)) == (False, {"0"}, {"0": 1, "1": 2})
 
 
@@ -68,14 +68,16 @@ def test_a_resumed_trial_has_had_the_looks_at_carry_over_that_its_blocks_came_to
 def test_a_trial_has_had_all_looks_before_it_may_stop_for_being_precise(neighbours):
     made, _ = visitor("10min", aggressors={f"n{n}": {"stressor": "memory-copy"} for n in range(neighbours)})
     (found,) = made.tallies.values()
-    every = rhythm(found.trial.treatments, made.plan.timing).every
+    cycle = rhythm(found.trial.treatments, made.plan.timing).cycle
     blocks, longs = PILOTS[-1]
-    assert max(blocks, (longs - 1) * (every - 1)) < FIRST_LOOK
+    assert max(blocks, (longs - 1) * cycle.count(BlockKind.SHORT) / cycle.count(BlockKind.LONG)) < FIRST_LOOK
 
 
-@pytest.mark.parametrize(("straddle", "lengthened"), [(0.04, []), (0.09, [2])])
-def test_slots_are_lengthened_for_a_victim_that_is_coarse_beside_one_neighbour(straddle, lengthened):
-    made, _ = visitor("1min")
+@pytest.mark.parametrize(
+    ("straddle", "budget", "lengthened"), [(0.04, "1min", []), (0.09, "1min", [2]), (0.09, "800ms", [])]
+)
+def test_slots_are_lengthened_for_a_victim_that_is_coarse_beside_one_neighbour(straddle, budget, lengthened):
+    made, _ = visitor(budget)
     (found,) = made.tallies.values()
     seen = measured(found.trial, COARSE_BLOCKS)[1]
     # Half of the slots beside it are so; a slot now and then beside nobody is the host's.
@@ -84,12 +86,31 @@ def test_slots_are_lengthened_for_a_victim_that_is_coarse_beside_one_neighbour(s
     found.observations = worse
     made._decide(found)
     assert made.run.stretched == lengthened
+    assert found.stretch == (Stretch(2, 1) if lengthened else Stretch())
+    # Where longer slots do not fit, what was measured stays.
+    assert found.observations == ([] if lengthened else worse)
+
+
+def test_a_coarse_victim_is_known_from_its_short_blocks_alone():
+    made, _ = visitor(
+        "1min", aggressors={"n": {"stressor": "memory-copy"}, "slow": {"stressor": "syscall", "settle": "100ms"}}
+    )
+    (found,) = made.tallies.values()
+    seen = measured(found.trial, COARSE_BLOCKS)[1]
+    found.observations = [replace(o, straddle=0.1) for o in seen if o.treatment != "slow@1"]
+    made._decide(found)
+    assert found.stretch == Stretch(2, 1)
+
+
+def test_guards_of_a_resumed_trial_are_as_long_as_they_were_made():
+    changes = [{"kind": "stretched", "stretch": 2, "guards": 1}, {"kind": "stretched", "stretch": 4, "guards": 2}]
+    assert tally(TRIAL, changes, ()).stretch == Stretch(4, 2)
 
 
 def test_what_was_measured_before_slots_were_lengthened_does_not_count_in_a_resumed_trial():
     events, seen = measured(TRIAL, 30)
     found = tally(TRIAL, [*events, {"kind": "stretched", "stretch": 2}], seen)
-    assert (found.stretch, found.blocks, found.pilots_had) == (2, 0, 0)
+    assert (found.stretch, found.blocks, found.pilots_had) == (Stretch(2, 2), 0, 0)
 
 
 REFUSED = refused("victim", {"code": 3, "message": "parameter size: 0 is too small"})
@@ -168,8 +189,8 @@ def test_a_trial_of_slow_treatments_gets_the_time_that_its_blocks_need():
     quick, slow = made.tallies.values()
     got = [made._share_ns(0, one) * made.plan.rounds for one in (quick, slow)]
     assert sum(got) == pytest.approx(600e9, rel=1e-6)
-    # Each has the same beyond what its least number of blocks needs: 187 s and 2 s.
-    assert got[1] - got[0] == pytest.approx(185e9, rel=0.02)
+    # Each has the same beyond what its least number of blocks needs: 182 s and 1 s.
+    assert got[1] - got[0] == pytest.approx(181e9, rel=0.02)
 
 
 def test_time_that_a_finished_trial_leaves_goes_to_the_others_by_their_parts():
@@ -184,16 +205,18 @@ def test_a_visit_goes_on_while_half_of_its_next_block_fits_whichever_kind_that_i
     made, _ = visitor("10min", factors={"victim.sandbox.cpu_limit": [0.25]})
     (found,) = made.tallies.values()
     blocks = forecast(found.trial.treatments, made.plan.timing)
-    assert blocks.short_ns < blocks.whole_ns / 10
+    assert blocks.beat.cycle[:3] == (BlockKind.LONG, BlockKind.SLOW, BlockKind.SHORT)
+    slow_ns, short_ns = blocks.took_ns[BlockKind.SLOW], blocks.took_ns[BlockKind.SHORT]
+    assert short_ns < slow_ns / 10
     share_ns = 60_000_000_000
 
     def goes_on(left_ns):
         return made._goes_on(found, share_ns - left_ns, share_ns, last=False)
 
-    # The first is a long one.
-    assert not goes_on(blocks.whole_ns // 2)
-    assert goes_on(blocks.whole_ns // 2 + 1)
-    # Time in which no long one fits is not left unused where short ones follow.
     found.next_block = 1
-    assert goes_on(blocks.short_ns)
-    assert not goes_on(blocks.short_ns // 2)
+    assert not goes_on(slow_ns // 2)
+    assert goes_on(slow_ns // 2 + 1)
+    # Time in which no slow one fits is not left unused where short ones follow.
+    found.next_block = 2
+    assert goes_on(short_ns)
+    assert not goes_on(short_ns // 2)

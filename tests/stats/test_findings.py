@@ -685,6 +685,12 @@ def test_a_slow_treatment_is_judged_in_long_blocks_by_a_band_of_their_own():
     assert not enough([*short, *long[: 3 * len(ONE.treatments)]], ONE.treatments, 0.5).reached
 
 
+@pytest.mark.parametrize(("straddle", "said"), [(0.04, False), (0.06, True)])
+def test_a_victim_that_reports_too_seldom_for_its_slots_is_told_of(straddle, said):
+    seen = [replace(o, straddle=straddle) for o in Host(1).measure(ONE, 60, {"memory-copy": 0.8})]
+    assert {Warn.COARSE_VICTIM in c.warnings for c in findings(seen).cells} == {said}
+
+
 def test_an_effect_that_only_long_slots_show_is_carry_over():
     short = Host(1).measure(ONE, 60, {})
     long = [replace(o, long=True, block=o.block + 1000) for o in Host(2).measure(ONE, 30, {"memory-copy": 0.8})]

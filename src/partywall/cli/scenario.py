@@ -49,14 +49,13 @@ def check(context: typer.Context, scenario: ScenarioName, format_: output.Format
 
 
 def _trial(one: Expected) -> dict[str, Any]:
-    """The expected content of a trial, as a JSON value."""
-    long, short = one.blocks.blocks(one.share_ns)
+    """What a trial will contain, as JSON has it."""
+    counts = one.blocks.blocks(one.share_ns)
     return {
         "victim": one.victim,
         "treatments": one.treatments,
         "time_ns": one.share_ns,
-        "long_blocks": {"count": long, "length_ns": one.blocks.whole_ns},
-        "short_blocks": None if one.blocks.short_ns is None else {"count": short, "length_ns": one.blocks.short_ns},
+        "blocks": {kind: {"count": counts[kind], "length_ns": took_ns} for kind, took_ns in one.blocks.took_ns.items()},
     }
 
 

@@ -18,15 +18,15 @@ from partywall import units
 from partywall.agent.catalogue import Catalogue, KernelInfo
 from partywall.model.plan import Plan, Treatment, Trial, null_cpus
 from partywall.model.scenario import Scenario
-from partywall.pace import Forecast, needed_ns
+from partywall.pace import Forecast, BlockKind, needed_ns
 from partywall.plan import forecasts, order, shares
 from partywall.report import figures
 from partywall.scenario import Expected
 
 HOW = (
-    "In a block, each treatment gets one slot, in random order; a guard time after each switch is not counted. Long "
-    "blocks contain every treatment; short blocks contain those whose slots can be short. A treatment is judged by the "
-    "blocks listed beside it."
+    "In a block, each treatment gets one slot, in random order; a guard time after each switch is not counted. Short "
+    "blocks contain the treatments whose slots can be short, slow blocks the others, and both contain the baseline. "
+    "Counters are read in long and slow blocks. A treatment is judged by the blocks listed beside it."
 )
 
 
@@ -51,7 +51,7 @@ def plan(console: Console, plan: Plan, first: Sequence[str] = ()) -> None:
         console.print(_planned(trials, rows, share_ns, forecast))
         for number in range(2):
             console.print(Padding(Text(_block(plan, trials[0], forecast, number), style="dim"), (0, 0, 0, 2)))
-    short = [trial.id for trial in plan.trials if _fewest(parts[trial.id], blocks[trial.id]) < scenario.min_blocks]
+    short = [trial.id for trial in plan.trials if blocks[trial.id].fewest(parts[trial.id]) < scenario.min_blocks]
     if short:
         console.print(_too_short(plan, short, blocks), style="yellow", highlight=False)
     for warning in (*plan.warnings, *first):
@@ -70,12 +70,12 @@ def _planned(trials: Sequence[Trial], rows: Sequence[Sequence[str]], share_ns: i
 
 def _counted(trials: int, share_ns: int, forecast: Forecast) -> str:
     """The time that trials of one structure get, and the number of blocks that fit."""
-    whole, short = forecast.blocks(share_ns)
-    said = f"{units.format_duration(share_ns)}{' each' if trials > 1 else ''}: about {whole} "
-    if forecast.short_ns is None:
-        return said + f"blocks of {units.format_duration(forecast.whole_ns)}"
-    long = f"long blocks of {units.format_duration(forecast.whole_ns)}"
-    return said + f"{long} and {short} short ones of {units.format_duration(forecast.short_ns)}"
+    counts = forecast.blocks(share_ns)
+    said = [
+        f"{counts[kind]} {'' if kind is BlockKind.WHOLE else f'{kind} '}blocks of {units.format_duration(took_ns)}"
+        for kind, took_ns in forecast.took_ns.items()
+    ]
+    return f"{units.format_duration(share_ns)}{' each' if trials > 1 else ''}: about {', '.join(said)}"
 
 
 def checked(
@@ -109,15 +109,9 @@ def checked(
 
 def _block(plan: Plan, trial: Trial, forecast: Forecast, number: int) -> str:
     beat = forecast.beat
-    kind = "" if forecast.short_ns is None else " (long)" if beat.is_long(number) else " (short)"
+    kind = "" if beat.kind(number) is BlockKind.WHOLE else f" ({beat.kind(number)})"
     held = [id_ for id_ in order(plan.seed, trial, number) if beat.holds(number, id_)]
     return f"block {number + 1}{kind} of {trial.id}: {', '.join(_labels(trial.treatments, held))}"
-
-
-def _fewest(share_ns: int, forecast: Forecast) -> int:
-    """Number of blocks of the treatment that has the fewest."""
-    whole, short = forecast.blocks(share_ns)
-    return whole if forecast.slow or forecast.short_ns is None else short
 
 
 def _too_short(plan: Plan, trials: Sequence[str], blocks: Mapping[str, Forecast]) -> str:
@@ -142,11 +136,13 @@ def _treatments(trial: Trial, plan: Plan, forecast: Forecast) -> tuple[tuple[str
             treatment.label,
             _list(trial.aggressor_cpus.get(treatment.aggressor or "", null if treatment.role == "null" else ())),
             units.format_duration(treatment.guard_ns),
-            units.format_duration(treatment.slot_ns if quick else max(treatment.slot_ns, plan.timing.long)),
-            "short" if quick else "long" if beat.quick else "all",
+            units.format_duration(
+                treatment.slot_ns if kind is BlockKind.SHORT else max(treatment.slot_ns, plan.timing.long)
+            ),
+            "all" if kind is BlockKind.WHOLE else str(kind),
         )
         for treatment in trial.treatments
-        for quick in (treatment.id in beat.quick,)
+        for kind in (beat.judging(treatment.id),)
     )
 
 

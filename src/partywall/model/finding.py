@@ -34,6 +34,7 @@ class Warn(StrEnum):
     """A warning beside a figure. `partywall.report.advice` has the advice for each."""
 
     CARRY_OVER = "carry_over"
+    COARSE_VICTIM = "coarse_victim"
     FEW_BLOCKS = "few_blocks"
     STEAL = "steal"
     FOREIGN_LOAD = "foreign_load"

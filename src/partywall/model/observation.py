@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 
 _SUB_BITS = 8
 
+STRADDLE_MAX = 0.05
+"""The most of a window's work that may be another treatment's in half of the slots of a treatment: it dilutes the effect
+by as much. A host that is busy for a moment makes some slices late too."""
+
 
 def bucket_of(value_ns: int) -> int:
     """The bucket of a number of nanoseconds, as in the agent's `record::histogram::bucket_of`."""

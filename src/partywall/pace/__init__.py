@@ -5,14 +5,17 @@ are, the order in a block, and when anything happens, which are the plan's.
 """
 
 from partywall.pace.forecast import Forecast, forecast, needed_ns, shares
-from partywall.pace.rhythm import Rhythm, ceil_to, rhythm
+from partywall.pace.rhythm import PLANNED, BlockKind, Rhythm, Stretch, ceil_to, rhythm
 from partywall.pace.treatments import NULL, SLOT_SLICES, treatments
 
 __all__ = [
     "NULL",
+    "PLANNED",
     "SLOT_SLICES",
     "Forecast",
+    "BlockKind",
     "Rhythm",
+    "Stretch",
     "ceil_to",
     "forecast",
     "needed_ns",

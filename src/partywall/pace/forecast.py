@@ -2,60 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from partywall.model.plan import Treatment
 from partywall.model.scenario import Timing
-from partywall.pace.rhythm import Rhythm, block_ns, rhythm
+from partywall.pace.rhythm import PLANNED, BlockKind, Rhythm, Stretch, block_ns, lengths_ns, rhythm
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a trial's blocks take.
-
-    whole_ns: one that holds all treatments. short_ns: one of the others; None if there are none. slow: whether some
-    treatments are measured in whole blocks alone.
-    """
+    """What a trial's blocks take. took_ns: by kind, of those that the trial has."""
 
     beat: Rhythm
-    whole_ns: int
-    short_ns: int | None
-    slow: bool
+    took_ns: Mapping[BlockKind, int] = field(hash=False)
 
     def block_ns(self, number: int) -> int:
         """What one block takes, by its number."""
-        return self.whole_ns if self.short_ns is None or self.beat.is_long(number) else self.short_ns
+        return self.took_ns[self.beat.kind(number)]
 
-    def blocks(self, time_ns: int) -> tuple[int, int]:
-        """About how many whole and how many short blocks are measured in a time."""
-        if self.short_ns is None:
-            return time_ns // self.whole_ns, 0
-        shorts = self.beat.every - 1
-        rounds, rest_ns = divmod(time_ns, self.whole_ns + shorts * self.short_ns)
-        started = rest_ns >= self.whole_ns
-        return rounds + started, rounds * shorts + (rest_ns - self.whole_ns) // self.short_ns * started
+    @property
+    def judging(self) -> list[BlockKind]:
+        """The kinds by which some treatment is judged: all but long blocks."""
+        return [kind for kind in self.took_ns if kind is not BlockKind.LONG]
+
+    def blocks(self, time_ns: int) -> dict[BlockKind, int]:
+        """About how many blocks of each kind are measured in a time."""
+        cycles, rest_ns = divmod(time_ns, self._cycle_ns)
+        found = {kind: cycles * self.beat.cycle.count(kind) for kind in self.took_ns}
+        for kind in self.beat.cycle:
+            rest_ns -= self.took_ns[kind]
+            if rest_ns < 0:
+                break
+            found[kind] += 1
+        return found
+
+    def fewest(self, time_ns: int) -> int:
+        """Blocks of the treatment that is measured least in a time."""
+        blocks = self.blocks(time_ns)
+        return min(blocks[kind] for kind in self.judging)
 
     def needed_ns(self, blocks: int) -> int:
-        """The time in which each treatment is measured so often: in short blocks, or if it is slow in whole ones."""
-        if self.short_ns is None:
-            return blocks * self.whole_ns
-        shorts = self.beat.every - 1
-        if self.slow:
-            return blocks * self.whole_ns + (blocks - 1) * shorts * self.short_ns
-        return (1 + (blocks - 1) // shorts) * self.whole_ns + blocks * self.short_ns
+        """The time in which each treatment is measured so often, in blocks of the kind by which it is judged."""
+        return max(self._until_ns(kind, blocks) for kind in self.judging)
+
+    @property
+    def _cycle_ns(self) -> int:
+        return sum(self.took_ns[kind] for kind in self.beat.cycle)
+
+    def _until_ns(self, kind: BlockKind, blocks: int) -> int:
+        """When so many blocks of a kind are over."""
+        places = [at for at, one in enumerate(self.beat.cycle) if one is kind]
+        cycles, last = divmod(blocks - 1, len(places))
+        return cycles * self._cycle_ns + sum(self.took_ns[one] for one in self.beat.cycle[: places[last] + 1])
 
 
-def forecast(treatments: Sequence[Treatment], timing: Timing, stretch: int = 1) -> Forecast:
-    """The blocks of a trial with these treatments. stretch: how much longer its slots are than planned."""
+def forecast(treatments: Sequence[Treatment], timing: Timing, stretch: Stretch = PLANNED) -> Forecast:
+    """The blocks of a trial with these treatments."""
     beat = rhythm(treatments, timing, stretch)
-    quick = [t for t in treatments if t.id in beat.quick]
-    return Forecast(
-        beat=beat,
-        whole_ns=block_ns(treatments, timing.slice, stretch, timing.long),
-        short_ns=block_ns(quick, timing.slice, stretch) if quick else None,
-        slow=len(quick) < len(treatments),
-    )
+    if not beat.quick:
+        return Forecast(beat, {BlockKind.WHOLE: block_ns(treatments, timing.slice, stretch, timing.long)})
+    quick, slow = ([t for t in treatments if t.id in held] for held in (beat.quick, beat.slow))
+    return Forecast(beat, lengths_ns(quick, slow, timing, stretch))
 
 
 def needed_ns(forecasts: Sequence[Forecast], blocks: int) -> list[int]:

@@ -1,17 +1,21 @@
-"""Which blocks are long, what each holds, and how long a block takes."""
+"""Which kinds of block a trial has, what each holds, how they follow each other, and how long they take."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from partywall.model.plan import Treatment
 from partywall.model.scenario import Timing
 
-# Of a trial's time, what long blocks take: more where some treatments are measured in them alone.
+# Of the time for quick treatments, what goes to long slots.
 LONG_SHARE = 1 / 4
-LONG_SHARE_WITH_SLOW = 1 / 2
+# Blocks of the rarest kind in a cycle, so that whole numbers come near enough to the shares.
+RAREST = 4
+# Of a trial's time, what goes to its slow treatments, if it has quick ones too.
+SLOW_SHARE = 1 / 2
 
 
 def ceil_to(value_ns: int, grid_ns: int) -> int:
@@ -19,51 +23,122 @@ def ceil_to(value_ns: int, grid_ns: int) -> int:
     return -(-value_ns // grid_ns) * grid_ns
 
 
+class BlockKind(StrEnum):
+    """What a block is for.
+
+    LONG: the quick treatments in long slots, for counters and carry-over. SLOW: the treatments that short blocks cannot
+    hold, beside a baseline and a null slot of their own. SHORT: the quick treatments in short slots. WHOLE: all
+    treatments, in a trial without quick ones.
+    """
+
+    LONG = "long"
+    SLOW = "slow"
+    SHORT = "short"
+    WHOLE = "whole"
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """How many times as long as planned slots and guards are."""
+
+    slots: int = 1
+    guards: int = 1
+
+    @property
+    def coarser(self) -> Stretch:
+        """For a victim that reports too seldom: its slots are too short, its guards are not."""
+        return Stretch(2 * self.slots, self.guards)
+
+    @property
+    def slower(self) -> Stretch:
+        """For effects that need longer to appear or to disappear."""
+        return Stretch(2 * self.slots, 2 * self.guards)
+
+
+PLANNED = Stretch()
+
+
 @dataclass(frozen=True)
 class Rhythm:
-    """Which treatments a block holds, and how long its slots are.
+    """quick, slow: ids of the treatments in short and in slow blocks, baseline and null in both. All if there is none.
 
-    quick: ids of the treatments whose slots can be short; empty if short blocks would be of no use. every: a block is
-    long if this divides its number. Long blocks hold all treatments.
+    cycle: the kinds of successive blocks, repeated. long_ns: the least slot of all but short blocks.
     """
 
     quick: frozenset[str]
-    every: int
+    slow: frozenset[str]
+    cycle: tuple[BlockKind, ...]
     long_ns: int
 
+    def kind(self, block: int) -> BlockKind:
+        return self.cycle[block % len(self.cycle)]
+
     def is_long(self, block: int) -> bool:
-        """Whether it is one of the long blocks, of a trial that has others."""
-        return bool(self.quick) and block % self.every == 0
+        """Whether it has long slots, in a trial that has short ones too."""
+        return self.kind(block) in (BlockKind.LONG, BlockKind.SLOW)
 
     def holds(self, block: int, treatment: str) -> bool:
         """Whether a treatment gets a slot in a block."""
-        return not self.quick or self.is_long(block) or treatment in self.quick
+        kind = self.kind(block)
+        return kind is BlockKind.WHOLE or treatment in (self.slow if kind is BlockKind.SLOW else self.quick)
 
     def slot_ns_min(self, block: int) -> int:
         """The shortest slot of a block."""
-        return self.long_ns if self.is_long(block) or not self.quick else 0
+        return 0 if self.kind(block) is BlockKind.SHORT else self.long_ns
+
+    def judging(self, treatment: str) -> BlockKind:
+        """The kind of block by which a treatment is judged."""
+        if not self.quick:
+            return BlockKind.WHOLE
+        return BlockKind.SHORT if treatment in self.quick else BlockKind.SLOW
 
 
-def rhythm(treatments: Sequence[Treatment], timing: Timing, stretch: int = 1) -> Rhythm:
-    """The short blocks, which leave the host's drift the least room, and the long ones.
+def rhythm(treatments: Sequence[Treatment], timing: Timing, stretch: Stretch = PLANNED) -> Rhythm:
+    """The kinds of block of a trial with these treatments.
 
-    Counters need long windows, only beside longer slots does it show that an effect needs longer to come or to go, and
-    a treatment that is slow by its nature would fill short blocks with its guards.
+    Short blocks leave the host's drift the least room. Counters need long slots, and only beside longer slots does it
+    show that an effect needs longer to come or to go. A treatment that is slow by its nature would fill short blocks
+    with its guards, and in long blocks of all treatments it would be measured too seldom.
     """
     quick = [t for t in treatments if is_quick(t, timing.long, stretch)]
-    roles = {treatment.role for treatment in quick}
-    if not {"baseline", "aggressor"} <= roles:
-        return Rhythm(frozenset(), 1, timing.long)
-    share = LONG_SHARE if len(quick) == len(treatments) else LONG_SHARE_WITH_SLOW
-    short_ns = block_ns(quick, timing.slice, stretch)
-    long_ns = block_ns(treatments, timing.slice, stretch, timing.long)
-    every = 1 + ceil_to(int(long_ns * (1 / share - 1)), short_ns) // short_ns
-    return Rhythm(frozenset(t.id for t in quick), every, timing.long)
+    if not {"baseline", "aggressor"} <= {t.role for t in quick}:
+        return Rhythm(frozenset(), frozenset(t.id for t in treatments), (BlockKind.WHOLE,), timing.long)
+    apart = [t for t in treatments if t not in quick]
+    controls = [t for t in quick if t.role in ("baseline", "null")]
+    slow = [*controls, *apart] if apart else []
+    took_ns = lengths_ns(quick, slow, timing, stretch)
+    return Rhythm(frozenset(t.id for t in quick), frozenset(t.id for t in slow), _cycle(took_ns), timing.long)
 
 
-def is_quick(t: Treatment, long_ns: int, stretch: int = 1) -> bool:
+def lengths_ns(
+    quick: Sequence[Treatment], slow: Sequence[Treatment], timing: Timing, stretch: Stretch
+) -> dict[BlockKind, int]:
+    """How long a block of each kind takes, in a trial with quick treatments. slow: empty if there are none."""
+    long = {BlockKind.LONG: quick, BlockKind.SLOW: slow}
+    took_ns = {kind: block_ns(held, timing.slice, stretch, timing.long) for kind, held in long.items() if held}
+    return took_ns | {BlockKind.SHORT: block_ns(quick, timing.slice, stretch)}
+
+
+def _cycle(took_ns: Mapping[BlockKind, int]) -> tuple[BlockKind, ...]:
+    """A few blocks of the rarest kind, and as many of the others as give each its share of the time, spread evenly."""
+    slow = SLOW_SHARE if BlockKind.SLOW in took_ns else 0.0
+    shares = {
+        BlockKind.LONG: LONG_SHARE * (1 - slow),
+        BlockKind.SLOW: slow,
+        BlockKind.SHORT: (1 - LONG_SHARE) * (1 - slow),
+    }
+    cycle_ns = RAREST * max(took / shares[kind] for kind, took in took_ns.items())
+    counts = {kind: round(shares[kind] * cycle_ns / took) for kind, took in took_ns.items()}
+    places = sorted(
+        (at / count, place, kind) for place, (kind, count) in enumerate(counts.items()) for at in range(count)
+    )
+    return tuple(kind for _, _, kind in places)
+
+
+def is_quick(t: Treatment, long_ns: int, stretch: Stretch = PLANNED) -> bool:
     """Whether what a treatment takes, in a slot no shorter than its guards, is little beside a long slot."""
-    return (t.guard_ns + t.release_ns + max(t.slot_ns, settling_ns(t))) * stretch * 2 <= long_ns
+    slot_ns = max(t.slot_ns * stretch.slots, settling_ns(t) * stretch.guards)
+    return ((t.guard_ns + t.release_ns) * stretch.guards + slot_ns) * 2 <= long_ns
 
 
 def settling_ns(t: Treatment) -> int:
@@ -71,18 +146,26 @@ def settling_ns(t: Treatment) -> int:
     return max(t.guard_ns, t.release_ns)
 
 
-def block_ns(treatments: Sequence[Treatment], grid_ns: int, stretch: int = 1, at_least_ns: int = 0) -> int:
-    """How long a block of these takes, on average over its random orders.
+def block_ns(treatments: Sequence[Treatment], grid_ns: int, stretch: Stretch = PLANNED, at_least_ns: int = 0) -> int:
+    """How long a block of these takes, on average over its random orders."""
+    slots_ns = sum(ceil_to(max(t.slot_ns * stretch.slots, at_least_ns), grid_ns) for t in treatments)
+    return slots_ns + sum(_guards_ns(treatments, grid_ns, stretch))
+
+
+def guard_ns(treatments: Sequence[Treatment], grid_ns: int) -> int:
+    """The guard of a slot, on average over the slots and orders of a block of these."""
+    return sum(_guards_ns(treatments, grid_ns, PLANNED)) // len(treatments)
+
+
+def _guards_ns(treatments: Sequence[Treatment], grid_ns: int, stretch: Stretch) -> Iterator[int]:
+    """The guard of each treatment, on average over what comes before it.
 
     After a switch the longer counts of the treatment's own guard and what the one before leaves behind. That may be any
     of the others, and where one block follows another, rarely, the treatment itself.
     """
     count = len(treatments)
     left = Counter(t.release_ns for t in treatments)
-
-    def slot_ns(t: Treatment) -> int:
-        after = {ns: ceil_to(max(t.guard_ns, ns) * stretch, grid_ns) for ns in left}
-        guards_ns = (count + 1) * sum(after[ns] * many for ns, many in left.items()) - count * after[t.release_ns]
-        return guards_ns // count**2 + ceil_to(max(t.slot_ns * stretch, at_least_ns), grid_ns)
-
-    return sum(map(slot_ns, treatments))
+    for t in treatments:
+        after = {ns: ceil_to(max(t.guard_ns, ns) * stretch.guards, grid_ns) for ns in left}
+        total_ns = (count + 1) * sum(after[ns] * many for ns, many in left.items()) - count * after[t.release_ns]
+        yield total_ns // count**2

@@ -18,7 +18,7 @@ from partywall.model.plan import Limits, Treatment
 from partywall.model.scenario import Aggressor, Sandbox, Scenario, Timing, Victim, Workload
 from partywall.model.weights import reserving
 from partywall.pace import ceilings
-from partywall.pace.rhythm import is_quick, settling_ns
+from partywall.pace.rhythm import guard_ns, is_quick
 
 NULL = "null"
 
@@ -50,12 +50,13 @@ def treatments(
 ) -> Iterator[Treatment]:
     """What is compared in a block of a trial of `victim`, the baseline first.
 
-    Where short slots must wait for an effect to come or go they measure for as long as that, all of them alike, so that
-    half of their time at the least is measured. live: the factors switched by slot that concern it. shared: the
-    aggressors on the victim's own CPUs.
+    Short slots are all as long as the guards between them on average, so that about half of their time is measured.
+    live: the factors switched by slot that concern it. shared: the aggressors on the victim's own CPUs.
     """
     found = list(_treatments(scenario, victim, live, catalogue, shared))
-    slot_ns = max((settling_ns(t) for t in found if is_quick(t, scenario.timing.long)), default=0)
+    quick = [t for t in found if is_quick(t, scenario.timing.long)]
+    grid_ns = scenario.timing.slice
+    slot_ns = guard_ns(quick, grid_ns) // grid_ns * grid_ns if quick else 0
     for treatment in found:
         yield treatment.model_copy(update={"slot_ns": max(treatment.slot_ns, slot_ns)})
 

@@ -25,6 +25,12 @@ ADVICE: dict[Warn, Advice] = {
         "Raise timing.slot_max (or the aggressor's settle) and run again. Slots are lengthened automatically up to "
         "that limit.",
     ),
+    Warn.COARSE_VICTIM: Advice(
+        "The victim reports too seldom for such short slots",
+        "Its operations, or pauses of a busy host, reach from one slot into the next: over 5 % of the work of half of "
+        "the slots was done under another treatment. The figure understates the effect by about that share.",
+        "Raise the budget or timing.slot, so that longer slots fit; stop other work on the host.",
+    ),
     Warn.FEW_BLOCKS: Advice(
         "Too few blocks",
         "The interval rests on so few blocks that its width is itself uncertain. A verdict on it is inconclusive.",

@@ -15,10 +15,10 @@ from typing import Any
 from partywall.clock import Clock, Monotonic
 from partywall.errors import AgentError, RefusalError, TrialError
 from partywall.events import Block, Doing, Emit, Left, Note
-from partywall.model.observation import Observation
+from partywall.model.observation import STRADDLE_MAX, Observation
 from partywall.model.plan import Plan, Slot, Treatment, Trial
 from partywall.model.scenario import SWITCH_AFTER_NS
-from partywall.pace import forecast, rhythm
+from partywall.pace import PLANNED, Stretch, forecast, rhythm
 from partywall.plan import lay_out, order, shares, visits
 from partywall.run.limiter import Limiter
 from partywall.run.recorder import Recorder
@@ -37,10 +37,8 @@ LEAD_MIN_NS = 60_000_000
 PILOTS = ((20, 0), (60, 4), (180, 8))
 # Schedules are sent for at least this much time at once, so that short blocks cost the controller little.
 BATCH_NS = 250_000_000
-# Blocks before the look at how often the victim reports, and the most of a window's work that may be another
-# treatment's in half of the slots of one treatment: a host that is busy for a moment makes slices late too.
+# Blocks before the look at how often the victim reports.
 COARSE_BLOCKS = 8
-STRADDLE_MAX = 0.05
 ATTEMPTS = 2
 # A guard up to this share of the window after it is short.
 GUARD_SHARE = 0.25
@@ -69,7 +67,7 @@ class Tally:
     trial: Trial
     observations: list[Observation] = field(default_factory=list)
     next_block: int = 0
-    stretch: int = 1
+    stretch: Stretch = PLANNED
     measured_ns: int = 0
     failures: int = 0
     finished: bool = False
@@ -88,6 +86,12 @@ class Tally:
         """How many of PILOTS its blocks have come to."""
         blocks, longs = self._fewest()
         return sum(blocks >= least and (longs is None or longs >= least_long) for least, least_long in PILOTS)
+
+    @property
+    def blocks_short(self) -> int:
+        """Blocks that are not long, of the treatment with the fewest of those that are in any."""
+        short = Counter(o.treatment for o in self.observations if not o.long)
+        return min(short.values(), default=0)
 
     def _fewest(self) -> tuple[int, int | None]:
         """Blocks, and long ones, of the treatment with the fewest; None where no blocks are longer than others."""
@@ -133,8 +137,8 @@ def tally(trial: Trial, events: Sequence[dict[str, Any]], observations: Sequence
     blocks has had are not had again, for each spends some of the error that is allowed.
     """
     done = blocks_done(events)
-    stretch = max((event["stretch"] for event in events if "stretch" in event), default=1)
-    as_long = {number for number, event in done.items() if event["stretch"] == stretch}
+    stretch = _stretch(events)
+    as_long = {number for number, event in done.items() if event["stretch"] == stretch.slots}
     found = Tally(
         trial=trial,
         observations=[o for o in observations if o.trial == trial.id and o.block in as_long],
@@ -146,8 +150,14 @@ def tally(trial: Trial, events: Sequence[dict[str, Any]], observations: Sequence
         visits_paid=Counter(event["visit"].partition(".")[0] for event in events if event["kind"] == "visit"),
     )
     found.pilots_had = found.pilots_reached
-    found.coarse_tested = found.blocks >= COARSE_BLOCKS
+    found.coarse_tested = found.blocks_short >= COARSE_BLOCKS
     return found
+
+
+def _stretch(events: Sequence[Mapping[str, Any]]) -> Stretch:
+    """How long a trial's slots and guards are by now; in older records both were always lengthened."""
+    changes = [event for event in events if event["kind"] == "stretched"]
+    return Stretch(changes[-1]["stretch"], changes[-1].get("guards", changes[-1]["stretch"])) if changes else PLANNED
 
 
 @dataclass
@@ -253,7 +263,9 @@ class Visitor:
         self._settle(recorder, limiter, tally, self._look(stage, tally))
 
     def _look(self, stage: Stage, tally: Tally) -> Looks:
-        return stage.session.look(self.clock.now_ns(), LEAD_NS + max(BATCH_NS, tally.trial.block_ns * tally.stretch))
+        return stage.session.look(
+            self.clock.now_ns(), LEAD_NS + max(BATCH_NS, tally.trial.block_ns * tally.stretch.slots)
+        )
 
     def _batch(
         self, recorder: Recorder, tally: Tally, start_ns: int, before: Treatment | None, looks: Looks
@@ -272,7 +284,7 @@ class Visitor:
             )
             block, error_ns = guarded(laid, looks, at_ns)
             self._note_clock(tally, error_ns)
-            recorder.expect(number, stretch, block, long=beat.is_long(number), error_ns=error_ns)
+            recorder.expect(number, stretch.slots, block, long=beat.is_long(number), error_ns=error_ns)
             # A reading costs more than a short slot can bear.
             read += readings(block) if least_ns else []
             slots += block
@@ -300,7 +312,7 @@ class Visitor:
             if not block or limiter.was_late(slots):
                 self.run.append("block_void", **event)
                 continue
-            if event["stretch"] == tally.stretch:
+            if event["stretch"] == tally.stretch.slots:
                 tally.observations += block
             self.run.append("block_done", **event)
         self._decide(tally)
@@ -314,46 +326,45 @@ class Visitor:
 
     def _decide(self, tally: Tally) -> None:
         blocks, text = tally.blocks, ""
-        if reason := self._too_short(tally):
-            tally.stretch *= 2
+        if too_short := self._too_short(tally):
+            stretch, reason = too_short
+            tally.stretch = stretch
             tally.observations.clear()
             tally.pilots_had, tally.coarse_tested = 0, False
-            self.run.append("stretched", trial=tally.trial.id, stretch=tally.stretch, reason=reason)
-            self.emit(Note(f"{tally.trial.id}: {reason}; slots are now {tally.stretch} times as long"))
+            factors = {"stretch": stretch.slots, "guards": stretch.guards}
+            self.run.append("stretched", trial=tally.trial.id, reason=reason, **factors)
+            self.emit(Note(f"{tally.trial.id}: {reason}; slots are now {stretch.slots} times as long"))
         elif blocks >= self.plan.scenario.min_blocks:
             tally.finished, text = self.decisions.enough(tally.trial, tally.observations)
             if tally.finished:
                 self.run.append("trial_precise", trial=tally.trial.id, blocks=blocks)
         self.emit(Block(tally.trial.id, tally.blocks, text))
 
-    def _too_short(self, tally: Tally) -> str:
-        """Why slots must be longer, or nothing. Each length is looked at a few times at the most."""
-        if not self._may_stretch(tally):
-            return ""
-        if tally.blocks >= COARSE_BLOCKS and not tally.coarse_tested:
+    def _too_short(self, tally: Tally) -> tuple[Stretch, str] | None:
+        """How long slots must be, and why; None if they are long enough. Each length is looked at a few times only."""
+        coarser, slower = tally.stretch.coarser, tally.stretch.slower
+        if not tally.coarse_tested and tally.blocks_short >= COARSE_BLOCKS and self._may_begin_again(tally, coarser):
             tally.coarse_tested = True
             if _straddle(tally.observations) > STRADDLE_MAX:
-                return "the victim reports too seldom for such short slots"
+                return coarser, "the victim reports too seldom for such short slots"
         if tally.pilots_had == len(PILOTS) or (reached := tally.pilots_reached) <= tally.pilots_had:
-            return ""
-        if self._could_begin_again(tally):
+            return None
+        if self._may_begin_again(tally, slower):
             tally.pilots_had = reached
             if self.decisions.carries_over(tally.trial, tally.observations):
-                return "effects carry over between slots"
-        return ""
+                return slower, "effects carry over between slots"
+        return None
 
-    def _could_begin_again(self, tally: Tally) -> bool:
-        """Whether its time holds the least number of blocks of twice the length.
+    def _may_begin_again(self, tally: Tally, stretch: Stretch) -> bool:
+        """Whether slots may be of that length, and the trial's time holds the least number of blocks of them.
 
         If not, lengthening would leave nothing, while what is there stands with a warning.
         """
-        longer = forecast(tally.trial.treatments, self.plan.timing, 2 * tally.stretch)
+        if max(treatment.slot_ns for treatment in tally.trial.treatments) * stretch.slots > self.plan.timing.slot_max:
+            return False
+        longer = forecast(tally.trial.treatments, self.plan.timing, stretch)
         left_ns = OVERTIME * self._shares[tally.trial.id] - tally.measured_ns
         return longer.needed_ns(self.plan.scenario.min_blocks) <= left_ns
-
-    def _may_stretch(self, tally: Tally) -> bool:
-        longest = max(treatment.slot_ns for treatment in tally.trial.treatments)
-        return longest * tally.stretch * 2 <= self.plan.timing.slot_max
 
 
 def guarded(laid_out: Callable[..., tuple[Slot, ...]], looks: Looks, start_ns: int) -> tuple[tuple[Slot, ...], int]:

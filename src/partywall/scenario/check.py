@@ -24,7 +24,7 @@ from partywall.model import factors
 from partywall.model.backend import BACKENDS, LIVE_DISK, SETTINGS
 from partywall.model.plan import meet
 from partywall.model.scenario import SWITCH_AFTER_NS, Aggressor, Disk, Goal, Level, Load, Sandbox, Scenario, Victim
-from partywall.pace import SLOT_SLICES, Forecast, forecast, needed_ns, shares, treatments
+from partywall.pace import SLOT_SLICES, BlockKind, Forecast, forecast, needed_ns, shares, treatments
 from partywall.scenario.decode import Path
 from partywall.scenario.explain import Mistake, did_you_mean, explain
 
@@ -719,12 +719,13 @@ def _budget(scenario: Scenario, catalogue: Catalogue) -> Iterator[Mistake]:
     what = "the trial" if len(found) == 1 else f"each of the {len(found)} trials"
     dearest = max(range(len(found)), key=needed.__getitem__)
     name, count, blocks = found[dearest]
+    slowest = max(blocks.judging, key=blocks.took_ns.__getitem__)
     message = (
         f"a budget of {units.format_duration(scenario.budget)} cannot hold {scenario.min_blocks} blocks of {what}: "
-        f"that takes at least {units.format_duration(sum(needed))}. A block of victim {name!r} with all "
-        f"{count} treatments takes {units.format_duration(blocks.whole_ns)}"
+        f"that takes at least {units.format_duration(sum(needed))}. With {count} treatments, a {slowest} block of "
+        f"victim {name!r} takes {units.format_duration(blocks.took_ns[slowest])}"
     )
-    message += ", and as much time goes to short blocks of the quick ones" if blocks.slow and blocks.short_ns else ""
+    message += ", and as much time goes to its quick treatments" if slowest is BlockKind.SLOW else ""
     less = "fewer victims, aggressors, intensities or levels, or a smaller min_blocks"
     less += ", or a shorter timing.slot" if "slot" in scenario.timing.model_fields_set else ""
     remedy = f"give budget: {math.ceil(sum(needed) / 1e9)}s or more, or {less}"

@@ -11,6 +11,8 @@ from partywall.stats.interval import PROMISED
 UNDERSTATED = {
     Warn.CARRY_OVER: "the effect still moved inside the slots or outlasted them, so there may be more harm than was "
     "measured; lengthen them",
+    Warn.COARSE_VICTIM: "the victim reports too seldom for such short slots, so there may be more harm than was "
+    "measured; raise the budget",
     Warn.AGGRESSOR_IDLE: "the aggressor did nothing while it was on, so nothing was tested",
     Warn.AGGRESSOR_NOT_STOPPED: "the aggressor went on in the baseline, so there may be more harm than was measured",
     Warn.AGGRESSOR_FELL_SHORT: "the aggressor pressed less than it was asked to, so there may be more harm than was "

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from partywall.model.finding import Band, CarryOver, Cell, Estimate, Warn
-from partywall.model.observation import Observation
+from partywall.model.observation import STRADDLE_MAX, Observation
 from partywall.model.plan import Treatment, Trial, null_cpus
 from partywall.stats import latency
 from partywall.stats.carryover import carry_over
@@ -134,6 +134,7 @@ def _cell(
     )
     raised = {
         Warn.CARRY_OVER: lasting.present,
+        Warn.COARSE_VICTIM: np.median([o.straddle for o in pair.treated]) > STRADDLE_MAX,
         Warn.FEW_BLOCKS: len(pair) < min_blocks,
         Warn.DRIFTING_EFFECT: drifting,
         Warn.NULL_EFFECT: band is not None and _excludes_one(band.null),

@@ -58,7 +58,7 @@ def test_it_tells_how_many_blocks_of_each_kind_and_which_treatment_is_in_which()
 def test_blocks_that_are_all_alike_are_not_called_long():
     limited = {"probe": "integer", "sandbox": {"backend": "container", "cpu_limit": "50%"}}
     text = shown(victims={"v": limited})
-    assert "about 21 blocks of 2.8 s" in text
+    assert "about 100 blocks of 598 ms" in text
     assert "(long)" not in text
 
 

@@ -43,10 +43,29 @@ def test_one_that_presses_together_with_an_aggressor_that_has_a_ceiling_gets_the
     assert slots(trial)["both@1"] == (200, 500)
 
 
-def test_a_victim_with_a_ceiling_is_measured_in_whole_periods_throughout():
-    trial = planned(BOX | {"cpu_limit": 0.5}, free={"sandbox": BOX})
-    assert set(slots(trial).values()) == {(200, 500)}
+@pytest.mark.parametrize(("limit", "slot_ms"), [(0.5, 100), (0.2, 100), (0.1, 200), (0.05, 400), (0.01, 500)])
+def test_a_victim_that_computes_under_a_ceiling_is_measured_in_whole_periods_without_waiting_for_one(limit, slot_ms):
+    trial = planned(BOX | {"cpu_limit": limit}, free={"sandbox": BOX})
+    assert set(slots(trial).values()) == {(2, slot_ms)}
     assert not forecast(trial.treatments, Timing()).beat.quick
+
+
+def test_a_neighbour_on_the_cpu_of_a_victim_with_a_ceiling_changes_its_turns():
+    trial = planned(BOX | {"cpu_limit": 0.5}, free={"sandbox": BOX}, same={"sandbox": BOX | {"cpus": "same"}})
+    assert slots(trial)["free@1"] == (2, 100)
+    assert slots(trial)["same@1"] == (200, 100)
+    assert trial.treatment("same@1").release_ns == 100 * MS
+
+
+def test_a_victim_that_waits_under_a_ceiling_is_measured_in_many_periods():
+    content = {
+        "partywall": 1,
+        "name": "test",
+        "victims": {"v": {"probe": "disk-direct-read", "sandbox": BOX | {"cpu_limit": 0.5}}},
+        "aggressors": {"free": {"stressor": "integer", "sandbox": BOX}},
+    }
+    trial = make(Scenario.model_validate(content), TWO, shipped()).trials[0]
+    assert set(slots(trial).values()) == {(200, 500)}
 
 
 def test_a_ceiling_of_all_the_time_of_its_cpus_holds_nobody_up():

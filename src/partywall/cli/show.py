@@ -18,7 +18,7 @@ from partywall import units
 from partywall.agent.catalogue import Catalogue, KernelInfo
 from partywall.model.plan import Plan, Treatment, Trial, null_cpus
 from partywall.model.scenario import Scenario
-from partywall.pace import Forecast, BlockKind, needed_ns
+from partywall.pace import BlockKind, Forecast, needed_ns
 from partywall.plan import forecasts, order, shares
 from partywall.report import figures
 from partywall.scenario import Expected

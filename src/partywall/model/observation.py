@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 _SUB_BITS = 8
 
 STRADDLE_MAX = 0.05
-"""The most of a window's work that may be another treatment's in half of the slots of a treatment: it dilutes the effect
-by as much. A host that is busy for a moment makes some slices late too."""
+"""The most of a window's work that may be another treatment's, in half of the slots of a treatment. It dilutes the
+effect by as much. A busy host makes some slices late too."""
 
 
 def bucket_of(value_ns: int) -> int:

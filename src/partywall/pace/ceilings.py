@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from partywall.agent.catalogue import Catalogue
 from partywall.agent.requests import Requests, requests_of
 from partywall.model.plan import Limits
-from partywall.model.scenario import Throttle, Workload
+from partywall.model.scenario import Throttle, Victim, Workload
 from partywall.pace.rhythm import ceil_to
 
 PERIOD_NS = 100_000_000
 SLOT_TURNS = 5
 GUARD_TURNS = 2
+# CPU time in a slot of one that computes without a pause: a turn may end a timer tick late, at the next one's expense.
+COMPUTING_NS = 20_000_000
+COMPUTING = ("cpu", "cache", "memory_bandwidth")
 # Once a ceiling is lifted, who waits for the next turn waits no longer than this; requests held back go at once.
 LIFTED_NS = GUARD_TURNS * PERIOD_NS
 
@@ -28,26 +31,44 @@ LIFTED_NS = GUARD_TURNS * PERIOD_NS
 class Ceiling:
     """turn_ns: 0 where nothing is held back. drain_ns: in which what is under way at once gets through.
 
-    rate: work a second that it lets through, where that follows from it.
+    rate: work a second that it lets through, where that follows from it. slot_turns, guard_turns: turns that a slot
+    must hold, and that a switch disturbs.
     """
 
     turn_ns: int = 0
     drain_ns: int = 0
     rate: float | None = None
+    slot_turns: int = SLOT_TURNS
+    guard_turns: int = GUARD_TURNS
 
     def slot_ns(self, least_ns: int) -> int:
         """Of whole periods, and of several turns."""
-        return ceil_to(max(least_ns, SLOT_TURNS * self.turn_ns), PERIOD_NS) if self.turn_ns else least_ns
+        return ceil_to(max(least_ns, self.slot_turns * self.turn_ns), PERIOD_NS) if self.turn_ns else least_ns
 
     @property
     def guard_ns(self) -> int:
         """The turn it begins in does not count."""
-        return max(GUARD_TURNS * self.turn_ns, self.drain_ns)
+        return max(self.guard_turns * self.turn_ns, self.drain_ns)
 
     @property
     def release_ns(self) -> int:
         """Who has used up its turn sees only at the next that it was switched off."""
         return max(self.turn_ns, self.drain_ns)
+
+
+def of_victim(victim: Victim, catalogue: Catalogue) -> Ceiling:
+    """The ceiling under which a victim is all the time.
+
+    One that computes without a pause uses up its CPU time at the same pace beside any neighbour on another CPU. A slot
+    of whole periods then holds the same CPU time wherever it begins, and no switch disturbs that.
+    """
+    held, share = of_sandbox(victim, victim.probe, catalogue), victim.sandbox.cpu_limit
+    info = catalogue.kernel(victim.probe) if victim.probe else None
+    computes = info is not None and info.resource in COMPUTING and info.roles == "both"
+    if share is None or not held.turn_ns or victim.sandbox.throttle is not None or not computes:
+        return held
+    turns = min(SLOT_TURNS, math.ceil(COMPUTING_NS / (share * PERIOD_NS)))
+    return dataclasses.replace(held, slot_turns=turns, guard_turns=0)
 
 
 def of_sandbox(workload: Workload, kernel: str | None, catalogue: Catalogue) -> Ceiling:

@@ -64,13 +64,13 @@ def treatments(
 def _treatments(
     scenario: Scenario, victim: Victim, live: factors.Factors, catalogue: Catalogue, shared: frozenset[str]
 ) -> Iterator[Treatment]:
-    held = ceilings.of_sandbox(victim, victim.probe, catalogue)
+    held = ceilings.of_victim(victim, catalogue)
     timing = _timing(scenario, victim, held)
     base = _settle(victim, victim.probe, catalogue)
     guard_ns = max(timing.guard, base[0], held.guard_ns)
     yield Treatment(id=BASELINE, label="baseline", role="baseline", guard_ns=guard_ns, slot_ns=timing.slot)
     yield Treatment(id=NULL, label="null", role="null", intensities={NULL: 1.0}, guard_ns=guard_ns, slot_ns=timing.slot)
-    pressed = list(_pressed(scenario.aggressors, timing, guard_ns, catalogue, shared))
+    pressed = list(_pressed(scenario.aggressors, timing, guard_ns, held, catalogue, shared))
     yield from pressed
     for levels in factors.combinations(live):
         if levels:
@@ -86,13 +86,20 @@ def _timing(scenario: Scenario, victim: Victim, held: ceilings.Ceiling) -> Timin
         slot_ns, guard_ns = max(slot_ns, GUEST_SLOT_NS), max(guard_ns, GUEST_GUARD_NS)
     if victim.load is not None:
         slot_ns = max(slot_ns, LOAD_SLOT_NS)
-    slot_ns = held.slot_ns(slot_ns)
+    slot_ns = held.slot_ns(max(slot_ns, scenario.timing.long) if held.turn_ns else slot_ns)
     return scenario.timing.model_copy(update={"slot": slot_ns, "guard": guard_ns})
 
 
 def _pressed(
-    aggressors: dict[str, Aggressor], timing: Timing, guard_ns: int, catalogue: Catalogue, shared: frozenset[str]
+    aggressors: dict[str, Aggressor],
+    timing: Timing,
+    guard_ns: int,
+    held: ceilings.Ceiling,
+    catalogue: Catalogue,
+    shared: frozenset[str],
 ) -> Iterator[Treatment]:
+    """held: the victim's ceiling. Neighbours on its CPU change when it has used up its turn."""
+    turns_guard_ns = max(TURNS_GUARD_NS, ceilings.GUARD_TURNS * held.turn_ns)
     for name, aggressor in aggressors.items():
         everyone = {other: aggressors[other] for other in (*aggressor.together, name)}
         settling = [_settle(one, one.stressor, catalogue) for one in everyone.values()]
@@ -101,11 +108,12 @@ def _pressed(
         if any(one.command is not None for one in everyone.values()):
             slot_ns = max(slot_ns, COMMAND_SLOT_NS)
         if shared & everyone.keys():
-            slot_ns, rise_ns = max(slot_ns, TURNS_SLOT_NS), max(rise_ns, TURNS_GUARD_NS)
-        for one in everyone.values():
-            held = ceilings.of_sandbox(one, one.stressor, catalogue)
-            slot_ns, rise_ns = held.slot_ns(slot_ns), max(rise_ns, held.guard_ns)
+            slot_ns, rise_ns = max(slot_ns, TURNS_SLOT_NS), max(rise_ns, turns_guard_ns)
             release_ns = max(release_ns, held.release_ns)
+        for one in everyone.values():
+            own = ceilings.of_sandbox(one, one.stressor, catalogue)
+            slot_ns, rise_ns = own.slot_ns(slot_ns), max(rise_ns, own.guard_ns)
+            release_ns = max(release_ns, own.release_ns)
         for intensity in aggressor.intensity:
             suffix = "" if len(aggressor.intensity) == 1 and intensity == 1 else f" at {intensity:g}"
             yield Treatment(

@@ -7,9 +7,10 @@ compared with the truth. Agents are simulated at the level of the wire: they ans
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,6 +22,7 @@ from partywall.sandbox import Label, Sandbox, Settings
 from partywall.session import Session
 
 SECOND_NS = 1_000_000_000
+PERIOD_NS = 100_000_000
 
 
 @dataclass
@@ -37,6 +39,20 @@ class VirtualClock:
         self.time_ns = max(self.time_ns, deadline_ns)
         for call in self.at_time:
             call(self.time_ns)
+
+
+class _Drift:
+    """A part of a speed that returns to its mean of 0: an Ornstein-Uhlenbeck process."""
+
+    def __init__(self, deviation: float, relax_ns: int, chance: random.Random) -> None:
+        self._deviation, self._relax_ns, self._chance = deviation, relax_ns, chance
+        self._value = chance.gauss(0, deviation)
+
+    def after(self, passed_ns: int) -> float:
+        """Its value after some time."""
+        kept = math.exp(-passed_ns / self._relax_ns)
+        self._value = kept * self._value + self._chance.gauss(0, self._deviation) * math.sqrt(1 - kept * kept)
+        return self._value
 
 
 @dataclass
@@ -63,10 +79,12 @@ class _Workload:
 class SimulatedHost:
     """Neighbours with known effects.
 
-    keeps: the share of its rate that a victim keeps beside an aggressor at full intensity, by the aggressor's name; 1
-    for others. rate: work per second. noise: relative standard deviation of a slice's work. wander: standard deviation,
-    over one second, of a random walk that all slots of a block share. dies: (agent's name, ns on the virtual clock),
-    when that agent ends once.
+    keeps: what a victim keeps of its rate beside an aggressor at full intensity, by its name; 1 for others. rate: work
+    per second. noise: relative standard deviation of a slice's work. wander: that of a random walk over one second,
+    which all slots of a block share. drifts: (relative standard deviation, ns) of parts of the victim's speed that
+    return to their mean in that time. effect_drift: the same of what every aggressor takes. cpu_limit: the share of
+    each period of 100 ms in which the victim runs, until it has used it up. dies: (agent's name, ns on the virtual
+    clock); it ends then, once.
     """
 
     def __init__(
@@ -76,6 +94,9 @@ class SimulatedHost:
         rate: float = 1e6,
         noise: float = 0.02,
         wander: float = 0.02,
+        drifts: Sequence[tuple[float, int]] = (),
+        effect_drift: tuple[float, int] = (0.0, SECOND_NS),
+        cpu_limit: float = 1.0,
         dies: tuple[str, int] | None = None,
         seed: int = 1,
     ) -> None:
@@ -89,7 +110,10 @@ class SimulatedHost:
         self._dies = dies
         self._chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
         self._speed = 1.0
-        self._walked_ns = 0
+        self._drifts = [_Drift(*drift, self._chance) for drift in drifts]
+        self._effect = _Drift(*effect_drift, self._chance)
+        self._cpu_limit = cpu_limit
+        self._period_ns = self._chance.randrange(PERIOD_NS)
         self._running: dict[str, _Workload] = {}
 
     def session(self, label: Label) -> Session:
@@ -147,12 +171,24 @@ class SimulatedHost:
                 other.sink("slices", {"id": name, "slices": told})
 
     def _work(self, victim: _Workload, others: Mapping[str, _Workload], end_ns: int) -> float:
+        passed_ns = end_ns - victim.told_ns
+        worse = 1 + self._effect.after(passed_ns)
         kept = 1.0
         for name, other in others.items():
-            kept *= 1 - (1 - self.keeps.get(name, 1.0)) * other.intensity(victim.told_ns, end_ns)
-        spent_s = (end_ns - victim.told_ns) / 1e9
-        self._speed *= 1 + self._chance.gauss(0, self.wander) * spent_s**0.5
-        return victim.rate * spent_s * kept * self._speed * max(0.0, 1 + self._chance.gauss(0, self.noise))
+            kept *= 1 - (1 - self.keeps.get(name, 1.0)) * worse * other.intensity(victim.told_ns, end_ns)
+        self._speed *= 1 + self._chance.gauss(0, self.wander) * (passed_ns / 1e9) ** 0.5
+        speed = self._speed * (1 + sum(drift.after(passed_ns) for drift in self._drifts))
+        running_s = self._running_ns(victim.told_ns, end_ns) / 1e9
+        return max(0.0, victim.rate * running_s * kept * speed * (1 + self._chance.gauss(0, self.noise)))
+
+    def _running_ns(self, start_ns: int, end_ns: int) -> float:
+        """How long the victim runs between two times, at the beginning of each period of its limit."""
+
+        def until(at_ns: int) -> float:
+            periods, rest_ns = divmod(at_ns - self._period_ns, PERIOD_NS)
+            return periods * self._cpu_limit * PERIOD_NS + min(rest_ns, self._cpu_limit * PERIOD_NS)
+
+        return until(end_ns) - until(start_ns)
 
 
 def _slice(start_ns: int, end_ns: int, work: float, intensity: float) -> dict[str, Any]:

@@ -1,0 +1,262 @@
+"""Are effects known sooner than by the version before, and do intervals still cover the truth?
+
+Simulated neighbours with known effects are measured by this version and by the one before, on hosts that drift alike;
+the block loop, storage and statistics are those of a run. The bar: where an effect is real, the time until its interval
+reaches ±3 % is at most half in the median, and no scenario takes longer; and 95 % intervals, null effects and real ones,
+hold the truth in 93 % or more, within the simulation's own chance. A time is not waited for: it follows from the half
+width at the end, which falls with the root of time.
+
+`--host` measures scenarios on this host instead, in turn with the version before, and judges the time alone. `--before`
+names a folder with the version before; else git gives it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benches.common import conclude
+
+BEFORE = "4e56d39"
+PRECISION = 0.03
+FASTER, NEVER_LONGER, COVERED = 0.5, 1.0, 0.93
+FACTS = {"cpus_allowed": [0, 1], "memory": {"usable_bytes": 1 << 40}, "missing": []}
+SAME = {"cpus": "same"}
+BOX = {"backend": "container"}
+# As a cloud host's memory: neighbouring windows differ about as much whatever their length.
+DRIFTS = [(0.04, 5_000_000), (0.04, 50_000_000), (0.04, 500_000_000), (0.04, 5_000_000_000)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A scenario, and what is true on its simulated host."""
+
+    victim: Mapping[str, Any]
+    aggressors: Mapping[str, Any]
+    keeps: Mapping[str, float]
+    budget_s: float
+    precision: float = 0.001
+    cpu_limit: float = 1.0
+
+
+DEMO = {
+    "same-core": {"stressor": "integer", "sandbox": SAME},
+    "cache": {"stressor": "cache"},
+    "memory": {"stressor": "memory-copy"},
+    "disk": {"stressor": "syscall", "settle": "100ms"},
+    "processes": {"stressor": "process-creation"},
+}
+LIMITED = {f"at-{n}": {"stressor": "memory-triad", "intensity": [n / 4], "sandbox": BOX} for n in (1, 2, 4)}
+CASES = {
+    "demo": Case({"probe": "memory-copy"}, DEMO, {"same-core": 0.5, "memory": 0.8, "disk": 0.9}, 15),
+    "quick neighbours": Case(
+        {"probe": "cache"}, {name: DEMO[name] for name in ("cache", "memory", "processes")}, {"cache": 0.85}, 12
+    ),
+    "limited": Case(
+        {"probe": "memory-latency", "sandbox": BOX | {"cpu_limit": 0.5}},
+        LIMITED,
+        {"at-2": 0.9, "at-4": 0.7},
+        40,
+        cpu_limit=0.5,
+    ),
+    "one core": Case(
+        {"probe": "integer"},
+        {name: DEMO[name] for name in ("same-core", "memory")},
+        {"same-core": 0.5},
+        15,
+    ),
+    "early end": Case({"probe": "integer"}, {"memory": DEMO["memory"]}, {"memory": 0.9}, 40, precision=0.02),
+}
+QUICK = {"demo": 2, "limited": 2, "one core": 2}
+
+
+def simulated(name: str, seed: int) -> dict[str, Any]:
+    """One run of a case by the version that is imported: cells, and how long it measured."""
+    from partywall import pipeline  # noqa: PLC0415 - of one version or the other
+    from partywall.agent.catalogue import shipped  # noqa: PLC0415
+    from partywall.events import silent  # noqa: PLC0415
+    from partywall.model.scenario import Scenario  # noqa: PLC0415
+    from partywall.plan import Topology, make  # noqa: PLC0415
+    from partywall.run import execute  # noqa: PLC0415
+    from partywall.sandbox import Label  # noqa: PLC0415
+    from partywall.store import RunDirectory  # noqa: PLC0415
+
+    case = CASES[name]
+    content = {
+        "partywall": 1,
+        "name": "sooner",
+        "victims": {"v": case.victim},
+        "aggressors": case.aggressors,
+        "precision": case.precision,
+        "budget": f"{case.budget_s}s",
+        "min_blocks": 8,
+    }
+    plan = make(Scenario.model_validate(content), Topology((0, 1), ()), shipped(), seed)
+    host = _host()(
+        dict(case.keeps),
+        noise=0.02,
+        wander=0,
+        drifts=DRIFTS,
+        effect_drift=(0.05, 300_000_000),
+        cpu_limit=case.cpu_limit,
+        seed=seed,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunDirectory.create(Path(folder) / "run", "", plan, FACTS)
+        label = Label("sooner", run.path / "state", run.path / "work")
+        began_ns = host.clock.now_ns()
+        execute(run, label, pipeline.decisions(plan), silent, (), host.clock, host.session)
+        spent_s = (host.clock.now_ns() - began_ns) / 1e9
+        cells = pipeline.analyse(run)[1].cells
+    return {"spent_s": spent_s, "cells": {cell.treatment: _cell(cell) for cell in cells}}
+
+
+def _host() -> Any:
+    """The simulated host of this version, for both: it stands on the wire, which they share."""
+    from importlib import util  # noqa: PLC0415
+
+    file = Path(__file__).parents[1] / "src/partywall/testing/simulated.py"
+    spec = util.spec_from_file_location("simulated_now", file)
+    assert spec
+    assert spec.loader
+    module = util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module.SimulatedHost
+
+
+def measured(scenario: str) -> dict[str, Any]:
+    """One run of a scenario on this host by the version that is imported."""
+    from partywall import api  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        found = api.run(scenario, out=Path(folder) / "run").findings
+        cells = {f"{cell.victim}, {cell.label}": _cell(cell) for cell in found.cells}
+    return {"spent_s": 1.0, "cells": cells}
+
+
+def _cell(cell: Any) -> dict[str, float]:
+    found = cell.isolation
+    return {"value": found.value, "low": found.low, "high": found.high, "n": found.n, "seen": cell.seen}
+
+
+@dataclass(frozen=True)
+class Version:
+    """Where a version's sources are."""
+
+    source: Path
+
+    def one(self, *what: str) -> dict[str, Any]:
+        """A run in a process of its own."""
+        here = Path(__file__)
+        paths = os.pathsep.join(map(str, (self.source, here.parents[1])))
+        command = [sys.executable, str(here), "--one", *what]
+        done = subprocess.run(
+            command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise SystemExit(f"{' '.join(what)} failed: {done.stderr[-2000:]}")
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def time_to(run: Mapping[str, Any], names: set[str]) -> float:
+    """Seconds until the widest of these cells is known to ±3 %: a half width falls with the root of time."""
+    widest = max((cell["high"] - cell["low"]) / 2 for name, cell in run["cells"].items() if name in names)
+    return float(run["spent_s"]) * (widest / PRECISION) ** 2
+
+
+def covered(case: Case, run: Mapping[str, Any]) -> Iterator[bool]:
+    """Of each cell, whether its interval holds the truth."""
+    for name, cell in run["cells"].items():
+        aggressor, _, level = name.partition("@")
+        loss = 1 - case.keeps.get(aggressor, 1.0)
+        yield cell["low"] <= 1 - loss * (float(level) if level else 1.0) <= cell["high"]
+
+
+def from_git(folder: Path) -> Path:
+    """The sources of the version before, unpacked."""
+    root = Path(__file__).parents[1]
+    packed = subprocess.run(["git", "archive", BEFORE, "src"], cwd=root, check=True, capture_output=True).stdout
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=packed, check=True)
+    built = root / "src/partywall/_bin"
+    if built.exists():
+        (folder / "src/partywall/_bin").symlink_to(built)
+    return folder / "src"
+
+
+def in_simulation(now: Version, before: Version, repeats: Mapping[str, int]) -> bool:
+    """Prints what each case gave; whether the bar is met is the last line."""
+    ratios: dict[str, float] = {}
+    hits: dict[str, list[bool]] = {"now": [], "before": []}
+    for name, count in repeats.items():
+        case, pairs = CASES[name], []
+        real = {key for key, kept in case.keeps.items() if kept < 1}
+        for seed in range(1, count + 1):
+            runs = {"now": now.one(name, str(seed)), "before": before.one(name, str(seed))}
+            for which, run in runs.items():
+                hits[which] += covered(case, run)
+            known = {key for key in runs["now"]["cells"] if key.partition("@")[0] in real}
+            pairs.append(time_to(runs["now"], known) / time_to(runs["before"], known))
+        ratios[name] = statistics.median(pairs)
+        print(f"{name}: time until ±3 % {ratios[name]:.2f} of the version before ({len(pairs)} pairs)", flush=True)
+    shares = {which: sum(found) / len(found) for which, found in hits.items()}
+    chance = 2 * math.sqrt(COVERED * (1 - COVERED) / len(hits["now"]))
+    middle, worst = statistics.median(ratios.values()), max(ratios.values())
+    figure = (
+        f"time until ±3 % {middle:.2f} of the version before in the median, {worst:.2f} at worst; intervals hold the "
+        f"truth in {shares['now']:.1%} of {len(hits['now'])} (before: {shares['before']:.1%})"
+    )
+    conclude("sooner", figure, met=middle <= FASTER and worst <= NEVER_LONGER and shares["now"] >= COVERED - chance)
+
+
+def on_this_host(now: Version, before: Version, scenarios: list[str], count: int) -> None:
+    ratios = []
+    for scenario in scenarios:
+        for number in range(count):
+            order = [now, before] if number % 2 else [before, now]
+            runs = {version: version.one("host", scenario) for version in order}
+            seen = {name for name, cell in runs[before]["cells"].items() if cell["seen"]} & set(runs[now]["cells"])
+            if not seen:
+                print(f"{scenario}: no effect was seen", flush=True)
+                continue
+            ratios.append(time_to(runs[now], seen) / time_to(runs[before], seen))
+            print(f"{scenario}: time until ±3 % {ratios[-1]:.2f} of the version before", flush=True)
+    if not ratios:
+        conclude("sooner", "no effect was seen on this host", met=False)
+    middle, worst = statistics.median(ratios), max(ratios)
+    figure = f"on this host: time until ±3 % {middle:.2f} of the version before in the median, {worst:.2f} at worst"
+    conclude("sooner", figure, met=middle <= FASTER and worst <= NEVER_LONGER)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="under a minute; three cases, two pairs each")
+    parser.add_argument("--repeats", type=int, default=30, help="pairs of each case")
+    parser.add_argument("--before", type=Path, help="sources of the version before")
+    parser.add_argument("--host", nargs="+", metavar="SCENARIO", help="measure these on this host")
+    parser.add_argument("--one", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        first, second = options.one
+        print(json.dumps(measured(second) if first == "host" else simulated(first, int(second))))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        now = Version(Path(__file__).parents[1] / "src")
+        before = Version(options.before or from_git(Path(folder)))
+        if options.host:
+            on_this_host(now, before, options.host, options.repeats)
+        in_simulation(now, before, QUICK if options.quick else dict.fromkeys(CASES, options.repeats))
+
+
+if __name__ == "__main__":
+    main()

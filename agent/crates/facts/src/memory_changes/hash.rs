@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn pages_that_differ_in_a_few_bits_have_different_hashes() {
         let mut seen = HashSet::from([of_page(&page(&[]))]);
-        for first in 0..512 * 64_usize {
+        for first in (0..512 * 64_usize).step_by(7) {
             let page = page(&[]);
             page[first / 64].store(1 << (first % 64), Ordering::Relaxed);
             assert!(seen.insert(of_page(&page)), "bit {first}");

@@ -160,7 +160,7 @@ class TestReal:
         tuner.hold(asked, 0.3, 50, tuner.scheduler())
         assert tuner.before() != before
         done, left = leftovers.remove(label)
-        assert (done, left) == ([f"limits of domain theirs of {daemon.uri}, which are as before"], [])
+        assert (done, left) == ([f"limits of domain theirs of {daemon.uri}, which were restored"], [])
         assert tuner.before() == before
         theirs.destroy()
         connection.close()
@@ -287,7 +287,7 @@ def test_a_guest_of_xen_speaks_on_its_console():
         ("authentication unavailable: no polkit agent", "you may not use this daemon"),
         ("no connection driver available for foo:///", "libvirt knows no such URI"),
         ("something new", "something new"),
-        ("", "it said nothing"),
+        ("", "it gave no reason"),
     ],
 )
 def test_why_a_connection_failed_is_told_with_a_remedy(said, meant):
@@ -462,7 +462,7 @@ def test_notes_that_cannot_be_read_are_told(label):
     (label.state / leftovers.FILE).write_text("[{")
     done, left = leftovers.remove(label)
     assert done == []
-    assert "what it says of domains cannot be read" in left[0]
+    assert "its notes on domains cannot be read" in left[0]
 
 
 class Theirs(Domain):
@@ -625,7 +625,7 @@ def test_a_domain_that_gives_up_no_memory_is_told(made_up, theirs, label, monkey
     monkeypatch.setattr(theirs, "setMemoryFlags", lambda *_: None)
     theirs.memory = 600 << 10
     sandbox = visit(made_up, label)
-    with pytest.raises(TrialError, match="was to have 300 MiB of memory and stays at 600 MiB"):
+    with pytest.raises(TrialError, match="should leave 300 MiB of memory, but its guest keeps 600 MiB"):
         sandbox.limit(Limits(memory=300 << 20))
     sandbox.stop()
 

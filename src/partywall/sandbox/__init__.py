@@ -1,6 +1,6 @@
-"""Where workloads run. Each backend starts an agent in a place with the settings asked for, and changes them live.
+"""Where workloads run. Each backend starts an agent in a place with the requested settings, and changes them live.
 
-Everything made here is labelled with its run, so that `reap` can remove what a killed run left behind.
+Everything created here is labelled with its run, so that `reap` can remove what a killed run left behind.
 """
 
 from partywall.sandbox.base import Sandbox, Settings, make

@@ -1,4 +1,4 @@
-"""What every backend can do, and the choice of one."""
+"""The interface of every backend, and the choice of one."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ GONE_S = 1.0
 
 @dataclass(frozen=True)
 class Settings:
-    """A sandbox as planned: everything symbolic is resolved.
+    """A planned sandbox. All symbolic values are resolved.
 
-    disk_switched: whether limits of its disk will be changed while it runs. network: own, or the host's, for workloads
-    that must reach what is on it. command: whether it must hold the host's programs. files: whether its workload keeps
-    files on a disk. vcpus, host_cpus and accel are of machines alone: how many virtual CPUs, where the emulator's own
-    threads run, and what carries them; root: the packages their programs come from; interface: how theirs leads to the
-    host. host: what ssh knows the machine by.
-    uri, domain and boot are libvirt's: the daemon, the user's domain, where on its host kernel and initramfs lie.
-    only: the capabilities its agent is limited to, where it is a process on this host or another; all if empty.
+    disk_switched: whether disk limits will be changed while it runs. network: its own, or the host's, for workloads
+    that must reach services on the host. command: whether it must provide the host's programs. files: whether its
+    workload keeps files on a disk. vcpus, host_cpus and accel are for virtual machines: number of virtual CPUs, CPUs of
+    the emulator's own threads, and accelerator. root: packages with their programs; interface: how they connect to the
+    host. host: the machine's name for ssh.
+
+    uri, domain and boot are for libvirt: the daemon, the user's domain, and the folder of kernel and initramfs on its
+    host. only: the methods that its agent is limited to, if it is a process on this host or another; all if empty.
     """
 
     name: str
@@ -59,13 +60,13 @@ class Settings:
 
     @property
     def agent_options(self) -> list[str]:
-        """Command-line options of its agent, of those that every backend of processes gives."""
+        """Command-line options of its agent that all backends of processes use."""
         cpus = ["--cpus", ",".join(map(str, self.cpus))] if self.cpus else []
         return [*cpus, *(["--only", ",".join(self.only)] if self.only else [])]
 
     @property
     def limits(self) -> Limits:
-        """What it is made with, of all that can be changed while it runs."""
+        """Its initial values of all settings that can change while it runs."""
         disk = self.disk.throttle if self.disk else None
         return Limits(cpu_limit=self.cpu_limit, cpu_weight=self.cpu_weight, memory=self.memory, disk=disk)
 
@@ -80,19 +81,22 @@ class Sandbox(ABC):
         self._live = Limits()
 
     def launch(self, sink: Sink) -> None:  # noqa: B027 - most have nothing that takes long
-        """Sets going what takes long, so that several sandboxes come up at once; `start` waits for it."""
+        """Begins slow steps, so that several sandboxes start in parallel; `start` waits for them."""
 
     @abstractmethod
     def start(self, sink: Sink) -> AgentClient:
-        """Makes the sandbox and starts its agent. TrialError or CapabilityError if the host refuses."""
+        """Creates the sandbox and starts its agent. TrialError or CapabilityError if the host refuses."""
 
-    def settle(self) -> None:  # noqa: B027 - most are as they shall be once they have started
-        """Called once all sandboxes of a trial are up and before anything runs in them: what is best done in quiet."""
+    def settle(self) -> None:  # noqa: B027 - most backends have nothing to do here
+        """Completes set-up that needs a quiet host.
+
+        Called when all sandboxes of a trial are up, before workloads run.
+        """
 
     def limit(self, limits: Limits) -> None:
-        """Changes settings live; what is None goes back to what the sandbox was made with.
+        """Changes settings live. None restores the setting that the sandbox was made with.
 
-        TrialError if that fails, CapabilityError if it cannot be.
+        TrialError if that fails, CapabilityError if the backend cannot change it.
         """
         before, now = (one.over(self.settings.limits) for one in (self._live, limits))
         if (now.cpu_limit, now.cpu_weight) != (before.cpu_limit, before.cpu_weight):
@@ -103,16 +107,19 @@ class Sandbox(ABC):
             self._hold_memory(now.memory)
         self._live = limits
 
-    def _hold_cpu(self, limit: float | None, weight: float | None) -> None:  # noqa: ARG002 - what others need of it
-        """Ceiling, as a share of the time of its CPUs, and weight; None lifts the one, and makes the other usual."""
+    def _hold_cpu(self, limit: float | None, weight: float | None) -> None:  # noqa: ARG002 - backends that override it use them
+        """Sets the limit, as a share of its CPUs' time, and the weight.
+
+        None removes the limit, or restores the default weight.
+        """
         self._cannot("cpu_limit and cpu_weight")
 
     def _hold_disk(self, throttle: Throttle) -> None:  # noqa: ARG002
-        """Limits of its disk; those that are None are lifted."""
+        """Sets the limits of its disk. None removes a limit."""
         self._cannot("disk limits")
 
     def _hold_memory(self, size: int | None) -> None:  # noqa: ARG002
-        """Bytes it may have; None is what it has by itself."""
+        """Sets its bytes of memory. None restores the default."""
         self._cannot("memory")
 
     def _cannot(self, what: str) -> NoReturn:
@@ -123,12 +130,12 @@ class Sandbox(ABC):
 
     @contextlib.contextmanager
     def _changed(self, what: str) -> Iterator[None]:
-        """What the host refuses of it is this sandbox's failure; mostly it is gone, and says why."""
+        """Turns the host's errors into a failure of this sandbox. Usually it has ended, and the error says why."""
         try:
             yield
         except OSError as error:
             if self.client is not None and isinstance(error, (FileNotFoundError, ProcessLookupError)):
-                # Its threads go a moment before the process does.
+                # Its threads end a moment before the process does.
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self.client.process.wait(GONE_S)
             where = f" ({error.filename})" if error.filename else ""
@@ -142,41 +149,41 @@ class Sandbox(ABC):
     @property
     @abstractmethod
     def work_dir(self) -> str:
-        """The folder for files, as the agent sees it."""
+        """The folder for files, as seen by the agent."""
 
     @property
     @abstractmethod
     def pid(self) -> int | None:
-        """The agent's process number on the host."""
+        """The agent's process ID on the host."""
 
     @property
     def cgroup(self) -> str | None:
-        """Its cgroup, a path below every hierarchy's root; None if it has none of its own."""
+        """Its cgroup as a path below every hierarchy's root; None if it has none of its own."""
         return None
 
     @property
     def cgroup_member(self) -> int | None:
-        """A process or thread that is in its cgroup, by which monitors find it."""
+        """A process or thread in its cgroup, which leads monitors to it."""
         return self.pid if self.cgroup else None
 
-    def peer(self, kernel: str, params: Mapping[str, Any]) -> str:  # noqa: ARG002 - what others need of it
-        """Starts the other end of a network kernel, on the host; its address, as the sandbox sees it."""
-        raise TrialError(f"sandbox {self.settings.name}: {kernel} has no peer there, for it has no network of its own")
+    def peer(self, kernel: str, params: Mapping[str, Any]) -> str:  # noqa: ARG002 - backends that override it use them
+        """Starts the other end of a network kernel on the host. Returns its address as seen by the sandbox."""
+        raise TrialError(f"sandbox {self.settings.name}: {kernel} has no peer there: it has no network of its own")
 
-    def look(self, for_ns: int = 0) -> Look | None:  # noqa: ARG002 - what others need of it
-        """Looks at the agent's clock, and keeps it on the host's; None if that is its clock, as on the same machine.
+    def look(self, for_ns: int = 0) -> Look | None:  # noqa: ARG002 - backends that override it use them
+        """Reads the agent's clock and corrects it to the host's. None if it uses the host's clock.
 
-        for_ns: how long it may be until the next look. TrialError if the clock jumped.
+        for_ns: the longest time until the next look. TrialError if the clock jumped.
         """
         return None
 
     def clock_error_ns(self, span_ns: int = 0) -> int:
-        """How far the agent's clock may be off the host's, by a look now, for as long as `span_ns`."""
+        """Largest error of the agent's clock within `span_ns`, by a reading now."""
         look = self.look(span_ns)
         return look.error_ns(look.offset.at_ns + span_ns) if look else 0
 
     def reason_gone(self, reason: str) -> str:
-        """Adds to the reason why the agent went what the backend knows of it."""
+        """Adds what the backend knows to the reason why the agent ended."""
         return reason
 
     def _own_work_dir(self) -> Path:
@@ -186,8 +193,8 @@ class Sandbox(ABC):
 
 
 def make(settings: Settings, label: Label) -> Sandbox:
-    """The sandbox for `settings`, not started."""
+    """Creates the sandbox for `settings`, not started."""
     module, _, name = BACKENDS[settings.backend].made_by.partition(":")
-    # Backends import this module.
+    # Imported late because backends import this module.
     backend: type[Sandbox] = getattr(importlib.import_module(f"partywall.sandbox.{module}"), name)
     return backend(settings, label)

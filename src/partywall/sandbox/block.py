@@ -1,8 +1,8 @@
-"""Which block device holds a folder's files: the one on which a cgroup's disk limits are set. Reads only.
+"""Finds the block device of a folder's files, on which a cgroup's disk limits are set. Only reads.
 
-The kernel names a device for most file systems. An overlay writes into the folder on top of it, and btrfs hides what
-it lies on; both are told by the table of mounts. Memory, networks and several devices at once cannot be limited.
-Source: proc_pid_mountinfo(5), Documentation/filesystems/overlayfs.rst.
+The kernel names a device for most file systems. An overlay writes to its upper folder, and btrfs hides its devices;
+both are found in the table of mounts. Memory, networks and file systems on several devices cannot be limited. Source:
+proc_pid_mountinfo(5), Documentation/filesystems/overlayfs.rst.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ Device = tuple[int, int]
 
 
 def device_of(path: Path, root: Path = ROOT) -> Device | None:
-    """Major and minor number of the whole disk that holds the files of `path`; None if no single one does.
+    """Major and minor number of the whole disk with the files of `path`; None if there is no single one.
 
-    root: where the host's files are.
+    root: the root folder of the host's files.
     """
     mount = mount_of(path, root)
     return _whole(_number(path, mount, root), root) or _behind(mount, root)
 
 
 def lacking(path: Path, root: Path = ROOT) -> str:
-    """Why what is done in `path` cannot be limited, and what would do; empty if it can."""
+    """Why disk work in `path` cannot be limited, with a remedy; empty if it can."""
     if device_of(path, root) is not None:
         return ""
     mount = mount_of(path, root)
-    kind = mount.kind if mount else "a file system that is not known"
+    kind = mount.kind if mount else "an unknown file system"
     return (
-        f"disk limits need a block device, and {path} is on {kind}, behind which no single one was found; "
+        f"disk limits need a block device, and {path} is on {kind}, which is not on a single one; "
         "set --work-dir to a folder on a disk"
     )
 
 
 def mount_of(path: Path, root: Path = ROOT) -> Mount | None:
-    """The mount that holds `path`; of several on one point the last, which covers the others."""
+    """The mount of `path`. The last of several on one point counts, because it covers the others."""
     asked = path.resolve()
     holding = [mount for mount in mounts(root) if asked.is_relative_to(mount.point)]
     return max(reversed(holding), key=lambda mount: len(mount.point.parts), default=None)
 
 
 def _number(path: Path, mount: Mount | None, root: Path) -> Device | None:
-    """Of the device that a folder is on. The table of mounts tells it of folders that cannot be looked at."""
+    """The device of a folder. For inaccessible folders, it is read from the table of mounts."""
     try:
         found = _under(root, path).stat().st_dev
     except OSError:
@@ -57,7 +57,7 @@ def _number(path: Path, mount: Mount | None, root: Path) -> Device | None:
 def _behind(mount: Mount | None, root: Path) -> Device | None:
     if mount is None:
         return None
-    # From inside a container the folder on top is not to be seen.
+    # An overlay's upper folder is not visible from inside a container.
     upper = mount.option("upperdir")
     if mount.kind == "overlay" and upper is not None and _under(root, Path(upper)).is_dir():
         return device_of(Path(upper), root)
@@ -67,7 +67,7 @@ def _behind(mount: Mount | None, root: Path) -> Device | None:
 
 
 def _only_device(source: str, root: Path) -> Device | None:
-    """Of a btrfs, unless it is spread over several."""
+    """The device of a btrfs file system, unless there are several."""
     pools = ([entry.name for entry in pool.glob("devices/*")] for pool in (root / "sys/fs/btrfs").glob("*-*"))
     device = _under(root, Path(source)).resolve()
     if [device.name] not in pools:
@@ -80,7 +80,7 @@ def _only_device(source: str, root: Path) -> Device | None:
 
 
 def _whole(device: Device | None, root: Path) -> Device | None:
-    """The disk that a device number is, or is a part of; None if it is no block device's."""
+    """The disk with this device number, or of which it is a part; None if it is not a block device."""
     if device is None:
         return None
     folder = (root / "sys/dev/block" / f"{device[0]}:{device[1]}").resolve()

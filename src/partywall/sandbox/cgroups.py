@@ -1,8 +1,8 @@
-"""Which cgroup hierarchies a host has, where a group's files are, and what they say to hold it to its limits.
+"""The cgroup hierarchies of a host, the files of a group, and their contents for limits.
 
-Groups of containers are made by the OCI runtime, which also sets what they begin with. What changes while they run is
-written here: runc takes no limits of disks then, and starting a runtime costs a hundred times what writing a file does.
-Kernel documentation: cgroup-v1/cgroups.rst, blkio-controller.rst, cgroup-v2.rst.
+The OCI runtime creates the groups of containers with their initial limits. Changes at run time are written here: runc
+cannot change disk limits then, and starting a runtime takes a hundred times as long as writing a file. Kernel
+documentation: cgroup-v1/cgroups.rst, blkio-controller.rst, cgroup-v2.rst.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from partywall.sandbox import oci
 Files = Mapping[str, str]
 Device = tuple[int, int]
 
-# Version 1 has another name for it.
+# Its name in version 1.
 _V1 = {"io": "blkio"}
 # setting → file of version 1, key of version 2's io.max
 _THROTTLES = {
@@ -32,9 +32,9 @@ _THROTTLES = {
 
 @dataclass(frozen=True)
 class Cgroups:
-    """Mount points: by controller for version 1, and of version 2's single hierarchy with the controllers it offers.
+    """Mount points: by controller for version 1, and of version 2's single hierarchy with its controllers.
 
-    read_only: those of them where no group can be made, as inside most containers.
+    read_only: those in which no group can be created, as inside most containers.
     """
 
     v1: dict[str, Path] = field(default_factory=dict)
@@ -44,22 +44,22 @@ class Cgroups:
 
     @property
     def is_v2(self) -> bool:
-        """Whether limits go through version 2."""
+        """True if limits are set through version 2."""
         return "cpu" in self.unified_controllers
 
     def folder(self, controller: str, cgroup: str) -> Path:
-        """Where a controller's files of a cgroup are; CapabilityError if this host has no such controller."""
+        """The folder of a controller's files for a cgroup. CapabilityError if this host has no such controller."""
         if self.is_v2 and self.unified is not None and controller in self.unified_controllers:
             return self.unified / cgroup.lstrip("/")
         name = _V1.get(controller, controller)
         if not self.is_v2 and name in self.v1:
             return self.v1[name] / cgroup.lstrip("/")
         raise CapabilityError(
-            f"this host has no cgroup {controller} controller, so what it limits cannot be set; mount cgroup version 2"
+            f"this host has no cgroup {controller} controller, so its limits cannot be set; mount cgroup version 2"
         )
 
     def why_not(self) -> str:
-        """Why no group can be made whose CPU time is limited; empty if one can."""
+        """Why no group with a CPU limit can be created; empty if one can."""
         top = self.unified if self.is_v2 else self.v1.get("cpu")
         if top is None:
             return "no cpu controller"
@@ -72,9 +72,9 @@ class Cgroups:
 
 
 def read(root: Path = Path("/")) -> Cgroups:
-    """Reads the mount table. root: where /proc and the mount points are looked for.
+    """Reads the mount table. root: the folder of /proc and the mount points.
 
-    Of several mounts of one hierarchy the first counts: later ones belong to containers and other roots.
+    The first of several mounts of one hierarchy counts: later ones belong to containers and other roots.
     """
     v1: dict[str, Path] = {}
     unified = None
@@ -100,7 +100,7 @@ def _controllers(unified: Path | None) -> frozenset[str]:
 
 
 def cpu_files(cpus: Sequence[int], limit: float | None, weight: float | None, *, v2: bool) -> Files:
-    """Names and contents of the cpu controller's files, by the same arithmetic as for a container's start. Pure."""
+    """Names and contents of the cpu controller's files, with the same arithmetic as for a container's start. Pure."""
     resources = oci.cpu(cpus, limit, weight, v2=v2)
     quota, period = resources["cpu"]["quota"], resources["cpu"]["period"]
     if v2:
@@ -110,7 +110,7 @@ def cpu_files(cpus: Sequence[int], limit: float | None, weight: float | None, *,
 
 
 def disk_files(device: Device, throttle: Throttle, *, v2: bool) -> Files:
-    """Names and contents of the io or blkio controller's files; limits that are None are lifted. Pure."""
+    """Names and contents of the io or blkio controller's files. None removes a limit. Pure."""
     rates = {key: getattr(throttle, key) for key in _THROTTLES}
     name = f"{device[0]}:{device[1]}"
     if v2:
@@ -120,6 +120,6 @@ def disk_files(device: Device, throttle: Throttle, *, v2: bool) -> Files:
 
 
 def write(folder: Path, files: Files) -> None:
-    """OSError, with the file, for what the kernel refuses."""
+    """Writes the files. OSError with the file's name if the kernel refuses."""
     for name, content in files.items():
         (folder / name).write_text(content)

@@ -1,11 +1,9 @@
-"""A guest's or another machine's clock against this host's: how far apart they are, and how sure that is.
+"""The offset of a guest's or another machine's clock from this host's, with its uncertainty. Pure except for requests.
 
-Pure but for the asking.
-
-A round trip that left at t0 and was back at t1 with the guest's time g in it says that the guest was ahead by something
-between g − t1 and g − t0; several say that it was by something in what all of these have in common (after Cristian,
-"Probabilistic clock synchronization", 1989). The agent there is shifted once by the middle, and its rate is corrected
-as the difference grows: in a guest by its kernel, on somebody's machine by the agent for itself.
+A round trip that left at t0, returned at t1 and contains the guest's time g shows that the guest was ahead by between g
+− t1 and g − t0. Several trips bound the offset by their intersection (after Cristian, "Probabilistic clock
+synchronization", 1989). The agent's clock is shifted once by the middle. Later its rate is corrected as the difference
+grows: in a guest by its kernel, on a user's machine by the agent for itself.
 """
 
 from __future__ import annotations
@@ -15,17 +13,17 @@ from dataclasses import dataclass
 
 from partywall.errors import TrialError
 
-# What a clock's own rate may be off by until looks have shown it to be more: an emulated time-stamp counter was seen
-# to be some 10 parts in a million off.
+# Largest error of a clock's own rate, until readings show more. An emulated time-stamp counter was off by some 10 parts
+# per million.
 DRIFT_PPB_MAX = 50_000
-# A correction of the rate is meant to take the difference away in this time, or by the next look if that is later.
+# A rate correction removes the difference within this time, or until the next reading if that is later.
 HORIZON_NS = 10_000_000_000
 FREQUENCY_PPB_MAX = 400_000
-# The least time over which a rate can be told from the noise of two looks.
+# Over shorter times, a rate cannot be distinguished from the noise of two readings.
 LOOK_NS = 3_000_000_000
-# What no drift between two looks comes to.
+# No drift between two readings reaches this value.
 JUMP_NS = 20_000_000
-# At the start there is time for many looks, later a block waits: a guest that gets a twentieth of a CPU answers slowly.
+# There is time for many trips at the start, but a block waits later: a guest with a twentieth of a CPU answers slowly.
 _FIRST = (24, 2_000_000_000)
 _LATER = (8, 40_000_000)
 
@@ -34,7 +32,7 @@ Trip = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Offset:
-    """At the host's time at_ns the guest was ahead by something between low_ns and high_ns."""
+    """At the host's time at_ns, the guest was ahead by between low_ns and high_ns."""
 
     at_ns: int
     low_ns: int
@@ -46,58 +44,58 @@ class Offset:
 
     @property
     def certain_ns(self) -> int:
-        """How far off it is at the least."""
+        """Its smallest possible error."""
         return max(0, self.low_ns, -self.high_ns)
 
     @property
     def possible_ns(self) -> int:
-        """How far off it is at the most."""
+        """Its largest possible error."""
         return max(abs(self.low_ns), abs(self.high_ns))
 
     def aged(self, now_ns: int, rate_ppb: int) -> Offset:
-        """What is still known of it later, if it moved by no more than this rate."""
+        """The bounds at a later time, if it drifted by at most this rate."""
         moved_ns = moved(now_ns - self.at_ns, rate_ppb)
         return Offset(now_ns, self.low_ns - moved_ns, self.high_ns + moved_ns)
 
 
 def moved(span_ns: int, rate_ppb: int) -> int:
-    """How far a clock that is off by a rate goes wrong in a time, at the most."""
+    """Largest error of a clock with this rate error after a time."""
     return -(-abs(span_ns) * rate_ppb // 1_000_000_000)
 
 
 @dataclass(frozen=True)
 class Look:
-    """What is known of a clock: where it was, and how fast it may move on from there, either way."""
+    """The state of a clock: its offset, and the bounds of its further drift in either direction."""
 
     offset: Offset
     rate_ppb: int
 
     def error_ns(self, until_ns: int) -> int:
-        """How far the clock can be off the host's at any moment up to this one, either way."""
+        """Largest error of the clock in either direction at any time up to this one."""
         return self.offset.possible_ns + moved(until_ns - self.offset.at_ns, self.rate_ppb)
 
 
 @dataclass(frozen=True)
 class Looks:
-    """Of all clocks at a moment. None of them may have been looked at, where all is on one machine."""
+    """Readings of all clocks at one time. Empty if all agents are on one machine."""
 
     at_ns: int
     each: tuple[Look, ...] = ()
 
     @property
     def certain_ns(self) -> int:
-        """How far off one of them is at the least."""
+        """The smallest possible error of the worst clock."""
         return max((look.offset.certain_ns for look in self.each), default=0)
 
     def error_ns(self, until_ns: int) -> int:
-        """How far any of them can be off up to this moment."""
+        """Largest error of any clock up to this time."""
         return max((look.error_ns(until_ns) for look in self.each), default=0)
 
 
 def offset_of(trips: list[Trip]) -> Offset:
-    """What round trips (left, guest's time, back) made one after the other have in common.
+    """The intersection of consecutive round trips (left, guest's time, back).
 
-    Trips made before the clock moved can contradict later ones; then the shortest alone is believed.
+    Trips from before the clock moved may contradict later ones. Then only the shortest counts.
     """
     low, high = max(g - t1 for _, g, t1 in trips), min(g - t0 for t0, g, _ in trips)
     if low > high:
@@ -107,9 +105,9 @@ def offset_of(trips: list[Trip]) -> Offset:
 
 
 def frequency(before_ppb: int, earlier: Offset, later: Offset, for_ns: int = 0) -> int:
-    """The rate that takes the present difference away over the horizon, if the clock goes on as since `earlier`.
+    """The rate that removes the present difference over the horizon, if the clock continues as since `earlier`.
 
-    for_ns: how long this rate will stand; over a shorter horizon the difference would come back with its sign changed.
+    for_ns: how long this rate will apply. A shorter horizon would overshoot.
     """
     span_ns = later.at_ns - earlier.at_ns
     drift_ppb = (later.middle_ns - earlier.middle_ns) * 1_000_000_000 // span_ns
@@ -119,7 +117,7 @@ def frequency(before_ppb: int, earlier: Offset, later: Offset, for_ns: int = 0) 
 
 
 def own_rate(known_ppb: tuple[int, int], set_ppb: int, earlier: Offset, later: Offset) -> tuple[int, int]:
-    """Between what and what a clock's own rate is off, which went at set_ppb besides; what was known if that may be."""
+    """Bounds of a clock's own rate error, measured while it also ran at set_ppb; the known bounds if compatible."""
     span_ns = later.at_ns - earlier.at_ns
     low_ppb = (later.low_ns - earlier.high_ns) * 1_000_000_000 // span_ns - set_ppb
     high_ppb = (later.high_ns - earlier.low_ns) * 1_000_000_000 // span_ns - set_ppb
@@ -129,7 +127,7 @@ def own_rate(known_ppb: tuple[int, int], set_ppb: int, earlier: Offset, later: O
 
 
 class GuestClock:
-    """Keeps one guest's clock on the host's. call: asks the guest's agent; now_ns: the host's time."""
+    """Keeps one guest's clock on the host's. call: sends a request to the guest's agent; now_ns: the host's time."""
 
     def __init__(self, call: Callable[..., dict[str, int]], now_ns: Callable[[], int]) -> None:
         self._call = call
@@ -137,18 +135,18 @@ class GuestClock:
         self._frequency_ppb = 0
         self._own_ppb = (-DRIFT_PPB_MAX, DRIFT_PPB_MAX)
         self._latest: Offset | None = None
-        # The offset when the rate was last set: what it did since is the rate's doing.
+        # The offset when the rate was last set. Later changes are due to the rate.
         self._anchor: Offset | None = None
 
     def shift(self) -> None:
-        """Moves the agent's clock to the host's. Before anything is measured."""
+        """Shifts the agent's clock to the host's, before anything is measured."""
         self._call("clock.adjust", shift_ns=-self._measure(*_FIRST).middle_ns)
         self._latest = self._anchor = self._measure(*_FIRST)
 
     def keep(self, for_ns: int = 0) -> Look:
-        """Looks again, and corrects the rate. for_ns: how long it may be until the next look.
+        """Reads the clock and corrects its rate. for_ns: the longest time until the next reading.
 
-        TrialError if it jumped: what was switched by it before then was not when it seemed to be.
+        TrialError if it jumped, because earlier switches then happened at unknown times.
         """
         later = self._measure(*_LATER)
         known = (self._latest or later).aged(later.at_ns, self._rate_ppb)
@@ -157,9 +155,9 @@ class GuestClock:
         if beyond_ns > JUMP_NS:
             raise TrialError(
                 f"the clock there jumped by {later.middle_ns / 1e9:+.3f} s against this host's, where it could be off "
-                f"by {known_ns / 1e6:.1f} ms at most; a host without CPU to spare makes an emulated clock do so"
+                f"by {known_ns / 1e6:.1f} ms at most; an overloaded host can cause this for an emulated clock"
             )
-        # A look that a busy guest answered late may say less than the last one and its age, unless it contradicts it.
+        # A late response of a busy guest may say less than the last reading and its age, unless it contradicts it.
         if beyond_ns > 0 or later.possible_ns <= known_ns:
             known = self._corrected(later, for_ns)
         self._latest = known
@@ -167,11 +165,11 @@ class GuestClock:
 
     @property
     def _rate_ppb(self) -> int:
-        """It goes on as its own rate and what was set make it, and its own is known between bounds only."""
+        """The bounds of its rate: its own, known only within bounds, and the correction."""
         return max(abs(own_ppb + self._frequency_ppb) for own_ppb in self._own_ppb)
 
     def _corrected(self, later: Offset, for_ns: int) -> Offset:
-        """Only a difference that is certain is corrected, or the rate would follow the noise of the looks."""
+        """Corrects only a certain difference; otherwise the rate would follow the noise of the readings."""
         anchor = self._anchor
         if anchor is None or later.at_ns - anchor.at_ns < LOOK_NS or later.low_ns <= 0 <= later.high_ns:
             return later
@@ -179,7 +177,7 @@ class GuestClock:
         self._own_ppb = own_rate(self._own_ppb, self._frequency_ppb, anchor, later)
         self._frequency_ppb = frequency(self._frequency_ppb, anchor, later, for_ns)
         self._call("clock.adjust", frequency_ppb=self._frequency_ppb)
-        # When in this time the new rate began is not known.
+        # The exact time at which the new rate began is unknown.
         self._anchor = later.aged(self._now_ns(), max(before_ppb, self._rate_ppb))
         return self._anchor
 

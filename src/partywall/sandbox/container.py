@@ -1,4 +1,4 @@
-"""A sandbox that is an OCI container: the agent in an empty root, with limits that change live."""
+"""A sandbox that is an OCI container: the agent in an empty root, with limits that can change live."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from partywall.sandbox.runtime import Runtime
 
 
 def _wait_for_pid(file: Path, timeout_s: float = 5) -> int | None:
-    """The runtime writes the file about when the agent speaks, before or after."""
+    """Waits for the file, which the runtime writes shortly before or after the agent's first message."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if file.exists() and (text := file.read_text()):
@@ -30,7 +30,10 @@ def _wait_for_pid(file: Path, timeout_s: float = 5) -> int | None:
 
 
 def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
-    """Processes the kernel has killed for want of memory since boot. A container's own count goes with its cgroup."""
+    """Processes that the kernel has killed for lack of memory since boot.
+
+    A container's own counter disappears with its cgroup.
+    """
     try:
         lines = vmstat.read_text(errors="replace").splitlines()
     except OSError:

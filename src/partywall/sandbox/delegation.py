@@ -1,9 +1,9 @@
-"""The part of cgroups that an ordinary user may divide: what systemd delegated, with the controllers in it.
+"""The cgroups that an unprivileged user may divide: those that systemd delegated, with their controllers.
 
-Only version 2 can be delegated. A cgroup that hands controllers down may hold no processes itself, so the scope's
-processes, this one among them, move into a leaf while sandboxes are there, and back once the last run is gone.
-Nothing here asks systemd for a scope: users do, with the command that `remedies` spells.
-Kernel documentation: cgroup-v2.rst (Delegation, No Internal Process Constraint). systemd: CGROUP_DELEGATION.md.
+Only version 2 can be delegated. A cgroup that passes controllers down may contain no processes. Therefore the scope's
+processes, including this one, move to a leaf while sandboxes exist, and return after the last run. Nothing here
+requests a scope from systemd: users do, with the command that `remedies` shows. Kernel documentation: cgroup-v2.rst
+(Delegation, No Internal Process Constraint). systemd: CGROUP_DELEGATION.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from partywall.sandbox.label import Label
 
 LEAF = "partywall-controller"
 CONTROLLERS = ("cpu", "cpuset", "io", "memory")
-"""Those that settings of a sandbox use. Processes are pinned by affinity, which takes none."""
+"""Controllers for settings of a sandbox. Pinning uses affinity and needs none."""
 _EMPTY_WITHIN_S = 2.0
 
 
@@ -38,20 +38,20 @@ class Scope:
 
     @property
     def folder(self) -> Path:
-        """Where its files are."""
+        """The folder of its files."""
         return self.top / self.path.lstrip("/")
 
     @property
     def handed_down(self) -> tuple[str, ...]:
-        """The controllers that sandboxes get."""
+        """The controllers available to sandboxes."""
         return tuple(name for name in CONTROLLERS if name in self.controllers)
 
     def enter(self, label: Label) -> None:
-        """Makes the cgroup of a run below the scope. May be called again.
+        """Creates the cgroup of a run below the scope. May be called again.
 
         TrialError if the scope's processes cannot be moved, or the kernel refuses.
         """
-        # Written first: whoever cleans up must find the scope, from wherever.
+        # Recorded first, so that the scope can be found for clean-up from anywhere.
         write_whole(_note(label), self.path)
         try:
             with _locked(self.folder):
@@ -64,7 +64,7 @@ class Scope:
             raise TrialError(f"the cgroup {self.path} cannot be divided: {where}: {error.strerror}") from error
 
     def _folders(self, label: Label) -> tuple[Path, Path]:
-        """Of all runs, and of this one."""
+        """The folders of all runs and of this run."""
         own = self.folder / label.cgroup.lstrip("/")
         return own.parent, own
 
@@ -74,13 +74,13 @@ class Scope:
         leaf = self.folder / LEAF
         leaf.mkdir(exist_ok=True)
         deadline = time.monotonic() + _EMPTY_WITHIN_S
-        # Again until none is left: a process may have forked between the look and the move.
+        # Repeated until none is left: a process may have forked between listing and moving.
         while _move(self.folder, leaf):
             if time.monotonic() > deadline:
                 raise TrialError(f"the processes in the cgroup {self.path} cannot be moved into one below it")
 
     def leave(self, label: Label) -> None:
-        """Puts the scope back as it was, unless another run or another program has cgroups in it."""
+        """Restores the scope, unless another run or another program has cgroups in it."""
         with contextlib.suppress(OSError), _locked(self.folder):
             everyone = self._folders(label)[0]
             if everyone.is_dir():
@@ -101,7 +101,7 @@ def _note(label: Label) -> Path:
 
 
 def noted(label: Label, mounted: Cgroups) -> Scope | None:
-    """The scope in which a run made its cgroups; None if it made them at the root, or none at all."""
+    """The scope in which a run created its cgroups; None if it created them at the root, or none at all."""
     try:
         path = _note(label).read_text()
     except OSError:
@@ -111,7 +111,7 @@ def noted(label: Label, mounted: Cgroups) -> Scope | None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Runs that begin and end in one scope at the same time take turns."""
+    """Locks a scope, because runs may begin and end in it at the same time."""
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(number, fcntl.LOCK_EX)
@@ -126,7 +126,7 @@ def _hand_down(folder: Path, controllers: Sequence[str], sign: str = "+") -> Non
 
 
 def _move(source: Path, target: Path) -> bool:
-    """Whether there was anything to move."""
+    """Moves all processes. Returns whether there were any."""
     pids = (source / "cgroup.procs").read_text().split()
     for pid in pids:
         # It may have ended meanwhile.
@@ -136,16 +136,16 @@ def _move(source: Path, target: Path) -> bool:
 
 
 def may_divide_all(mounted: Cgroups, host: Host) -> bool:
-    """Whether this user may make cgroups at the root: as root, but not as the root of a user namespace alone."""
+    """True if this user may create cgroups at the root: as root, but not only in a user namespace."""
     if host.euid != 0:
         return False
     return not mounted.is_v2 or mounted.unified is None or host.access(mounted.unified, os.W_OK)
 
 
 def own_path(membership: str) -> str | None:
-    """The path in version 2 of a process's cgroup, without our leaf; None if it has none. membership: /proc/PID/cgroup.
+    """The path of a process's cgroup in version 2, without our leaf; None if it has none. membership: /proc/PID/cgroup.
 
-    A path that leads out of this process's cgroup namespace is none of ours to divide.
+    A path that leaves this process's cgroup namespace cannot be divided here.
     """
     paths = [line.removeprefix("0::") for line in membership.splitlines() if line.startswith("0::")]
     if not paths or paths[0].startswith("/.."):
@@ -161,19 +161,19 @@ def _controllers(folder: Path) -> frozenset[str]:
 
 
 def manager_controllers(mounted: Cgroups, host: Host) -> frozenset[str]:
-    """What systemd's manager of this user may hand on to a scope; nothing if there is no such manager."""
+    """Controllers that this user's systemd manager can pass to a scope; empty if there is no manager."""
     manager = f"user.slice/user-{host.euid}.slice/user@{host.euid}.service"
     return _controllers(mounted.unified / manager) if mounted.unified else frozenset()
 
 
 def controllers(mounted: Cgroups, host: Host) -> frozenset[str]:
-    """The controllers in this user's scope, or in the one that systemd would make."""
+    """The controllers in this user's scope, or in the one that systemd would create."""
     scope = find(mounted, host)
     return scope.controllers if scope else manager_controllers(mounted, host)
 
 
 def unit_of(path: str) -> tuple[str, bool] | None:
-    """(systemd's unit that owns a cgroup, whether a user's manager made it); None if no unit's name is in the path."""
+    """(systemd unit of a cgroup, True if a user's manager created it); None if the path contains no unit."""
     names = path.strip("/").split("/")
     last = next((at for at in reversed(range(len(names))) if names[at].endswith((".scope", ".service"))), None)
     if last is None:
@@ -182,9 +182,9 @@ def unit_of(path: str) -> tuple[str, bool] | None:
 
 
 def delegates(path: str, host: Host) -> bool:
-    """Whether systemd leaves the cgroup to who runs in it. What systemd does not know of, it does not manage.
+    """True if systemd delegates the cgroup to its processes. systemd does not manage cgroups that it does not know.
 
-    An answer other than yes, an error among them, is a no.
+    Any answer other than yes, including an error, means no.
     """
     unit = unit_of(path)
     if unit is None or not host.which("systemctl"):
@@ -195,9 +195,9 @@ def delegates(path: str, host: Host) -> bool:
 
 
 def find(mounted: Cgroups, host: Host, is_delegated: Callable[[str, Host], bool] = delegates) -> Scope | None:
-    """The cgroup of this process, if systemd leaves it to this user, with the controllers in it.
+    """The cgroup of this process with its controllers, if systemd delegates it to this user.
 
-    is_delegated: whether systemd leaves a cgroup to who runs in it.
+    is_delegated: whether systemd delegates a cgroup to its processes.
     """
     path = own_path(host.text("/proc/self/cgroup") or "")
     if not mounted.is_v2 or mounted.unified is None or path is None:
@@ -210,11 +210,14 @@ def find(mounted: Cgroups, host: Host, is_delegated: Callable[[str, Host], bool]
 
 
 def scope_for(mounted: Cgroups) -> Scope | None:
-    """Where this user's containers go; None for root, who has all of cgroups. CapabilityError if nowhere."""
+    """The scope for this user's containers; None for root, who may use all cgroups.
+
+    CapabilityError if there is none.
+    """
     host = Host.here()
     if may_divide_all(mounted, host):
         return None
     scope = find(mounted, host)
     if scope is None:
-        raise CapabilityError("no cgroup is delegated to this user; docs/no-root.md says how to get one")
+        raise CapabilityError("no cgroup is delegated to this user; see docs/no-root.md")
     return scope

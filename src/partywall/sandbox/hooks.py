@@ -1,6 +1,6 @@
-"""Hooks on interfaces that a run made, and how the next start finds those that a killed run left.
+"""Hooks on interfaces that a run created, and how the next start finds those of a killed run.
 
-The agent takes its own hooks off when its stream ends. What is noted here is for the case that the agent was killed.
+The agent removes its own hooks when its stream ends. These notes are for the case that the agent was killed too.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ TIMEOUT_S = 20
 
 
 def note(label: Label, places: Sequence[tuple[str | None, str]]) -> None:
-    """Remembers (namespace, interface) of hooks that are about to be made, all named after the run."""
+    """Records (namespace, interface) of hooks that will be created. All are named after the run."""
     write_whole(label.state / FILE, json.dumps([list(place) for place in places]))
 
 
 def remove(label: Label) -> list[str]:
-    """Takes off what is left of a run's hooks; says what that was."""
+    """Removes the rest of a run's hooks. Returns their names."""
     try:
         places = [tuple(place) for place in json.loads((label.state / FILE).read_text())]
     except (OSError, ValueError):

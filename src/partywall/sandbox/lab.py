@@ -1,9 +1,9 @@
-"""Several tenants behind one network card, on one machine: namespaces joined by veth, and what is read there.
+"""Several tenants behind one network card on one machine, for benchmarks and studies: namespaces joined by veth.
 
-Each tenant is a namespace whose eth0 leads to a bridge, or a guest whose tap is a port of it; the bridge's `nic`, a
-veth with tbf at the link's rate, leads to a second bridge, and from there each tenant's traffic to a sink of its own,
-so that what was delivered of whom is told by counters that are nobody's but the kernel's. Benchmarks and studies stand
-on it. Needs root and iproute2; whatever happens, the namespaces are removed, by the next start if need be.
+Each tenant is a namespace whose eth0 leads to a bridge, or a guest whose tap is a port of it. The bridge's `nic`, a
+veth with tbf at the link's rate, leads to a second bridge. From there each tenant's traffic goes to its own sink, so
+that the kernel's counters show each tenant's delivered traffic independently of the guard. Needs root and iproute2. The
+namespaces are always removed, if necessary by the next start.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from partywall.sandbox.switch import Port
 HEADERS = 14 + 20 + 8  # Ethernet, IPv4, UDP
 LINK_BURST, LINK_LATENCY = "256k", "20ms"
 NOWHERE = "10.9.0.1"
-"""A guest's gateway, which nobody is."""
+"""A gateway address for guests that no host has."""
 
 
 def ip(*arguments: str) -> str:
-    """Runs ip; TrialError with what it said."""
+    """Runs ip. TrialError with its error output."""
     return _tool("ip", *arguments)
 
 
 def tc(namespace: str, *arguments: str) -> str:
-    """Runs tc in a namespace; TrialError with what it said."""
+    """Runs tc in a namespace. TrialError with its error output."""
     return _tool("tc", "-n", namespace, *arguments)
 
 
@@ -55,7 +55,7 @@ def _tool(*command: str) -> str:
 
 @dataclass(frozen=True)
 class Counted:
-    """What a sink was sent."""
+    """Counters of the sinks."""
 
     at_ns: int
     packets: dict[str, int]
@@ -74,7 +74,7 @@ class Counted:
 
 
 class Lab:
-    """The tenants by name, and their sinks. rate: of the link, as tc writes it; None for none."""
+    """The tenants by name, and their sinks. rate: of the link, in tc's notation; None for no limit."""
 
     def __init__(self, names: list[str], rate: str | None, label: Label, *, accel: str | None = None) -> None:
         self.names = names
@@ -84,11 +84,11 @@ class Lab:
         self.guests = {name: self._guest(number, name, accel) for number, name in enumerate(names, 1) if accel}
 
     def namespace(self, name: str) -> str:
-        """What a tenant's namespace, or 'switch' and 'far' of the two bridges, is called."""
+        """The namespace of a tenant, or of the bridges 'switch' and 'far'."""
         return f"{self.label.run}-{name}"
 
     def build(self) -> None:
-        """Makes it; TrialError if the host refuses."""
+        """Creates the lab. TrialError if the host refuses."""
         switch, far = self.namespace("switch"), self.namespace("far")
         tenants = [name for name in self.names if name not in self.guests]
         every = ["switch", "far", *tenants, *(f"{name}-sink" for name in self.names)]
@@ -110,7 +110,7 @@ class Lab:
         self._boot()
 
     def _namespace(self, name: str) -> None:
-        """Without IPv6, whose own reports and solicitations would count among the tenants' packets."""
+        """Creates a namespace without IPv6, whose own reports and solicitations would count as tenants' packets."""
         ip("netns", "add", name)
         for which in ("all", "default"):
             setting = f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6"
@@ -118,12 +118,12 @@ class Lab:
                 ip("netns", "exec", name, "sh", "-c", f"echo 1 > {setting}")
 
     def relink(self) -> None:
-        """The link is as it was made."""
+        """Restores the original link."""
         if self.rate:
             self.link("tbf", "rate", self.rate, "burst", LINK_BURST, "latency", LINK_LATENCY)
 
     def link(self, *qdisc: str) -> None:
-        """Replaces what gives packets out at the link."""
+        """Replaces the queueing discipline at the link."""
         tc(self.namespace("switch"), "qdisc", "replace", "dev", "nic", "root", *qdisc)
 
     def _pair(self, left: str, left_port: str, right: str, right_port: str) -> None:
@@ -139,17 +139,17 @@ class Lab:
         counted = f"10.9.3.{number}"
         self._end(sink, "far", number, mac_sink, f"10.9.2.{number}", {f"10.9.1.{number}": mac_tenant})
         if name in self.guests:
-            # Nobody tells a guest who has this address, so the sink says that it does.
+            # A guest cannot learn this address's owner statically, so the sink answers for it.
             ip("-n", sink, "addr", "add", f"{counted}/32", "dev", "eth0")
         else:
-            # Nobody has this address: what is sent there is counted at the sink's port and dropped at no cost.
+            # Nobody has this address: packets to it are counted at the sink's port and dropped at no cost.
             known = {f"10.9.2.{number}": mac_sink, counted: mac_sink}
             self._end(tenant, "switch", number, mac_tenant, f"10.9.1.{number}", known)
         self._known("switch", mac_sink, "nic")
         self._known("far", mac_tenant, "uplink")
 
     def _end(self, own: str, switch: str, number: int, mac: str, address: str, known: Mapping[str, str]) -> None:
-        """A namespace with eth0 on a bridge. known: who else is there, by address."""
+        """Creates a namespace with eth0 on a bridge. known: MAC addresses of other hosts, by IP address."""
         port = _port(number)
         self._namespace(own)
         self._pair(own, "eth0", self.namespace(switch), port)
@@ -168,7 +168,7 @@ class Lab:
         return Qemu(Settings(name=name, backend="qemu", cpus=(own,), files=False, accel=accel), self.label, port)
 
     def _boot(self) -> None:
-        """All guests at once."""
+        """Starts all guests in parallel."""
         for guest in self.guests.values():
             guest.launch(lambda _method, _params: None)
         for guest in self.guests.values():
@@ -178,23 +178,23 @@ class Lab:
 
     @property
     def emulated(self) -> bool:
-        """Whether a tenant's processor is."""
+        """True if tenants run on an emulated processor."""
         return any(guest.client and guest.client.hello.get("emulated") for guest in self.guests.values())
 
     def port(self, name: str) -> str:
-        """Of the bridge, or of the second one: where a tenant, or its sink, is plugged in."""
+        """The bridge port of a tenant, or of its sink on the second bridge."""
         return _port(self.names.index(name) + 1)
 
     def given(self) -> dict[str, int]:
-        """Packets that came in by each guest's tap so far, before any hook or queue."""
-        # QEMU itself is where the tap is.
+        """Packets that each guest has sent through its tap so far, before any hook or queue."""
+        # The tap is in QEMU's own network namespace.
         return {name: _interfaces(guest.pid or 0)[self.port(name)].received for name, guest in self.guests.items()}
 
     def _known(self, switch: str, mac: str, port: str) -> None:
         _tool("bridge", "-n", self.namespace(switch), "fdb", "replace", mac, "dev", port, "master", "static")
 
     def remove(self) -> None:
-        """Takes all of it away."""
+        """Removes the lab."""
         for guest in self.guests.values():
             guest.stop()
         if self.holder:
@@ -203,7 +203,7 @@ class Lab:
         clean(self.label)
 
     def address(self, name: str, *, counted: bool = True) -> str:
-        """Where a tenant sends: an address that only counts, or its sink's own."""
+        """The address that a tenant sends to: one that is only counted, or its sink's own."""
         return f"10.9.{3 if counted else 2}.{self.names.index(name) + 1}"
 
     def _counters(self) -> dict[str, _Interface]:
@@ -211,7 +211,7 @@ class Lab:
         return found if "p1" in found else {}
 
     def read(self) -> Counted:
-        """What every sink's port was given so far."""
+        """Reads the counters of every sink's port."""
         found = self._counters()
         at_ns = time.monotonic_ns()
         ports = {name: found[self.port(name)] for name in self.names}
@@ -232,7 +232,7 @@ class _Interface:
 
 
 def _interfaces(pid: int) -> dict[str, _Interface]:
-    """Of the network namespace that a process is in."""
+    """Interfaces in the network namespace of a process."""
     found = {}
     for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]:
         port, _, rest = line.partition(":")
@@ -242,18 +242,18 @@ def _interfaces(pid: int) -> dict[str, _Interface]:
 
 
 def _port(number: int) -> str:
-    """Of the tenant of this number, or of its sink."""
+    """The port of the tenant with this number, or of its sink."""
     return f"p{number}"
 
 
 def _macs(number: int) -> tuple[str, str]:
-    """Of a tenant and of its sink."""
+    """MAC addresses of a tenant and of its sink."""
     return f"02:00:00:00:01:{number:02x}", f"02:00:00:00:02:{number:02x}"
 
 
 def lacking() -> str:
-    """What keeps a lab from being made here, with the remedy; nothing if it can be."""
-    # Root first: the tools are often on root's path alone.
+    """What prevents a lab on this host, with a remedy; empty if nothing does."""
+    # Root first, because the tools are often only on root's path.
     if os.geteuid() != 0:
         return "tenants in network namespaces need root; run with sudo"
     missing = [tool for tool in ("ip", "tc", "bridge") if shutil.which(tool) is None]
@@ -264,7 +264,10 @@ def lacking() -> str:
 
 @contextlib.contextmanager
 def lab(names: list[str], rate: str | None = "1gbit", *, accel: str | None = None) -> Iterator[Lab]:
-    """A lab while the block runs. accel: tenants are guests on it. CapabilityError where it cannot be made."""
+    """A lab while the block runs.
+
+    accel: tenants are guests with this accelerator. CapabilityError if it cannot be created.
+    """
     if why := lacking():
         raise CapabilityError(why)
     label = Label.create(f"pw{os.getpid()}", Path(tempfile.gettempdir()))
@@ -282,7 +285,7 @@ def lab(names: list[str], rate: str | None = "1gbit", *, accel: str | None = Non
 
 @contextlib.contextmanager
 def sender(made: Lab, name: str, packet_bytes: int, rate_pps: float | None, batch: int = 16) -> Iterator[AgentClient]:
-    """Datagrams of `packet_bytes` on the link (with all headers), at a rate or flat out."""
+    """Datagrams of `packet_bytes` on the link (including all headers), at a rate or flat out."""
     params: dict[str, Any] = {
         "datagram_bytes": packet_bytes - HEADERS,
         "to": f"{made.address(name)}:9",
@@ -298,7 +301,7 @@ def sender(made: Lab, name: str, packet_bytes: int, rate_pps: float | None, batc
 
 @contextlib.contextmanager
 def _sending(made: Lab, name: str) -> Iterator[tuple[AgentClient, str]]:
-    """The one in a tenant's guest, or one in its namespace; and where it keeps files."""
+    """The agent in a tenant's guest or namespace, and its folder for files."""
     guest = made.guests.get(name)
     if guest is not None and guest.client is not None:
         try:
@@ -313,7 +316,7 @@ def _sending(made: Lab, name: str) -> Iterator[tuple[AgentClient, str]]:
 
 @contextlib.contextmanager
 def agent(made: Lab, name: str, *options: str) -> Iterator[AgentClient]:
-    """One in a tenant's namespace while the block runs. options: of its command line."""
+    """An agent in a tenant's namespace while the block runs. options: of its command line."""
     command = ["ip", "netns", "exec", made.namespace(name), str(binary.find()), "serve", "--die-with-parent", *options]
     process = start_agent(command, env=os.environ | made.label.environment)
     with contextlib.closing(AgentClient(name, process, lambda _method, _params: None)) as client:

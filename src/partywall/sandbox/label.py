@@ -1,7 +1,7 @@
-"""What belongs to which run: a folder per run under a state folder, and an environment variable in every process.
+"""Labels of runs: a folder for each run below a state folder, and an environment variable in every process.
 
-The folder names the controller by process number and start time, so that a run whose controller has died is told from
-one that is at work, even after the number was used again.
+The folder identifies the controller by process ID and start time. A run whose controller has died can then be
+distinguished from an active one, even after the ID was reused.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from partywall.errors import Problem, UsageError
 from partywall.files import write_whole
 
 VARIABLE = "PARTYWALL_RUN"
-# Disk kernels must meet a disk: /tmp is often memory.
-WORK_ROOT = Path("/var/tmp")  # noqa: S108 - a folder of the run's own is made in it
-_OWN = "$PARTYWALL_STATE to a folder of yours"
+# Disk kernels need a disk, and /tmp is often in memory.
+WORK_ROOT = Path("/var/tmp")  # noqa: S108 - the run creates its own folder in it
+_OWN = "$PARTYWALL_STATE to a folder that only you can write to"
 
 
 def start_ticks(pid: int) -> int | None:
-    """When process `pid` started, in clock ticks since boot; None if there is none. A zombie counts as dead."""
+    """When process `pid` started, in clock ticks since boot; None if it does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -32,19 +32,19 @@ def start_ticks(pid: int) -> int | None:
 
 
 def state_root() -> Path:
-    """Folder for the state of runs: /run/partywall for root, else one of the user's own.
+    """Folder for the state of runs: /run/partywall for root, or else one of the user's own.
 
-    What stands in it is believed, to the point of deleting folders: UsageError if somebody else may write there.
+    Its contents are trusted, even for deleting folders. UsageError if another user may write there.
     """
     root = _state_path()
     if os.path.lexists(root) and (why := not_ours(root)):
-        remedy = f"see what it holds, then remove it or make it yours alone (chmod 700 {root}), or set {_OWN}"
-        raise UsageError(Problem(f"{why}; the state of runs is kept in a folder of yours alone", remedy, str(root)))
+        remedy = f"check its contents, then remove it or make it private (chmod 700 {root}), or set {_OWN}"
+        raise UsageError(Problem(f"{why}; the state of runs needs a private folder", remedy, str(root)))
     return root
 
 
 def made_state_root() -> Path:
-    """The same, and it is there."""
+    """Like `state_root`, but creates the folder."""
     root = _state_path()
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -56,7 +56,7 @@ def made_state_root() -> Path:
 
 
 def not_ours(folder: Path) -> str:
-    """Why what stands in a folder may be somebody else's word; nothing if only this user can write there."""
+    """Why the contents of a folder cannot be trusted; empty if only this user can write there."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
         return "is a symbolic link" if stat.S_ISLNK(found.st_mode) else "is not a folder"
@@ -74,13 +74,13 @@ def _state_path() -> Path:
 
 
 def work_name(run: str) -> str:
-    """What the folder of a run's files is called, wherever it lies."""
+    """The name of the folder for a run's files, in any location."""
     return f"partywall-{run}"
 
 
 @dataclass(frozen=True)
 class Label:
-    """A run's identity on the host. work: folder on a real disk for the files of its disk kernels."""
+    """A run's identity on the host. work: a folder on a real disk, for files of its disk kernels."""
 
     run: str
     state: Path
@@ -88,7 +88,7 @@ class Label:
 
     @classmethod
     def create(cls, run: str, work_root: Path) -> Label:
-        """Makes the folders of run `run`; the owner is this process."""
+        """Creates the folders of run `run`. This process is the owner."""
         label = cls(run=run, state=made_state_root() / run, work=work_root / work_name(run))
         try:
             label.state.mkdir(mode=0o700)
@@ -96,14 +96,14 @@ class Label:
             raise UsageError(Problem(f"cannot be made: {error.strerror}", f"set {_OWN}", str(label.state))) from None
         work = str(label.work.absolute())
         owner = {"run": run, "pid": os.getpid(), "start_ticks": start_ticks(os.getpid()), "work": work}
-        # Written before anything is made that would have to be found again.
+        # Written before anything is created that clean-up would have to find.
         write_whole(label.state / "owner.json", json.dumps(owner))
         label.work.mkdir(parents=True, mode=0o700)
         return label
 
     @property
     def environment(self) -> dict[str, str]:
-        """What every process of the run carries."""
+        """Environment variables of every process of the run."""
         return {VARIABLE: self.run}
 
     @property

@@ -1,4 +1,4 @@
-"""Network namespaces that a run made, and how the next start finds those that a killed run left."""
+"""Network namespaces that a run created, and how the next start finds those of a killed run."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ T = TypeVar("T")
 
 
 def note(label: Label, names: Iterable[str]) -> None:
-    """Remembers the names of namespaces that are about to be made."""
+    """Records the names of namespaces that will be created."""
     write_whole(label.state / FILE, json.dumps(list(names)))
 
 
 def remove(label: Label) -> list[str]:
-    """Removes a run's namespaces, with all interfaces in them; says which there were."""
+    """Removes a run's namespaces with all interfaces in them. Returns the removed ones."""
     try:
         names = json.loads((label.state / FILE).read_text())
     except (OSError, ValueError):
@@ -39,7 +39,7 @@ def remove(label: Label) -> list[str]:
 
 
 def in_namespace(namespace: Path, make: Callable[[], T]) -> T:
-    """What `make` makes inside a network namespace, by a thread that goes there and ends. OSError if it cannot."""
+    """Calls `make` inside a network namespace, in a thread that enters it and ends. OSError if that fails."""
     made: list[T] = []
     failed: list[OSError] = []
 

@@ -1,7 +1,7 @@
-"""An OCI bundle's config.json from a sandbox's settings. Pure.
+"""Creates an OCI bundle's config.json from a sandbox's settings. Pure.
 
-Source: the OCI runtime specification 1.0, config-linux.md. cgroup version 2 names what it can under `unified`, because
-the runtimes' translation of version 1 shares to weights is not proportional.
+Source: the OCI runtime specification 1.0, config-linux.md. Settings for cgroup version 2 are under `unified` where
+possible, because the runtimes do not convert version 1 shares to weights proportionally.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from partywall.sandbox.base import Settings
 PERIOD_US = 100_000
 AGENT = "/partywall-agent"
 WORK = "/work"
-# Shares and weights relate to what an unlabelled group has: 1024 shares in version 1, a weight of 100 in version 2.
+# The default of other groups: 1024 shares in version 1, a weight of 100 in version 2.
 _SHARES_PER_WEIGHT = 1024 / 100
 _HOST_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "opt")
 
 
 def cpu(cpus: Sequence[int], limit: float | None, weight: float | None, *, v2: bool) -> dict[str, Any]:
-    """Resources of the cpu controller. limit: share of the time of `cpus`; None lifts it."""
-    # To lift a ceiling live, more than there is: crun takes no negative quota.
+    """Resources of the cpu controller. limit: share of the time of `cpus`; None removes it."""
+    # To remove a limit live, a quota above the available time, because crun accepts no negative quota.
     share = 2.0 if limit is None else limit
     quota = max(1000, round(share * len(cpus) * PERIOD_US))
     resources: dict[str, Any] = {"cpu": {"quota": quota, "period": PERIOD_US, "cpus": ",".join(map(str, cpus))}}
@@ -38,7 +38,7 @@ def cpu(cpus: Sequence[int], limit: float | None, weight: float | None, *, v2: b
 
 
 def block_io(disk: Disk | None, device: tuple[int, int] | None) -> dict[str, Any]:
-    """Resources of the blkio or io controller for the disk that holds the sandbox's files."""
+    """Resources of the blkio or io controller, for the disk with the sandbox's files."""
     if disk is None or device is None:
         return {}
     names = {
@@ -64,14 +64,14 @@ def config(
 ) -> dict[str, Any]:
     """The whole config.json.
 
-    The root holds nothing but the agent, or the host's programs too if a command is to run. delegated: the
-    controllers of an ordinary user's containers, which have a user namespace with this user as root; None for root's.
+    The root contains only the agent, or also the host's programs if a command is to run. delegated: the controllers of
+    an unprivileged user's containers, which have a user namespace with this user as root; None for root's containers.
     """
     resources = _resources(settings, device, v2=v2)
     if delegated is not None:
         resources = _within(resources, delegated)
     capabilities = ["CAP_KILL"]
-    # Raising it above our own would need a capability that a container's init does not have.
+    # Raising it above our own would need a capability that a container's first process lacks.
     files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": WORK, "TMPDIR": WORK} | env
     return {
@@ -109,7 +109,10 @@ def _resources(settings: Settings, device: tuple[int, int] | None, *, v2: bool) 
 
 
 def _within(resources: dict[str, Any], controllers: frozenset[str]) -> dict[str, Any]:
-    """Without what a cgroup with these controllers does not have; none of it was asked for, else it was refused."""
+    """Removes settings whose controllers the cgroup lacks.
+
+    None of them was requested; otherwise the run was refused.
+    """
     kept = {key: value for key, value in resources.items() if key not in ("cpu", "unified")}
     if "cpu" in controllers:
         kept |= {key: resources[key] for key in ("cpu", "unified")}
@@ -125,7 +128,7 @@ def _namespaces(settings: Settings, *, own_user: bool) -> tuple[str, ...]:
 
 
 def _mappings() -> dict[str, Any]:
-    """The one user and group that need nobody's leave: our own, as root of the namespace."""
+    """The one user and group that may be mapped without privileges: our own, as root of the namespace."""
     return {
         "uidMappings": [{"containerID": 0, "hostID": os.geteuid(), "size": 1}],
         "gidMappings": [{"containerID": 0, "hostID": os.getegid(), "size": 1}],
@@ -137,7 +140,10 @@ def _bind(source: Path, to: str, mode: str) -> dict[str, Any]:
 
 
 def _sys(own: bool) -> list[dict[str, Any]]:
-    """own: sysfs may be mounted only by who owns the network namespace; else the host's, without its cgroups."""
+    """Mounts for /sys.
+
+    own: a new sysfs, which only the owner of the network namespace may mount; else the host's, without its cgroups.
+    """
     options = ["nosuid", "noexec", "nodev", "ro"]
     if own:
         return [{"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": options}]
@@ -146,7 +152,7 @@ def _sys(own: bool) -> list[dict[str, Any]]:
 
 
 def _mounts(agent: Path, work: Path, command: bool, *, own_sys: bool) -> list[dict[str, Any]]:
-    # /dev/shm and /tmp are the container's own, where nobody else writes.
+    # /dev/shm and /tmp are the container's own.
     mounts: list[dict[str, Any]] = [
         {"destination": "/proc", "type": "proc", "source": "proc"},
         {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755", "size=65536k"]},

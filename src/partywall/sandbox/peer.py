@@ -1,4 +1,4 @@
-"""The other end of a network kernel: an agent on the host's side that listens and answers while its sandbox lives."""
+"""The other end of a network kernel: an agent on the host's side that answers while its sandbox exists."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from partywall.sandbox.label import Label
 
 READY_S = 10.0
 PEER = "peer"
-"""What a scenario writes for the address of a peer that Partywall provides."""
+"""A scenario's address for a peer that Partywall provides."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A running one, and the port it listens on."""
+    """A running peer, and its port."""
 
     process: subprocess.Popen[str]
     port: int
@@ -38,9 +38,9 @@ class Peer:
         address: str,
         enter: Sequence[str] = (),
     ) -> Peer:
-        """Listens at `address`, on a port of the system's choice. enter: what leads into its network namespace.
+        """Listens at `address`, on a port chosen by the system. enter: a command prefix to enter its network namespace.
 
-        TrialError if it does not say where it listens.
+        TrialError if it does not report its port.
         """
         told = {key: value for key, value in params.items() if key != "to"}
         argv = [*enter, str(binary.find()), "peer", "--listen", f"{address}:0", kernel, json.dumps(told)]
@@ -58,9 +58,7 @@ class Peer:
         if not line:
             peer.stop()
             said = (process.stderr.read() if process.stderr else "").strip()
-            raise TrialError(
-                f"sandbox {settings.name}: the peer of {kernel} did not come up: {said or 'it said nothing'}"
-            )
+            raise TrialError(f"sandbox {settings.name}: the peer of {kernel} did not start: {said or 'no output'}")
         return cls(process, int(line.rpartition(":")[2]))
 
     def stop(self) -> None:

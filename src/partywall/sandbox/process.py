@@ -1,4 +1,4 @@
-"""A sandbox that is a process with its affinity, and nothing else: no root needed, no limit possible."""
+"""A sandbox that is a process with an affinity. It needs no root, and cannot have limits."""
 
 from __future__ import annotations
 

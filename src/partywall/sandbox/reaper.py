@@ -1,6 +1,6 @@
-"""Removes what runs whose controller died left on this host: processes, containers, networks, cgroups and files.
+"""Removes what runs with a dead controller left on this host: processes, containers, networks, cgroups and files.
 
-Nothing is guessed: a run is reaped only if its owner is dead, and only what carries the run's label is touched.
+A run is removed only if its owner is dead, and only objects with the run's label are touched.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from partywall.sandbox.runtime import Runtime
 
 @dataclass(frozen=True)
 class Reaped:
-    """What was removed of one run, and what could not be."""
+    """The removed leftovers of one run, and those that could not be removed."""
 
     run: str
     removed: tuple[str, ...]
@@ -35,16 +35,16 @@ def reap(*, forget: bool = False) -> list[Reaped]:
     """Cleans up after every dead run of this user. forget: see `clean`."""
     root = state_root()
     owners = sorted(root.glob("*/owner.json")) if root.is_dir() else []
-    # A folder without an owner file was made a moment before its controller died, or is being made right now. One in
-    # which somebody else may write tells what it likes.
+    # A folder without an owner file was created a moment before its controller died, or is being created now. A folder
+    # that others may write to is not trusted.
     told = [(file.parent, owner) for file in owners if not not_ours(file.parent) and (owner := _owner(file))]
     return [clean(_label(folder, owner.work), forget=forget) for folder, owner in told if not owner.is_alive]
 
 
 def clean(label: Label, *, forget: bool = False) -> Reaped:
-    """Removes all of one run from the host, whoever owns it.
+    """Removes everything of one run from the host, whoever owns it.
 
-    forget: also what is known of domains that can't be reached.
+    forget: also the notes of domains that cannot be reached.
     """
     removed = [f"process {pid}" for pid in _kill_processes(label.run)]
     removed += hooks.remove(label)
@@ -57,7 +57,7 @@ def clean(label: Label, *, forget: bool = False) -> Reaped:
     cgroups_of = _cgroups(label)
     removed += _remove_cgroups(cgroups_of)
     _leave_scope(label)
-    # What a daemon that does not answer keeps, or a runtime that is gone, is known by the state folder alone.
+    # Only the state folder knows what an unreachable daemon or a missing runtime still has.
     for folder in (label.work, *(() if left and not forget else (label.state,))):
         if folder.exists():
             shutil.rmtree(folder, ignore_errors=True)
@@ -78,7 +78,7 @@ class _Owner:
 
 
 def _owner(file: Path) -> _Owner | None:
-    """Who made a run; None if nothing can be told of it, as of one that is being made."""
+    """The owner of a run; None if unknown, as while it is being created."""
     try:
         told = json.loads(file.read_text())
         return _Owner(int(told["pid"]), int(told["start_ticks"]), Path(told["work"]))
@@ -87,7 +87,7 @@ def _owner(file: Path) -> _Owner | None:
 
 
 def _label(state: Path, work: Path) -> Label:
-    """work: as told; it will be deleted, so only what is called after the run is believed to be its."""
+    """work: as recorded. It will be deleted, so it is only trusted if it is named after the run."""
     return Label(run=state.name, state=state, work=work if work.name == work_name(state.name) else state / "work")
 
 
@@ -104,7 +104,7 @@ def _labelled(run: str) -> list[int]:
 def _kill_processes(run: str) -> list[int]:
     killed: list[int] = []
     deadline = time.monotonic() + 5
-    # Again until none is found: a process may have started another between the look and the kill.
+    # Repeated until none is found: a process may have started another between listing and killing.
     while (pids := _labelled(run)) and time.monotonic() < deadline:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -115,14 +115,14 @@ def _kill_processes(run: str) -> list[int]:
 
 
 def _delete_containers(label: Label) -> tuple[list[str], list[str]]:
-    """(what was deleted, what could not be). Their processes are dead already."""
+    """(deleted, not deleted). Their processes are already dead."""
     names = [folder.name for folder in (label.state / "runtime").glob("*") if folder.is_dir()]
     if not names:
         return [], []
     try:
         runtime = Runtime.choose(label.state, cgroups.read(), prefer=os.environ.get("PARTYWALL_RUNTIME"))
     except CapabilityError as error:
-        # No reason to keep what is left of other runs, nor any command from being carried out.
+        # Must not prevent the clean-up of other runs, or any command.
         return [], [f"container {name} ({error})" for name in names]
     for name in names:
         with contextlib.suppress(TrialError):
@@ -131,7 +131,7 @@ def _delete_containers(label: Label) -> tuple[list[str], list[str]]:
 
 
 def _cgroups(label: Label) -> list[Path]:
-    """Where a run's cgroups are, if it has any."""
+    """The folders of a run's cgroups, if any."""
     mounted = cgroups.read()
     scope = delegation.noted(label, mounted)
     return [scope.folder / label.cgroup.lstrip("/")] if scope else mounted.paths(label.cgroup)
@@ -148,14 +148,14 @@ def _remove_cgroups(paths: Sequence[Path]) -> list[str]:
         folders = sorted((p for p in path.rglob("*") if p.is_dir()), reverse=True) if path.is_dir() else []
         everything = [*folders, *([path] if path.is_dir() else [])]
         removed += [f"cgroup {folder}" for folder in everything if _remove_cgroup(folder)]
-        # The parent of all runs goes with the last of them.
+        # The parent of all runs is removed with the last of them.
         with contextlib.suppress(OSError):
             path.parent.rmdir()
     return removed
 
 
 def _remove_cgroup(folder: Path) -> bool:
-    # A cgroup stays busy for a moment after its last process died.
+    # A cgroup stays busy for a moment after its last process has died.
     for _ in range(100):
         try:
             folder.rmdir()

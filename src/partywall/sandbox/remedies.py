@@ -1,7 +1,4 @@
-"""What an ordinary user lacks for containers, for limits and for eBPF, and how to get it: commands to copy.
-
-Reads; changes nothing.
-"""
+"""What an unprivileged user lacks for containers, limits and eBPF, and commands to get it. Only reads."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ _NAMESPACES = ("kernel/unprivileged_userns_clone", "user/max_user_namespaces")
 
 
 def lacking_scope(what: str, mounted: Cgroups, host: Host, argv: Sequence[str] | None = None) -> Problem | None:
-    """Why this process may make no cgroups for `what`, and how it may; None if it may.
+    """Why this process may not create cgroups for `what`, and a remedy; None if it may.
 
     argv: the command to repeat, by default this process's own.
     """
@@ -62,7 +59,7 @@ def in_scope(argv: Sequence[str]) -> str:
 
 
 def manager_runs(host: Host) -> bool:
-    """Whether systemd runs a manager for this user, which can make scopes."""
+    """True if systemd runs a manager for this user, which can create scopes."""
     return host.which(SCOPE[0]) is not None and host.exists(_runtime() / "systemd/private")
 
 
@@ -71,7 +68,7 @@ def _runtime() -> Path:
 
 
 def command_line(argv: Sequence[str] | None = None) -> list[str]:
-    """The command of this process, as its user would type it again."""
+    """The command of this process, as its user would type it."""
     program, *arguments = sys.argv if argv is None else argv
     if Path(program).name == "__main__.py":
         return [sys.executable, "-m", "partywall", *arguments]
@@ -82,7 +79,10 @@ def command_line(argv: Sequence[str] | None = None) -> list[str]:
 def lacking_controllers(
     names: Iterable[str], there: frozenset[str], on_offer: frozenset[str], argv: Sequence[str] | None = None
 ) -> Problem | None:
-    """Which controllers a cgroup lacks, and how to get them. there: what it has. on_offer: what systemd can give."""
+    """The controllers that a cgroup lacks, and how to get them.
+
+    there: its own. on_offer: those that systemd can add.
+    """
     missing = sorted(set(names) - there)
     if not missing:
         return None
@@ -90,13 +90,13 @@ def lacking_controllers(
     message = f"needs the cgroup {noun} {' and '.join(missing)}, not delegated to you"
     if not on_offer.issuperset(missing):
         return Problem(message, f"run with sudo, or {drop_in()}")
-    # systemd hands on what it knew of when it began, or what this scope was made with.
+    # systemd passes on controllers that it knew when it started, or that this scope was created with.
     again = in_scope(command_line() if argv is None else argv)
     return Problem(message, f"run with sudo, or: {REEXEC} && {again}")
 
 
 def drop_in() -> str:
-    """What an administrator does once, so that users' scopes get all controllers."""
+    """What an administrator must do once, so that users' scopes get all controllers."""
     wanted = " ".join((*delegation.CONTROLLERS, "pids"))
     return (
         f"have an administrator delegate all controllers once: sudo mkdir -p {DROP_IN.parent} && "
@@ -106,24 +106,27 @@ def drop_in() -> str:
 
 
 def lacking_hooks(what: str, missing: Sequence[str], host: Host, argv: Sequence[str] | None = None) -> Problem:
-    """What hooking eBPF programs to interfaces takes, and how to get it. missing: capabilities of the agent."""
+    """What attaching eBPF programs to interfaces needs, and how to get it.
+
+    missing: capabilities that the agent lacks.
+    """
     names = ", ".join(missing)
     message = f"{what} hooks eBPF programs to interfaces of the host, for which the agent lacks {names}"
     if host.euid == 0:
-        # Of a container or a user namespace, where sudo adds nothing.
+        # Capabilities of a container or a user namespace, where sudo adds nothing.
         return Problem(message, f"run on the host itself, or start this container with {names}")
     command = as_root(command_line() if argv is None else argv)
     return Problem(message, f"run: {command}, or give an agent these capabilities (docs/no-root.md)")
 
 
 def as_root(argv: Sequence[str]) -> str:
-    """A command by sudo, as a line for a shell. sudo may look for programs elsewhere, so it is told where this is."""
+    """A command with sudo, as a line for a shell, with its full path, because sudo may use another PATH."""
     program, *arguments = argv
     return shlex.join(["sudo", shutil.which(program) or program, *arguments])
 
 
 def lacking_namespaces(host: Host) -> Problem | None:
-    """Why this user may make no user namespace, in which a container's mounts are made; None if it may."""
+    """Why this user may not create the user namespace for a container's mounts; None if it may."""
     for name in _NAMESPACES:
         if host.text(f"/proc/sys/{name}") == "0":
             setting = name.replace("/", ".")
@@ -137,9 +140,10 @@ def lacking_namespaces(host: Host) -> Problem | None:
 
 
 def _lacking_profile(host: Host) -> Problem | None:
-    """Why AppArmor leaves users no capabilities in their namespaces; None if a profile excepts the OCI runtime.
+    """Why AppArmor denies capabilities in user namespaces; None if a profile exempts the OCI runtime.
 
-    Trying shows nothing: the namespace is made, but without capabilities. Source: Ubuntu's apparmor(7), userns rule.
+    A trial shows nothing: the namespace is created, but without capabilities. Source: Ubuntu's apparmor(7), userns
+    rule.
     """
     name = os.environ.get("PARTYWALL_RUNTIME") or next((one for one in RUNTIMES if host.which(one)), RUNTIMES[0])
     program, name = host.which(name) or name, Path(name).name
@@ -149,6 +153,7 @@ def _lacking_profile(host: Host) -> Problem | None:
         return None
     setting = _RESTRICTED.replace("/", ".")
     return Problem(
-        f"AppArmor keeps users from user namespaces here ({setting} is 1, and {_PROFILES / name} excepts no {program})",
+        f"AppArmor keeps users from user namespaces here ({setting} is 1, and {_PROFILES / name} does not exempt "
+        f"{program})",
         f"run with sudo, or sudo sysctl {setting}=0, or add an AppArmor profile of {program} with the rule userns",
     )

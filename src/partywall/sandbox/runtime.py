@@ -1,4 +1,4 @@
-"""The OCI runtime: which one there is, and how it is called."""
+"""The OCI runtime: finds and calls it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from partywall.host import Host, install
 from partywall.sandbox.cgroups import Cgroups
 
 RUNTIMES = ("crun", "runc")
-"""OCI runtimes, the preferred one first."""
-# crun refuses hosts that mount both versions of cgroups. In a mount namespace of its own, version 2's mount is covered.
+"""OCI runtimes in order of preference."""
+# crun refuses hosts that mount both versions of cgroups. In its own mount namespace, version 2's mount is covered.
 _HIDE_UNIFIED = 'mount -t tmpfs none "$0" && exec "$@"'
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """An OCI runtime with a state folder of the run's own."""
+    """An OCI runtime with a state folder for the run."""
 
     name: str
     prefix: tuple[str, ...]
@@ -37,7 +37,7 @@ class Runtime:
         which: Callable[[str], str | None] = shutil.which,
         host: Host | None = None,
     ) -> Runtime:
-        """Crun if there is one, else runc; CapabilityError if there is neither. which: looks on the host's PATH."""
+        """Chooses crun, or else runc. CapabilityError if there is neither. which: searches the host's PATH."""
         candidates = [prefer] if prefer else RUNTIMES
         found = next((name for name in candidates if which(name)), None)
         if found is None:
@@ -66,7 +66,7 @@ class Runtime:
         return cls(found, prefix)
 
     def run(self, *arguments: str, given: str | None = None, timeout_s: float = 20) -> str:
-        """Runs a subcommand to its end; TrialError with its own words if it fails."""
+        """Runs a subcommand to its end. TrialError with its error message if it fails."""
         argv = [*self.prefix, *arguments]
         try:
             done = subprocess.run(argv, input=given, capture_output=True, text=True, timeout=timeout_s, check=False)
@@ -78,12 +78,12 @@ class Runtime:
         return done.stdout
 
     def state(self, container: str) -> dict[str, Any] | None:
-        """What the runtime knows of a container; None if there is none of that name."""
+        """The runtime's state of a container; None if there is none with this name."""
         try:
             return dict(json.loads(self.run("state", container)))
         except (TrialError, ValueError):
             return None
 
     def argv(self, *arguments: str) -> Sequence[str]:
-        """A command line for a subcommand that stays."""
+        """A command line for a subcommand that keeps running."""
         return [*self.prefix, *arguments]

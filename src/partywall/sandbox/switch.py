@@ -1,7 +1,7 @@
-"""A run's own network: a bridge in a namespace of its own, with a port for each sandbox that asks for one.
+"""A run's own network: a bridge in its own namespace, with a port for each sandbox that requests one.
 
-Nothing leads from it to the host's networks. Sandboxes reach each other, and the bridge itself, behind which the other
-ends of network kernels listen. The namespace goes with the run, and with it all that is in it.
+It has no connection to the host's networks. Sandboxes reach each other and the bridge's namespace, where the other ends
+of network kernels listen. The namespace and everything in it is removed with the run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from partywall.sandbox import networks
 from partywall.sandbox.label import Label
 
 BRIDGE = "br0"
-# Addresses that RFC 2544 keeps for measuring: no user's own network has them.
+# RFC 2544 reserves these addresses for measurements, so no user's network has them.
 GATEWAY = "198.18.0.1"
 PREFIX = 16
 PORTS_MAX = 250
@@ -26,7 +26,7 @@ PORTS_MAX = 250
 
 @dataclass(frozen=True)
 class Port:
-    """A tap on the bridge, for one sandbox. address: the sandbox's, with its prefix length; gateway: the bridge's."""
+    """A tap on the bridge for one sandbox. address: the sandbox's, with prefix length; gateway: the bridge's."""
 
     namespace: str
     interface: str
@@ -40,11 +40,11 @@ class Port:
 
     @property
     def enter(self) -> tuple[str, ...]:
-        """What a command in the namespace begins with."""
+        """A command prefix for running in the namespace."""
         return ("nsenter", f"--net={self.path}")
 
     def plug(self) -> None:
-        """Makes it, and the bridge if it is the first; TrialError if the host refuses."""
+        """Creates the port, and the bridge before the first one. TrialError if the host refuses."""
         if not self.path.exists():
             self._make_bridge()
         self.unplug()
@@ -52,7 +52,7 @@ class Port:
         _ip("-n", self.namespace, "link", "set", self.interface, "master", BRIDGE, "up")
 
     def unplug(self) -> None:
-        """Takes it away, if it is there."""
+        """Removes the port if it exists."""
         subprocess.run(
             ["ip", "-n", self.namespace, "link", "del", self.interface], capture_output=True, check=False, timeout=20
         )
@@ -72,9 +72,11 @@ class Switch:
     label: Label
 
     def port(self, name: str) -> Port:
-        """The port of the sandbox called `name`, not made yet: always the same one. CapabilityError without the means.
+        """The port of the sandbox called `name`, always the same one, not yet created.
 
-        The run's state remembers who has which, before anything is made.
+        CapabilityError without the tools.
+
+        The run's state records the port of each sandbox before anything is created.
         """
         if why := lacking(Host.here()):
             raise CapabilityError(f"sandbox {name}: {why}")
@@ -99,7 +101,7 @@ class Switch:
 
 
 def lacking(host: Host) -> str:
-    """What keeps bridges from being made on a host, with the remedy; nothing if they can be."""
+    """What prevents bridges on a host, with a remedy; empty if nothing does."""
     if host.euid != 0:
         return "network: bridge needs root; run with sudo, or use network: user"
     missing = [tool for tool in ("ip", "nsenter") if host.which(tool) is None]

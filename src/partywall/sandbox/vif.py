@@ -1,4 +1,4 @@
-"""Which interface on the host's side is a sandbox's, so that a guard's policy or a trace can name it by the sandbox."""
+"""The host-side interface of each sandbox, so that a guard's policy or a trace can refer to it by the sandbox."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER = "vifs"
 
 @dataclass(frozen=True)
 class HostVif:
-    """An interface by its name, and the namespace it is in."""
+    """An interface by name, and its namespace."""
 
     run: str
     interface: str
@@ -27,19 +27,19 @@ class HostVif:
 
 
 def note(label: Label, name: str, namespace: str, interface: str) -> None:
-    """Remembers what the sandbox called `name` is connected to."""
+    """Records the interface of the sandbox called `name`."""
     folder = label.state / FOLDER
     folder.mkdir(exist_ok=True)
     write_whole(folder / f"{name}.json", json.dumps({"namespace": namespace, "interface": interface}))
 
 
 def forget(label: Label, name: str) -> None:
-    """What was remembered of a sandbox that is gone."""
+    """Removes the record of a sandbox that no longer exists."""
     (label.state / FOLDER / f"{name}.json").unlink(missing_ok=True)
 
 
 def find(name: str) -> list[HostVif]:
-    """Those of all runs whose sandbox is called so, RUN/NAME or NAME, and whose interface's namespace is there."""
+    """Interfaces of sandboxes of all runs with this name, RUN/NAME or NAME, whose namespace exists."""
     run, _, own = name.rpartition("/")
     found = []
     for file in sorted(state_root().glob(f"{run or '*'}/{FOLDER}/{own}.json")):

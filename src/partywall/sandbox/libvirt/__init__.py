@@ -1,6 +1,6 @@
-"""Sandboxes that are domains of libvirt: made by us with QEMU or Xen, or the user's own, tuned and put back.
+"""Sandboxes that are libvirt domains: created by Partywall with QEMU or Xen, or the user's own, changed and restored.
 
-The library is an extra (`pip install libvirt-python`) and is imported when a domain is wanted.
+The library is an optional dependency (`pip install libvirt-python`), imported when a domain is needed.
 """
 
 from partywall.sandbox.libvirt.backend import Libvirt

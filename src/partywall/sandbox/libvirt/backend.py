@@ -1,4 +1,4 @@
-"""A sandbox that is a domain of libvirt: one of ours with the agent as its first process, or one that the user has."""
+"""A sandbox that is a libvirt domain: one created with the agent as its first process, or the user's own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from partywall.sandbox.qemu.machine import MEMORY
 from partywall.sandbox.ssh import Ssh
 
 HELLO_S = 120.0
-# A domain that runs already has its agent at hand, or has none.
+# A running domain either has an agent that answers quickly, or has none.
 RUNNING_HELLO_S = 20.0
 WORK = "/work"
 
@@ -81,7 +81,7 @@ class Libvirt(Sandbox):
         return client
 
     def settle(self) -> None:
-        """Only now: a guest that may use a twentieth of a CPU would take a minute to boot."""
+        """Limits are applied late: a guest limited to a twentieth of a CPU would take a minute to boot."""
         if self._inner is not None:
             self._inner.settle()
         elif self.client is not None:
@@ -100,7 +100,7 @@ class Libvirt(Sandbox):
             self._tuner.throttle(throttles(throttle, before))
 
     def _hold_memory(self, size: int | None) -> None:
-        """Fills the guest's balloon until it has `size` bytes left, or lets it go back to what it has by itself."""
+        """Inflates the guest's balloon until it has `size` bytes left, or deflates it to the default."""
         if self._tuner is None:
             return
         own = self._before.memory_kib * 1024 if self._before is not None else MEMORY
@@ -128,17 +128,17 @@ class Libvirt(Sandbox):
 
     @property
     def pid(self) -> int | None:
-        """QEMU's, of a domain on this host."""
+        """The process ID of QEMU, for a domain on this host."""
         return _emulator(self._name) if is_local(self._uri) else None
 
-    # Domains of ours
+    # Domains created by Partywall
 
     def _made(self) -> Any:
         kind = self._kind()
         with told(f"libvirt {self._uri}"):
             image = self._image(kind)
             xml = definition(self.settings, self._name, kind, self._boot(), image)
-        # Xen's driver cannot tie a domain to a connection; there the bridge takes it along.
+        # Xen's driver cannot tie a domain to a connection. The bridge destroys it at its end.
         flags = 0 if kind == "xen" else library().VIR_DOMAIN_START_AUTODESTROY
         leftovers.note(self.label, self._uri, self._name)
         try:
@@ -158,7 +158,7 @@ class Libvirt(Sandbox):
         return "kvm" if "<domain type='kvm'" in self._connection.getCapabilities() else "qemu"
 
     def _boot(self) -> Boot:
-        """Files on the daemon's host: those in a folder there, or ours where it is this one."""
+        """Boot files on the daemon's host: those in a folder there, or ours if it is this host."""
         if self.settings.boot is not None:
             folder = PurePath(self.settings.boot)
             return Boot(folder / "vmlinuz", folder / "initramfs")
@@ -169,7 +169,8 @@ class Libvirt(Sandbox):
             )
         kernel = GuestKernel.prepared()
         folder = self._open_folder()
-        # A copy of the kernel: the cache may lie in a home that QEMU's own user may not enter, and all runs share it.
+        # A copy of the kernel, shared by all runs: QEMU's own user may not be able to enter the home folder of the
+        # cache.
         _put(folder / "vmlinuz", kernel.image.read_bytes)
         _put(folder / "initramfs", lambda: initramfs(loaded(binary.find().read_bytes()), kernel.module_contents()))
         return Boot(folder / "vmlinuz", folder / "initramfs")
@@ -181,7 +182,8 @@ class Libvirt(Sandbox):
             return None
         if cannot:
             raise CapabilityError(
-                f"sandbox {self.settings.name}: a domain of {self._uri} gets no disk of ours; leave sandbox.disk out"
+                f"sandbox {self.settings.name}: a domain of {self._uri} cannot have a disk made for the run; leave "
+                "out sandbox.disk"
             )
         image = self._open_folder() / f"{self.settings.name}.img"
         image.unlink(missing_ok=True)
@@ -189,14 +191,14 @@ class Libvirt(Sandbox):
         return image
 
     def _open_folder(self) -> Path:
-        """A folder into which the daemon's own user may look; it makes the files its own while it uses them."""
+        """A folder that the daemon's own user may enter. The daemon takes ownership of the files while it uses them."""
         folder = self.label.work / "domains"
         folder.mkdir(parents=True, exist_ok=True)
         for place in (self.label.work, folder):
             place.chmod(0o711)
         return folder
 
-    # Domains of the user's
+    # The user's own domains
 
     def _found(self) -> Any:
         with told(f"sandbox {self.settings.name}: domain {self._name}"):
@@ -210,7 +212,7 @@ class Libvirt(Sandbox):
             now = tuner.before()
             self._before = leftovers.note_before(self.label, self._uri, self._name, now)
             if now != self._before:
-                # An earlier visit could not put it back: nothing of that one may count as how it is by itself.
+                # An earlier visit could not restore it, so its current state is not its original one.
                 tuner.restore(self._before)
             tuner.pin(settings)
             if settings.limits.disk is not None or settings.disk_switched:
@@ -222,7 +224,7 @@ class Libvirt(Sandbox):
             tuner.hold(settings, settings.cpu_limit, settings.cpu_weight, self._usual)
 
     def _leave(self) -> None:
-        """The domain of ours away, the user's as it was."""
+        """Removes a domain created by Partywall, or restores the user's."""
         if self._domain is None:
             return
         domain, self._domain = self._domain, None
@@ -232,10 +234,11 @@ class Libvirt(Sandbox):
             elif self._before is not None and self._tuner is not None:
                 self._tuner.restore(self._before)
         except TrialError:
-            # Its note stays, by which the run's end tries again, or the next start.
+            # Its note remains, so that the end of the run or the next start tries again.
             return
         finally:
-            # A domain that would not go may still go with its connection; one that is broken cannot be closed.
+            # A domain that could not be destroyed may still end with its connection. A broken connection cannot be
+            # closed.
             with contextlib.suppress(library().libvirtError):
                 self._connection.close()
         leftovers.forget(self.label, self._uri, self._name)
@@ -244,7 +247,7 @@ class Libvirt(Sandbox):
         kind = "console" if self._tuner is not None and self._tuner.is_xen else "port"
         own = ["--own"] if self._ours else []
         pipe = subprocess.PIPE
-        # -P: no module of the folder we stand in is taken for a library's.
+        # -P: no module in the current folder may shadow a library.
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "partywall.sandbox.libvirt.bridge", self._uri, self._name, kind, *own],
             stdin=pipe,
@@ -256,21 +259,21 @@ class Libvirt(Sandbox):
 
 
 def _put(path: Path, content: Callable[[], bytes]) -> None:
-    """A file for all of a run's domains, which any user may read."""
+    """Writes a file for all of a run's domains, readable by any user."""
     if not path.exists():
         path.write_bytes(content())
         path.chmod(0o644)
 
 
 def _by_ssh(settings: Settings, label: Label) -> Ssh | None:
-    """The way to the agent in a domain that has an address; its CPUs there are all it has."""
+    """The connection to the agent in a domain with an address. It uses all of the domain's CPUs."""
     if settings.host is None:
         return None
     return Ssh(dataclasses.replace(settings, backend="ssh", cpus=()), label)
 
 
 def _emulator(name: str) -> int | None:
-    """The process that carries a domain of this name here."""
+    """The process of a domain's emulator on this host."""
     wanted = re.compile(rb"guest=" + re.escape(name.encode()) + rb"(,|\0)")
     for folder in Path("/proc").glob("[0-9]*"):
         try:

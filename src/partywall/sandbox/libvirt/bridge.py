@@ -1,8 +1,8 @@
-"""A domain's port or console as standard input and output, in a process of its own: what `ssh` is to other machines.
+"""Connects a domain's port or console to standard input and output, in a process of its own, as `ssh` does.
 
-It ends with its standard input, and takes a domain of ours along then, so that none outlives a controller that was
-killed. On a console all that comes before the line at which the stream begins goes to standard error, where its end
-explains why a guest did not come up. `python -m partywall.sandbox.libvirt.bridge URI DOMAIN port|console [--own]`
+It ends with its standard input, and then destroys a domain created by Partywall, so that none outlives a killed
+controller. On a console, everything before the first line of the stream goes to standard error, where its end explains
+why a guest did not start. `python -m partywall.sandbox.libvirt.bridge URI DOMAIN port|console [--own]`
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _IN, _OUT, _ERROR = 0, 1, 2
 
 
 class Bridge:
-    """Bytes between our standard streams and a stream of libvirt, until one of them ends."""
+    """Copies bytes between our standard streams and a libvirt stream, until one of them ends."""
 
     def __init__(self, stream: Any, *, waits: bool) -> None:
         self._libvirt = library()
@@ -41,7 +41,7 @@ class Bridge:
             self._libvirt.virEventRunDefaultImpl()
 
     def _listen(self) -> None:
-        """Takes what the controller says, from now on."""
+        """Starts to read the controller's messages."""
         module = self._libvirt
         events = module.VIR_EVENT_HANDLE_READABLE | module.VIR_EVENT_HANDLE_HANGUP
         self._watch = module.virEventAddHandle(_IN, events, self._hear, None)
@@ -69,7 +69,7 @@ class Bridge:
 
     def _receive(self, stream: Any) -> None:
         data = stream.recv(CHUNK)
-        # -2: nothing there yet.
+        # -2: no data yet.
         if isinstance(data, int):
             return
         if not data:
@@ -103,7 +103,7 @@ class Bridge:
         self._stream.eventUpdateCallback(module.VIR_STREAM_EVENT_READABLE | writable)
 
     def left(self) -> bytes:
-        """What came before the stream began, if it never did."""
+        """The output before the stream began, if it never did."""
         return self._before if self._waits else b""
 
 

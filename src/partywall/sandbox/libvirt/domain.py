@@ -1,4 +1,4 @@
-"""A domain's definition from a sandbox's settings, and what is read from a definition. Pure.
+"""Creates a domain's definition from a sandbox's settings, and reads definitions. Pure.
 
 Source: libvirt.org/formatdomain.html, of version 9.
 """
@@ -17,7 +17,7 @@ from partywall.sandbox.base import Settings
 from partywall.sandbox.qemu.machine import EMULATED_SLOWLY, KERNEL_ARGUMENTS, MEMORY, PORT
 
 PREFIX = "partywall-"
-# Xen's guests have no virtio port: the stream is their console, on which the kernel is to say little.
+# Xen's guests have no virtio port. The stream is their console, so the kernel must print little to it.
 XEN_ARGUMENTS = "console=hvc0 quiet loglevel=4 panic=-1 random.trust_cpu=on -- init --console /dev/hvc0"
 # scenario key → element of <iotune>
 THROTTLES = {
@@ -30,24 +30,24 @@ THROTTLES = {
 
 @dataclass(frozen=True)
 class Boot:
-    """What a domain of ours boots, as paths on the daemon's host."""
+    """The files that a created domain boots, as paths on the daemon's host."""
 
     kernel: PurePath
     initramfs: PurePath
 
 
 def is_local(uri: str) -> bool:
-    """Whether a URI means the daemon on this host."""
+    """True if a URI refers to the daemon on this host."""
     return not urlsplit(uri).netloc
 
 
 def vcpus(settings: Settings) -> int:
-    """As many as asked for, else one for each CPU."""
+    """The requested number of virtual CPUs, or one for each CPU."""
     return settings.vcpus or len(settings.cpus)
 
 
 def definition(settings: Settings, name: str, kind: str, boot: Boot, image: PurePath | None) -> str:
-    """The XML of a domain of ours. kind: kvm, qemu (emulated) or xen."""
+    """The XML of a created domain. kind: kvm, qemu (emulated) or xen."""
     domain = ET.Element("domain", type=kind)
     _text(domain, "name", name)
     _text(domain, "memory", str(-(-(settings.memory or MEMORY) // 1024)), unit="KiB")
@@ -83,11 +83,11 @@ def _pins(domain: ET.Element, settings: Settings, *, emulator: bool) -> None:
 
 
 def _of_qemu(domain: ET.Element, devices: ET.Element, kind: str) -> None:
-    # Without it a guest cannot switch itself off.
+    # A guest needs this to switch itself off.
     ET.SubElement(ET.SubElement(domain, "features"), "acpi")
     cpu = ET.SubElement(domain, "cpu", mode="host-passthrough" if kind == "kvm" else "maximum")
     if kind != "kvm":
-        # The processor that emulated guests of the backend qemu have.
+        # The processor of emulated guests in backend qemu.
         ET.SubElement(cpu, "cache", mode="passthrough")
         for feature in EMULATED_SLOWLY:
             ET.SubElement(cpu, "feature", policy="disable", name=feature)
@@ -110,20 +110,20 @@ def _disk(devices: ET.Element, image: PurePath, asked: Disk) -> None:
 
 
 def throttles(throttle: Throttle, before: Mapping[str, int] = MappingProxyType({})) -> dict[str, int]:
-    """Limits of a disk as `blkdeviotune` takes them, all of them: what is None is as before, and without that 0."""
+    """Disk limits for `blkdeviotune`, which needs all of them. None becomes the previous limit, or else 0."""
     asked = {element: getattr(throttle, key) for key, element in THROTTLES.items()}
     return {element: before.get(element, 0) if rate is None else rate for element, rate in asked.items()}
 
 
 def has_port(xml: str) -> bool:
-    """Whether a domain has the virtio port on which an agent in it would listen."""
-    targets = ET.fromstring(xml).findall("devices/channel/target")  # noqa: S314 - the user's own daemon wrote it
+    """True if a domain has the virtio port for an agent."""
+    targets = ET.fromstring(xml).findall("devices/channel/target")  # noqa: S314 - written by the user's own daemon
     return any(target.get("name") == PORT for target in targets)
 
 
 def first_disk(xml: str) -> str | None:
     """The name of a domain's first disk, such as vda."""
-    for disk in ET.fromstring(xml).findall("devices/disk"):  # noqa: S314 - the user's own daemon wrote it
+    for disk in ET.fromstring(xml).findall("devices/disk"):  # noqa: S314 - written by the user's own daemon
         target = disk.find("target")
         if disk.get("device", "disk") == "disk" and target is not None:
             return target.get("dev")

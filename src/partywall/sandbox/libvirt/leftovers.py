@@ -1,6 +1,7 @@
-"""Domains that a run made or changed, and how the next start finds what a killed run left of that.
+"""Domains that a run created or changed, and how the next start finds those of a killed run.
 
-Domains of ours are found by their names; what the user's own were like before is kept in the run's state folder.
+Created domains are found by their names. The original settings of the user's domains are kept in the run's state
+folder.
 """
 
 from __future__ import annotations
@@ -24,21 +25,22 @@ Entry = dict[str, Any]
 
 
 def domain_name(label: Label, sandbox: str) -> str:
-    """What a domain of ours is called."""
+    """The name of a created domain."""
     return f"{PREFIX}{label.run}-{sandbox}"
 
 
 def note(label: Label, uri: str, domain: str) -> None:
-    """Remembers a domain that is about to be made."""
+    """Records a domain that will be created."""
     with _entries(label) as entries:
         if _known(entries, uri, domain) is None:
             entries.append({"uri": uri, "domain": domain, "before": None})
 
 
 def note_before(label: Label, uri: str, domain: str, now: Before) -> Before:
-    """Remembers how a domain of the user's was before it is changed, and tells it.
+    """Records the settings of a user's domain before they are changed, and returns them.
 
-    That is not how it is now if an earlier visit could not put it back: then what is remembered of it stays.
+    If an earlier visit could not restore them, the recorded settings are kept, because the current ones are not the
+    original.
     """
     with _entries(label) as entries:
         known = _known(entries, uri, domain)
@@ -54,16 +56,16 @@ def _known(entries: list[Entry], uri: str, domain: str) -> Entry | None:
 
 
 def forget(label: Label, uri: str, domain: str) -> None:
-    """It is gone, or as it was."""
+    """Removes the note of a domain that no longer exists or has been restored."""
     with _entries(label) as entries:
         entries[:] = [entry for entry in entries if (entry["uri"], entry["domain"]) != (uri, domain)]
 
 
 @contextlib.contextmanager
 def _entries(label: Label) -> Iterator[list[Entry]]:
-    """Read, and put in its place whole: a kill in between leaves the notes of before.
+    """Reads the notes, and replaces them atomically, so that a kill leaves the previous ones.
 
-    Sandboxes may come up side by side, so there is a lock, on a file that is never replaced.
+    Sandboxes may start in parallel, so a lock is held, on a file that is never replaced.
     """
     label.state.mkdir(parents=True, exist_ok=True)
     file = label.state / FILE
@@ -75,35 +77,35 @@ def _entries(label: Label) -> Iterator[list[Entry]]:
 
 
 def remove(label: Label) -> tuple[list[str], list[str]]:
-    """Takes a run's domains away and puts the user's own back as they were: (what was done, what could not be)."""
+    """Removes a run's domains and restores the user's own: (done, not done)."""
     file = label.state / FILE
     try:
         entries: list[Entry] = json.loads(file.read_text())
     except FileNotFoundError:
         return [], []
     except (OSError, ValueError) as error:
-        return [], [f"{file} (what it says of domains cannot be read: {error})"]
+        return [], [f"{file} (its notes on domains cannot be read: {error})"]
     done: list[str] = []
     left: list[str] = []
     for entry in entries:
         what = f"domain {entry['domain']} of {entry['uri']}"
         try:
-            said = what if entry["before"] is None else f"limits of {what}, which are as before"
+            said = what if entry["before"] is None else f"limits of {what}, which were restored"
             done += [said] if _undo(entry) else []
         except (CapabilityError, TrialError) as error:
             left.append(f"{what} ({error})")
         except (KeyError, TypeError):
-            left.append(f"{what} (how it was before was noted by another version of Partywall)")
+            left.append(f"{what} (its original settings were stored by another version of Partywall)")
     return done, left
 
 
 def destroy(domain: Any) -> bool:
-    """Ends a domain of ours: whether it was still there. TrialError if it would not go."""
+    """Destroys a created domain. Returns whether it still existed. TrialError if it could not be destroyed."""
     libvirt = library()
     try:
         domain.destroy()
     except libvirt.libvirtError as error:
-        # Gone with its owner's connection or by itself.
+        # It ended with its owner's connection or on its own.
         if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
             return False
         raise TrialError(str(error)) from error
@@ -111,7 +113,7 @@ def destroy(domain: Any) -> bool:
 
 
 def _undo(entry: Entry) -> bool:
-    """Whether there was something to undo."""
+    """Undoes one note. Returns whether there was something to undo."""
     connection = connect(entry["uri"])
     try:
         domain = _found(connection, entry["domain"])
@@ -125,7 +127,7 @@ def _undo(entry: Entry) -> bool:
 
 
 def _found(connection: Any, name: str) -> Any:
-    """The domain; None if there is none of that name."""
+    """The domain; None if there is none with this name."""
     libvirt = library()
     try:
         return connection.lookupByName(name)

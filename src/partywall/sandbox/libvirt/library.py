@@ -1,6 +1,6 @@
-"""libvirt's library: imported late, its errors as ours, and what a daemon tells of its host.
+"""The libvirt library: imported late, with its errors converted to ours; facts about a daemon's host.
 
-Deliberately not here: domains.
+Domains are handled elsewhere.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ LIBRARY = (
     "the Python package libvirt-python is missing, so backend: libvirt cannot run; pip install libvirt-python "
     "(building it takes: {})"
 )
-# A part of what libvirt says → what it means and what helps. {said}: its own words.
+# A part of libvirt's message → its meaning and a remedy. {said}: the message.
 _CONNECTING = (
     ("Failed to connect socket", "no libvirt daemon answers ({said}); is libvirtd running there, and the URI right?"),
     ("unable to connect to server", "no libvirt daemon answers ({said}); is it running and listening there?"),
-    ("Unable to resolve address", "the host's name is not known ({said})"),
+    ("Unable to resolve address", "the host's name cannot be resolved ({said}); check the name"),
     ("authentication unavailable", "you may not use this daemon ({said}); run as root, or join the group libvirt"),
     ("access denied", "you may not use this daemon ({said}); run as root, or join the group libvirt"),
     ("Permission denied", "you may not use this daemon ({said}); run as root, or join the group libvirt"),
@@ -34,7 +34,7 @@ _CONNECTING = (
 
 @functools.cache
 def library() -> Any:
-    """The module `libvirt`; CapabilityError if it, or the library it stands on, is not installed."""
+    """The module `libvirt`. CapabilityError if it, or the C library that it needs, is not installed."""
     try:
         module = importlib.import_module("libvirt")
     except ModuleNotFoundError:
@@ -43,18 +43,18 @@ def library() -> Any:
     except ImportError as error:
         said = f"the Python package libvirt-python cannot be loaded ({error}), so backend: libvirt cannot run"
         raise CapabilityError(f"{said}; {install(Host.here(), 'libvirt0')}") from None
-    # It prints every error by itself, and each is told by us.
+    # Otherwise it prints every error itself, and we report each of them.
     module.registerErrorHandler(lambda _context, _error: None, None)
     return module
 
 
 def version() -> str:
-    """The library's version; CapabilityError if it is not installed."""
+    """The library's version. CapabilityError if it is not installed."""
     return _dotted(library().getVersion())
 
 
 def connect(uri: str) -> Any:
-    """A connection; CapabilityError, in one sentence, if there is none to be had."""
+    """A connection. CapabilityError with one sentence if it fails."""
     module = library()
     try:
         return module.open(uri)
@@ -68,8 +68,8 @@ def reachable(uri: str | None) -> None:
 
 
 def explained(said: str) -> str:
-    """Why a connection failed, with a remedy where one is known. Pure."""
-    said = said.strip().splitlines()[0] if said.strip() else "it said nothing"
+    """Why a connection failed, with a remedy if one is known. Pure."""
+    said = said.strip().splitlines()[0] if said.strip() else "it gave no reason"
     for part, meaning in _CONNECTING:
         if part.lower() in said.lower():
             return meaning.format(said=said)
@@ -78,7 +78,7 @@ def explained(said: str) -> str:
 
 @contextlib.contextmanager
 def told(what: str, error_type: type[PartywallError] = TrialError) -> Iterator[None]:
-    """Turns libvirt's error into ours: what was wanted, and what libvirt says of it."""
+    """Converts libvirt's error to ours: what was attempted, and libvirt's message."""
     module = library()
     try:
         yield
@@ -87,7 +87,10 @@ def told(what: str, error_type: type[PartywallError] = TrialError) -> Iterator[N
 
 
 def survey(uri: str) -> dict[str, Any]:
-    """Facts about a daemon's host in the form of an agent's, as far as libvirt knows them; no agent runs there."""
+    """Facts about a daemon's host in the form of an agent's facts, as far as libvirt knows them.
+
+    No agent runs there.
+    """
     connection = connect(uri)
     try:
         with told(f"libvirt {uri}", CapabilityError):

@@ -1,4 +1,4 @@
-"""Domains that users have: whether one can be a sandbox, told before a run as well as in it."""
+"""The user's own domains: whether one can be a sandbox, checked before and during a run."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from partywall.sandbox.libvirt.library import URI, connect, library, told
 
 
 def unusable(uri: str | None, name: str, *, by_ssh: bool) -> str:
-    """Why a domain cannot be a sandbox, with the remedy; nothing if it can. CapabilityError if no daemon answers.
+    """Why a domain cannot be a sandbox, with a remedy; empty if it can. CapabilityError if no daemon answers.
 
-    by_ssh: whether an agent gets into it by ssh, and not through a port.
+    by_ssh: whether its agent is reached by ssh instead of a port.
     """
     with contextlib.closing(connect(uri or URI)) as connection, told(f"domain {name}", CapabilityError):
         return lacking(connection, uri or URI, name, by_ssh=by_ssh)
 
 
 def lacking(connection: Any, uri: str, name: str, *, by_ssh: bool) -> str:
-    """The same over a connection; raises libvirt's own errors."""
+    """Like `unusable`, over a connection. Raises libvirt's own errors."""
     asked = f"domain {name} of {uri}"
     domain = _looked_up(connection, name)
     if domain is None:
@@ -37,7 +37,7 @@ def lacking(connection: Any, uri: str, name: str, *, by_ssh: bool) -> str:
 
 
 def _looked_up(connection: Any, name: str) -> Any:
-    """The domain of this name, or None."""
+    """The domain with this name, or None."""
     module = library()
     try:
         return connection.lookupByName(name)

@@ -1,7 +1,7 @@
-"""What a domain is held to, live: where its virtual CPUs run, how much they get, its disk and memory, and before.
+"""Live settings of a domain: pinning and CPU time of its virtual CPUs, its disk and memory, and the original values.
 
-Each driver of libvirt has its own words for the same promise: QEMU's are cgroups of each virtual CPU, Xen's the credit
-scheduler's weight and cap. The arithmetic is pure; a `Tuner` applies it.
+Each libvirt driver has its own parameters: QEMU uses cgroups of each virtual CPU, Xen the credit scheduler's weight and
+cap. The arithmetic is pure; a `Tuner` applies it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from partywall.sandbox.libvirt import domain as definitions
 from partywall.sandbox.libvirt.library import library, told
 
 PERIOD_US = 100_000
-# What the kernel takes: a millisecond in a period at the least.
+# The kernel's minimum: a millisecond in each period.
 QUOTA_US_MIN = 1_000
 USUAL_WEIGHT = 100
 XEN = "Xen"
@@ -27,11 +27,10 @@ Parameters = Mapping[str, int]
 def scheduling(
     kind: str, vcpus: int, cpus: int, limit: float | None, weight: float | None, usual: Parameters
 ) -> dict[str, int]:
-    """Scheduler parameters for a ceiling (share of the time of all `cpus`) and a weight (100 is usual).
+    """Scheduler parameters for a limit (share of the time of all `cpus`) and a weight (100 is the default).
 
-    usual: the parameters of the domain while nothing is asked of it. A weight is in proportion to theirs, which are
-    1024 with cgroups of version 1, 100 with version 2 and 256 under Xen; no ceiling means the one that its owner gave
-    it, if any.
+    usual: the domain's own parameters. A weight is proportional to theirs, which is 1024 with cgroups of version 1, 100
+    with version 2 and 256 under Xen. No limit means the owner's limit, if any.
     """
     times = 1.0 if weight is None else weight / USUAL_WEIGHT
     own = _settable(usual, kind)
@@ -47,16 +46,16 @@ def scheduling(
 
 
 def mask(cpus: Sequence[int], count: int) -> tuple[bool, ...]:
-    """A set of CPUs as libvirt wants it."""
+    """A set of CPUs in libvirt's form."""
     return tuple(cpu in cpus for cpu in range(count))
 
 
 @dataclass(frozen=True)
 class Before:
-    """How a domain was before we touched it, as plain values that a file can keep.
+    """The original settings of a domain, as plain values for a file.
 
-    scheduler: None where there is nothing of that sort, see `Tuner.scheduler`.
-    uuid and number: which domain that was, and which start of it; what was set live goes with that.
+    scheduler: None if it has no scheduler parameters, see `Tuner.scheduler`. uuid and number: identify the domain and
+    its start, because live settings end with it.
     """
 
     scheduler: dict[str, int] | None
@@ -69,7 +68,7 @@ class Before:
     number: int
 
     def is_of(self, other: Before) -> bool:
-        """Whether both tell of one domain, not started anew in between."""
+        """True if both are of the same start of the same domain."""
         return (self.uuid, self.number) == (other.uuid, other.number)
 
 
@@ -81,7 +80,7 @@ class Tuner:
         self._name = name
         self._kind: str = connection.getType()
         self._cpus: int = connection.getInfo()[2]
-        # Xen's driver knows no flags here.
+        # Xen's driver has no flags here.
         self._live = 0 if self._kind == XEN else library().VIR_DOMAIN_AFFECT_LIVE
 
     @property
@@ -89,7 +88,7 @@ class Tuner:
         return self._kind == XEN
 
     def before(self) -> Before:
-        """How it is now."""
+        """Its current settings."""
         with told(self._what("cannot be read")):
             disk = definitions.first_disk(self._domain.XMLDesc(0))
             return Before(
@@ -104,7 +103,7 @@ class Tuner:
             )
 
     def scheduler(self) -> dict[str, int] | None:
-        """Its scheduler parameters; None where domains have none, as those of a daemon without root (session mode)."""
+        """Its scheduler parameters; None if domains have none, as under a daemon without root (session mode)."""
         module = library()
         with told(self._what("its scheduler parameters cannot be read")):
             try:
@@ -120,9 +119,10 @@ class Tuner:
         return {key: value for key, value in found.items() if isinstance(value, int)}
 
     def pin(self, settings: Settings) -> None:
-        """Virtual CPU k to the k-th CPU, round and round; the emulator's own threads to host_cpus.
+        """Pins virtual CPU k to the k-th CPU, cyclically, and the emulator's own threads to host_cpus.
 
-        Nothing under Xen, where libvirt-python cannot pin: it asks for a map of CPUs that Xen's driver does not have.
+        Does nothing under Xen: libvirt-python cannot pin there, because it requests a map of CPUs that Xen's driver
+        lacks.
         """
         if self.is_xen:
             return
@@ -135,7 +135,10 @@ class Tuner:
                 self._domain.pinEmulator(mask(settings.host_cpus, self._cpus), self._live)
 
     def hold(self, settings: Settings, limit: float | None, weight: float | None, usual: Parameters | None) -> None:
-        """Ceiling and weight. A domain that could not be pinned has the time of as many CPUs as it has virtual ones."""
+        """Sets limit and weight.
+
+        A domain that could not be pinned is limited as if it had as many CPUs as virtual CPUs.
+        """
         if usual is None:
             raise CapabilityError(
                 f"{self._name}: its CPU limit or weight cannot be set: a libvirt daemon without root has none; "
@@ -154,7 +157,7 @@ class Tuner:
             self._domain.setSchedulerParameters(dict(wanted))
 
     def throttle(self, limits: Parameters) -> None:
-        """Limits of its first disk."""
+        """Sets limits of its first disk."""
         disk = None if self.is_xen else self._first_disk()
         if disk is None:
             why = "Xen cannot throttle a disk" if self.is_xen else "it has no disk"
@@ -163,25 +166,27 @@ class Tuner:
             self._domain.setBlockIoTune(disk, dict(limits), self._live)
 
     def _first_disk(self) -> str | None:
-        with told(self._what("its disks cannot be told")):
+        with told(self._what("its disks cannot be read")):
             return definitions.first_disk(self._domain.XMLDesc(0))
 
     def give_memory(self, size_kib: int) -> None:
-        """Lets the guest's balloon take or give back memory."""
+        """Lets the guest's balloon take or return memory."""
         with told(self._what("its memory cannot be changed")):
             self._domain.setMemoryFlags(size_kib, library().VIR_DOMAIN_AFFECT_LIVE)
 
     def memory(self) -> int:
-        """Bytes that its balloon leaves it now."""
+        """Bytes of memory that its balloon leaves to it now."""
         with told(self._what("its memory cannot be read")):
             return int(self._domain.info()[2]) * 1024
 
     def restore(self, before: Before) -> bool:
-        """Puts everything back as it was: whether there was anything. TrialError names all that could not be.
+        """Restores all original settings.
 
-        Only what is live was changed, so a domain that was shut down meanwhile came up as its owner defined it.
+        Returns whether there were any. TrialError names all that could not be restored.
+
+        Only live settings were changed. A domain that was shut down meanwhile has started as its owner defined it.
         """
-        with told(self._what("cannot be put back as it was")):
+        with told(self._what("cannot be restored")):
             same = (self._domain.UUIDString(), self._domain.ID()) == (before.uuid, before.number)
             if not (self._domain.isActive() and same):
                 return False
@@ -194,17 +199,17 @@ class Tuner:
             except TrialError as error:
                 failed.append(str(error))
         if failed:
-            raise TrialError(self._what(f"cannot be put back as it was: {'; '.join(failed)}"))
+            raise TrialError(self._what(f"cannot be restored: {'; '.join(failed)}"))
         return True
 
     def _parts(self, before: Before) -> dict[str, Callable[[], object]]:
-        """What there is to be put back, and how; none depends on another."""
+        """The settings to restore, and how. They do not depend on each other."""
         domain, live = self._domain, self._live
         _, _, memory_kib, count, _ = domain.info()
         parts: dict[str, Callable[[], object]] = {}
         if before.scheduler is not None:
             parts["CPU limit and weight"] = partial(self._set, _settable(before.scheduler, self._kind))
-        # A virtual CPU that was unplugged meanwhile has no pin.
+        # A virtual CPU that was unplugged meanwhile cannot be pinned.
         for number, pin in enumerate(before.vcpu_pins[:count]):
             parts[f"pin of virtual CPU {number}"] = partial(domain.pinVcpuFlags, number, tuple(pin), live)
         if before.emulator_pin is not None:
@@ -226,7 +231,7 @@ class Tuner:
 
 
 def _settable(scheduler: Parameters, kind: str) -> dict[str, int]:
-    """Those parameters that we change. A quota that was never set is told as some large number."""
+    """The parameters that we change. An unset quota is reported as a large number."""
     keys = ("weight", "cap") if kind == XEN else ("cpu_shares", "vcpu_period", "vcpu_quota")
     found = {key: scheduler[key] for key in keys if key in scheduler}
     if found.get("vcpu_quota", -1) > 1_000_000_000:

@@ -1,6 +1,6 @@
-"""Sandboxes that are virtual machines: QEMU boots a stock kernel, with the agent in an initramfs of our making.
+"""Sandboxes that are virtual machines: QEMU boots a stock kernel with the agent in an initramfs made here.
 
-Deliberately not here: machines somebody else defines (libvirt, ssh).
+Existing machines are handled elsewhere (libvirt, ssh).
 """
 
 from partywall.errors import CapabilityError
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def lacking(host: Host) -> str:
-    """What keeps guests from being started on a host, with the remedy; nothing if they can be."""
+    """What prevents guests from starting on a host, with a remedy; empty if nothing does."""
     try:
         version(host)
         GuestKernel.prepared()

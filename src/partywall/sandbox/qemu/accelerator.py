@@ -1,8 +1,8 @@
-"""Which accelerator guests get here: KVM if it carries a guest, else emulation (TCG).
+"""Chooses the accelerator of guests: KVM if a guest starts with it, or else emulation (TCG).
 
-That /dev/kvm opens proves nothing: where nested page tables are missing a machine can be made whose guest never comes
-up, and burns a core for ever. So a guest is started once, with a deadline, and what came of it is remembered until the
-host is booted anew, or its QEMU or the guests' kernel changes.
+That /dev/kvm opens proves nothing. Without nested page tables, a machine can be created whose guest never starts and
+uses a whole core indefinitely. Therefore one guest is started with a deadline, and the result is stored until the host
+reboots, or its QEMU or the guests' kernel changes.
 """
 
 from __future__ import annotations
@@ -29,16 +29,19 @@ Name = Literal["kvm", "tcg"]
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What a guest runs on, and why in words."""
+    """The accelerator of a guest, and the reason for the choice."""
 
     name: Name
     why: str
 
 
 def choose(asked: str, host: Host) -> Accelerator:
-    """`asked`: auto, kvm or tcg. CapabilityError for kvm where it does not work. A guest is started once for a host."""
+    """`asked`: auto, kvm or tcg.
+
+    CapabilityError for kvm if it does not work. Starts at most one guest for each host.
+    """
     if asked == "tcg":
-        return Accelerator("tcg", "asked for")
+        return Accelerator("tcg", "requested")
     why_not = _reason_against(host)
     if why_not is None:
         return Accelerator("kvm", "a guest came up under KVM")
@@ -49,7 +52,7 @@ def choose(asked: str, host: Host) -> Accelerator:
 
 def _reason_against(host: Host) -> str | None:
     if not host.exists(DEVICE):
-        return f"there is no {DEVICE}"
+        return f"{DEVICE} does not exist"
     if not _opens(host):
         return f"{DEVICE} may not be opened (join the group kvm)"
     failure = _remembered(host)
@@ -64,7 +67,7 @@ def _opens(host: Host) -> bool:
 
 
 def qemu_version(host: Host) -> str:
-    """The version of the QEMU on a host's PATH; CapabilityError if there is none."""
+    """The version of QEMU on a host's PATH. CapabilityError if there is none."""
     if not host.which(PROGRAM):
         raise CapabilityError(
             f"{PROGRAM} was not found, so backend: qemu cannot run; {install(host, 'qemu-system-x86')}"
@@ -74,13 +77,13 @@ def qemu_version(host: Host) -> str:
 
 
 def untried(host: Host) -> bool:
-    """Whether the next `auto` or `kvm` will start a guest to see."""
+    """True if the next `auto` or `kvm` will have to start a guest."""
     return _opens(host) and bool(host.which(PROGRAM)) and _remembered(host) is None
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of KVM here without trying. works: it does, or nothing speaks against it yet."""
+    """What is known about KVM here without starting a guest. works: it works, or nothing contradicts it yet."""
 
     works: bool
     text: str
@@ -88,21 +91,21 @@ class Verdict:
 
 
 def verdict(host: Host) -> Verdict:
-    """For `doctor`: starts nothing."""
+    """The verdict for `doctor`. Starts nothing."""
     if not host.exists(DEVICE):
         return Verdict(
-            works=False, text=f"there is no {DEVICE}", remedy="a host with hardware virtualisation switched on"
+            works=False, text=f"{DEVICE} does not exist", remedy="use a host with hardware virtualisation enabled"
         )
     if not _opens(host):
         return Verdict(works=False, text=f"{DEVICE} may not be opened", remedy="join the group kvm, or run as root")
     failure = _remembered(host) if host.which(PROGRAM) else None
     if not failure:
-        known = "carries guests" if failure == "" else "opens; 'partywall vm check' says whether it carries a guest"
+        known = "works" if failure == "" else "opens; 'partywall vm check' shows whether a guest starts with it"
         return Verdict(works=True, text=f"{DEVICE} {known}")
     return Verdict(
         works=False,
-        text=f"{DEVICE} opens, but carried no guest when it was tried ({failure})",
-        remedy=f"a host that is not a guest, or one with nested page tables; to try again: rm {_verdict_file()}",
+        text=f"{DEVICE} opens, but a guest did not start with it ({failure})",
+        remedy=f"use a host that is not a guest, or one with nested page tables; to try again: rm {_verdict_file()}",
     )
 
 
@@ -111,13 +114,13 @@ def _verdict_file() -> Path:
 
 
 def _circumstances(host: Host) -> dict[str, str]:
-    """What the verdict depends on."""
+    """The conditions that the verdict depends on."""
     boot = host.text("/proc/sys/kernel/random/boot_id") or ""
     return {"boot": boot, "qemu": qemu_version(host), "kernel": kernel.identity()}
 
 
 def _remembered(host: Host) -> str | None:
-    """Why KVM carried no guest, empty if it did; None if it was not tried under these circumstances."""
+    """The stored reason why KVM failed, empty if it worked; None if it was not tried under these conditions."""
     try:
         content = json.loads(_verdict_file().read_text())
     except (OSError, ValueError, UsageError):

@@ -1,4 +1,4 @@
-"""A sandbox that is a virtual machine: QEMU, with the agent inside and its limits on the vCPU threads."""
+"""A sandbox that is a virtual machine: QEMU with the agent inside, and limits on the vCPU threads."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from partywall.sandbox.qemu.vcpus import VcpuGroup, pin
 from partywall.sandbox.switch import Port, Switch
 
 WORK = "/work"
-# An emulated guest is up in three seconds alone, and several share this host's CPUs meanwhile.
+# One emulated guest starts in three seconds, but several share this host's CPUs.
 HELLO_S = 90.0
 CONSOLE_LINES = 8
 # Where the agent as first process mounts the root image, see agent/crates/init.
 ROOT_FOLDER = "/root-disk"
 UNPLACED = "its virtual CPUs could not be pinned or limited"
-# Where a kernel, or our first process, says why it gave up; what follows matters, what came before does not.
+# Messages with which a kernel or our first process gives up. Only what follows them matters.
 TELLING = ("Kernel panic", "Out of memory", "partywall-init")
 
 
@@ -44,7 +44,7 @@ class Qemu(Sandbox):
     """An agent in a guest."""
 
     def __init__(self, settings: Settings, label: Label, port: Port | None = None) -> None:
-        """port: on a bridge of somebody's, instead of the run's own."""
+        """port: on another bridge than the run's own."""
         super().__init__(settings, label)
         accelerator.qemu_version(Host.here())
         self._kernel = GuestKernel.prepared()
@@ -58,7 +58,7 @@ class Qemu(Sandbox):
         self._vcpus: list[int] = []
         self._device: disk.Device | None = None
         mounted = cgroups.read()
-        # Without one, a guest that is not to be held back does without.
+        # Without a scope, a guest without limits still works.
         self._scope = None if os.geteuid() == 0 else delegation.find(mounted, Host.here())
         path = f"{self._scope.path if self._scope else ''}{label.cgroup}/{settings.name}"
         grouped = os.geteuid() == 0 or (self._scope is not None and "cpu" in self._scope.controllers)
@@ -106,20 +106,20 @@ class Qemu(Sandbox):
         return client
 
     def settle(self) -> None:
-        """Only now: a guest that may use a twentieth of a CPU would take a minute to boot."""
+        """Limits are applied late: a guest limited to a twentieth of a CPU would take a minute to boot."""
         client = self.client
         if client is None:
             return
         with self._changed(UNPLACED):
             pin(client.process.pid, self._vcpus, self.settings.cpus, self.settings.host_cpus or self.settings.cpus)
-        # Before any limit: while a guest is held back it cannot tell the time at once.
+        # Before any limit, because a limited guest answers late.
         self._clock = GuestClock(client.call, Monotonic().now_ns)
         self._clock.shift()
         self._group_vcpus(client.process.pid)
 
     def stop(self) -> None:
         if self.client is not None:
-            # Nothing in a guest outlives its run, so the machine is switched off, not shut down.
+            # Nothing in a guest outlives its run, so it is switched off instead of shut down.
             self.client.close(kill=True)
         if self._monitor is not None:
             self._monitor.close()
@@ -176,7 +176,7 @@ class Qemu(Sandbox):
                     self._group.create(pid, self._vcpus)
                 self._hold_cpu(settings.cpu_limit, settings.cpu_weight)
             except PartywallError as error:
-                # A container's root may not write there; a guest that is not to be held back does without.
+                # Inside a container, root may not write there. A guest without limits still works.
                 if asked or not _is_refusal(error):
                     raise
                 self._group, self._ungrouped = None, str(error)
@@ -195,7 +195,7 @@ class Qemu(Sandbox):
         monitor.execute("block_set_io_throttle", id=DISK, **throttles(throttle))
 
     def _hold_memory(self, size: int | None) -> None:
-        """Fills the balloon until the guest has `size` bytes left, or empties it."""
+        """Inflates the balloon until the guest has `size` bytes left, or deflates it completely."""
         balloon.resize(self._connected("its memory cannot be changed"), size or MEMORY, self.settings.name)
 
     def _connected(self, what: str) -> Monitor:
@@ -211,7 +211,7 @@ class Qemu(Sandbox):
         )
 
     def _initramfs(self) -> Path:
-        """One for all guests of a run."""
+        """The initramfs for all guests of a run."""
         path = self._console.parent / "initramfs"
         if not path.exists():
             path.write_bytes(initramfs(loaded(binary.find().read_bytes()), self._kernel.module_contents()))
@@ -235,13 +235,13 @@ class Qemu(Sandbox):
         return image
 
     def _about_root(self) -> str:
-        """What to do about a root image that the guest's first process could not use."""
+        """The remedy for a root image that the guest's first process could not use."""
         if self._root is None or ROOT_FOLDER not in self._last_lines():
             return ""
-        return f"; its root image cannot be used: rm -r {self._root.parent}, and it is built anew when next needed"
+        return f"; its root image is unusable; to have it built again: rm -r {self._root.parent}"
 
     def _last_lines(self) -> str:
-        """The end of the guest's console, where a kernel says why it stopped."""
+        """The end of the guest's console, where a kernel reports why it stopped."""
         try:
             text = self._console.read_text(errors="replace")
         except OSError:
@@ -266,7 +266,7 @@ def _root_image(settings: Settings) -> Path | None:
 
 
 def _is_refusal(error: PartywallError) -> bool:
-    """Whether cgroups are not to be had here, and not that the guest's threads are gone."""
+    """True if cgroups are unavailable here, as opposed to the guest's threads having ended."""
     cause = error.__cause__
     refused = isinstance(cause, OSError) and cause.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
     return isinstance(error, CapabilityError) or refused

@@ -1,4 +1,4 @@
-"""The rate of this host's time-stamp counter, which QEMU shows to the guests that it emulates."""
+"""The rate of this host's time-stamp counter, which QEMU exposes to emulated guests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEADLINE_S = 10.0
 
 @functools.cache
 def khz() -> int | None:
-    """None where processors have no such counter, or the agent could not tell."""
+    """The rate in kHz; None if processors have no such counter, or the agent could not read it."""
     try:
         told = subprocess.run([binary.find(), "tsc"], capture_output=True, text=True, timeout=DEADLINE_S, check=True)
         return int(told.stdout)

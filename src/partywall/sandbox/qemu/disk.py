@@ -1,7 +1,7 @@
-"""A guest's disk: a file of its full size with an empty ext4 in it, or a device of the host's with one.
+"""A guest's disk: a fully allocated file with an empty ext4 file system, or a device of the host with one.
 
-A file's blocks are allocated beforehand, for a hole is neither throttled nor read from a device. A device is claimed
-for as long as its guest has it, so that nobody mounts it meanwhile, and left without a file system.
+A file's blocks are allocated in advance, because holes are neither throttled nor read from a device. A device is
+claimed while its guest has it, so that nobody can mount it, and is left without a file system.
 """
 
 from __future__ import annotations
@@ -18,76 +18,78 @@ from partywall.errors import CapabilityError
 from partywall.host import Host, install
 
 SIZE = 1 << 30
-# Of a disk, what files can have: mkfs takes a journal and tables, relatively more of a small one.
+# The share of a disk available to files. The journal and tables take more of a small disk.
 ROOM, SMALL_ROOM, SMALL = 0.945, 0.85, 512 << 20
-# What a device's file system is called: one of ours, which a killed run left, may be made anew.
+# The label of our file systems. One left by a killed run may be overwritten.
 LABEL = "partywall"
-# What blkid exits with where a device holds nothing that it knows.
+# The exit status of blkid for a device without known content.
 HOLDS_NOTHING = 2
 
 
 def room(size: int) -> int:
-    """Bytes of files that a disk of so many bytes holds at the least."""
+    """Least bytes for files on a disk of this size."""
     return int(size * (ROOM if size >= SMALL else SMALL_ROOM))
 
 
 def create(image: Path, size: int) -> None:
-    """Makes the file; CapabilityError if there is no room, or nothing to make a file system with."""
+    """Creates the file. CapabilityError if there is not enough space, or no program to create a file system."""
     with image.open("xb") as file:
         try:
             os.posix_fallocate(file.fileno(), 0, size)
         except OSError as error:
             image.unlink()
             raise CapabilityError(
-                f"{image}: no room for a guest's disk of {units.format_bytes(size)}: {error.strerror}; "
+                f"{image}: no space for a guest's disk of {units.format_bytes(size)}: {error.strerror}; "
                 "free some space, lower sandbox.disk.size or set --work-dir to a folder on another disk"
             ) from error
     _make_file_system(image)
 
 
 class Device:
-    """A block device of the host's as a guest's disk. CapabilityError if it cannot be, or may not be."""
+    """A block device of the host as a guest's disk. CapabilityError if that is impossible or not allowed."""
 
     def __init__(self, path: Path, *, overwrite: bool) -> None:
         if why := unusable(path, overwrite=overwrite):
             raise CapabilityError(why)
         self.path = path
-        # Few large files are kept there: with the usual number of inodes a large disk would take minutes.
+        # Few large files are stored there. With the default number of inodes, a large disk would take minutes.
         _make_file_system(path, "-T", "largefile4", "-L", LABEL)
         self._claim: int | None = _claim(path)
 
     def release(self) -> None:
-        """Leaves it without a file system. May be called twice."""
+        """Removes its file system. May be called twice."""
         if self._claim is None:
             return
         os.close(self._claim)
         self._claim = None
-        # It may have been taken away meanwhile.
+        # It may have been unplugged meanwhile.
         with contextlib.suppress(OSError):
             subprocess.run(["wipefs", "--quiet", "--all", str(self.path)], capture_output=True, check=False)
 
 
 def unusable(device: Path, *, overwrite: bool) -> str:
-    """Why a guest cannot have this device as its disk, and what would do; empty if it can."""
+    """Why this device cannot be a guest's disk, with a remedy; empty if it can."""
     try:
         if not stat.S_ISBLK(device.stat().st_mode):
             return f"{device} is not a block device; give one such as /dev/sdb, or leave device out for a file"
         os.close(_claim(device))
     except FileNotFoundError:
-        return f"{device} is not there; lsblk lists the host's block devices"
+        return f"{device} does not exist; lsblk lists the host's block devices"
     except PermissionError:
-        remedy = "run with sudo" if os.geteuid() else "even root may not here: let this container or service use it"
+        remedy = (
+            "run with sudo" if os.geteuid() else "even root may not here: allow this container or service to use it"
+        )
         return f"{device} may not be opened; {remedy}"
     except OSError as error:
         if error.errno != errno.EBUSY:
             return f"{device} cannot be opened: {error.strerror}; give another device"
         return f"{device} is in use (mounted, swap, or part of another device); free it, or give another device"
     held = "" if overwrite else holds(device)
-    return f"{device} holds {held}; say overwrite: true beside device if that may be lost" if held else ""
+    return f"{device} holds {held}; add overwrite: true beside device if its content may be lost" if held else ""
 
 
 def holds(device: Path) -> str:
-    """What is on a device, by its signatures; empty if nothing is, or a file system that we left."""
+    """The content of a device according to its signatures; empty if there is none, or a file system of ours."""
     try:
         done = subprocess.run(["blkid", "-p", "-o", "export", str(device)], capture_output=True, text=True, check=False)
     except FileNotFoundError:
@@ -103,12 +105,12 @@ def holds(device: Path) -> str:
 
 
 def _claim(device: Path) -> int:
-    """Opened so that no file system, swap or other device takes it meanwhile; the kernel refuses if one has."""
+    """Opens a device so that no file system, swap or other device can use it. The kernel refuses if one does."""
     return os.open(device, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC)
 
 
 def _make_file_system(image: Path, *more: str) -> None:
-    # Nothing may be left for the guest to initialise in the background while something is measured.
+    # The guest must not initialise anything in the background during a measurement.
     options = ("-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", "-m", "0", *more)
     try:
         subprocess.run(["mkfs.ext4", "-q", "-F", *options, str(image)], capture_output=True, check=True)

@@ -1,7 +1,7 @@
-"""What a guest boots into: an initramfs with the agent as its first process, and the kernel modules it needs. Pure.
+"""Creates the initramfs of a guest, with the agent as its first process and the needed kernel modules. Pure.
 
 Source: the kernel's Documentation/driver-api/early-userspace/buffer-format.rst (the "newc" format of cpio). It is not
-compressed: an emulated processor takes longer to unpack it than the host takes to hand it over.
+compressed: an emulated processor needs longer to unpack it than the host needs to load it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _END = "TRAILER!!!"
 
 
 def initramfs(agent: bytes, modules: Mapping[str, bytes]) -> bytes:
-    """The archive. modules: their content by file name, in the order in which they are to be inserted."""
+    """The archive. modules: content by file name, in the order of insertion."""
     files: list[tuple[str, int, bytes]] = [(name, stat.S_IFDIR | 0o755, b"") for name in FOLDERS]
     files.append(("init", stat.S_IFREG | 0o755, agent))
     files += [(f"lib/modules/{name}", stat.S_IFREG | 0o644, content) for name, content in modules.items()]
@@ -25,16 +25,16 @@ def initramfs(agent: bytes, modules: Mapping[str, bytes]) -> bytes:
 
 
 def archive(files: Sequence[tuple[str, int, bytes]]) -> bytes:
-    """Files and folders, each (name, mode, content), and the console."""
-    # The kernel opens it for the first process before anything is mounted.
+    """An archive of files and folders, each (name, mode, content), and the console."""
+    # The kernel opens the console for the first process before anything is mounted.
     console = _entry(len(files) + 1, "dev/console", stat.S_IFCHR | 0o600, b"", device=(5, 1))
     return b"".join([*_entries(files), console, _entry(0, _END, 0, b"")])
 
 
 def loaded(executable: bytes) -> bytes:
-    """A 64-bit ELF executable without what is never loaded (symbols, debug information): a smaller guest boots sooner.
+    """A 64-bit ELF executable without symbols and debug information, so that a smaller guest boots sooner.
 
-    Anything else is returned as it is. Source: elf(5).
+    Any other content is returned unchanged. Source: elf(5).
     """
     if executable[:5] != b"\x7fELF\x02":
         return executable
@@ -42,7 +42,7 @@ def loaded(executable: bytes) -> bytes:
     headers = (struct.unpack_from("<8xQ16xQ", executable, start + number * size) for number in range(count))
     end = max((offset + length for offset, length in headers), default=len(executable))
     header = bytearray(executable[:64])
-    # No section headers: neither an offset nor a size, count or index of names.
+    # No section headers: their offset, size, count and index of names are 0.
     struct.pack_into("<Q", header, 40, 0)
     struct.pack_into("<HHH", header, 58, 0, 0, 0)
     return bytes(header) + executable[64:end]

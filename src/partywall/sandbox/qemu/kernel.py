@@ -1,6 +1,6 @@
-"""The kernel that guests boot: the host's own if it can be read, else one that is fetched.
+"""The kernel that guests boot: the host's own if it is readable, or else a downloaded one.
 
-Kept in a cache folder until somebody prepares another. Nothing is installed, and nothing is changed outside of it.
+It is kept in a cache folder until another one is prepared. Nothing is installed or changed elsewhere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from partywall.sandbox.qemu import modules
 from partywall.sandbox.qemu.unpack import unpacked
 
 ARCHITECTURE = "x86_64"
-# Debian's and Ubuntu's kernels made for guests; each depends on the newest image of its kind.
+# Debian's and Ubuntu's kernels for guests. Each package depends on the newest image of its kind.
 META_PACKAGES = ("linux-image-cloud-amd64", "linux-image-virtual", "linux-image-amd64")
 _IMAGE = re.compile(r"linux-image-\d\S+")
 Say = Callable[[str], None]
@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class GuestKernel:
-    """A kernel image and the modules a guest needs, in the order in which they are inserted. source: where from."""
+    """A kernel image, and the modules a guest needs in the order of insertion. source: where it came from."""
 
     release: str
     source: str
@@ -45,18 +45,18 @@ class GuestKernel:
 
     @property
     def packed(self) -> Path:
-        """As it was shipped, which every loader takes."""
+        """The compressed image as shipped, which every loader accepts."""
         return self.folder / "vmlinuz"
 
     @property
     def whole(self) -> Path | None:
-        """Without its packing, if that could be had."""
+        """The uncompressed image, if available."""
         file = self.folder / "vmlinux"
         return file if file.exists() else None
 
     @property
     def image(self) -> Path:
-        """What QEMU boots: it need not unpack what was unpacked once."""
+        """The image that QEMU boots: the uncompressed one if available, which saves the guest the work."""
         return self.whole or self.packed
 
     def module_contents(self) -> dict[str, bytes]:
@@ -64,7 +64,7 @@ class GuestKernel:
 
     @classmethod
     def prepared(cls) -> GuestKernel:
-        """The kernel that was prepared; CapabilityError if none was, or it cannot be read."""
+        """The prepared kernel. CapabilityError if there is none, or it is unreadable."""
         folder = cache_root() / "guest-kernel"
         try:
             content = json.loads((folder / "kernel.json").read_text())
@@ -84,7 +84,7 @@ class GuestKernel:
 
 
 def identity() -> str:
-    """Tells the image that guests boot from one that was prepared before or after it; empty if there is none."""
+    """Identifies the image that guests boot among earlier and later ones; empty if there is none."""
     for name in ("vmlinux", "vmlinuz"):
         image = cache_root() / "guest-kernel" / name
         with contextlib.suppress(OSError):
@@ -94,12 +94,12 @@ def identity() -> str:
 
 
 def prepare(say: Say, *, image: Path | None = None, tree: Path | None = None, fetch: bool = False) -> GuestKernel:
-    """Gets a kernel for guests into the cache and returns it; CapabilityError if there is none to be had.
+    """Stores a kernel for guests in the cache and returns it. CapabilityError if none is available.
 
-    image and tree: a kernel and its /lib/modules/RELEASE to use. fetch: do not look at the host's own.
+    image and tree: a kernel and its /lib/modules/RELEASE to use. fetch: ignores the host's own.
     """
     if platform.machine() != ARCHITECTURE:
-        raise CapabilityError(f"backend: qemu knows {ARCHITECTURE} hosts only, and this one is {platform.machine()}")
+        raise CapabilityError(f"backend: qemu supports {ARCHITECTURE} hosts only, and this one is {platform.machine()}")
     if image is not None and tree is not None:
         return _keep(image, tree, tree.name, f"{image}")
     if not fetch and (own := _own()):
@@ -107,19 +107,19 @@ def prepare(say: Say, *, image: Path | None = None, tree: Path | None = None, fe
         try:
             return _keep(*own, platform.release(), "the host's own")
         except CapabilityError as error:
-            say(f"it will not do: {error}; getting another")
+            say(f"it is unusable: {error}; getting another")
     return _fetched(say)
 
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
-    """A folder in the cache, labelled, so that the next start removes what a killed one left."""
+    """A labelled folder in the cache, so that the next start removes what a killed process left."""
     try:
         cache_root().mkdir(parents=True, exist_ok=True)
         label = Label.create(f"vm-kernel-{secrets.token_hex(4)}", cache_root())
     except OSError as error:
         raise CapabilityError(
-            f"{error.filename}: {error.strerror}; name a folder of yours with $PARTYWALL_CACHE"
+            f"{error.filename}: {error.strerror}; set $PARTYWALL_CACHE to a folder that you can write to"
         ) from error
     try:
         yield label.work
@@ -145,24 +145,24 @@ def _fetched(say: Say) -> GuestKernel:
         _run(["apt-get", "download", "-q", package], folder)
         say("unpacking it")
         _run(["dpkg", "-x", str(next(folder.glob("*.deb"))), "content"], folder)
-        # Since the merge of /usr, modules may lie in either place.
+        # Since the merge of /usr, modules may be in either place.
         trees = [*folder.glob("content/lib/modules/*"), *folder.glob("content/usr/lib/modules/*")]
         images = list(folder.glob("content/boot/vmlinuz-*"))
         if not trees or not images:
             raise CapabilityError(
-                f"the package {package} holds no kernel with modules; name one with --kernel and --modules"
+                f"the package {package} contains no kernel with modules; name one with --kernel and --modules"
             )
         return _keep(images[0], trees[0], trees[0].name, f"package {package}")
 
 
 def _package() -> str:
-    """The newest image of the first meta package that this host's package lists know."""
+    """The newest image of the first meta package in this host's package lists."""
     for meta in META_PACKAGES:
         done = subprocess.run(["apt-cache", "depends", meta], capture_output=True, text=True, check=False)
         if found := _IMAGE.findall(done.stdout):
             return str(found[0])
     raise CapabilityError(
-        f"the package lists know none of {', '.join(META_PACKAGES)}; run apt-get update, or name a kernel: "
+        f"the package lists contain none of {', '.join(META_PACKAGES)}; run apt-get update, or name a kernel: "
         "partywall vm prepare --kernel /boot/vmlinuz-… --modules /lib/modules/…"
     )
 
@@ -175,7 +175,7 @@ def _run(argv: list[str], folder: Path) -> None:
 
 
 def _keep(image: Path, tree: Path, release: str, source: str) -> GuestKernel:
-    """Copies what guests need into the cache; the folder is swapped in whole."""
+    """Copies the files that guests need to the cache, and replaces its folder atomically."""
     try:
         found = modules.collect(tree)
         kernel = GuestKernel(release, source, tuple(found))
@@ -194,6 +194,6 @@ def _keep(image: Path, tree: Path, release: str, source: str) -> GuestKernel:
     except OSError as error:
         raise CapabilityError(
             f"{error.filename}: {error.strerror}; name a kernel that can be read with --kernel and --modules, "
-            "and a folder of yours with $PARTYWALL_CACHE"
+            "and a folder that you can write to with $PARTYWALL_CACHE"
         ) from error
     return kernel

@@ -13,7 +13,7 @@ from partywall.sandbox.qemu.machine import PROGRAM, Machine
 
 
 def launched(machine: Machine, label: Label) -> subprocess.Popen[bytes]:
-    """QEMU, in a group of its own so that Ctrl-C is the controller's to handle. Its standard streams are pipes."""
+    """Starts QEMU in its own process group, because the controller handles Ctrl-C. Its standard streams are pipes."""
     argv = machine.argv()
     if not shutil.which(argv[0]):
         remedy = install(Host.here(), "util-linux")

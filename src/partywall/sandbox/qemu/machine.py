@@ -1,7 +1,7 @@
-"""QEMU's command line from a sandbox's settings. Pure.
+"""QEMU's command line for a sandbox's settings. Pure.
 
-Source: qemu(1) of version 7.2. `-nodefaults` leaves out all devices that are not asked for: each costs boot time and
-turns of the emulator's thread.
+Source: qemu(1) of version 7.2. `-nodefaults` omits all devices that are not requested: each costs boot time and CPU
+time of the emulator's thread.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ PROGRAM = "qemu-system-x86_64"
 PORT = "partywall.agent"
 MEMORY = 512 << 20
 LOSSY_MULTIPLE = 256 << 10
-# Fast string instructions, which are emulated byte by byte: a guest's libraries and kernel that believe in them copied
-# 24 MB/s where others copy 960.
+# Fast string instructions are emulated byte by byte: guests whose libraries and kernel use them copied 24 MB/s instead
+# of 960.
 EMULATED_SLOWLY = ("erms", "fsrm")
-# What a guest's kernel and initramfs keep for themselves, seen with 256 MiB to 1 GiB, rounded up.
+# Memory used by a guest's kernel and initramfs, measured with 256 MiB to 1 GiB, rounded up.
 KERNEL_BYTES = 112 << 20
-# By which the agent tells the disk with its root, see agent/crates/init.
+# By this serial number the agent finds the disk with its root, see agent/crates/init.
 ROOT_SERIAL = "partywall-root"
-# The first process is the agent itself; a panic ends QEMU, because it may not reboot. The watchdog of the clock is off:
-# it would take the time that a neighbour keeps a guest waiting for a fault of the time-stamp counter. So is the test
-# of the timer, at which a kernel that is kept waiting while it boots panics.
+# The first process is the agent. A panic ends QEMU, because it may not reboot. The clock watchdog is off: it would
+# treat time that a neighbour takes from the guest as a fault of the time-stamp counter. The timer test is off too,
+# because it makes a kernel panic that is delayed while it boots.
 KERNEL_ARGUMENTS = "console=ttyS0 quiet loglevel=4 panic=-1 tsc=reliable no_timer_check random.trust_cpu=on -- init"
-# By which QEMU's monitor knows the guest's disk: behind the PCI device is the one that has the drive.
+# The name of the guest's disk for QEMU's monitor: the backend of the PCI device that has the drive.
 DISK = "/machine/peripheral/disk/virtio-backend"
 # scenario key → QEMU's throttling option, and the argument of block_set_io_throttle
 _THROTTLES = {
@@ -42,9 +42,9 @@ _THROTTLES = {
 
 @dataclass(frozen=True)
 class Nic:
-    """A guest's network interface. backend: QEMU's -netdev; prefix: what QEMU is started by.
+    """A guest's network interface. backend: QEMU's -netdev; prefix: a command prefix for starting QEMU.
 
-    address: with its prefix length, as the guest sees it; gateway: the host, likewise.
+    address: the guest's, with prefix length; gateway: the host's, as the guest sees it.
     """
 
     backend: str
@@ -55,31 +55,30 @@ class Nic:
 
     @classmethod
     def user(cls) -> Nic:
-        """Through QEMU's own stack; the addresses are its own defaults."""
+        """Through QEMU's own network stack, with its default addresses."""
         return cls("user,id=nic", "52:54:00:00:00:01", "10.0.2.15/24", "10.0.2.2")
 
     @classmethod
     def on(cls, port: Port) -> Nic:
-        """A tap that is there, in its namespace; nsenter and not ip netns exec, which would hide the cgroups."""
+        """Through an existing tap in its namespace. Uses nsenter, because ip netns exec would hide the cgroups."""
         enter = ("nsenter", f"--net={port.path}")
         backend = f"tap,id=nic,ifname={port.interface},script=no,downscript=no"
         return cls(backend, port.mac, port.address, port.gateway, enter)
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """For the guest's first process."""
+        """Kernel arguments for the guest's first process."""
         return ("--address", self.address, "--gateway", self.gateway)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What one guest is made of.
+    """The parts of one guest.
 
-    qmp: number of the file descriptor on which QEMU speaks QMP. image: its disk, if any. root: an image that it shares
-    with others and does not write. nic: its network interface, if any. tsc_khz: at which an emulated guest's time-stamp
-    counter counts, if known. movable: whether it can migrate; others on the host can then read its memory.
-    stream: number of the file descriptor of the agent's stream; QEMU's standard input and output if None. incoming:
-    whether the guest arrives by migration.
+    qmp: file descriptor for QMP. image: its disk, if any. root: a shared image that it does not write. nic: its network
+    interface, if any. tsc_khz: rate of an emulated guest's time-stamp counter, if known. movable: whether it can migrate; other
+    processes of this host can then read its memory. stream: file descriptor of the agent's stream; QEMU's standard
+    input and output if None. incoming: whether the guest arrives by migration.
     """
 
     settings: Settings
@@ -115,7 +114,7 @@ class Machine:
         return [word for words in self._options() for word in words]
 
     def _options(self) -> Iterator[tuple[str, ...]]:
-        # QEMU must not outlive who started it, however that ends.
+        # QEMU must not outlive the process that started it.
         yield ("setpriv", "--pdeathsig", "KILL", *(self.nic.prefix if self.nic else ()), PROGRAM)
         yield ("-name", f"partywall-{_plain(self.settings.name)},debug-threads=on")
         yield ("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none")
@@ -132,7 +131,7 @@ class Machine:
         yield ("-device", "virtio-serial-pci", "-device", f"virtserialport,chardev=agent,name={PORT}")
         yield ("-device", "virtio-balloon-pci,id=balloon")
         if self.root is not None:
-            # What is written goes to a file without a name, in $TMPDIR, that is gone with QEMU.
+            # Written data goes to an unnamed file in $TMPDIR that disappears with QEMU.
             base = f"file={_escaped(self.root)},if=none,id=root,format=raw,snapshot=on,cache=unsafe"
             yield ("-drive", base, "-device", f"virtio-blk-pci,drive=root,serial={ROOT_SERIAL}")
         if self.image is not None:
@@ -147,8 +146,8 @@ class Machine:
         return f"{_mebibytes(self.memory)}M" if not self.movable else f"{self.memory >> 10}k"
 
     def _arguments(self) -> str:
-        # Otherwise the kernel counts for itself against an emulated timer, and a guest that was kept from a CPU
-        # meanwhile was seen to take its seconds for a third of what they are.
+        # Otherwise the kernel measures the rate against an emulated timer. In a guest that had to wait for a CPU
+        # meanwhile, seconds then lasted a third of their length.
         rate = (f"tsc_early_khz={self.tsc_khz}",) if self.tsc_khz else ()
         return " ".join([*rate, KERNEL_ARGUMENTS, *(self.nic.arguments if self.nic else ())])
 
@@ -165,7 +164,7 @@ def drive(image: Path, disk: Disk | None) -> str:
 
 
 def throttles(throttle: Throttle) -> dict[str, int]:
-    """Arguments of block_set_io_throttle, which wants all of them; 0 is no limit."""
+    """Arguments of block_set_io_throttle, which needs all of them; 0 is no limit."""
     rates = {argument: getattr(throttle, key) or 0 for key, (_, argument) in _THROTTLES.items()}
     return {"bps": 0, "iops": 0} | rates
 
@@ -173,7 +172,7 @@ def throttles(throttle: Throttle) -> dict[str, int]:
 def _accelerator(accel: str) -> tuple[str, ...]:
     if accel == "kvm":
         return ("-accel", "kvm", "-cpu", "host")
-    # Kernels size their rings by the caches they are told of; the host's are those the memory really passes through.
+    # Kernels size their buffers by the reported caches. The host's caches are those that the memory passes through.
     model = ["max", "host-cache-info=on", *(f"-{feature}" for feature in EMULATED_SLOWLY)]
     return ("-accel", "tcg,thread=multi", "-cpu", ",".join(model))
 
@@ -187,5 +186,5 @@ def _plain(name: str) -> str:
 
 
 def _escaped(path: Path) -> str:
-    """QEMU doubles a comma that belongs to a value."""
+    """Doubles commas in a value, as QEMU requires."""
     return str(path).replace(",", ",,")

@@ -1,7 +1,7 @@
-"""Which of a kernel's modules a guest needs, and in which order: read from the modules themselves.
+"""Finds the kernel modules that a guest needs, and their order, from the modules themselves.
 
-A package that is only unpacked has no modules.dep, which depmod writes when it is installed; but each module names what
-it depends on in its .modinfo section.
+A package that is only unpacked has no modules.dep, which depmod creates during installation. Each module lists its
+dependencies in its .modinfo section.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from partywall.errors import CapabilityError
 from partywall.host import Host, install
 
-# A disk, the stream to the controller, memory that can be taken back, a network interface.
+# A disk, the stream to the controller, the balloon, a network interface.
 WANTED = ("virtio_pci", "virtio_blk", "virtio_console", "virtio_balloon", "virtio_net")
 _DEPENDS = re.compile(rb"\0depends=([^\0]*)\0")
 
@@ -42,7 +42,7 @@ _UNPACK: dict[str, Callable[[bytes], bytes]] = {
 
 
 def collect(tree: Path, wanted: tuple[str, ...] = WANTED) -> dict[str, bytes]:
-    """Content of the modules below `tree` (a /lib/modules/RELEASE) that a guest needs, each after what it depends on.
+    """Contents of the modules below `tree` (a /lib/modules/RELEASE) that a guest needs, each after its dependencies.
 
     CapabilityError if one is neither there nor built in.
     """
@@ -53,7 +53,7 @@ def collect(tree: Path, wanted: tuple[str, ...] = WANTED) -> dict[str, bytes]:
 def ordered(
     wanted: tuple[str, ...], read: Callable[[str], bytes], built_in: frozenset[str] = frozenset()
 ) -> dict[str, bytes]:
-    """`wanted` and all they depend on, by file name, dependencies first."""
+    """`wanted` and all dependencies by file name, dependencies first."""
     found: dict[str, bytes] = {}
 
     def add(name: str) -> None:
@@ -78,7 +78,7 @@ def depends(module: bytes) -> tuple[str, ...]:
 
 def _read(path: Path | None, name: str, tree: Path) -> bytes:
     if path is None:
-        raise CapabilityError(f"the kernel of {tree} has no module {name}, without which a guest cannot be driven")
+        raise CapabilityError(f"the kernel of {tree} has no module {name}, which guests need")
     return _UNPACK[path.suffix](path.read_bytes())
 
 

@@ -1,6 +1,6 @@
-"""QEMU's own control channel (QMP), through qemu.qmp, as calls that wait.
+"""QEMU's control channel (QMP) through qemu.qmp, as blocking calls.
 
-That a machine ended is seen by its process and its streams, not here.
+The end of a machine is seen by its process and its streams, not here.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from qemu.qmp import QMPClient, QMPError
 from partywall.errors import TrialError
 
 TIMEOUT_S = 10.0
-# Every refused connection is logged by the library and told by us.
+# The library logs every refused connection, and we report it anyway.
 logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)
 
 
 class Monitor:
-    """One QEMU's monitor, on our end of a pair of sockets."""
+    """One QEMU's monitor, on our end of a socket pair."""
 
     def __init__(self, name: str, ours: socket.socket) -> None:
         self._name = name
@@ -30,13 +30,13 @@ class Monitor:
         self._client = QMPClient(name)
 
     def connect(self) -> None:
-        """Waits for QEMU's greeting; TrialError if it does not come."""
+        """Waits for QEMU's greeting. TrialError if it does not arrive."""
         ours = self._socket
         ours.setblocking(False)
         self._run("greeting", lambda: self._client.connect(ours))
 
     def execute(self, command: str, **arguments: Any) -> Any:
-        """A command's result; TrialError if QEMU refuses it, or is gone."""
+        """The result of a command. TrialError if QEMU refuses it or has ended."""
         return self._run(command, lambda: self._client.execute(command, arguments or None))
 
     def events(self) -> list[dict[str, Any]]:
@@ -51,11 +51,11 @@ class Monitor:
         self._runner.run(asyncio.sleep(seconds))
 
     def vcpu_threads(self) -> list[int]:
-        """Numbers of the host's threads that are the guest's CPUs, in the order of the CPUs."""
+        """Thread IDs of the guest's CPUs on the host, in the order of the CPUs."""
         return [cpu["thread-id"] for cpu in self.execute("query-cpus-fast")]
 
     def close(self) -> None:
-        """Gives the channel up; QEMU stays as it is."""
+        """Closes the channel. QEMU continues."""
         with contextlib.suppress(QMPError, OSError, asyncio.TimeoutError, EOFError):
             self._runner.run(asyncio.wait_for(self._client.disconnect(), TIMEOUT_S))
         self._runner.close()

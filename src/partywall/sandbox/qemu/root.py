@@ -1,8 +1,8 @@
-"""Root images: what a guest needs to hold real software, built of distribution packages and kept by content of recipe.
+"""Root images with real software for guests, built from distribution packages and cached by recipe.
 
-A recipe is the packages asked for, the release and its sources. What it makes is one ext4 file that all guests read and
-none writes: each gets a layer of its own, which goes with it. Deliberately not here: services and their configuration;
-a scenario's command starts what it needs.
+A recipe consists of the requested packages, the release and its sources. The image is one ext4 file that all guests
+read and none writes: each has its own layer, which disappears with it. Services and their configuration are not
+handled; a scenario's command starts what it needs.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from partywall.sandbox.label import Label
 TOOL = "mmdebstrap"
 FORMAT = 1
 SHARED_CACHE = Path("/var/cache/partywall")
-# Room for what guests write into it; a hole in the file costs nothing until then.
+# Space for files that guests write; a hole in the file until then.
 SPARE_BYTES = 512 << 20
-# Where programs are looked for in a guest, see agent/crates/init.
+# The PATH in a guest, see agent/crates/init.
 PROGRAM_FOLDERS = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
 Say = Callable[[str], None]
-# A command that ends with us, however we end, with all it started; and what it mounts goes with it, so that nobody ever
-# removes files through a mount.
+# A prefix for a command that ends with this process, together with all its children. Its mounts end with it, so that
+# nobody removes files through a mount.
 _BY_ITSELF = (
     *("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "private"),
     *("--pid", "--fork", "--kill-child", "--mount-proc"),
 )
 
-# What mmdebstrap says when a stage begins, what it is in words, and how many seconds it took on a two-core machine.
+# mmdebstrap's messages at the start of each stage, a description, and its seconds on a two-core machine.
 _STAGES: tuple[tuple[str, str, float], ...] = (
     ("running apt-get update", "reading the package lists", 8),
     ("downloading packages", "fetching the base system", 4),
@@ -57,7 +57,7 @@ _STAGES: tuple[tuple[str, str, float], ...] = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a root image is made of. sources: lines of apt's one-line format."""
+    """What a root image is made of. sources: lines in apt's one-line format."""
 
     packages: tuple[str, ...]
     release: str
@@ -65,7 +65,7 @@ class Recipe:
 
     @classmethod
     def of(cls, packages: Sequence[str], host: Host) -> Recipe:
-        """On a host: its own release, from the sources it has of it. CapabilityError if they are not known."""
+        """The recipe on a host: its own release, and its sources for it. CapabilityError if they are unknown."""
         release = _release(host)
         return cls(tuple(sorted(set(packages))), release, _sources(release, host))
 
@@ -77,7 +77,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class RootImage:
-    """A finished image. programs: names of what can be started in it; folder: where it is kept."""
+    """A finished image. programs: names of programs in it; folder: its place in the cache."""
 
     folder: Path
     packages: tuple[str, ...]
@@ -88,12 +88,12 @@ class RootImage:
         return self.folder / "root.ext4"
 
     def holds(self, program: str) -> bool:
-        """Whether a command may begin with it; a path is not looked into."""
+        """True if it contains the program of a command. Paths are not checked."""
         return "/" in program or program in self.programs
 
 
 def cached(recipe: Recipe) -> RootImage | None:
-    """The image of this recipe, if somebody has built it: this user, or root for everybody."""
+    """The image of this recipe if it is in this user's cache, or in root's cache for everybody."""
     for root in dict.fromkeys((cache_root(), SHARED_CACHE)):
         folder = root / "guest-roots" / recipe.key
         try:
@@ -107,21 +107,21 @@ def cached(recipe: Recipe) -> RootImage | None:
 
 
 def lacking(host: Host) -> str:
-    """What keeps images from being built on a host, with the remedy; nothing if they can be."""
+    """What prevents building images on a host, with a remedy; empty if nothing does."""
     missing = "{} was not found, so no root image for guests can be built; {}"
     if not host.which(TOOL):
         return missing.format(TOOL, install(host, TOOL))
     if host.euid != 0:
         return (
             "building a root image for guests needs root; build it once with: sudo partywall vm prepare --root "
-            "PACKAGE[,PACKAGE…], and everybody may use it"
+            "PACKAGE[,PACKAGE…], all users can then use it"
         )
-    # Looked for last: it is often on root's path alone.
+    # Checked last, because it is often only on root's path.
     return "" if host.which("mkfs.ext4") else missing.format("mkfs.ext4", install(host, "e2fsprogs"))
 
 
 def unbuildable(recipe: Recipe, host: Host) -> list[str]:
-    """What keeps this image from being built on a host, as far as it can be told without trying."""
+    """What prevents building this image on a host, as far as known without trying."""
     unknown = _unknown(recipe.packages, host)
     return [why for why in (lacking(host), _no_package(recipe, unknown) if unknown else "") if why]
 
@@ -129,21 +129,21 @@ def unbuildable(recipe: Recipe, host: Host) -> list[str]:
 def build(recipe: Recipe, say: Say, host: Host) -> RootImage:
     """The image of this recipe: from the cache, or built now, which takes about a minute.
 
-    say: is told the stage and the time left. Nothing is left of a build that fails or is killed but what the next start
-    removes, and a cache entry is there only when it is whole. CapabilityError if it cannot be built.
+    say: receives the current stage and the time left. A failed or killed build leaves only what the next start removes.
+    A cache entry appears only when it is complete. CapabilityError if it cannot be built.
     """
     if (image := cached(recipe)) is not None:
         return image
     if reasons := unbuildable(recipe, host):
         raise CapabilityError(*reasons)
     with _alone(cache_root()):
-        # Another may have built it while we waited.
+        # Another process may have built it while we waited.
         return cached(recipe) or _built(recipe, say)
 
 
 @contextmanager
 def _alone(root: Path) -> Iterator[None]:
-    """One build at a time in a cache: two of the same recipe would do the work twice."""
+    """Allows one build at a time in a cache: two of the same recipe would do the work twice."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         with (root / "guest-roots.lock").open("w") as file:
@@ -151,12 +151,12 @@ def _alone(root: Path) -> Iterator[None]:
             yield
     except PermissionError as error:
         raise CapabilityError(
-            f"{error.filename}: {error.strerror}; name a folder of yours with $PARTYWALL_CACHE"
+            f"{error.filename}: {error.strerror}; set $PARTYWALL_CACHE to a folder that you can write to"
         ) from error
 
 
 def _built(recipe: Recipe, say: Say) -> RootImage:
-    # In the cache folder, so that the image is moved there and not copied; labelled, so that the next start finds it.
+    # In the cache folder, so that the image is moved instead of copied. Labelled, so that the next start finds it.
     label = Label.create(f"vm-root-{secrets.token_hex(4)}", cache_root())
     try:
         tree, made = label.work / "tree", label.work / "made"
@@ -169,7 +169,7 @@ def _built(recipe: Recipe, say: Say) -> RootImage:
         (made / "recipe.json").write_text(json.dumps(content | {"programs": sorted(programs(tree))}))
         folder = cache_root() / "guest-roots" / recipe.key
         folder.parent.mkdir(exist_ok=True)
-        # What is there of this name could not be used, or it would have been.
+        # An existing entry with this name was unusable; otherwise it would have been used.
         shutil.rmtree(folder, ignore_errors=True)
         made.rename(folder)
     finally:
@@ -181,17 +181,17 @@ def _built(recipe: Recipe, say: Say) -> RootImage:
 
 
 def programs(tree: Path) -> Iterator[str]:
-    """Names of what can be started by its name in a root file system."""
+    """Names of the programs in a root file system."""
     for name in PROGRAM_FOLDERS:
         folder = tree / name
-        # Since the merge of /usr some are links, absolute ones at that, to others of the list.
+        # Since the merge of /usr, some of these are links, including absolute ones, to others of the list.
         if folder.is_dir() and not folder.is_symlink():
             yield from (path.name for path in folder.iterdir() if path.is_symlink() or os.access(path, os.X_OK))
 
 
 def _bootstrap(recipe: Recipe, tree: Path, label: Label, progress: _Progress) -> None:
     options = label.work / "apt.conf"
-    # The host's own way to its sources, through a proxy for example, is ours as well.
+    # Uses the host's own way to its sources, for example a proxy.
     options.write_text(_output(["apt-config", "dump", "Acquire"]))
     sources = label.work / "sources.list"
     sources.write_text("".join(f"{line}\n" for line in recipe.sources))
@@ -218,38 +218,38 @@ def _bootstrap(recipe: Recipe, tree: Path, label: Label, progress: _Progress) ->
 
 
 def _why_not(recipe: Recipe, said: Sequence[str]) -> str:
-    """The error of a failed build: apt's own words name what it could not find."""
+    """The error of a failed build. apt's messages name what it could not find."""
     errors = [line for line in said if line.startswith("E:") and TOOL not in line and "setup failed" not in line]
     unknown = [match[1] for line in said if (match := re.search(r"Unable to locate package (\S+)", line))]
     if unknown:
         return _no_package(recipe, unknown)
-    words = (errors or said[-1:] or ["it said nothing"])[0]
+    words = (errors or said[-1:] or ["no output"])[0]
     packages = ", ".join(recipe.packages) or "no packages"
-    return f"the root image of {packages} could not be built: {words}; apt-get update says whether the network is there"
+    return f"the root image of {packages} could not be built: {words}; check the network with apt-get update"
 
 
 def _no_package(recipe: Recipe, names: Sequence[str]) -> str:
     return (
         f"{recipe.release} has no package {', '.join(dict.fromkeys(names))}, so the root image cannot be built; "
-        "apt-cache search finds names, apt-get update makes new ones known"
+        "find names with apt-cache search; apt-get update adds new ones"
     )
 
 
 def _write_image(tree: Path, file: Path, label: Label) -> None:
     size = int(_output(["du", "--summarize", "--block-size=1", str(tree)]).split()[0])
     with file.open("xb") as handle:
-        # What the file system itself takes of it, and whole mebibytes.
+        # Space for the file system itself, in whole mebibytes.
         handle.truncate(-(-(size + size // 6 + SPARE_BYTES) >> 20) << 20)
     options = ("-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", "-m", "0", "-O", "^has_journal")
     argv = ["mkfs.ext4", "-q", "-F", *options, "-d", str(tree), str(file)]
     done = subprocess.run(argv, capture_output=True, text=True, env=os.environ | label.environment, check=False)
     if done.returncode:
-        raise CapabilityError(f"{file}: mkfs.ext4: {done.stderr.strip()}; is there room for {size >> 20} MiB twice?")
+        raise CapabilityError(f"{file}: mkfs.ext4: {done.stderr.strip()}; it needs twice {size >> 20} MiB of space")
 
 
 @dataclass
 class _Progress:
-    """Tells the stage a build is in, and how long the rest will take if it goes on as so far."""
+    """Reports the current stage of a build, and the estimated time left."""
 
     say: Say
     began_ns: int = 0
@@ -266,10 +266,10 @@ class _Progress:
 
 
 def seconds_left(stage: int, elapsed_s: float) -> float:
-    """What the stages from this one on take at the speed that the ones before it had. Pure."""
+    """The estimated time of this and the following stages, at the speed of the earlier ones. Pure."""
     usual = [seconds for _, _, seconds in _STAGES]
     done = sum(usual[:stage])
-    # One fast or slow stage says little: the usual speed counts as much as 10 s of this one.
+    # One fast or slow stage says little, so the usual speed has a weight of 10 s.
     speed = (elapsed_s + 10) / (done + 10)
     return sum(usual[stage:]) * speed
 
@@ -278,7 +278,7 @@ def _release(host: Host) -> str:
     release = _of_host("VERSION_CODENAME", host)
     if not release:
         raise CapabilityError(
-            "/etc/os-release names no VERSION_CODENAME, so the release of a root image is not known; "
+            "/etc/os-release names no VERSION_CODENAME, so the release of a root image is unknown; "
             "root images need a Debian or Ubuntu host"
         )
     return release
@@ -290,7 +290,7 @@ def _of_host(key: str, host: Host) -> str:
 
 
 def _sources(release: str, host: Host) -> tuple[str, ...]:
-    """The distribution's own sources of this release that the host has, whatever format they are written in."""
+    """The distribution's own sources of this release on the host, in any format."""
     if not host.which("apt-get"):
         raise CapabilityError(
             "apt-get was not found, so no root image for guests can be built; use a Debian or Ubuntu host"
@@ -308,7 +308,7 @@ def _sources(release: str, host: Host) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Target:
-    """A list of packages that apt would fetch. entry: the source's file, and its line or stanza there."""
+    """A list of packages that apt would fetch. entry: the source's file, and its line or stanza."""
 
     uri: str
     suite: str
@@ -318,7 +318,7 @@ class Target:
 
     @property
     def line(self) -> str:
-        """The source in apt's one-line format, with the key that the host trusts it by."""
+        """The source in apt's one-line format, with the host's key for it."""
         file, _, number = self.entry.rpartition(":")
         try:
             key = signed_by(Path(file).read_text(), int(number), stanzas=file.endswith(".sources"))
@@ -328,18 +328,18 @@ class Target:
 
 
 def own_sources(targets: Sequence[Target], release: str, distribution: Sequence[str]) -> list[Target]:
-    """Those of the release that are the distribution's own, or all where none says so (no list was fetched yet). Pure.
+    """The distribution's own sources of a release, or all if no list has been fetched yet. Pure.
 
-    Somebody else's archive may replace packages of the base system, and one that does not answer would end every build.
+    Another archive may replace packages of the base system, and one that does not answer would end every build.
     """
     found = [t for t in targets if t.suite == release or t.suite.startswith(f"{release}-")]
     return [t for t in found if t.origin.partition(" ")[0].casefold() in distribution] or found
 
 
 def signed_by(text: str, number: int, *, stanzas: bool) -> str:
-    """The keys that a source names, by file or fingerprint; none if it names none or holds one itself. Pure.
+    """The keys that a source names, by file or fingerprint; empty if it names none or contains one. Pure.
 
-    number: of the line, or of the stanza. Source: sources.list(5).
+    number: of the line or stanza. Source: sources.list(5).
     """
     if stanzas:
         bare = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
@@ -352,7 +352,7 @@ def signed_by(text: str, number: int, *, stanzas: bool) -> str:
 
 
 def _unknown(packages: Sequence[str], host: Host) -> list[str]:
-    """Names that a host's package lists do not know; none if it has no lists to look into."""
+    """Names that are not in a host's package lists; empty if it has no lists."""
     if not packages or not host.which("apt-get") or not any(map(host.exists, _targets("$(FILENAME)", host))):
         return []
     known = set(re.findall(r"(?m)^(\S+):$", host.output(["apt-cache", "policy", *packages])))
@@ -360,7 +360,7 @@ def _unknown(packages: Sequence[str], host: Host) -> list[str]:
 
 
 def _targets(form: str, host: Host) -> list[str]:
-    """A line for each list of packages that a host's sources make apt fetch."""
+    """A line for each list of packages in a host's sources."""
     return host.output(["apt-get", "indextargets", "--format", form, "Created-By: Packages"]).splitlines()
 
 

@@ -1,7 +1,7 @@
-"""A kernel image without its packing: a guest then boots what the host has unpacked once, and need not do it itself.
+"""Uncompresses a kernel image once on the host, so that guests need not do it at every boot.
 
-An emulated processor takes long over it. Source: the kernel's Documentation/arch/x86/boot.rst (payload_offset), and
-QEMU's direct boot of ELF kernels by their PVH entry. Pure but for the programs that unpack what Python cannot.
+An emulated processor needs long for it. Source: the kernel's Documentation/arch/x86/boot.rst (payload_offset), and
+QEMU's direct boot of ELF kernels by their PVH entry. Pure, except for external programs for formats that Python lacks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 _ELF = b"\x7fELF\x02"
 _PT_NOTE = 4
-# XEN_ELFNOTE_PHYS32_ENTRY: where a machine enters the kernel in 32-bit mode.
+# XEN_ELFNOTE_PHYS32_ENTRY: the entry point in 32-bit mode.
 _PVH_NOTE = 18
 
 
@@ -22,7 +22,7 @@ def _by(*argv: str) -> Callable[[bytes], bytes]:
     return lambda data: subprocess.run(argv, input=data, capture_output=True, check=True).stdout
 
 
-# What packed data begins with. What follows them, the unpacked size, is no concern of these.
+# Magic numbers of compressed data. The uncompressed size after it is ignored by these.
 _PACKINGS: tuple[tuple[bytes, Callable[[bytes], bytes]], ...] = (
     (b"\xfd7zXZ\0", lambda data: lzma.LZMADecompressor().decompress(data)),
     (b"\x1f\x8b", lambda data: zlib.decompressobj(31).decompress(data)),
@@ -32,9 +32,9 @@ _PACKINGS: tuple[tuple[bytes, Callable[[bytes], bytes]], ...] = (
 
 
 def unpacked(image: bytes) -> bytes | None:
-    """The kernel in a bzImage as an ELF file that a machine can enter; None if it cannot be had."""
+    """The kernel in a bzImage as a bootable ELF file; None if it cannot be extracted."""
     if image[0x202:0x206] != b"HdrS":
-        # Some builds ship it without any packing.
+        # Some builds ship it uncompressed.
         return image if can_be_entered(image) else None
     sectors = image[0x1F1] or 4
     offset, length = struct.unpack_from("<II", image, 0x248)
@@ -51,7 +51,7 @@ def unpacked(image: bytes) -> bytes | None:
 
 
 def can_be_entered(kernel: bytes) -> bool:
-    """Whether it is a 64-bit ELF file with a note that says where a machine enters it."""
+    """True if it is a 64-bit ELF file with a note of its entry point."""
     if not kernel.startswith(_ELF):
         return False
     start, size, count = struct.unpack_from("<32xQ14xHH", kernel)

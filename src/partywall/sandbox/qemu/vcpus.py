@@ -1,8 +1,8 @@
-"""Where a guest's threads run, and how much its virtual CPUs get: affinity, and one cgroup for all vCPU threads.
+"""CPUs and CPU limits of a guest's threads: affinity, and one cgroup for all vCPU threads.
 
-A container's limit is for all it does; a guest's is for its virtual CPUs, and the emulator's own threads are kept
-elsewhere. In version 1 single threads may be in a cgroup of the cpu controller; in version 2 that takes a threaded one.
-Kernel documentation: cgroup-v1/cgroups.rst, cgroup-v2.rst (Threads).
+A container's limit applies to all its work; a guest's applies to its virtual CPUs, and the emulator's own threads run
+elsewhere. In version 1, single threads may be in a cgroup of the cpu controller; version 2 needs a threaded one. Kernel
+documentation: cgroup-v1/cgroups.rst, cgroup-v2.rst (Threads).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _THREADED = "vcpus"
 
 
 def pin(pid: int, vcpus: Sequence[int], cpus: Sequence[int], host_cpus: Sequence[int]) -> None:
-    """Virtual CPU k to the k-th of `cpus`, round and round; every other thread of the process to `host_cpus`."""
+    """Pins virtual CPU k to the k-th of `cpus`, cyclically, and every other thread of the process to `host_cpus`."""
     for thread in sorted(int(folder.name) for folder in Path(f"/proc/{pid}/task").iterdir()):
         where = {cpus[vcpus.index(thread) % len(cpus)]} if thread in vcpus else set(host_cpus)
-        # Workers for disk I/O come and go; new ones take after the thread that starts them.
+        # Workers for disk I/O come and go. New ones inherit the affinity of the thread that starts them.
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(thread, where)
 
@@ -31,7 +31,7 @@ def pin(pid: int, vcpus: Sequence[int], cpus: Sequence[int], host_cpus: Sequence
 class VcpuGroup:
     """The cgroup of a guest's vCPU threads. path: the sandbox's cgroup below every hierarchy's root.
 
-    handed_down: whether the cgroups above it have the cpu controller already, as a delegated scope's do.
+    handed_down: whether the parent cgroups already pass down the cpu controller, as in a delegated scope.
     """
 
     cgroups: Cgroups
@@ -40,12 +40,12 @@ class VcpuGroup:
 
     @property
     def folder(self) -> Path:
-        """Where the cpu controller's files are."""
+        """The folder of the cpu controller's files."""
         own = self.cgroups.folder("cpu", self.path)
         return own / _THREADED if self.cgroups.is_v2 else own
 
     def create(self, pid: int, vcpus: Sequence[int]) -> None:
-        """Makes the group and moves the vCPU threads of process `pid` into it."""
+        """Creates the group and moves the vCPU threads of process `pid` into it."""
         for folder in self._folders:
             folder.mkdir(parents=True, exist_ok=True)
             if self.cgroups.is_v2:
@@ -55,14 +55,17 @@ class VcpuGroup:
 
     @property
     def _folders(self) -> list[Path]:
-        """Where the threads are limited; and in version 1 where their CPU time is counted, if that is another place."""
+        """The folder with the limit, and in version 1 also the one with CPU time, if different."""
         counted = self.cgroups.v1.get("cpuacct")
         if self.cgroups.is_v2 or counted is None:
             return [self.folder]
         return list(dict.fromkeys([self.folder, counted / self.path.lstrip("/")]))
 
     def _make_threaded(self, folder: Path, pid: int) -> None:
-        """The process lives in the parent, from which the controller is handed down; its threads may then be split."""
+        """Makes the group threaded.
+
+        The process is in the parent, which passes down the controller, so its threads can be split.
+        """
         parent, top = folder.parent, None if self.handed_down else self.cgroups.unified
         for above in reversed([p for p in parent.parents if top is not None and p.is_relative_to(top)]):
             (above / "cgroup.subtree_control").write_text("+cpu")
@@ -71,11 +74,11 @@ class VcpuGroup:
         (parent / "cgroup.subtree_control").write_text("+cpu")
 
     def set(self, cpus: Sequence[int], limit: float | None, weight: float | None) -> None:
-        """Ceiling and weight, as a container on the same CPUs would have them."""
+        """Sets limit and weight, as for a container on the same CPUs."""
         for name, value in cpu_files(cpus, limit, weight, v2=self.cgroups.is_v2).items():
             write(self._weighed if name == "cpu.weight" else self.folder, {name: value})
 
     @property
     def _weighed(self) -> Path:
-        """A weight counts among siblings: the other sandboxes' groups, not the emulator's threads beside the vCPUs'."""
+        """The group with the weight, whose siblings are the other sandboxes' groups, not the emulator's threads."""
         return self.folder.parent if self.cgroups.is_v2 else self.folder

@@ -1,7 +1,7 @@
-"""Sandboxes on machines that exist already, reached by the user's own `ssh`.
+"""Sandboxes on existing machines, reached by the user's own `ssh`.
 
-An agent is copied there, started and taken away. Deliberately not here: keys, passwords, host names. All of that is the
-user's OpenSSH client's, with its configuration.
+An agent is copied there, started and removed. Keys, passwords and host names are handled by the user's OpenSSH client
+and its configuration.
 """
 
 from partywall.sandbox.ssh.backend import Ssh

@@ -1,4 +1,4 @@
-"""A sandbox that is a process on a machine which exists already, with its affinity and a clock kept on this host's."""
+"""A sandbox that is a process on an existing machine, with an affinity, and a clock corrected to this host's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIGN_OF_LIFE_S = PATIENCE_S / 6
 
 
 class Ssh(Sandbox):
-    """An agent at the other end of an ssh."""
+    """An agent at the other end of an ssh connection."""
 
     def __init__(self, settings: Settings, label: Label) -> None:
         super().__init__(settings, label)
@@ -25,7 +25,7 @@ class Ssh(Sandbox):
         self._clock: GuestClock | None = None
         self._life: SignOfLife | None = None
 
-    def launch(self, sink: Sink) -> None:  # noqa: ARG002 - its messages come once it has been started
+    def launch(self, sink: Sink) -> None:  # noqa: ARG002 - messages come only after the start
         options = self.settings.agent_options
         agent = ["serve", "--own-clock", "--die-with-parent", "--patience", str(PATIENCE_S), *options]
         base, env = str(self.label.work.parent), self.label.environment
@@ -72,12 +72,12 @@ class Ssh(Sandbox):
 
     @property
     def pid(self) -> int | None:
-        """On the other machine, where the monitor is too."""
+        """The process ID on the other machine, where the monitor runs too."""
         return self.client.hello.get("pid") if self.client else None
 
 
 class SignOfLife:
-    """Says something to an agent now and then, for one that hears nothing ends itself."""
+    """Sends messages to an agent from time to time, because an agent without messages ends itself."""
 
     def __init__(self, client: AgentClient) -> None:
         self._client = client
@@ -92,7 +92,7 @@ class SignOfLife:
     def _go_on(self) -> None:
         while not self._over.wait(SIGN_OF_LIFE_S):
             try:
-                # It may be busy for minutes with writing a file; what was sent is read when it is not.
+                # It may be busy writing a file for minutes, and reads the message afterwards.
                 self._client.call("clock", timeout_s=SIGN_OF_LIFE_S)
             except AgentError:
                 if self._client.process.poll() is not None:

@@ -1,8 +1,8 @@
-"""What is run on the other machine before the agent: a shell script any login shell can start, and its answers. Pure.
+"""The shell script that runs on the other machine before the agent, and its answers. Pure.
 
-It makes a folder of its own, finds the agent or takes it from standard input, and becomes its keeper: when the agent
-ends, for whatever reason, the folder goes. Folders whose keeper was killed go at the next start. It holds neither
-single quotes nor line ends, so that every shell hands it on as it is.
+It works with any login shell. It creates a folder, finds the agent or reads it from standard input, and then watches
+it: when the agent ends for any reason, it removes the folder. If the script is killed, the next start removes the
+folder. The script contains neither single quotes nor line ends, so that every shell passes it on unchanged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SAYS = "partywall"
-# Arguments: folder, hashes that will do, bytes that are sent, architecture, run; then the agent's own.
+# Arguments: folder, accepted hashes, number of bytes sent, architecture, run; then the agent's own.
 _SCRIPT = (
     "LC_ALL=C; export LC_ALL; umask 077",
     f'say() {{ printf "{SAYS} %s\\n" "$*"; }}',
@@ -44,14 +44,14 @@ def command(base: str, hashes: Sequence[str], size: int, machine: str, run: str,
 
 @dataclass(frozen=True)
 class Answer:
-    """A line of the script. word: want, ready or no; rest: a folder, or why not and what the machine said of it."""
+    """A line of the script. word: want, ready or no; rest: a folder, or the reason with the machine's message."""
 
     word: str
     rest: str
 
 
 def answer(line: bytes) -> Answer | None:
-    """A line of output as an answer; None for what login scripts print."""
+    """Parses a line of output; None for output of login scripts."""
     said, _, rest = line.decode(errors="replace").strip().partition(" ")
     if said != SAYS:
         return None
@@ -59,20 +59,21 @@ def answer(line: bytes) -> Answer | None:
     return Answer(word, rest)
 
 
-_ELSEWHERE = "give another folder, which must be there on both machines, with --work-dir"
-# What the script says → what it means and what helps. {said}: the machine's own words; {base}: the folder.
+_ELSEWHERE = "give another folder that exists on both machines with --work-dir"
+# The script's code → its meaning and a remedy. {said}: the machine's message; {base}: the folder.
 _REFUSALS = {
-    "system": "it runs {said}, and agents run on Linux alone; name a Linux machine",
-    "architecture": "its processor is {said}, and this host's agent is for another; name a machine of this host's kind",
+    "system": "it runs {said}, and agents need Linux; name a Linux machine",
+    "architecture": "its processor is {said}, and this host's agent is for another; name a machine with this host's "
+    "architecture",
     "tool": "it has no {said}, which is needed to copy the agent; install it there",
     "folder": "no folder can be made in {base} there: {said}; " + _ELSEWHERE,
     "copy": "the agent could not be copied to {base} there: {said}; free some space there, or " + _ELSEWHERE,
-    "hash": "the agent arrived damaged in {base} there; is the disk full, or the connection no clean one?",
+    "hash": "the agent arrived damaged in {base} there; check the free space there and the connection",
     "execute": "the agent cannot be executed in {base} there: {said}; is it mounted noexec? " + _ELSEWHERE,
 }
 
 
 def refusal(rest: str, base: str) -> str:
-    """Why the script gave up, in words with a remedy."""
+    """Why the script gave up, with a remedy."""
     why, _, said = rest.partition(" ")
     return _REFUSALS.get(why, "it said {why!r}, which this version does not know").format(why=why, said=said, base=base)

@@ -1,7 +1,7 @@
-"""One `ssh` of the user's with an agent at its other end: how it starts, and what is told if it does not.
+"""One connection of the user's `ssh` with an agent at its other end: how it starts, and errors if it does not.
 
-The agent is the user's own if one of this very version is on the PATH there, else it is sent through the same stream
-that it will listen on, so that one connection is all it takes.
+The user's own agent is used if this exact version is on the PATH there. Otherwise it is sent through the same stream
+that it will use, so that one connection is enough.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from partywall.sandbox.ssh.bootstrap import Answer
 
 VARIABLE = "PARTYWALL_SSH"
 CONNECT_S = 15
-# From the start of ssh to the first word from there: connecting, logging in, and slow login scripts.
+# Time from the start of ssh to the first answer: connecting, logging in, and slow login scripts.
 GREETING_S = 40.0
-# A link of 100 KB/s.
+# For a link of 100 KB/s.
 COPY_S = 120.0
-# The other side gives up on us after as long; we say something much more often.
+# The other side disconnects after the same time; we send messages much more often.
 PATIENCE_S = 30
 NOISE_LINES = 200
 OPTIONS = {
-    # Nobody is there to be asked.
+    # Nobody is there to answer questions.
     "BatchMode": "yes",
     "ConnectTimeout": str(CONNECT_S),
     "ServerAliveInterval": "5",
     "ServerAliveCountMax": "3",
     "LogLevel": "ERROR",
-    # What the user's configuration may say for people's sessions.
+    # Settings in the user's configuration that are meant for interactive sessions.
     "ClearAllForwardings": "yes",
     "ForwardX11": "no",
     "ForwardAgent": "no",
     "RemoteCommand": "none",
     "PermitLocalCommand": "no",
-    # A master that is there is used; we do not become one that others would lose with us.
+    # An existing master is used. We do not become one, because others would lose it with us.
     "ControlMaster": "no",
 }
-# What ssh says → what it means and what helps. {to}: the destination; {detail}: what the pattern's group holds.
+# ssh's message → its meaning and a remedy. {to}: the destination; {detail}: the pattern's group.
 _FAILURES = (
     (
         r"Could not resolve hostname (.*)",
@@ -62,9 +62,9 @@ _FAILURES = (
     ),
     (
         r"Permission denied \((.*)\)",
-        "it refused us ({detail}); see that 'ssh {to} true' works without being asked for a password",
+        "it refused us ({detail}); check that 'ssh {to} true' works without a password",
     ),
-    (r"(REMOTE HOST IDENTIFICATION HAS CHANGED)", "its key is another than before; if that is right: ssh-keygen -R"),
+    (r"(REMOTE HOST IDENTIFICATION HAS CHANGED)", "its key has changed; if that is expected, use: ssh-keygen -R"),
     (r"(Host key verification failed)", "its key is not known here; run 'ssh {to} true' once and confirm it"),
     (
         r"(Too many authentication failures)",
@@ -72,7 +72,7 @@ _FAILURES = (
     ),
     (
         r"(Connection refused|No route to host|Network is unreachable|Connection timed out|Operation timed out)",
-        "it cannot be reached ({detail}); is it up, is sshd running, is the port right?",
+        "it cannot be reached ({detail}); check that it is up, that sshd runs, and the port",
     ),
     (
         r"(Bad configuration option.*|terminating, .* bad configuration options)",
@@ -82,7 +82,7 @@ _FAILURES = (
 
 
 def program(which: Callable[[str], str | None] = shutil.which, host: Host | None = None) -> list[str]:
-    """The client: $PARTYWALL_SSH, which may hold options, else ssh; CapabilityError if there is none."""
+    """The client: $PARTYWALL_SSH, which may contain options, or ssh. CapabilityError if there is none."""
     words = shlex.split(os.environ.get(VARIABLE, "ssh"))
     if not words or not which(words[0]):
         name = words[0] if words else "an empty text"
@@ -93,7 +93,7 @@ def program(which: Callable[[str], str | None] = shutil.which, host: Host | None
 
 
 def version(host: Host) -> str:
-    """What the client says of itself; CapabilityError if there is none."""
+    """The client's version. CapabilityError if there is none."""
     return host.output([*program(host.which, host), "-V"]).strip()
 
 
@@ -105,7 +105,7 @@ def argv(destination: str, command: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Parcel:
-    """The agent as it is sent. hashes: those of the agent as it is and without what is never loaded; either will do."""
+    """The agent as it is sent. hashes: those of the original and of the stripped agent; either is accepted."""
 
     content: bytes
     hashes: tuple[str, str]
@@ -113,7 +113,7 @@ class Parcel:
     @classmethod
     @functools.cache
     def packed(cls) -> Self:
-        """Once for all connections: it takes a second."""
+        """Packs it once for all connections, because that takes a second."""
         whole = binary.find().read_bytes()
         lean = loaded(whole)
         hashes = (hashlib.sha256(whole).hexdigest(), hashlib.sha256(lean).hexdigest())
@@ -121,7 +121,7 @@ class Parcel:
 
 
 class Connection:
-    """A process of ssh, which runs the bootstrap script on the other machine."""
+    """An ssh process that runs the bootstrap script on the other machine."""
 
     def __init__(self, destination: str, base: str, run: str, agent: Sequence[str], env: dict[str, str]) -> None:
         self.destination = destination
@@ -136,7 +136,7 @@ class Connection:
         )
 
     def ready(self) -> str:
-        """Waits until the agent is there and about to listen; its folder. CapabilityError, in one sentence, if not."""
+        """Waits until the agent is ready, and returns its folder. CapabilityError with one sentence if it fails."""
         try:
             return self._folder()
         except BaseException:
@@ -158,7 +158,7 @@ class Connection:
 
     def _send(self) -> Answer:
         stream = cast("IO[bytes]", self.process.stdin)
-        # If the other side gives up half-way it says why before it closes.
+        # If the other side gives up half-way, it reports why before it closes.
         with _ended_after(self.process, COPY_S), contextlib.suppress(BrokenPipeError):
             stream.write(self._parcel.content)
             stream.flush()
@@ -192,7 +192,7 @@ class Connection:
 
 
 def explained(said: str, destination: str) -> str:
-    """What ssh or the other machine said on failing, as a sentence with a remedy where one is known. Pure."""
+    """Converts an error of ssh or the other machine to a sentence, with a remedy if one is known. Pure."""
     for pattern, meaning in _FAILURES:
         if match := re.search(pattern, said):
             return meaning.format(to=destination, detail=match[1])
@@ -202,7 +202,7 @@ def explained(said: str, destination: str) -> str:
 
 @contextlib.contextmanager
 def _ended_after(process: subprocess.Popen[bytes], timeout_s: float) -> Iterator[None]:
-    """Kills the process when the time is up, upon which its streams end and whoever waits on them goes on."""
+    """Kills the process when the time is up. Its streams then end, and readers return."""
     timer = threading.Timer(timeout_s, process.kill)
     timer.daemon = True
     timer.start()
@@ -213,9 +213,9 @@ def _ended_after(process: subprocess.Popen[bytes], timeout_s: float) -> Iterator
 
 
 def survey(destination: str, base: str, programs: Sequence[str]) -> dict[str, Any]:
-    """Facts about a machine, as an agent there tells them, with the CPUs that may be used.
+    """Facts about a machine as an agent there reports them, with its usable CPUs.
 
-    CapabilityError if it cannot be reached, cannot run the agent, or lacks one of `programs`.
+    CapabilityError if it is unreachable, cannot run the agent, or lacks one of `programs`.
     """
     with machine_agent(destination, base, "survey") as agent:
         facts = dict(agent.call("facts"))

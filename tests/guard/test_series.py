@@ -141,7 +141,7 @@ def test_a_link_that_the_tenants_cannot_fill_is_told_where_promises_do_not_show(
     report = studies.report(measured(tmp_path / "study", load()))
     shown = next(beside for beside in report.besides if beside.exhibit.id == "fig 2 (scenario 1)")
     text = shown.why[Place("htb", "VM2")]
-    assert "handed 7% of what the link carries" in text
+    assert "offered 7% of the link's capacity" in text
     assert "htb: the tenants&#39; kernels were handed 7% of what" in study_page.render(report)
 
 

@@ -220,7 +220,7 @@ def test_a_loads_tables_answer_queries(url, tmp_path):
     assert "True" in asked.stdout
     with LoadDirectory(out).exclusive():
         refused = partywall(out, "show tables", command="sql")
-    assert (refused.returncode, "is being measured or read by another" in refused.stderr) == (2, True)
+    assert (refused.returncode, "is in use by another" in refused.stderr) == (2, True)
 
 
 def test_a_killed_loads_whole_seconds_are_kept(url, tmp_path):

@@ -55,7 +55,7 @@ def signatures(device):
 def test_what_is_no_block_device_is_refused_by_what_it_is(tmp_path):
     (tmp_path / "file").touch()
     assert "is not a block device" in disk.unusable(tmp_path / "file", overwrite=True)
-    assert "is not there" in disk.unusable(tmp_path / "nothing", overwrite=True)
+    assert "does not exist" in disk.unusable(tmp_path / "nothing", overwrite=True)
 
 
 def test_an_empty_device_is_claimed_while_it_is_a_disk_and_left_empty(device):
@@ -112,7 +112,7 @@ victims:
     sandbox: {{backend: qemu, disk: {{device: /dev/partywall-{tmp_path.name}}}}}
 """)
     (told,) = guests.lacking_devices(scenario)
-    assert str(told).startswith(f"victims.v.sandbox.disk.device: /dev/partywall-{tmp_path.name} is not there")
+    assert str(told).startswith(f"victims.v.sandbox.disk.device: /dev/partywall-{tmp_path.name} does not exist")
 
 
 @pytest.mark.skipif(bool(qemu.lacking(Host.here())), reason=f"a guest needs: {qemu.lacking(Host.here())}")

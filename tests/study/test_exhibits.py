@@ -166,7 +166,7 @@ def test_what_all_cpus_of_the_bare_host_do_is_held_against_one():
     ((benchmark, ratio, cpus),) = exhibits.scaling(board)
     assert (benchmark, cpus) == ("integer", 2)
     assert ratio.low < 1.2 < ratio.high
-    assert "they share cores, or are not wholly" in isolation._scaling_text(benchmark, ratio, cpus)
+    assert "the CPUs share cores, or other hosts use them" in isolation._scaling_text(benchmark, ratio, cpus)
     assert "share cores" not in isolation._scaling_text(benchmark, exhibits.scaled(ratio, 1.6), cpus)
 
 
@@ -194,8 +194,8 @@ def test_what_a_busy_neighbours_setting_leaves_is_the_rest_and_an_idle_one_leave
 def test_where_no_effect_shows_it_is_said_that_both_had_what_they_wanted():
     (point,) = places(rule(beside={"ring": "interference"}), part(RING, slower(0.0))).values()
     text = exhibits.reason(point)
-    assert "not clearly outside the band of a neighbour that presses on nothing" in text
-    assert "the resource is not short here" in text
+    assert "not clearly outside the band of a neighbour that loads nothing" in text
+    assert "the resource is not scarce here" in text
     (hurt,) = places(rule(beside={"ring": "interference"}), part(RING, slower(0.4))).values()
     assert "not short" not in exhibits.reason(hurt)
     assert "outside the band" in exhibits.reason(hurt)

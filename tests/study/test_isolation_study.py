@@ -243,7 +243,7 @@ def test_commands_are_asked_about_again_when_a_study_goes_on(tmp_path, monkeypat
             "sandbox.uri",
             "this sandbox is on xen+tcp://web2/system",
         ),
-        ("{load: http://127.0.0.1:1/}", "load", "has no virtual users"),
+        ("{load: http://127.0.0.1:1/}", "load", "cannot have virtual users"),
     ],
 )
 def test_what_a_study_cannot_measure_is_refused_by_place_also_on_a_dry_run(tmp_path, aggressor, key, what):

@@ -118,7 +118,7 @@ def test_the_section_of_hops_has_a_row_a_trace_and_a_column_a_hop():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (b"neighbour_bytes: [256, 256]", "neighbour_bytes: a size stands there twice"),
+        (b"neighbour_bytes: [256, 256]", "neighbour_bytes: a size is listed twice"),
         (b"neighbour_bytes: [256, 20000]", "neighbour_bytes: a datagram of 20000 bytes cannot be sent"),
         (b"neighbour_bytes: [256]", "traced: 16384 is not in neighbour_bytes"),
     ],

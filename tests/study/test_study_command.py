@@ -90,5 +90,5 @@ def test_a_folder_that_is_there_or_holds_no_study_is_refused(tmp_path: Path) -> 
 
 def test_what_a_study_cannot_be_asked_for_is_refused_by_name():
     kind, study = read("dba-vm")
-    with pytest.raises(UsageError, match="--backend: dba-vm knows no backend container"):
+    with pytest.raises(UsageError, match="--backend: dba-vm does not support backend container"):
         kind.outline(study, Asked(backends=("container",)), fake_host())

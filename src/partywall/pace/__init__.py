@@ -1,7 +1,7 @@
-"""What a trial's blocks hold, how long they last, and how many of them a budget holds. Pure.
+"""The contents and durations of a trial's blocks, and how many fit into a budget. Pure.
 
-A scenario is refused by the same reckoning by which it is planned, so both stand on this. Not here: which CPUs there
-are, the order in a block, and when anything happens, which are the plan's.
+Scenarios are checked and planned by the same calculation, so both use this package. The CPUs, the order in a block and
+all times are decided by the plan.
 """
 
 from partywall.pace.forecast import Forecast, forecast, needed_ns, shares

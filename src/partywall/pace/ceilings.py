@@ -1,8 +1,8 @@
-"""What a ceiling asks of the slots it holds in: how long until it shows, and how often it must have shown. Pure.
+"""Requirements of a limit on the slots in which it applies: how soon and how often it must have taken effect. Pure.
 
-Whatever enforces a ceiling lets work through in turns and makes it wait in between. Linux gives out CPU time, and what
-a cgroup may ask of a disk, by periods of 100 ms; QEMU lets a guest's disk be ahead of its limit by as much. Where a
-single request takes longer than that at the rate allowed, the turn is as long as the request.
+A limit lets work through in turns, with waiting between them. Linux assigns CPU time, and a cgroup's disk bandwidth, in
+periods of 100 ms. QEMU allows a guest's disk to exceed its limit briefly by the same amount. If a single request takes
+longer at the allowed rate, the turn is as long as the request.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LIFTED_NS = GUARD_TURNS * PERIOD_NS
 
 @dataclass(frozen=True)
 class Ceiling:
-    """turn_ns: 0 where nothing is held back. drain_ns: in which what is under way at once gets through.
+    """turn_ns: 0 without a delay. drain_ns: time until work in progress is done at once.
 
     rate: work a second that it lets through, where that follows from it. slot_turns, guard_turns: turns that a slot
     must hold, and that a switch disturbs.
@@ -52,7 +52,7 @@ class Ceiling:
 
     @property
     def release_ns(self) -> int:
-        """Who has used up its turn sees only at the next that it was switched off."""
+        """A workload that has used up its turn notices the removal only at the next turn."""
         return max(self.turn_ns, self.drain_ns)
 
 
@@ -72,21 +72,21 @@ def of_victim(victim: Victim, catalogue: Catalogue) -> Ceiling:
 
 
 def of_sandbox(workload: Workload, kernel: str | None, catalogue: Catalogue) -> Ceiling:
-    """The ceiling under which a workload is all the time."""
+    """The permanent limit of a workload."""
     sandbox = workload.sandbox
     limits = Limits(cpu_limit=sandbox.cpu_limit if sandbox.limited else None, disk=sandbox.throttle)
     return Ceiling() if limits == Limits() else ceiling(limits, workload, kernel, catalogue)
 
 
 def ceiling(limits: Limits, workload: Workload, kernel: str | None, catalogue: Catalogue) -> Ceiling:
-    """Of a workload under these limits, whichever they are."""
+    """The limit of a workload under these limits."""
     asks = requests_of(kernel, workload, catalogue)
     plain = Ceiling(PERIOD_NS)
     return plain if limits.disk is None or asks is None else _throttled(plain, limits.disk, asks, workload.threads)
 
 
 def _throttled(plain: Ceiling, limits: Throttle, asks: Requests, threads: int) -> Ceiling:
-    """Threads take turns at the disk, each with a request of its own."""
+    """Threads alternate at the disk, each with its own request."""
     rate = asks.ceiling_rate(limits)
     if rate is None:
         return plain

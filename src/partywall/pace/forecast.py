@@ -1,4 +1,4 @@
-"""How many blocks a budget holds, how much its trials need, and what each of them gets of it."""
+"""How many blocks fit into a budget, how much time trials need, and each trial's share."""
 
 from __future__ import annotations
 
@@ -67,15 +67,15 @@ def forecast(treatments: Sequence[Treatment], timing: Timing, stretch: Stretch =
 
 
 def needed_ns(forecasts: Sequence[Forecast], blocks: int) -> list[int]:
-    """What each trial needs for its least number of blocks."""
+    """The time each trial needs for its least number of blocks."""
     return [one.needed_ns(blocks) for one in forecasts]
 
 
 def shares(budget_ns: int, needed: Sequence[int]) -> list[int]:
-    """What each trial gets of a budget: what it needs, and an equal part of the rest.
+    """Each trial's share of a budget: the time it needs, and an equal part of the rest.
 
-    Equal parts of the whole would give a trial of slow treatments too few blocks while others have more than they need.
-    Of a budget that does not suffice each gets in proportion to its need.
+    Equal shares of the whole would give a trial of slow treatments too few blocks while others have more than they
+    need. If the budget is too small, shares are proportional to the need.
     """
     rest_ns = budget_ns - sum(needed)
     if rest_ns < 0:

@@ -142,7 +142,7 @@ def is_quick(t: Treatment, long_ns: int, stretch: Stretch = PLANNED) -> bool:
 
 
 def settling_ns(t: Treatment) -> int:
-    """How long its effect takes to come or to go, whichever is longer."""
+    """The time for its effect to set in or to end, whichever is longer."""
     return max(t.guard_ns, t.release_ns)
 
 
@@ -160,8 +160,8 @@ def guard_ns(treatments: Sequence[Treatment], grid_ns: int) -> int:
 def _guards_ns(treatments: Sequence[Treatment], grid_ns: int, stretch: Stretch) -> Iterator[int]:
     """The guard of each treatment, on average over what comes before it.
 
-    After a switch the longer counts of the treatment's own guard and what the one before leaves behind. That may be any
-    of the others, and where one block follows another, rarely, the treatment itself.
+    After a switch, the longer of two times counts: the treatment's own guard time and the after-effect of the previous
+    one. The previous one may be any other, and at the start of a block, rarely, the treatment itself.
     """
     count = len(treatments)
     left = Counter(t.release_ns for t in treatments)

@@ -1,7 +1,7 @@
-"""The treatments of a trial, and how long the slot and the guard of each must be.
+"""The treatments of a trial, and the slot and guard time that each needs.
 
-A slot is as long as what is measured in it needs: CPU limits act by periods, neighbours on one CPU take turns, commands
-report seldom, disks settle slowly.
+Slots are long enough for what is measured in them: CPU limits act in periods, neighbours on one CPU alternate, commands
+report seldom, and disks settle slowly.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from partywall.pace.rhythm import guard_ns, is_quick
 
 NULL = "null"
 
-# Halves of a slot are compared with each other.
+# The halves of a slot are compared with each other.
 SLOT_SLICES = 2
-# A command's own pace of reporting is not known beforehand; slots that prove too short for it are lengthened.
+# The reporting interval of a command is not known in advance. Slots that prove too short are lengthened.
 COMMAND_SETTLE_NS = 50_000_000
 COMMAND_SLOT_NS = 100_000_000
-# Requests under way at a switch are answered in this time, of services that a host's neighbours can hurt.
+# Requests in flight at a switch are answered within this time, by services that a host's neighbours can affect.
 LOAD_SETTLE_NS = 10_000_000
 LOAD_SLOT_NS = 20_000_000
-# A balloon fills at some hundred megabytes a second, also where the guest is emulated.
+# A balloon moves some hundred megabytes a second, also in emulated guests.
 BALLOON_SLOT_NS = 1_000_000_000
 BALLOON_GUARD_NS = 3_000_000_000
-# Neighbours on one CPU take turns of some milliseconds, and one that just woke goes first: a slot must hold many turns.
+# Neighbours on one CPU alternate every few milliseconds, and one that just woke up runs first. A slot must contain many
+# turns.
 TURNS_SLOT_NS = 60_000_000
 TURNS_GUARD_NS = 10_000_000
-# A guest's kernel hands out its CPU by ticks of 4 ms and is itself scheduled: its work is smooth over many of them.
+# A guest's kernel schedules by ticks of 4 ms and is itself scheduled. Its work is smooth over many ticks.
 GUEST_SLOT_NS = 100_000_000
 GUEST_GUARD_NS = 10_000_000
 
@@ -48,7 +49,7 @@ def treatments(
     catalogue: Catalogue,
     shared: frozenset[str] = frozenset(),
 ) -> Iterator[Treatment]:
-    """What is compared in a block of a trial of `victim`, the baseline first.
+    """The treatments compared in a block of a trial of `victim`, the baseline first.
 
     Short slots are all as long as the guards between them on average, so that about half of their time is measured.
     live: the factors switched by slot that concern it. shared: the aggressors on the victim's own CPUs.
@@ -78,7 +79,7 @@ def _treatments(
 
 
 def _timing(scenario: Scenario, victim: Victim, held: ceilings.Ceiling) -> Timing:
-    """The least slot and guard of every treatment of the trial. held: what holds the victim all the time."""
+    """The least slot and guard time of every treatment of the trial. held: the victim's permanent limit."""
     slot_ns, guard_ns = max(scenario.timing.slot, SLOT_SLICES * scenario.timing.slice), scenario.timing.guard
     if victim.command is not None:
         slot_ns = max(slot_ns, COMMAND_SLOT_NS)
@@ -136,7 +137,7 @@ def _limited(
     guard_ns: int,
     catalogue: Catalogue,
 ) -> Iterator[Treatment]:
-    """The victim under live limits: alone, beside the null aggressor (an A/A check of its own), and with each other."""
+    """The victim under live limits: alone, beside the null aggressor (its own A/A check), and beside each aggressor."""
     limits = _limits(levels)
     text = ",".join("=".join((*_named(path), str(level))) for path, level in levels.items())
     held = ceilings.ceiling(limits, victim, victim.probe, catalogue)
@@ -165,7 +166,7 @@ def _named(path: str) -> Iterator[str]:
 
 
 def _limits(levels: factors.Levels) -> Limits:
-    """What these levels set of the victim's sandbox. A checked scenario has no live factors but those of limits."""
+    """The limits in these levels. The only live factors of a checked scenario are limits."""
     asked: dict[str, Any] = {}
     for path, level in levels.items():
         for name in _named(path):
@@ -182,7 +183,7 @@ def _limits(levels: factors.Levels) -> Limits:
 
 
 def _settle(workload: Workload, kernel: str | None, catalogue: Catalogue) -> tuple[int, int]:
-    """How long its effect takes to come and go: the scenario's word, else the kernel's own."""
+    """The time for its effect to set in and to end: from the scenario, or else the kernel's own."""
     if workload.settle is not None:
         return workload.settle, workload.settle
     if workload.load is not None:

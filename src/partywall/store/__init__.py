@@ -1,10 +1,10 @@
-"""Run directories: plain files that survive a kill, and what is read back from them.
+"""Run directories: plain files that survive a kill, and functions to read them.
 
-    scenario.yaml   as given            events.jsonl   one line an event, append-only
-    plan.json       what was to be done slices/, samples/, output/   Parquet, one file a visit
-    host.json       facts               pending/       lines of the visit in flight, turned to Parquet at its end
+  scenario.yaml   as given            events.jsonl   one event on each line, append-only
+  plan.json       the plan            slices/, samples/, output/   Parquet, one file for each visit
+  host.json       facts               pending/       lines of the current visit, converted to Parquet at its end
 
-A kill at any moment loses at most the slots in flight: a block counts once its `block_done` event is written.
+A kill at any time loses at most the current slots: a block counts once its `block_done` event is written.
 """
 
 from partywall.store.directory import RunDirectory, blocks_done

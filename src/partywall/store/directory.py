@@ -21,21 +21,19 @@ class RunDirectory(Record):
 
     @classmethod
     def create(cls, path: Path, scenario_text: str, plan: Plan, host: dict[str, Any]) -> RunDirectory:
-        """A new run directory; UsageError if there is something at `path` already."""
-        run = cls.make(path, f", or go on with it: partywall run --resume {path}")
+        """Creates a run directory. UsageError if something exists at `path`."""
+        run = cls.make(path, f", or continue it: partywall run --resume {path}")
         (path / "scenario.yaml").write_text(scenario_text, encoding="utf-8")
         (path / "host.json").write_text(json.dumps(host, indent=1))
-        # The plan last: with it the directory is complete enough to be resumed.
+        # The plan is written last, because a directory with a plan can be resumed.
         (path / "plan.json").write_text(plan.model_dump_json(indent=1))
         return run
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
-        """An existing one; UsageError if there is none at `path`, or its plan or host facts cannot be used."""
+        """Opens a run directory. UsageError if there is none at `path`, or its plan or host facts are invalid."""
         if why := _no_run(path):
-            raise UsageError(
-                f"{path} is not a run directory ({why}); give the folder that 'partywall run' named at its end"
-            )
+            raise UsageError(f"{path} is not a run directory ({why}); give a folder as printed by 'partywall run'")
         run = cls(path)
         _ = run.plan, run.host
         for _ in run._lines(event.check):
@@ -47,11 +45,11 @@ class RunDirectory(Record):
         return self.decoded("plan.json", Plan.model_validate_json)
 
     def append(self, kind: str, **content: Any) -> None:
-        """Writes an event."""
+        """Appends an event."""
         self.append_line(json.dumps({"kind": kind} | content, allow_nan=False))
 
     def events(self, *kinds: str) -> Iterator[dict[str, Any]]:
-        """The events, of these kinds or all, in the order of writing; torn lines are left out.
+        """The events in order, all or of these kinds. Incomplete last lines are skipped.
 
         UsageError for a line that is neither an event nor the beginning of one.
         """
@@ -70,18 +68,18 @@ class RunDirectory(Record):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is left to measure: the run came to its end, and no visit failed for good."""
+        """True if nothing is left to measure: the run reached its end, and no visit failed for good."""
         kinds = [found["kind"] for found in self.events("run_ended", "run_started")]
         return kinds[-1:] == ["run_ended"] and not self.failures()
 
     def failures(self) -> list[str]:
-        """Why visits failed that were not paid again with success, each reason once."""
+        """Why visits failed and were not repeated with success, each reason once."""
         paid = {(found["trial"], found["visit"]) for found in self.events("visit_ended")}
         failed = [found for found in self.events("trial_failed") if (found["trial"], found["visit"]) not in paid]
         return list(dict.fromkeys(f"{found['trial']}: {found['reason']}" for found in failed))
 
     def by_trial(self) -> dict[str, list[dict[str, Any]]]:
-        """The events that concern a trial, by trial, in the order of writing: one reading for all trials."""
+        """The events of each trial, in order. Reads the file once for all trials."""
         found: dict[str, list[dict[str, Any]]] = {}
         for one in self._lines():
             if "trial" in one:
@@ -89,16 +87,16 @@ class RunDirectory(Record):
         return found
 
     def pending(self, trial: str, visit: str) -> Pending:
-        """Where the lines of a visit are written."""
+        """The file for the lines of a visit."""
         return Pending(self.path / "pending" / f"{trial}~{visit}.jsonl")
 
     def compact(self) -> None:
-        """Turns what visits that ended, or were killed, left pending into Parquet."""
+        """Converts the pending lines of finished or killed visits to Parquet."""
         for file in sorted((self.path / "pending").glob("*.jsonl")):
             compact(file, self.path)
 
     def settle(self) -> None:
-        """See `Record.settle`; UsageError while it is being measured."""
+        """See `Record.settle`. UsageError while the run is being measured."""
         with self.exclusive():
             self.compact()
 
@@ -112,7 +110,7 @@ def _no_run(path: Path) -> str:
     try:
         (path / "plan.json").lstat()
     except FileNotFoundError:
-        return "it has no plan.json" if path.is_dir() else "nothing is there"
+        return "it has no plan.json" if path.is_dir() else "it does not exist"
     except OSError as error:
         return error.strerror or str(error)
     return ""

@@ -1,6 +1,6 @@
-"""The events of a run that are read back: what each must hold, so that a damaged file is told from a bug.
+"""The events of a run that are read back, and their required content, to distinguish a damaged file from a bug.
 
-Events hold more than is listed here; what nobody reads needs no check.
+Events contain more than is listed here. Values that are not read are not checked.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from partywall.model.evidence import Counter
 from partywall.model.plan import Slot
 from partywall.store.lines import decoded
 
-# Every event begins so; a killed run leaves the beginning of a line.
+# The beginning of every event. A killed run leaves the beginning of a line.
 BEGIN = b'{"kind": "'
 
 
@@ -69,7 +69,7 @@ KINDS: dict[str, type[BaseModel]] = {
 
 
 def decode(line: bytes) -> dict[str, Any] | None:
-    """An event; None for an empty or torn line; ValueError for anything else. What it holds is not looked at."""
+    """Parses an event. None for an empty or incomplete line; ValueError for any other. The content is not checked."""
     try:
         found = decoded(line, BEGIN)
     except ValueError:
@@ -80,6 +80,6 @@ def decode(line: bytes) -> dict[str, Any] | None:
 
 
 def check(found: dict[str, Any]) -> None:
-    """ValueError if an event lacks what will be read of it."""
+    """ValueError if an event lacks required content."""
     if found["kind"] in KINDS:
         KINDS[found["kind"]].model_validate(found)

@@ -1,4 +1,4 @@
-"""Reads a run directory back: observations from slices, counters from samples, a time line for drawing."""
+"""Reads a run directory: observations from slices, counters from samples, and a timeline for drawing."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from partywall.store.directory import RunDirectory, blocks_done
 from partywall.store.observe import Block, Samples, Window, observe
 from partywall.store.pending import OUTPUT, SAMPLES, SLICES, USAGE, table
 
-# Blocks of a trial whose slices are drawn: enough to see switching, few enough for a page.
+# Number of blocks of a trial whose slices are drawn: enough to show switching, few enough for a page.
 TIMELINE_BLOCKS = 12
 
 
 def evidence(run: RunDirectory) -> Evidence:
-    """All of a run but its findings. Blocks measured before a trial's slots were lengthened are left out."""
+    """Everything about a run except its findings. Blocks from before a trial's slots were lengthened are left out."""
     with run.exclusive():
         run.compact()
     plan, host = run.plan, run.host
@@ -77,7 +77,7 @@ def evidence(run: RunDirectory) -> Evidence:
 
 
 def _missing(host: Mapping[str, Any], witness: Mapping[str, Witness]) -> tuple[tuple[str, str, str], ...]:
-    """What the host's facts lack and what its monitors could not read, each once."""
+    """Facts that the host could not provide and counters that its monitors could not read, each once."""
     facts = [Unread.of(one) for one in host.get("missing", [])]
     unread = [one for seen in witness.values() for one in seen.unread]
     found = {one.what: (one.what, one.why, one.remedy or one.cost) for one in reversed([*facts, *unread])}
@@ -85,7 +85,7 @@ def _missing(host: Mapping[str, Any], witness: Mapping[str, Witness]) -> tuple[t
 
 
 def _witness(events: Sequence[Mapping[str, Any]], visits: Mapping[str, Mapping[str, Any]], tables: _Tables) -> Witness:
-    """What agents said beside their measurements, over all visits to a trial."""
+    """Facts that agents reported besides measurements, over all visits of a trial."""
     left = [event for event in events if event["kind"] == "visit_left"]
     facts: dict[str, list[dict[str, Any]]] = {}
     dropped: dict[str, int] = {}
@@ -108,7 +108,7 @@ def _witness(events: Sequence[Mapping[str, Any]], visits: Mapping[str, Mapping[s
 
 
 def valid_blocks(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The finished blocks measured with the trial's final length of slots, in order of time."""
+    """The finished blocks with the trial's final slot length, in order of time."""
     blocks = list(blocks_done(events).values())
     stretch = max((event["stretch"] for event in blocks), default=1)
     return sorted(
@@ -117,9 +117,12 @@ def valid_blocks(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _no_slices(run: RunDirectory, event: Mapping[str, Any]) -> UsageError:
-    """A block counts as done only after its slices were written, so they were lost since."""
+    """The error for missing slices.
+
+    A block is marked as done after its slices were written, so they were lost later.
+    """
     file = run.path / "slices" / f"{event['trial']}~{event['visit']}.parquet"
-    remedy = "bring the file back from a copy, or measure again"
+    remedy = "restore the file from a copy, or measure again"
     return UsageError(Problem(f"the victim's slices of block {event['block']} are missing", remedy, str(file)))
 
 
@@ -129,7 +132,7 @@ def _block(event: Mapping[str, Any]) -> Block:
 
 
 def _samples(visits: Mapping[str, Mapping[str, Any]], tables: _Tables) -> dict[str, Samples]:
-    """By visit: columns differ between visits, for processes have other numbers."""
+    """Samples by visit. Columns differ between visits, because processes have different numbers."""
     found = {}
     for visit, event in visits.items():
         if columns := tables.samples(visit):
@@ -142,7 +145,10 @@ def _samples(visits: Mapping[str, Mapping[str, Any]], tables: _Tables) -> dict[s
 
 
 class _Tables:
-    """The Parquet files of one trial. Holds one visit's slices at a time, for those of a long run would fill memory."""
+    """The Parquet files of one trial.
+
+    Holds one visit's slices at a time, because those of a long run need too much memory.
+    """
 
     def __init__(self, run: Path, trial: Trial) -> None:
         self._run = run
@@ -157,13 +163,13 @@ class _Tables:
         return table(file, SAMPLES).to_pydict() if file.exists() else None
 
     def windows(self, visit: str, block: Block) -> dict[str, Window]:
-        """Slices by workload, of those workloads that have any in a block."""
+        """Slices by workload, for workloads that have any in a block."""
         self._turn_to(visit)
         start_ns, end_ns = block.slots[0].start_ns, block.slots[-1].end_ns
         return {name: window for name, window in self._windows.items() if any(window.touching(start_ns, end_ns))}
 
     def usage(self, visit: str, block: Block) -> dict[str, list[dict[str, Any]]]:
-        """What commands used between switches, of the intervals that overlap a block, by workload."""
+        """Resource use of commands between switches, for intervals that overlap a block, by workload."""
         self._turn_to(visit)
         start_ns, end_ns = block.slots[0].start_ns, block.slots[-1].end_ns
         found: dict[str, list[dict[str, Any]]] = {}
@@ -206,13 +212,13 @@ class _Tables:
 
 
 def metrics(trial: Trial) -> dict[str, Any]:
-    """The metrics of a trial's commands, by name of workload."""
+    """The metrics of a trial's commands, by workload."""
     workloads = {VICTIM: trial.victim, **trial.aggressors}
     return {name: workload.metric for name, workload in workloads.items() if workload.metric is not None}
 
 
 def metric_rows(workload: str, extractor: Extractor, lines: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Lines of output → slices without CPU time or latency, which a command does not tell."""
+    """Converts lines of output to slices. A command reports no CPU time or latency."""
     for line in lines:
         for start_ns, end_ns, work in extractor.feed(line["at_ns"], line["text"]):
             base = {"workload": workload, "thread": 0, "start_ns": start_ns, "end_ns": end_ns, "work": work}

@@ -1,6 +1,6 @@
-"""What a guard saw, as a time series on disk: one JSON line a report while it runs, Parquet when it ends.
+"""A guard's reports as a time series: one JSON line for each report while it runs, Parquet when it ends.
 
-A kill loses at most the report in flight; the lines can be read as they are.
+A kill loses at most the current report. The lines can be read directly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STORED = ("from_ns", "at_ns", "rows", "pools", "notes", "queue")
 
 
 class Stored(Protocol):
-    """What is stored of a report: times in ns, figures by vif and by pool, notes, and what holds packets back."""
+    """The stored parts of a report: times in ns, figures by vif and pool, notes, and the queue that delays packets."""
 
     @property
     def from_ns(self) -> int: ...
@@ -45,30 +45,30 @@ class GuardDirectory(Record):
 
     @classmethod
     def create(cls, path: Path, policy: str) -> GuardDirectory:
-        """A new one; UsageError if there is something at `path` already. policy: the text of its file."""
+        """Creates a record. UsageError if something exists at `path`. policy: the text of its file."""
         guard = cls.make(path)
         (path / POLICY).write_text(policy, encoding="utf-8")
         (path / cls.MARK).touch()
         return guard
 
     def add(self, report: Stored) -> None:
-        """Writes one report."""
+        """Appends one report."""
         content = {name: getattr(report, name) for name in STORED}
         self.append_line(json.dumps(content))
 
     def reports(self) -> list[dict[str, Any]]:
-        """The reports in order; one that was being written when the guard was killed is left out."""
+        """The reports in order, without an incomplete last one."""
         return self.whole_lines()
 
     def settle(self) -> None:
-        """Writes the Parquet file: one row a vif and report."""
+        """Writes the Parquet file: one row for each vif and report."""
         rows = [
             {"from_ns": report["from_ns"], "at_ns": report["at_ns"], "vif": vif, **row}
             for report in self.reports()
             for vif, row in report["rows"].items()
         ]
         if rows:
-            # Read and written at any time, so put in its place whole.
+            # Replaced atomically, because it may be read or written at any time.
             fresh = self.path / f".{SERIES}"
             pq.write_table(pa.Table.from_pylist(rows), fresh)
             fresh.replace(self.path / SERIES)

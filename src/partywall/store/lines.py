@@ -1,4 +1,4 @@
-"""Files of JSON lines that only grow: what a kill leaves of the last line is told from damage."""
+"""Files of JSON lines that only grow: distinguishes an incomplete last line after a kill from damage."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def decoded(line: bytes, begin: bytes = b"{") -> dict[str, Any] | None:
-    """The object on a line; None for an empty or torn line; ValueError for anything else.
+    """The object on a line. None for an empty or incomplete line; ValueError for any other.
 
-    begin: how every line begins, by which a torn line is known.
+    begin: the beginning of every line, which identifies an incomplete one.
     """
     if not line.strip():
         return None
@@ -18,7 +18,7 @@ def decoded(line: bytes, begin: bytes = b"{") -> dict[str, Any] | None:
     except ValueError:
         if line.startswith(begin) or begin.startswith(line):
             return None
-        raise ValueError("it is no JSON") from None
+        raise ValueError("it is not JSON") from None
     if not isinstance(found, dict):
-        raise ValueError("it is no JSON object")  # noqa: TRY004 - damage, not a mistake in the program
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - damage, not a mistake in the program
     return found

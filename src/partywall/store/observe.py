@@ -1,6 +1,6 @@
-"""From slices to observations: what one treatment of one block did. Pure.
+"""Derives observations from slices: the result of one treatment in one block. Pure.
 
-A slice counts for a window by the share of its time that lies in it. Agents cut slices on the grid on which windows
+A slice counts for a window by the share of its time inside the window. Agents cut slices on the grid on which windows
 lie, so the error at an edge is at most one operation of the workload.
 """
 
@@ -18,13 +18,13 @@ from partywall.model.observation import Histogram, Observation
 from partywall.model.plan import Slot, Treatment, Trial
 from partywall.model.scenario import SWITCH_AFTER_NS
 
-# Of a window, what slices must cover for a rate to be known.
+# Share of a window that slices must cover for a rate to be known.
 COVERED_SHARE = 0.8
-# Of a window, how long before its end a slice is looked for in it; less where the slice is short.
+# How long before its end a slice is assigned to a window, as a share of the window; less for a short slice.
 BEFORE_END = 0.25
-# Of the victim's CPU time, what others of the host may take before a slot is called disturbed.
+# CPU time of other processes, as a share of the victim's CPU time, above which a slot is marked as disturbed.
 STEAL_SHARE = 0.05
-# Of the slot's time, what the victim may wait for its CPU where nobody of ours is on it.
+# Share of a slot that the victim may wait for its CPU if no aggressor is on it.
 WAIT_SHARE = 0.05
 
 
@@ -34,7 +34,7 @@ def _start(row: Mapping[str, Any]) -> int:
 
 @dataclass
 class Window:
-    """A workload's slices in order of their start. Grows as slices come; old ones can be forgotten."""
+    """A workload's slices in order of their start. Grows as slices arrive; old ones can be dropped."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     _ends: dict[int, int] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Window:
         self.extend(given)
 
     def extend(self, slices: Sequence[dict[str, Any]]) -> None:
-        """Takes slices of any threads. Those of one thread come in order; threads come one after the other."""
+        """Adds slices of any threads. Those of one thread are in order; threads follow one after the other."""
         self.rows += slices
         self.rows.sort(key=_start)
         for row in slices:
@@ -53,16 +53,16 @@ class Window:
             self._longest_ns = max(self._longest_ns, row["end_ns"] - row["start_ns"])
 
     def forget_before(self, at_ns: int) -> None:
-        """Lets go of what began, and so ended, long before."""
+        """Drops slices that began, and so ended, long before."""
         del self.rows[: bisect_left(self.rows, at_ns - self._longest_ns, key=_start)]
 
     @property
     def until_ns(self) -> int:
-        """Up to when every thread has reported."""
+        """The time up to which every thread has reported."""
         return min(self._ends.values(), default=0)
 
     def touching(self, start_ns: int, end_ns: int) -> Iterator[dict[str, Any]]:
-        """Slices that hold some of the time from start_ns to end_ns, the latter included as a slice's end."""
+        """Slices that overlap the time from start_ns to end_ns, including those that end at end_ns."""
         for at in range(bisect_left(self.rows, start_ns - self._longest_ns, key=_start), len(self.rows)):
             row = self.rows[at]
             if row["start_ns"] >= end_ns:
@@ -71,7 +71,7 @@ class Window:
                 yield row
 
     def within(self, start_ns: int, end_ns: int) -> list[tuple[dict[str, Any], float]]:
-        """Slices that overlap, each with the share of it that lies inside."""
+        """Overlapping slices, each with the share of it inside."""
         found = []
         for row in self.touching(start_ns, end_ns):
             overlap = min(row["end_ns"], end_ns) - max(row["start_ns"], start_ns)
@@ -86,7 +86,7 @@ Usage = Mapping[str, Sequence[Mapping[str, Any]]]
 def rate(window: Window, start_ns: int, end_ns: int, threads: int = 1) -> float | None:
     """Work per second of all threads between two times.
 
-    None where the slices that are there cover too little of it: time of which nothing is known is no standstill.
+    None if the slices cover too little of it: unknown time does not mean that no work was done.
     """
     inside = window.within(start_ns, end_ns)
     work: dict[int, float] = {}
@@ -102,7 +102,7 @@ def rate(window: Window, start_ns: int, end_ns: int, threads: int = 1) -> float 
 
 
 def _straddle(inside: Inside, slot: Slot) -> float:
-    """Share of the window's work that was done under other treatments, were each slice's work spread evenly over it."""
+    """Share of the window's work done under other treatments, if each slice's work is spread evenly over its time."""
     inside_ns = foreign_ns = 0.0
     for row, share in inside:
         lasted_ns = row["end_ns"] - row["start_ns"]
@@ -120,10 +120,11 @@ def _cpu_share(inside: Inside) -> float | None:
 
 
 def _latency(window: Window, start_ns: int, end_ns: int) -> Histogram:
-    """Of the operations that ended in the window, whenever they began: the longest must not be the one that is lost.
+    """Latency of the operations that ended in the window, whenever they began, so that the longest ones are included.
 
-    A slice ends with the first operation beyond its place on the grid, so the one before the window ends a little
-    inside it, and the window's last a little outside: where it lies is told by a moment somewhat before its end.
+    A slice ends with the first operation beyond its place on the grid. Therefore the slice before the window ends
+    slightly inside it, and the window's last slice slightly outside. A time somewhat before its end assigns a slice to
+    a window.
     """
     before_ns = int((end_ns - start_ns) * BEFORE_END)
     counts: dict[int, int] = {}
@@ -136,7 +137,7 @@ def _latency(window: Window, start_ns: int, end_ns: int) -> Histogram:
 
 @dataclass(frozen=True)
 class Block:
-    """Where a block's slots lie."""
+    """The times of a block's slots."""
 
     trial: str
     number: int
@@ -146,7 +147,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Samples:
-    """A monitor's readings: times and values, one column a counter; NaN where a counter could not be read."""
+    """A monitor's readings: times and values, one column for each counter; NaN if a counter could not be read."""
 
     counters: tuple[Counter, ...]
     at_ns: np.ndarray[Any, np.dtype[np.int64]]
@@ -158,7 +159,7 @@ class Samples:
             return {}
         first, last = (int(np.abs(self.at_ns - at).argmin()) for at in (start_ns, end_ns))
         seconds = (self.at_ns[last] - self.at_ns[first]) / 1e9
-        # Readings that belong to other slots say nothing of this one.
+        # Readings of other slots say nothing about this one.
         if last <= first or seconds * 1e9 < (end_ns - start_ns) / 2:
             return {}
         found = {}
@@ -179,9 +180,9 @@ def observe(
     samples: Samples | None = None,
     usage: Usage | None = None,
 ) -> tuple[Observation, ...]:
-    """One observation a slot of `block`, or none at all if the victim's rate in some slot is not known.
+    """One observation for each slot of `block`, or none if the victim's rate in any slot is unknown.
 
-    maxima: calibrated work per second of each aggressor. usage: what commands used between their switches.
+    maxima: calibrated work per second of each aggressor. usage: resource use of commands between their switches.
     """
     found = [
         _observation(block, position, slot, victim, aggressors, maxima, samples, usage or {}, trial)
@@ -204,7 +205,7 @@ def _observation(
 ) -> Observation | None:
     start_ns, end_ns = slot.measure_ns, slot.end_ns
     middle_ns = (start_ns + end_ns) // 2
-    # A command's own threads are its affair: its metric is one stream.
+    # The threads of a command are not known: its metric is one stream.
     threads = trial.victim.threads if trial.victim.command is None else 1
     whole, early, late = (
         rate(victim, first, last, threads)
@@ -244,9 +245,9 @@ def _observation(
 
 
 def _per_second(rows: Sequence[Mapping[str, Any]], slot: Slot, key: str) -> float | None:
-    """What was used between switches, of those that lie in the slot by the share of them that does.
+    """Use between switches, from intervals weighted by the share inside the slot.
 
-    None where too little of the slot is told.
+    None if too little of the slot is covered.
     """
     total, covered = 0.0, 0
     for row in rows:
@@ -258,14 +259,15 @@ def _per_second(rows: Sequence[Mapping[str, Any]], slot: Slot, key: str) -> floa
 
 
 def _disturbances(counters: Mapping[str, float], trial: Trial, treatment: Treatment) -> Iterator[str]:
-    """What others than us did to the victim: time the hypervisor took, and turns on its CPU that others had."""
+    """Disturbances of the victim by others: time taken by the hypervisor, and time of other processes on its CPU."""
     stolen = [counters[name] for cpu in trial.victim_cpus if (name := f"cpu{cpu}.cpu_steal_ns") in counters]
     steal = sum(stolen) / len(stolen) / 1e9 if stolen else 0.0
     if steal > STEAL_SHARE:
         yield f"steal {steal:.0%}"
     waited = counters.get("victim.process_run_queue_wait_ns", 0.0) / 1e9
     ceiling = _limited(trial, treatment)
-    # Beside an aggressor waiting may be its own doing (interrupts, kernel threads), so only quiet slots accuse others.
+    # Beside an aggressor, waiting may be the aggressor's effect (interrupts, kernel threads), so only quiet slots
+    # count.
     quiet = treatment.role in ("baseline", "null") and not ceiling
     if quiet and waited > WAIT_SHARE * len(trial.victim_cpus):
         yield f"foreign load: the victim waited {waited:.0%} of the slot for its CPU"
@@ -277,6 +279,6 @@ def _disturbances(counters: Mapping[str, float], trial: Trial, treatment: Treatm
 
 
 def _limited(trial: Trial, treatment: Treatment) -> bool:
-    """Whether the victim was meant to have a ceiling, which makes it wait: all the time, or in this slot."""
+    """True if the victim has an intended limit that makes it wait, permanently or in this slot."""
     switched = treatment.victim_limits is not None and treatment.victim_limits.cpu_limit is not None
     return switched or trial.victim.sandbox.limited

@@ -1,4 +1,4 @@
-"""What agents say during a visit: appended as lines at once, turned into Parquet afterwards."""
+"""Messages of agents during a visit: appended as lines immediately, converted to Parquet afterwards."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ TABLES = {"slices": SLICES, "samples": SAMPLES, "output": OUTPUT, "usage": USAGE
 
 
 class Pending:
-    """An append-only file of one visit. Each record is flushed, so a kill loses nothing that was said."""
+    """An append-only file of one visit. Each record is flushed, so a kill loses none."""
 
     def __init__(self, file: Path) -> None:
         file.parent.mkdir(exist_ok=True)
         self._stream = file.open("a", encoding="utf-8")
-        # After a torn line of a killed run.
+        # Ends an incomplete line of a killed run.
         self._stream.write("\n" if self._stream.tell() else "")
 
     def write(self, record: dict[str, Any]) -> None:
@@ -73,7 +73,7 @@ class Pending:
 
 
 def read(file: Path) -> Iterator[dict[str, Any]]:
-    """The records of a pending file; torn lines are left out."""
+    """The records of a pending file. Incomplete lines are skipped."""
     for line in file.read_bytes().split(b"\n"):
         with contextlib.suppress(ValueError):
             if (record := decoded(line)) is not None:
@@ -81,7 +81,7 @@ def read(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def slice_row(trial: str, workload: str, piece: dict[str, Any]) -> dict[str, Any]:
-    """A slice as the agent sends it → a row of the table of slices."""
+    """Converts a slice from the agent to a row of the table of slices."""
     latency = piece["latency"]
     own = {key: piece[key] for key in ("thread", "start_ns", "end_ns", "work", "cpu_ns", "intensity")}
     return own | {
@@ -93,9 +93,9 @@ def slice_row(trial: str, workload: str, piece: dict[str, Any]) -> dict[str, Any
 
 
 def compact(file: Path, run: Path) -> None:
-    """Turns one pending file into Parquet and removes it.
+    """Converts one pending file to Parquet and removes it.
 
-    Each table is written aside and renamed, so a kill repeats it.
+    Each table is written to a temporary file and renamed, so the conversion can be repeated after a kill.
     """
     trial = file.stem.partition("~")[0]
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
@@ -116,13 +116,13 @@ def compact(file: Path, run: Path) -> None:
 
 
 def table(file: Path, schema: pa.Schema) -> pa.Table:
-    """A Parquet file written by `compact`; UsageError if it is damaged."""
+    """A Parquet file written by `compact`. UsageError if it is damaged."""
     try:
         found = pq.read_table(file)
         if missing := [name for name in schema.names if name not in found.column_names]:
             raise pa.ArrowInvalid(f"it has no column {missing[0]}")
     except (OSError, pa.ArrowException) as error:
-        remedy = "it is damaged; bring it back from a copy, or measure again"
+        remedy = "it is damaged; restore it from a copy, or measure again"
         raise UsageError(Problem(f"cannot be read: {str(error).splitlines()[0]}", remedy, str(file))) from None
     return found
 

@@ -1,4 +1,4 @@
-"""SQL over the tables of a record. The one home of DuckDB."""
+"""SQL over the tables of a record. The only module that uses DuckDB."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from partywall.errors import UsageError
 
 
 def table(folder: Path, query: str) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-    """Column names and rows of `query` over the views of a folder; UsageError with DuckDB's words if it has no answer.
+    """Column names and rows of `query` over the views of a folder. UsageError with DuckDB's message if it fails.
 
-    A view is a Parquet file or a folder of them, by its name, or a file of lines.
+    A view is a Parquet file, a folder of them, or a file of lines, by its name.
     """
     if not query.strip():
         raise UsageError("the query is empty; try: show tables")
@@ -29,7 +29,7 @@ def table(folder: Path, query: str) -> tuple[Sequence[str], Sequence[Sequence[An
 
 
 def _views(folder: Path) -> Iterator[tuple[str, str]]:
-    """(name, where it comes from)"""
+    """(name, SQL source) of each view."""
     for file in folder.glob("*.parquet"):
         yield file.stem, f"read_parquet({_quoted(file)})"
     for below in {file.parent for file in folder.glob("*/*.parquet")}:

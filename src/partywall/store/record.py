@@ -1,7 +1,7 @@
-"""A record: the directory that one execution leaves. It holds inputs, host facts, lines that only grow, and tables.
+"""A record: the directory that one execution leaves, with inputs, host facts, append-only lines, and tables.
 
-All kinds of record are made, locked, read and settled alike. A kind adds its own files: a run its plan, a load its
-seconds. Files are replaced whole or appended to, so a kill loses at most the line in flight.
+All kinds of record are created, locked, read and settled in the same way. A kind adds its own files, such as a run's
+plan or a load's seconds. Files are replaced atomically or appended to, so a kill loses at most the current line.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from partywall.errors import Problem, UsageError
 from partywall.store.lines import decoded
 
 T = TypeVar("T")
-DAMAGED = "it is damaged or of another version of Partywall; bring it back from a copy, or measure again"
+DAMAGED = "it is damaged or from another version of Partywall; restore it from a copy, or measure again"
 
 
 def stamped(name: str) -> str:
-    """A new name for a record: sorts by local time, and never meets another."""
+    """A new unique name for a record, which sorts by local time."""
     return f"{name}-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 class Record:
-    """One kind of record. Subclasses say what it is called, and which file tells it from other kinds."""
+    """One kind of record. Subclasses define its name and its identifying file."""
 
     KIND: ClassVar[str]
     MARK: ClassVar[str]
-    """The file that a directory of this kind holds, and no other does."""
+    """The file that only directories of this kind have."""
     MADE_BY: ClassVar[str]
-    """The command that makes one."""
+    """The command that creates one."""
     LINES: ClassVar[str] = "events.jsonl"
 
     def __init__(self, path: Path) -> None:
@@ -45,44 +45,44 @@ class Record:
 
     @classmethod
     def make(cls, path: Path, instead: str = "") -> Self:
-        """An empty directory; UsageError if something is there already, or it cannot be made.
+        """Creates an empty directory. UsageError if something exists there, or it cannot be created.
 
-        instead: what else the user may want, for the message.
+        instead: an alternative for the message.
         """
         try:
             path.mkdir(parents=True)
         except FileExistsError:
             raise UsageError(f"{path} exists already; give another --out{instead}") from None
         except OSError as error:
-            raise UsageError(f"{path} cannot be made: {error.strerror}; give another --out") from None
+            raise UsageError(f"{path} cannot be created: {error.strerror}; give another --out") from None
         return cls(path)
 
     @classmethod
     def is_one(cls, path: Path) -> bool:
-        """Whether a directory is of this kind."""
+        """True if a directory is of this kind."""
         return (path / cls.MARK).is_file()
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """An existing one; UsageError if there is none at `path`."""
+        """Opens a record. UsageError if there is none at `path`."""
         if not cls.is_one(path):
-            why = f"it has no {cls.MARK}" if path.exists() else "nothing is there"
+            why = f"it has no {cls.MARK}" if path.exists() else "it does not exist"
             raise UsageError(Problem(f"{path} is not a record of a {cls.KIND} ({why})", f"make one: {cls.MADE_BY}"))
         return cls(path)
 
     @property
     def name(self) -> str:
-        """The directory's name, which also labels what its execution makes on the host."""
+        """The directory's name, which also labels everything that its execution creates on the host."""
         return self.path.resolve().name
 
     @property
     def host(self) -> dict[str, Any]:
-        """The facts of the host that was measured."""
+        """The facts of the measured host."""
         return self.decoded("host.json", lambda text: dict(json.loads(text)))
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Keeps other processes from writing here; UsageError if one does. Ends with the process, however that ends."""
+        """Locks the record for writing. UsageError if another process holds the lock, which ends with its process."""
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             self._lock(descriptor)
@@ -94,11 +94,11 @@ class Record:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            message = "is being measured or read by another partywall at this moment"
-            raise UsageError(Problem(message, "wait until that has ended", str(self.path))) from None
+            message = "is in use by another partywall process"
+            raise UsageError(Problem(message, "wait until it has ended", str(self.path))) from None
 
     def append_line(self, line: str) -> None:
-        """Appends a line; one that a kill tore off is closed first, so that it spoils no other."""
+        """Appends a line. An incomplete line from a kill is ended first, so that only that one is lost."""
         with (self.path / self.LINES).open("ab+") as stream:
             if stream.tell() > 0:
                 stream.seek(-1, os.SEEK_END)
@@ -107,12 +107,12 @@ class Record:
             stream.write(line.encode() + b"\n")
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """The lines with their numbers, torn ones included."""
+        """The lines with their numbers, including incomplete ones."""
         file = self.path / self.LINES
         return enumerate(file.read_bytes().split(b"\n") if file.exists() else [], start=1)
 
     def whole_lines(self) -> list[dict[str, Any]]:
-        """The lines, decoded; torn ones are left out. UsageError for a line that is not even the beginning of JSON."""
+        """The decoded lines without incomplete ones. UsageError for a line that is not the beginning of JSON."""
         found = []
         for number, line in self.lines():
             try:
@@ -122,7 +122,7 @@ class Record:
         return [one for one in found if one is not None]
 
     def decoded(self, name: str, decode: Callable[[str], T]) -> T:
-        """A file's content; UsageError if it cannot be read or understood."""
+        """A file's decoded content. UsageError if it is unreadable or invalid."""
         file = self.path / name
         try:
             return decode(file.read_text(encoding="utf-8"))
@@ -133,15 +133,15 @@ class Record:
             raise self.damaged(name, first_line(error)) from None
 
     def damaged(self, name: str, why: str, line: int | None = None) -> UsageError:
-        """The error for a file that cannot be understood."""
-        return UsageError(Problem(f"cannot be understood: {why}", DAMAGED, str(self.path / name), line))
+        """The error for a file with invalid content."""
+        return UsageError(Problem(f"is invalid: {why}", DAMAGED, str(self.path / name), line))
 
     def settle(self) -> None:
-        """Turns what a killed execution left into tables. Does nothing where there is nothing to do."""
+        """Converts the lines of a killed execution to tables, if there are any."""
 
 
 def first_line(error: Exception) -> str:
-    """One line of a decoder's complaint."""
+    """The first line of a decoder's error."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".lstrip(": ")

@@ -1,6 +1,6 @@
-"""A study on disk: its file as it was given, how it was asked for, and a line an observation, written at once.
+"""A stored study: its original file, the request, and one line for each observation, written immediately.
 
-A kill loses at most the observation in flight, and the study goes on from there.
+A kill loses at most the current observation, and the study can be continued.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ class StudyDirectory(Record):
 
     @classmethod
     def create(cls, path: Path, content: bytes, asked: Asked, about: Mapping[str, Any]) -> StudyDirectory:
-        """about: facts that are kept with it. Raises UsageError if the folder is there already or cannot be made."""
-        study = cls.make(path, f", or go on with it: partywall study --resume {path}")
+        """Creates a record. about: facts to store. Raises UsageError if the folder exists or cannot be created."""
+        study = cls.make(path, f", or continue it: partywall study --resume {path}")
         (path / FILE).write_bytes(content)
         (path / cls.MARK).write_text(json.dumps({"asked": asked.model_dump(), **about}, indent=1))
         return study
 
     @property
     def content(self) -> bytes:
-        """The study's file as it was given."""
+        """The study's original file."""
         return (self.path / FILE).read_bytes()
 
     @property
     def about(self) -> dict[str, Any]:
-        """How it was requested, and what was known before the start."""
+        """The request, and facts known before the start."""
         return self.decoded(self.MARK, lambda text: dict(json.loads(text)))
 
     @property
@@ -45,9 +45,9 @@ class StudyDirectory(Record):
         return Asked.model_validate(self.about["asked"])
 
     def append(self, observation: str) -> None:
-        """Writes one observation, given as JSON."""
+        """Appends one observation, given as JSON."""
         self.append_line(observation)
 
     def observations(self) -> list[dict[str, Any]]:
-        """Those that were written whole."""
+        """The completely written observations."""
         return self.whole_lines()

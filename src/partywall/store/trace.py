@@ -1,6 +1,6 @@
-"""The files of a trace: what was asked, the host, one line an event, and packets kept apart as they are many.
+"""The files of a trace: the request, the host, one line for each event, and a separate file of packets.
 
-A line is written as soon as it is known, so a kill loses no more than the report in flight.
+Lines are written immediately, so a kill loses at most the current report.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class TraceDirectory(Record):
 
     @classmethod
     def create(cls, path: Path, start: Start, host: dict[str, Any]) -> Self:
-        """A new one; UsageError if there is something at `path` already."""
+        """Creates a record. UsageError if something exists at `path`."""
         trace = cls.make(path)
         (path / "host.json").write_text(json.dumps(host, indent=1))
         (path / cls.MARK).write_text(start.model_dump_json(indent=1))
         return trace
 
     def append(self, kind: str, content: BaseModel | dict[str, Any]) -> None:
-        """Writes an event."""
+        """Appends an event."""
         fields = content.model_dump(by_alias=True) if isinstance(content, BaseModel) else content
         self.append_line(json.dumps({"kind": kind} | fields, allow_nan=False))
 
     def evidence(self) -> TraceEvidence:
-        """All that is stored; UsageError if it cannot be understood."""
+        """The stored evidence. UsageError if it is invalid."""
         start = self.decoded(self.MARK, Start.model_validate_json)
         events = list(self._events())
         found = [(kind, content) for kind, content in events if kind in ("report", "clock")]

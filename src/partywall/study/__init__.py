@@ -1,7 +1,7 @@
-"""Studies: published measurements made again, with the paper's tables and figures beside what was measured here.
+"""Studies: repeated published measurements, with the paper's tables and figures beside our results.
 
-One file a kind of study, all with one face (`kind.Kind`); adding one touches that file and the list below. What is
-measured, and how, belongs to the capability that a kind stands on.
+A folder for each kind of study, all with one interface (`kind.Kind`). A new kind touches its folder and the list below.
+What is measured, and how, belongs to the capability that a kind uses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from partywall.study.promises import Promises
 __all__ = ["KINDS", "Kind", "find", "kind_of", "names", "report"]
 
 KINDS: dict[str, Kind[Any]] = {kind.key: kind for kind in (Isolation(), Generation(), Promises(), PathStudy())}
-"""By the key that study files begin with."""
+"""By the first key of study files."""
 
 
 def names() -> tuple[str, ...]:
@@ -33,7 +33,7 @@ def names() -> tuple[str, ...]:
 
 
 def find(name_or_path: str) -> Path:
-    """The study file that is meant. Raises UsageError."""
+    """The study file for a name or path. Raises UsageError."""
     if name_or_path in names():
         return shipped_file(name_or_path)
     if f"papers/{name_or_path}" in names():
@@ -45,7 +45,7 @@ def find(name_or_path: str) -> Path:
 
 
 def kind_of(file: Path) -> Kind[Any]:
-    """What a study file is a study of. Raises UsageError if it begins with no kind's key."""
+    """The kind of a study file. Raises UsageError if its first key is unknown."""
     try:
         key = first_key(file)
     except (OSError, UnicodeDecodeError) as error:
@@ -57,7 +57,7 @@ def kind_of(file: Path) -> Kind[Any]:
 
 
 def report(directory: StudyDirectory) -> StudyReport:
-    """What a study found, from its directory alone."""
+    """The findings of a study, from its directory alone."""
     file = directory.path / "study.yaml"
     kind = kind_of(file)
     return kind.report(kind.read(directory.content, str(file)), directory)

@@ -1,4 +1,4 @@
-"""The face that every kind of study has, and what several of them refuse alike."""
+"""The interface of every kind of study, and checks that several kinds share."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ B = TypeVar("B", bound=Frozen)
 
 
 class Kind(Protocol[S]):
-    """How studies of one kind are read, carried out and reported. key: what their files begin with."""
+    """How studies of one kind are read, carried out and reported. key: the first key of their files."""
 
     @property
     def key(self) -> str: ...
 
     def read(self, content: bytes, file: str) -> S:
-        """The checked study. Raises UsageError with all that is wrong with it."""
+        """The checked study. Raises UsageError with all mistakes in it."""
         ...
 
     def outline(self, study: S, asked: Asked, host: Host) -> Outline:
-        """What would be measured on a host. Raises UsageError for what this study cannot be asked for."""
+        """What would be measured on a host. Raises UsageError for options that this study does not support."""
         ...
 
     def check(self, study: S, asked: Asked, host: Host, work_root: Path, *, allow_commands: bool) -> None:
-        """Raises CapabilityError for what the host lacks, before anything is made.
+        """Raises CapabilityError for what the host lacks, before anything is created.
 
-        UsageError if the study holds commands of a user's and they are not allowed.
+        UsageError if the study contains a user's commands and they are not allowed.
         """
         ...
 
     def measure(self, study: S, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
-        """Measures what is not in the directory yet. Nothing of it is left on the host, however it ends."""
+        """Measures what is not yet in the directory. Nothing of it is left on the host, even after an error."""
         ...
 
     def report(self, study: S, directory: StudyDirectory) -> StudyReport:
-        """What was found, from the directory alone. Raises TrialError if that is nothing yet."""
+        """The findings, from the directory alone. Raises TrialError if there are none yet."""
         ...
 
 
 def refuse_parts(name: str, asked: Asked) -> None:
-    """UsageError if parts are named of a study that is one piece."""
+    """UsageError if parts are requested of a study without parts."""
     if asked.parts:
         raise UsageError(Problem(f"{name} has no parts", "leave it out", key="--only"))
 
 
 def form_of(name: str, forms: Mapping[Length, F], asked: Asked) -> F:
-    """The form of the length asked for. UsageError if the study has none of it."""
+    """The form of the requested length. UsageError if the study has none."""
     if asked.length not in forms:
         there = ", ".join(f"--{length}" for length in forms)
         raise UsageError(Problem(f"{name} has no {asked.length} form", f"there is {there}"))
@@ -63,6 +63,6 @@ def form_of(name: str, forms: Mapping[Length, F], asked: Asked) -> F:
 
 
 def in_blocks(forms: Mapping[Length, B], asked: Asked) -> B:
-    """The form of the length asked for, with as many blocks as are asked for."""
+    """The form of the requested length, with the requested number of blocks."""
     form = forms[asked.length]
     return form if asked.rounds is None else form.model_copy(update={"blocks": asked.rounds})

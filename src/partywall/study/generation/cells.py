@@ -1,7 +1,7 @@
-"""A study of load generation carried out: every cell once a round, in random order, each a load of some seconds.
+"""Carries out a study of load generation: every cell once in each round, in random order, as a load of some seconds.
 
-One cell in one round gives one observation a metric. Deliberately not here: what a load is (`load.prepared`) and what
-stands in a report (`report.study_page`).
+One cell in one round gives one observation for each metric. Loads are in `load.prepared`, reports in
+`report.study_page`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from partywall.study.generation.model import METRICS, Cell, Form, Observed, Stud
 
 RAMP_NS = 500_000_000
 OVERHEAD_S = 2.5
-"""What a cell takes besides its hold: sandboxes made and taken down."""
+"""Time of a cell besides its hold: creating and removing sandboxes."""
 GUEST_S = 6.0
-"""What each guest takes to come up besides."""
+"""Additional time for each guest to start."""
 
 
 # Reading
 
 
 def load(content: bytes, file: str) -> Study:
-    """A study file. UsageError with all that is wrong with it."""
+    """Reads a study file. UsageError with all mistakes in it."""
     return validated(Study, content, file)
 
 
@@ -53,11 +53,11 @@ def estimate_s(study: Study, form: Form, backend: str = "container") -> float:
     return form.rounds * (len(study.cells) * each_s + guests * GUEST_S)
 
 
-# Carrying out
+# Measuring
 
 
 def order(study: Study, form: Form, seed: int) -> list[tuple[int, Cell]]:
-    """(round, cell) in the order in which they are measured: each round in an order of its own."""
+    """(round, cell) in the order of measurement: each round has its own random order."""
     return rounds(study.cells, form.rounds, seed)
 
 
@@ -71,7 +71,7 @@ def observe(
     backend: str = "container",
     accel: str = "tcg",
 ) -> Observed:
-    """One cell once. accel: what carries its sandboxes where they are guests."""
+    """Measures one cell once. accel: the accelerator of its sandboxes if they are guests."""
     setup = replace(
         setup_of(cell, f"study-{study.name}", work_root, seed=round_ + 1, backend=backend),
         accel=accel,
@@ -79,7 +79,7 @@ def observe(
     program = program_of(study, form, url, cell)
     if setup.backend == "qemu":
         program |= {"addresses": for_guest(program, GUESTS_HOST)}
-    # The host's, of which a session leaves this process only those that are not the generators'.
+    # The host's CPUs. A session leaves this process only those that the generators do not use.
     cores = len(os.sched_getaffinity(0))
     with PreparedLoad(program, setup) as session:
         seconds: list[Second] = []
@@ -102,7 +102,7 @@ def observe(
 
 
 def setup_of(cell: Cell, name: str, work_root: Path, *, seed: int, backend: str) -> Setup:
-    """The generator's CPUs: all but those kept for the host, and always one."""
+    """The generator's CPUs: all except those kept for the host, and at least one."""
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     kept = min(round(len(cpus) * cell.kept / 100), len(cpus) - 1)
     return Setup(
@@ -117,7 +117,7 @@ def setup_of(cell: Cell, name: str, work_root: Path, *, seed: int, backend: str)
 
 
 def program_of(study: Study, form: Form, url: str, cell: Cell) -> dict[str, Any]:
-    """What the cell's users do: the pages, and the compression if it has it, timed together; then thinking."""
+    """What the cell's users do: the pages, and the compression if the cell has it, timed together; then thinking."""
     steps: list[Any] = [step.model_dump(by_alias=True, exclude_defaults=True, mode="json") for step in study.actions]
     if cell.compress:
         steps.append({"compress": {"size": form.compress}})
@@ -177,11 +177,11 @@ def _timing(seconds: Sequence[Second], labels: Sequence[Mapping[str, str]], sort
     return total
 
 
-# What was found
+# Results
 
 
 def estimates(observations: Sequence[Observed], metric: str) -> Iterator[tuple[Cell, Any]]:
-    """(cell, mean over rounds with its interval) of all cells with two rounds or more that have the metric."""
+    """(cell, mean over rounds with its interval) of all cells with at least two rounds that have the metric."""
     cells = {observed.cell.id: observed.cell for observed in observations}
     for name, cell in cells.items():
         values = [o.values[metric] for o in observations if o.cell.id == name and o.values.get(metric) is not None]
@@ -191,14 +191,14 @@ def estimates(observations: Sequence[Observed], metric: str) -> Iterator[tuple[C
 
 
 def besides(study: Study, observations: Sequence[Observed], differs: Sequence[str] = ()) -> list[Beside]:
-    """The paper's exhibits with what was measured."""
+    """The paper's tables and figures with our measurements."""
     published = papers.load(study.paper)
     every = (*study.differs, *differs)
     return [beside(published, exhibit, _measured(observations, exhibit.id), every) for exhibit in published.exhibits]
 
 
 def _measured(observations: Sequence[Observed], exhibit: str) -> dict[paper.Place, dict[int, float]]:
-    """Values of an exhibit's places by round."""
+    """Values by round, at each place of a table or figure."""
     metric, place = EXHIBITS[exhibit]
     found: dict[paper.Place, dict[int, float]] = {}
     for observed in observations:
@@ -250,7 +250,7 @@ EXHIBITS: dict[str, tuple[str, Callable[[Cell], Place]]] = {
     "table VII.2": ("disk_queue", _by_sandboxes),
     "fig 10": ("pages_s", _by_compression),
 }
-"""Which metric, and at which place of the exhibit a cell stands."""
+"""The metric of each table or figure, and the place of a cell in it."""
 
 UNITS = {metric: unit for metric, (_, unit) in METRICS.items()}
 
@@ -259,7 +259,7 @@ UNITS = {metric: unit for metric, (_, unit) in METRICS.items()}
 
 
 def think_s(study: Study) -> float | None:
-    """The mean of the pause between iterations; None for a pause whose mean the study does not tell."""
+    """The mean of the pause between iterations; None if the study does not define its mean."""
     think = study.think.think
     if think is None or think.file is not None or think.log_normal is not None:
         return None
@@ -269,7 +269,10 @@ def think_s(study: Study) -> float | None:
 
 
 def pairs(study: Study, observations: Sequence[Observed], *, compress: bool = True) -> list[Pair]:
-    """Rounds in which the same users were measured both ways, one sandbox and all CPUs; what is missing is left out."""
+    """Rounds in which the same users were measured both ways, with one sandbox and all CPUs.
+
+    Incomplete ones are left out.
+    """
     mean_s = think_s(study)
     if mean_s is None:
         return []

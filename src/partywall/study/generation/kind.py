@@ -25,25 +25,25 @@ from partywall.study.kind import form_of, refuse_parts
 
 BACKENDS = ("container", "process", "qemu")
 DIFFERS = {
-    "container": "the sandbox is a container on the host's network, not a Xen guest, so no hypervisor stands between "
+    "container": "the sandbox is a container on the host's network, not a Xen guest, so no hypervisor is between "
     "it and disk or network",
-    "process": "the sandbox is a process like the physical generator, not a Xen guest: what is shown is how well "
+    "process": "the sandbox is a process like the physical generator, not a Xen guest: the result shows how well "
     "the study repeats itself",
     "qemu": "the sandbox is a guest of QEMU, whose packets pass QEMU's own network stack, not a Xen guest",
 }
-EMULATED = "the guests' processors are emulated: what they cost says nothing of virtual machines on real ones"
+EMULATED = "the guests' processors are emulated: their overhead says nothing about virtual machines on real ones"
 DOUBTFUL = 0.1
-"""Of its seconds, in which a generator may doubt itself before the report says so."""
+"""Share of doubtful seconds above which the report adds a note."""
 
 
 HOW = (
-    "In each round every cell was measured once, in an order drawn anew. Each user does one iteration after another: "
+    "In each round, every cell was measured once, in a new random order. Each user does one iteration after another: "
     "the pages, then the compression where the cell has it, all timed together from the intended start; then it thinks."
 )
 
 
 class Generation:
-    """Each cell is measured once a round, against Debian's Tomcat on a folder of its own."""
+    """Each cell is measured once in each round, against Debian's Tomcat in its own folder."""
 
     key = "partywall_load_study"
 
@@ -56,7 +56,7 @@ class Generation:
             raise UsageError(Problem("its sandboxes have one backend", "give one", key="--backend"))
         refuse_parts(study.name, asked)
         if (backend := _backend(asked)) not in BACKENDS:
-            what = f"its generators ask a service on the host's own network, where a {backend} sandbox is not"
+            what = f"its generators need a service on the host's own network, which a {backend} sandbox cannot reach"
             raise UsageError(Problem(what, f"give {' or '.join(BACKENDS)}", key="--backend"))
         form = _form(study, asked)
         lines = (f"{len(study.cells)} cells in {form.rounds} rounds", *(cell.id for cell in study.cells))
@@ -115,7 +115,7 @@ class Generation:
 
 
 def pairs(study: Study, directory: StudyDirectory) -> list[overhead.Pair]:
-    """Rounds of a kept study in which the same users were measured both ways."""
+    """Rounds of a stored study in which the same users were measured both ways."""
     return cells.pairs(study, _observations(directory))
 
 
@@ -137,8 +137,8 @@ def _notes(observations: Sequence[Observed]) -> tuple[str, ...]:
     if share <= DOUBTFUL:
         return ()
     return (
-        f"In {share:.0%} of the seconds the generator doubted itself: what it measured is its own work too, "
-        "which is what this study is about",
+        f"{share:.0%} of the seconds were doubtful: the measurement includes the generator's own work, "
+        "which is the subject of this study",
     )
 
 
@@ -185,15 +185,15 @@ def _figure(estimate: Estimate | None) -> str:
 MODEL_COLUMNS = (
     "users",
     "response in the sandbox",
-    "foretold for the bare host (90 %)",
+    "predicted for the bare host (90 %)",
     "measured there",
-    "iterations/s foretold (90 %)",
+    "iterations/s predicted (90 %)",
     "measured there",
 )
 
 
 def model_section(found: Sequence[overhead.Pair]) -> Section | None:
-    """The overhead model of a study's rounds, each level held out in turn; None with too few levels."""
+    """The overhead model of a study's rounds, with each level held out in turn; None with too few levels."""
     if len({pair.users for pair in found}) <= overhead.LEVELS_LEAST:
         return None
     judged = overhead.held_out(found)
@@ -202,7 +202,7 @@ def model_section(found: Sequence[overhead.Pair]) -> Section | None:
     return Section(
         id="model",
         title="What the bare host would have measured",
-        lead=f"Each number of users foretold by a model that has not seen it: mean error "
+        lead=f"Each number of users is predicted by a model fitted without it: mean error "
         f"{time_error:.1%} of response times and {rate_error:.1%} of throughputs, {covered} of {rounds} rounds "
         f"inside their 90 % intervals. "
         f"{_formula(overhead.fit(found))}",
@@ -236,7 +236,7 @@ def _formula(model: overhead.Model) -> str:
     return (
         f"Service demand there is {math.exp(line.a):.3g} · C^{line.weight:.2f} · D^{1 - line.weight:.2f}, "
         "C: the CPU time of an iteration in the sandbox (used share of its CPUs over throughput), "
-        "D: the service demand its response times tell"
+        "D: the service demand derived from its response times"
     )
 
 

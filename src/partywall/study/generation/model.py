@@ -1,7 +1,7 @@
 """A study of load generation: the same users from a process and from sandboxes, at several numbers, in random rounds.
 
-The format of `*.study.yaml` files and the observations that carrying one out gives. What is compared with a paper, and
-how, is in `partywall.study.generation.cells`.
+The format of `*.study.yaml` files, and their observations. `partywall.study.generation.cells` compares them with a
+paper.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ METRICS = {
     "disk_queue": ("mean disk queue", "requests"),
     "write_s": ("mean time of a disk write", "s"),
     "received_kbps": ("bytes received", "10³ bytes/s"),
-    "doubtful": ("share of seconds in which the generator doubts itself", ""),
+    "doubtful": ("share of doubtful seconds", ""),
 }
-"""What one observation holds: (what, unit)."""
+"""The metrics of an observation: (description, unit)."""
 
 
 class Form(Frozen):
-    """One length of the study. settle: left out at the beginning of each hold."""
+    """One length of the study. settle: excluded time at the beginning of each hold."""
 
     rounds: int = Field(ge=2, le=100)
     hold: DurationNs = Field(ge=1_000_000_000)
@@ -54,21 +54,21 @@ class Cell(Frozen):
 
 
 class Study(Frozen):
-    """A study file. actions: one iteration, without the compression, which each cell adds or not."""
+    """A study file. actions: one iteration without the compression, which each cell adds or not."""
 
     partywall_load_study: Literal[1] = Field(description="version of this format")
     name: Name
     description: str = ""
-    paper: Name = Field(description="whose published numbers stand beside")
+    paper: Name = Field(description="name of the published numbers to compare with")
     actions: tuple[Step, ...] = Field(min_length=1)
     think: Step
     forms: dict[Literal["short", "long"], Form]
     cells: tuple[Cell, ...] = Field(min_length=2)
-    differs: tuple[str, ...] = Field((), description="what is otherwise here than in the paper")
+    differs: tuple[str, ...] = Field((), description="differences from the paper")
 
 
 class Observed(Frozen):
-    """One cell in one round. values: by metric; None where it could not be measured. emulated: its guests' CPUs."""
+    """One cell in one round. values: by metric; None if not measurable. emulated: whether its guests' CPUs were."""
 
     cell: Cell
     round: int

@@ -1,7 +1,6 @@
-"""Findings of a study's runs as points of a paper's exhibits, each with its interval, and why an effect does not show.
+"""Converts findings of a study's runs to points of a paper's tables and figures, with intervals and explanations. Pure.
 
-Two points of one trial are compared block by block, as everything is; points of two trials by their own intervals.
-Pure.
+Two points of one trial are compared block by block; points of two trials by their own intervals.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ ONE = Estimate(value=1.0, low=1.0, high=1.0, n=1, method="by definition")
 
 @dataclass(frozen=True)
 class PartRun:
-    """One run of a study's part, under a name of its own.
+    """One run of a study's part, with its name.
 
-    values: what `$name` stood for. reference: the victim that stands for the bare host, if one does.
+    values: values of `$name`. reference: the victim that represents the bare host, if any.
     """
 
     name: str
@@ -49,7 +48,7 @@ class PartRun:
         return trial.victim.sandbox.backend
 
     def cells(self, trial: Trial) -> dict[str, Cell]:
-        """By treatment."""
+        """Cells by treatment."""
         return {cell.treatment: cell for cell in self.findings.cells if cell.trial == trial.id}
 
     def baseline(self, trial: Trial) -> Estimate | None:
@@ -57,7 +56,7 @@ class PartRun:
         return next((cell.baseline_rate for cell in self.cells(trial).values() if cell.baseline == BASELINE), None)
 
     def emulated(self, trial: Trial, treatment: Treatment) -> Emulated | None:
-        """Of the trial's witness and not of its cells: alone a victim has no cell, and beside others others press."""
+        """What was emulated, from the trial's facts instead of its cells: a victim alone has no cell."""
         witness = self.evidence.witness.get(trial.id)
         return witness.emulation(treatment.pressing) if witness else None
 
@@ -67,26 +66,27 @@ class PartRun:
         return {trial.id: series.Measured.of(self.evidence.observations, trial.id) for trial in trials}
 
     def factor(self, trial: Trial, treated: str, baseline: str) -> Estimate | None:
-        """One treatment's rate over another's of the same blocks; None if too few hold both."""
+        """One treatment's rate divided by another's in the same blocks; None if too few contain both."""
         measured = self._measured[trial.id]
         pairs = (kind.pair(treated, baseline) for kind in (measured.short, measured.long))
         return next((pair.factor() for pair in pairs if pair.comparable), None)
 
     def bare(self, trial: Trial) -> Estimate | None:
-        """The rate alone of what stands for the bare host."""
+        """The rate of the bare host alone."""
         stands = self._stands_for_host(trial)
         return None if stands is None else self.baseline(stands)
 
     def _stands_for_host(self, trial: Trial) -> Trial | None:
-        """The reference victim's trial at the same levels, else that of the same victim as a process."""
+        """The reference victim's trial at the same levels, or that of the same victim as a process."""
         levels = trial.levels if self.reference else {**trial.levels, BACKEND: "process"}
         every = self.trials(self.reference or trial.victim_name)
         return next((one for one in every if one.levels == levels), None)
 
     def over_reference(self, trial: Trial, treatment: str) -> Estimate | None:
-        """Its rate over that of the bare host: over its own baseline in the same blocks, and that over the other's.
+        """Rate divided by that of the bare host: the own isolation factor times the ratio of baselines.
 
-        The second is between trials, visited in turn; the two errors are taken for independent.
+        The baselines are from different trials, which were visited alternately. Their errors are treated as
+        independent.
         """
         bare, own = self.bare(trial), self.baseline(trial)
         if bare is None or own is None:
@@ -97,12 +97,12 @@ class PartRun:
 
 
 def over(left: Estimate, right: Estimate) -> Estimate:
-    """The ratio of two independent figures over 0, errors added on logarithms."""
+    """The ratio of two independent positive figures; errors are added on logarithms."""
     return times(left, inverted(right))
 
 
 def times(left: Estimate, right: Estimate) -> Estimate:
-    """The product of two independent figures over 0, errors added on logarithms, each arm by itself."""
+    """The product of two independent positive figures; errors are added on logarithms, separately for each arm."""
     value = left.value * right.value
     if value <= 0:
         return left.model_copy(update={"value": 0.0, "low": 0.0, "high": left.high * right.high})
@@ -115,13 +115,16 @@ def times(left: Estimate, right: Estimate) -> Estimate:
 
 
 def named(text: str, values: Mapping[str, Any]) -> str:
-    """The text with `$name` as it is called."""
+    """The text with values for `$name`."""
     return string.Template(text).safe_substitute({name: str(value) for name, value in values.items()})
 
 
 @dataclass(frozen=True)
 class Point:
-    """A place with what was measured there. It is `rate ** power * by` of its treatment, up to what a trial shares."""
+    """A place with its measurement.
+
+    Its value is `rate ** power * by` of its treatment, up to a common factor of the trial.
+    """
 
     place: Place
     estimate: Estimate
@@ -149,11 +152,11 @@ class Point:
 
 
 Show = Callable[[Trial, Estimate], tuple[Estimate, int]]
-"""A rate in its kernel's own figure, and whether that goes with the rate (1) or against it (-1)."""
+"""A rate in its kernel's own figure, and whether the figure grows (1) or shrinks (-1) with the rate."""
 
 
 def points(rule: Shown, runs: Sequence[PartRun], first: str, show: Show) -> Iterator[Point]:
-    """What a rule of the study finds. first: the backend that goes by the paper's names; others are told apart."""
+    """The points of a rule. first: the backend that gets the paper's names; others are marked."""
     for run in runs:
         if run.part != rule.part or not _fits(rule.where, run.values):
             continue
@@ -174,7 +177,7 @@ def _point(rule: Shown, run: PartRun, trial: Trial, treatment: Treatment, suffix
     if label is None or (rule.x != "beside" and share is None):
         return
     found = _value(rule, run, trial, treatment.id, share, show)
-    # Of too few blocks a rate may not even be told from 0; that is no point yet.
+    # With too few blocks, a rate may not be distinguishable from 0, and is not yet a point.
     if found is None or not math.isfinite(found[0].high) or found[0].value <= 0:
         return
     estimate, power, by = found
@@ -185,7 +188,7 @@ def _point(rule: Shown, run: PartRun, trial: Trial, treatment: Treatment, suffix
 
 
 def name_of(treatment: Treatment) -> str | None:
-    """How a study's file calls it; None for the null treatment, which no exhibit shows."""
+    """Its name in a study's file; None for the null treatment, which is never shown."""
     return None if treatment.role == "null" else treatment.aggressor or ALONE
 
 
@@ -230,13 +233,13 @@ def scaled(estimate: Estimate, by: float) -> Estimate:
 
 
 def inverted(estimate: Estimate) -> Estimate:
-    """Of a figure that is certainly over 0; else its high end is not known, and infinite."""
+    """The inverse of a figure that is certainly positive; otherwise its upper end is infinite."""
     high = 1 / estimate.low if estimate.low > 0 else math.inf
     return estimate.model_copy(update={"value": 1 / estimate.value, "low": 1 / estimate.high, "high": high})
 
 
 def paired(exhibit: Exhibit, found: Sequence[Point]) -> Iterator[Paired]:
-    """Those places compared block by block that are in one trial and that the paper compares."""
+    """Pairs of places in one trial that the paper compares, compared block by block."""
     wanted = {frozenset((claim.left, claim.than)) for claim in exhibit.claims}
     wanted |= {frozenset(both) for both in itertools.combinations(exhibit.values, 2)}
     for left, right in itertools.combinations(found, 2):
@@ -258,9 +261,9 @@ ENVIRONMENT, BENCHMARK, LOAD, CORES = "environment", "benchmark", "load", "cores
 
 @dataclass(frozen=True)
 class Entry:
-    """One place of the board. absolute: the victim's rate. relative: over the bare host's. q: over what is expected.
+    """One place of the board. absolute: the victim's rate. relative: to the bare host's. q: to the expected value.
 
-    reference: it is the bare host itself, beside nobody.
+    reference: True for the bare host itself without a neighbour.
     """
 
     places: Mapping[str, str]
@@ -273,7 +276,7 @@ class Entry:
 
 
 def scaling(board: Sequence[Entry]) -> Iterator[tuple[str, Estimate, int]]:
-    """(benchmark, what the bare host does on all of its CPUs over what it does on one, how many CPUs all are)."""
+    """(benchmark, rate of the bare host on all of its CPUs divided by the rate on one, number of CPUs)."""
     bare = [entry for entry in board if entry.reference]
     for few, many in itertools.permutations(bare, 2):
         counts = len(few.trial.victim_cpus), len(many.trial.victim_cpus)
@@ -282,7 +285,7 @@ def scaling(board: Sequence[Entry]) -> Iterator[tuple[str, Estimate, int]]:
 
 
 def entries(rules: Sequence[Board], runs: Sequence[PartRun]) -> Iterator[Entry]:
-    """The board of a study, each place once: a host that several runs measured stands there as in the first."""
+    """The board of a study, each place once. A host measured in several runs is shown as in the first."""
     seen = set()
     for rule, run in itertools.product(rules, runs):
         for trial in run.trials(rule.victim) if run.part == rule.part else ():
@@ -316,7 +319,7 @@ def _entry(rule: Board, run: PartRun, trial: Trial, treatment: Treatment) -> Ent
 
 
 def _expected(rule: Board, trial: Trial, treatment: Treatment, share: float | None) -> float | None:
-    """What the setting leaves the victim: its own share, or on CPUs it shares with a busy neighbour the rest."""
+    """The share that the setting leaves the victim: its own, or the rest of CPUs shared with a busy neighbour."""
     if rule.x != "level":
         return share
     return 1 - share if share is not None and trial.shares_cpu(treatment.aggressor or "") else 1.0
@@ -325,14 +328,14 @@ def _expected(rule: Board, trial: Trial, treatment: Treatment, share: float | No
 # Why an effect does not show
 
 FULL = 0.9
-"""A neighbour that still gets this share of what it gets beside an idle victim is not held up by it."""
+"""A neighbour that reaches this share of its rate beside an idle victim is not slowed by the victim."""
 
 MOST = 1.1
-"""More than this of what it got alone: what it got then was not measured well enough to say."""
+"""Above this share of its rate alone, that rate was not measured well enough for a conclusion."""
 
 
 def reason(point: Point) -> str:
-    """What was measured beside a point that tells why no effect shows there; empty where one does."""
+    """Measurements beside a point that explain why no effect shows there; empty if one does."""
     cell, band = point.cell, point.band
     if cell is None or cell.role != "aggressor":
         return ""
@@ -340,11 +343,11 @@ def reason(point: Point) -> str:
     text = f"{point.place}: isolation factor {factor.value:.3f} ({factor.low:.3f} to {factor.high:.3f})"
     if band is not None:
         where = "outside" if cell.seen else "not clearly outside"
-        text += f", {where} the band of a neighbour that presses on nothing ({band.low:.3f} to {band.high:.3f})"
+        text += f", {where} the band of a neighbour that loads nothing ({band.low:.3f} to {band.high:.3f})"
     if cell.achieved is not None and cell.achieved <= MOST:
-        text += f"; the neighbour got {cell.achieved:.0%} of what it gets alone"
+        text += f"; the neighbour got {cell.achieved:.0%} of its rate alone"
         if cell.achieved >= FULL and factor.low >= FULL:
-            text += ", so both had what they wanted: the resource is not short here"
+            text += ", so both had enough: the resource is not scarce here"
     causes = [cause.text for cause in cell.causes[:1]]
     text += f"; {causes[0]}" if causes and cell.seen else ""
     return text + (f"; the {point.emulated} is emulated" if point.emulated else "")

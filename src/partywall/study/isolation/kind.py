@@ -1,6 +1,6 @@
-"""Studies of isolation: each part is an ordinary scenario, measured and kept as `partywall run` does it.
+"""Studies of isolation: each part is an ordinary scenario, measured and stored as by `partywall run`.
 
-A study's directory holds a run directory for each part, so every part can be looked at, resumed and queried by itself.
+A study's directory contains a run directory for each part, so that every part can be shown, resumed and queried.
 """
 
 from __future__ import annotations
@@ -44,19 +44,20 @@ RUNS = "runs"
 OWN_BACKEND = "$backend"
 GOVERNORS = {None: None, "on": "saving", "off": "performance"}
 ONLY = "only"
-# A machine elsewhere is not planned for, see `_beyond_a_study`.
+# Other machines are not planned for, see `_beyond_a_study`.
 BACKENDS = tuple(name for name in get_args(Sandbox.model_fields["backend"].annotation) if name != "ssh")
 
 
 HOW = (
-    "Each part is a run of its own, in the folder runs. In a run the victim works all the time; its neighbours and its "
+    "Each part is a run of its own, in the folder runs. In a run, the victim works all the time; its neighbours and "
+    "its "
     "limit are switched in blocks of short slots in random order and compared within the same block. What cannot be "
-    "switched, such as the backend, is visited in turn."
+    "switched, such as the backend, is compared between alternating trials."
 )
 
 
 class Isolation:
-    """Parts in random order; what a part leaves open is a factor of its scenario."""
+    """Parts in random order. Open choices of a part are factors of its scenario."""
 
     key = "partywall_study"
 
@@ -70,7 +71,9 @@ class Isolation:
     def outline(self, study: Study, asked: Asked, host: Host) -> Outline:
         if asked.rounds is not None:
             remedy = "leave it out; --long measures longer"
-            raise UsageError(Problem(f"{study.name} goes by precision and time, not rounds", remedy, key="--rounds"))
+            raise UsageError(
+                Problem(f"{study.name} is controlled by precision and time, not rounds", remedy, key="--rounds")
+            )
         jobs, refused = list(_jobs(study, asked, Place.of(host))), governor.refused(host)
         seconds = {job.name: _estimate_s(job, host) for job in jobs if not _why_not(job, refused)}
         backends = ", ".join(asked.backends or study.backends)
@@ -84,7 +87,7 @@ class Isolation:
         if not allow_commands:
             told = [f"part {job.name}, {command}" for job in jobs for command in preflight.commands(job.scenario)]
             preflight.refuse_commands("study", told)
-        # All parts at once: what one cannot do shall not be found after hours of others.
+        # All parts at once: an unsuitable part must not be found after hours of others.
         refused = governor.refused(host)
         going = [job for job in jobs if not _why_not(job, refused)]
         errors = {job.name: error for job in going if (error := _unplannable(job, host, work_root))}
@@ -114,7 +117,7 @@ class Isolation:
         place = Place.measured(directory)
         runs = list(_measured(study, directory, place))
         if not any(run.findings.cells for run in runs):
-            raise TrialError(f"{directory.path}: no part has enough blocks yet for an interval; measure on")
+            raise TrialError(f"{directory.path}: no part has enough blocks yet for an interval; continue with --resume")
         first = (asked.backends or study.backends)[0]
         refused = directory.about.get("host", {}).get("governors_refused", {})
         notes = _notes(study, asked, place, runs, refused)
@@ -142,7 +145,7 @@ class Isolation:
 
 @dataclass(frozen=True)
 class Place:
-    """What parts depend on of the host that measures them. polls: whether its idle CPUs can be made to poll."""
+    """Properties of the measured host that parts depend on. polls: whether its idle CPUs can poll."""
 
     cpus: tuple[int, ...]
     polls: bool
@@ -153,20 +156,20 @@ class Place:
 
     @classmethod
     def measured(cls, directory: StudyDirectory) -> Place:
-        """The host of a study that was measured, maybe elsewhere. Nothing that is reported depends on `polls`."""
+        """The host of a stored study, which may be another machine. Reports do not depend on `polls`."""
         host = directory.about.get("host", {})
         known = host.get("cpus_allowed") or host.get("cpu", {}).get("online")
         return cls(tuple(sorted(known or (0,))), polls=False)
 
     @property
     def values(self) -> dict[str, Any]:
-        """What `$all_cpus` and `$cpu_count` stand for."""
+        """Values of `$all_cpus` and `$cpu_count`."""
         return {"all_cpus": ",".join(map(str, self.cpus)), "cpu_count": len(self.cpus)}
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a part. backend: of all its sandboxes, or empty where it is a factor."""
+    """One run of a part. backend: of all its sandboxes, or empty if it is a factor."""
 
     name: str
     part: str
@@ -179,7 +182,7 @@ class Job:
 
 
 def _jobs(study: Study, asked: Asked, place: Place) -> Iterator[Job]:
-    """The runs that make up what is asked for. UsageError for what there is not, and for scenarios that are wrong."""
+    """The runs of the requested parts. UsageError for unknown parts and invalid scenarios."""
     backends = asked.backends or study.backends
     if unknown := [name for name in backends if name not in BACKENDS]:
         raise UsageError(Problem(f"no backend {unknown[0]!r}", f"there are {', '.join(BACKENDS)}", key="--backend"))
@@ -200,7 +203,7 @@ def _jobs(study: Study, asked: Asked, place: Place) -> Iterator[Job]:
 
 
 def _variants(study: Study, asked: Asked, backends: Sequence[str]) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """(part, its values, backend) of what is asked for."""
+    """(part, its values, backend) of the requested parts."""
     for name, part in study.parts.items():
         apart = OWN_BACKEND in json.dumps(part.scenario)
         for own, other, backend in itertools.product(part.each, part.across, backends if apart else ("",)):
@@ -213,7 +216,7 @@ def _variants(study: Study, asked: Asked, backends: Sequence[str]) -> Iterator[t
 
 
 def _job_name(name: str, part: Part, values: Mapping[str, Any], backend: str) -> str:
-    """By the first value of `each`, and the second where that cannot tell them apart, and by the first of `across`."""
+    """A name from the first value of `each`, the second if needed to distinguish them, and the first of `across`."""
     first = [str(next(iter(one.values()), "")) for one in part.each]
     count = 1 if len(set(first)) == len(first) else 2
     keys = [*list(part.each[0])[:count], *list(part.across[0])[:1]]
@@ -247,26 +250,26 @@ def _job(study: Study, asked: Asked, place: Place, name: str, values: Mapping[st
 
 
 def _beyond_a_study(scenario: Scenario) -> Iterator[Problem]:
-    """What parts of a study cannot hold: they are planned without a look at other machines, or at plans of users."""
+    """Features that parts of a study cannot use, because they are planned without other machines and load plans."""
     for _, _, applied in factors.trials(scenario):
         for key, workload in preflight.workloads(applied).items():
             if machine := workload.sandbox.machine:
                 where = "uri" if workload.sandbox.backend == "libvirt" else "host"
-                message = f"a study measures on this host alone, and this sandbox is on {machine}"
-                remedy = "measure there with 'partywall run' and a scenario of its own, or start the study there"
+                message = f"a study measures only this host, and this sandbox is on {machine}"
+                remedy = "use a separate scenario with 'partywall run', or start the study on that machine"
                 yield Problem(message, remedy, key=f"{key}.sandbox.{where}")
             if workload.load is not None:
-                remedy = "measure them with 'partywall run', or by a study that begins with partywall_load_study"
-                yield Problem("a study of isolation has no virtual users", remedy, key=f"{key}.load")
+                remedy = "measure them with 'partywall run', or with a study that begins with partywall_load_study"
+                yield Problem("a study of isolation cannot have virtual users", remedy, key=f"{key}.load")
 
 
 def _why_not(job: Job, refused: Mapping[str, str]) -> str:
-    """Why a part cannot be measured on a host, though all others can; empty if it can. refused: see `governor`."""
+    """Why a part cannot be measured on a host that can measure all others; empty if it can. refused: see `governor`."""
     return refused.get("saving", "") if job.energy_saving == "on" else ""
 
 
 def _filled(value: Any, known: Mapping[str, Any]) -> Any:
-    """A copy in which `$name` is replaced: alone by the value itself, within a text by how it reads."""
+    """A copy with `$name` replaced: by the value if it is the whole text, or else by the value as text."""
     if isinstance(value, dict):
         return {_filled(key, known): _filled(item, known) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -281,7 +284,7 @@ def _form(study: Study, asked: Asked) -> Form:
 
 
 def _unknown(study: Study) -> Iterator[Problem]:
-    """Exhibits, parts and references that are not there."""
+    """References to tables, figures, parts and victims that do not exist."""
     paper = papers.load(study.paper)
     published = {exhibit.id for exhibit in paper.exhibits}
     for name, rules in study.exhibits.items():
@@ -292,7 +295,7 @@ def _unknown(study: Study) -> Iterator[Problem]:
                 remedy = f"there are {', '.join(study.parts)}"
                 yield Problem(f"there is no part {rule.part!r}", remedy, key=f"exhibits.{name}[{number}].part")
             if rule.value == "seconds" and rule.task is None:
-                yield Problem("seconds of what?", "add task", key=f"exhibits.{name}[{number}].task")
+                yield Problem("seconds needs the size of a task", "add task", key=f"exhibits.{name}[{number}].task")
     for number, board in enumerate(study.board):
         if board.part not in study.parts:
             yield Problem(f"there is no part {board.part!r}", "", key=f"board[{number}].part")
@@ -306,7 +309,7 @@ def _unsound(study: Study) -> Iterator[Problem]:
 
 
 def _unplannable(job: Job, host: Host, work_root: Path) -> UsageError | CapabilityError | None:
-    """What is wrong with a part on a host."""
+    """The problems of a part on a host."""
     try:
         pipeline.plan(job.scenario, host, work_root=work_root)
     except (UsageError, CapabilityError) as error:
@@ -343,17 +346,17 @@ def _ended(directory: StudyDirectory, job: Job) -> bool:
 
 
 def _run(directory: StudyDirectory, job: Job, host: Host, seed: int, work_root: Path) -> RunDirectory:
-    """A part's run: as it was left, or new."""
+    """A part's run: a new one, or the existing one."""
     folder = _folder(directory, job)
     if (folder / "plan.json").is_file():
         return RunDirectory.open(folder)
-    # Without its plan nothing was measured yet.
+    # Without a plan, nothing has been measured yet.
     shutil.rmtree(folder, ignore_errors=True)
     return RunDirectory.create(folder, job.text, pipeline.plan(job.scenario, host, seed, work_root), host.facts)
 
 
 def _of_part(emit: Emit, name: str, rest_s: float) -> Emit:
-    """A listener to a run that is a part of a study. rest_s: what the parts after it take."""
+    """A listener for a run that is a part of a study. rest_s: the time of the following parts."""
 
     def tell(event: Event) -> None:
         match event:
@@ -369,11 +372,11 @@ def _of_part(emit: Emit, name: str, rest_s: float) -> Emit:
     return tell
 
 
-# What was found
+# Results
 
 
 def _measured(study: Study, directory: StudyDirectory, place: Place) -> Iterator[PartRun]:
-    """Every part that has been begun, in the study's order."""
+    """Every part that has been started, in the study's order."""
     for job in _jobs(study, directory.asked, place):
         if (_folder(directory, job) / "events.jsonl").is_file():
             evidence, findings = pipeline.analyse(RunDirectory.open(_folder(directory, job)))
@@ -408,7 +411,7 @@ def _shown(trial: Trial, rate: Estimate) -> tuple[Estimate, int]:
 
 @functools.cache
 def _kernels() -> Mapping[str, Mapping[str, Any]]:
-    # Asked for with each figure of a page, and the same for all of them.
+    # Read once, because each figure of a page needs it.
     catalogue = pipeline.catalogue()
     return {name: info.model_dump() for name in catalogue.names() if (info := catalogue.kernel(name))}
 
@@ -416,15 +419,15 @@ def _kernels() -> Mapping[str, Mapping[str, Any]]:
 def _notes(
     study: Study, asked: Asked, place: Place, runs: Sequence[PartRun], refused: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """refused: governors that the host that measured does not have, and why."""
+    """refused: governors that the measured host does not have, with the reasons."""
     backends = asked.backends or study.backends
     notes = []
     if len(backends) > 1:
-        notes.append(f"Verdicts compare the paper with {backends[0]}; other backends stand beside it by name.")
+        notes.append(f"Verdicts compare the paper with {backends[0]}; other backends are shown by name.")
     if emulated := sorted(_emulated(runs)):
         notes.append(
-            f"Emulated, and marked E: {', '.join(emulated)}. Absolute figures there are the emulator's. Marked (E): "
-            "beside a neighbour that is emulated, so that what presses is the emulator."
+            f"Emulated, and marked E: {', '.join(emulated)}. Their absolute figures reflect the emulator. Marked (E): "
+            "beside an emulated neighbour, so that the load comes from the emulator."
         )
     jobs = list(_jobs(study, asked, place))
     begun = {(run.part, run.values.get("backend")) for run in runs}
@@ -432,18 +435,18 @@ def _notes(
     notes += [f"{job.name} was not measured: {why}" for job in missed if (why := _why_not(job, refused))]
     spent = [run for run in runs if study.parts[run.part].energy_saving == "off"]
     if spent and (why := refused.get("performance", "")):
-        notes.append(f"The processor's clock could not be kept from saving energy, and was left as it is: {why}")
+        notes.append(f"The processor's clock could not be kept at full speed, and was left unchanged: {why}")
     if asleep := [run.name for run in spent if run.evidence.plan.scenario.idle != "poll"]:
-        notes.append(f"Idle CPUs slept, and may have come back slower, for they could not poll: {', '.join(asleep)}")
+        notes.append(f"Idle CPUs slept and may have woken up slower, because they could not poll: {', '.join(asleep)}")
     notes += [_scaling_text(*found) for found in exhibits.scaling(list(exhibits.entries(study.board, runs)))]
     left = _incomplete(runs)
     if left:
-        notes.append(f"Not all was measured: {'; '.join(left[:3])}{'; …' if len(left) > 3 else ''}")
+        notes.append(f"Some parts were not measured: {'; '.join(left[:3])}{'; …' if len(left) > 3 else ''}")
     return tuple(notes)
 
 
 def _emulated(runs: Sequence[PartRun]) -> set[str]:
-    """The backends whose sandboxes were emulated, as victims or as neighbours."""
+    """The backends with emulated sandboxes, as victims or as neighbours."""
     everyone = [(run.evidence.witness.get(trial.id), trial) for run in runs for trial in run.evidence.plan.trials]
     own = {trial.victim.sandbox.backend for witness, trial in everyone if witness and witness.emulation()}
     return own | {
@@ -456,17 +459,18 @@ def _emulated(runs: Sequence[PartRun]) -> set[str]:
 
 
 SCALES = 0.75
-"""Of as many times as there are CPUs: a host that does less on all of them shares something between them."""
+"""Share of the ideal speed-up on all CPUs. Below it, the CPUs share a resource."""
 
 
 def _scaling_text(benchmark: str, ratio: Estimate, cpus: int) -> str:
     told = figures.ratio(ratio)
-    text = f"The bare host does {told} times as much of the {benchmark} benchmark on {cpus} CPUs as on one"
+    text = f"On {cpus} CPUs, the bare host reaches {told} times the {benchmark} rate of one CPU"
     if ratio.high >= SCALES * cpus:
         return text
     return (
-        f"{text}: they share cores, or are not wholly this host's. A share of their time is not that share of what "
-        "they do, and on all of them more may be left than was set"
+        f"{text}: the CPUs share cores, or other hosts use them too. A share of their time is therefore not the same "
+        "share of "
+        "their work, and on all CPUs the remaining share may be larger than set"
     )
 
 
@@ -481,7 +485,7 @@ def _facts(study: Study, asked: Asked, runs: Sequence[PartRun], version: str) ->
     return (
         ("parts", f"{len(runs)}, with {len(cells)} cells"),
         ("blocks a cell", f"{min(blocks)} to {max(blocks)}"),
-        ("precision asked for", f"± {figures.bare_percent(form.precision, 2)}"),
+        ("requested precision", f"± {figures.bare_percent(form.precision, 2)}"),
         *((name, str(value)) for name, value in form.values.items()),
         ("seed", str(asked.seed)),
         ("Partywall", version),
@@ -510,7 +514,7 @@ def _plain(entry: BoardEntry) -> dict[str, Any]:
 # Backends in one table
 
 Texts = dict[tuple[str, ...], dict[str, str]]
-"""By (part, victim, beside whom), then by backend."""
+"""By (part, victim, neighbour), then by backend."""
 
 
 def _by_backend(runs: Sequence[PartRun]) -> Section:
@@ -522,8 +526,8 @@ def _by_backend(runs: Sequence[PartRun]) -> Section:
     return Section(
         id="backends",
         title="Every cell, by backend",
-        lead="Beside nobody: the victim's rate, and its share of a bare process's where the same run measured one. "
-        "Beside a neighbour: the isolation factor, 1 is unharmed. Under a limit: its share of what it does without. "
+        lead="Without a neighbour: the victim's rate, and its share of a bare process's if measured in the same run. "
+        "Beside a neighbour: the isolation factor, 1 is unharmed. Under a limit: its share of the rate without. "
         + figures.EMULATED,
         columns=("part", "victim", "beside", *backends),
         rows=tuple((*key, *(texts.get(name, "not measured") for name in backends)) for key, texts in found.items()),
@@ -545,7 +549,7 @@ def _fill(found: Texts, run: PartRun, trial: Trial) -> None:
         else:
             continue
         text += figures.mark(run.emulated(trial, treatment))
-        # A bare host beside several backends is measured in the run of each; the first one stands here.
+        # If the bare host was measured in the run of each backend, the first result is shown.
         found.setdefault((run.name, victim, beside), {}).setdefault(backend, text)
 
 
@@ -556,7 +560,7 @@ def _level_text(path: str, level: Level) -> str:
 
 
 def _beside_whom(cell: Cell) -> str:
-    return "a neighbour that presses on nothing" if cell.treatment == NULL else cell.label
+    return "a neighbour that loads nothing" if cell.treatment == NULL else cell.label
 
 
 def _alone(run: PartRun, trial: Trial) -> str:

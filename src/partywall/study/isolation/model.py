@@ -1,8 +1,8 @@
-"""A study of isolation: ordinary scenarios, its parts, and which of their findings stand where in the paper's exhibits.
+"""A study of isolation: scenarios as parts, and the places of their findings in the paper's tables and figures.
 
 The format of study files that begin with `partywall_study`. A text `$name` in a part's scenario stands for a value of
-the form, of the part's own `each`, or, as `$backend`, for where it is carried out. Deliberately not here: carrying it
-out (`kind`), and what is made of findings (`exhibits`).
+the form or of the part's own `each`; `$backend` stands for the backend. Carrying out a study is in `kind`, processing
+of findings in `exhibits`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from partywall.model.scenario import Bytes, DurationNs, Frozen, Name, Share
 from partywall.model.study import Length
 
 ALONE = "none"
-"""How a study's file calls the treatment in which nobody presses."""
+"""The name, in study files, of the treatment without an aggressor."""
 
 
 class Form(Frozen):
-    """One length. precision: at which a trial may end early. values: what `$name` stands for."""
+    """One length. precision: at which a trial may end early. values: values of `$name`."""
 
     min_blocks: int = Field(ge=8)
     precision: Share
@@ -30,10 +30,10 @@ class Form(Frozen):
 class Part(Frozen):
     """A scenario, or one for each of `each`, with each of `across`. budget: measuring time of one, by form.
 
-    A scenario that says `$backend` is a run of its own for each backend; else the backend is a factor, and its trials
-    are visited in turn. What says `only: long` is left out of the short form. reference: the victim that stands for
-    the bare host. energy_saving: `on` lets the processor's clock fall, and leaves a part out on a host that
-    governs none; `off` keeps it up and has idle CPUs poll, each where the host can.
+    A scenario with `$backend` is a separate run for each backend. Otherwise the backend is a factor, and its trials
+    alternate. Parts with `only: long` are left out of the short form. reference: the victim that represents the bare
+    host. energy_saving: `on` lets the processor's clock fall, and skips the part on a host without governors; `off`
+    keeps it up and lets idle CPUs poll, each if the host can.
     """
 
     scenario: dict[str, Any]
@@ -45,20 +45,20 @@ class Part(Frozen):
 
 
 class Setting(Frozen):
-    """Where a share that was set is found: in the victim's limit, or in the level of the factor `of`."""
+    """The place of a share that was set: the victim's limit, or the level of the factor `of`."""
 
     x: Literal["beside", "limit", "level"] = "beside"
     of: str = ""
 
 
 class Shown(Setting):
-    """Findings as points of an exhibit.
+    """Findings as points of a table or figure.
 
-    where: only runs whose `each` says so. beside: treatments by name, and what they are called there; `none` is the
-    victim alone. x: where a point stands: by that name, or by the share that was set, in percent. series may hold
-    `$beside` and the names of `each`. value: figure: what the kernel shows; seconds: the time that `task` bytes take;
-    factor: the isolation factor; times: how many times as long as alone; relative: the rate over the bare host's, in
-    percent; efficiency: the same over the share that was set, in percent.
+    where: only runs with these values of `each`. beside: treatments by name, and their names in the figure; `none` is
+    the victim alone. x: the point's place: that name, or the share that was set, in percent. series may contain
+    `$beside` and the names of `each`. value: figure: the kernel's figure; seconds: the time for `task` bytes; factor:
+    the isolation factor; times: the multiple of the time alone; relative: the rate divided by the bare host's, in
+    percent; efficiency: the same divided by the share that was set, in percent.
     """
 
     part: Name
@@ -71,9 +71,9 @@ class Shown(Setting):
 
 
 class Board(Setting):
-    """Where a part's figures stand on the board of four levels. Texts may hold `$share` and the names of `each`.
+    """The place of a part's figures on the board of four levels. Texts may contain `$share` and the names of `each`.
 
-    With x `level` the setting is the neighbour's, and what is expected of the victim is what that leaves.
+    With x `level`, the setting is the neighbour's, and the victim is expected to get the rest.
     """
 
     part: Name
@@ -90,10 +90,10 @@ class Study(Frozen):
     partywall_study: Literal[1] = Field(description="version of this format")
     name: Name
     description: str = ""
-    paper: Name = Field(description="whose published numbers stand beside")
+    paper: Name = Field(description="name of the published numbers to compare with")
     backends: tuple[Name, ...] = Field(("container",), min_length=1, description="unless --backend says otherwise")
     forms: dict[Length, Form]
     parts: dict[Name, Part] = Field(min_length=1)
     exhibits: dict[str, tuple[Shown, ...]] = Field(min_length=1)
     board: tuple[Board, ...] = ()
-    differs: tuple[str, ...] = Field((), description="what is otherwise here than in the paper")
+    differs: tuple[str, ...] = Field((), description="differences from the paper")

@@ -1,4 +1,4 @@
-"""What a study of a path found: a target's bandwidth by its neighbour's datagrams, and where its own wait. Pure."""
+"""The findings of a study of a path: a target's bandwidth by its neighbour's datagrams, and its waiting times. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ DIFFERS = (
 
 
 def beside(study: Study, cells: Sequence[Cell], paper: Paper) -> Beside:
-    """Figure 10: each size's share of the target's bandwidth alone, in the same block."""
+    """Figure 10: the target's bandwidth beside each size, as a share of its bandwidth alone in the same block."""
     rate = f"{units.format_decimals(study.neighbour_rate, 0)} datagrams a second"
     differs = (*DIFFERS, f"the neighbour sends {rate} at every size; the paper does not say its rate")
     return rounds.beside(paper, paper.exhibit("fig 10"), _shares(study, cells), differs)
 
 
 def shares(cells: Sequence[Cell]) -> dict[tuple[int, Size], float]:
-    """By (block, size): what was delivered over what was beside a quiet neighbour in that block. Later cells win."""
+    """By (block, size): delivered traffic divided by that beside a quiet neighbour in the same block.
+
+    Later cells win.
+    """
     bps = {(cell.block, cell.bytes): cell.bps for cell in cells}
     return {(block, size): got / bps[block, None] for (block, size), got in bps.items() if bps.get((block, None))}
 
@@ -39,7 +42,7 @@ def _shares(study: Study, cells: Sequence[Cell]) -> dict[Place, dict[int, float]
 
 
 def hops(traces: Sequence[tuple[Traced, TraceFindings]], places: Sequence[str]) -> Section:
-    """Where the target's datagrams wait and are lost, by the neighbour's size. places: what a reader calls the hops."""
+    """Where the target's datagrams wait and are lost, by the neighbour's size. places: names of the hops for people."""
     rows = [
         (told(traced.bytes), *map(_step, way.steps), _whole(way), _missing(traced, way, found))
         for traced, found in traces
@@ -48,9 +51,9 @@ def hops(traces: Sequence[tuple[Traced, TraceFindings]], places: Sequence[str]) 
     return Section(
         id="hops",
         title="Where the target's datagrams wait",
-        lead="From each place to the next: half take up to the first time, 99 in 100 up to the second; then what was "
+        lead="From each place to the next: the median delay and the 99th percentile, then the share "
         "lost there. Every trace is a run of its own, with all delays, losses and single packets: partywall report "
-        "runs/NAME in this folder. The last column is what the interfaces' own counters say was lost.",
+        "runs/NAME in this folder. The last column shows losses according to the interfaces' counters.",
         columns=("beside", *(f"to {place}" for place in places[1:]), "in all", "lost, by counters"),
         rows=tuple(rows),
         short=True,
@@ -58,19 +61,19 @@ def hops(traces: Sequence[tuple[Traced, TraceFindings]], places: Sequence[str]) 
 
 
 def told(size: Size) -> str:
-    """A size of the neighbour's for a reader."""
+    """The neighbour's size as text."""
     return "a quiet neighbour" if size is None else units.counted(size, "byte")
 
 
 def unexplained(traced: Traced, found: TraceFindings) -> int:
-    """Packets by which the trace's account and the counters' differ beyond what the tracer says it did not see."""
+    """Difference between the losses in the trace and in the counters, beyond the packets that the tracer missed."""
     way = found.ways[0]
     account = way.lost + sum(step.astray for step in way.steps)
     return max(0, abs(traced.missing - account) - way.unfinished - sum(found.missed.values()))
 
 
 def figures(traces: Sequence[tuple[Traced, TraceFindings]]) -> Mapping[str, object]:
-    """The same for other programs."""
+    """The same as JSON values."""
     return {
         "path": [
             {
@@ -98,7 +101,7 @@ def _delays(quantiles: Mapping[str, float]) -> str:
 
 
 def _missing(traced: Traced, way: WayFinding, found: TraceFindings) -> str:
-    """With a mark where the trace and the counters differ."""
+    """Losses by counters, with a mark if the trace differs."""
     share = f"{traced.missing} of {units.format_decimals(way.sent, 0)}"
     beyond = unexplained(traced, found)
     return share + (f" (trace: {way.lost})" if beyond else "")

@@ -26,17 +26,17 @@ from partywall.trace import Tracing, trace_while
 
 RUNS = "runs"
 PACKETS = 2000
-"""A second of a trace, kept for its pcapng file."""
+"""Packets a second of a trace that are stored for its pcapng file."""
 HOW = (
-    "In each block every size of the neighbour's datagrams, and a quiet neighbour, had one slot, in an order drawn "
-    "anew, while the target sent flat out. What was delivered of it was read at its sink's port, and stands over what "
-    "was delivered beside the quiet neighbour in the same block. Afterwards the target's path was traced beside some "
-    "of the sizes; bandwidth under a trace is not in the figure."
+    "In each block, every size of the neighbour's datagrams and a quiet neighbour had one slot, in a new random "
+    "order, while the target sent flat out. Delivered traffic was read at its sink's port, and divided by that "
+    "beside the quiet neighbour in the same block. Afterwards, the target's path was traced beside some "
+    "of the sizes. Bandwidth under a trace is not in the figure."
 )
 
 
 class PathStudy:
-    """Each size of the neighbour's datagrams gets one slot in a block."""
+    """Each size of the neighbour's datagrams gets one slot in each block."""
 
     key = "partywall_path_study"
 
@@ -46,7 +46,7 @@ class PathStudy:
     def outline(self, study: Study, asked: Asked, host: Host) -> Outline:
         del host
         if asked.backends:
-            raise UsageError(Problem(f"{study.name} knows no backends", "leave it out", key="--backend"))
+            raise UsageError(Problem(f"{study.name} does not support backends", "leave it out", key="--backend"))
         refuse_parts(study.name, asked)
         extent = _extent(study, asked)
         sizes = ", ".join(map(str, study.neighbour_bytes))
@@ -92,7 +92,7 @@ class PathStudy:
     def _trace(self, ready: slots.Bench, size: int | None, extent: Extent, directory: StudyDirectory) -> Traced:
         run = "quiet" if size is None else f"{size}-bytes"
         folder = directory.path / RUNS / run
-        # What was cut off is not gone on with: its packets before and after would be on different ways.
+        # An interrupted trace is not continued, because its packets before and after would take different paths.
         shutil.rmtree(folder, ignore_errors=True)
 
         def happens(_session: Tracing) -> None:
@@ -146,16 +146,17 @@ def _traced(directory: StudyDirectory) -> list[Traced]:
 
 
 def _found(directory: StudyDirectory) -> Sequence[tuple[Traced, TraceFindings]]:
-    """Every trace with what it found."""
+    """Every trace with its findings."""
     runs = [(traced, TraceDirectory(directory.path / RUNS / traced.run)) for traced in _traced(directory)]
     return [(traced, findings(run.evidence())) for traced, run in runs]
 
 
 def _notes(traces: Sequence[tuple[Traced, TraceFindings]]) -> Sequence[str]:
-    """Where the two accounts differ, and what every trace has to say of itself."""
+    """Differences between traces and counters, and the notes of every trace."""
     differ = [
-        f"beside {stats.told(traced.bytes)}, {units.counted(beyond, 'packet')} are lost by the interfaces' counters "
-        "and not by the trace, or the other way"
+        f"beside {stats.told(traced.bytes)}, {units.counted(beyond, 'packet')} are lost according to the interfaces' "
+        "counters "
+        "but not according to the trace, or vice versa"
         for traced, found in traces
         if (beyond := stats.unexplained(traced, found))
     ]
@@ -170,7 +171,7 @@ def _rows(cells: Sequence[Cell]) -> Sequence[dict[str, Any]]:
 def _facts(study: Study, extent: Extent, seed: int) -> tuple[tuple[str, str], ...]:
     return (
         ("slots", f"{units.format_duration(extent.slot)}, every size once in each of {extent.blocks} blocks"),
-        ("target", f"datagrams of {study.target_bytes} bytes, flat out, each with a mark that tells it apart"),
+        ("target", f"datagrams of {study.target_bytes} bytes, flat out, each with an identifying marker"),
         ("neighbour", f"{units.format_decimals(study.neighbour_rate, 0)} datagrams a second, at every size"),
         ("link", units.format_bit_rate(study.link)),
         ("traced", f"{units.format_duration(extent.traced)} beside each of {len(study.traced)} neighbours"),

@@ -1,6 +1,6 @@
-"""A study of a sender of datagrams beside a neighbour on one link, with a trace of its path; and what was measured.
+"""A study of a sender of datagrams beside a neighbour on one link, with a trace of its path, and its observations.
 
-Deliberately not here: carrying it out (`slots`) and what is made of it (`findings`).
+Carrying it out is in `slots`, processing of results in `findings`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from partywall.model.policy import BitRate, PacketRate
 from partywall.model.scenario import DurationNs, Frozen, Name
 
 Size = int | None
-"""Bytes of data in the neighbour's datagrams; None beside a quiet neighbour."""
+"""Bytes of data in the neighbour's datagrams; None for a quiet neighbour."""
 
 
 class Extent(Frozen):
@@ -32,7 +32,7 @@ class Study(Frozen):
     description: str = ""
     link: BitRate
     target_bytes: int = Field(
-        ge=16, le=1472, description="data of the target's datagrams: room for the marker, and never cut into fragments"
+        ge=16, le=1472, description="data of the target's datagrams: space for the marker, and never fragmented"
     )
     neighbour_bytes: tuple[int, ...] = Field(min_length=1, description="sizes that are compared, 0 to 16384")
     neighbour_rate: PacketRate = Field(description="datagrams a second, at every size")
@@ -47,14 +47,14 @@ class Study(Frozen):
             raise ValueError(f"neighbour_bytes: a datagram of {wrong[0]} bytes cannot be sent; give 0 to 16384")
         for key, sizes in (("neighbour_bytes", self.neighbour_bytes), ("traced", self.traced)):
             if len(set(sizes)) < len(sizes):
-                raise ValueError(f"{key}: a size stands there twice; give each once")
+                raise ValueError(f"{key}: a size is listed twice; give each once")
         if unknown := sorted({size for size in self.traced if size is not None} - set(self.neighbour_bytes)):
             raise ValueError(f"traced: {unknown[0]} is not in neighbour_bytes; add it there, or leave it out here")
         return self
 
 
 class Cell(Frozen):
-    """What was delivered of the target in one slot, beside datagrams of so many bytes."""
+    """The target's delivered traffic in one slot, beside datagrams of this size."""
 
     block: int
     bytes: Size
@@ -63,7 +63,10 @@ class Cell(Frozen):
 
 
 class Traced(Frozen):
-    """One trace. run: its folder among the study's runs; missing: packets lost by the interfaces' own counters."""
+    """One trace.
+
+    run: its folder among the study's runs; missing: packets lost according to the interfaces' counters.
+    """
 
     bytes: Size
     run: str

@@ -1,8 +1,8 @@
-"""What a study of a path measures: a target's datagrams beside a neighbour's, on one link of a lab.
+"""Measures a target's datagrams beside a neighbour's, on one link of a lab.
 
-Target and neighbour are agents in namespaces of their own, with a sender of each size resident. In each block every
-size, and a quiet neighbour, has one slot in random order; what was delivered is read at the sink's port, which is
-nobody's but the kernel's. Deliberately not here: the trace itself, which is a run of its own.
+Target and neighbour are agents in their own namespaces, with a sender for each size. In each block every size, and a
+quiet neighbour, has one slot in random order. Delivered traffic is read from the kernel's counters at the sink's port.
+Traces are separate runs, made elsewhere.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from partywall.trace.hops import ask
 
 PORT = 9
 LEAD_NS, SETTLE_NS, TAIL_NS, DRAIN_NS = 3_000_000, 30_000_000, 2_000_000, 25_000_000
-"""Around a slot: until its senders know of it, until rates are steady, before it ends, and until queues are empty."""
+"""Times around a slot: until its senders react, until rates are steady, before its end, and until queues are empty."""
 CALIBRATE_NS = 20_000_000
 START_S = 1.5
-"""What the lab takes, to tell the time left."""
+"""Set-up time of the lab, for the estimate of the time left."""
 TRACE_S = 1.0
-"""What a trace takes besides the time traced."""
+"""Time of a trace besides the traced time."""
 PLACES = (
     ("target", "eth0", "out", "the target's interface"),
     ("switch", "p1", "in", "the bridge's port"),
@@ -38,16 +38,16 @@ PLACES = (
     ("far", "uplink", "in", "the uplink's far end"),
     ("far", "p1", "out", "the sink's port"),
 )
-"""The target's path: namespace, interface, hook, and what a reader calls it."""
+"""The target's path: namespace, interface, hook, and a name for people."""
 
 
 def load(content: bytes, file: str) -> Study:
-    """A study file. UsageError with all that is wrong with it."""
+    """Reads a study file. UsageError with all mistakes in it."""
     return validated(Study, content, file, "see scenarios/papers/vits-network.yaml")
 
 
 class Bench:
-    """Target and neighbour in a lab, resident and quiet."""
+    """Target and neighbour in a lab, started and quiet."""
 
     def __init__(self, made: Lab, target: AgentClient, neighbour: AgentClient, clock: Clock) -> None:
         self.made = made
@@ -68,19 +68,19 @@ class Bench:
         return before.rates(after)["target"]
 
     def asked(self, packets: int) -> Asked:
-        """A trace of the target's path. packets: a second that are kept for the pcapng file."""
+        """A trace of the target's path. packets: number a second that are stored for the pcapng file."""
         path = [f"{self.made.namespace(space)}/{port}:{hook}" for space, port, hook, _ in PLACES]
         return ask(path, budget="100%", protocol="udp", port=PORT, packets=packets)
 
     def gone(self) -> int:
-        """Packets that left the target so far and did not leave by the port that only its sink hangs on."""
+        """Packets that left the target so far but did not leave through its sink's port."""
         left, arrived = (_sent(self.made.namespace(space), port) for space, port, *_ in (PLACES[0], PLACES[-1]))
         return left - arrived
 
 
 @contextlib.contextmanager
 def bench(study: Study) -> Iterator[Bench]:
-    """A bench while the block runs; nothing of it is left on the host. CapabilityError where it cannot be made."""
+    """A bench while the block runs; nothing of it is left on the host. CapabilityError if it cannot be created."""
     first, last = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
     mine = {"target": {"datagram_bytes": study.target_bytes, "marker": True}}
     theirs = {str(size): {"datagram_bytes": size, "rate_pps": study.neighbour_rate} for size in study.neighbour_bytes}
@@ -97,35 +97,35 @@ def bench(study: Study) -> Iterator[Bench]:
 def measure(
     ready: Bench, order: Sequence[tuple[int, Size]], extent: Extent, take: Callable[[Cell], None]
 ) -> Iterator[tuple[int, Size]]:
-    """Slots in an order; says which, before each."""
+    """Measures slots in order. Yields each before measuring it."""
     for block, size in order:
         yield block, size
         bps, pps = ready.slot(size, extent.slot)
         if size is None and not bps:
-            raise TrialError("nothing of the target arrived at its sink though its neighbour was quiet")
+            raise TrialError("no datagram of the target arrived at its sink, although its neighbour was quiet")
         take(Cell(block=block, bytes=size, bps=bps, pps=pps))
 
 
 def plan(study: Study, extent: Extent, seed: int, done: Sequence[Cell] = ()) -> list[tuple[int, Size]]:
-    """(block, size) in order. A block that lacks a slot is measured whole again, for its slots are compared."""
+    """(block, size) in order. An incomplete block is measured again as a whole, because its slots are compared."""
     sizes: list[Size] = [None, *study.neighbour_bytes]
     whole = {b for b in range(extent.blocks) if {cell.bytes for cell in done if cell.block == b} == set(sizes)}
     return [(block, size) for block, size in rounds(sizes, extent.blocks, seed) if block not in whole]
 
 
 def slot_s(extent: Extent) -> float:
-    """How long a slot takes with all around it."""
+    """Total time of a slot."""
     return (LEAD_NS + SETTLE_NS + extent.slot + DRAIN_NS) / 1e9
 
 
 def trace_s(extent: Extent) -> float:
-    """How long a trace takes with all around it."""
+    """Total time of a trace."""
     return extent.traced / 1e9 + TRACE_S
 
 
 @contextlib.contextmanager
 def _tenant(made: Lab, name: str, cpu: int, senders: dict[str, dict[str, Any]]) -> Iterator[AgentClient]:
-    """An agent in a tenant's namespace with senders, resident and off."""
+    """An agent in a tenant's namespace with senders, started but off."""
     with agent(made, name, "--cpus", str(cpu)) as client:
         for id_, params in senders.items():
             kernel = {"name": "udp-send", "params": {"to": f"{made.address(name)}:{PORT}", "batch": 1} | params}
@@ -141,7 +141,10 @@ def _on(client: AgentClient, id_: str, start_ns: int, end_ns: int) -> None:
 
 
 def _sent(namespace: str, interface: str) -> int:
-    """What an interface was given to send: a veth counts apart what its other end had no room for."""
+    """Packets that an interface should send.
+
+    A veth counts packets separately that its other end dropped for lack of space.
+    """
     shown = json.loads(ip("-n", namespace, "-s", "-j", "link", "show", interface))
     counted = shown[0]["stats64"]["tx"]
     return int(counted["packets"]) + int(counted["dropped"])

@@ -1,4 +1,4 @@
-"""Studies of bandwidth promises: tenants' traffic natively, with tc and with the guard."""
+"""Studies of bandwidth guarantees: tenants' traffic natively, with tc and with the guard."""
 
 from partywall.study.promises.kind import Promises
 

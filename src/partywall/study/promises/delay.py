@@ -1,7 +1,7 @@
-"""One-way delay in a lab, by a few datagrams a second beside a tenant's own.
+"""One-way delay in a lab, measured by a few datagrams a second beside a tenant's own.
 
-They are stamped when they are handed over and, by the kernel, when they arrive; both on this host's clock. A probe
-takes the way of its tenant's packets and waits in the same queues; what drops them may drop it.
+They are stamped when they are sent and, by the kernel, when they arrive, both by this host's clock. A probe takes the
+path of its tenant's packets, waits in the same queues, and may be dropped with them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _sender() -> socket.socket:
 def _receiver() -> socket.socket:
     made = _sender()
     made.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-    made.bind(("0.0.0.0", PORT))  # noqa: S104 - in a namespace that nobody else reaches
+    made.bind(("0.0.0.0", PORT))  # noqa: S104 - in a namespace that nobody else can reach
     return made
 
 
@@ -48,14 +48,14 @@ class Probe:
         self._in = in_namespace(self.sink, _receiver)
 
     def send(self) -> None:
-        """Hands one over; where there is no room it is not sent."""
+        """Sends one probe, unless the socket's buffer is full."""
         try:
             self._out.sendto(struct.pack("!q", time.time_ns()), (self.address, PORT))
         except BlockingIOError:
             return
 
     def receive(self) -> None:
-        """Takes down those that arrived."""
+        """Records the probes that have arrived."""
         while True:
             try:
                 data, extra, _, _ = self._in.recvmsg(8, 64)
@@ -65,20 +65,20 @@ class Probe:
             self.delays_ns.append(seconds * 1_000_000_000 + nanos - struct.unpack("!q", data)[0])
 
     def take(self) -> tuple[float | None, float | None]:
-        """(median delay, mean difference from one to the next) since the last call; None where there are too few."""
+        """(median delay, mean difference between consecutive delays) since the last call; None if there are too few."""
         self.receive()
         delays, self.delays_ns = self.delays_ns, []
         steps = [abs(later - earlier) for earlier, later in itertools.pairwise(delays)]
         return (statistics.median(delays) if delays else None, statistics.fmean(steps) if steps else None)
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes its sockets."""
         self._out.close()
         self._in.close()
 
 
 def run(probes: list[Probe], seconds: float) -> None:
-    """Sends at an even pace for so long."""
+    """Sends probes at an even rate for this time."""
     begun = time.monotonic()
     for number in range(int(seconds / EVERY_S)):
         time.sleep(max(0.0, begun + number * EVERY_S - time.monotonic()))

@@ -1,4 +1,4 @@
-"""What a study of bandwidth promises found: points with intervals over blocks, beside the paper's exhibits. Pure."""
+"""The findings of a study of bandwidth guarantees: points with intervals over blocks, beside the paper's. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from partywall.model.paper import Beside, Exhibit, Paper, Place
 from partywall.stats import rounds
 from partywall.study.promises.model import Cell, Study, TenantCell
 
-NO_COUNTERS = "memory traffic is not measured: this host's processor, or its hypervisor, gives no counter of it"
-NO_MOST = "what there is of memory transactions is not known, so that a share of it is not either"
-NO_PROBES = "delay and jitter are not measured of guests: none of the study's probes leaves from within one"
+NO_COUNTERS = "memory traffic is not measured: this host's processor or its hypervisor provides no counter for it"
+NO_MOST = "the maximum of memory transactions is not known, so a share of it is not known either"
+NO_PROBES = "delay and jitter of guests are not measured: the study's probes are not sent from within guests"
 NAMESPACES = (
-    "tenants are network namespaces, not virtual machines: there is no copy from a guest to save",
+    "tenants are network namespaces, not virtual machines: there is no copying from a guest to save",
     "the guard makes senders of datagrams wait before it drops; the paper's allocator drops",
 )
-VIRTUAL = ("lost counts from a guest's tap on; what its own kernel dropped is not seen from outside",)
+VIRTUAL = ("losses count from a guest's tap on; drops in its own kernel are not visible from outside",)
 DIFFERS = ("senders, bridges and sinks share this host's CPUs; the paper's sink was another machine",)
 
 
 def besides(study: Study, cells: Sequence[Cell], paper: Paper, *, virtual: bool = False) -> tuple[Beside, ...]:
-    """Every exhibit of the paper's with what was measured of it. Slots of one block are a round.
+    """Every table and figure of the paper with its measurements. The slots of one block are a round.
 
-    study: with the rates it was carried out with; virtual: whether tenants are guests.
+    study: with the rates it was carried out with; virtual: True if tenants are guests.
     """
     emulated: Emulated | None = "victim" if any(cell.emulated for cell in cells) else None
     return tuple(
@@ -48,11 +48,11 @@ def _marked(beside: Beside, emulated: Emulated | None) -> Beside:
 
 
 ENOUGH = 1.1
-"""Of the link: what is handed over by all must be this much for its queue to have something to choose from."""
+"""Share of the link. Less offered traffic leaves its queue no choice."""
 
 
 def _why(study: Study, cells: Sequence[Cell], exhibit: Exhibit) -> dict[Place, str]:
-    """Ways in which the tenants hardly filled the link, so that it was not the link that had to be shared."""
+    """Ways in which the tenants hardly filled the link, so that it did not need to be shared."""
     if exhibit.id not in VALUES:
         return {}
     scenario, _ = VALUES[exhibit.id]
@@ -62,10 +62,7 @@ def _why(study: Study, cells: Sequence[Cell], exhibit: Exhibit) -> dict[Place, s
         handed = [sum(map(_handed_bps, cell.tenants.values())) for cell in of_way]
         if handed and statistics.fmean(handed) < ENOUGH * study.link:
             share = statistics.fmean(handed) / study.link
-            text = (
-                f"{way}: the tenants' kernels were handed {share:.0%} of what the link carries, so "
-                "there was next to nothing for its queue to choose from"
-            )
+            text = f"{way}: the tenants offered {share:.0%} of the link's capacity, so its queue had almost no choice"
             found |= {Place(way, tenant): text for tenant in study.tenants}
     return found
 
@@ -96,7 +93,7 @@ VALUES: Mapping[str, tuple[str, Value]] = {
     "fig 6 (jitter)": ("2", lambda cell: _ms(cell.jitter_ns)),
     "fig 6 (loss)": ("2", lambda cell: None if cell.lost is None else 100 * cell.lost),
 }
-"""By exhibit: of which scenario, and what of a tenant's slot."""
+"""The scenario of each figure, and the value of a tenant's slot."""
 
 
 def _ms(ns: float | None) -> float | None:
@@ -123,7 +120,7 @@ def _measured(study: Study, cells: Sequence[Cell], exhibit: Exhibit) -> dict[Pla
 def _by_period(
     study: Study, cells: Sequence[Cell], value: Callable[[Cell], float | None]
 ) -> dict[Place, dict[int, float]]:
-    """Native has no period: what it cost in the same blocks stands at each."""
+    """Native has no period: its cost in the same blocks is shown at each."""
     costs = {
         (cell.way, cell.period_ns, cell.block): cost
         for cell in cells

@@ -1,4 +1,4 @@
-"""Studies of bandwidth promises: tenants' traffic natively, with tc and with the guard (`slots`)."""
+"""Studies of bandwidth guarantees: tenants' traffic natively, with tc and with the guard (`slots`)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from partywall.study.promises import slots
 from partywall.study.promises.model import Cell, Extent, Study
 
 HOW = (
-    "In each block every way of keeping the promises was in force for one slot, in an order drawn anew, while the "
-    "tenants sent all the time. What was delivered was read at the sinks' ports."
+    "In each block, every way of keeping the guarantees was active for one slot, in a new random order, while the "
+    "tenants sent all the time. Delivered traffic was read at the sinks' ports."
 )
 
 
 GUESTS = "qemu"
-"""The backend whose tenants are virtual machines."""
+"""The backend for tenants in virtual machines."""
 
 
 class Promises:
-    """Each way of keeping promises gets one slot in a block."""
+    """Each way of keeping guarantees gets one slot in each block."""
 
     key = "partywall_guard_study"
 
@@ -39,7 +39,7 @@ class Promises:
         del host
         if unknown := [name for name in asked.backends if name != GUESTS]:
             remedy = f"leave it out for network namespaces, or give {GUESTS} for guests, each behind a tap"
-            raise UsageError(Problem(f"{study.name} knows no backend {unknown[0]}", remedy, key="--backend"))
+            raise UsageError(Problem(f"{study.name} does not support backend {unknown[0]}", remedy, key="--backend"))
         refuse_parts(study.name, asked)
         extent = _extent(study, asked)
         virtual = bool(asked.backends)
@@ -69,7 +69,7 @@ class Promises:
             chosen = qemu.choose("auto", host)
             accel = chosen.name
             if any(cell.emulated != (accel == "tcg") for cell in _cells(directory)):
-                said = "was begun on another accelerator than guests get now, so its slots cannot be compared"
+                said = "was started with another accelerator than guests get now, so its slots cannot be compared"
                 raise UsageError(Problem(f"{directory.path} {said}", "begin a new study", key="--resume"))
             if accel == "tcg":
                 emit(Note(f"guests are emulated (tcg): {chosen.why}; {_scale(study)}"))
@@ -119,8 +119,9 @@ def _rows(cell: Cell) -> list[dict[str, object]]:
 
 def _scale(study: Study) -> str:
     return (
-        "tenants are guests whose processor is emulated, which send less than the paper's: link, promises and offers "
-        f"are {study.emulated_scale:g} of the paper's, and CPU time is the emulator's"
+        "tenants are guests whose processor is emulated, which send less than the paper's: link, guarantees and "
+        "offered rates "
+        f"are {study.emulated_scale:g} of the paper's, and CPU time includes the emulator"
     )
 
 
@@ -131,8 +132,8 @@ def _facts(study: Study, extent: Extent, count: int, seed: int) -> tuple[tuple[s
         ("promised", tenants),
         ("each offers", units.format_bit_rate(study.offered)),
         ("link", units.format_bit_rate(study.link)),
-        ("delay, jitter", "median, and mean difference from one to the next, of probes of 8 bytes every 5 ms"),
-        ("lost", "of the datagrams that a sender's kernel was handed, those that did not come to its sink's port"),
+        ("delay, jitter", "median, and mean difference between consecutive ones, of 8-byte probes every 5 ms"),
+        ("lost", "datagrams passed to a sender's kernel that did not reach its sink's port"),
         ("CPU time", "of the whole host, senders and sinks included, over all delivered packets"),
         ("seed", str(seed)),
     )

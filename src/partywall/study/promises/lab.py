@@ -1,4 +1,4 @@
-"""Ways to keep promises to the tenants of a lab (`partywall.sandbox.lab`): a guard's policy, and tc's HTB beside it."""
+"""Ways to enforce guarantees for the tenants of a lab (`partywall.sandbox.lab`): a guard's policy, and tc's HTB."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from partywall.sandbox.lab import Lab, tc
 
 @dataclass(frozen=True)
 class Class:
-    """Of HTB, in bit/s. priority: who borrows first, 0 before all others."""
+    """A class of HTB, in bit/s. priority: order of borrowing, 0 first."""
 
     rate: float
     ceiling: float
@@ -21,7 +21,7 @@ class Class:
 
 @contextlib.contextmanager
 def htb(made: Lab, link_bps: float, classes: Mapping[str, Class]) -> Iterator[None]:
-    """At the card, one class a tenant by its address, as an operator would set it up with tc; the paper's tc."""
+    """HTB at the network card, as in the paper, set up as an operator would: a class for each tenant's address."""
     switch = made.namespace("switch")
     try:
         made.link("handle", "1:", "htb")
@@ -41,7 +41,7 @@ def htb(made: Lab, link_bps: float, classes: Mapping[str, Class]) -> Iterator[No
 
 
 def policy(made: Lab, vifs: Mapping[str, Mapping[str, Any]], capacity: str = "1Gbit/s", **more: Any) -> dict[str, Any]:
-    """A policy for the lab's tenants; each entry is a vif without its place."""
+    """A policy for the lab's tenants. Each entry is a vif without its place."""
     placed = {name: {**_place(made, name), "service_class": "silver", **vif} for name, vif in vifs.items()}
     return {
         "partywall_guard": 1,

@@ -1,6 +1,6 @@
-"""A study of bandwidth promises: tenants, what they send, what keeps their promises; and what was measured.
+"""A study of bandwidth guarantees: tenants, their traffic, ways to enforce the guarantees, and the observations.
 
-Deliberately not here: carrying it out (`slots`) and what is made of it (`findings`).
+Carrying it out is in `slots`, processing of results in `findings`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from partywall.model.scenario import DurationNs, Frozen, Name
 
 Way = Literal["native", "htb", "tbf", "guard"]
 FRAME_LEAST, FRAME_MOST = 42, 1514
-"""Headers of Ethernet, IPv4 and UDP; and a whole frame."""
+"""Sizes of the headers of Ethernet, IPv4 and UDP, and of a whole frame."""
 
 
 class Promised(Frozen):
@@ -25,14 +25,14 @@ class Promised(Frozen):
 
 
 class Sending(Frozen):
-    """What the tenants send, and what they may send of packets."""
+    """The tenants' traffic, and their packet limits."""
 
     frame_bytes: dict[Name, int] = Field(description="size on the link, with all headers")
     packets: dict[Name, PacketRate] = Field(default_factory=dict, description="packets/s never exceeded")
 
 
 class Periods(Frozen):
-    """Readjust periods that are compared, in one scenario."""
+    """Periods of the guard that are compared, in one scenario."""
 
     scenario: Name
     every: tuple[DurationNs, ...] = Field(min_length=1)
@@ -59,14 +59,17 @@ class Study(Frozen):
     ways: tuple[Way, ...] = Field(min_length=1)
     periods: Periods
     emulated_scale: float = Field(
-        0.05, gt=0, le=1, description="of link, promises and offers where tenants are emulated guests, which send less"
+        0.05,
+        gt=0,
+        le=1,
+        description="factor on link, guarantees and offered rates for emulated guests, which send less",
     )
     short: Extent
     long: Extent
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Every name is one that is there, and what is promised fits the link."""
+        """Checks that all names exist and the guarantees fit the link."""
         if self.periods.scenario not in self.scenarios:
             known = ", ".join(self.scenarios)
             raise ValueError(f"periods.scenario: there is no scenario {self.periods.scenario!r}; there are {known}")
@@ -89,7 +92,7 @@ class Study(Frozen):
         return self
 
     def scaled(self, share: float) -> Self:
-        """The same in small: rates of bits and packets are so many times what they were."""
+        """The same study with all rates of bits and packets multiplied by `share`."""
         tenants = {
             name: promised.model_copy(update={"guarantee": round(promised.guarantee * share)})
             for name, promised in self.tenants.items()
@@ -105,17 +108,17 @@ class Study(Frozen):
 
 
 class TenantCell(Frozen):
-    """What one tenant got in one slot. Delays are None if no probe came through."""
+    """The results of one tenant in one slot. Delays are None if no probe arrived."""
 
     bps: float
     pps: float
-    lost: float | None = Field(description="share of what it sent; None if it sent nothing")
+    lost: float | None = Field(description="share of its traffic; None if it sent nothing")
     delay_ns: float | None
     jitter_ns: float | None
 
 
 class Cell(Frozen):
-    """One slot. period_ns: of the guard, where periods are compared; 0 for what stands beside them."""
+    """One slot. period_ns: of the guard, if periods are compared; 0 for the ways beside them."""
 
     scenario: str
     way: str

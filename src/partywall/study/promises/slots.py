@@ -1,8 +1,8 @@
-"""Carries out a study of bandwidth promises in a lab.
+"""Carries out a study of bandwidth guarantees in a lab.
 
-In each block every way of keeping them gets one slot, in random order, while the tenants send all the time. What
-was delivered is read at the sinks' ports, what was lost from the senders' own kernels, delay from probes beside the
-tenants' packets, CPU time from the whole host's: all of them nobody's but the kernel's.
+In each block, every way of enforcing them gets one slot, in random order, while the tenants send all the time.
+Delivered traffic is read at the sinks' ports, losses from the senders' kernels, delay from probes beside the tenants'
+packets, and CPU time from the whole host's. All of these come from the kernel, not from the guard.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from partywall.study.promises.traffic import Counters
 
 SETTLE_S = 0.3
 START_S = 0.4
-"""What a change of ways takes, to tell the time left."""
+"""Time for changing the way, for the estimate of the time left."""
 BOOT_S = 10.0
-"""What guests take to come up, likewise."""
+"""Time for starting guests, for the estimate of the time left."""
 
 
 def load(content: bytes, file: str) -> Study:
-    """A study file. UsageError with all that is wrong with it."""
+    """Reads a study file. UsageError with all mistakes in it."""
     return validated(Study, content, file, "see scenarios/papers/dba-vm.yaml")
 
 
 class Bench:
-    """A lab with tenants that send as a scenario says."""
+    """A lab with tenants that send as a scenario defines."""
 
     def __init__(self, study: Study, scenario: str, made: Lab, senders: Mapping[str, AgentClient]) -> None:
         self.study, self.scenario, self.made = study, scenario, made
         self.sending = study.scenarios[scenario]
         self._senders = senders
         self._traffic = Counters.where_there_are()
-        # A guest has a clock of its own, and wakes up late where it is emulated: no probe leaves it.
+        # A guest has its own clock, and if emulated it wakes up late, so no probe is sent from it.
         self.probes = {
             name: delay.Probe(
                 NETNS / made.namespace(name), NETNS / made.namespace(f"{name}-sink"), made.address(name, counted=False)
@@ -58,7 +58,7 @@ class Bench:
         }
 
     def sent(self) -> dict[str, int]:
-        """Datagrams each tenant's kernel was handed, those it dropped itself among them; of a guest, those it sent."""
+        """Datagrams passed to each tenant's kernel, including those it dropped; for a guest, those it sent."""
         if self.made.guests:
             return self.made.given()
         return {name: _sent(client.process.pid) for name, client in self._senders.items()}
@@ -73,7 +73,7 @@ class Bench:
         return self._traffic.read() if self._traffic else None
 
     def slot(self, way: str, block: int, seconds: float, period_ns: int | None = None) -> Cell:
-        """One way, for so long."""
+        """Measures one way for this long."""
         with _way(self, way, period_ns or None):
             delay.run(list(self.probes.values()), SETTLE_S + (2 * (period_ns or 0)) / 1e9)
             for probe in self.probes.values():
@@ -125,9 +125,9 @@ def carry_out(
     done: Container[Slot] = (),
     accel: str | None = None,
 ) -> None:
-    """Measures all but blocks that are done. take: is given each slot.
+    """Measures all blocks that are not done. take: receives each slot.
 
-    accel: tenants are guests on it, each behind a tap, instead of namespaces.
+    accel: tenants are guests with this accelerator, each behind a tap, instead of namespaces.
     """
     left = duration_s(study, extent, done, virtual=accel is not None)
     for scenario, slots in plan(study, extent, seed):
@@ -147,7 +147,7 @@ def carry_out(
 
 
 def duration_s(study: Study, extent: Extent, done: Container[Slot] = (), *, virtual: bool = False) -> float:
-    """How long the slots take that are not done. virtual: with guests to be booted for each scenario."""
+    """Time for the remaining slots. virtual: includes starting guests for each scenario."""
     left = [_left(scenario, slots, done) for scenario, slots in plan(study, extent, 0)]
     boots = sum(map(bool, left)) if virtual else 0
     return boots * BOOT_S + sum(_spent_s(extent, period_ns) for slots in left for _, _, period_ns in slots)
@@ -165,17 +165,17 @@ Ways = Sequence[tuple[str, int, int | None]]
 
 
 def _left(scenario: str, slots: Ways, done: Container[Slot]) -> Ways:
-    """Slots of blocks that lack one: a block is measured whole again, for its slots are compared."""
+    """Slots of incomplete blocks. A block is measured again as a whole, because its slots are compared."""
     lacking = {block for way, block, period_ns in slots if (scenario, way, block, period_ns) not in done}
     return [slot for slot in slots if slot[1] in lacking]
 
 
 def plan(study: Study, extent: Extent, seed: int) -> Iterator[tuple[str, Ways]]:
-    """(scenario, [(way, block, period)]) in order; each block holds every way once."""
+    """(scenario, [(way, block, period)]) in order. Each block contains every way once."""
     for scenario in study.scenarios:
         yield scenario, _shuffled([(way, None) for way in study.ways], extent.blocks, seed, scenario)
     periods: list[tuple[str, int | None]] = [("guard", period) for period in study.periods.every]
-    # Native stands in every block for all periods alike.
+    # Native is measured once in every block, for all periods.
     yield study.periods.scenario, _shuffled([("native", 0), *periods], extent.blocks, seed, "periods")
 
 
@@ -184,7 +184,7 @@ def _shuffled(ways: Sequence[tuple[str, int | None]], blocks: int, seed: int, pa
 
 
 def _slot_s(extent: Extent, period_ns: int | None) -> float:
-    """At least two rounds of the loop."""
+    """At least two rounds of the control loop."""
     return max(extent.slot, 2 * (period_ns or 0)) / 1e9
 
 
@@ -193,20 +193,20 @@ def _spent_s(extent: Extent, period_ns: int | None) -> float:
 
 
 def _sent(pid: int) -> int:
-    """OutDatagrams counts what went out; what a queue refused is counted as an error of the socket's buffer."""
+    """Sent datagrams, from OutDatagrams. Datagrams refused by a queue count as errors of the socket's buffer."""
     lines = [line.split() for line in Path(f"/proc/{pid}/net/snmp").read_text().splitlines() if line.startswith("Udp:")]
     counts = dict(zip(lines[0][1:], map(int, lines[1][1:]), strict=True))
     return counts["OutDatagrams"] + counts["SndbufErrors"]
 
 
 def _busy_ns() -> float:
-    """CPU time of this host since it was started, without idling."""
+    """CPU time of this host since boot, without idle time."""
     fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     user, nice, system, _idle, _iowait, irq, softirq = fields[:7]
     return (user + nice + system + irq + softirq) * 1e9 / os.sysconf("SC_CLK_TCK")
 
 
-# The ways
+# Ways of enforcing guarantees
 
 
 @contextlib.contextmanager
@@ -230,7 +230,7 @@ def _htb(ready: Bench, _period_ns: int | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _tbf(ready: Bench, _period_ns: int | None) -> Iterator[None]:
-    """A fixed ceiling at each tenant's own interface: nothing is lent."""
+    """A fixed ceiling at each tenant's own interface. Nothing is lent."""
     with contextlib.ExitStack() as stack:
         for number, (name, promised) in enumerate(ready.study.tenants.items(), start=1):
             tbf = f"tbf rate {promised.guarantee}bit burst {LINK_BURST} latency {LINK_LATENCY}".split()
@@ -247,7 +247,7 @@ def _tbf(ready: Bench, _period_ns: int | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _redirected(namespace: str, tap: str, aside: str) -> Iterator[None]:
-    """What comes in by a tap goes through an interface of its own, for there is no queue on the way in."""
+    """Redirects packets from a tap through an interface of its own, because ingress has no queue."""
     ip("-n", namespace, "link", "add", aside, "type", "ifb")
     try:
         ip("-n", namespace, "link", "set", aside, "up")

@@ -1,7 +1,7 @@
-"""Memory transactions of the whole host, where its processor counts them: misses of the last-level cache.
+"""Memory transactions of the whole host, if its processor counts them: misses of the last-level cache.
 
-Source: perf_event_open(2), a counter a CPU. Virtual machines are seldom given any, and without root the kernel's
-setting `perf_event_paranoid` must allow it: then there is none, which is said where the figure would stand.
+Source: perf_event_open(2), a counter for each CPU. Virtual machines seldom have one, and without root the kernel's
+setting `perf_event_paranoid` must allow it. Without a counter, the report says so in place of the figure.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ HARDWARE, CACHE_MISSES = 0, 3
 
 
 class Counters:
-    """One event on every CPU, counted from now on; `close` it."""
+    """One event on every CPU, counted from creation. Must be closed."""
 
     def __init__(self, kind: int = HARDWARE, event: int = CACHE_MISSES) -> None:
-        """OSError if the host counts no such event, or not for this user."""
+        """OSError if the host does not count this event, or not for this user."""
         number = _SYSCALLS.get(platform.machine())
         if number is None:
             raise OSError(f"no number of perf_event_open is known for {platform.machine()}")
@@ -45,7 +45,7 @@ class Counters:
         return None
 
     def read(self) -> int:
-        """What all CPUs counted so far."""
+        """The sum over all CPUs so far."""
         return sum(int.from_bytes(os.read(file, 8), "little") for file in self._files)
 
     def close(self) -> None:

@@ -83,7 +83,7 @@ def test_a_figure_in_doubt_on_either_side_is_neither_better_nor_the_same(now, si
 def test_worse_stays_worse_where_the_run_may_only_be_worse_still():
     found = compare(warned(run(0.7), Warn.CARRY_OVER), run(0.8, seed=2))
     assert found.cells[0].change is Change.WORSE
-    assert "but in the run the effect still moved" in found.cells[0].reason
+    assert "but in the run the effect still changed" in found.cells[0].reason
     assert compare(run(0.7), warned(run(0.8), Warn.CARRY_OVER)).cells[0].change is Change.INCONCLUSIVE
 
 

@@ -142,7 +142,7 @@ def test_disturbed_slots_stay_in_and_are_reported():
     found = findings(disturbed)
     assert cell(found, "memory-copy").isolation.n == 40
     assert Warn.STEAL in cell(found, "memory-copy").warnings
-    assert any("15 of 120 slots were disturbed by others (steal)" in warning for warning in found.warnings)
+    assert any("15 of 120 slots were disturbed by other programs (steal)" in warning for warning in found.warnings)
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_a_null_that_lengthens_the_latency_is_reported_and_widens_what_decides_a
     assert Warn.NULL_LATENCY in cell(found, "memory-copy").warnings
     assert Warn.NULL_EFFECT not in cell(found, "memory-copy").warnings
     assert found.verdicts[0].outcome is Outcome.INCONCLUSIVE
-    assert "latency impact at p99 (widened, for the A/A check failed)" in found.verdicts[0].reason
+    assert "latency impact at p99 (widened, because the A/A check failed)" in found.verdicts[0].reason
     assert found.headline.startswith(
         "The A/A check failed for copy: a neighbour that does nothing seemed to change its p99 latency by "
     )
@@ -507,7 +507,7 @@ def test_too_few_blocks_say_nothing_of_late_harm():
 def test_nothing_holds_while_the_harm_may_be_understated(threshold):
     moving = Host().measure(ONE, 40, {"memory-copy": 0.8}, late={"memory-copy": -0.06})
     weak = [replace(o, achieved={"memory-copy": 0.3}) for o in Host().measure(ONE, 40, {"memory-copy": 0.8})]
-    for observations, doubt in ((moving, "still moved inside the slots"), (weak, "pressed less than")):
+    for observations, doubt in ((moving, "still changed inside the slots"), (weak, "did not reach its intensity")):
         verdict = findings(observations, goals=(Goal(isolation_factor=threshold),)).verdicts[0]
         assert verdict.outcome is (Outcome.VIOLATED if threshold == 0.9 else Outcome.INCONCLUSIVE)
         assert doubt in verdict.reason

@@ -155,7 +155,7 @@ def test_no_effect_and_not_known_are_told_apart():
 def test_wide_intervals_are_called_noise_and_not_a_bound_on_the_harm():
     cells = [cell(COPYING, COPY, 0.5, 0.05), cell(COPYING, RING, 0.7, 0.328, seen=False)]
     line = headline(plan(COPYING), KERNELS, cells, [])
-    assert line.endswith("; nothing else could be told from noise (up to ±63 %).")
+    assert line.endswith("; nothing else could be distinguished from noise (up to ±63 %).")
 
 
 def test_a_kernel_may_name_what_its_victim_loses():
@@ -195,7 +195,7 @@ def test_a_failed_check_comes_first():
     line = headline(plan(COPYING), KERNELS, cells, [band(COPYING, null=0.98, half=0.005)])
     assert line.startswith(
         "The A/A check failed for copy: a neighbour that does nothing seemed to change its rate by −2.0 % ± 0.5, "
-        "so doubt effects of that size. A memory-copying neighbour"
+        "so effects of that size are not reliable. A memory-copying neighbour"
     )
 
 
@@ -257,7 +257,7 @@ def test_a_neighbour_that_may_have_harmed_more_than_was_seen_is_no_clean_bill(wa
     doubtful = cell(COPYING, RING, 0.9, 0.2, seen=False, warnings=(warning,))
     line = headline(plan(COPYING), KERNELS, [sound, doubtful], [band(COPYING)])
     assert line == (
-        "No neighbour was seen to cost you anything above ±0.6 %; 1 other could not be judged, as the warnings tell."
+        "No neighbour was seen to cost you anything above ±0.6 %; 1 other could not be judged; see the warnings."
     )
     assert headline(plan(COPYING), KERNELS, [doubtful], [band(COPYING)]).startswith(
         "Nothing conclusive: no neighbour could be judged"
@@ -268,7 +268,7 @@ def test_trials_that_failed_are_counted_as_not_judged():
     cells = [cell(COPYING, COPY, 0.82, 0.01)]
     assert line_of(plan(COPYING, WRITING), KERNELS, cells, [band(COPYING)]) == (
         "A memory-copying neighbour on the next core costs you 18 % ± 1 of memory bandwidth; "
-        "5 others could not be judged, as the warnings tell."
+        "5 others could not be judged; see the warnings."
     )
 
 

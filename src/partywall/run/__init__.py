@@ -1,9 +1,9 @@
 """Carries out a plan: the only stage that measures.
 
-It makes sandboxes, sends agents their schedules, and appends what they say.
+It creates sandboxes, sends schedules to agents, and stores their messages.
 
-Deliberately not here: what the numbers mean. The decisions a run takes while it goes on (a trial is precise enough, its
-slots are too short) come in as a function, so that this stage knows no statistics.
+Figures are interpreted elsewhere. Decisions during a run (a trial is precise enough, its slots are too short) are
+passed in as functions, so that this stage does not depend on statistics.
 """
 
 from partywall.run.execute import PILOTS, Decisions, execute

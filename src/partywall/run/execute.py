@@ -28,29 +28,29 @@ from partywall.sandbox.clock import Looks
 from partywall.session import Session
 from partywall.store import RunDirectory, blocks_done
 
-# A block's schedule is sent this long before it begins: the controller may be late by as much without harm.
+# A block's schedule is sent this long before it begins. A delay of the controller up to this time is harmless.
 LEAD_NS = 300_000_000
-# The least that is needed for a schedule to arrive in time.
+# Least time for a schedule to arrive.
 LEAD_MIN_NS = 60_000_000
-# Numbers of blocks, and where some are long of long ones, at which it is looked whether effects carry over; fewer would
-# not show it, and later it is dear. What takes longer than a short slot to come or to go shows only beside long ones.
+# Numbers of blocks (and of long blocks, if there are any) at which carry-over is tested. Fewer would not show it, and
+# later a repetition is expensive. Effects slower than a short slot show only beside long ones.
 PILOTS = ((20, 0), (60, 4), (180, 8))
 # Schedules are sent for at least this much time at once, so that short blocks cost the controller little.
 BATCH_NS = 250_000_000
 # Blocks before the look at how often the victim reports.
 COARSE_BLOCKS = 8
 ATTEMPTS = 2
-# A guard up to this share of the window after it is short.
+# A guard time up to this share of the following window is short.
 GUARD_SHARE = 0.25
-# To reach the least number of blocks a trial may go beyond its share of the budget, by this much.
+# To reach the least number of blocks, a trial may exceed its share of the budget by this factor.
 OVERTIME = 1.2
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """What a run asks of statistics while it goes on.
+    """The statistical decisions that a run needs while it is in progress.
 
-    enough: whether a trial is precise enough, and how precise in words.
+    enough: whether a trial is precise enough, and its precision as text.
     """
 
     enough: Callable[[Trial, Sequence[Observation]], tuple[bool, str]]
@@ -59,9 +59,9 @@ class Decisions:
 
 @dataclass
 class Tally:
-    """A trial so far: observations at the present length of slots, and how much time was measured in all.
+    """The progress of a trial: observations at the current slot length, and the total measured time.
 
-    visits_paid: how often each visit was begun. pilots_had: how many of PILOTS, at the present length.
+    visits_paid: number of times each visit was started. pilots_had: number of completed PILOTS at the current length.
     """
 
     trial: Trial
@@ -78,12 +78,12 @@ class Tally:
 
     @property
     def blocks(self) -> int:
-        """How many there are of the treatment measured least, in short blocks or, if it is slow, in long ones."""
+        """Number of blocks of the least measured treatment: short blocks, or long ones if it is slow."""
         return self._fewest()[0]
 
     @property
     def pilots_reached(self) -> int:
-        """How many of PILOTS its blocks have come to."""
+        """Number of PILOTS that its blocks have reached."""
         blocks, longs = self._fewest()
         return sum(blocks >= least and (longs is None or longs >= least_long) for least, least_long in PILOTS)
 
@@ -94,7 +94,7 @@ class Tally:
         return min(short.values(), default=0)
 
     def _fewest(self) -> tuple[int, int | None]:
-        """Blocks, and long ones, of the treatment with the fewest; None where no blocks are longer than others."""
+        """Blocks and long blocks of the treatment with the fewest; None if all blocks have the same length."""
         short, long = (Counter(o.treatment for o in self.observations if o.long == which) for which in (False, True))
         ids = [t.id for t in self.trial.treatments]
         return min(short[id_] or long[id_] for id_ in ids), min(long[id_] for id_ in ids) if long else None
@@ -109,9 +109,9 @@ def execute(
     clock: Clock | None = None,
     sessions: Callable[[Label], Session] = Session,
 ) -> None:
-    """Carries out what is left of the plan. observations: what an interrupted run has measured already.
+    """Carries out the rest of the plan. observations: those of an interrupted run.
 
-    clock, sessions: tests simulate them (`partywall.testing.SimulatedHost`).
+    clock, sessions: replaced by tests (`partywall.testing.SimulatedHost`).
     """
     plan = run.plan
     events = run.by_trial()
@@ -120,21 +120,22 @@ def execute(
     run.append("run_started", wall_time=time.strftime("%Y-%m-%dT%H:%M:%S%z"), pid=os.getpid())
     visitor.tell_left()
     try:
-        # Again for what failed, unless that lasts: an agent may have been killed. What is done is not done twice.
+        # Failed visits are repeated once, unless the failure is lasting: an agent may have been killed. Finished work
+        # is not repeated.
         for _ in range(ATTEMPTS):
             for round_, trial in visits(plan):
                 visitor.visit(round_, tallies[trial.id])
     finally:
-        # The controller stood aside from each victim's CPU; whoever called may want all of them back.
+        # The controller had left each victim's CPU; its caller may need all CPUs again.
         os.sched_setaffinity(0, all_cpus())
     run.append("run_ended")
 
 
 def tally(trial: Trial, events: Sequence[dict[str, Any]], observations: Sequence[Observation]) -> Tally:
-    """How far a trial has come, from its events.
+    """The progress of a trial, from its events.
 
-    What was measured before its slots were last lengthened does not count. Looks at carry-over that a run of so many
-    blocks has had are not had again, for each spends some of the error that is allowed.
+    Observations from before its slots were last lengthened do not count. Carry-over tests that this number of blocks
+    has already had are not repeated, because each uses a part of the allowed error.
     """
     done = blocks_done(events)
     stretch = _stretch(events)
@@ -162,7 +163,7 @@ def _stretch(events: Sequence[Mapping[str, Any]]) -> Stretch:
 
 @dataclass
 class Visitor:
-    """Pays visits: the share of the budget that one gets is its part of what is left, with the visits that are left."""
+    """Makes visits. Each gets a part of the remaining budget, according to the remaining visits."""
 
     run: RunDirectory
     plan: Plan
@@ -177,9 +178,9 @@ class Visitor:
         self._shares = shares(self.plan)
 
     def visit(self, round_: int, tally: Tally) -> None:
-        """One visit, if the trial still needs it. A trial that fails is left; the run goes on with the others.
+        """Makes one visit if the trial still needs it. After a failure, the run continues with other trials.
 
-        It is tried again unless an agent refused it for a reason that lasts.
+        A failed trial is repeated, unless an agent refused it for a lasting reason.
         """
         visit = str(round_)
         if tally.finished or tally.failures >= ATTEMPTS or visit in tally.visits_done:
@@ -197,7 +198,7 @@ class Visitor:
         self.run.compact()
 
     def _share_ns(self, round_: int, tally: Tally) -> int:
-        """Of the time that is left, by the trials' parts of the budget and their visits that are left."""
+        """The share of the remaining time, by the trials' parts of the budget and their remaining visits."""
         spent_ns = sum(tally.measured_ns for tally in self.tallies.values())
         going = [tally for tally in self.tallies.values() if not tally.finished and tally.failures < ATTEMPTS]
         left_ns = sum(self._shares[one.trial.id] * self._visits_left(round_, one) for one in going)
@@ -249,11 +250,11 @@ class Visitor:
             slots, read, error_ns = self._batch(recorder, tally, start_ns, before, looks)
             send(stage, slots, read, error_ns)
             limiter.follow(slots)
-            # The last switch comes as late as clocks may be off, and the next block's come after it.
+            # The last switch is delayed by the clock error, and those of the next block follow it.
             start_ns = slots[-1].end_ns + 2 * error_ns
             before = tally.trial.treatment(slots[-1].treatment)
             self.clock.sleep_until(start_ns - LEAD_NS)
-            # Before anything of what was measured counts: a clock that broke its bound is seen only now.
+            # Before any result counts, because only now it shows whether a clock exceeded its bound.
             looks = self._look(stage, tally)
             self._settle(recorder, limiter, tally, looks)
             limiter.check()
@@ -270,7 +271,7 @@ class Visitor:
     def _batch(
         self, recorder: Recorder, tally: Tally, start_ns: int, before: Treatment | None, looks: Looks
     ) -> tuple[list[Slot], list[int], int]:
-        """The next blocks, at least one: slots, the moments at which counters are read, how far clocks may be off."""
+        """The next blocks, at least one: slots, times at which counters are read, and the clock error."""
         timing, slots, read = self.plan.timing, list[Slot](), list[int]()
         beat = rhythm(tally.trial.treatments, timing, tally.stretch)
         at_ns, error_ns = start_ns, 0
@@ -293,19 +294,19 @@ class Visitor:
         return slots, read, error_ns
 
     def _note_clock(self, tally: Tally, error_ns: int) -> None:
-        """Where clocks differ, how much is a fact of the block."""
+        """Stores the clock error with the block, if sandboxes have their own clocks."""
         if error_ns:
             self.run.append("clock_bound", trial=tally.trial.id, block=tally.next_block, error_ns=error_ns)
 
     def _goes_on(self, tally: Tally, elapsed_ns: int, share_ns: int, *, last: bool) -> bool:
         if last and tally.blocks < self.plan.scenario.min_blocks:
             return tally.measured_ns < OVERTIME * self._shares[tally.trial.id]
-        # Half of the next block, so that visits end as often a little late as early.
+        # Half of the next block, so that visits end early as often as late.
         next_ns = forecast(tally.trial.treatments, self.plan.timing, tally.stretch).block_ns(tally.next_block)
         return elapsed_ns + next_ns // 2 < share_ns
 
     def _settle(self, recorder: Recorder, limiter: Limiter, tally: Tally, looks: Looks) -> None:
-        """Takes in the blocks whose slices are all here, and decides what follows from them."""
+        """Processes the blocks whose slices have all arrived, and decides how to continue."""
         for block, event in recorder.complete(looks):
             slots = [Slot.model_validate(slot) for slot in event["slots"]]
             tally.measured_ns += _spent_ns(event)
@@ -319,7 +320,7 @@ class Visitor:
         self.tell_left()
 
     def tell_left(self) -> None:
-        """By the measuring time that is spent or no longer needed; set-up takes its share of the rest."""
+        """Reports the time left: measuring time that is not spent and still needed, and its share of set-up."""
         budget_ns = self.plan.scenario.budget
         left_ns = max(0, budget_ns - sum(tally.measured_ns for tally in self.tallies.values()))
         self.emit(Left(left_ns / budget_ns * max(self.plan.estimate_ns, budget_ns) / 1e9))
@@ -358,7 +359,7 @@ class Visitor:
     def _may_begin_again(self, tally: Tally, stretch: Stretch) -> bool:
         """Whether slots may be of that length, and the trial's time holds the least number of blocks of them.
 
-        If not, lengthening would leave nothing, while what is there stands with a warning.
+        Otherwise lengthening would leave no result, while the existing one stays valid with a warning.
         """
         if max(treatment.slot_ns for treatment in tally.trial.treatments) * stretch.slots > self.plan.timing.slot_max:
             return False
@@ -368,7 +369,7 @@ class Visitor:
 
 
 def guarded(laid_out: Callable[..., tuple[Slot, ...]], looks: Looks, start_ns: int) -> tuple[tuple[Slot, ...], int]:
-    """A block whose guards are as wide as clocks may be off by its last switch, which wider guards put off. Pure."""
+    """A block whose guard times cover the clock error until its last switch, which wider guard times delay. Pure."""
     error_ns = looks.error_ns(start_ns)
     while True:
         block = laid_out(clock_error_ns=error_ns)
@@ -379,12 +380,12 @@ def guarded(laid_out: Callable[..., tuple[Slot, ...]], looks: Looks, start_ns: i
 
 
 def _is_lasting(error: TrialError | AgentError) -> bool:
-    """Whether another try would fail in the same way."""
+    """True if a repetition would fail in the same way."""
     return isinstance(error, TrialError | RefusalError) and error.is_lasting
 
 
 def _straddle(observations: Sequence[Observation]) -> float:
-    """Of the victim's work, what is another treatment's, beside whom that is most: a victim may be slow beside one."""
+    """Share of the victim's work that belongs to another treatment, for the treatment with the largest share."""
     straddles: defaultdict[str, list[float]] = defaultdict(list)
     for observation in observations:
         if not observation.long:
@@ -393,20 +394,20 @@ def _straddle(observations: Sequence[Observation]) -> float:
 
 
 def _spent_ns(event: Mapping[str, Any]) -> int:
-    """What of the budget a block took, from the end of the one before."""
+    """The part of the budget that a block used, from the end of the previous block."""
     slots: Sequence[Mapping[str, int]] = event["slots"]
     return slots[-1]["end_ns"] - slots[0]["start_ns"] + SWITCH_AFTER_NS
 
 
 def _attempt(tally: Tally, visit: str) -> str:
-    """What this visit's records are called: one that was interrupted keeps its own, calibrated as it was."""
+    """The name of this visit's records. An interrupted visit keeps its own, because it has its own calibration."""
     before = tally.visits_paid[visit]
     tally.visits_paid[visit] += 1
     return f"{visit}.{before}" if before else visit
 
 
 def aside(trial: Trial) -> tuple[int, ...]:
-    """CPUs for controller and monitor: not the victim's, where there are others and it is on this host."""
+    """CPUs for controller and monitor: not the victim's, if there are others and the victim is on this host."""
     allowed = all_cpus()
     if trial.victim.sandbox.machine:
         return tuple(sorted(allowed))
@@ -414,7 +415,7 @@ def aside(trial: Trial) -> tuple[int, ...]:
 
 
 def all_cpus() -> set[int]:
-    """CPUs this user may run on, whatever the controller has pinned itself to since."""
+    """CPUs that this user may run on, whatever the controller is pinned to."""
     return set(_ALLOWED)
 
 
@@ -422,9 +423,9 @@ _ALLOWED = os.sched_getaffinity(0)
 
 
 def send(stage: Stage, slots: Sequence[Slot], read_ns: Sequence[int], clock_error_ns: int = 0) -> None:
-    """Tells every aggressor when to press in these slots, and the monitor when to read.
+    """Sends switch times in these slots to every aggressor, and reading times to the monitor.
 
-    clock_error_ns: the last switch comes as much after its slot as all others do.
+    clock_error_ns: the last switch is delayed after its slot by this much, like all others.
     """
     trial = stage.trial
     names = {name for slot in slots for name in trial.treatment(slot.treatment).intensities}
@@ -442,9 +443,9 @@ def send(stage: Stage, slots: Sequence[Slot], read_ns: Sequence[int], clock_erro
 
 
 def readings(slots: Sequence[Slot]) -> list[int]:
-    """When counters are read: at the end of each slot, and at the start of its window where the guard before is long.
+    """When counters are read: at each slot's end, and at its window's start if the guard time before it is long.
 
-    A short guard is left in its slot's difference, which saves half of the readings and so of what watching costs.
+    A short guard time is included in its slot's difference, which saves half of the readings and their cost.
     """
     moments = {slot.end_ns for slot in slots} | {slots[0].measure_ns}
     moments |= {

@@ -1,7 +1,7 @@
-"""The frequency governor of the processor's clock, for as long as something is measured under another one.
+"""Changes the frequency governor of the processor's clock for the time of a measurement.
 
-What was in force is written down before it is changed, so that the next start puts it back if this process is killed.
-Deliberately not here: frequencies themselves, and hosts whose clock the kernel does not govern.
+The original governor is stored before the change, so that the next start restores it if this process is killed.
+Frequencies are not set, and hosts whose clock the kernel does not control are not supported.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from partywall.sandbox.label import made_state_root, start_ticks, state_root
 
 SYSFS = "/sys/devices/system/cpu"
 KINDS = {"saving": ("ondemand", "schedutil", "powersave"), "performance": ("performance",)}
-"""Governors that let the clock fall while little is asked of the processor, the plainest first; and that never do.
+"""Governors that lower the clock under low load, in order of preference, and those that never do.
 
-`powersave` does so with drivers that have nothing else; others hold the lowest clock by it, and have `ondemand`.
+With some drivers, `powersave` is the only one that does; with others it holds the lowest clock, and `ondemand` is used.
 """
 STATE = "governor.json"
 
@@ -32,7 +32,7 @@ def chosen(kind: str, host: Host) -> str | None:
 
 
 def why_not(kind: str, host: Host) -> str:
-    """Why a governor of a kind cannot be had on a host; empty if it can."""
+    """Why a governor of a kind is not available on a host; empty if it is."""
     offered = _offered(host)
     if not offered:
         return "this host's kernel does not govern the processor's frequency (a guest, or no cpufreq driver)"
@@ -43,19 +43,19 @@ def why_not(kind: str, host: Host) -> str:
 
 
 def refused(host: Host) -> dict[str, str]:
-    """Why a governor cannot be had, by its kind; without those that can be."""
+    """Why governors are not available, by their kind; without available ones."""
     return {kind: why for kind in KINDS if (why := why_not(kind, host))}
 
 
 def _offered(host: Host) -> list[list[str]]:
-    """By CPU; a CPU that was taken offline has nothing to govern."""
+    """Offered governors by CPU. An offline CPU has none."""
     files = sorted(host.path(SYSFS).glob("cpu[0-9]*/cpufreq/scaling_available_governors"))
     return [text.split() for file in files if (text := host.text(file.relative_to(host.root))) is not None]
 
 
 @contextlib.contextmanager
 def held(kind: str | None, host: Host) -> Iterator[None]:
-    """Every CPU under a governor of a kind while the block runs; nothing changes for None, or where there is none."""
+    """Sets every CPU to a governor of a kind while the block runs. No change for None, or if there is none."""
     governor = None if kind is None or why_not(kind, host) else chosen(kind, host)
     if governor is None:
         yield
@@ -64,7 +64,7 @@ def held(kind: str | None, host: Host) -> Iterator[None]:
     before = {str(file): file.read_text().strip() for file in files}
     state = made_state_root() / STATE
     own = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid()), "before": before}
-    # Written before anything is changed that would have to be put back.
+    # Stored before the change, so that it can be restored.
     write_whole(state, json.dumps(own))
     try:
         for file in files:
@@ -75,7 +75,7 @@ def held(kind: str | None, host: Host) -> Iterator[None]:
 
 
 def put_back() -> bool:
-    """Puts back what a killed process left changed; whether there was anything."""
+    """Restores the setting that a killed process left changed. Returns whether there was one."""
     state = state_root() / STATE
     try:
         left = json.loads(state.read_text())

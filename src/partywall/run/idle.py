@@ -1,9 +1,9 @@
-"""Idle CPUs that poll, so that none sleeps while something is measured.
+"""Makes idle CPUs poll, so that none sleeps during a measurement.
 
-A CPU that comes back from sleep may be slower for a while: its clock has fallen, or it is a virtual one whose core the
-hypervisor has used otherwise. What is often idle, as work under a CPU limit is, then gets less done for the same CPU
-time. The kernel keeps idle CPUs awake while a program holds its bound on the latency of CPUs at zero, and no longer
-than that program lives. Source: Documentation/power/pm_qos_interface, Linux; what cyclictest does.
+A CPU that wakes up may be slower for a while: its clock has fallen, or it is virtual and the hypervisor used its core
+otherwise. Work with idle phases, for example under a CPU limit, then gets less done in the same CPU time. The kernel
+keeps idle CPUs awake while a program holds its bound on CPU latency at zero, until that program ends. Source:
+Documentation/power/pm_qos_interface, Linux; cyclictest does the same.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ DRIVER = Path("/sys/devices/system/cpu/cpuidle/current_driver")
 
 
 def why_not(host: Host) -> str:
-    """Why idle CPUs cannot be made to poll on a host; empty if they can."""
+    """Why idle CPUs cannot poll on a host; empty if they can."""
     if host.text(DRIVER) in (None, "", "none"):
-        return "this kernel has no driver of idle states (cpuidle), which would heed it"
+        return "this kernel has no driver of idle states (cpuidle), which polling needs"
     if not host.exists(DEVICE):
-        return f"{DEVICE} is not there"
-    return "" if host.access(host.path(DEVICE), os.W_OK) else f"{DEVICE} may not be written, which needs root"
+        return f"{DEVICE} does not exist"
+    return "" if host.access(host.path(DEVICE), os.W_OK) else f"{DEVICE} is not writable, which needs root"
 
 
 @contextlib.contextmanager
 def polled(device: Path = DEVICE) -> Iterator[None]:
     """Every idle CPU polls while the block runs."""
-    # Held by the open file: the kernel lets go of it when this process ends, however it does.
+    # Held by the open file: the kernel releases it when this process ends.
     with device.open("wb", buffering=0) as held:
         held.write((0).to_bytes(4, "little"))
         yield

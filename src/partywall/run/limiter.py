@@ -1,4 +1,4 @@
-"""Switches limits that can be changed live, slot by slot, from a thread of its own."""
+"""Switches live limits slot by slot, in its own thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from partywall.run.stage import Stage
 
 
 class Limiter:
-    """Follows one block at a time. A trial without live limits costs nothing."""
+    """Follows one block at a time. Without live limits, it does nothing."""
 
     def __init__(self, stage: Stage, clock: Clock) -> None:
         self._stage = stage
@@ -24,7 +24,7 @@ class Limiter:
         self._now = Limits()
 
     def follow(self, slots: Sequence[Slot]) -> None:
-        """Sets the victim's limits at each slot's start; waits first for the block before."""
+        """Sets the victim's limits at each slot's start, after the previous block has ended."""
         if not self._live:
             return
         if self._thread is not None:
@@ -34,12 +34,12 @@ class Limiter:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises what the thread met."""
+        """Raises the error of the thread, if any."""
         if self._error is not None:
             raise self._error
 
     def was_late(self, slots: Sequence[Slot]) -> bool:
-        """Whether a limit was not in force when the window of one of these slots began."""
+        """True if a limit was not set when the window of one of these slots began."""
         return any(slot.start_ns in self._late for slot in slots)
 
     def _switch(self, slots: Sequence[Slot]) -> None:
@@ -47,7 +47,7 @@ class Limiter:
         try:
             for slot in slots:
                 wanted = self._stage.trial.treatment(slot.treatment).victim_limits or Limits()
-                # Most slots are too short for a runtime to be asked for what holds already.
+                # Skips unchanged limits: most slots are too short for another call of the runtime.
                 if wanted == self._now:
                     continue
                 self._clock.sleep_until(slot.start_ns)
@@ -55,5 +55,5 @@ class Limiter:
                 self._now = wanted
                 if self._clock.now_ns() > slot.measure_ns:
                     self._late.add(slot.start_ns)
-        except Exception as error:  # noqa: BLE001 - carried to the thread that waits for it
+        except Exception as error:  # noqa: BLE001 - passed to the thread that waits for it
             self._error = error

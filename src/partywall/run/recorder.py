@@ -1,4 +1,4 @@
-"""Takes what agents say, writes it down at once, and hands out blocks whose slices are all here."""
+"""Receives agents' messages, stores them immediately, and returns blocks whose slices have all arrived."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from partywall.store.evidence import metric_rows, metrics
 from partywall.store.observe import Block, Samples, Window, observe
 from partywall.store.pending import Pending
 
-# How long after a block's end its slices may be missing before the victim counts as stuck.
+# If its slices are missing this long after a block's end, the victim counts as stuck.
 PATIENCE_NS = 15_000_000_000
 KEPT_NS = 5_000_000_000
 
 
 @dataclass
 class Expected:
-    """A block that was scheduled. error_ns: how far its guards let clocks be off; clock_off_ns: how far one was.
+    """A scheduled block. error_ns: clock error that its guard times allow; clock_off_ns: the actual one.
 
     lost: slices of it that an agent could not send.
     """
@@ -50,7 +50,7 @@ class Expected:
         return self.clock_off_ns > self.error_ns
 
     def event(self, visit: str) -> dict[str, Any]:
-        """What the run's events say of it."""
+        """The block as an event of the run."""
         off = {"clock_off_ns": self.clock_off_ns} if self.is_refuted else {}
         lost = {"slices_lost": self.lost} if self.lost else {}
         return {
@@ -64,7 +64,7 @@ class Expected:
 
 
 class Recorder:
-    """The receiving end of one visit."""
+    """The receiver of one visit's messages."""
 
     def __init__(self, stage: Stage, pending: Pending, visit: str) -> None:
         self._stage = stage
@@ -76,21 +76,21 @@ class Recorder:
         self._counters = tuple(Counter(**counter) for counter in stage.counters)
         self._expected: deque[Expected] = deque()
         self._tail: deque[str] = deque(maxlen=3)
-        # Lines of output that came too fast, by workload.
+        # Dropped lines of output that arrived too fast, by workload.
         self.dropped: Counts[str] = Counts()
 
     def expect(
         self, number: int, stretch: int, slots: Sequence[Slot], *, long: bool = False, error_ns: int = 0
     ) -> None:
-        """A block was scheduled, with guards for clocks that are off by so much at the most."""
+        """Registers a scheduled block, with guard times for clock errors up to `error_ns`."""
         block = Block(self._stage.trial.id, number, tuple(slots), long=long)
         self._expected.append(Expected(block, stretch, error_ns))
 
     def complete(self, looks: Looks) -> Iterator[tuple[tuple[Observation, ...], dict[str, Any]]]:
-        """Blocks that became complete before clocks were looked at, with the event to write.
+        """Blocks that were complete before the clocks were read, with the event to write.
 
-        Without observations if some slot is not known, if a clock was off by more than the block's guards allow for,
-        or if an agent could not send all slices.
+        Without observations if a slot is unknown, a clock error exceeds the block's guard times, or an agent lost
+        slices.
         """
         self._take_messages()
         for expected in self._expected:
@@ -104,18 +104,18 @@ class Recorder:
             self._forget(expected.block.slots[0].start_ns - KEPT_NS)
 
     def _is_complete(self, expected: Expected, looked_ns: int) -> bool:
-        """Whether all its slices are here, and clocks were looked at after it had ended by any of them."""
+        """True if all its slices have arrived, and clocks were read after its end by any of them."""
         return self._until_ns() >= expected.end_ns and looked_ns >= expected.end_ns + expected.error_ns
 
     def take_rest(self) -> None:
-        """Writes down what has come since the last block; that a workload ended is no error any more."""
+        """Stores messages since the last block. The end of a workload is no longer an error."""
         while not self._stage.session.messages.empty():
             name, method, params = self._stage.session.messages.get()
             if method not in ("ended", "gone"):
                 self._take(name, method, params)
 
     def wait_for_all(self, clock: Clock) -> None:
-        """Waits until every expected block is complete; TrialError if the victim is stuck."""
+        """Waits until every expected block is complete. TrialError if the victim is stuck."""
         if not self._expected:
             return
         end_ns = self._expected[-1].end_ns
@@ -126,7 +126,7 @@ class Recorder:
             self._take_messages()
 
     def wait_for_first(self, clock: Clock) -> None:
-        """Waits until the victim has reported for the first time; TrialError if it does not."""
+        """Waits until the victim has reported for the first time. TrialError if it does not."""
         deadline_ns = clock.now_ns() + PATIENCE_NS
         while not self._until_ns():
             if clock.now_ns() > deadline_ns:
@@ -148,7 +148,7 @@ class Recorder:
             raise self._stuck()
 
     def _is_silent(self) -> bool:
-        """Whether the oldest block has ended so long ago, by the youngest, that its slices will not come."""
+        """True if the oldest block ended so long ago that its slices will not arrive."""
         youngest = self._expected[-1].block.slots[0].start_ns
         return self._until_ns() + PATIENCE_NS < youngest and self._expected[0].end_ns + PATIENCE_NS < youngest
 
@@ -172,7 +172,7 @@ class Recorder:
                 raise self._stage.explain(name, params["reason"])
 
     def _lose(self, workload: str, what: str, count: int) -> None:
-        """What an agent could not send, for nobody read it in time. Which of the open blocks it was of is not known."""
+        """Records messages that an agent dropped because nobody read them in time. The affected block is unknown."""
         match what:
             case "output":
                 self.dropped[workload] += count
@@ -209,8 +209,8 @@ class Recorder:
             return TrialError(
                 f"{trial.victim_name}: the victim finished no operation for {seconds} s; its resource may be blocked"
             )
-        tail = " | ".join(self._tail) or "it printed nothing"
+        tail = " | ".join(self._tail) or "no output"
         return TrialError(
-            f"{trial.victim_name}: the command printed nothing for {seconds} s that its metric could be taken from; "
+            f"{trial.victim_name}: the command printed nothing usable for its metric for {seconds} s; "
             f"last lines: {tail}; check victims.{trial.victim_name}.metric, and that the command flushes its output"
         )

@@ -1,4 +1,4 @@
-"""The sandboxes of one visit: made, filled with their workloads, calibrated, and taken down whatever happens."""
+"""The sandboxes of one visit: created, filled with workloads, calibrated, and always removed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from partywall.session import Session
 
 MONITOR = "monitor"
 CALIBRATION_NS = 150_000_000
-# A disk kernel writes its file before it starts, and a slow disk may need minutes for it.
+# A disk kernel writes its file before it starts, which may take minutes on a slow disk.
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 5.0
 WARM_UP_NS = 500_000_000
 
 UNREAD = {
     "what": "counters of the host",
-    "cost": "likely causes cannot be told, and what else ran there is not seen",
+    "cost": "likely causes are not known, and other load there is not detected",
     "remedy": "run partywall on that host itself",
 }
 
@@ -46,12 +46,12 @@ class Stage:
     missing: list[dict[str, Any]] = field(default_factory=list)
 
     def schedule(self, name: str, switches: list[tuple[int, float]]) -> None:
-        """Tells an aggressor when to press how hard."""
+        """Sends an aggressor its switch times and intensities."""
         moments = [{"at_ns": at_ns, "intensity": intensity} for at_ns, intensity in switches]
         self.session.client(name).call("workload.schedule", id=name, switches=moments)
 
     def finish(self) -> dict[str, Any]:
-        """Stops the workloads: facts of each kernel at its end, by name, of those agents that can still tell."""
+        """Stops the workloads. Returns each kernel's final facts by name, from agents that still answer."""
         facts = {}
         for name in self.facts:
             with contextlib.suppress(AgentError, TrialError):
@@ -62,12 +62,12 @@ class Stage:
 
     @property
     def emulated(self) -> list[str]:
-        """Sandboxes whose processor is emulated, as their agents say."""
+        """Sandboxes with an emulated processor, according to their agents."""
         clients = {name: sandbox.client for name, sandbox in self.session.sandboxes.items() if name != MONITOR}
         return [name for name, client in clients.items() if client and client.hello.get("emulated")]
 
     def explain(self, name: str, reason: str) -> TrialError:
-        """The error for a workload that is gone."""
+        """The error for a workload that has ended."""
         return TrialError(
             f"{self.trial.victim_name}: {_role(name)} ended during the trial: {self.session.reason_gone(name, reason)}"
         )
@@ -79,7 +79,7 @@ def _role(name: str) -> str:
 
 @contextlib.contextmanager
 def staged(trial: Trial, session: Session, *, slice_ns: int, seed: int, host_cpus: tuple[int, ...]) -> Iterator[Stage]:
-    """Makes the sandboxes of `trial` in a session and starts what runs in them. Ends the session on leaving."""
+    """Creates the sandboxes of `trial` in a session and starts their workloads. Ends the session on leaving."""
     with session:
         stage = Stage(trial, session)
         _fill(stage, slice_ns, seed, host_cpus)
@@ -124,7 +124,7 @@ def _begin(
 
 
 def _calibrated(stage: Stage, name: str) -> float:
-    """Work per second of an aggressor at full intensity; TrialError if there is none to take a share of."""
+    """Work per second of an aggressor at full intensity. TrialError if it has no rate."""
     try:
         return calibrate(stage.session.client(name), name, CALIBRATION_NS)
     except AgentError as error:
@@ -132,8 +132,8 @@ def _calibrated(stage: Stage, name: str) -> float:
 
 
 def _failed(stage: Stage, name: str, what: str, error: AgentError) -> TrialError:
-    """The error for a workload that did not come to run. A lasting refusal would be given again."""
-    # An agent that answers is not gone.
+    """The error for a workload that did not start. A lasting refusal would be repeated."""
+    # An agent that answers has not ended.
     is_refusal = isinstance(error, RefusalError)
     why = str(error) if is_refusal else stage.session.sandboxes[name].reason_gone(str(error))
     is_lasting = isinstance(error, RefusalError) and error.is_lasting
@@ -141,7 +141,7 @@ def _failed(stage: Stage, name: str, what: str, error: AgentError) -> TrialError
 
 
 def work_of(workload: Workload, kernel: str | None) -> dict[str, Any]:
-    """A workload as the agent wants it."""
+    """A workload in the form for the agent."""
     if workload.command is not None:
         return {"command": {"argv": list(workload.command), "env": workload.env, "warm_up_ns": WARM_UP_NS}}
     if workload.load is not None:
@@ -150,7 +150,7 @@ def work_of(workload: Workload, kernel: str | None) -> dict[str, Any]:
 
 
 def with_peer(work: dict[str, Any], sandbox: Sandbox) -> dict[str, Any]:
-    """The work with the address of its other end, which is started for it, where a scenario leaves that to us."""
+    """The work with the address of its peer, which is started here if the scenario does not provide one."""
     params = work.get("kernel", {}).get("params", {})
     if params.get("to") != PEER:
         return work
@@ -159,9 +159,9 @@ def with_peer(work: dict[str, Any], sandbox: Sandbox) -> dict[str, Any]:
 
 
 def settings_of(trial: Trial, host_cpus: tuple[int, ...] = ()) -> list[Settings]:
-    """Every sandbox of a trial; weights follow from reservations among those that may meet on a CPU.
+    """Every sandbox of a trial. Weights are derived from reservations among those that may share a CPU.
 
-    host_cpus: where the emulator's threads of guests run, unless the scenario says so.
+    host_cpus: CPUs of guests' emulator threads, unless the scenario sets them.
     """
     everyone = {VICTIM: trial.victim.sandbox} | {name: a.sandbox for name, a in trial.aggressors.items()}
     weight = weights(everyone)
@@ -182,7 +182,7 @@ def settings_of(trial: Trial, host_cpus: tuple[int, ...] = ()) -> list[Settings]
             files=keeps_files(workload),
             vcpus=sandbox.vcpus,
             host_cpus=host_cpus if sandbox.host_cpus is None else units.parse_cpus(sandbox.host_cpus),
-            # Of another host's libvirt it is not known beforehand what carries its domains.
+            # The accelerator of another host's libvirt is not known in advance.
             accel=sandbox.accel or ("auto" if sandbox.backend == "libvirt" else "tcg"),
             network="own" if workload.load is None else "host",
             root=sandbox.root if sandbox.backend == "qemu" else None,
@@ -198,27 +198,27 @@ def settings_of(trial: Trial, host_cpus: tuple[int, ...] = ()) -> list[Settings]
 
 
 def switches_disk(trial: Trial) -> bool:
-    """Whether limits of the victim's disk are switched by slot."""
+    """True if limits of the victim's disk are switched by slot."""
     return any(t.victim_limits is not None and t.victim_limits.disk is not None for t in trial.treatments)
 
 
 def _null(like: Settings, cpus: tuple[int, ...], host_cpus: tuple[int, ...]) -> Settings:
-    """Where the null aggressor runs: in a sandbox of the first aggressor's kind.
+    """The null aggressor's sandbox, of the same kind as the first aggressor's.
 
-    Beside one in a domain of the user's it is a second agent there, or where that has but one port a process here.
+    If that is a user's domain, it is a second agent there; if the domain has only one port, a process here.
     """
     plain = Settings(NULL, like.backend, cpus, files=False, host_cpus=host_cpus, accel=like.accel)
     if like.domain is not None:
         backend = "process" if like.host is None else "ssh"
         return replace(plain, backend=backend, cpus=cpus if like.host is None else (), host=like.host)
     if like.backend == "libvirt":
-        # On another host there may be no more memory than what guests are said to have.
+        # Another host may not have more memory than its guests are known to have.
         return replace(plain, uri=like.uri, boot=like.boot, memory=like.memory)
     return replace(plain, host=like.host)
 
 
 def monitor_of(trial: Trial, host_cpus: tuple[int, ...]) -> Settings | None:
-    """Where counters are read: on the machine that the victim shares with others, if an agent can be there."""
+    """Where counters are read: on the machine that the victim shares with others, if an agent can run there."""
     victim = trial.victim.sandbox
     if victim.backend == "libvirt" and victim.machine:
         return None
@@ -228,7 +228,7 @@ def monitor_of(trial: Trial, host_cpus: tuple[int, ...]) -> Settings | None:
 
 
 def keeps_files(workload: Workload) -> bool:
-    """Whether it needs a disk to work on. A command may; of kernels only those that measure or press on disks do."""
+    """True if it needs a disk. A command may; among kernels, only disk kernels do."""
     name = getattr(workload, "probe", None) or getattr(workload, "stressor", None)
     if workload.load is not None:
         return True
@@ -237,7 +237,7 @@ def keeps_files(workload: Workload) -> bool:
 
 
 def _watch(stage: Stage) -> None:
-    """Starts the monitor on the host, the victim's process and its cgroup."""
+    """Starts the monitor of the host, the victim's process and its cgroup."""
     victim = stage.session.sandboxes[VICTIM]
     if MONITOR not in stage.session.sandboxes:
         stage.missing = [UNREAD | {"why": f"no agent runs on {stage.trial.victim.sandbox.machine} itself"}]
@@ -253,7 +253,7 @@ def _watch(stage: Stage) -> None:
 
 
 def _watched_cpus(trial: Trial) -> list[int]:
-    """Those that sandboxes, and the monitor, use on the victim's machine."""
+    """CPUs that sandboxes and the monitor use on the victim's machine."""
     machine = trial.victim.sandbox.machine
     beside = [trial.aggressor_cpus[name] for name, a in trial.aggressors.items() if a.sandbox.machine == machine]
     return sorted({*trial.victim_cpus, *trial.aside_cpus, *(cpu for cpus in beside for cpu in cpus)})
@@ -262,7 +262,7 @@ def _watched_cpus(trial: Trial) -> list[int]:
 def _counter(info: dict[str, Any], victim_pid: int | None) -> dict[str, Any]:
     """A column of the monitor as evidence.
 
-    The victim's process is called so, for its number changes from visit to visit.
+    The victim's process has a fixed name, because its number changes between visits.
     """
     subject = VICTIM if info["subject"] == str(victim_pid) else info["subject"]
     name = f"{subject}.{info['name']}" if subject else info["name"]

@@ -1,7 +1,7 @@
-"""The statistics: what a run's observations say, every figure with its interval; pure functions.
+"""Statistics of a run's observations: every figure with its interval. Pure functions.
 
-docs/statistics.md tells the principle, the estimators and where they stop being honest. Nothing here touches a host or
-a file, and nothing sees a slice: one block gives one value a treatment.
+docs/statistics.md describes the principle, the estimators and their limits. Nothing here touches a host or a file, or
+uses slices: each block gives one value for each treatment.
 """
 
 from __future__ import annotations
@@ -40,18 +40,20 @@ __all__ = [
 ]
 
 GROWTH = 1.25
-"""Blocks grow by at least this factor between two looks at the precision, so that looking does not spoil it."""
+"""Factor on the number of blocks between two checks of the precision, so that repeated checks do not bias it."""
 
 
 FEWEST_WORTH = 20.0
-"""Blocks, by what they are worth given how they correlate, before which a narrow interval is not believed: an interval
-that is narrow because persistence has not shown yet would stop a trial just when it is wrong."""
+"""Least number of equivalent independent blocks before a narrow interval is trusted.
+
+An interval that is narrow only because persistence has not shown yet would stop a trial at the wrong moment.
+"""
 
 FIRST_LOOK = 250
-"""Blocks before which no trial stops for being precise, for the same reason."""
+"""Least number of blocks before a trial stops for precision, for the same reason."""
 
 FIRST_LOOK_NS = 9_000_000_000
-"""Nor before so much time, for short blocks are soon many, and hosts drift by the second whatever their length."""
+"""Least measuring time as well: short blocks are soon many, and hosts drift with time whatever the length of blocks."""
 
 
 def analyse(evidence: Evidence) -> Findings:
@@ -93,7 +95,7 @@ def analyse(evidence: Evidence) -> Findings:
 
 
 def checkpoints(min_blocks: int) -> Iterator[int]:
-    """Numbers of complete blocks at which the precision may be looked at."""
+    """Numbers of complete blocks at which the precision is checked."""
     blocks = min_blocks
     while True:
         yield blocks
@@ -103,9 +105,9 @@ def checkpoints(min_blocks: int) -> Iterator[int]:
 def enough(
     observations: Iterable[Observation], treatments: Sequence[Treatment], precision: float, min_blocks: int = 20
 ) -> Precision:
-    """Whether one trial may stop: every isolation factor's half width is within `precision`, and can be believed.
+    """Whether one trial may stop: every isolation factor's half-width is within `precision`, and is reliable.
 
-    Looks only at what had been seen at the last checkpoint, so the answer does not depend on how often it is asked.
+    Uses only the observations up to the last checkpoint, so the answer does not depend on how often it is requested.
     """
     baseline = baseline_of(treatments)
     observations = tuple(observations)
@@ -147,9 +149,9 @@ def _enough(series: Series, treatments: Sequence[Treatment], precision: float, m
 def carry_over(
     observations: Iterable[Observation], treatments: Sequence[Treatment], looks: int = 1
 ) -> dict[str, CarryOver]:
-    """By treatment id: whether the effect still moved inside one trial's slots; absent with too few blocks.
+    """By treatment id: whether the effect still changed inside one trial's slots. Missing if there are too few blocks.
 
-    looks: how often it is asked while blocks come in, which share the error that is allowed.
+    looks: number of tests while blocks arrive, which share the allowed error.
     """
     observations = tuple(observations)
     if not observations:
@@ -176,7 +178,7 @@ def _missing(trials: Sequence[Trial], cells: Sequence[Cell]) -> list[str]:
 def _warnings(
     trials: Sequence[Trial], cells: Sequence[Cell], bands: Sequence[Band], observations: Sequence[Observation]
 ) -> list[str]:
-    """What concerns the run as a whole; what concerns one cell stands on the cell."""
+    """Warnings about the whole run. Warnings about a cell are in the cell."""
     said = [
         f"trial {trial.id}: the null treatment was not measured, so there is no A/A band"
         for trial in trials
@@ -185,8 +187,7 @@ def _warnings(
     for warn, effect in ((Warn.NULL_EFFECT, "an effect"), (Warn.NULL_LATENCY, f"an effect on the {JUDGED} latency")):
         failed = dict.fromkeys(cell.trial for cell in cells if warn in cell.warnings)
         said += [
-            f"trial {trial}: an aggressor that presses on nothing had {effect}; the A/A check failed"
-            for trial in failed
+            f"trial {trial}: an aggressor that loads nothing had {effect}; the A/A check failed" for trial in failed
         ]
     said += dict.fromkeys(text for cell in cells if (text := _outlasting(cell)))
     with_long = {o.trial for o in observations if o.long}
@@ -196,13 +197,13 @@ def _warnings(
         names = ", ".join(sorted({name.split()[0] for o in watched for name in o.disturbed}))
         where = "of long blocks " if with_long else ""
         said.append(
-            f"{disturbed} of {len(watched)} slots {where}were disturbed by others ({names}); "
+            f"{disturbed} of {len(watched)} slots {where}were disturbed by other programs ({names}); "
             "they are kept, and the intervals are wider for it"
         )
     if rough := sum(cell.isolation.n < PROMISED for cell in cells):
         said.append(
-            f"{rough} of {len(cells)} cells rest on fewer than {PROMISED} blocks: such intervals are rougher "
-            "(docs/statistics.md says how much); a longer budget gives more blocks"
+            f"{rough} of {len(cells)} cells rest on fewer than {PROMISED} blocks: such intervals are less reliable "
+            "(see docs/statistics.md); a larger budget gives more blocks"
         )
     return said
 
@@ -216,5 +217,5 @@ def _outlasting(cell: Cell) -> str:
     return (
         f"trial {cell.trial}: baseline and null slots that came {slots} after {cell.aggressor or cell.label} "
         f"were {pace} {'slower' if late.change.value < 0 else 'faster'}: "
-        "what it does outlasts its slot, so isolation factors of this trial understate it; lengthen the slots"
+        "its effect outlasts its slot, so isolation factors of this trial understate it; lengthen the slots"
     )

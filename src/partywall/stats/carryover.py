@@ -1,6 +1,6 @@
-"""Carry-over: whether an effect still moves inside the slots, outlasts them, or is another one in longer slots.
+"""Carry-over tests: whether an effect still changes inside the slots, outlasts them, or differs in longer slots.
 
-The slots then are too short for it.
+In each case, the slots are too short for it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from partywall.stats.interval import Array, mean_interval, ratio_of_means
 from partywall.stats.series import Measured, Pair, pairs_of
 
 NEGLIGIBLE = 0.005
-"""A drift below half a percent of the rate does not matter for any figure shown."""
+"""A drift below half a percent of the rate does not matter for any displayed figure."""
 
 NEGLIGIBLE_SHARE = 0.1
-"""Nor does one below a tenth of the effect it bends: halves that differ by d put the slot's mean off by about d/2."""
+"""Nor does one below a tenth of the effect: halves that differ by d bias the slot's mean by about d/2."""
 
 
 ALPHA = 0.05
-"""For all treatments of a trial together, shared by the tests: one that is present lengthens every slot of the trial,
-so a chance finding among many is dear."""
+"""Error level for all treatments of a trial together, shared by the tests.
+
+A positive test lengthens every slot of the trial, so false positives among many tests are expensive.
+"""
 
 _TESTS = 3
 
@@ -34,9 +36,9 @@ _TESTS = 3
 def carry_over_of(
     pair: Pair, planned_ns: int, level: float = 0.95, deferred: Deferred | None = None, long: Pair | None = None
 ) -> CarryOver:
-    """Late half against early half of the treated slots, less the same of the baseline's; and the other two tests.
+    """Late half against early half of the treated slots, minus the same of the baseline's; and the other two tests.
 
-    deferred: what came after. long: the same treatments in long blocks.
+    deferred: effects on later slots. long: the same treatments in long blocks.
     """
     slot_ns = int(np.median([o.end_ns - o.start_ns for o in pair.treated]))
     times = 1 if pair.long else round(slot_ns / planned_ns)
@@ -58,7 +60,7 @@ def carry_over_of(
 
 
 def carry_over(measured: Measured, treatments: Sequence[Treatment], looks: int = 1) -> dict[str, CarryOver]:
-    """By treatment id, for those with enough blocks to say. looks: how often it is asked, each at its part of ALPHA."""
+    """Tests by treatment id, if there are enough blocks. looks: number of repetitions, each with its part of ALPHA."""
     pairs = list(measured.pairs(treatments))
     beside = {treatment.id: pair for treatment, pair in pairs_of(measured.long, treatments)}
     alpha = ALPHA / looks / _TESTS
@@ -76,9 +78,9 @@ def carry_over(measured: Measured, treatments: Sequence[Treatment], looks: int =
 
 
 def _longer(pair: Pair, long: Pair, level: float) -> Estimate:
-    """The factor in the late halves of long slots less that of the others.
+    """The factor in the late halves of long slots minus that of the others.
 
-    A block is either long or not, so their errors add as squares.
+    A block is either long or not, so the squares of their errors add up.
     """
     late = ratio_of_means(
         long.treated_values(lambda o: o.late_rate), long.baseline_values(lambda o: o.late_rate), level
@@ -90,7 +92,7 @@ def _longer(pair: Pair, long: Pair, level: float) -> Estimate:
 
 
 def _half_difference(observations: tuple[Observation, ...]) -> Array:
-    """(late − early) / mean rate of each block. Linear, so that a stalled half counts; a full stall moves nothing."""
+    """(late − early) / mean rate of each block. Linear, so that a stalled half counts; a full stall has no effect."""
     mean = float(np.mean([o.rate for o in observations]))
     moved = np.array([o.late_rate - o.early_rate for o in observations], dtype=np.float64)
     return moved / mean if mean > 0 else np.zeros_like(moved)

@@ -1,9 +1,9 @@
-"""Which kernel counter moved with a harm: evidence for the resource it went through, not proof of it.
+"""Kernel counters that changed together with a harm: evidence for the resource behind it, not proof.
 
-A counter is named only if its change survives Holm's correction over all counters of the cell, if it did not move as
-much under a treatment that did no harm (then it merely echoes that a stressor works), and if it is not a total that
-fell (a victim that does less reads less: a consequence). It never claims more than that it moved with the harm. Blocks
-in which a counter could not be read on both sides are left out for that counter, and the text says how many there were.
+A counter is named only if its change survives Holm's correction over all counters of the cell. It must not change as
+much under a harmless treatment (then it merely reflects the stressor's work), and must not be a total that decreased (a
+victim that does less also reads less). Blocks in which a counter could not be read on both sides are excluded for that
+counter, and the text states their number.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from partywall.stats.series import Pair, Series
 ALPHA = 0.05
 MOST = 3
 ECHO = 0.5
-"""A counter that moved at least this share as far under a harmless treatment is an echo."""
+"""A counter that changes by at least this share as much under a harmless treatment is excluded."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A counter in the treated and in the baseline slots of the blocks that have it in both; which of the pair's."""
+    """A counter in the treated and baseline slots of blocks that have it in both, and which of the pair's blocks."""
 
     treated: Array
     baseline: Array
@@ -38,7 +38,7 @@ class Reading:
 
 
 def causes_of(cell: Cell, cells: Sequence[Cell], series: Series, counters: Mapping[str, Counter]) -> tuple[Cause, ...]:
-    """The likeliest causes of a cell's harm, best first. cells: all of the trial, for what moves without harm."""
+    """The likeliest causes of a cell's harm, best first. cells: all of the trial, for changes without harm."""
     if not (cell.seen and cell.aggressor is not None and cell.isolation.high < 1):
         return ()
     pair = series.pair(cell.treatment, cell.baseline)
@@ -54,7 +54,7 @@ def causes_of(cell: Cell, cells: Sequence[Cell], series: Series, counters: Mappi
 
 
 def _reading(pair: Pair, name: str) -> Reading | None:
-    """A counter where it was read in both slots of a block; None if that is in too few blocks to tell anything."""
+    """A counter where it was read in both slots of a block; None if there are too few such blocks."""
     treated, baseline = (
         np.array([o.counters.get(name, np.nan) for o in side], dtype=np.float64)
         for side in (pair.treated, pair.baseline)
@@ -64,7 +64,7 @@ def _reading(pair: Pair, name: str) -> Reading | None:
 
 
 def _holm(p_values: Mapping[str, float]) -> list[str]:
-    """Names that stay significant when all were tried (Holm 1979)."""
+    """Names that remain significant after testing all (Holm 1979)."""
     kept: list[str] = []
     for place, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
         if p > ALPHA / (len(p_values) - place):
@@ -97,7 +97,7 @@ def _cause(cell: Cell, pair: Pair, counter: Counter, reading: Reading) -> Cause:
 
 
 def _supports(cause: Cause) -> bool:
-    """Blocks in which the counter moved further are blocks with more harm."""
+    """True if blocks with a larger change of the counter have more harm."""
     together = cause.correlation
     if together is None:
         return False
@@ -113,5 +113,5 @@ def _text(cell: Cell, counter: Counter, baseline: float, treated: float, togethe
     direction = "rose" if treated > baseline else "fell"
     first = f"{counter.title} {direction} from {counter.change(baseline, treated, 'to')} under {cell.label}"
     if together is not None and (together.low > 0) == (treated > baseline) and (together.low > 0 or together.high < 0):
-        first += f", and the more it moved in a block the more {cell.victim} lost there (r = {together.value:.2f})"
+        first += f", and {cell.victim} lost more in blocks where it changed more (r = {together.value:.2f})"
     return f"{first[0].upper()}{first[1:]}{known}."

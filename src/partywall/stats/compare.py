@@ -1,8 +1,8 @@
-"""Two sides, of one run or several, cell by cell: did isolation get better or worse?
+"""Compares two sides, each of one run or several, cell by cell: did isolation get better or worse?
 
-A run's own intervals tell how sure that run is of its mean. They know nothing of how runs differ from one another:
-where memory lay, what the host did that hour. With several runs a side, or earlier ones of the same kind, that spread
-is measured and the run is the unit; with one run each and none before, it is not known, and the comparison says so.
+A run's own intervals show how precise its mean is. They do not include differences between runs, for example in the
+placement of memory or the state of the host. With several runs a side, or earlier ones of the same kind, that spread is
+measured, and the run is the unit. With one run each and no earlier one it is unknown, and the comparison says so.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from partywall.stats.sameness import hosts_differ, workloads_differ
 from partywall.stats.states import LATENCY_BOUND
 
 _SMALLEST = 1e-6
-"""A stalled victim's factor of 0 has no logarithm; a millionth stands for it."""
+"""Substitute for a stalled victim's factor of 0, which has no logarithm."""
 
 FEWEST_FREE = 2
-"""Degrees of freedom before a spread between runs is believed: with one, an interval is thirteen times its error."""
+"""Least degrees of freedom for a spread between runs: with one, an interval is thirteen times its standard error."""
 
 METHOD = "ratio of independent estimates; interval from both intervals' own bounds (MOVER, Zou & Donner 2008)"
 METHOD_RUNS = "ratio of means over runs; interval from the spread between runs (pooled, Student's t)"
 
 UNKNOWN_SPREAD = (
-    "each side is one run, and how runs differ from one another is not known: a change may be no more than that; "
+    "each side is one run, and the variation between runs is unknown: a change may be no more than that; "
     "give more runs of each side (--also, --also-reference)"
 )
 
@@ -40,23 +40,23 @@ LATENCY_TOLERANCE = LATENCY_BOUND
 Key = tuple[str, str, tuple[tuple[str, str], ...]]
 Measured = tuple[Evidence, Findings]
 Figure = Callable[[Cell], Estimate | None]
-"""What is compared of a cell: a positive factor with its interval, or None where it was not measured."""
+"""The compared figure of a cell: a positive factor with its interval, or None if it was not measured."""
 Judgement = tuple[Change, str]
 
 
 @dataclass(frozen=True)
 class Side:
-    """What is compared with the other side. earlier: runs of the same kind that only show how runs differ."""
+    """One side of a comparison. earlier: runs of the same kind that only show the variation between runs."""
 
     runs: tuple[Findings, ...]
     earlier: tuple[Findings, ...] = ()
 
     def cells(self, key: Key) -> list[Cell]:
-        """The cell of that key in each run that has it."""
+        """The cell with this key in each run that has it."""
         return [cell for run in self.runs if (cell := _by_key(run).get(key))]
 
     def spread(self, key: Key, figure: Figure) -> list[float]:
-        """Logarithms of the figure in all runs that differ by nothing but the run."""
+        """Logarithms of the figure in all runs that differ only by being different runs."""
         both = [cell for run in (*self.runs, *self.earlier) if (cell := _by_key(run).get(key))]
         return [_log(found.value) for cell in both if (found := figure(cell))]
 
@@ -67,11 +67,11 @@ def compare(
     also_reference: Sequence[Findings] = (), earlier: Sequence[Findings] = (), host: Sequence[str] = (),
     workloads: Mapping[tuple[str, str], str] | None = None,
 ) -> Comparison:  # fmt: skip
-    """Matched by victim, treatment and levels. tolerance: change of the isolation factor that does not matter.
+    """Compares by victim, treatment and levels. tolerance: change of the isolation factor that does not matter.
 
-    latency_tolerance: the same of the 99th percentile; None to leave it unjudged. also, also_reference: more runs of
-    either side. earlier: runs like the reference, for the spread between runs. host
-    and workloads: what differs, see `partywall.stats.sameness`; cells of workloads that differ are not compared.
+    latency_tolerance: the same for the 99th percentile; None to leave it unjudged. also, also_reference: more runs of
+    either side. earlier: runs like the reference, for the spread between runs. host and workloads: differences, see
+    `partywall.stats.sameness`; cells with different workloads are not compared.
     """
     if not 0 <= tolerance < 1:
         raise ValueError(f"a tolerance of {tolerance} cannot be used; give a share from 0 up to 1, for example 0.02")
@@ -90,7 +90,7 @@ def compare(
         only_run=tuple(_name(cell) for key, cell in new.items() if key not in old),
         only_reference=tuple(_name(cell) for key, cell in old.items() if key not in new),
         incomparable=tuple(f"{_name(new[key])}: {why}" for key, why in changed.items()),
-        # The same run may stand on both sides, and each of its reasons is one.
+        # The same run may be on both sides, and each reason is shown once.
         incomplete=tuple(
             dict.fromkeys(f"{one.run}: {text}" for one in (*first.runs, *second.runs) for text in one.incomplete)
         ),
@@ -104,7 +104,7 @@ def compare_runs(
     latency_tolerance: float | None = LATENCY_TOLERANCE, also: Sequence[Findings] = (),
     also_reference: Sequence[Findings] = (), earlier: Sequence[Findings] = (),
 ) -> Comparison:  # fmt: skip
-    """`compare`, with what differs between the hosts and workloads of the two first runs found out."""
+    """Like `compare`, and finds the differences between the hosts and workloads of the two first runs."""
     return compare(
         run[1],
         reference[1],
@@ -119,7 +119,7 @@ def compare_runs(
 
 
 def ratio_of(first: Estimate, second: Estimate) -> Estimate:
-    """First / second, the intervals joined on the logarithmic scale."""
+    """The ratio first / second, with the intervals combined on the logarithmic scale."""
     a, b = (_log_bounds(estimate) for estimate in (first, second))
     centre = a[1] - b[1]
     low = centre - math.hypot(a[1] - a[0], b[2] - b[1])
@@ -209,20 +209,20 @@ def _compared(first: Side, second: Side, key: Key, tolerance: float, latency_tol
 
 
 def _ratio(first: Side, second: Side, key: Key, figure: Figure) -> tuple[Estimate, int]:
-    """The ratio of a figure that both first runs have, and how many runs its spread rests on."""
+    """The ratio of a figure that both first runs have, and the number of runs behind its spread."""
     now, before = ([found for cell in side.cells(key) if (found := figure(cell))] for side in (first, second))
     within = ratio_of(now[0], before[0])
     between, runs = _between(now, before, [side.spread(key, figure) for side in (first, second)])
     if between is None:
         return within, 0
-    # One run each: earlier runs can only widen what the two say of themselves.
+    # With one run on each side, earlier runs can only widen the two runs' own intervals.
     return (between if len(now) + len(before) > 2 else _wider(within, between)), runs
 
 
 def _between(
     now: Sequence[Estimate], before: Sequence[Estimate], groups: Sequence[Sequence[float]]
 ) -> tuple[Estimate | None, int]:
-    """The ratio with the run as the unit, and how many runs its spread rests on; None if too few show it."""
+    """The ratio with the run as the unit, and the number of runs behind its spread; None if too few runs have it."""
     free = sum(len(group) - 1 for group in groups)
     if free < FEWEST_FREE:
         return None, 0
@@ -238,7 +238,9 @@ def _between(
 
 def _wider(within: Estimate, between: Estimate) -> Estimate:
     low, high = min(within.low, between.low), max(within.high, between.high)
-    return within.model_copy(update={"low": low, "high": high, "method": f"{METHOD}; not narrower than runs differ"})
+    return within.model_copy(
+        update={"low": low, "high": high, "method": f"{METHOD}; not narrower than the spread between runs"}
+    )
 
 
 def _judge(name: str, ratio: Estimate, tolerance: float, *, more_is_worse: bool = False) -> Judgement:
@@ -254,7 +256,7 @@ def _judge(name: str, ratio: Estimate, tolerance: float, *, more_is_worse: bool 
 
 
 def _joined(judged: Sequence[Judgement]) -> Judgement:
-    """What matters most of several figures of one cell, and why."""
+    """The most important judgement of several figures of one cell."""
     found = {change for change, _ in judged}
     change = next(
         change for change in (Change.WORSE, Change.INCONCLUSIVE, Change.BETTER, Change.SAME) if change in found
@@ -263,7 +265,7 @@ def _joined(judged: Sequence[Judgement]) -> Judgement:
 
 
 def _doubted(change: Change, reason: str, now: Sequence[Cell], before: Sequence[Cell]) -> Judgement:
-    """A change is none where either side cannot be relied on. Worse it stays where only the run may be worse still."""
+    """Makes a change inconclusive if either side is unreliable. It stays worse if only the run may be even worse."""
     run, reference = (list(dict.fromkeys(_doubts(cells))) for cells in (now, before))
     either = list(dict.fromkeys(_unusable(now, before)))
     stands = change is Change.WORSE and not reference and not either
@@ -284,4 +286,4 @@ def _unusable(now: Sequence[Cell], before: Sequence[Cell]) -> Iterator[str]:
                 yield f"but the {side} has only {cell.isolation.n} blocks"
     emulated = {Warn.EMULATED in cell.warnings for cell in (*now, *before)}
     if len(emulated) > 1:
-        yield "but one is emulated and the other is not, and such figures do not compare"
+        yield "but one is emulated and the other is not, so their figures cannot be compared"

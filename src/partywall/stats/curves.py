@@ -1,4 +1,4 @@
-"""Sensitivity curves: a victim's isolation factor against an aggressor's intensity, and the slope of its loss."""
+"""Sensitivity curves: a victim's isolation factor by an aggressor's intensity, and the slope of its loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from partywall.stats.series import Measured, Series, baseline_of
 
 
 def curves_of(trial: Trial, measured: Measured, cells: Sequence[Cell]) -> tuple[Curve, ...]:
-    """One curve for each aggressor given at least two intensities, the victim unlimited."""
+    """A curve for each aggressor with at least two intensities, for the unlimited victim."""
     by_aggressor: dict[str, list[Cell]] = {}
     unlimited = {t.id for t in trial.treatments if t.victim_limits is None}
     for cell in cells:
@@ -43,10 +43,10 @@ def _curve(trial: Trial, series: Series, aggressor: str, cells: Sequence[Cell]) 
 
 
 def _slope(trial: Trial, series: Series, cells: Sequence[Cell]) -> Estimate | None:
-    """Loss per unit of intensity: a least-squares line through the origin in each block, and the mean of its slopes.
+    """Loss per unit of intensity: a least-squares line through the origin in each block, and the mean of the slopes.
 
-    Through the origin, for at intensity 0 an aggressor is the baseline. A slope a block keeps all its intensities
-    together, so whatever they share in that block is counted once.
+    Through the origin, because at intensity 0 an aggressor is the baseline. One slope for each block keeps its
+    intensities together, so that common deviations of that block count once.
     """
     wanted = [cell.treatment for cell in cells]
     baseline = baseline_of(trial.treatments).id

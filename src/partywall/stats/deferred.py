@@ -1,8 +1,8 @@
-"""Harm that outlasts its slot: whether quiet slots fare otherwise after one neighbour than after the others.
+"""Harm that outlasts its slot: whether quiet slots differ after one neighbour from those after others.
 
-The order of treatments is random, so what came before a baseline or null slot is a draw of its own, and such slots
-can be compared by it. A neighbour whose harm comes late, or goes late, strikes them; inside its own slots it looks
-harmless. It sees no further back than LAGS slots; what lasts longer is spread evenly over all treatments.
+The order of treatments is random, so the treatment before a baseline or null slot is random too, and such slots can be
+compared by it. A neighbour with delayed harm affects them, while it looks harmless in its own slots. The test looks
+back LAGS slots; longer effects are spread evenly over all treatments.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ LAGS = 3
 METHOD = "quiet slots by what preceded them, least squares; found by ranks, Bonferroni over neighbours and lags"
 
 _WINDOW = 11
-"""Quiet slots whose mean is taken off, for the host's own slow drift."""
+"""Number of quiet slots whose mean is subtracted, to remove slow drift of the host."""
 
 _FEWEST_SPARE = 8
-"""Degrees of freedom that must remain; short of them fewer lags are looked at."""
+"""Least degrees of freedom that must remain; otherwise fewer lags are tested."""
 
 
 def deferred_of(series: Series, treatments: Sequence[Treatment], alpha: float) -> dict[str, Deferred]:
-    """By treatment id, the likeliest lag of those that are significant at alpha for all neighbours and lags together.
+    """By treatment id: the most significant lag, if it is significant at alpha over all neighbours and lags together.
 
-    All intensities of an aggressor are taken as one.
+    All intensities of an aggressor count as one.
     """
     pressing = {t.id: t.aggressor or t.id for t in treatments if t.role not in ("baseline", "null")}
     names = list(dict.fromkeys(pressing.values()))
@@ -52,7 +52,7 @@ def deferred_of(series: Series, treatments: Sequence[Treatment], alpha: float) -
 
 
 def _relative(observations: Sequence[Observation]) -> Array:
-    """Each rate over its treatment's mean; 1 throughout for a treatment that never did any work."""
+    """Each rate divided by its treatment's mean; 1 for a treatment that never did any work."""
     rates = np.array([o.rate for o in observations], dtype=np.float64)
     names = np.array([o.treatment for o in observations])
     usual = np.array([rates[names == name].mean() for name in names])
@@ -60,7 +60,7 @@ def _relative(observations: Sequence[Observation]) -> Array:
 
 
 def _detrended(columns: Array) -> Array:
-    """Each column less the mean of its neighbourhood; the first and last values stand for what lies beyond them."""
+    """Each column minus its local mean. The first and last values are repeated beyond the ends."""
     width = min(_WINDOW, len(columns))
     before = width // 2
     padded = np.pad(columns, ((before, width - before - 1), *[(0, 0)] * (columns.ndim - 1)), mode="edge")
@@ -69,7 +69,7 @@ def _detrended(columns: Array) -> Array:
 
 
 def _significant(values: Array, preceded: Array, alpha: float) -> list[tuple[int, Estimate]]:
-    """Columns whose coefficient is not chance, likeliest first; by ranks, so that no few wild slots decide."""
+    """Columns with a significant coefficient, most significant first; by ranks, so that outliers do not decide."""
     size, error, spare = _least_squares(values, preceded)
     rank_size, rank_error, _ = _least_squares(ranks(values), preceded)
     sure = np.divide(np.abs(rank_size), rank_error, out=np.zeros_like(rank_size), where=rank_error > 0)
@@ -92,7 +92,7 @@ def _significant(values: Array, preceded: Array, alpha: float) -> list[tuple[int
 
 
 def _least_squares(values: Array, columns: Array) -> tuple[Array, Array, int]:
-    """Coefficients, their standard errors, and the degrees of freedom that these and the taking off of means left."""
+    """Coefficients, their standard errors, and the degrees of freedom left after these and the subtracted means."""
     design = np.column_stack([np.ones(len(values)), columns])
     inverse = np.linalg.pinv(design.T @ design)
     coefficients = inverse @ design.T @ values

@@ -1,4 +1,4 @@
-"""Cells: what each treatment does to a victim, against the baseline of the same blocks, and the A/A band of a trial."""
+"""Cells: the effect of each treatment on a victim, against the baseline of the same blocks; A/A bands of a trial."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from partywall.stats.interval import mean_interval
 from partywall.stats.series import Measured, Pair, Series, baseline_of, pairs_of
 
 DISTURBED_SHARE = 0.05
-"""Disturbed slots are kept; more than this share of them puts a warning on the cell."""
+"""Disturbed slots are kept. A larger share of them adds a warning to the cell."""
 
 FELL_SHORT = 0.9
-"""An aggressor that achieved less than this share of the intensity asked for pressed less than the label says."""
+"""An aggressor below this share of its requested intensity applied less load than its label says."""
 
 FELL_SHORT_FLAT_OUT = 0.5
-"""At intensity 1 it presses as hard as it can, and what the victim takes from it is the contention that is measured;
-below this share something else than the victim held it up."""
+"""At intensity 1, contention with the victim lowers the aggressor's rate, which is part of the measurement.
+
+Below this share, something other than the victim slowed it.
+"""
 
 IDLE_CPU = 0.005
 IDLE_BYTES = 64 << 10
-"""A command that uses less CPU time than this share, and fewer bytes a second of disk, while it is on does nothing."""
+"""A command is idle if its CPU time and its disk bandwidth, while it is on, are below these bounds."""
 
 STOPPED_CPU = 0.02
 STOPPED_SHARE = 0.1
-"""A stopped command may use this share of CPU time, or of what it uses while it is on: ticks are coarse."""
+"""CPU time that a stopped command may use, absolute or as a share of its use while on: ticks are coarse."""
 
 _VARIATION_BLOCKS = 20
 _VARIATION_SHARE = 0.1
@@ -41,16 +43,16 @@ _NAMED = (("steal", Warn.STEAL), ("throttl", Warn.THROTTLED), ("swap", Warn.SWAP
 
 
 def bands_of(trial: Trial, measured: Measured) -> tuple[Band, ...]:
-    """An A/A band for the baseline, and for each switched limit, where its null treatment was measured.
+    """An A/A band for the baseline and for each switched limit whose null treatment was measured.
 
-    Of the baseline one for short blocks, and one for long ones.
+    The baseline has one for short blocks and one for long blocks.
     """
     pairs = (pair for series in (measured.short, measured.long) for pair in pairs_of(series, trial.treatments))
     return tuple(_band(trial, pair) for t, pair in pairs if t.role == "null" and pair.comparable)
 
 
 def _band(trial: Trial, pair: Pair) -> Band:
-    """The null treatment's interval, mirrored around 1 at its widest, and the same of its latency impacts."""
+    """The null treatment's interval, mirrored around 1 at its widest, and the same for its latency impacts."""
     found = pair.factor()
     reach = max(abs(math.log(max(found.low, 1e-9))), abs(math.log(found.high)))
     impacts = latency.impacts(pair.treated, pair.baseline)
@@ -67,7 +69,7 @@ def _band(trial: Trial, pair: Pair) -> Band:
 
 
 def cells_of(trial: Trial, measured: Measured, bands: Sequence[Band], min_blocks: int) -> tuple[Cell, ...]:
-    """A cell for every treatment with enough blocks to give an interval."""
+    """A cell for every treatment with enough blocks for an interval."""
     lasting = carry_over(measured, trial.treatments)
     watched = {t.id: pair for t, pair in pairs_of(measured.watched, trial.treatments)}
     own = {(band.baseline, band.long): band for band in bands}
@@ -88,16 +90,16 @@ def cells_of(trial: Trial, measured: Measured, bands: Sequence[Band], min_blocks
 
 
 def outside(estimate: Estimate, band: Band | None) -> bool:
-    """The interval lies outside the A/A band; without a band, it excludes 1."""
+    """True if the interval is outside the A/A band; without a band, if it excludes 1."""
     low, high = (band.low, band.high) if band else (1.0, 1.0)
     return estimate.high < low or estimate.low > high
 
 
 def variation_of(losses: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> tuple[float, bool] | None:
-    """Standard deviation of the true effect over time, and whether it is more than chance; None for too few blocks.
+    """Standard deviation of the true effect over time, and whether it is significant; None for too few blocks.
 
-    From the lag-1 autocovariance: noise of one block tells nothing of the next, but an effect that drifts does. It
-    misses whatever varies faster than a block. The covariance is raised by the variance of the mean that was taken off.
+    From the lag-1 autocovariance: noise is independent between blocks, but a drifting effect is not. Variation faster
+    than a block is missed. The covariance is increased by the variance of the subtracted mean.
     """
     n = len(losses)
     if n < _VARIATION_BLOCKS:
@@ -174,9 +176,9 @@ def _cell(
 
 
 def _uncontrolled(trial: Trial, treatment: Treatment, *, long: bool) -> Iterator[str]:
-    """In what the null aggressor of the same limits differs from an aggressor, besides its pressure.
+    """Differences between an aggressor and the null aggressor of the same limits other than load.
 
-    long: in long blocks, whose slots are alike.
+    long: in long blocks, whose slots have the same length.
     """
     nulls = (t for t in trial.treatments if t.role == "null" and t.victim_limits == treatment.victim_limits)
     null = next(nulls, None)
@@ -196,11 +198,11 @@ def _uncontrolled(trial: Trial, treatment: Treatment, *, long: bool) -> Iterator
     if trial.aggressors[treatment.aggressor].command is not None:
         yield "a command that is stopped and continued, not a stressor"
     if trial.aggressors[treatment.aggressor].load is not None:
-        yield "virtual users and the service they ask, not a stressor"
+        yield "virtual users and their service, not a stressor"
 
 
 def _first(trial: Trial) -> str:
-    """The aggressor that the null one is like."""
+    """The aggressor that the null aggressor imitates."""
     return next(iter(trial.aggressors))
 
 
@@ -210,7 +212,7 @@ def _listed(cpus: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class Promise:
-    """What settings promise the victim, as the share s of its unlimited baseline or as a rate; the less of both."""
+    """The capacity that settings promise, as the share s of the unlimited baseline or as a rate; the smaller one."""
 
     kind: Literal["limit", "reservation"]
     share: float = 1.0
@@ -218,7 +220,7 @@ class Promise:
 
 
 def promise_of(trial: Trial, treatment: Treatment) -> Promise | None:
-    """What a treatment's settings promise the victim, where there is an unlimited baseline to hold it against."""
+    """A treatment's promised capacity, if there is an unlimited baseline to compare with."""
     sandbox = trial.victim.sandbox
     if treatment.role == "null":
         return None
@@ -232,9 +234,9 @@ def promise_of(trial: Trial, treatment: Treatment) -> Promise | None:
 
 
 def _kept(trial: Trial, treatment: Treatment, series: Series, promise: Promise) -> tuple[Estimate, float] | None:
-    """(q, the share promised), always against the unlimited baseline; None if too few of the same blocks hold it.
+    """(q, promised share) relative to the unlimited baseline; None if too few of the same blocks contain it.
 
-    A rate that the disk does not reach anyway promises nothing more than what it does reach.
+    A rate limit above the disk's own rate promises only that rate.
     """
     pair = series.pair(treatment.id, baseline_of(trial.treatments).id)
     if not pair.comparable:
@@ -248,7 +250,7 @@ def _kept(trial: Trial, treatment: Treatment, series: Series, promise: Promise) 
 
 def _scaled(estimate: Estimate, promised: float) -> Estimate:
     update = {name: getattr(estimate, name) / promised for name in ("value", "low", "high")}
-    return estimate.model_copy(update=update | {"method": f"{estimate.method}, over what was promised"})
+    return estimate.model_copy(update=update | {"method": f"{estimate.method}, divided by the promised share"})
 
 
 def _intensity(treatment: Treatment, default: float) -> float:
@@ -258,26 +260,26 @@ def _intensity(treatment: Treatment, default: float) -> float:
 def _fell_short(trial: Trial, treatment: Treatment, achieved: float) -> bool:
     asked = _intensity(treatment, 1.0)
     short = achieved < asked * (FELL_SHORT_FLAT_OUT if asked >= 1 else FELL_SHORT)
-    # Where both want the same CPU, that the aggressor gets only its part of it is the harm, not a flaw.
+    # If both need the same CPU, the aggressor's reduced share is part of the contention.
     return short and not trial.shares_cpu(treatment.aggressor or "")
 
 
 def _mean(
     observations: Sequence[Observation], treatment: Treatment, what: Literal["achieved", "used", "moved"]
 ) -> float | None:
-    """The mean of what slots say of a treatment's aggressor; None where none says anything."""
+    """The mean over slots of a value of a treatment's aggressor; None if no slot has one."""
     told = (getattr(o, what).get(treatment.aggressor) for o in observations)
     found = [value for value in told if value is not None]
     return float(np.mean(found)) if found else None
 
 
 def _is_idle(used: float, moved: float | None) -> bool:
-    """What it moved on disks must be known before a command that uses no CPU time is called idle."""
+    """A command that uses no CPU time is called idle only if its disk use is known."""
     return used < IDLE_CPU and moved is not None and moved < IDLE_BYTES
 
 
 def _disturbances(pair: Pair) -> tuple[Warn, ...]:
-    """Warnings for what disturbed more than a tolerable share of the pair's slots."""
+    """Warnings for disturbances of more than the tolerated share of the pair's slots."""
     slots = pair.treated + pair.baseline
     return tuple(
         warn
@@ -287,7 +289,7 @@ def _disturbances(pair: Pair) -> tuple[Warn, ...]:
 
 
 def _kinds(observation: Observation) -> set[Warn]:
-    """What disturbed a slot; a name that is not known is somebody else's load."""
+    """Kinds of disturbance of a slot. An unknown name counts as load by other programs."""
     return {
         next((warn for start, warn in _NAMED if start in name.lower()), Warn.FOREIGN_LOAD)
         for name in observation.disturbed

@@ -1,6 +1,6 @@
-"""One line in plain words: what neighbours cost, worst first, and what was not seen and above which size.
+"""The headline: the cost of neighbours in one line, worst first, and the effects that were not seen, with their bound.
 
-It says less than the table on purpose: the worst neighbour of each victim, for three victims at most, then a count.
+It contains less than the table by design: the worst neighbour of each victim, for at most three victims, then counts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOST = {
     "network": "network throughput",
     "kernel": "system-call speed",
 }
-"""By resource; a kernel that measures something else of it says so in the catalogue."""
+"""By resource. A kernel that measures another property names it in the catalogue."""
 
 
 def headline(
@@ -44,7 +44,7 @@ def headline(
     bands: Sequence[Band],
     incomplete: Sequence[str] = (),
 ) -> str:
-    """The line. kernels: the agent's catalogue, for the words of a resource; incomplete: why trials failed."""
+    """The line. kernels: the agent's catalogue, for names of resources; incomplete: why trials failed."""
     if not cells and incomplete:
         more = len(incomplete) - 1
         first = incomplete[0].splitlines()[0].rstrip(".")
@@ -76,7 +76,7 @@ def headline(
 
 
 def _presses_alone(treatment: Treatment) -> bool:
-    """Whether it is a neighbour beside a victim without limits of its own, which is what the line is about."""
+    """True for a neighbour beside a victim without its own limits, the subject of the headline."""
     return treatment.aggressor is not None and treatment.victim_limits is None
 
 
@@ -90,7 +90,7 @@ def _emulated(cell: Cell) -> bool:
 
 @dataclass(frozen=True)
 class _Marks:
-    """What must stand beside a figure. emulated: whether that is said of each, for it does not hold of all."""
+    """Marks beside a figure. emulated: whether to mark emulated figures individually, because not all are."""
 
     emulated: bool
 
@@ -119,7 +119,7 @@ class _Marks:
 
 
 def percent(estimate: Estimate) -> str:
-    """What an isolation factor takes away, in the words of the tables: '18 % ± 1'."""
+    """The loss of an isolation factor, formatted as in the tables: '18 % ± 1'."""
     return written_percent(loss(estimate))
 
 
@@ -131,21 +131,21 @@ def _sentences(parts: Sequence[str]) -> str:
 
 
 def _failed_checks(trials: Mapping[str, Trial], bands: Sequence[Band]) -> list[str]:
-    """Where an aggressor that presses on nothing seemed to have an effect, every effect up to that size is doubtful."""
+    """If an aggressor that loads nothing seems to have an effect, effects up to that size are doubtful."""
     rates = [(band.trial, band.null, -1.0) for band in bands if band.null.low > 1 or band.null.high < 1]
     late = [(band.trial, band.null_latency[JUDGED], 0.0) for band in bands if is_effect(band.null_latency.get(JUDGED))]
     return [_failed(trials, failed, what) for failed, what in ((rates, "rate"), (late, f"{JUDGED} latency")) if failed]
 
 
 def _failed(trials: Mapping[str, Trial], failed: Sequence[tuple[str, Estimate, float]], what: str) -> str:
-    """failed: trial, what its null aggressor did, and what makes a change of that."""
+    """failed: (trial, effect of its null aggressor, size of that change)."""
     victims = ", ".join(dict.fromkeys(trials[trial].victim_name for trial, _, _ in failed))
     _, worst, shift = max(failed, key=lambda one: max(abs(one[1].low + one[2]), abs(one[1].high + one[2])))
     ends = {name: getattr(worst, name) + shift for name in ("value", "low", "high")}
     change = written_percent(worst.model_copy(update=ends))
     return (
         f"the A/A check failed for {victims}: a neighbour that does nothing seemed to change its {what} by {change}, "
-        "so doubt effects of that size"
+        "so effects of that size are not reliable"
     )
 
 
@@ -163,7 +163,7 @@ def _costs(
     shown = _first_of_each(harms, lambda cell: cell.victim)[:SHOWN]
     more = [cell for cell in harms if cell not in shown]
     if len(more) == 1:
-        # "1 more" is as long as its name.
+        # "1 more" is as long as the neighbour's own entry.
         shown, more = [*shown, *more], []
     lost = {cell.victim: _lost(trials[cell.trial], kernels) for cell in shown}
     same_words = len(set(lost.values())) < len(lost)
@@ -185,7 +185,7 @@ def _costs(
 
 
 def _more(harms: Sequence[Cell]) -> str:
-    """How many others, and from least to most. harms: two or more, worst first."""
+    """The number of other effects and their range. harms: at least two, worst first."""
     least, most = percent(harms[-1].isolation), percent(harms[0].isolation)
     same = most.partition(" %")[0]
     if least.partition(" %")[0] == same:
@@ -198,7 +198,7 @@ def _slowdown(cell: Cell) -> float:
 
 
 def _slower(slower: Sequence[Cell], trials: Mapping[str, Trial], mark: _Marks) -> str:
-    """Neighbours who take time and no throughput that could be seen. slower: worst first, one a victim and other."""
+    """Neighbours that increase latency without a visible loss of throughput. slower: worst first, one for each pair."""
     if not slower:
         return ""
     worst = slower[0]
@@ -211,7 +211,7 @@ def _slower(slower: Sequence[Cell], trials: Mapping[str, Trial], mark: _Marks) -
 
 
 def _longer(slowdown: Estimate) -> str:
-    """'by 18 % ± 4', or 'to at least 10 times' of what it is without the neighbour."""
+    """'by 18 % ± 4', or 'to at least 10 times' the value without the neighbour."""
     written = impact(slowdown, sign=False)
     return f"to {written}" if "times" in written else f"by {written}"
 
@@ -245,7 +245,7 @@ def _who(trial: Trial, cell: Cell, noun: str) -> str:
 
 
 def _doing(aggressor: Aggressor) -> str | None:
-    """'memory-copying' from 'memory-copy'; None for a command."""
+    """'memory-copying' for 'memory-copy'; None for a command."""
     if aggressor.stressor is None:
         return None
     info = shipped().kernel(aggressor.stressor)
@@ -264,7 +264,7 @@ def _where(trial: Trial, aggressor: str) -> str:
         return " on the same core"
     if aggressor in trial.aggressors and trial.aggressors[aggressor].sandbox.machine != trial.victim.sandbox.machine:
         return " on another machine"
-    # CPUs next to each other in number may lie in different packages; only placement by topology knows the nearest.
+    # Adjacent CPU numbers may be in different packages. Only placement by topology knows the nearest.
     placed = trial.aggressors[aggressor].sandbox.cpus if aggressor in trial.aggressors else ""
     return " on the next core" if placed in ("auto", "next") else " on another core"
 
@@ -276,7 +276,7 @@ def _helped(helped: Sequence[Cell], mark: _Marks) -> str:
 def _left_open(
     planned: Mapping[tuple[str, str], str | None], told: Sequence[Cell], unseen: Sequence[Cell]
 ) -> set[tuple[str, str | None]]:
-    """Trials and aggressors of which nothing is told: not measured, or so that there may be more harm than was seen."""
+    """Trials and aggressors without a conclusion: not measured, or possibly with more harm than was seen."""
     known = {(cell.trial, cell.treatment) for cell in unseen}
     open_ = {(trial, aggressor) for (trial, id_), aggressor in planned.items() if (trial, id_) not in known}
     return open_ - {(cell.trial, cell.aggressor) for cell in told}
@@ -286,46 +286,46 @@ def _unjudged(left: Collection[object], *, alone: bool) -> list[str]:
     if not left:
         return []
     if alone:
-        return ["nothing conclusive: no neighbour could be judged, for the reasons among the warnings"]
-    return [f"{len(left)} other{'' if len(left) == 1 else 's'} could not be judged, as the warnings tell"]
+        return ["nothing conclusive: no neighbour could be judged; see the warnings"]
+    return [f"{len(left)} other{'' if len(left) == 1 else 's'} could not be judged; see the warnings"]
 
 
 def _rest(unseen: Sequence[Cell], bands: Sequence[Band], mark: _Marks, *, nothing_seen: bool) -> str:
-    """What is known of neighbours without an effect: none above some size, or nothing."""
+    """The bound for neighbours without an effect, or that nothing is known."""
     none = [cell for cell in unseen if cell.effect is Effect.NONE]
     unknown = [cell for cell in unseen if cell.effect is not Effect.NONE]
     some = " (partly emulated)" if mark.emulated and any(map(_emulated, unseen)) else ""
     if not none:
         return _unknown(unknown, bands, some, nothing_seen=nothing_seen) if unknown else ""
-    # As close as is true: rounded up.
+    # Rounded up, so that the statement is true.
     above = f"above ±{math.ceil(1000 * _reach(none, bands) - 1e-9) / 10:g} %{some}"
     first = f"no neighbour was seen to cost you anything {above}" if nothing_seen else f"nothing else was seen {above}"
     return first + (f", but {_more_unknown(unknown, unseen, bands)}" if unknown else "")
 
 
 def _unknown(cells: Sequence[Cell], bands: Sequence[Band], some: str, *, nothing_seen: bool) -> str:
-    """Where of no neighbour without an effect it is known that there is none."""
+    """The statement if no neighbour without a visible effect can be excluded to have one."""
     reach = _reach(cells, bands)
     if reach > 1:
-        # An interval that holds a doubling, and what would be no more than half, holds nothing.
+        # An interval that includes a doubling and a halving says nothing.
         return (
             "nothing conclusive: there are too few blocks to see any effect; give the run more budget"
             if nothing_seen
-            else "of the rest nothing could be told, for want of blocks"
+            else "too few blocks to judge the rest"
         )
     if nothing_seen:
         return (
             "nothing conclusive: no neighbour was seen to cost you anything, "
             f"but only effects above {_coarsely(reach)} could have been; give the run more budget"
         )
-    return f"nothing else could be told from noise (up to {_coarsely(reach)}){some}"
+    return f"nothing else could be distinguished from noise (up to {_coarsely(reach)}){some}"
 
 
 def _more_unknown(unknown: Sequence[Cell], unseen: Sequence[Cell], bands: Sequence[Band]) -> str:
     """'2 of 5 are not known (up to ±63 %)', by victim and neighbour."""
     counts = [len({(cell.trial, cell.aggressor) for cell in cells}) for cells in (unknown, unseen)]
     reach = _reach(unknown, bands)
-    why = "for want of blocks" if reach > 1 else f"up to {_coarsely(reach)}"
+    why = "too few blocks" if reach > 1 else f"up to {_coarsely(reach)}"
     return f"{counts[0]} of {counts[1]} {'is' if counts[0] == 1 else 'are'} not known ({why})"
 
 
@@ -334,7 +334,7 @@ def _reach(cells: Sequence[Cell], bands: Sequence[Band]) -> float:
 
 
 def _coarsely(reach: float) -> str:
-    """Whole percents, for tenths say nothing here."""
+    """Whole percents, because tenths are not meaningful here."""
     return f"±{math.ceil(100 * reach - 1e-9)} %"
 
 

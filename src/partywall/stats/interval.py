@@ -1,12 +1,12 @@
-"""The interval of the mean of a serially correlated, possibly heavy-tailed series: one value a block, in order of time.
+"""The interval of the mean of a correlated, possibly heavy-tailed series: one value for each block, in order of time.
 
-How: the series' low-frequency cosine transforms (Müller & Watson 2008, Lazarus et al. 2018) are nearly independent,
-and their variances say how much the mean wanders. An autoregression seen through white noise bends their spectrum; its
-two parameters are not estimated but integrated out over a grid, which gives a mixture of t distributions and so widens
-the interval as far as the data leave the persistence open. Bounds are symmetric around the mean. Where this keeps its
-promise, and where not, is measured by `benches/honesty_simulation.py` and told in docs/statistics.md.
+Method: the series' low-frequency cosine transforms (Müller & Watson 2008, Lazarus et al. 2018) are nearly independent,
+and their variances show how much the mean varies. The model is an autoregression plus white noise. Its two parameters
+are not estimated but integrated out over a grid. This gives a mixture of t distributions, which widens the interval as
+far as the data leave the persistence open. Bounds are symmetric around the mean. Its coverage is measured by
+`benches/honesty_simulation.py` and documented in docs/statistics.md.
 
-It does not decide what a block is, and never sees slices.
+The definition of a block is elsewhere, and slices are never used.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from partywall.stats.quantile import student_reach
 Array = NDArray[np.float64]
 
 FEWEST = 4
-"""Below this many blocks no interval is given at all."""
+"""Fewest blocks for an interval."""
 
 MOST = 1000
-"""Beyond this many blocks neighbours are taken together, for the work grows faster than their number."""
+"""Beyond this many blocks, adjacent ones are averaged, because the work grows faster than their number."""
 
 METHOD = "mean of block values; low-frequency cosine transforms, persistence integrated out"
 RATIO_METHOD = "ratio of mean rates, delta method; low-frequency cosine transforms, persistence integrated out"
 
 PROMISED = 150
-"""From this many blocks on, 95 % intervals were shown to hold the truth in 93 to 97 of 100 (docs/statistics.md)."""
+"""From this many blocks on, 95 % intervals contained the truth in 93 to 97 of 100 cases (docs/statistics.md)."""
 
-# Finer where the mean's error grows fast with it.
+# Finer where the mean's error depends strongly on it.
 _PERSISTENCE = np.concatenate([np.linspace(-0.4, 0.9, 16), [0.93, 0.95, 0.97]])
 _WHITE_SHARE = np.array([0.0, 0.3, 0.6, 0.8])
 _PRIOR_POWER = 0.2
@@ -55,7 +55,7 @@ class Mixture:
     dof: int
 
     def tail(self, distance: Array) -> Array:
-        """Probability that the error is further from zero than `distance`."""
+        """Probability that the absolute error exceeds `distance`."""
         certain = np.where(distance > 0, np.inf, 0.0)[..., None] * np.ones_like(self.scales)
         standard = np.divide(
             distance[..., None] * np.ones_like(self.scales), self.scales, out=certain, where=self.scales > 0
@@ -63,7 +63,7 @@ class Mixture:
         return np.asarray(2 * (self.weights * special.stdtr(self.dof, -standard)).sum(axis=-1), dtype=np.float64)
 
     def half_width(self, level: float) -> Array:
-        """The distance that leaves 1 − level outside; by bisection, for a mixture has no closed quantile."""
+        """The distance exceeded with probability 1 − level; by bisection, because a mixture has no closed quantile."""
         low = np.zeros(self.scales.shape[:-1])
         high = self.scales.max(axis=-1) * student_reach(level, self.dof)
         for _ in range(_BISECTIONS):
@@ -74,9 +74,9 @@ class Mixture:
 
 
 def _batched(series: Array) -> Array:
-    """Means of neighbouring blocks where there are very many: what low frequencies tell is all in them.
+    """Means of adjacent blocks if there are very many. They contain all low-frequency information.
 
-    Up to MOST − 1 of the last blocks are in no batch; the mean itself is taken of all.
+    Up to MOST − 1 of the last blocks are in no batch; the mean itself uses all.
     """
     per_batch = -(-series.shape[-1] // MOST)
     if per_batch == 1:
@@ -86,17 +86,17 @@ def _batched(series: Array) -> Array:
 
 
 def transforms_used(n: int) -> int:
-    """How many cosine transforms are looked at: all of a short series, ever lower frequencies of a long one."""
+    """Number of cosine transforms used: all for a short series, ever lower frequencies for a long one."""
     return min(n - 1, int(2.5 * n ** (2 / 3)))
 
 
 @lru_cache(maxsize=256)
 def _shapes(n: int) -> tuple[Array, Array, Array]:
-    """Variances of the cosine transforms 1…m, of the zeroth (the mean's), and log prior, for each spectrum considered.
+    """Variances of the cosine transforms 1…m and of the zeroth (the mean's), and log prior, for each spectrum.
 
-    A spectrum is a first-order autoregression with a share of white noise on top: a drifting effect seen through the
-    noise of a slot. Variances are exact: the double sum over cov(i, k) = ρ^|i−k| collapses to a single one over the
-    distance, in closed form for cosines.
+    A spectrum is a first-order autoregression plus a share of white noise: a drifting effect observed with the noise of
+    a slot. Variances are exact: the double sum over cov(i, k) = ρ^|i−k| reduces to a sum over the distance, in closed
+    form for cosines.
     """
     frequency = np.pi * np.arange(1, transforms_used(n) + 1) / n
     distance = np.arange(1, n)
@@ -113,7 +113,10 @@ def _shapes(n: int) -> tuple[Array, Array, Array]:
 
 
 def _trust_in_mixtures(n: int) -> float:
-    """Prior weight of spectra with white noise on top; short series cannot tell them apart and would only get wide."""
+    """Prior weight of spectra with white noise.
+
+    Short series cannot distinguish them, and would only get wider intervals.
+    """
     return float(np.clip((n - 20) / 100, 0.001, 2 / 3))
 
 
@@ -136,19 +139,19 @@ def error_of_mean(series: Array) -> Mixture:
 
 
 def centres_and_half_widths(series: Array, level: float = 0.95) -> tuple[Array, Array]:
-    """Location and half width for a whole batch of series, shape (series…, blocks).
+    """Mean and half-width for a batch of series, shape (series…, blocks).
 
-    No outlier is drawn in. Whether one is the host's doing or the treatment's cannot be told from its size, and a rule
-    that balances the two sides by their count still takes six real stalls for two of the host's mishaps.
+    No outlier is trimmed. Its size does not show whether the host or the treatment caused it, and a rule that compares
+    counts on the two sides still mistakes six real stalls for two disturbances of the host.
     """
     return np.asarray(series.mean(axis=-1), dtype=np.float64), error_of_mean(series).half_width(level)
 
 
 def linearised_ratio(treated: Array, baseline: Array) -> Array:
-    """Block values whose mean is mean(treated) / mean(baseline), and whose spread tells that ratio's error.
+    """Block values whose mean is mean(treated) / mean(baseline), and whose spread gives that ratio's error.
 
-    R + (T − R·B) / mean(B), the delta method. Linear in the treated rates, so that a stall counts as what it cost, be
-    it a hundredth of the rate or nothing. Shapes (series…, blocks).
+    R + (T − R·B) / mean(B), the delta method. Linear in the treated rates, so that a stall counts by its cost. Shapes
+    (series…, blocks).
     """
     reference = baseline.mean(axis=-1, keepdims=True)
     if (reference <= 0).any():
@@ -158,7 +161,7 @@ def linearised_ratio(treated: Array, baseline: Array) -> Array:
 
 
 def blocks_worth(series: Array, half: Array, level: float = 0.95) -> Array:
-    """How many independent blocks would give the same half width; half must be above zero."""
+    """The number of independent blocks with the same half-width; half must be positive."""
     n = series.shape[-1]
     factor = student_reach(level, n - 1)
     return np.asarray((factor * series.std(axis=-1, ddof=1) / half) ** 2, dtype=np.float64)
@@ -172,7 +175,7 @@ def mean_interval(series: Array, level: float = 0.95) -> Estimate:
 
 
 def factor_interval(log_ratios: Array, level: float = 0.95) -> Estimate:
-    """Exp of the mean of log ratios, with its interval: a typical factor, of rates that never fall to zero."""
+    """Exp of the mean of log ratios, with its interval: a typical factor, for rates that are never zero."""
     found = mean_interval(log_ratios, level)
     return found.model_copy(
         update={
@@ -185,10 +188,10 @@ def factor_interval(log_ratios: Array, level: float = 0.95) -> Estimate:
 
 
 def ratio_of_means(treated: Array, baseline: Array, level: float = 0.95) -> Estimate:
-    """Mean treated rate over mean baseline rate, with its interval: the ratio of the work done.
+    """Mean treated rate / mean baseline rate, with its interval: the ratio of the work done.
 
-    If every treated slot stalled, the upper bound is the largest share of progressing blocks that n stalls in a row
-    still allow.
+    If every treated slot stalled, the upper bound is the largest share of progressing blocks that is compatible with n
+    stalls in a row.
     """
     treated = _checked(treated)
     values = linearised_ratio(treated, _checked(baseline))
@@ -199,13 +202,13 @@ def ratio_of_means(treated: Array, baseline: Array, level: float = 0.95) -> Esti
 
 
 def p_value(series: Array, value: float = 0.0) -> float:
-    """Probability of a mean at least this far from `value`, were `value` the truth."""
+    """Probability of a mean at least this far from `value` if `value` is the truth."""
     values = _checked(series)
     return min(1.0, float(error_of_mean(values).tail(np.asarray(abs(values.mean() - value)))))
 
 
 def correlation_interval(first: Array, second: Array, level: float = 0.95) -> Estimate | None:
-    """Correlation with an autocorrelation-robust interval on Fisher's scale; None if one series does not move."""
+    """Correlation with an autocorrelation-robust interval on Fisher's scale; None if one series is constant."""
     x, y = _checked(first), _checked(second)
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return None

@@ -1,8 +1,8 @@
 """Latency impact at percentiles: histograms merged over blocks, with an interval by a paired block bootstrap.
 
-The bootstrap's blocks of blocks are short, so it underrates slow drift; its spread is therefore scaled by how far it
-falls short on a linear statistic of the same tail, whose honest interval is known (`partywall.stats.interval`).
-A percentile with fewer than FEWEST_ABOVE operations beyond it is left out: absence is the statement.
+The bootstrap's blocks are short, so it underestimates slow drift. Its spread is therefore scaled by its error on a
+linear statistic of the same tail, whose interval is reliable (`partywall.stats.interval`). A percentile with fewer than
+FEWEST_ABOVE operations beyond it is left out.
 """
 
 from __future__ import annotations
@@ -19,20 +19,23 @@ from partywall.stats.quantile import normal_reach
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 JUDGED = "p99"
-"""The percentile that goals, the A/A check, the headline and a comparison judge; the others are shown."""
+"""The percentile for goals, the A/A check, the headline and comparisons. The others are only shown."""
 
 FEWEST_ABOVE = 20
 METHOD = "merged histograms; paired stationary block bootstrap, scaled to the long-run variance of the tail count"
 
 _LEAST = 1e-6 - 1
-"""An impact of −1, a latency of nothing, has no logarithm."""
+"""Substitute for an impact of −1, a latency of zero, which has no logarithm."""
 
 _RESAMPLES = 400
 _SEED = 0x9A11
 
 
 def percentile_ns(histogram: Histogram, share: float) -> float:
-    """The value below which `share` of the operations lie, linear within its bucket. The histogram must hold some."""
+    """The value that `share` of the operations do not exceed, linear within its bucket.
+
+    The histogram must not be empty.
+    """
     buckets = sorted(histogram.counts)
     counts = np.array([[histogram.counts[b] for b in buckets]], dtype=np.float64)
     return float(_percentiles(counts, _edges(buckets), share)[0])
@@ -41,7 +44,7 @@ def percentile_ns(histogram: Histogram, share: float) -> float:
 def impacts(
     treated: Sequence[Observation], baseline: Sequence[Observation], level: float = 0.95
 ) -> dict[str, Estimate]:
-    """(measured − baseline) / baseline at each percentile that enough operations lie beyond, in both treatments."""
+    """(measured − baseline) / baseline at each percentile with enough operations beyond it in both treatments."""
     buckets = sorted({b for o in (*treated, *baseline) for b in o.latency.counts})
     if len(treated) < FEWEST or not buckets:
         return {}
@@ -53,13 +56,13 @@ def impacts(
 
 
 def band(impact: Estimate) -> tuple[float, float]:
-    """A null aggressor's impact as an A/A band: its interval, mirrored around no impact at its widest."""
+    """The A/A band of a null aggressor's impact: its interval, mirrored around no impact at its widest."""
     reach = max(abs(math.log1p(bound)) for bound in (max(impact.low, _LEAST), impact.high))
     return math.expm1(-reach), math.expm1(reach)
 
 
 def outside(impacts: Mapping[str, Estimate], bands: Mapping[str, tuple[float, float]]) -> tuple[str, ...]:
-    """Percentiles whose whole interval lies outside their A/A band; one that has no band must only exclude zero."""
+    """Percentiles whose whole interval is outside their A/A band, or excludes zero if there is no band."""
     nothing = (0.0, 0.0)
     return tuple(
         name
@@ -69,7 +72,7 @@ def outside(impacts: Mapping[str, Estimate], bands: Mapping[str, tuple[float, fl
 
 
 def is_effect(impact: Estimate | None) -> bool:
-    """Whether the whole interval lies on one side of no impact; what was not measured shows nothing."""
+    """True if the whole interval is on one side of no impact. False for an unmeasured impact."""
     return impact is not None and (impact.low > 0 or impact.high < 0)
 
 
@@ -132,7 +135,7 @@ def _impact(
 
 
 def _beyond(counts: Array, edges: tuple[Array, Array], value: float, share: float) -> Array:
-    """Operations of each block beyond `value`, less the expected ones, per expected operation of a block."""
+    """Operations of each block beyond `value` minus the expected ones, per expected operation of a block."""
     low, high = edges
     part = np.clip((high - value) / (high - low), 0, 1)
     return np.asarray((counts @ part - (1 - share) * counts.sum(axis=1)) * len(counts) / counts.sum(), dtype=np.float64)

@@ -1,15 +1,15 @@
-"""What the bare host would have measured, from what a sandboxed generator measured: the overhead model. Pure.
+"""The overhead model: predicts the bare host's results from those of a generator in a sandbox. Pure.
 
-So many users N that think for Z on average and then wait for one bottleneck with a service demand of D see, by mean
-value analysis (Reiser and Lavenberg, 1980; Reiser, 1979, for services that are not exponential), the response time
-R(N, Z, D), and the throughput N/(R+Z). Read backwards, a response time tells the D it came from.
+For N users that think for Z on average and then wait for one bottleneck with service demand D, mean value analysis
+(Reiser and Lavenberg, 1980; Reiser, 1979, for services that are not exponential) gives the response time R(N, Z, D) and
+the throughput N/(R+Z). Its inverse gives D for a response time.
 
-A sandbox tells two things that follow D on the bare host, each in a case of its own. The CPU time C that an iteration
-took there: where the generator works, and a limit held the sandbox back, its response times tell of the limit, but C is
-what it would have been outside. And the D of its response times: where it waited for what is not its own, the service
-or a disk, C tells nothing. So ln D on the bare host is fitted as a + w·ln C + (1-w)·ln D in the sandbox, w within 0 and
-1. The prediction is R and N/(R+Z) of the D that follows; its interval comes from how far the same model, fitted without
-a level, missed that level.
+A sandbox provides two quantities that correlate with D on the bare host, each in a different case. If the generator is
+the bottleneck and a limit slowed the sandbox, its response times reflect the limit, but the CPU time C of an iteration
+is the same as outside. If it waited for something else, the service or a disk, C says nothing, but the D of its
+response times is relevant. Therefore ln D on the bare host is fitted as a + w·ln C + (1-w)·ln D in the sandbox, with w
+between 0 and 1. The prediction is R and N/(R+Z) for the resulting D. Its interval comes from the errors of the same
+model on a level that it was fitted without.
 
 Published work asked for such a model without giving one (Netto et al., section VI).
 """
@@ -28,19 +28,21 @@ from scipy import optimize
 from partywall.stats.quantile import student_reach
 
 LEVEL = 0.9
-# Where the root is sought besides, for it may be an end.
+# Additional starting points of the search, because the root may be at an end.
 _BESIDES = 1e-6
 LEVELS_LEAST = 3
 RESIDUALS = (0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.85, 1.0, 1.25, 1.5, 2.0)
-"""What is left of a service when the next user comes, in services: 1 if exponential, 1/2 if constant; in effect
-less where users who were served one after another come back so."""
+"""Remaining service when the next user arrives, in services: 1 if exponential, 1/2 if constant.
+
+It is effectively less if users who were served in sequence also return in sequence.
+"""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One round of one level. used: share of its CPUs that the sandbox used, more than 0.
+    """One round of one level. used: share of its CPUs that the sandbox used, positive.
 
-    physical_*: None where it is asked for.
+    physical_*: None if it is to be predicted.
     """
 
     users: int
@@ -52,7 +54,7 @@ class Pair:
 
     @property
     def work_s(self) -> float:
-        """CPU time of an iteration, as a share of that of all its CPUs: what was used over the throughput."""
+        """CPU time of an iteration, as a share of all its CPUs: the used share divided by the throughput."""
         return self.used * (self.sandbox_s + self.think_s) / self.users
 
 
@@ -77,13 +79,13 @@ class Line:
         return self.a + self.weight * math.log(pair.work_s) + (1 - self.weight) * told
 
     def gap(self, pair: Pair) -> float:
-        """How far it is off, of a pair that was measured physically."""
+        """Its error for a pair that was measured physically."""
         return _own(pair, self.residual) - self.log_demand(pair)
 
 
 @dataclass(frozen=True)
 class Model:
-    """A line, and how far off it is: scale with its degrees of freedom."""
+    """A line and its error: scale with its degrees of freedom."""
 
     line: Line
     scale: float
@@ -100,7 +102,10 @@ class Model:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What a model fitted without a level said of it. Errors are of the level's mean; covered: of how many rounds."""
+    """Predictions for a level by a model fitted without it.
+
+    Errors are of the level's mean; covered: number of rounds.
+    """
 
     users: int
     physical_s: float
@@ -112,7 +117,7 @@ class HeldOut:
 
     @property
     def errors(self) -> tuple[float, float]:
-        """Of response time and throughput, as shares."""
+        """Relative errors of response time and throughput."""
         return (
             abs(self.forecast_s / self.physical_s - 1),
             abs(self.forecast_rate / self.physical_rate - 1),
@@ -120,7 +125,7 @@ class HeldOut:
 
 
 def response(users: int, think_s: float, demand_s: float, residual: float = 1.0) -> float:
-    """R(N, Z, D): mean value analysis of one queue and thinking."""
+    """R(N, Z, D): mean value analysis of one queue with thinking times."""
     queue = busy = time = 0.0
     for number in range(1, users + 1):
         time = demand_s * (1 + queue - (1 - residual) * busy)
@@ -130,7 +135,7 @@ def response(users: int, think_s: float, demand_s: float, residual: float = 1.0)
 
 
 def demand(users: int, think_s: float, response_s: float, residual: float = 1.0) -> float:
-    """D at which R(N, Z, D) is the given one; R grows with D, and lies between D and N·D, or 2·N·D if residual is 2."""
+    """D for a given R(N, Z, D). R increases with D; D is between R/N (or R/2N for a residual of 2) and R."""
     low, high = math.log(response_s / users / max(residual, 1.0)), math.log(response_s)
     if users == 1:
         return response_s
@@ -141,7 +146,7 @@ def demand(users: int, think_s: float, response_s: float, residual: float = 1.0)
     return math.exp(optimize.brentq(over, low - _BESIDES, high + _BESIDES, xtol=1e-9))
 
 
-# Every fit without a level asks for the others' again.
+# Cached, because every fit without a level needs those of the others.
 @functools.lru_cache(maxsize=100_000)
 def _log_demand(users: int, think_s: float, response_s: float, residual: float) -> float:
     return math.log(demand(users, think_s, response_s, residual))
@@ -154,14 +159,17 @@ def _own(pair: Pair, residual: float) -> float:
 
 
 def fit(pairs: Sequence[Pair]) -> Model:
-    """A model from levels measured both ways. ValueError with fewer than three levels, or none measured physically."""
+    """Fits a model to levels measured both ways.
+
+    ValueError with fewer than three levels, or none measured physically.
+    """
     known = [pair for pair in pairs if pair.physical_s is not None]
     levels = sorted({pair.users for pair in known})
     if len(levels) < LEVELS_LEAST:
         raise ValueError(
             f"a model needs {LEVELS_LEAST} numbers of users measured both ways, and there are {len(levels)}"
         )
-    # A level's own points lie closer to the line than those of a level it has not seen.
+    # A level's own points are closer to the line than those of a level it was fitted without.
     missed = [
         [line.gap(pair) for pair in known if pair.users == level]
         for level in levels
@@ -172,10 +180,10 @@ def fit(pairs: Sequence[Pair]) -> Model:
 
 
 def _freedom(missed: Sequence[Sequence[float]]) -> int:
-    """Degrees of freedom of the gaps by level, two of which the line takes.
+    """Degrees of freedom of the errors by level, of which the line takes two.
 
-    Rounds of a level share what is special about it, so that they are worth fewer than they are: n / (1 + (m - 1) r)
-    with m rounds a level and r their correlation (Kish, 1965, the design effect), at least one a level.
+    Rounds of a level share its peculiarities, so their effective number is smaller: n / (1 + (m - 1) r) with m rounds a
+    level and correlation r (Kish, 1965, the design effect), but at least one for each level.
     """
     count, rounds = sum(map(len, missed)), sum(map(len, missed)) / len(missed)
     within = statistics.fmean(statistics.pvariance(gaps) for gaps in missed) * rounds / max(rounds - 1, 1)
@@ -185,13 +193,13 @@ def _freedom(missed: Sequence[Sequence[float]]) -> int:
 
 
 def _line(pairs: Sequence[Pair]) -> Line:
-    """By least squares, with the residual that leaves the least."""
+    """Least squares, with the residual that has the smallest error."""
     lines = [_line_of(pairs, residual) for residual in RESIDUALS]
     return min(lines, key=lambda line: statistics.fmean(line.gap(pair) ** 2 for pair in pairs))
 
 
 def _line_of(pairs: Sequence[Pair], residual: float) -> Line:
-    """Both sides less ln D in the sandbox, the fit is a straight line; its slope is the weight."""
+    """With ln D in the sandbox subtracted from both sides, the fit is a straight line whose slope is the weight."""
     told = np.array([_log_demand(pair.users, pair.think_s, pair.sandbox_s, residual) for pair in pairs])
     work = np.array([math.log(pair.work_s) for pair in pairs]) - told
     own = np.array([_own(pair, residual) for pair in pairs]) - told
@@ -202,7 +210,7 @@ def _line_of(pairs: Sequence[Pair], residual: float) -> Line:
 
 
 def held_out(pairs: Sequence[Pair]) -> list[HeldOut]:
-    """Every level in turn: predicted from its sandboxed rounds by a model that has not seen it."""
+    """Predicts every level in turn from its sandboxed rounds, by a model fitted without it."""
     found = []
     for level in sorted({pair.users for pair in pairs}):
         rest = [pair for pair in pairs if pair.users != level]
@@ -229,7 +237,7 @@ def _judged(level: int, own: Sequence[Pair], model: Model) -> HeldOut:
 
 
 def mean_pair(pairs: Sequence[Pair]) -> Pair:
-    """Rounds of one level as one: means of what the sandbox measured."""
+    """The mean of the rounds of one level, as measured by the sandbox."""
     return Pair(
         users=pairs[0].users,
         think_s=pairs[0].think_s,
@@ -239,15 +247,15 @@ def mean_pair(pairs: Sequence[Pair]) -> Pair:
 
 
 def mean_errors(levels: Sequence[HeldOut]) -> tuple[float, float]:
-    """Of response times and of throughputs, over all levels.
+    """Mean errors of response times and of throughputs over all levels.
 
-    Not one mean of both: where users mostly think, a throughput hardly depends on the response time, and its small
-    error would hide the other's.
+    They are kept separate: if users mostly think, throughput hardly depends on response time, and its small error would
+    hide the other's.
     """
     times, rates = zip(*(level.errors for level in levels), strict=True)
     return statistics.fmean(times), statistics.fmean(rates)
 
 
 def coverage(levels: Sequence[HeldOut]) -> float:
-    """Share of rounds whose physical response time lay in its interval."""
+    """Share of rounds whose physical response time was inside its interval."""
     return sum(level.covered for level in levels) / sum(level.rounds for level in levels)

@@ -1,6 +1,6 @@
-"""Quantiles of the normal and of Student's distribution, by scipy's special functions.
+"""Quantiles of the normal and Student's distribution, from scipy's special functions.
 
-`scipy.stats` has them too, and takes half a second to import, which every report would wait for.
+`scipy.stats` has them too, but takes half a second to import, which would delay every report.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from scipy import special
 
 
 def student_reach(level: float, freedom: float) -> float:
-    """Standard errors on either side of a mean that hold `level` of Student's distribution."""
+    """Standard errors on either side of the mean that contain `level` of Student's distribution."""
     return float(special.stdtrit(freedom, (1 + level) / 2))
 
 
 def normal_reach(level: float) -> float:
-    """Standard deviations on either side of a mean that hold `level` of the normal distribution."""
+    """Standard deviations on either side of the mean that contain `level` of the normal distribution."""
     return float(special.ndtri((1 + level) / 2))
 
 
@@ -26,7 +26,7 @@ def student_tail(distance: NDArray[np.float64], freedom: float) -> NDArray[np.fl
 
 
 def ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks from 1; equal values share the mean of theirs."""
+    """Ranks from 1. Equal values share the mean of their ranks."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(count)
     return np.asarray((last - (count - 1) / 2)[place], dtype=np.float64).reshape(values.shape)

@@ -1,4 +1,4 @@
-"""Intervals from a few repeats that are far enough apart to be independent: rounds of a study, beside a paper's."""
+"""Intervals from a few independent repetitions, for rounds of a study beside a paper's values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from partywall.stats.quantile import student_reach
 
 
 def ratio(left: Sequence[float], right: Sequence[float], level: float = 0.95) -> Estimate:
-    """Left over right, pairs of the same rounds: the geometric mean with its interval. ValueError if any is not > 0."""
+    """The ratio left / right over pairs of the same rounds: the geometric mean with its interval.
+
+    ValueError if any value is not positive.
+    """
     if min([*left, *right], default=0.0) <= 0:
         raise ValueError("a ratio needs values over 0")
     logs = student([math.log(over / under) for over, under in zip(left, right, strict=True)], level)
@@ -22,7 +25,7 @@ def ratio(left: Sequence[float], right: Sequence[float], level: float = 0.95) ->
 
 
 def student(values: Sequence[float], level: float = 0.95) -> Estimate:
-    """The mean of two values or more with Student's interval. ValueError with fewer."""
+    """The mean of at least two values with Student's interval. ValueError with fewer."""
     if len(values) < 2:
         raise ValueError("an interval needs two values at least")
     mean = statistics.fmean(values)
@@ -33,7 +36,7 @@ def student(values: Sequence[float], level: float = 0.95) -> Estimate:
 
 
 Rounds = Mapping[int, float]
-"""What was measured in each round."""
+"""The value of each round."""
 
 
 def beside(
@@ -43,9 +46,9 @@ def beside(
     differs: Sequence[str] = (),
     why: Mapping[Place, str] | None = None,
 ) -> Beside:
-    """An exhibit with the mean of each place measured in two rounds or more, and places compared round by round.
+    """A table or figure with the mean of each place that has at least two rounds; places are compared round by round.
 
-    A host that is slow for a while is so for both.
+    A host that is slow for some time is slow for both.
     """
     known = {place: rounds for place, rounds in values.items() if len(rounds) >= 2}
     means = {place: student(list(rounds.values())) for place, rounds in known.items()}

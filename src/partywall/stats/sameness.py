@@ -1,4 +1,7 @@
-"""Whether two runs asked the same of the same host: what differs is said before their figures are compared. Pure."""
+"""Differences between the hosts and workloads of two runs, which are reported before their figures are compared.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ HOST = {
     "kernel": ("kernel", "release"),
     "machine": ("virtualisation", "product"),
 }
-"""Facts that make another host of it, by where they lie."""
+"""Facts that identify a host, and their places."""
 
 _ABSENT = object()
 
 
 def hosts_differ(run: Mapping[str, Any], reference: Mapping[str, Any]) -> tuple[str, ...]:
-    """What two hosts differ in by their facts, in words; a fact that either does not tell is passed over."""
+    """Differences between two hosts' facts, as text. Facts that either lacks are skipped."""
     return tuple(
         f"{name}: {_shown(now)} in the run, {_shown(before)} in the reference"
         for name, path in HOST.items()
@@ -31,23 +34,23 @@ def hosts_differ(run: Mapping[str, Any], reference: Mapping[str, Any]) -> tuple[
 
 
 def workloads_differ(run: Plan, reference: Plan) -> dict[tuple[str, str], str]:
-    """Workloads of one name that do not do the same, by (role, name): what is different, in words.
+    """Workloads with the same name that differ, by (role, name), with the differences as text.
 
-    A workload is its kernel or command, parameters, threads and sandbox; parameters as asked for, and as planned.
+    A workload is its kernel or command, parameters, threads and sandbox; parameters as requested and as planned.
     """
     found = _planned_otherwise(run, reference)
     for role in ("victims", "aggressors"):
         now, before = getattr(run.scenario, role), getattr(reference.scenario, role)
         for name in now.keys() & before.keys():
             pair = (now[name].model_dump(mode="json"), before[name].model_dump(mode="json"))
-            # Intensities are treatments of their own, which are matched one by one.
+            # Intensities are separate treatments, which are matched individually.
             if changed := [text for text in _changes(*pair) if not text.startswith("intensity")]:
                 found[role.removesuffix("s"), name] = "; ".join(changed)
     return found
 
 
 def _planned_otherwise(run: Plan, reference: Plan) -> dict[tuple[str, str], str]:
-    """Workloads whose parameters the plan made others: sizes that follow from the host."""
+    """Workloads whose parameters differ only because the plan derived sizes from the host."""
     found = {}
     before = {trial.id: trial for trial in reference.trials}
     for trial in run.trials:

@@ -1,9 +1,8 @@
 """Observations of one trial as arrays, block by treatment, and the block-wise comparison of two treatments.
 
-A comparison pairs the two slots of the same block and takes off what the host's own drift did between the two moments.
-That drift is read from all slots of the neighbouring blocks, quiet treatments first, so it costs next to no noise. Each
-rate is carried to the moment halfway between the two, so swapping treatment and baseline inverts the factor and changes
-nothing else.
+A comparison pairs the two slots of the same block, and removes the host's drift between their times. The drift is
+estimated from all slots of the adjacent blocks, with more weight on quiet treatments, so it adds little noise. Each
+rate is moved to the midpoint between the two times. Swapping treatment and baseline therefore only inverts the factor.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from partywall.model.plan import Treatment, Trial
 from partywall.stats.interval import FEWEST, Array, linearised_ratio, ratio_of_means
 
 _FAR = 5.0
-"""A slot further than this many robust deviations from its treatment's median tells of that treatment, not of drift."""
+"""A slot further than this many robust deviations from its treatment's median is not used for the drift."""
 
 _FINEST = 1e-4
-"""Relative spread below which no slot's rate can be known; keeps a weight finite."""
+"""Lower bound on the relative spread of a slot's rate, which keeps weights finite."""
 
 _NEIGHBOUR_GAPS = 2.0
-"""Blocks further apart than this many median distances lie in different visits; drift is not carried across."""
+"""Blocks further apart than this many median distances are from different visits. Drift is not computed across them."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The blocks in which both treatments were measured, in order of time: observations, and their drift-free rates."""
+    """The blocks that contain both treatments, in order of time: observations, and their rates without drift."""
 
     treated: tuple[Observation, ...]
     baseline: tuple[Observation, ...]
@@ -51,17 +50,17 @@ class Pair:
         return ratio_of_means(self.treated_rates, self.baseline_rates, level)
 
     def losses(self) -> Array:
-        """Relative loss of rate, block by block; their mean is one less the isolation factor."""
+        """Relative loss of rate in each block. Their mean is one minus the isolation factor."""
         return 1 - linearised_ratio(self.treated_rates, self.baseline_rates)
 
     @property
     def long(self) -> bool:
-        """Whether these are long blocks of a trial that has others."""
+        """True for the long blocks of a trial that also has short ones."""
         return any(o.long for o in self.treated)
 
     @property
     def comparable(self) -> bool:
-        """Enough blocks, and a baseline that did work."""
+        """True if there are enough blocks, and the baseline did work."""
         return len(self) >= FEWEST and any(o.rate > 0 for o in self.baseline)
 
 
@@ -74,31 +73,31 @@ class Series:
 
     @staticmethod
     def of(blocks: Iterable[dict[str, Observation]]) -> Series:
-        """Blocks in order of time, with the drift they show."""
+        """Blocks in order of time, with their drift."""
         kept = tuple(blocks)
         return Series(kept, _drift(kept))
 
     @property
     def lasted_ns(self) -> int:
-        """From the beginning of its first block to the end of its last."""
+        """Time from the start of its first block to the end of its last."""
         if not self.blocks:
             return 0
         first, last = self.blocks[0].values(), self.blocks[-1].values()
         return max(o.end_ns for o in last) - min(o.start_ns for o in first)
 
     def complete(self, treatments: Iterable[str]) -> int:
-        """Blocks that hold every one of these treatments."""
+        """Number of blocks that contain every one of these treatments."""
         wanted = set(treatments)
         return sum(wanted <= block.keys() for block in self.blocks)
 
     def first(self, count: int, treatments: Iterable[str]) -> Series:
-        """Only what had been seen when `count` blocks were complete."""
+        """The observations up to the time when `count` blocks were complete."""
         wanted = set(treatments)
         full = [at for at, block in enumerate(self.blocks) if wanted <= block.keys()]
         return Series.of(self.blocks[: full[count - 1] + 1])
 
     def pair(self, treated: str, baseline: str) -> Pair:
-        """The two treatments side by side."""
+        """Two treatments, paired by block."""
         both = [(at, block) for at, block in enumerate(self.blocks) if treated in block and baseline in block]
         first = tuple(block[treated] for _, block in both)
         second = tuple(block[baseline] for _, block in both)
@@ -109,9 +108,9 @@ class Series:
 
 @dataclass(frozen=True)
 class Measured:
-    """A trial's blocks of both kinds; where all are alike they are all in `short`.
+    """A trial's blocks of both kinds. If all are alike, they are all in `short`.
 
-    An isolation factor is read from the short blocks, or from the long ones if the treatment is in no short block.
+    An isolation factor comes from the short blocks, or from the long ones if the treatment is in no short block.
     """
 
     short: Series
@@ -136,7 +135,7 @@ class Measured:
         return self.long if self.long.blocks else self.short
 
     def pairs(self, treatments: Sequence[Treatment]) -> Iterator[tuple[Treatment, Pair]]:
-        """Each treatment but the baseline beside what it is compared with."""
+        """Each treatment except the baseline, paired with its reference."""
         for treatment in treatments:
             if (pair := _compared_in(self.holding(treatment.id), treatment, treatments)) is not None:
                 yield treatment, pair
@@ -152,9 +151,9 @@ def baseline_of(treatments: Sequence[Treatment]) -> Treatment:
 
 
 def reference_of(treatments: Sequence[Treatment], treatment: Treatment) -> Treatment | None:
-    """What a treatment is compared with: the baseline, or for a neighbour (or null) beside a limited victim the limit.
+    """The reference of a treatment: the baseline, or for a neighbour (or null) beside a limited victim, the limit.
 
-    Else the limit's own effect would be laid at the neighbour's door. None if that limit was not measured alone.
+    Otherwise the limit's own effect would be attributed to the neighbour. None if that limit was not measured alone.
     """
     if treatment.victim_limits is None or not treatment.intensities:
         return baseline_of(treatments)
@@ -163,7 +162,7 @@ def reference_of(treatments: Sequence[Treatment], treatment: Treatment) -> Treat
 
 
 def pairs_of(series: Series, treatments: Sequence[Treatment]) -> Iterator[tuple[Treatment, Pair]]:
-    """Each treatment but the baseline beside what it is compared with, in blocks of one kind."""
+    """Each treatment except the baseline, paired with its reference, in blocks of one kind."""
     for treatment in treatments:
         if (pair := _compared_in(series, treatment, treatments)) is not None:
             yield treatment, pair
@@ -177,7 +176,7 @@ def _compared_in(series: Series, treatment: Treatment, treatments: Sequence[Trea
 
 
 def compared(trial: Trial) -> tuple[Treatment, ...]:
-    """All treatments but the baseline."""
+    """All treatments except the baseline."""
     return tuple(t for t in trial.treatments if t.role != "baseline")
 
 
@@ -190,10 +189,10 @@ def _moment(observation: Observation) -> float:
 
 
 def _drift(blocks: Sequence[dict[str, Observation]]) -> Array:
-    """Relative change of the victim's rate per second at each block: the slope from the block before to the one after.
+    """Relative change of the victim's rate per second at each block: the slope from the previous block to the next.
 
-    Each slot counts by how far it lies from its treatment's median, so that blocks with a missing treatment compare;
-    and by how steady its treatment is, so that a neighbour with a ragged effect does not blur all the others.
+    Each slot is measured relative to its treatment's median, so that blocks with missing treatments are comparable. It
+    is weighted by how steady its treatment is, so that an irregular neighbour does not add noise to all others.
     """
     marked = [(at, o) for at, block in enumerate(blocks) for o in block.values()]
     total, weight, moment = (np.zeros(len(blocks)) for _ in range(3))
@@ -213,9 +212,9 @@ def _drift(blocks: Sequence[dict[str, Observation]]) -> Array:
 
 
 def _steady(away: Array) -> tuple[Array, float]:
-    """Distances from a treatment's median, far ones drawn in, and the trust in one of them: one over its variance.
+    """Distances from a treatment's median, with outliers clipped, and the weight of each: the inverse variance.
 
-    The variance is read from steps between successive blocks, in which the host's own slow drift hardly shows.
+    The variance is estimated from differences between successive blocks, which hardly contain the host's slow drift.
     """
     reach = _FAR * max(_deviation(away), _FINEST)
     step = _deviation(np.diff(away)) if len(away) > 1 else 1.0

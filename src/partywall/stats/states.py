@@ -1,7 +1,9 @@
-"""Whether a cell shows an effect, shows that there is none, or leaves that open: the one definition of the three.
+"""Decides whether a cell shows an effect, shows that there is none, or leaves it open.
 
-The headline, the matrix, the tables and a comparison read `Cell.effect`; none of them decides it anew. An interval that
-is not outside the A/A band excludes an effect only as far as it reaches, so it needs a bound to be a result.
+The only definition of the three.
+
+The headline, the matrix, the tables and comparisons use `Cell.effect`. An interval that is not outside the A/A band
+excludes only effects beyond its own reach, so a bound is needed to conclude that there is none.
 """
 
 from __future__ import annotations
@@ -12,27 +14,29 @@ from partywall.model.finding import Band, Cell, Effect, Warn
 from partywall.stats.doubts import understated
 
 COARSE = 5.0
-"""Nothing seen at more than this many times the precision asked for is not a result."""
+""""No effect" needs a bound of at most this multiple of the requested precision."""
 
 WIDEST_BOUND = 0.2
-"""Nor at more than this, however coarse a precision was asked for: over 20 % lost is a severe harm."""
+"""And of at most this value, whatever the requested precision: a loss of over 20 % is severe."""
 
 LATENCY_BOUND = 0.25
-"""The bound of a latency impact. A 99th percentile is known several times less well than a rate; a comparison looks for
-no smaller change of it either."""
+"""The bound of a latency impact. A 99th percentile is several times less precise than a rate.
+
+A comparison uses the same bound for changes of it.
+"""
 
 
 _DUST = 1e-9
-"""Of binary fractions: 1 − 0.95 is more than 0.05."""
+"""Tolerance for binary fractions: 1 − 0.95 is more than 0.05."""
 
 
 def bound_of(precision: float) -> float:
-    """The change of an isolation factor that a run of that precision must exclude to tell that there is no effect."""
+    """The change of an isolation factor that a run of this precision must exclude for "no effect"."""
     return min(COARSE * precision, WIDEST_BOUND)
 
 
 def with_effects(cells: Iterable[Cell], bands: Sequence[Band], precision: float) -> list[Cell]:
-    """The cells with what is known of their effects, once all of their warnings are there."""
+    """The cells with the evidence for their effects, once all of their warnings are known."""
     return [_with_effect(cell, next((b for b in bands if b.of(cell)), None), bound_of(precision)) for cell in cells]
 
 

@@ -1,8 +1,8 @@
-"""What a trace found: losses with their bounds, percentiles of delay, and what must be said with them. Pure.
+"""The findings of a trace: losses with bounds, percentiles of delay, and the necessary notes. Pure.
 
-Every packet is counted, not drawn by lot, so a loss has no confidence interval. It has bounds: a packet counted as
-lost at a hop was perhaps only not taken down there, and one that was not taken down at the hops before may be lost
-uncounted.
+Every packet is counted, without sampling, so a loss has no confidence interval. It has bounds: the tracer may have
+missed a packet that counts as lost at a hop, and a packet that it missed at earlier hops may be lost without being
+counted.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from partywall.model.trace import (
 )
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
-# A percentile needs some packets beyond it to mean anything.
+# A percentile needs several packets beyond it.
 BEYOND_LEAST = 10
-# Of payload in the mean: more than a frame of Ethernet holds.
+# Mean payload above which packets are larger than an Ethernet frame.
 SEGMENT_BYTES = 1500
 
 
 def findings(evidence: TraceEvidence) -> TraceFindings:
-    """Figures and words of a whole trace."""
+    """Figures and text of a whole trace."""
     asked = evidence.start.asked
     whole = merged(evidence.reports) if evidence.reports else _nothing(asked)
     ways = tuple(_way(asked, whole, number, evidence) for number in range(1 if asked.one_way else len(WAYS)))
@@ -57,7 +57,10 @@ def findings(evidence: TraceEvidence) -> TraceFindings:
 
 
 def quantiles(delay: Delay) -> dict[str, float]:
-    """Percentiles that enough packets lie beyond, mean, least and most; empty if there were none. None exceeds most."""
+    """Percentiles with enough packets beyond them, mean, minimum and maximum; empty without packets.
+
+    None exceeds the maximum.
+    """
     if not delay.count:
         return {}
     found = {
@@ -98,7 +101,7 @@ def _way(asked: Asked, whole: Report, number: int, evidence: TraceEvidence) -> W
         sent=way.steps[0].packets,
         delivered=way.delivered,
         lost=lost,
-        # Who arrived, and is counted as lost all the same, was not taken down at the last hop.
+        # A packet that arrived but counts as lost was missed at the last hop.
         lost_low=max(0, lost - missed[-1]),
         lost_high=lost + sum(missed[:-1]),
         unfinished=way.unfinished,
@@ -121,7 +124,7 @@ def _step(
         packets=step.packets,
         lost=step.lost,
         lost_low=max(0, step.lost - missed[place]),
-        # Who was not taken down before is counted as lost there, or not at all.
+        # A packet missed at earlier hops counts as lost there, or not at all.
         lost_high=step.lost + sum(missed[:place]),
         lost_share=step.lost / before.packets if before.packets else None,
         astray=step.astray,
@@ -137,21 +140,21 @@ def _step(
 
 
 def _bounds(asked: Asked, evidence: TraceEvidence) -> list[int | None]:
-    """How far the clock of each hop may be off; None where it is this host's own."""
+    """Largest clock error of each hop; None if it uses this host's clock."""
     widest = {bound.agent: bound.bound_ns for bound in _clocks(evidence)}
     return [None if hop.agent is None else widest.get(hop.agent) for hop in asked.hops]
 
 
 def _clocks(evidence: TraceEvidence) -> tuple[ClockBound, ...]:
-    """The widest bound of each agent."""
+    """The widest bound of each agent's clock."""
     agents = dict.fromkeys(bound.agent for bound in evidence.clocks)
     return tuple(max((b for b in evidence.clocks if b.agent == name), key=lambda b: b.bound_ns) for name in agents)
 
 
 def headline(ways: Sequence[WayFinding], sampled: float = 1.0) -> str:
-    """What a person wants to know first: what was lost where, and where the time goes.
+    """The most important result: losses and their place, and where the time is spent.
 
-    sampled: the share of flows that were traced.
+    sampled: the share of traced flows.
     """
     told = [_sentence(way) for way in ways if way.sent]
     if told:
@@ -167,12 +170,14 @@ def headline(ways: Sequence[WayFinding], sampled: float = 1.0) -> str:
             f"No packet was seen, but only {100 * sampled:.3g} % of the flows were traced to stay within the budget of "
             "CPU time: give a larger --budget."
         )
-    return "No packet was seen: nothing was sent along this path, or the path is another one."
+    return "No packet was seen: nothing was sent along this path, or packets take another path."
 
 
 def _sentence(way: WayFinding) -> str:
     elsewhere = sum(step.astray for step in way.steps)
-    gone = f" ({units.format_decimals(elsewhere, 0)} more went another way, or were lost whole)" if elsewhere else ""
+    gone = (
+        f" ({units.format_decimals(elsewhere, 0)} more took another path, or were lost entirely)" if elsewhere else ""
+    )
     went = _count(way.sent - elsewhere, "packet")
     text = f"{way.way.capitalize()}: {went} from {way.hops[0]} to {way.hops[-1]}{gone}, {_lost(way)}"
     if not way.total_ns:
@@ -202,14 +207,14 @@ def _longest(way: WayFinding) -> str:
 
 
 def _notes(evidence: TraceEvidence, whole: Report, ways: Sequence[WayFinding]) -> Iterator[str]:
-    """What must be said with the figures."""
+    """Notes that qualify the figures."""
     if evidence.interrupted:
-        yield "The trace did not come to its end; its last second or so is missing."
+        yield "The trace was interrupted; about its last second is missing."
     for hop, seen in zip(evidence.start.asked.hops, whole.hops, strict=True):
         if seen.missed:
             yield (
-                f"{hop.name}: the tracer itself did not take down {_count(seen.missed, 'packet')} (a full ring): "
-                "up to so many of the losses there are none, up to so many more may be lost at the hops after, and "
+                f"{hop.name}: the tracer missed {_count(seen.missed, 'packet')} (a full ring): "
+                "up to this many losses there may be none, up to this many more may be lost at later hops, and "
                 "delays lack them. Trace fewer flows "
                 "(--protocol, --port, --host)."
             )
@@ -217,8 +222,9 @@ def _notes(evidence: TraceEvidence, whole: Report, ways: Sequence[WayFinding]) -
             yield _gone(evidence, evidence.start.asked.hops.index(hop))
     if whole.sampled < 1:
         yield (
-            f"To stay within its budget the tracer came down to {100 * whole.sampled:.3g} % of the flows. What "
-            "is told of them is exact; packets of the others are not counted. Give a larger --budget for all."
+            f"To stay within its budget, the tracer reduced sampling to {100 * whole.sampled:.3g} % of the flows. "
+            "Figures "
+            "for these are exact; packets of others are not counted. Give a larger --budget for all."
         )
     for number, way in enumerate(ways):
         yield from _way_notes(way)
@@ -226,19 +232,20 @@ def _notes(evidence: TraceEvidence, whole: Report, ways: Sequence[WayFinding]) -
         if way.lost and first.bytes > SEGMENT_BYTES * first.packets:
             size = units.format_bytes(first.bytes / first.packets)
             yield (
-                f"{way.way}: a packet is what {way.hops[0]} saw, {size} in the mean: of one that was cut into segments "
-                "on the way, a single lost segment counts as the whole packet."
+                f"{way.way}: packets are counted as seen by {way.hops[0]}, with {size} on average. If one was cut "
+                "into segments "
+                "on the path, a single lost segment counts as the whole packet."
             )
 
 
 def _gone(evidence: TraceEvidence, number: int) -> str:
-    """When an interface vanished, to the report, and what that does to the figures."""
+    """When an interface disappeared, to the nearest report, and the effect on the figures."""
     start_ns = min(report.start_ns for report in evidence.reports)
     noticed_ns = next(report.end_ns for report in evidence.reports if report.hops[number].gone)
     name = evidence.start.asked.hops[number].name
     return (
-        f"{name}: the interface was gone {units.format_duration(noticed_ns - start_ns)} into the trace. Nothing was "
-        "seen there from then on: packets that only passed the hops before count as lost, those seen later as passed "
+        f"{name}: the interface disappeared {units.format_duration(noticed_ns - start_ns)} into the trace. Nothing was "
+        "seen there afterwards: packets that only passed earlier hops count as lost, those seen later as passed "
         "unseen."
     )
 
@@ -248,32 +255,30 @@ def _way_notes(way: WayFinding) -> Iterator[str]:
         place = f"{way.way}, {step.origin} to {step.hop}"
         if step.negative:
             bound = step.clock_bound_ns
-            within = (
-                "both are on one clock, so they were seen in another order than taken to be: check the order of hops"
-            )
+            within = "both use one clock, so packets pass them in another order: check the order of hops"
             if bound is not None:
                 fits = "within" if step.negative_max_ns <= bound else "beyond"
                 within = f"{fits} the clocks' bound of {units.format_duration(bound)}"
             yield (
-                f"{place}: {_count(step.negative, 'delay')} came out negative, by up to "
-                f"{units.format_duration(step.negative_max_ns)} ({within}); they are in no percentile."
+                f"{place}: {_count(step.negative, 'delay')} are negative, by up to "
+                f"{units.format_duration(step.negative_max_ns)} ({within}); percentiles exclude them."
             )
         if step.astray:
             yield (
-                f"{place}: {_count(step.astray, 'packet')} belong to flows that never came to {step.hop}: they went "
-                "another way, or were lost whole. They are not counted as lost."
+                f"{place}: {_count(step.astray, 'packet')} belong to flows that never reached {step.hop}: they took "
+                "another path, or were lost entirely. They are not counted as lost."
             )
         if step.skipped:
             yield f"{place}: {_count(step.skipped, 'packet')} passed {step.hop} unseen and were seen later."
     if way.alike:
         yield (
-            f"{way.way}: {_count(way.alike, 'packet')} looked like others of their flow on their way (the same "
-            "tag, or sent again by a TCP without timestamps): they are counted, and in no delay."
+            f"{way.way}: {_count(way.alike, 'packet')} could not be distinguished from others of their flow (the same "
+            "tag, or sent again by a TCP without timestamps): they are counted, but have no delay."
         )
     if way.forced:
-        yield f"{way.way}: {_count(way.forced, 'packet')} were given up early, too many on their way; shorten --horizon"
+        yield f"{way.way}: {_count(way.forced, 'packet')} were given up early: too many in flight; shorten --horizon"
     if way.unfinished and way.sent and way.unfinished > way.sent / 100:
-        yield f"{way.way}: {_count(way.unfinished, 'packet')} were on their way at the end, or cut off by sampling."
+        yield f"{way.way}: {_count(way.unfinished, 'packet')} were in flight at the end, or cut off by sampling."
 
 
 def _count(number: int, what: str) -> str:

@@ -1,4 +1,7 @@
-"""Goals against cells. An interval decides only when all of it lies on one side; anything else is inconclusive."""
+"""Judges goals against cells.
+
+An interval decides only if all of it is on one side; otherwise the verdict is inconclusive.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from partywall.stats.latency import JUDGED
 
 Judgement = tuple[Outcome, str]
 
-_WIDENED = "(widened, for the A/A check failed)"
+_WIDENED = "(widened, because the A/A check failed)"
 
 
 def verdicts_of(goals: Sequence[Goal], cells: Sequence[Cell], bands: Sequence[Band]) -> tuple[Verdict, ...]:
-    """One verdict for each goal and each cell it is about; one inconclusive verdict for a goal about none."""
+    """A verdict for each goal and each matching cell. A goal without a matching cell gets one inconclusive verdict."""
     return tuple(verdict for goal in goals for verdict in _of_goal(goal, cells, bands))
 
 
@@ -39,10 +42,10 @@ def _concerns(goal: Goal, cell: Cell) -> bool:
 
 
 def _owes_share(goal: Goal, cell: Cell) -> bool:
-    """Efficiency is about what a setting promises: a limit alone, a reservation beside any neighbour.
+    """Efficiency needs a promised share: by a limit alone, or by a reservation beside any neighbour.
 
-    A limit is no promise to keep the neighbours off, so a limited victim beside one is judged only if the goal names
-    that very neighbour.
+    A limit is no guarantee against neighbours, so a limited victim beside one is judged only if the goal names that
+    neighbour.
     """
     if goal.efficiency is None or cell.efficiency is None:
         return False
@@ -85,7 +88,7 @@ def _isolation(goal: Goal, cell: Cell, band: Band | None) -> list[Judgement]:
         return []
     found, name = cell.isolation, "isolation factor"
     if band is not None and Warn.NULL_EFFECT in cell.warnings:
-        # A host that shows an effect of nothing may add as much to any effect.
+        # A host that shows an effect of nothing may add the same error to any effect.
         found = found.model_copy(update={"low": found.low * band.low, "high": found.high * band.high})
         name = f"{name} {_WIDENED}"
     return [_judge(name, found, at_least=goal.isolation_factor)]

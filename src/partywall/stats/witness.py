@@ -1,6 +1,6 @@
-"""Warnings from what agents said beside their measurements: what kernels found, what was lost, what was emulated.
+"""Warnings from agents' facts besides measurements: conditions that kernels found, lost output, emulation.
 
-Only what changes how a figure is to be read is said. Missing counters are no warning: they stand with the host.
+Only facts that affect the reading of a figure become warnings. Missing counters are listed with the host.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from partywall.model.plan import Trial
 from partywall.model.scenario import Workload
 
 UNREAD_SHARE = 0.1
-"""Of a metric's readings, what may be of no use."""
+"""Share of a metric's readings that may be unusable without a warning."""
 
 
 def warned(trial: Trial, cells: Sequence[Cell], witness: Witness | None) -> tuple[Cell, ...]:
-    """The cells of a trial with the warnings that follow from what its agents said."""
+    """The cells of a trial with warnings derived from its agents' facts."""
     if witness is None:
         return tuple(cells)
     return tuple(
@@ -28,11 +28,12 @@ def warned(trial: Trial, cells: Sequence[Cell], witness: Witness | None) -> tupl
 
 
 def said(trial: Trial, witness: Witness) -> Iterator[str]:
-    """What concerns a command of a trial as a whole."""
+    """Warnings about a command of a trial as a whole."""
     for name, lines in witness.dropped.items():
         yield (
-            f"trial {trial.id}: {lines} lines of {_called(trial, name)}'s output came faster than they could be kept "
-            "and were dropped; its metric rests on the others; let it print less often"
+            f"trial {trial.id}: {lines} lines of {_called(trial, name)}'s output arrived faster than they could be "
+            "stored "
+            "and were dropped; its metric uses the others; let it print less often"
         )
     for name, readings in witness.readings.items():
         if text := _unread(readings):
@@ -57,7 +58,7 @@ def _called(trial: Trial, name: str) -> str:
 
 
 def _by_facts(workload: Workload | None, facts: Sequence[Mapping[str, object]]) -> Iterator[Warn]:
-    """What the kernel's own facts, after any visit, call for by its entry in the catalogue."""
+    """Warnings that the kernel's catalogue entry derives from its facts after any visit."""
     kernel = getattr(workload, "probe", None) or getattr(workload, "stressor", None)
     info = shipped().kernel(kernel or "")
     known = info.warnings if info else ()
@@ -72,8 +73,8 @@ def _beyond(warning: FactWarning, facts: Mapping[str, object]) -> bool:
 def _unread(readings: Readings) -> str:
     total = readings.used + readings.unusable + readings.bunched
     parts = {
-        "could not be understood; check its pattern": readings.unusable,
-        "came together with the one before, so that their time is not known; let the command flush each line": (
+        "could not be parsed; check its pattern": readings.unusable,
+        "arrived together with the previous one, so their time is not known; let the command flush each line": (
             readings.bunched
         ),
     }

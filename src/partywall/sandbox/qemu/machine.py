@@ -76,9 +76,9 @@ class Machine:
     """The parts of one guest.
 
     qmp: file descriptor for QMP. image: its disk, if any. root: a shared image that it does not write. nic: its network
-    interface, if any. tsc_khz: rate of an emulated guest's time-stamp counter, if known. movable: whether it can migrate; other
-    processes of this host can then read its memory. stream: file descriptor of the agent's stream; QEMU's standard
-    input and output if None. incoming: whether the guest arrives by migration.
+    interface, if any. tsc_khz: rate of an emulated guest's time-stamp counter, if known. movable: whether it can
+    migrate; other processes of this host can then read its memory. stream: file descriptor of the agent's stream;
+    QEMU's standard input and output if None. incoming: whether the guest arrives by migration.
     """
 
     settings: Settings

@@ -113,7 +113,7 @@ def main() -> None:
                 flush=True,
             )
         found = []
-        series.carry_out(silent, lambda seen: found.append(move_finding(seen.move, seen.pings, seen.work)))
+        series.carry_out(silent, lambda seen: found.append(move_finding(seen.move, seen.tables)))
     off = [abs(each.guest - each.truth) for each in stops]
     waited = [abs(each.clients - each.truth) for each in stops]
     whole = [each for each in found if each.parts and each.events_ns is not None and each.move.stopped_ns is not None]

@@ -59,10 +59,8 @@ def main() -> None:
         surveys = [series.survey(workload, silent) for workload in plan.workloads]
         calibration: list[MoveFinding] = []
         found: list[MoveFinding] = []
-        series.calibrate(
-            silent, lambda seen: calibration.append(migration.move_finding(seen.move, seen.pings, seen.work))
-        )
-        series.carry_out(silent, lambda seen: found.append(migration.move_finding(seen.move, seen.pings, seen.work)))
+        series.calibrate(silent, lambda seen: calibration.append(migration.move_finding(seen.move, seen.tables)))
+        series.carry_out(silent, lambda seen: found.append(migration.move_finding(seen.move, seen.tables)))
     evidence = MigrationEvidence(name="bench", plan=plan, host={}, about={}, moves=(), surveys=tuple(surveys))
     predicted = migration.predictions(plan, migration.basis(evidence, calibration))
     judge([(predicted[each.move.cell], each) for each in found], quick=options.quick)

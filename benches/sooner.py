@@ -2,7 +2,7 @@
 
 Simulated neighbours with known effects are measured by this version and by the one before, on hosts that drift alike;
 the block loop, storage and statistics are those of a run. The bar: where an effect is real, the time until its interval
-reaches ±3 % is at most half in the median, and no scenario takes longer; and 95 % intervals, null effects and real ones,
+reaches ±3 % is at most half in the median, and no scenario takes longer; and 95 % intervals, of null and real effects,
 hold the truth in 93 % or more, within the simulation's own chance. A time is not waited for: it follows from the half
 width at the end, which falls with the root of time.
 

@@ -8,6 +8,7 @@ from partywall.stats import migration
 
 MS = 1_000_000
 PERIOD = MS
+NOTHING = np.zeros((0, 3), np.int64)
 
 
 def pings(pauses, length_ms=6000, answer_ns=MS // 2):
@@ -31,21 +32,21 @@ def move(**fields):
 
 
 def test_both_pauses_of_a_move_are_found_and_told_apart():
-    found = migration.move_finding(move(), pings([(2010 * MS, 2110 * MS), (3700 * MS, 3950 * MS)]), np.zeros((0, 3)))
+    found = migration.move_finding(move(), {"pings": pings([(2010 * MS, 2110 * MS), (3700 * MS, 3950 * MS)])})
     assert found.clients_ns == pytest.approx(250 * MS, abs=2 * PERIOD)
     assert found.start_ns == pytest.approx(100 * MS, abs=2 * PERIOD)
     assert found.events_ns == 200 * MS
 
 
 def test_the_parts_add_up_to_what_clients_waited():
-    found = migration.move_finding(move(), pings([(3700 * MS, 3950 * MS)]), np.zeros((0, 3)))
+    found = migration.move_finding(move(), {"pings": pings([(3700 * MS, 3950 * MS)])})
     assert sum(part.ns for part in found.parts) == found.clients_ns
     assert [round(part.ns / MS) for part in found.parts][1:] == [150, 50, 50]
 
 
 def test_a_cancelled_move_has_no_hand_over():
     cancelled = move(outcome="cancelled", paused_ns=None, resumed_ns=None, downtime_ns=None, total_ns=None)
-    found = migration.move_finding(cancelled, pings([(2010 * MS, 2060 * MS)]), np.zeros((0, 3)))
+    found = migration.move_finding(cancelled, {"pings": pings([(2010 * MS, 2060 * MS)])})
     assert found.clients_ns is None
     assert found.parts == ()
     assert found.start_ns == pytest.approx(50 * MS, abs=2 * PERIOD)
@@ -55,7 +56,7 @@ def test_answers_that_never_come_are_counted_in_their_phase():
     table = pings([])
     lost = (table[:, 0] > 3000 * MS) & (table[:, 0] <= 3010 * MS)
     table[lost, 2] = 0
-    found = migration.move_finding(move(), table, np.zeros((0, 3)))
+    found = migration.move_finding(move(), {"pings": table})
     assert found.responses["during"].lost == 10
     assert found.responses["before"].lost == found.responses["after"].lost == 0
 
@@ -64,7 +65,7 @@ def test_work_is_laid_on_the_host_s_time_across_the_stop():
     """The guest works evenly on its own clock, which stands still for 200 ms: it loses 10 % of two seconds."""
     ends = np.arange(20 * MS, 5800 * MS, 20 * MS, dtype=np.float64)
     work = np.column_stack([ends - 20 * MS, ends, np.full(len(ends), 20.0)])
-    found = migration.move_finding(move(), pings([]), work)
+    found = migration.move_finding(move(), {"pings": pings([]), "work": work})
     assert found.work["before"] == pytest.approx(1000, rel=0.02)
     assert found.work["during"] == pytest.approx(900, rel=0.02)
     assert found.work["after"] == pytest.approx(1000, rel=0.02)
@@ -84,7 +85,7 @@ def series(waits):
         end = (3700 + ms) * MS
         moves.append(move(number=number, method=method, round=number // 2, resumed_ns=end - 10 * MS))
         tables[number] = pings([(3700 * MS, end)])
-    return moves, tables.__getitem__
+    return moves, lambda name, number: tables.get(number, NOTHING) if name == "pings" else migration.EMPTY[name]
 
 
 def test_methods_are_compared_within_rounds():
@@ -92,7 +93,7 @@ def test_methods_are_compared_within_rounds():
     moves, table = series(
         [("default", 100), ("fast", 50), ("default", 200), ("fast", 100), ("default", 300), ("fast", 150)]
     )
-    found = migration.findings(evidence(moves), table, lambda _: np.zeros((0, 3)))
+    found = migration.findings(evidence(moves), table)
     fast = next(cell for cell in found.cells if cell.method == "fast")
     ratio = fast.figures["clients_s"].ratio
     assert ratio.low < 0.5 < ratio.high
@@ -102,14 +103,14 @@ def test_methods_are_compared_within_rounds():
 
 def test_two_moves_have_no_interval():
     moves, table = series([("default", 100), ("fast", 50)] * 2)
-    found = migration.findings(evidence(moves), table, lambda _: np.zeros((0, 3)))
+    found = migration.findings(evidence(moves), table)
     assert all(cell.figures["clients_s"].interval is None for cell in found.cells)
 
 
 @pytest.mark.parametrize(("goal", "outcome"), [("60ms", "holds"), ("20ms", "violated")])
 def test_the_goal_is_reached_if_one_method_always_does(goal, outcome):
     moves, table = series([("default", 100), ("fast", 50)] * 3)
-    found = migration.findings(evidence(moves, goal={"downtime": goal}), table, lambda _: np.zeros((0, 3)))
+    found = migration.findings(evidence(moves, goal={"downtime": goal}), table)
     assert found.outcome.value == outcome
     assert [cell.reaches_goal for cell in found.cells] == [False, goal == "60ms"]
 
@@ -117,10 +118,21 @@ def test_the_goal_is_reached_if_one_method_always_does(goal, outcome):
 def test_a_lost_guest_is_the_headline_and_a_violation():
     moves, table = series([("default", 100), ("fast", 50)])
     moves.append(move(number=2, outcome="lost", reason="no answer"))
-    found = migration.findings(
-        evidence(moves),
-        lambda number: table(number) if number < 2 else np.zeros((0, 3), np.int64),
-        lambda _: np.zeros((0, 3)),
-    )
+    found = migration.findings(evidence(moves), table)
     assert found.headline.startswith("1 move of 3 lost the guest")
     assert found.outcome.value == "violated"
+
+
+def test_virtual_users_are_told_by_phase():
+    """Seconds of 100 responses: 10 ms before and after, 50 ms and some failures during the move."""
+    rows = []
+    for second in range(6):
+        during = 2 <= second < 4
+        rows.append((second * 1000.0 * MS, (second + 1) * 1000.0 * MS, (50.0 if during else 10.0) * MS, 100.0))
+        if during:
+            rows.append((second * 1000.0 * MS, (second + 1) * 1000.0 * MS, -1.0, 5.0))
+    found = migration.move_finding(move(), {"users": np.array(rows)})
+    assert {phase: each.rate for phase, each in found.users.items()} == {"before": 100, "during": 100, "after": 100}
+    assert found.users["during"].lost == 10
+    assert found.values["users_mean_ratio"] == pytest.approx(5)
+    assert [each.at_s for each in found.users_timeline] == [-1.5, -0.5, 0.5, 1.5, 2.5, 3.5]

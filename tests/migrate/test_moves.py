@@ -74,8 +74,8 @@ def test_a_guest_arrives_whole_by_pre_copy_and_post_copy(carried_out):
     for seen in kept:
         assert seen.move.intact, seen.move
         assert abs(seen.move.stopped_ns) < 5_000_000 or seen.move.outcome == "completed"
-        assert len(seen.work), "the guest's work goes on"
-        found = move_finding(seen.move, seen.pings, seen.work)
+        assert len(seen.tables["work"]), "the guest's work goes on"
+        found = move_finding(seen.move, seen.tables)
         after = found.responses["after"]
         assert after.lost < 0.2 * after.sent
         if seen.move.outcome == "completed":
@@ -91,7 +91,7 @@ def test_a_move_that_does_not_end_is_cancelled_and_the_guest_stays(carried_out):
     assert seen.move.outcome == "gave up"
     assert "was not done after 2 s" in seen.move.reason
     assert seen.move.intact
-    after = seen.pings[seen.pings[:, 0] > seen.move.end_ns]
+    after = seen.tables["pings"][seen.tables["pings"][:, 0] > seen.move.end_ns]
     assert np.count_nonzero(after[:, 2]) > 0.9 * len(after)
 
 

@@ -88,6 +88,6 @@ class _View:
 
         match event:
             case Report(seen):
-                self._live(Note(line(move_finding(seen.move, seen.pings, seen.work))))
+                self._live(Note(line(move_finding(seen.move, seen.tables))))
             case _:
                 self._live(event)

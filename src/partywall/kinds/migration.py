@@ -66,21 +66,20 @@ class Migrations:
     def measure(self, job: MigrationJob, options: Options, emit: Emit) -> MigrationDirectory:
         self.check(job, options)
         name = stamped(f"migration-{job.plan.name}")
+        series.prepare(job.plan, options.host, emit)
         with series.Series(job.plan, options.host, name, options.work_root) as moves:
             record = MigrationDirectory.create(options.folder(name), job.plan, options.host.facts, _about(moves))
             with record.exclusive():
                 emit(Started(record.path, moves.about()))
 
                 def keep(seen: series.Seen) -> None:
-                    record.append(seen.move, seen.pings, seen.work)
+                    record.append(seen.move, seen.tables)
                     emit(Report(seen))
 
                 if job.plan.calibration:
                     for workload in job.plan.workloads:
                         record.add_survey(moves.survey(workload, emit))
-                    moves.calibrate(
-                        emit, lambda seen: record.append(seen.move, seen.pings, seen.work, store.CALIBRATION)
-                    )
+                    moves.calibrate(emit, lambda seen: record.append(seen.move, seen.tables, store.CALIBRATION))
                 if not job.only_advise:
                     moves.carry_out(emit, keep)
                 record.end()
@@ -94,7 +93,7 @@ class Migrations:
         from partywall.stats.migration import findings  # noqa: PLC0415 - slow to import
 
         evidence = record.evidence()
-        found = findings(evidence, record.pings, record.work)
+        found = findings(evidence, record.table)
         return MigrationReport(findings=found, plan=evidence.plan, host=evidence.host, about=evidence.about)
 
     def outcome(self, found: MigrationReport) -> Exit:

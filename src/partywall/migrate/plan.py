@@ -58,6 +58,13 @@ def check(plan: MigrationPlan, catalogue: Catalogue) -> Iterator[Mistake]:
             yield Mistake(("workloads", name, "kernel"), said, did_you_mean(activity.kernel, catalogue.names()))
     for name, method in plan.methods.items():
         yield from _method(("methods", name), method)
+    if plan.clients.http is not None and plan.guest.service is None:
+        said = "virtual users need a web server in the guest"
+        remedy = 'add guest: {root: [nginx-light], service: [nginx, -g, "daemon off;"]}'
+        yield Mistake(("clients", "http"), said, remedy)
+    if plan.guest.service is not None and plan.guest.root is None and "/" not in plan.guest.service[0]:
+        said = f"{plan.guest.service[0]} is not in the guest, which has no root image"
+        yield Mistake(("guest", "service"), said, "add root: with the package that has it, e.g. [nginx-light]")
 
 
 def _method(at: tuple[str, ...], method: Method) -> Iterator[Mistake]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -19,29 +21,36 @@ from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, TrialError
 from partywall.events import Broken, Doing, Emit, Left, Note
 from partywall.host import Host
+from partywall.load.quick import Quick, program
 from partywall.migrate import qmp
 from partywall.migrate.guest import MovableGuest
 from partywall.migrate.move import GONE, Mover
 from partywall.migrate.network import GUEST, Link, Network
 from partywall.migrate.pings import Pings
 from partywall.migrate.survey import survey
-from partywall.model.migration import Activity, MigrationPlan, Move, Progress, Survey
+from partywall.model.migration import Activity, HttpSpec, MigrationPlan, Move, Progress, Survey
+from partywall.model.observation import bucket_bounds
 from partywall.plan.order import rounds
 from partywall.sandbox import Label, Settings, qemu
 from partywall.sandbox.lab import lacking
 from partywall.sandbox.reaper import clean
 from partywall.session import Session
-from partywall.store.migration import Times, Work
+from partywall.store.migration import COLUMNS, Table
 
 NAME, HOST = "guest", "host"
 CALIBRATION = "calibration"
 SETTLE_S = 0.5
+USERS, SERVICE = "users", "service"
+FOREVER_NS = 24 * 3600 * 1_000_000_000
+LEAD_NS = 100_000_000
+SERVICE_S = 30.0
 PEER, PEER_PORT = "peer", 9000
 DIGEST = "digest"
 WORK_ID = "work"
 SLICE_NS = 20_000_000
 ANSWERS_S = 10.0
 WATCH_S = 3.0
+CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).close()"
 MOVE_S = 4.0
 """What a move takes, about, while nothing is known of it."""
 
@@ -53,13 +62,19 @@ def check(host: Host) -> None:
         raise CapabilityError(*reasons)
 
 
+def prepare(plan: MigrationPlan, host: Host, emit: Emit) -> None:
+    """Builds the guest's root image, if it has one and it is not there yet. CapabilityError if it cannot be built."""
+    if plan.guest.root is not None:
+        recipe = qemu.root.Recipe.of(plan.guest.root, host)
+        qemu.root.build(recipe, lambda text: emit(Doing(text)), host)
+
+
 @dataclass(frozen=True)
 class Seen:
-    """A move, what clients saw of it, and what the guest did meanwhile."""
+    """A move, and what clients and the guest's work saw of it: tables, see `store.migration.COLUMNS`."""
 
     move: Move
-    pings: Times
-    work: Work
+    tables: dict[str, Table]
 
 
 class Series:
@@ -74,6 +89,7 @@ class Series:
         self._session = Session(self.label, make=self._made)
         self._slices: list[tuple[float, float, float]] = []
         self._listens = False
+        self._responses: list[tuple[float, ...]] = []
         self._attached: set[str] = set()
         self._digest = self.original = ""
 
@@ -127,6 +143,22 @@ class Series:
         self._call("workload.start", id=PEER, work={"command": {"argv": argv}}, pace="flat_out", work_dir="/work")
         self._take(ANSWERS_S, until=self._listening)
         self.original = self.digest()
+        if self.plan.guest.service is not None:
+            self._serve(self.plan.guest.service)
+
+    def _serve(self, command: Sequence[str]) -> None:
+        """Starts the service in the guest, and waits until it takes connections, if there are users for it."""
+        work = {"command": {"argv": list(command)}}
+        self._call("workload.start", id=SERVICE, work=work, pace="flat_out", work_dir="/work")
+        if (http := self.plan.clients.http) is None:
+            return
+        probe = [*self.network.enter("clients"), sys.executable, "-c", CONNECT, GUEST.partition("/")[0], str(http.port)]
+        deadline = time.monotonic() + SERVICE_S
+        while subprocess.run(probe, capture_output=True, check=False, timeout=SERVICE_S).returncode:
+            self._take(0.2)
+            if time.monotonic() > deadline:
+                text = f"the service in the guest does not take connections on port {http.port} after {SERVICE_S:g} s"
+                raise TrialError(f"{text}; check guest.service and clients.http.port")
 
     def survey(self, workload: str, emit: Emit) -> Survey:
         """What is known of the guest at a workload, before any move."""
@@ -186,7 +218,7 @@ class Series:
         file = self.label.work / f"pings-{number}.npy"
         pings = Pings(GUEST.partition("/")[0], PEER_PORT, plan.clients.pings, file, self.network.enter("clients"))
         try:
-            with self._working(plan.workloads[workload] if workload else None):
+            with self._using(), self._working(plan.workloads[workload] if workload else None):
                 self._take(plan.before / 1e9)
                 moved = mover.move(plan.methods[method], plan.give_up, _watcher(emit))
                 if moved.outcome not in GONE:
@@ -205,8 +237,9 @@ class Series:
             source=source,
             **asdict(moved),
         )
-        slices, self._slices = self._slices, []
-        return Seen(move, times, np.array(slices, np.float64).reshape(-1, 3))
+        tables = {"pings": times, "work": _table("work", self._slices), "users": _table("users", self._responses)}
+        self._slices, self._responses = [], []
+        return Seen(move, tables)
 
     @contextlib.contextmanager
     def _working(self, activity: Activity | None) -> Iterator[None]:
@@ -228,6 +261,36 @@ class Series:
                 self._call("workload.stop", id=WORK_ID)
             self._take(0)
 
+    @contextlib.contextmanager
+    def _using(self) -> Iterator[None]:
+        """Virtual users are at work while the block runs."""
+        http = self.plan.clients.http
+        if http is None:
+            yield
+            return
+        client = self._users_agent()
+        client.call(
+            "workload.start",
+            timeout_s=30,
+            id=USERS, work={"load": _users(http)}, pace="scheduled", work_dir=str(self.label.work), seed=self.plan.seed,
+        )  # fmt: skip
+        begin_ns = time.monotonic_ns() + LEAD_NS
+        client.call("workload.schedule", id=USERS, switches=[{"at_ns": begin_ns, "intensity": 1.0}])
+        self._responses = []
+        try:
+            yield
+        finally:
+            client.call("workload.stop", timeout_s=60, id=USERS)
+            self._take(0)
+
+    def _users_agent(self) -> AgentClient:
+        """An agent where the clients are."""
+        if USERS not in self._attached:
+            command = [str(binary.find()), "serve", "--die-with-parent", "--only", "load"]
+            self._session.attach(USERS, [*self.network.enter("clients"), *command])
+            self._attached.add(USERS)
+        return self._session.client(USERS)
+
     def _call(self, method: str, **params: Any) -> Any:
         return self._session.client(NAME).call(method, timeout_s=ANSWERS_S, **params)
 
@@ -235,13 +298,19 @@ class Series:
         """Collects what the guest sends for a time. TrialError if what answers the clients ends."""
         deadline = time.monotonic() + seconds
         while True:
-            for _, kind, params in self._session.take(max(0.0, min(0.05, deadline - time.monotonic()))):
-                self._handle(kind, params)
+            for name, kind, params in self._session.take(max(0.0, min(0.05, deadline - time.monotonic()))):
+                self._handle(name, kind, params)
             if time.monotonic() >= deadline or until():
                 return
 
-    def _handle(self, kind: str, params: dict[str, Any]) -> None:
+    def _handle(self, name: str, kind: str, params: dict[str, Any]) -> None:
         match kind, params.get("id"):
+            case "load", "users":
+                self._responses += [row for second in params["seconds"] for row in _rows(second)]
+            case "ended", "service":
+                raise TrialError(f"the service in the guest has ended: {params['reason']}")
+            case "gone", _ if name == USERS:
+                raise TrialError(f"the virtual users have ended: {params['reason']}")
             case "slices", "work":
                 self._slices += [(each["start_ns"], each["end_ns"], each["work"]) for each in params["slices"]]
             case "output", "peer":
@@ -269,6 +338,30 @@ class Series:
     def _expected_s(self, spent_s: list[float]) -> float:
         watched_s = (self.plan.before + self.plan.after) / 1e9
         return float(np.median(spent_s)) if spent_s else watched_s + MOVE_S
+
+
+def _users(http: HttpSpec) -> dict[str, Any]:
+    """The program of virtual users, who stay until they are stopped."""
+    url = f"http://{GUEST.partition('/')[0]}:{http.port}{http.path}"
+    asked = Quick(
+        url, FOREVER_NS, users=http.users, rate=http.rate, timeout_ns=http.timeout, keep_alive=http.keep_alive
+    )
+    return program(asked)
+
+
+def _rows(second: Mapping[str, Any]) -> Iterator[tuple[float, ...]]:
+    """Responses of one second by response time, as the middle of a bucket; −1 for those that failed."""
+    span = float(second["start_ns"]), float(second["end_ns"])
+    for timing in second["timings"]:
+        for bucket, count in timing["corrected"]:
+            low, high = bucket_bounds(bucket)
+            yield (*span, (low + high) / 2, float(count))
+        if timing["failed"]:
+            yield (*span, -1.0, float(timing["failed"]))
+
+
+def _table(name: str, rows: Sequence[tuple[float, ...]]) -> Table:
+    return np.array(rows, np.float64).reshape(-1, len(COLUMNS[name]))
 
 
 def _families(plan: MigrationPlan) -> list[str]:

@@ -30,7 +30,12 @@ class GuestSpec(Frozen):
     memory: Bytes = Field(256 << 20, description="e.g. 256MiB", ge=64 << 20)
     vcpus: int = Field(1, ge=1, le=255)
     accel: Literal["auto", "kvm", "tcg"] = Field("auto", description="kvm, tcg (emulated), or auto: kvm if it works")
-    root: tuple[Package, ...] | None = Field(None, description="packages of its root image; none: the agent alone")
+    root: tuple[Package, ...] | None = Field(
+        None, description="packages of its root image, e.g. [nginx-light]; none: the agent alone"
+    )
+    service: tuple[str, ...] | None = Field(
+        None, description="a command that runs in the guest all the time, such as a web server", min_length=1
+    )
 
 
 class LinkSpec(Frozen):
@@ -40,12 +45,24 @@ class LinkSpec(Frozen):
     delay: DurationNs = Field(0, description="one way, e.g. 500us")
 
 
+class HttpSpec(Frozen):
+    """Virtual users of a web server in the guest."""
+
+    users: int = Field(20, ge=1, le=100_000, description="each asks again when it was answered")
+    rate: float | None = Field(None, gt=0, description="arrivals a second instead, which do not wait for answers")
+    keep_alive: bool = Field(True, description="whether users keep their connections")
+    port: int = Field(80, ge=1, le=65535)
+    path: str = Field("/", pattern="^/")
+    timeout: DurationNs = Field(30_000_000_000, ge=100_000_000)
+
+
 class ClientsSpec(Frozen):
     """Who uses the guest while it moves."""
 
     pings: float = Field(
         1000, gt=0, le=5000, description="datagrams a second on a fixed schedule, which the guest answers"
     )
+    http: HttpSpec | None = Field(None, description="virtual users besides; needs guest.service")
 
 
 class Activity(Frozen):
@@ -232,10 +249,15 @@ def rate_text(rate: int | None) -> str:
 
 
 class Responses(Frozen):
-    """Response times of clients in one phase of a move, from intended starts, in ns. lost: never answered."""
+    """Response times of clients in one phase of a move, from intended starts, in ns. lost: never answered, or failed.
+
+    rate: answers a second.
+    """
 
     sent: int
     lost: int
+    rate: float | None = None
+    mean_ns: float | None = None
     p50_ns: float | None = None
     p99_ns: float | None = None
     max_ns: float | None = None
@@ -267,6 +289,9 @@ METRICS = {
     "passes": "passes over the memory",
     "p50_ratio": "median response during the move, as a multiple of that before",
     "p99_ratio": "p99 response during the move, as a multiple of that before",
+    "users_mean_ratio": "mean response of virtual users during the move, as a multiple of that before",
+    "users_p99_ratio": "p99 response of virtual users during the move, as a multiple of that before",
+    "users_rate_ratio": "answers a second to virtual users during the move, as a share of those before",
     "work_ratio": "work done during the move, as a share of that before",
     "source_cpu_s": "CPU time of the source's QEMU, s",
     "destination_cpu_s": "CPU time of the destination's QEMU, s",
@@ -290,8 +315,10 @@ class MoveFinding(Frozen):
     parts: tuple[Part, ...] = ()
     responses: dict[str, Responses] = Field(default_factory=dict)
     work: dict[str, float] = Field(default_factory=dict)
+    users: dict[str, Responses] = Field(default_factory=dict, description="of virtual users, by phase")
     values: dict[str, float] = Field(default_factory=dict)
     timeline: tuple[Bin, ...] = ()
+    users_timeline: tuple[Bin, ...] = ()
 
 
 class Figure(Frozen):

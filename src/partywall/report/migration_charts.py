@@ -33,11 +33,18 @@ def all_charts(findings: MigrationFindings) -> dict[str, tuple[str, str, AnyChar
             "Mean over moves. The parts add up to the time that clients waited.",
             parts(findings),
         )
+    if used := [found for found in _typical(findings) if found.users_timeline]:
+        drawn["users-timeline"] = (
+            "Virtual users during a move",
+            "One move of each workload by each method; a point a second. Slowest response (red) and median (blue); the "
+            "shaded time is the move.",
+            timeline(used, users=True),
+        )
     if shown := _typical(findings):
         drawn["timeline"] = (
             "Response times during a move",
-            "One move of each workload by each method; bins of 50 ms. The line is the slowest response "
-            "of a bin, the shaded time is the move.",
+            "One move of each workload by each method; bins of 50 ms. The slowest response "
+            "of a bin (red), with the median (blue); the shaded time is the move.",
             timeline(shown),
         )
     return drawn
@@ -94,12 +101,13 @@ def parts(findings: MigrationFindings) -> AnyChart:
     return chart
 
 
-def timeline(shown: list[MoveFinding]) -> alt.VConcatChart:
+def timeline(shown: list[MoveFinding], *, users: bool = False) -> alt.VConcatChart:
     """Response times over time, a row for each move."""
     layers = []
     for found in shown:
         rows = [
-            {"s": each.at_s, "ms": each.slowest_ns / 1e6, "median": each.median_ns / 1e6} for each in found.timeline
+            {"s": each.at_s, "ms": each.slowest_ns / 1e6, "median": each.median_ns / 1e6}
+            for each in (found.users_timeline if users else found.timeline)
         ]
         span = {"begin": 0.0, "end": (found.move.end_ns - found.move.begin_ns) / 1e9}
         shade = inlined([span]).mark_rect(color=MUTED, opacity=0.18).encode(x="begin:Q", x2="end:Q")

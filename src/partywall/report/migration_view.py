@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from partywall.model.migration import (
     MigrationFindings,
     MigrationReport,
     MoveFinding,
+    Responses,
     Span,
     rate_text,
 )
@@ -117,10 +119,38 @@ def render(found: MigrationReport) -> str:
         ratios=_ratios(found.findings.cells),
         predictions=_predictions(found.findings.cells),
         models=MODELS,
+        users=_users(found.findings),
+        phases=PHASES,
         figures=[(identity, title, caption) for identity, (title, caption, _) in drawn.items()],
         host=page.facts(found.host),
         json=found.findings.model_dump_json(indent=2, exclude=RAW),
     )
+
+
+PHASES = ("before", "during", "after")
+
+
+def _users(findings: MigrationFindings) -> list[tuple[str, str, list[str]]]:
+    """(workload, method, (mean, p99, answers a second) before, during and after), medians over moves."""
+    rows = []
+    for cell in findings.cells:
+        own = [found for found in findings.moves if found.move.cell == (cell.workload, cell.method) and found.users]
+        texts = [
+            _users_text([found.users[phase] for found in own if phase in found.users], figure)
+            for figure in ("mean_ns", "p99_ns", "rate")
+            for phase in PHASES
+        ]
+        if own:
+            rows.append((cell.workload, cell.method, texts))
+    return rows
+
+
+def _users_text(responses: Sequence[Responses], figure: str) -> str:
+    values = [value for each in responses if (value := getattr(each, figure)) is not None]
+    if not values:
+        return "–"
+    middle = statistics.median(values)
+    return f"{middle:.0f}/s" if figure == "rate" else units.format_duration(middle)
 
 
 PREDICTED = ("total_s", "sent_bytes", "downtime_s", "clients_s")

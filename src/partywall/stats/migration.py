@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,8 +38,10 @@ from partywall.stats import prediction
 from partywall.stats.migration_advice import advise
 from partywall.stats.quantile import student_reach
 
-Times = npt.NDArray[np.int64]
-Work = npt.NDArray[np.float64]
+Table = npt.NDArray[Any]
+Tables = Mapping[str, Table]
+"""Of a move, see `store.migration.COLUMNS`; one that is not there is empty."""
+EMPTY = {"pings": np.zeros((0, 3), np.int64), "work": np.zeros((0, 3)), "users": np.zeros((0, 4))}
 
 FEWEST = 3
 """Moves of a cell below which no interval is given."""
@@ -52,12 +55,14 @@ NEAR_NS = 20_000_000
 BIN_NS = 50_000_000
 
 
-def findings(
-    evidence: MigrationEvidence, pings: Callable[[int], Times], work: Callable[[int], Work]
-) -> MigrationFindings:
-    """Everything that is known of a series. pings, work: tables of a move by its number."""
-    moves = tuple(move_finding(move, pings(move.number), work(move.number)) for move in evidence.moves)
-    calibration = [move_finding(move, pings(move.number), work(move.number)) for move in evidence.calibration]
+def findings(evidence: MigrationEvidence, table: Callable[[str, int], Table]) -> MigrationFindings:
+    """Everything that is known of a series. table: of a move, by its name and the move's number."""
+
+    def found(move: Move) -> MoveFinding:
+        return move_finding(move, {name: table(name, move.number) for name in EMPTY})
+
+    moves = tuple(map(found, evidence.moves))
+    calibration = list(map(found, evidence.calibration))
     known, plan = basis(evidence, calibration), evidence.plan
     cells = tuple(_cells(evidence, moves, predictions(plan, known)))
     return MigrationFindings(
@@ -77,8 +82,9 @@ def findings(
 # One move
 
 
-def move_finding(move: Move, pings: Times, work: Work) -> MoveFinding:
+def move_finding(move: Move, tables: Tables) -> MoveFinding:
     """What a move was to its guest and its clients."""
+    pings, work, users = ({**EMPTY, **tables}[name] for name in EMPTY)
     gaps = _gaps(pings)
     handover = _handover(move, gaps)
     events_ns = move.resumed_ns - move.paused_ns if move.paused_ns and move.resumed_ns else None
@@ -92,6 +98,8 @@ def move_finding(move: Move, pings: Times, work: Work) -> MoveFinding:
         responses=_responses(move, pings),
         work=_work(move, work),
         timeline=tuple(_timeline(move, pings)),
+        users=_users(move, users),
+        users_timeline=tuple(_users_timeline(move, users)),
     )
     values = {name: value for name, value in _values(found).items() if value is not None}
     return found.model_copy(update={"values": values})
@@ -111,13 +119,16 @@ def _values(found: MoveFinding) -> dict[str, float | None]:
         "passes": move.memory.get("dirty-sync-count"),
         "p50_ratio": _times(found, "p50_ns"),
         "p99_ratio": _times(found, "p99_ns"),
+        "users_mean_ratio": _times(found, "mean_ns", users=True),
+        "users_p99_ratio": _times(found, "p99_ns", users=True),
+        "users_rate_ratio": _times(found, "rate", users=True),
         "work_ratio": _share_of_work(found),
         "source_cpu_s": move.cpu_ns.get("source", 0) / 1e9,
         "destination_cpu_s": move.cpu_ns.get("destination", 0) / 1e9,
     }
 
 
-def _timeline(move: Move, pings: Times) -> Iterator[Bin]:
+def _timeline(move: Move, pings: Table) -> Iterator[Bin]:
     """Response times over the time at which requests were due."""
     answered = pings[pings[:, 2] > 0]
     places = (answered[:, 0] - move.begin_ns) // BIN_NS
@@ -127,8 +138,8 @@ def _timeline(move: Move, pings: Times) -> Iterator[Bin]:
         yield Bin(at_s=place * BIN_NS / 1e9, median_ns=float(np.median(own)), slowest_ns=float(own.max()))
 
 
-def _gaps(pings: Times) -> list[Gap]:
-    """Times between one answer and the next, longest first; the last hundred would be ordinary anyway."""
+def _gaps(pings: Table) -> list[Gap]:
+    """Table between one answer and the next, longest first; the last hundred would be ordinary anyway."""
     answered = np.sort(pings[pings[:, 2] > 0, 2]) if len(pings) else np.zeros(0, np.int64)
     lengths = np.diff(answered)
     longest = np.argsort(lengths)[::-1][:100]
@@ -155,7 +166,7 @@ def _start(move: Move, gaps: Sequence[Gap], handover: Gap | None) -> int | None:
 
 
 def _parts(move: Move, gap: Gap | None) -> Iterator[Part]:
-    """What the clients' gap is made of. Times are of one clock, so the parts add up to the gap."""
+    """What the clients' gap is made of. Table are of one clock, so the parts add up to the gap."""
     if gap is None or move.paused_ns is None or move.resumed_ns is None:
         return
     done_ns = min(move.paused_ns + (move.downtime_ns or 0), move.resumed_ns)
@@ -170,7 +181,7 @@ def _parts(move: Move, gap: Gap | None) -> Iterator[Part]:
         yield Part(name=name, ns=end - begin)
 
 
-def _responses(move: Move, pings: Times) -> dict[str, Responses]:
+def _responses(move: Move, pings: Table) -> dict[str, Responses]:
     phases = _phases(move)
     return {
         name: _response(pings[(pings[:, 0] >= begin) & (pings[:, 0] < end)]) for name, (begin, end) in phases.items()
@@ -185,7 +196,7 @@ def _phases(move: Move) -> dict[str, tuple[int, int]]:
     }
 
 
-def _response(pings: Times) -> Responses:
+def _response(pings: Table) -> Responses:
     answered = pings[pings[:, 2] > 0]
     lost = len(pings) - len(answered)
     if not len(answered):
@@ -195,7 +206,47 @@ def _response(pings: Times) -> Responses:
     return Responses(sent=len(pings), lost=lost, p50_ns=p50, p99_ns=p99, max_ns=longest)
 
 
-def _work(move: Move, work: Work) -> dict[str, float]:
+def _users(move: Move, users: Table) -> dict[str, Responses]:
+    """Response times of virtual users by phase. A second belongs to the phase in which its middle lies."""
+    middle = (users[:, 0] + users[:, 1]) / 2
+    found = {}
+    for name, (begin, end) in _phases(move).items():
+        own = users[(middle >= begin) & (middle < end)]
+        if len(own):
+            found[name] = _of_seconds(own)
+    return found
+
+
+def _of_seconds(rows: Table) -> Responses:
+    answered, lost = rows[rows[:, 2] >= 0], int(rows[rows[:, 2] < 0, 3].sum())
+    count = int(answered[:, 3].sum())
+    spans = {(start, end) for start, end in rows[:, :2]}
+    length_s = sum(end - start for start, end in spans) / 1e9
+    if not count:
+        return Responses(sent=lost, lost=lost, rate=0.0)
+    order = np.argsort(answered[:, 2])
+    times, counts = answered[order, 2], np.cumsum(answered[order, 3])
+    p50, p99 = (times[np.searchsorted(counts, share * count)] for share in (0.5, 0.99))
+    return Responses(
+        sent=count + lost,
+        lost=lost,
+        rate=count / length_s,
+        mean_ns=float((answered[:, 2] * answered[:, 3]).sum() / count),
+        p50_ns=p50,
+        p99_ns=p99,
+        max_ns=times[-1],
+    )
+
+
+def _users_timeline(move: Move, users: Table) -> Iterator[Bin]:
+    for start, end in sorted({(start, end) for start, end in users[:, :2]}):
+        found = _of_seconds(users[users[:, 0] == start])
+        if found.p50_ns is not None and found.max_ns is not None:
+            at_s = ((start + end) / 2 - move.begin_ns) / 1e9
+            yield Bin(at_s=at_s, median_ns=found.p50_ns, slowest_ns=found.max_ns)
+
+
+def _work(move: Move, work: Table) -> dict[str, float]:
     """Rates by phase. The guest's times become the host's by the guest's own stop: it began where clients lost it."""
     if not len(work) or move.offset_ns is None:
         return {}
@@ -331,8 +382,9 @@ def _in_seconds(ns: int | None) -> float | None:
     return None if ns is None else ns / 1e9
 
 
-def _times(found: MoveFinding, name: str) -> float | None:
-    before, during = (getattr(found.responses.get(phase), name, None) for phase in ("before", "during"))
+def _times(found: MoveFinding, name: str, *, users: bool = False) -> float | None:
+    responses = found.users if users else found.responses
+    before, during = (getattr(responses.get(phase), name, None) for phase in ("before", "during"))
     return during / before if before and during else None
 
 

@@ -18,14 +18,19 @@ import pyarrow.parquet as pq
 from partywall.model.migration import MigrationEvidence, MigrationPlan, Move, Survey
 from partywall.store.record import Record
 
-Times = npt.NDArray[np.int64]
-"""(n, 3): intended start, sent, answered (0 if never), monotonic ns of this host."""
-Work = npt.NDArray[np.float64]
-"""(n, 3): start and end on the guest's clock in ns, work in the kernel's unit."""
+Table = npt.NDArray[Any]
+"""(rows, columns), see COLUMNS."""
 
 MOVE, CALIBRATION = "move", "calibration"
-PINGS, WORK = "pings", "work"
-_COLUMNS = {PINGS: ("intended_ns", "sent_ns", "answered_ns"), WORK: ("guest_start_ns", "guest_end_ns", "work")}
+COLUMNS = {
+    "pings": ("intended_ns", "sent_ns", "answered_ns"),
+    "work": ("guest_start_ns", "guest_end_ns", "work"),
+    "users": ("start_ns", "end_ns", "response_ns", "count"),
+}
+"""Tables of a move. pings: a request each, answered_ns is 0 if it never was. work: a slice each, on the guest's clock.
+
+users: responses of virtual users in each second, by response time; −1 for those that failed.
+"""
 
 
 class MigrationDirectory(Record):
@@ -42,9 +47,9 @@ class MigrationDirectory(Record):
         (path / cls.MARK).write_text(json.dumps(content, indent=1))
         return made
 
-    def append(self, move: Move, pings: Times, work: Work, kind: str = MOVE) -> None:
+    def append(self, move: Move, tables: Mapping[str, Table], kind: str = MOVE) -> None:
         """Writes a move of the plan or of the calibration. Its tables first: one whose line is there is complete."""
-        for name, table in ((PINGS, pings), (WORK, work)):
+        for name, table in tables.items():
             if len(table):
                 self._write(name, move.number, table)
         self.append_line(json.dumps({"kind": kind, **move.model_dump(mode="json")}, allow_nan=False))
@@ -57,13 +62,13 @@ class MigrationDirectory(Record):
         """All moves are done."""
         self.append_line(json.dumps({"kind": "ended"}))
 
-    def pings(self, number: int) -> Times:
-        """What clients saw of a move; empty if nobody watched."""
-        return np.asarray(self._read(PINGS, number), np.int64)
-
-    def work(self, number: int) -> Work:
-        """What the guest did during a move; empty if it did nothing."""
-        return np.asarray(self._read(WORK, number), np.float64)
+    def table(self, name: str, number: int) -> Table:
+        """A table of a move; empty if there is none."""
+        file = self._file(name, number)
+        if not file.exists():
+            return np.zeros((0, len(COLUMNS[name])))
+        table = pq.read_table(file, columns=list(COLUMNS[name]))
+        return np.column_stack([column.to_numpy() for column in table.columns])
 
     def evidence(self) -> MigrationEvidence:
         """All but the tables; UsageError if it cannot be understood."""
@@ -80,19 +85,15 @@ class MigrationDirectory(Record):
             interrupted=not any(line["kind"] == "ended" for line in lines),
         )
 
-    def _write(self, name: str, number: int, table: npt.NDArray[Any]) -> None:
-        folder = self.path / name
-        folder.mkdir(exist_ok=True)
-        columns = {column: table[:, place] for place, column in enumerate(_COLUMNS[name])}
+    def _write(self, name: str, number: int, table: Table) -> None:
+        file = self._file(name, number)
+        file.parent.mkdir(exist_ok=True)
+        columns = {column: table[:, place] for place, column in enumerate(COLUMNS[name])}
         move = np.full(len(table), number, np.int32)
-        pq.write_table(pa.table({"move": move, **columns}), folder / f"{number:05}.parquet", compression="zstd")
+        pq.write_table(pa.table({"move": move, **columns}), file, compression="zstd")
 
-    def _read(self, name: str, number: int) -> npt.NDArray[Any]:
-        file = self.path / name / f"{number:05}.parquet"
-        if not file.exists():
-            return np.zeros((0, 3))
-        table = pq.read_table(file, columns=list(_COLUMNS[name]))
-        return np.column_stack([column.to_numpy() for column in table.columns])
+    def _file(self, name: str, number: int) -> Path:
+        return self.path / name / f"{number:05}.parquet"
 
 
 def _of(lines: Iterable[dict[str, Any]], kind: str) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from partywall.agent.client import AgentClient, Sink
 from partywall.clock import Monotonic
-from partywall.errors import TrialError
+from partywall.errors import CapabilityError, TrialError
+from partywall.host import Host, install
 from partywall.migrate.network import Network, Place
 from partywall.sandbox.base import Settings
 from partywall.sandbox.clock import GuestClock
@@ -158,7 +159,7 @@ class MovableGuest(Qemu):
                 console=self._console.with_suffix(f".{self._number}.console"),
                 qmp=their_monitor.fileno(),
                 image=self._disk(),
-                root=self._root,
+                root=self._overlay(),
                 nic=Nic.on(port),
                 movable=True,
                 stream=their_stream.fileno(),
@@ -166,3 +167,20 @@ class MovableGuest(Qemu):
             )
             process = launched(machine, self.label)
         return Side(place, process, Monitor(self.settings.name, monitor), stream)
+
+    def _overlay(self) -> Path | None:
+        """A layer over the root image that goes with the guest, for it must find on the other host what it wrote."""
+        if self._root is None:
+            return None
+        overlay = self._own_work_dir() / "root.qcow2"
+        if not overlay.exists():
+            command = ["qemu-img", "create", "-q", "-f", "qcow2", "-b", str(self._root), "-F", "raw", str(overlay)]
+            try:
+                subprocess.run(command, capture_output=True, check=True, timeout=END_S)
+            except FileNotFoundError:
+                remedy = install(Host.here(), "qemu-utils")
+                raise CapabilityError(f"a root image of a guest that moves needs qemu-img; {remedy}") from None
+            except subprocess.CalledProcessError as error:
+                said = error.stderr.decode(errors="replace").strip()
+                raise TrialError(f"sandbox {self.settings.name}: its root image: {said}") from None
+        return overlay

@@ -16,7 +16,7 @@ from partywall.agent.client import AgentClient
 from partywall.model.migration import Survey
 
 INTERVAL_NS = 50_000_000
-SAMPLES = 80
+SAMPLES = 100
 WINDOWS = (1, 2, 4, 8, 16, 32, 48)
 """In intervals: 50 ms to 2.4 s."""
 SCANNED_BYTES = 64 << 20

@@ -33,6 +33,7 @@ from partywall.model.migration import (
     Part,
     Prediction,
     Responses,
+    Survey,
 )
 from partywall.stats import prediction
 from partywall.stats.migration_advice import advise
@@ -290,17 +291,19 @@ def basis(evidence: MigrationEvidence, calibration: Sequence[MoveFinding]) -> Ba
                 [found.move for found in own], [found.values.get("clients_s") for found in own]
             )
     facts = {
-        survey.workload: prediction.Facts(
-            survey.memory,
-            survey.content,
-            math.inf,
-            curve=prediction.Curve(
-                tuple(window / 1e9 for window in survey.windows_ns), np.array(survey.changed, np.float64)
-            ),
-        )
+        survey.workload: prediction.Facts(survey.memory, survey.content, math.inf, curve=_curve(survey))
         for survey in evidence.surveys
+        if any(value is not None for row in survey.changed for value in row)
     }
     return Basis(facts, fixed)
+
+
+def _curve(survey: Survey) -> prediction.Curve:
+    """A dirty curve of the windows that were watched for long enough."""
+    changed = np.array(survey.changed, np.float64)
+    known = ~np.isnan(changed).all(axis=0)
+    windows = tuple(window / 1e9 for window, is_known in zip(survey.windows_ns, known, strict=True) if is_known)
+    return prediction.Curve(windows, changed[:, known])
 
 
 def predictions(plan: MigrationPlan, known: Basis) -> dict[tuple[str, str], Prediction]:

@@ -75,10 +75,11 @@ class Nic:
 class Machine:
     """The parts of one guest.
 
-    qmp: file descriptor for QMP. image: its disk, if any. root: a shared image that it does not write. nic: its network
-    interface, if any. tsc_khz: rate of an emulated guest's time-stamp counter, if known. movable: whether it can
-    migrate; other processes of this host can then read its memory. stream: file descriptor of the agent's stream;
-    QEMU's standard input and output if None. incoming: whether the guest arrives by migration.
+    qmp: file descriptor for QMP. image: its disk, if any. root: a shared image that it does not write; of a movable
+    guest, an overlay of its own. nic: its network interface, if any. tsc_khz: rate of an emulated guest's time-stamp
+    counter, if known. movable: whether it can migrate; other processes of this host can then read its memory. stream:
+    file descriptor of the agent's stream; QEMU's standard input and output if None. incoming: whether the guest arrives
+    by migration.
     """
 
     settings: Settings
@@ -131,15 +132,20 @@ class Machine:
         yield ("-device", "virtio-serial-pci", "-device", f"virtserialport,chardev=agent,name={PORT}")
         yield ("-device", "virtio-balloon-pci,id=balloon")
         if self.root is not None:
-            # Written data goes to an unnamed file in $TMPDIR that disappears with QEMU.
-            base = f"file={_escaped(self.root)},if=none,id=root,format=raw,snapshot=on,cache=unsafe"
-            yield ("-drive", base, "-device", f"virtio-blk-pci,drive=root,serial={ROOT_SERIAL}")
+            yield ("-drive", self._root(self.root), "-device", f"virtio-blk-pci,drive=root,serial={ROOT_SERIAL}")
         if self.image is not None:
             yield ("-drive", drive(self.image, self.settings.disk), "-device", "virtio-blk-pci,drive=disk,id=disk")
         if self.nic is not None:
             yield ("-netdev", self.nic.backend, "-device", f"virtio-net-pci,netdev=nic,mac={self.nic.mac},romfile=")
         if self.incoming:
             yield ("-incoming", "defer")
+
+    def _root(self, image: Path) -> str:
+        if self.movable:
+            # Both ends write to one overlay, one after the other.
+            return f"file={_escaped(image)},if=none,id=root,format=qcow2,cache=none"
+        # Writes go to a file without a name in $TMPDIR. It is gone with QEMU.
+        return f"file={_escaped(image)},if=none,id=root,format=raw,snapshot=on,cache=unsafe"
 
     def _memory(self) -> str:
         # Both ends of a migration must agree to the byte.

@@ -301,8 +301,8 @@ def basis(evidence: MigrationEvidence, calibration: Sequence[MoveFinding]) -> Ba
 def _curve(survey: Survey) -> prediction.Curve:
     """A dirty curve of the windows that were watched for long enough."""
     changed = np.array(survey.changed, np.float64)
-    known = ~np.isnan(changed).all(axis=0)
-    windows = tuple(window / 1e9 for window, is_known in zip(survey.windows_ns, known, strict=True) if is_known)
+    known = np.flatnonzero(~np.isnan(changed).all(axis=0))
+    windows = tuple(survey.windows_ns[place] / 1e9 for place in known)
     return prediction.Curve(windows, changed[:, known])
 
 

@@ -53,15 +53,19 @@ def loads(raw: bytes, file: str, catalogue: Catalogue) -> MigrationPlan:
 def check(plan: MigrationPlan, catalogue: Catalogue) -> Iterator[Mistake]:
     """Everything that is wrong with a plan of the right form."""
     for name, activity in plan.workloads.items():
-        if activity is not None and catalogue.kernel(activity.kernel) is None:
+        if activity is None or activity.kernel is None:
+            continue
+        if catalogue.kernel(activity.kernel) is None:
             said = f"there is no kernel {activity.kernel!r}"
             yield Mistake(("workloads", name, "kernel"), said, did_you_mean(activity.kernel, catalogue.names()))
     for name, method in plan.methods.items():
         yield from _method(("methods", name), method)
-    if plan.clients.http is not None and plan.guest.service is None:
+    if plan.guest.service is None:
         said = "virtual users need a web server in the guest"
         remedy = 'add guest: {root: [nginx-light], service: [nginx, -g, "daemon off;"]}'
-        yield Mistake(("clients", "http"), said, remedy)
+        wanted = [("workloads", name, "http") for name, each in plan.workloads.items() if each and each.http]
+        for place in [*([("clients", "http")] if plan.clients.http else []), *wanted]:
+            yield Mistake(place, said, remedy)
     if plan.guest.service is not None and plan.guest.root is None and "/" not in plan.guest.service[0]:
         said = f"{plan.guest.service[0]} is not in the guest, which has no root image"
         yield Mistake(("guest", "service"), said, "add root: with the package that has it, e.g. [nginx-light]")

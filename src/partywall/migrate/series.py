@@ -150,7 +150,10 @@ class Series:
         """Starts the service in the guest, and waits until it takes connections, if there are users for it."""
         work = {"command": {"argv": list(command)}}
         self._call("workload.start", id=SERVICE, work=work, pace="flat_out", work_dir="/work")
-        if (http := self.plan.clients.http) is None:
+        workloads = self.plan.workloads.values()
+        usual = self.plan.clients.http
+        http = next((found for each in workloads if (found := each.users(usual) if each else usual)), usual)
+        if http is None:
             return
         probe = [*self.network.enter("clients"), sys.executable, "-c", CONNECT, GUEST.partition("/")[0], str(http.port)]
         deadline = time.monotonic() + SERVICE_S
@@ -218,7 +221,8 @@ class Series:
         file = self.label.work / f"pings-{number}.npy"
         pings = Pings(GUEST.partition("/")[0], PEER_PORT, plan.clients.pings, file, self.network.enter("clients"))
         try:
-            with self._using(), self._working(plan.workloads[workload] if workload else None):
+            activity = plan.workloads[workload] if workload else None
+            with self._using(activity), self._working(activity):
                 self._take(plan.before / 1e9)
                 moved = mover.move(plan.methods[method], plan.give_up, _watcher(emit))
                 if moved.outcome not in GONE:
@@ -244,7 +248,7 @@ class Series:
     @contextlib.contextmanager
     def _working(self, activity: Activity | None) -> Iterator[None]:
         """The guest does this while the block runs."""
-        if activity is None:
+        if activity is None or activity.kernel is None:
             yield
             return
         work = {"kernel": {"name": activity.kernel, "params": activity.params}}
@@ -262,9 +266,10 @@ class Series:
             self._take(0)
 
     @contextlib.contextmanager
-    def _using(self) -> Iterator[None]:
+    def _using(self, activity: Activity | None) -> Iterator[None]:
         """Virtual users are at work while the block runs."""
-        http = self.plan.clients.http
+        usual = self.plan.clients.http
+        http = activity.users(usual) if activity else usual
         if http is None:
             yield
             return

@@ -66,11 +66,16 @@ class ClientsSpec(Frozen):
 
 
 class Activity(Frozen):
-    """What the guest does while it moves: a kernel, flat out unless a parameter of it holds it back."""
+    """What the guest does while it moves. kernel: flat out unless a parameter of it holds it back."""
 
-    kernel: str
+    kernel: str | None = None
     params: dict[str, Any] = Field(default_factory=dict)
     threads: int = Field(1, ge=1, le=255)
+    http: HttpSpec | None = Field(None, description="virtual users, instead of clients.http; null: none")
+
+    def users(self, usual: HttpSpec | None) -> HttpSpec | None:
+        """Its virtual users. usual: those of the plan."""
+        return self.http if "http" in self.model_fields_set else usual
 
 
 class Postcopy(Frozen):

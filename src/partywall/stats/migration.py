@@ -35,9 +35,8 @@ from partywall.model.migration import (
     Responses,
     Survey,
 )
-from partywall.stats import prediction
+from partywall.stats import prediction, rounds
 from partywall.stats.migration_advice import advise
-from partywall.stats.quantile import student_reach
 
 Table = npt.NDArray[Any]
 Tables = Mapping[str, Table]
@@ -47,8 +46,6 @@ EMPTY = {"pings": np.zeros((0, 3), np.int64), "work": np.zeros((0, 3)), "users":
 FEWEST = 3
 """Moves of a cell below which no interval is given."""
 LEVEL = 0.95
-MEAN_METHOD = "mean over moves; Student's t"
-RATIO_METHOD = "mean of logarithms of ratios within rounds; Student's t"
 SETTLED_NS = 200_000_000
 """A gap that begins this much after the set-up of a move is over is not the set-up's."""
 NEAR_NS = 20_000_000
@@ -357,28 +354,17 @@ def _figures(moves: Sequence[MoveFinding], base: Mapping[int, MoveFinding]) -> I
             and (value := found.values.get(name, 0)) > 0
             and (other := base[found.move.round].values.get(name, 0)) > 0
         ]
-        interval = estimate(values)
+        interval = rounds.student(values, LEVEL) if len(values) >= FEWEST else None
         if interval is not None:
             # None of the metrics can be negative, but that the guest's clock is known to some microseconds only.
             interval = interval.model_copy(update={"low": max(0.0, interval.low)})
         yield name, Figure(value=float(np.mean(values)), n=len(values), interval=interval, ratio=_ratio(pairs))
 
 
-def estimate(values: Sequence[float], method: str = MEAN_METHOD) -> Estimate | None:
-    """The mean of independent values; None if there are fewer than FEWEST."""
-    if len(values) < FEWEST:
-        return None
-    mean = float(np.mean(values))
-    reach = student_reach(LEVEL, len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return Estimate(value=mean, low=mean - reach, high=mean + reach, level=LEVEL, n=len(values), method=method)
-
-
 def _ratio(pairs: Sequence[tuple[float, float]]) -> Estimate | None:
-    found = estimate([math.log(value / other) for value, other in pairs])
-    if found is None:
+    if len(pairs) < FEWEST:
         return None
-    value, low, high = (math.exp(bound) for bound in (found.value, found.low, found.high))
-    return Estimate(value=value, low=low, high=high, level=LEVEL, n=found.n, method=RATIO_METHOD)
+    return rounds.ratio([value for value, _ in pairs], [other for _, other in pairs], LEVEL)
 
 
 def _in_seconds(ns: int | None) -> float | None:

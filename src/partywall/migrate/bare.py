@@ -1,0 +1,43 @@
+"""What a guest does, done on the host itself: the figure that a guest is compared with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from partywall.agent.client import AgentClient, start_agent
+from partywall.errors import TrialError
+from partywall.model.migration import Activity
+
+ID = "bare"
+SLICE_NS = 20_000_000
+
+
+def rate_of(activity: Activity | None, for_ns: int, agent: Sequence[str], work_dir: Path) -> float:
+    """Work a second of a kernel, by an agent of its own that runs for some time. agent: its program."""
+    if activity is None or activity.kernel is None:
+        raise TrialError("only a workload with a kernel can be measured on the host itself")
+    slices: list[dict[str, Any]] = []
+
+    def take(method: str, params: dict[str, Any]) -> None:
+        if method == "slices":
+            slices.extend(params["slices"])
+
+    client = AgentClient(ID, start_agent([*agent, "serve", "--die-with-parent", "--only", "probe"]), take)
+    try:
+        client.greet()
+        work = {"kernel": {"name": activity.kernel, "params": activity.params}}
+        client.call(
+            "workload.start",
+            id=ID, work=work, pace="flat_out", threads=activity.threads, slice_ns=SLICE_NS, work_dir=str(work_dir),
+        )  # fmt: skip
+        time.sleep(for_ns / 1e9)
+        client.call("workload.stop", id=ID)
+    finally:
+        client.close()
+    if not slices:
+        raise TrialError(f"{activity.kernel} did nothing on the host within {for_ns / 1e9:g} s")
+    length_ns = max(each["end_ns"] for each in slices) - min(each["start_ns"] for each in slices)
+    return float(sum(each["work"] for each in slices) / length_ns * 1e9)

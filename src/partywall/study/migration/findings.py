@@ -1,0 +1,99 @@
+"""The paper's figures on migration, from moves. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from partywall.model.migration import MoveFinding
+from partywall.model.paper import Beside, Paper, Place
+from partywall.model.study import Section
+from partywall.stats import rounds
+from partywall.study.migration.model import Bare, Study
+from partywall.units import format_bytes, format_duration
+
+PHASES = ("before", "during", "after")
+GFLOPS, TRANSFER = "fig 5", "section IV.C"
+DIFFERS = (
+    "two network namespaces of one host, joined by a link of the paper's rate, instead of two servers",
+    "users are virtual, with corrected response times, instead of Apache Benchmark; the server is nginx",
+)
+
+
+def besides(study: Study, moves: Sequence[MoveFinding], bare: Sequence[Bare], paper: Paper) -> tuple[Beside, ...]:
+    """Every figure that the paper has of it."""
+    found = [_users(study, workload, figure, moves, paper) for workload, figure in study.users.items()]
+    found.append(_transfer(study, moves, paper))
+    if study.computing is not None:
+        found.append(_gflops(study.computing, moves, bare, paper))
+    return tuple(found)
+
+
+def _users(study: Study, workload: str, figure: str, moves: Sequence[MoveFinding], paper: Paper) -> Beside:
+    """Mean response times before, during and after a move."""
+    values: dict[Place, dict[int, float]] = {Place("response", phase): {} for phase in PHASES}
+    for found in _of(workload, moves):
+        for phase in PHASES:
+            mean_ns = found.users[phase].mean_ns if phase in found.users else None
+            if mean_ns is not None:
+                values[Place("response", phase)][found.move.round] = mean_ns / 1e6
+    del study
+    return rounds.beside(paper, paper.exhibit(figure), values, DIFFERS)
+
+
+def _transfer(study: Study, moves: Sequence[MoveFinding], paper: Paper) -> Beside:
+    """How long moves take, and how much they send, by load."""
+    values: dict[Place, dict[int, float]] = {}
+    for workload in study.users:
+        for found in _of(workload, moves):
+            for series, value in (("seconds", found.values.get("total_s")), ("MB", found.values.get("sent_bytes"))):
+                if value is not None:
+                    scaled = value if series == "seconds" else value / 1e6
+                    values.setdefault(Place(series, workload), {})[found.move.round] = scaled
+    return rounds.beside(paper, paper.exhibit(TRANSFER), values, DIFFERS)
+
+
+def _gflops(workload: str, moves: Sequence[MoveFinding], bare: Sequence[Bare], paper: Paper) -> Beside:
+    """The product of a matrix with a vector, on the host, in a guest, and in one that moves."""
+    values: dict[Place, dict[int, float]] = {
+        Place("GFLOPS", "host"): {each.block: each.rate / 1e9 for each in bare},
+        Place("GFLOPS", "guest"): {},
+        Place("GFLOPS", "moving guest"): {},
+    }
+    for found in _of(workload, moves):
+        for place, phase in (("guest", "before"), ("moving guest", "during")):
+            if phase in found.work:
+                values[Place("GFLOPS", place)][found.move.round] = found.work[phase] / 1e9
+    return rounds.beside(paper, paper.exhibit(GFLOPS), values, DIFFERS[:1])
+
+
+def table(moves: Sequence[MoveFinding]) -> Section:
+    """Every move, for those who want to see single ones."""
+    return Section(
+        id="moves",
+        title="All moves",
+        lead="Clients waited: the longest time without an answer at the hand-over. The moves are a record of their own: "
+        "partywall report runs/moves in this folder.",
+        columns=("block", "workload", "outcome", "time", "sent", "QEMU's downtime", "clients waited"),
+        rows=tuple(_row(found) for found in moves),
+    )
+
+
+def notes(moves: Sequence[MoveFinding]) -> Iterator[str]:
+    """What became of moves that did not end."""
+    for found in moves:
+        if found.move.outcome != "completed":
+            yield f"{found.move.workload}, block {found.move.round + 1}: {found.move.outcome}: {found.move.reason}"
+
+
+def _of(workload: str, moves: Sequence[MoveFinding]) -> list[MoveFinding]:
+    return [found for found in moves if found.move.workload == workload and found.move.outcome == "completed"]
+
+
+def _row(found: MoveFinding) -> tuple[str, ...]:
+    move, values = found.move, found.values
+    times = [
+        format_duration(values[name] * 1e9) if name in values else "–"
+        for name in ("total_s", "downtime_s", "clients_s")
+    ]
+    sent = format_bytes(values["sent_bytes"]) if "sent_bytes" in values else "–"
+    return (str(move.round + 1), move.workload, move.outcome, times[0], sent, *times[1:])

@@ -1,0 +1,142 @@
+"""Studies of live migration: a guest that moves under virtual users and while it computes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from partywall import pipeline, units
+from partywall.agent import binary
+from partywall.errors import Problem, TrialError, UsageError
+from partywall.events import Doing, Emit
+from partywall.host import Host
+from partywall.migrate import plan as plans
+from partywall.migrate import series
+from partywall.migrate.bare import rate_of
+from partywall.model.migration import MigrationPlan, MoveFinding, rate_text
+from partywall.model.study import Asked, Outline, StudyReport
+from partywall.scenario import papers
+from partywall.scenario.decode import decode
+from partywall.scenario.form import problem, validate
+from partywall.stats.migration import findings
+from partywall.store.migration import MigrationDirectory
+from partywall.store.study import StudyDirectory
+from partywall.study.kind import in_blocks, refuse_parts
+from partywall.study.migration import findings as exhibits
+from partywall.study.migration.model import Bare, Extent, Study
+
+RUNS = "runs"
+MOVES = "moves"
+USERS_S = 30.0
+"""What a move over the paper's link takes, about."""
+HOW = (
+    "In each block, each workload was moved once, in a new random order. Virtual users worked before, during and after "
+    "the move; seconds belong to the phase in which their middle lies. Response times count from the moment at which a "
+    "request was due. Values are compared within blocks."
+)
+
+
+class MigrationStudy:
+    """Each workload is moved once in each block."""
+
+    key = "partywall_migration_study"
+
+    def read(self, content: bytes, file: str) -> Study:
+        document = decode(content, file)
+        study, mistakes = validate(Study, dict(document.data or {}), document)
+        problems = [*document.problems, *(problem(mistake, document, file) for mistake in mistakes)]
+        if study is not None:
+            problems += [problem(mistake, document, file) for mistake in plans.check(study.plan, pipeline.catalogue())]
+        if problems or study is None:
+            raise UsageError(*problems)
+        return study
+
+    def outline(self, study: Study, asked: Asked, host: Host) -> Outline:
+        del host
+        if asked.backends:
+            raise UsageError(Problem(f"{study.name} does not support backends", "leave it out", key="--backend"))
+        refuse_parts(study.name, asked)
+        plan = _plan(study, asked)
+        link = rate_text(plan.link.rate)
+        lines = (
+            f"a guest of {plan.guest.memory >> 20} MiB moves over a link, {link}",
+            f"{plan.moves} blocks of {', '.join(plan.workloads)}",
+        )
+        return Outline(lines, len(plan.cells) * plan.moves * ((plan.before + plan.after) / 1e9 + USERS_S))
+
+    def check(self, study: Study, asked: Asked, host: Host, work_root: Path, *, allow_commands: bool) -> None:
+        del asked, work_root, allow_commands
+        papers.load(study.name)
+        series.check(host)
+
+    def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
+        plan = _plan(study, directory.asked)
+        folder = directory.path / RUNS / MOVES
+        if folder.exists() and not MigrationDirectory(folder).evidence().interrupted:
+            return
+        # Rounds of an interrupted series would not be comparable with those after it.
+        shutil.rmtree(folder, ignore_errors=True)
+        if study.computing is not None:
+            for block in range(plan.moves):
+                emit(Doing(f"computing on the host itself, block {block + 1} of {plan.moves}"))
+                rate = rate_of(plan.workloads[study.computing], study.bare, [str(binary.find())], work_root)
+                directory.append(Bare(block=block, rate=rate).model_dump_json())
+        series.prepare(plan, host, emit)
+        with series.Series(plan, host, directory.name, work_root) as moves:
+            record = MigrationDirectory.create(folder, plan, host.facts, moves.about())
+            moves.carry_out(emit, lambda seen: record.append(seen.move, seen.tables))
+            record.end()
+
+    def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
+        folder = directory.path / RUNS / MOVES
+        if not MigrationDirectory.is_one(folder):
+            raise TrialError(f"{directory.path}: no guest was moved yet; measure again")
+        record = MigrationDirectory(folder)
+        evidence = record.evidence()
+        moves = findings(evidence, record.table).moves
+        bare = [Bare.model_validate(row) for row in directory.observations()]
+        asked = directory.asked
+        return StudyReport(
+            run=directory.name,
+            name=study.name,
+            description=study.description,
+            length=asked.length,
+            besides=exhibits.besides(study, moves, bare, papers.load(study.name)),
+            notes=(*_emulated(evidence.about), *exhibits.notes(moves)),
+            facts=_facts(evidence.plan, evidence.about),
+            how=HOW,
+            host=directory.about.get("host", {}),
+            rows=tuple(_rows(moves)),
+            sections=(exhibits.table(moves),),
+            figures={"moves": [found.values for found in moves]},
+        )
+
+
+def _plan(study: Study, asked: Asked) -> MigrationPlan:
+    extent: Extent = in_blocks({"short": study.short, "long": study.long}, asked)
+    return study.plan.model_copy(update={"moves": extent.blocks, "seed": asked.seed, "calibration": 0})
+
+
+def _emulated(about: dict[str, Any]) -> Sequence[str]:
+    if not about.get("emulated"):
+        return ()
+    return ("The guest was emulated: it computes and answers more slowly than one under KVM.",)
+
+
+def _rows(moves: Sequence[MoveFinding]) -> Sequence[dict[str, Any]]:
+    return [
+        {"block": found.move.round, "workload": found.move.workload, "outcome": found.move.outcome, **found.values}
+        for found in moves
+    ]
+
+
+def _facts(plan: MigrationPlan, about: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    return (
+        ("blocks", f"{plan.moves}, each workload moved once in each"),
+        ("guest", f"{plan.guest.memory >> 20} MiB, {units.counted(plan.guest.vcpus, 'virtual CPU')}"),
+        ("QEMU", str(about.get("qemu", "unknown"))),
+        ("link", rate_text(plan.link.rate)),
+        ("seed", str(plan.seed)),
+    )

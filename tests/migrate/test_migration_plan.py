@@ -47,6 +47,9 @@ def test_the_shipped_plan_is_good():
         (b"methods: {x: {postcopy: {}, multifd: 2}}", "cannot combine post-copy and multifd"),
         (b"methods: {x: {postcopy: {}, cancel: true}}", "cannot be cancelled"),
         (b"methods: {x: {post_copy: true}}", "post_copy"),
+        (b"clients: {http: {}}", "virtual users need a web server"),
+        (b"workloads: {x: {http: {users: 5}}}", "virtual users need a web server"),
+        (b"guest: {service: [nginx]}", "nginx is not in the guest"),
     ],
 )
 def test_a_mistake_is_told_at_its_line(line, message):
@@ -67,3 +70,22 @@ def test_all_mistakes_are_told_at_once():
 def test_a_plan_that_is_not_there_is_named():
     with pytest.raises(UsageError, match="there is no migration plan 'migratoin'"):
         plans.find("migratoin")
+
+
+def test_a_workload_may_have_users_of_its_own_or_none():
+    text = GOOD.replace(
+        b"workloads:",
+        b"""guest: {root: [nginx-light], service: [nginx]}
+clients: {http: {users: 20}}
+workloads:
+  many: {http: {users: 120}}
+  none: {kernel: integer, http: null}""",
+    )
+    plan = read(text)
+    usual = plan.clients.http
+    found = {name: each.users(usual) if each else usual for name, each in plan.workloads.items()}
+    assert {name: http and http.users for name, http in found.items()} == {
+        "many": 120, "none": None, "idle": 20, "writer": 20
+    }  # fmt: skip
+    again = type(plan).model_validate(plan.model_dump(mode="json", exclude_unset=True))
+    assert again.workloads["none"].users(usual) is None

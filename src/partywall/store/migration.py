@@ -43,7 +43,7 @@ class MigrationDirectory(Record):
         """A new one; UsageError if there is something at `path` already."""
         made = cls.make(path)
         (path / "host.json").write_text(json.dumps(host, indent=1))
-        content = {"plan": plan.model_dump(mode="json", exclude_defaults=True), **about}
+        content = {"plan": plan.model_dump(mode="json", exclude_unset=True), **about}
         (path / cls.MARK).write_text(json.dumps(content, indent=1))
         return made
 

@@ -71,8 +71,8 @@ def table(moves: Sequence[MoveFinding]) -> Section:
     return Section(
         id="moves",
         title="All moves",
-        lead="Clients waited: the longest time without an answer at the hand-over. The moves are a record of their own: "
-        "partywall report runs/moves in this folder.",
+        lead="Clients waited: the longest time without an answer at the hand-over. The moves are a record of "
+        "their own: partywall report runs/moves in this folder.",
         columns=("block", "workload", "outcome", "time", "sent", "QEMU's downtime", "clients waited"),
         rows=tuple(_row(found) for found in moves),
     )

@@ -1,0 +1,91 @@
+"""The study of live migration: its file, and the paper's figures from moves whose truth is known."""
+
+import pytest
+
+from partywall import study
+from partywall.errors import UsageError
+from partywall.model.migration import Move, MoveFinding, Responses
+from partywall.model.paper import Likeness, judge
+from partywall.model.study import Asked
+from partywall.scenario import papers
+from partywall.study.migration import findings
+from partywall.study.migration.model import Bare
+from partywall.testing import fake_host
+
+
+def shipped():
+    file = study.find("migration-energy")
+    return study.kind_of(file).read(file.read_bytes(), str(file))
+
+
+def moved(workload, block, ratio=3.0, work=(1.7e9, 1.69e9), total_s=30.0):
+    """A move during which responses take `ratio` times as long."""
+    move = Move(
+        workload=workload, method="default", round=block, number=block, source="a", begin_ns=0, end_ns=1,
+        outcome="completed",
+    )  # fmt: skip
+    users = {
+        phase: Responses(sent=100, lost=0, rate=10.0, mean_ns=base * (1 + block / 10) * 1e6)
+        for phase, base in (("before", 900.0), ("during", 900.0 * ratio), ("after", 900.0))
+    }
+    rates = dict(zip(("before", "during"), work, strict=True)) if workload == "matrix-vector" else {}
+    values = {"total_s": total_s, "sent_bytes": total_s * 1e7}
+    return MoveFinding(move=move, users=users if workload != "matrix-vector" else {}, work=rates, values=values)
+
+
+def all_moves(**times):
+    asked = shipped()
+    return [
+        moved(workload, block, total_s=times.get(workload, 30.0) * (1 + block / 100))
+        for workload in asked.plan.workloads
+        for block in range(3)
+    ]
+
+
+def besides(moves, bare=(1.75e9, 1.76e9, 1.74e9)):
+    rows = [Bare(block=block, rate=rate) for block, rate in enumerate(bare)]
+    found = findings.besides(shipped(), moves, rows, papers.load("migration-energy"))
+    return {each.exhibit.id: each for each in found}
+
+
+def test_every_exhibit_of_the_paper_file_is_measured():
+    assert set(besides(all_moves())) == {exhibit.id for exhibit in papers.load("migration-energy").exhibits}
+
+
+def test_response_times_that_rise_during_a_move_are_as_in_the_paper():
+    found = besides(all_moves())
+    for figure in ("fig 1", "fig 2", "fig 3", "fig 4"):
+        assert judge(found[figure]).likeness is Likeness.SAME_ORDER
+
+
+def test_load_that_lengthens_a_move_is_as_in_the_paper_and_the_contrary_is_not():
+    longer = {"20-users": 30.0, "120-users": 60.0, "120-users-keep-alive": 150.0}
+    assert judge(besides(all_moves(**longer))["section IV.C"]).likeness is Likeness.SAME_ORDER
+    shorter = {name: 180 - seconds for name, seconds in longer.items()}
+    assert judge(besides(all_moves(**shorter))["section IV.C"]).likeness is Likeness.DIFFERS
+
+
+def test_computing_is_compared_on_the_host_in_a_guest_and_in_one_that_moves():
+    found = besides(all_moves())["fig 5"]
+    assert {place.x for place in found.points} == {"host", "guest", "moving guest"}
+
+
+def test_a_move_that_did_not_end_is_a_note_and_no_point():
+    lost = moved("20-users", 0).model_copy(update={"values": {}})
+    lost = lost.model_copy(update={"move": lost.move.model_copy(update={"outcome": "gave up", "reason": "too slow"})})
+    assert list(findings.notes([lost])) == ["20-users, block 1: gave up: too slow"]
+    assert findings.besides(shipped(), [lost], [], papers.load("migration-energy"))[0].measured == ()
+
+
+@pytest.mark.parametrize("asked", [{"backends": ("qemu",)}, {"parts": ("x",)}])
+def test_what_it_has_not_is_refused(asked):
+    file = study.find("migration-energy")
+    with pytest.raises(UsageError):
+        study.kind_of(file).outline(shipped(), Asked(**asked), fake_host())
+
+
+def test_an_unknown_workload_is_told():
+    file = study.find("migration-energy")
+    content = file.read_bytes().replace(b"computing: matrix-vector", b"computing: nothing")
+    with pytest.raises(UsageError, match="nothing is not a workload of the plan"):
+        study.kind_of(file).read(content, "study.yaml")

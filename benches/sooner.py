@@ -2,9 +2,9 @@
 
 Simulated neighbours with known effects are measured by this version and by the one before, on hosts that drift alike;
 the block loop, storage and statistics are those of a run. The bar: where an effect is real, the time until its interval
-reaches ±3 % is at most half in the median, and no scenario takes longer; and 95 % intervals, of null and real effects,
-hold the truth in 93 % or more, within the simulation's own chance. A time is not waited for: it follows from the half
-width at the end, which falls with the root of time.
+reaches ±3 % is at most half in the median, and no scenario takes longer. 95 % intervals, of null effects and real ones,
+must hold the truth in 93 % or more, within the simulation's own chance. The time follows from the half width at the
+end, which falls with the root of time.
 
 `--host` measures scenarios on this host instead, in turn with the version before, and judges the time alone. `--before`
 names a folder with the version before; else git gives it.
@@ -33,8 +33,8 @@ FASTER, NEVER_LONGER, COVERED = 0.5, 1.0, 0.93
 FACTS = {"cpus_allowed": [0, 1], "memory": {"usable_bytes": 1 << 40}, "missing": []}
 SAME = {"cpus": "same"}
 BOX = {"backend": "container"}
-# As a cloud host's memory: neighbouring windows differ about as much whatever their length.
-DRIFTS = [(0.04, 5_000_000), (0.04, 50_000_000), (0.04, 500_000_000), (0.04, 5_000_000_000)]
+# On cloud hosts the rate of a victim varies most between windows 40 to 200 ms apart (docs/internals/measuring.md).
+DRIFTS = [(0.02, 5_000_000), (0.06, 60_000_000), (0.03, 1_000_000_000)]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ CASES = {
         {"probe": "memory-latency", "sandbox": BOX | {"cpu_limit": 0.5}},
         LIMITED,
         {"at-2": 0.9, "at-4": 0.7},
-        40,
+        30,
         cpu_limit=0.5,
     ),
     "one core": Case(

@@ -31,7 +31,7 @@ from partywall.events import Broken, Doing, Emit, Note
 from partywall.host import Host, cpus_of
 from partywall.load.lasting import lasting
 from partywall.model.evidence import Evidence
-from partywall.model.finding import Findings
+from partywall.model.finding import Findings, Precision
 from partywall.model.observation import Observation
 from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Scenario
@@ -51,7 +51,7 @@ from partywall.preflight import (
     with_room,
     workloads,
 )
-from partywall.run import PILOTS, Decisions, execute, governor, idle
+from partywall.run import LOOKS_FROM, PILOTS, Decisions, execute, governor, idle
 from partywall.sandbox import WORK_ROOT, Label, Reaped, privileges, reap, reaper, remedies, ssh
 from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
@@ -248,14 +248,8 @@ def decisions(plan: Plan) -> Decisions:
     """The statistical decisions that a run needs while it is in progress."""
     from partywall import stats  # noqa: PLC0415 - slow to import, and planning does without
 
-    def enough(trial: Trial, observations: Sequence[Observation]) -> tuple[bool, str]:
-        precision = stats.enough(observations, trial.treatments, plan.scenario.precision, plan.scenario.min_blocks)
-        if precision.half_width is None:
-            return precision.reached, ""
-        return (
-            precision.reached,
-            f"widest interval ±{precision.half_width:.1%} (target ±{100 * plan.scenario.precision:g}%)",
-        )
+    def enough(trial: Trial, observations: Sequence[Observation]) -> Precision:
+        return stats.enough(observations, trial.treatments, plan.scenario.precision, LOOKS_FROM)
 
     def carries_over(trial: Trial, observations: Sequence[Observation]) -> bool:
         tests = stats.carry_over(observations, trial.treatments, looks=len(PILOTS))

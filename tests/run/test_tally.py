@@ -8,6 +8,7 @@ from partywall.agent.catalogue import shipped
 from partywall.agent.client import refused
 from partywall.errors import AgentError, TrialError
 from partywall.events import silent
+from partywall.model.finding import Precision
 from partywall.model.observation import Histogram, Observation
 from partywall.model.scenario import SWITCH_AFTER_NS, Scenario
 from partywall.pace import BlockKind, Stretch, forecast, rhythm
@@ -18,6 +19,7 @@ from partywall.stats import FIRST_LOOK
 
 SCENARIO = {"partywall": 1, "name": "t", "victims": {"v": {"probe": "integer"}}}
 TWO = Topology((0, 1))
+UNKNOWN = Precision(reached=False, half_width=None, treatment="", blocks=0, next_blocks=8)
 (TRIAL,) = make(Scenario.model_validate(SCENARIO), TWO, shipped()).trials
 
 
@@ -168,7 +170,7 @@ def visitor(budget, *names, **content):
         return True
 
     made = Visitor(
-        Nowhere(), plan, None, Decisions(lambda *_: (False, ""), carries_over), silent, None,
+        Nowhere(), plan, None, Decisions(lambda *_: UNKNOWN, carries_over), silent, None,
         {t.id: Tally(t) for t in plan.trials},
     )  # fmt: skip
     return made, looks
@@ -199,6 +201,32 @@ def test_time_that_a_finished_trial_leaves_goes_to_the_others_by_their_parts():
     one.finished, one.measured_ns = True, 20_000_000_000
     assert made._share_ns(0, two) == made._share_ns(0, three)
     assert made._share_ns(0, two) * made.plan.rounds * 2 == pytest.approx(220e9, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("efforts", "parts"), [((1, 1, 1), (1, 1, 1)), ((3, 3, 6), (3, 3, 6)), ((1, 1, 100), (1, 1, 4))]
+)
+def test_time_goes_to_trials_whose_intervals_are_wide_within_bounds(efforts, parts):
+    made, _ = visitor("4min", "one", "two", "three")
+    for one, effort in zip(made.tallies.values(), efforts, strict=True):
+        one.precision = UNKNOWN.model_copy(update={"effort": effort})
+    got = [made._share_ns(0, one) * made.plan.rounds for one in made.tallies.values()]
+    assert got == [pytest.approx(240e9 * part / sum(parts), rel=1e-3) for part in parts]
+
+
+def test_time_within_a_trial_goes_to_the_kind_of_block_whose_intervals_are_wide():
+    made, _ = visitor(
+        "1min", aggressors={"n": {"stressor": "memory-copy"}, "slow": {"stressor": "syscall", "settle": "100ms"}}
+    )
+    (found,) = made.tallies.values()
+    shares = {}
+    for asked in (None, 0.1, 0.6, 0.9):
+        found.precision = UNKNOWN.model_copy(update={"slow_share": asked})
+        beat = forecast(found.trial.treatments, made.plan.timing, slow_share=found.slow_share)
+        took = {kind: beat.beat.cycle.count(kind) * ns for kind, ns in beat.took_ns.items()}
+        shares[asked] = took[BlockKind.SLOW] / sum(took.values())
+    expected = {None: 0.5, 0.1: 0.25, 0.6: 0.6, 0.9: 0.75}
+    assert shares == {asked: pytest.approx(share, abs=0.02) for asked, share in expected.items()}
 
 
 def test_a_visit_goes_on_while_half_of_its_next_block_fits_whichever_kind_that_is():

@@ -186,8 +186,10 @@ class Curve(Frozen):
 class Precision(Frozen):
     """Whether a trial may end early: the largest half-width of its isolation factors at the last checkpoint.
 
-    half_width is None, and treatment empty, before the first checkpoint. next_blocks: the number of complete blocks at
-    the next checkpoint. Checks at every block would invalidate the intervals.
+    half_width is None, and treatment empty, before the first checkpoint. next_blocks: complete blocks at which it is
+    worth asking again; looking at every block would spoil the intervals. effort: by what time must be multiplied to
+    narrow the interval: half width times the root of the time in it, in s. slow_share: of the trial's time, what its
+    slow treatments should get for the narrowest intervals in all; None if it has not both kinds, or too few blocks.
     """
 
     reached: bool
@@ -195,6 +197,8 @@ class Precision(Frozen):
     treatment: str
     blocks: int
     next_blocks: int
+    effort: float | None = None
+    slow_share: float | None = None
 
 
 class Outcome(StrEnum):

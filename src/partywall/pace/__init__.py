@@ -5,13 +5,14 @@ all times are decided by the plan.
 """
 
 from partywall.pace.forecast import Forecast, forecast, needed_ns, shares
-from partywall.pace.rhythm import PLANNED, BlockKind, Rhythm, Stretch, ceil_to, rhythm
+from partywall.pace.rhythm import PLANNED, SLOW_SHARE, BlockKind, Rhythm, Stretch, ceil_to, rhythm
 from partywall.pace.treatments import NULL, SLOT_SLICES, treatments
 
 __all__ = [
     "NULL",
     "PLANNED",
     "SLOT_SLICES",
+    "SLOW_SHARE",
     "BlockKind",
     "Forecast",
     "Rhythm",

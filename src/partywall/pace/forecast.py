@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from partywall.model.plan import Treatment
 from partywall.model.scenario import Timing
-from partywall.pace.rhythm import PLANNED, BlockKind, Rhythm, Stretch, block_ns, lengths_ns, rhythm
+from partywall.pace.rhythm import PLANNED, SLOW_SHARE, BlockKind, Rhythm, Stretch, block_ns, lengths_ns, rhythm
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,11 @@ class Forecast:
         return cycles * self._cycle_ns + sum(self.took_ns[one] for one in self.beat.cycle[: places[last] + 1])
 
 
-def forecast(treatments: Sequence[Treatment], timing: Timing, stretch: Stretch = PLANNED) -> Forecast:
+def forecast(
+    treatments: Sequence[Treatment], timing: Timing, stretch: Stretch = PLANNED, slow_share: float = SLOW_SHARE
+) -> Forecast:
     """The blocks of a trial with these treatments."""
-    beat = rhythm(treatments, timing, stretch)
+    beat = rhythm(treatments, timing, stretch, slow_share)
     if not beat.quick:
         return Forecast(beat, {BlockKind.WHOLE: block_ns(treatments, timing.slice, stretch, timing.long)})
     quick, slow = ([t for t in treatments if t.id in held] for held in (beat.quick, beat.slow))

@@ -14,8 +14,10 @@ from partywall.model.scenario import Timing
 LONG_SHARE = 1 / 4
 # Blocks of the rarest kind in a cycle, so that whole numbers come near enough to the shares.
 RAREST = 4
-# Of a trial's time, what goes to its slow treatments, if it has quick ones too.
+# Of a trial's time, what goes to its slow treatments, if it has quick ones too: at first, and the least and the most
+# once it has shown where intervals are wide.
 SLOW_SHARE = 1 / 2
+SLOW_SHARE_MIN, SLOW_SHARE_MAX = 1 / 4, 3 / 4
 
 
 def ceil_to(value_ns: int, grid_ns: int) -> int:
@@ -93,7 +95,9 @@ class Rhythm:
         return BlockKind.SHORT if treatment in self.quick else BlockKind.SLOW
 
 
-def rhythm(treatments: Sequence[Treatment], timing: Timing, stretch: Stretch = PLANNED) -> Rhythm:
+def rhythm(
+    treatments: Sequence[Treatment], timing: Timing, stretch: Stretch = PLANNED, slow_share: float = SLOW_SHARE
+) -> Rhythm:
     """The kinds of block of a trial with these treatments.
 
     Short blocks leave the host's drift the least room. Counters need long slots, and only beside longer slots does it
@@ -107,7 +111,9 @@ def rhythm(treatments: Sequence[Treatment], timing: Timing, stretch: Stretch = P
     controls = [t for t in quick if t.role in ("baseline", "null")]
     slow = [*controls, *apart] if apart else []
     took_ns = lengths_ns(quick, slow, timing, stretch)
-    return Rhythm(frozenset(t.id for t in quick), frozenset(t.id for t in slow), _cycle(took_ns), timing.long)
+    return Rhythm(
+        frozenset(t.id for t in quick), frozenset(t.id for t in slow), _cycle(took_ns, slow_share), timing.long
+    )
 
 
 def lengths_ns(
@@ -119,9 +125,9 @@ def lengths_ns(
     return took_ns | {BlockKind.SHORT: block_ns(quick, timing.slice, stretch)}
 
 
-def _cycle(took_ns: Mapping[BlockKind, int]) -> tuple[BlockKind, ...]:
+def _cycle(took_ns: Mapping[BlockKind, int], slow_share: float) -> tuple[BlockKind, ...]:
     """A few blocks of the rarest kind, and as many of the others as give each its share of the time, spread evenly."""
-    slow = SLOW_SHARE if BlockKind.SLOW in took_ns else 0.0
+    slow = min(max(slow_share, SLOW_SHARE_MIN), SLOW_SHARE_MAX) if BlockKind.SLOW in took_ns else 0.0
     shares = {
         BlockKind.LONG: LONG_SHARE * (1 - slow),
         BlockKind.SLOW: slow,

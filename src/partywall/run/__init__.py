@@ -6,6 +6,6 @@ Figures are interpreted elsewhere. Decisions during a run (a trial is precise en
 passed in as functions, so that this stage does not depend on statistics.
 """
 
-from partywall.run.execute import PILOTS, Decisions, execute
+from partywall.run.execute import LOOKS_FROM, PILOTS, Decisions, execute
 
-__all__ = ["PILOTS", "Decisions", "execute"]
+__all__ = ["LOOKS_FROM", "PILOTS", "Decisions", "execute"]

@@ -15,10 +15,11 @@ from typing import Any
 from partywall.clock import Clock, Monotonic
 from partywall.errors import AgentError, RefusalError, TrialError
 from partywall.events import Block, Doing, Emit, Left, Note
+from partywall.model.finding import Precision
 from partywall.model.observation import STRADDLE_MAX, Observation
 from partywall.model.plan import Plan, Slot, Treatment, Trial
 from partywall.model.scenario import SWITCH_AFTER_NS
-from partywall.pace import PLANNED, Stretch, forecast, rhythm
+from partywall.pace import PLANNED, SLOW_SHARE, Stretch, forecast, rhythm
 from partywall.plan import lay_out, order, shares, visits
 from partywall.run.limiter import Limiter
 from partywall.run.recorder import Recorder
@@ -39,6 +40,11 @@ PILOTS = ((20, 0), (60, 4), (180, 8))
 BATCH_NS = 250_000_000
 # Blocks before the look at how often the victim reports.
 COARSE_BLOCKS = 8
+# Blocks from which on it is looked where intervals are wide, and by what observations grow between two looks.
+LOOKS_FROM = 8
+LOOKS_GROWTH = 1.05
+# What a trial may get of the time that is left, as a multiple of its part.
+WORTH_MIN, WORTH_MAX = 1 / 2, 2.0
 ATTEMPTS = 2
 # A guard time up to this share of the following window is short.
 GUARD_SHARE = 0.25
@@ -50,10 +56,10 @@ OVERTIME = 1.2
 class Decisions:
     """The statistical decisions that a run needs while it is in progress.
 
-    enough: whether a trial is precise enough, and its precision as text.
+    enough: whether a trial is precise enough, and where time would narrow its intervals most.
     """
 
-    enough: Callable[[Trial, Sequence[Observation]], tuple[bool, str]]
+    enough: Callable[[Trial, Sequence[Observation]], Precision]
     carries_over: Callable[[Trial, Sequence[Observation]], bool]
 
 
@@ -61,7 +67,8 @@ class Decisions:
 class Tally:
     """The progress of a trial: observations at the current slot length, and the total measured time.
 
-    visits_paid: number of times each visit was started. pilots_had: number of completed PILOTS at the current length.
+    visits_paid: how often each visit was begun. pilots_had: how many of PILOTS, at the present length. precision: what
+    was found at the last look. next_look: observations at the next.
     """
 
     trial: Trial
@@ -75,6 +82,19 @@ class Tally:
     visits_paid: Counter[str] = field(default_factory=Counter)
     pilots_had: int = 0
     coarse_tested: bool = False
+    precision: Precision | None = None
+    next_look: int = 0
+
+    @property
+    def slow_share(self) -> float:
+        """Of its time, what its slow treatments get."""
+        found = self.precision.slow_share if self.precision else None
+        return SLOW_SHARE if found is None else found
+
+    @property
+    def effort(self) -> float | None:
+        """See `Precision.effort`."""
+        return self.precision.effort if self.precision else None
 
     @property
     def blocks(self) -> int:
@@ -201,9 +221,11 @@ class Visitor:
         """The share of the remaining time, by the trials' parts of the budget and their remaining visits."""
         spent_ns = sum(tally.measured_ns for tally in self.tallies.values())
         going = [tally for tally in self.tallies.values() if not tally.finished and tally.failures < ATTEMPTS]
-        left_ns = sum(self._shares[one.trial.id] * self._visits_left(round_, one) for one in going)
-        own_ns = self._shares[tally.trial.id]
-        return max(0, self.plan.scenario.budget - spent_ns) * own_ns // max(1, left_ns)
+        parts = {
+            one.trial.id: self._shares[one.trial.id] * worth for one, worth in zip(going, worths(going), strict=True)
+        }
+        left = sum(parts[one.trial.id] * self._visits_left(round_, one) for one in going)
+        return int(max(0, self.plan.scenario.budget - spent_ns) * parts[tally.trial.id] / max(1, left))
 
     def _visits_left(self, round_: int, tally: Tally) -> int:
         return sum(str(r) not in tally.visits_done for r in range(round_, self.plan.rounds))
@@ -273,7 +295,7 @@ class Visitor:
     ) -> tuple[list[Slot], list[int], int]:
         """The next blocks, at least one: slots, times at which counters are read, and the clock error."""
         timing, slots, read = self.plan.timing, list[Slot](), list[int]()
-        beat = rhythm(tally.trial.treatments, timing, tally.stretch)
+        beat = rhythm(tally.trial.treatments, timing, tally.stretch, tally.slow_share)
         at_ns, error_ns = start_ns, 0
         while not slots or at_ns - start_ns < BATCH_NS:
             number, stretch = tally.next_block, tally.stretch
@@ -301,8 +323,9 @@ class Visitor:
     def _goes_on(self, tally: Tally, elapsed_ns: int, share_ns: int, *, last: bool) -> bool:
         if last and tally.blocks < self.plan.scenario.min_blocks:
             return tally.measured_ns < OVERTIME * self._shares[tally.trial.id]
-        # Half of the next block, so that visits end early as often as late.
-        next_ns = forecast(tally.trial.treatments, self.plan.timing, tally.stretch).block_ns(tally.next_block)
+        # Half of the next block, so that visits end as often a little late as early.
+        blocks = forecast(tally.trial.treatments, self.plan.timing, tally.stretch, tally.slow_share)
+        next_ns = blocks.block_ns(tally.next_block)
         return elapsed_ns + next_ns // 2 < share_ns
 
     def _settle(self, recorder: Recorder, limiter: Limiter, tally: Tally, looks: Looks) -> None:
@@ -326,20 +349,29 @@ class Visitor:
         self.emit(Left(left_ns / budget_ns * max(self.plan.estimate_ns, budget_ns) / 1e9))
 
     def _decide(self, tally: Tally) -> None:
-        blocks, text = tally.blocks, ""
         if too_short := self._too_short(tally):
             stretch, reason = too_short
             tally.stretch = stretch
             tally.observations.clear()
             tally.pilots_had, tally.coarse_tested = 0, False
+            tally.precision, tally.next_look = None, 0
             factors = {"stretch": stretch.slots, "guards": stretch.guards}
             self.run.append("stretched", trial=tally.trial.id, reason=reason, **factors)
             self.emit(Note(f"{tally.trial.id}: {reason}; slots are now {stretch.slots} times as long"))
-        elif blocks >= self.plan.scenario.min_blocks:
-            tally.finished, text = self.decisions.enough(tally.trial, tally.observations)
+        elif tally.blocks >= LOOKS_FROM and len(tally.observations) >= tally.next_look:
+            tally.precision = self.decisions.enough(tally.trial, tally.observations)
+            tally.next_look = int(LOOKS_GROWTH * len(tally.observations))
+            tally.finished = tally.precision.reached and tally.blocks >= self.plan.scenario.min_blocks
             if tally.finished:
-                self.run.append("trial_precise", trial=tally.trial.id, blocks=blocks)
-        self.emit(Block(tally.trial.id, tally.blocks, text))
+                self.run.append("trial_precise", trial=tally.trial.id, blocks=tally.blocks)
+        self.emit(Block(tally.trial.id, tally.blocks, self._width(tally)))
+
+    def _width(self, tally: Tally) -> str:
+        """How precise a trial is, in words, once it has the least number of blocks."""
+        half = tally.precision.half_width if tally.precision else None
+        if half is None or tally.blocks < self.plan.scenario.min_blocks:
+            return ""
+        return f"widest interval ±{half:.1%} (asked ±{100 * self.plan.scenario.precision:g}%)"
 
     def _too_short(self, tally: Tally) -> tuple[Stretch, str] | None:
         """How long slots must be, and why; None if they are long enough. Each length is looked at a few times only."""
@@ -377,6 +409,17 @@ def guarded(laid_out: Callable[..., tuple[Slot, ...]], looks: Looks, start_ns: i
         if needed_ns <= error_ns:
             return block, error_ns
         error_ns = needed_ns
+
+
+def worths(tallies: Sequence[Tally]) -> list[float]:
+    """By what trials' parts of the time are multiplied: more for those whose intervals are wide, within bounds.
+
+    In proportion to what narrows an interval, the sum of their variances is least.
+    """
+    efforts = [one.effort for one in tallies]
+    known = [effort for effort in efforts if effort is not None]
+    usual = statistics.fmean(known) if known else 0.0
+    return [min(max(one / usual, WORTH_MIN), WORTH_MAX) if one is not None and usual else 1.0 for one in efforts]
 
 
 def _is_lasting(error: TrialError | AgentError) -> bool:

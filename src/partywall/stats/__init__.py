@@ -118,7 +118,12 @@ def enough(
     quick = [t for t in treatments if t not in slow]
     found = [_enough(measured.short, quick, precision, min_blocks)] if quick else []
     found += [_enough(measured.long, [baseline, *slow], precision, min_blocks)] if slow else []
-    return next((one for one in found if not one.reached), max(found, key=lambda one: one.half_width or 0.0))
+    least = next((one for one in found if not one.reached), max(found, key=lambda one: one.half_width or 0.0))
+    efforts = [one.effort for one in found if one.effort is not None]
+    if len(efforts) < len(found):
+        return least
+    slow_share = efforts[1] / sum(efforts) if len(efforts) == 2 and sum(efforts) else None
+    return least.model_copy(update={"effort": sum(efforts), "slow_share": slow_share})
 
 
 def _enough(series: Series, treatments: Sequence[Treatment], precision: float, min_blocks: int) -> Precision:
@@ -143,7 +148,14 @@ def _enough(series: Series, treatments: Sequence[Treatment], precision: float, m
     worth = all(f.n_effective is None or f.n_effective >= FEWEST_WORTH for f in factors.values())
     believed = worth and last >= FIRST_LOOK and seen.lasted_ns >= FIRST_LOOK_NS
     reached = believed and half <= precision
-    return Precision(reached=reached, half_width=half, treatment=widest, blocks=last, next_blocks=following)
+    return Precision(
+        reached=reached,
+        half_width=half,
+        treatment=widest,
+        blocks=last,
+        next_blocks=following,
+        effort=half * math.sqrt(seen.taken_ns(wanted) / 1e9),
+    )
 
 
 def carry_over(

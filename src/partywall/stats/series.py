@@ -85,6 +85,12 @@ class Series:
         first, last = self.blocks[0].values(), self.blocks[-1].values()
         return max(o.end_ns for o in last) - min(o.start_ns for o in first)
 
+    def taken_ns(self, treatments: Iterable[str]) -> int:
+        """The time in blocks that hold every one of these treatments."""
+        wanted = set(treatments)
+        full = [block.values() for block in self.blocks if wanted <= block.keys()]
+        return sum(max(o.end_ns for o in block) - min(o.start_ns for o in block) for block in full)
+
     def complete(self, treatments: Iterable[str]) -> int:
         """Number of blocks that contain every one of these treatments."""
         wanted = set(treatments)

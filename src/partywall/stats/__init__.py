@@ -122,8 +122,9 @@ def enough(
     efforts = [one.effort for one in found if one.effort is not None]
     if len(efforts) < len(found):
         return least
-    slow_share = efforts[1] / sum(efforts) if len(efforts) == 2 and sum(efforts) else None
-    return least.model_copy(update={"effort": sum(efforts), "slow_share": slow_share})
+    effort = math.fsum(efforts)
+    slow_share = efforts[1] / effort if len(efforts) == 2 and effort else None
+    return least.model_copy(update={"effort": effort, "slow_share": slow_share})
 
 
 def _enough(series: Series, treatments: Sequence[Treatment], precision: float, min_blocks: int) -> Precision:

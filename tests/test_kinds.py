@@ -4,6 +4,7 @@ import json
 import multiprocessing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from partywall import kinds
@@ -11,8 +12,10 @@ from partywall.cli import report
 from partywall.errors import UsageError
 from partywall.guard.run import Report
 from partywall.load.store import LoadDirectory
+from partywall.model.migration import MigrationPlan, Move
 from partywall.model.study import Asked
 from partywall.store.guard import GuardDirectory
+from partywall.store.migration import MigrationDirectory
 from partywall.store.record import Record
 from partywall.store.study import StudyDirectory
 
@@ -37,8 +40,20 @@ def load(path: Path) -> Record:
     return record
 
 
-MAKERS = {"guard": guard, "study": study, "load": load}
-TABLES = {"guard": "guard", "study": "observations", "load": "seconds"}
+def migration(path: Path) -> Record:
+    plan = MigrationPlan.model_validate({"partywall_migration": 1, "name": "x"})
+    record = MigrationDirectory.create(path, plan, {}, {})
+    record.append(
+        Move(
+            workload="idle", method="default", round=0, number=0, source="a", begin_ns=0, end_ns=1, outcome="completed"
+        ),
+        {"pings": np.array([[1, 2, 3]])},
+    )
+    return record
+
+
+MAKERS = {"guard": guard, "study": study, "load": load, "migration": migration}
+TABLES = {"guard": "guard", "study": "observations", "load": "seconds", "migration": "pings"}
 
 
 @pytest.mark.parametrize("kind", MAKERS)
@@ -90,7 +105,7 @@ def test_a_line_that_is_no_json_is_told_with_its_place(tmp_path):
     record = study(tmp_path / "record")
     with (record.path / record.LINES).open("ab") as file:
         file.write(b"scribble\n")
-    with pytest.raises(UsageError, match=r"observations\.jsonl.*2.*no JSON"):
+    with pytest.raises(UsageError, match=r"observations\.jsonl.*2.*not JSON"):
         record.whole_lines()
 
 
@@ -99,7 +114,7 @@ def test_what_is_no_record_is_refused_with_a_remedy(tmp_path, there):
     path = tmp_path / "other"
     if there:
         path.mkdir()
-    with pytest.raises(UsageError, match="not a record of a run, load, guard, trace or study"):
+    with pytest.raises(UsageError, match="not a record of a run, load, guard, trace, migration or study"):
         kinds.opened(path)
 
 

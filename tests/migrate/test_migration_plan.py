@@ -47,6 +47,7 @@ def test_the_shipped_plan_is_good():
         (b"methods: {x: {postcopy: {}, multifd: 2}}", "cannot combine post-copy and multifd"),
         (b"methods: {x: {postcopy: {}, cancel: true}}", "cannot be cancelled"),
         (b"methods: {x: {post_copy: true}}", "post_copy"),
+        (b"calibration: 1", "one move does not show how much costs vary"),
         (b"clients: {http: {}}", "virtual users need a web server"),
         (b"workloads: {x: {http: {users: 5}}}", "virtual users need a web server"),
         (b"guest: {service: [nginx]}", "nginx is not in the guest"),

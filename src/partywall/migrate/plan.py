@@ -60,6 +60,8 @@ def check(plan: MigrationPlan, catalogue: Catalogue) -> Iterator[Mistake]:
             yield Mistake(("workloads", name, "kernel"), said, did_you_mean(activity.kernel, catalogue.names()))
     for name, method in plan.methods.items():
         yield from _method(("methods", name), method)
+    if plan.calibration == 1:
+        yield Mistake(("calibration",), "one move does not show how much costs vary", "give 2 or more, or 0")
     if plan.guest.service is None:
         said = "virtual users need a web server in the guest"
         remedy = 'add guest: {root: [nginx-light], service: [nginx, -g, "daemon off;"]}'

@@ -150,9 +150,7 @@ class Series:
         """Starts the service in the guest, and waits until it takes connections, if there are users for it."""
         work = {"command": {"argv": list(command)}}
         self._call("workload.start", id=SERVICE, work=work, pace="flat_out", work_dir="/work")
-        workloads = self.plan.workloads.values()
-        usual = self.plan.clients.http
-        http = next((found for each in workloads if (found := each.users(usual) if each else usual)), usual)
+        http = next((found for each in self.plan.workloads.values() if (found := self._http(each))), None)
         if http is None:
             return
         probe = [*self.network.enter("clients"), sys.executable, "-c", CONNECT, GUEST.partition("/")[0], str(http.port)]
@@ -166,7 +164,8 @@ class Series:
     def survey(self, workload: str, emit: Emit) -> Survey:
         """What is known of the guest at a workload, before any move."""
         emit(Doing(f"watching the memory of the guest: {workload}"))
-        with self._working(self.plan.workloads[workload]):
+        activity = self.plan.workloads[workload]
+        with self._using(self._http(activity)), self._working(activity):
             self._take(SETTLE_S)
             return survey(workload, self.guest.current().memory, self._host_agent())
 
@@ -222,7 +221,9 @@ class Series:
         pings = Pings(GUEST.partition("/")[0], PEER_PORT, plan.clients.pings, file, self.network.enter("clients"))
         try:
             activity = plan.workloads[workload] if workload else None
-            with self._using(activity), self._working(activity):
+            # The guest is calibrated idle, without users.
+            http = self._http(activity) if workload else None
+            with self._using(http), self._working(activity):
                 self._take(plan.before / 1e9)
                 moved = mover.move(plan.methods[method], plan.give_up, _watcher(emit))
                 if moved.outcome not in GONE:
@@ -266,10 +267,8 @@ class Series:
             self._take(0)
 
     @contextlib.contextmanager
-    def _using(self, activity: Activity | None) -> Iterator[None]:
+    def _using(self, http: HttpSpec | None) -> Iterator[None]:
         """Virtual users are at work while the block runs."""
-        usual = self.plan.clients.http
-        http = activity.users(usual) if activity else usual
         if http is None:
             yield
             return
@@ -287,6 +286,11 @@ class Series:
         finally:
             client.call("workload.stop", timeout_s=60, id=USERS)
             self._take(0)
+
+    def _http(self, activity: Activity | None) -> HttpSpec | None:
+        """The virtual users of a workload."""
+        usual = self.plan.clients.http
+        return activity.users(usual) if activity else usual
 
     def _users_agent(self) -> AgentClient:
         """An agent where the clients are."""

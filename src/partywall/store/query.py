@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import duckdb
+from partywall.errors import CapabilityError, UsageError
 
-from partywall.errors import UsageError
+CPU_INFO = Path("/proc/cpuinfo")
+# DuckDB's wheels for x86-64 use it from version 2.0 on, and end with an illegal instruction where it is missing.
+NEEDED = "avx2"
+NEEDED_FROM = (2, 0)
 
 
 def table(folder: Path, query: str) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
@@ -18,6 +22,9 @@ def table(folder: Path, query: str) -> tuple[Sequence[str], Sequence[Sequence[An
     """
     if not query.strip():
         raise UsageError("the query is empty; try: show tables")
+    check_processor(CPU_INFO, version("duckdb"))
+    import duckdb  # noqa: PLC0415 - only once the processor is known to carry it
+
     database = duckdb.connect()
     try:
         for name, source in dict(_views(folder)).items():
@@ -26,6 +33,22 @@ def table(folder: Path, query: str) -> tuple[Sequence[str], Sequence[Sequence[An
         return [column[0] for column in result.description or []], result.fetchall()
     except duckdb.Error as error:
         raise UsageError(f"the query cannot be answered: {error}") from None
+
+
+def check_processor(cpu_info: Path, duckdb: str) -> None:
+    """CapabilityError on a processor that ends DuckDB, such as that of a guest with an old CPU model."""
+    if tuple(int(part) for part in duckdb.split(".")[:2] if part.isdecimal()) < NEEDED_FROM:
+        return
+    try:
+        lines = cpu_info.read_text().splitlines()
+    except OSError:
+        return
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), None)
+    if flags is not None and NEEDED not in flags:
+        raise CapabilityError(
+            f"DuckDB {duckdb} needs a processor with {NEEDED}, which this one lacks; query the record's Parquet files on "
+            "another machine, give this virtual machine a newer CPU model, or pip install 'duckdb<2'"
+        )
 
 
 def _views(folder: Path) -> Iterator[tuple[str, str]]:

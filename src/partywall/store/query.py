@@ -46,8 +46,8 @@ def check_processor(cpu_info: Path, duckdb: str) -> None:
     flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), None)
     if flags is not None and NEEDED not in flags:
         raise CapabilityError(
-            f"DuckDB {duckdb} needs a processor with {NEEDED}, which this one lacks; query the record's Parquet files on "
-            "another machine, give this virtual machine a newer CPU model, or pip install 'duckdb<2'"
+            f"DuckDB {duckdb} needs a processor with {NEEDED}, which this one lacks; query the record's Parquet files "
+            "on another machine, give this virtual machine a newer CPU model, or pip install 'duckdb<2'"
         )
 
 

@@ -142,7 +142,7 @@ def test_a_link_that_the_tenants_cannot_fill_is_told_where_promises_do_not_show(
     shown = next(beside for beside in report.besides if beside.exhibit.id == "fig 2 (scenario 1)")
     text = shown.why[Place("htb", "VM2")]
     assert "offered 7% of the link's capacity" in text
-    assert "htb: the tenants&#39; kernels were handed 7% of what" in study_page.render(report)
+    assert "htb: the tenants offered 7% of the link&#39;s capacity" in study_page.render(report)
 
 
 def test_ways_are_compared_in_the_same_blocks(tmp_path: Path) -> None:

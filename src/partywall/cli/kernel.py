@@ -53,8 +53,11 @@ def probe(
 ) -> int:
     """Measure one resource: run a kernel flat out and show its rate.
 
-    Give the kernel's own parameters as options: partywall probe cache --level L2 --order random To list them, use:
-    partywall probe cache --help
+    Give the kernel's own parameters as options:
+
+    partywall probe cache --level L2 --order random
+
+    To list them: partywall probe cache --help
 
     The result is the median and the range over windows of half a second. It says nothing about neighbours; to measure
     isolation, use 'partywall run'.
@@ -81,8 +84,11 @@ def stress(
 ) -> int:
     """Load one resource: run a kernel at an intensity and show the rate achieved.
 
-    Give the kernel's own parameters as options: partywall stress disk-direct-write --request-bytes 128KiB To list them,
-    use: partywall stress disk-direct-write --help
+    Give the kernel's own parameters as options:
+
+    partywall stress disk-direct-write --request-bytes 128KiB
+
+    To list them: partywall stress disk-direct-write --help
     """
     info, params = _asked(kernel, "stressor", context.args)
     duration_ns = _duration(for_)

@@ -42,7 +42,7 @@ def migrate(
     ] = None,
     work_dir: Annotated[Path, typer.Option(help="Folder for temporary files.")] = WORK_ROOT,
 ) -> int:
-    """Move a guest between two hosts while it works, and measure what that does to whoever uses it.
+    """Move a guest between hosts while it works, and measure what that does to its users.
 
     partywall migrate migration
 

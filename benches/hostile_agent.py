@@ -37,7 +37,7 @@ from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
 from partywall.agent.inbox import Inbox
 from partywall.errors import AgentError, PartywallError
-from partywall.model.trace import Asked, Hop
+from partywall.model.trace import Hop, TraceRequest
 from partywall.sandbox import Label
 from partywall.trace.tracing import Tracing
 
@@ -169,7 +169,7 @@ def standing_time(_: object) -> Outcome:
             programs[name].write_text(f"#!{sys.executable}\n{PRELUDE}\nRELAY = {name == 'relay'}\n{STANDS_STILL}")
             programs[name].chmod(stat.S_IRWXU)
         hops = (Hop(name="a", interface="a"), Hop(name="b", interface="b", agent="far"))
-        asked = Asked(hops=hops, horizon_ns=500_000_000, agents={"far": (str(programs["relay"]),)})
+        asked = TraceRequest(hops=hops, horizon_ns=500_000_000, agents={"far": (str(programs["relay"]),)})
         with mock.patch.object(binary, "find", return_value=programs["host"]):
             try:
                 with Tracing(asked, Label("t", Path(folder), Path(folder)), lambda _report: None) as session:

@@ -296,7 +296,7 @@ from partywall.errors import TrialError
 from partywall.events import Doing, Emit, Left
 from partywall.host import Host
 from partywall.model.scenario import Frozen
-from partywall.model.study import Asked, Outline, StudyReport
+from partywall.model.study import StudyRequest, Outline, StudyReport
 from partywall.plan import rounds
 from partywall.scenario.documents import validated
 from partywall.store.study import StudyDirectory
@@ -320,17 +320,17 @@ class Coins:
     def read(self, content: bytes, file: str) -> Study:
         return validated(Study, content, file)
 
-    def outline(self, study: Study, asked: Asked, host: Host) -> Outline:
+    def outline(self, study: Study, asked: StudyRequest, host: Host) -> Outline:
         del host
         refuse_parts(study.name, asked)
         return Outline((f"{study.tosses} tosses",), float(study.tosses))
 
-    def check(self, study: Study, asked: Asked, host: Host, work_root: Path, *, allow_commands: bool) -> None: ...
+    def check(self, study: Study, asked: StudyRequest, host: Host, root: Path, *, allow_commands: bool) -> None: ...
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         del host, work_root
         done = len(directory.observations())
-        for number, side in rounds(["heads", "tails"], study.tosses, directory.asked.seed)[done:]:
+        for number, side in rounds(["heads", "tails"], study.tosses, directory.request.seed)[done:]:
             emit(Doing(f"toss {number + 1}"))
             emit(Left(float(study.tosses - number)))
             directory.append(json.dumps({"round": number, "side": side}))
@@ -340,7 +340,7 @@ class Coins:
         if not rows:
             raise TrialError(f"{directory.path}: no toss yet")
         return StudyReport(
-            run=directory.name, name=study.name, description=study.description, length=directory.asked.length,
+            run=directory.name, name=study.name, description=study.description, length=directory.request.length,
             besides=(), notes=(), facts=(("tosses", str(len(rows))),), how="Tossed.",
             host=directory.about.get("host", {}), rows=rows,
         )

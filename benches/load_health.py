@@ -26,7 +26,7 @@ from pathlib import Path
 
 from common import arguments, conclude, stolen_s
 from generators import GENERATOR_CPU, Found, load, nginx
-from partywall.load.health import Doubt
+from partywall.load.health import Reason
 from partywall.load.prepared import PreparedLoad
 from partywall.load.quick import Quick, program
 from partywall.load.second import FULL_S, Second
@@ -162,7 +162,7 @@ def full(found: Found) -> list[bool]:
 
 def show(name: str, found: Found) -> list[bool]:
     good = full(found)
-    reasons = ", ".join(f"{Doubt(doubt)} {count}" for doubt, count in found.summary.doubtful.items()) or "none"
+    reasons = ", ".join(f"{Reason(doubt)} {count}" for doubt, count in found.summary.doubtful.items()) or "none"
     print(f"{name}: {sum(good)} of {len(good)} seconds good; doubts: {reasons}", flush=True)
     return good
 

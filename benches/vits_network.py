@@ -20,7 +20,7 @@ from common import arguments, conclude
 from partywall import pipeline, study
 from partywall.errors import CapabilityError
 from partywall.events import Doing, Event
-from partywall.model.study import Asked
+from partywall.model.study import StudyRequest
 from partywall.report import study_page
 from partywall.sandbox import WORK_ROOT
 from partywall.scenario.load import read
@@ -36,7 +36,7 @@ def main() -> None:
     file = study.find(STUDY)
     kind, content = study.kind_of(file), read(file, "study")
     wanted = kind.read(content, str(file))
-    asked = Asked(rounds=QUICK_ROUNDS) if options.quick else Asked(length="long")
+    asked = StudyRequest(rounds=QUICK_ROUNDS) if options.quick else StudyRequest(length="long")
     pipeline.clean_up()
     host = pipeline.this_host()
     try:

@@ -29,7 +29,7 @@ def guard(path: Path) -> Record:
 
 
 def study(path: Path) -> Record:
-    record = StudyDirectory.create(path, b"study: isolation\n", Asked(), {})
+    record = StudyDirectory.create(path, b"study: isolation\n", StudyRequest(), {})
     record.append(json.dumps({"cell": "a", "value": 1}))
     return record
 

@@ -29,7 +29,7 @@ from partywall.load.compiling import program as compiled
 from partywall.load.quick import Quick
 from partywall.load.quick import program as quick_program
 from partywall.model.plan import Plan
-from partywall.model.study import Asked
+from partywall.model.study import StudyRequest
 from partywall.sandbox import WORK_ROOT
 from partywall.store.record import Record
 from partywall.trace import ask
@@ -214,8 +214,8 @@ def run_study(
     """Repeats a published measurement. The arguments are those of `partywall study`."""
     if length not in ("short", "long"):
         raise UsageError(Problem(f"{length!r} is not a length", "give short or long", key="length"))
-    asked = Asked(length=length, backends=tuple(backends), parts=tuple(parts), rounds=rounds, seed=seed)
-    job, options = StudyJob.read(name, asked), _options(out, allow_commands=allow_commands)
+    request = StudyRequest(length=length, backends=tuple(backends), parts=tuple(parts), rounds=rounds, seed=seed)
+    job, options = StudyJob.read(name, request), _options(out, allow_commands=allow_commands)
     return _measured(lambda: Studies().measure(job, options, on_event))
 
 

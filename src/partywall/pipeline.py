@@ -57,7 +57,7 @@ from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
 
 MEMORY_CHECK_NS = 10_000_000_000
-MEMORY_DOUBTS = {
+MEMORY_RESULTS = {
     "time_up": "there was no time to touch all of it twice",
     "major_faults": "pages had to be read back from a disk",
     "swapped": "the host wrote pages to swap meanwhile",
@@ -130,8 +130,10 @@ def plan(scenario: Scenario, host: Host, seed: int | None = None, work_root: Pat
         check_host(scenario, host, work_root)
         scenario, notes = with_accelerators(scenario, host)
     machines = facts.get("machines", {})
-    elsewhere = {machine: topology(told) for machine, told in machines.items()}
-    notes += tuple(f"CPUs of {machine} are its own: {_in_words(told)}" for machine, told in machines.items())
+    elsewhere = {machine: topology(machine_facts) for machine, machine_facts in machines.items()}
+    notes += tuple(
+        f"CPUs of {machine} are its own: {_in_words(machine_facts)}" for machine, machine_facts in machines.items()
+    )
     with failures.kept():
         made = make_plan(scenario, topology(facts), catalogue(), seed, elsewhere)
         made = made.model_copy(update={"trials": tuple(with_room(with_rings(t, facts), facts) for t in made.trials)})
@@ -220,7 +222,7 @@ def check_memory(run: RunDirectory, emit: Emit, work_root: Path = WORK_ROOT) -> 
     CapabilityError if the host has less; a note, stored with the run, if the memory may not be physically present.
     """
     machines = run.host.get("machines", {})
-    for machine in ("", *(name for name, told in machines.items() if told.get("agent", True))):
+    for machine in ("", *(name for name, machine_facts in machines.items() if machine_facts.get("agent", True))):
         _check_memory_of(machine, run, emit, work_root)
 
 
@@ -236,7 +238,7 @@ def _check_memory_of(machine: str, run: RunDirectory, emit: Emit, work_root: Pat
             raise CapabilityError(f"memory for the run's workloads{where}: {error}; {remedy}") from error
     run.append("memory_checked", bytes=needed, found=found, **({"machine": machine} if machine else {}))
     if found["doubt"] is not None:
-        why = MEMORY_DOUBTS.get(found["doubt"], found["doubt"])
+        why = MEMORY_RESULTS.get(found["doubt"], found["doubt"])
         said = (
             f"the {units.format_bytes(needed)} of requested memory{where} may not be present: {why}; memory and "
             "cache figures may reflect swapping or another guest's memory pressure. The run continues"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from partywall.load.health import ADVICE, Doubt, HostSecond, judge, lateness
+from partywall.load.health import ADVICE, HostSecond, Reason, judge, lateness
 from partywall.load.second import Second
 
 SECOND = 1_000_000_000
@@ -24,14 +24,14 @@ def test_a_healthy_second_is_good(a_record):
 @pytest.mark.parametrize(
     ("changed", "doubt"),
     [
-        ({"busy_ns": 960_000_000}, Doubt.BUSY),
-        ({"run_delay_ns": 12_000_000}, Doubt.STARVED),
-        ({"stall_ns_max": 12_000_000}, Doubt.STALLED),
-        ({"throttled_ns": 1_000_000}, Doubt.THROTTLED),
-        ({"ports_waiting": 26_000}, Doubt.FEW_PORTS),
-        ({"back_pressure": 1}, Doubt.BACK_PRESSURE),
-        ({"errors": [{"label": 0, "kind": "no_ports", "detail": "", "count": 1}]}, Doubt.NO_PORTS),
-        ({"errors": [{"label": 0, "kind": "no_files", "detail": "", "count": 1}]}, Doubt.NO_FILES),
+        ({"busy_ns": 960_000_000}, Reason.BUSY),
+        ({"run_delay_ns": 12_000_000}, Reason.STARVED),
+        ({"stall_ns_max": 12_000_000}, Reason.STALLED),
+        ({"throttled_ns": 1_000_000}, Reason.THROTTLED),
+        ({"ports_waiting": 26_000}, Reason.FEW_PORTS),
+        ({"back_pressure": 1}, Reason.BACK_PRESSURE),
+        ({"errors": [{"label": 0, "kind": "no_ports", "detail": "", "count": 1}]}, Reason.NO_PORTS),
+        ({"errors": [{"label": 0, "kind": "no_files", "detail": "", "count": 1}]}, Reason.NO_FILES),
     ],
 )
 def test_what_the_generator_says_of_itself_is_doubted_by_name(a_record, changed, doubt):
@@ -41,11 +41,11 @@ def test_what_the_generator_says_of_itself_is_doubted_by_name(a_record, changed,
 @pytest.mark.parametrize(
     ("changed", "doubt"),
     [
-        ({"steal_ns": 0.2 * SECOND}, Doubt.STEAL),
-        ({"throttled_ns": 1e6}, Doubt.THROTTLED),
-        ({"retransmitted_segments": 2e3}, Doubt.RETRANSMITTED),
-        ({"listen_drops": 1}, Doubt.LISTEN_DROPS),
-        ({"guest_wait_ns": 12e6}, Doubt.STARVED),
+        ({"steal_ns": 0.2 * SECOND}, Reason.STEAL),
+        ({"throttled_ns": 1e6}, Reason.THROTTLED),
+        ({"retransmitted_segments": 2e3}, Reason.RETRANSMITTED),
+        ({"listen_drops": 1}, Reason.LISTEN_DROPS),
+        ({"guest_wait_ns": 12e6}, Reason.STARVED),
     ],
 )
 def test_what_its_host_says_is_doubted_by_name(a_record, changed, doubt):
@@ -53,9 +53,9 @@ def test_what_its_host_says_is_doubted_by_name(a_record, changed, doubt):
     assert list(judge(second(a_record), host).doubts) == [doubt]
 
 
-def answered(a_record, bucket_of, told_ns, undelayed_ns):
+def answered(a_record, bucket_of, reported_ns, undelayed_ns):
     """A second of as many responses as there are times, as told and as they would be without lateness."""
-    told, undelayed = ([[bucket_of(ns), 1] for ns in times] for times in (told_ns, undelayed_ns))
+    told, undelayed = ([[bucket_of(ns), 1] for ns in times] for times in (reported_ns, undelayed_ns))
     timing = a_record()["timings"][0] | {"done": len(told), "corrected": told, "first_byte": told}
     return second(a_record, timings=[timing], undelayed=undelayed, timed=len(told), late=len(told))
 
@@ -63,7 +63,7 @@ def answered(a_record, bucket_of, told_ns, undelayed_ns):
 def test_lateness_is_doubted_where_it_moves_a_percentile_by_more_than_5_percent_and_50_us(a_record, bucket_of):
     fast, slow = [200_000] * 1000, [10_000_000] * 1000
     late = 100_000
-    assert list(judge(answered(a_record, bucket_of, [ns + late for ns in fast], fast)).doubts) == [Doubt.LATE]
+    assert list(judge(answered(a_record, bucket_of, [ns + late for ns in fast], fast)).doubts) == [Reason.LATE]
     assert judge(answered(a_record, bucket_of, [ns + late for ns in slow], slow)).good
     assert judge(answered(a_record, bucket_of, [ns + 20_000 for ns in fast], fast)).good
 
@@ -90,4 +90,4 @@ def test_lateness_of_several_seconds_is_judged_together(a_record, bucket_of):
 
 
 def test_every_doubt_has_its_advice():
-    assert set(ADVICE) == set(Doubt)
+    assert set(ADVICE) == set(Reason)

@@ -10,7 +10,7 @@ from partywall.cli import output, report
 from partywall.errors import TrialError
 from partywall.load import monitors
 from partywall.load.evidence import load_run
-from partywall.load.health import Doubt, Health
+from partywall.load.health import Health, Reason
 from partywall.load.second import Second
 from partywall.load.store import LoadDirectory, Readings
 from partywall.model.finding import Outcome
@@ -52,7 +52,7 @@ def kept(tmp_path, a_record):
     for number in range(3):
         second = Second(number * SECOND, (number + 1) * SECOND)
         second.add(a_record(start_ns=number * SECOND, end_ns=(number + 1) * SECOND))
-        doubts = {Doubt.STEAL: "30% of its CPUs"} if number == 1 else {}
+        doubts = {Reason.STEAL: "30% of its CPUs"} if number == 1 else {}
         directory.append(second, Health(doubts))
     values = {at: [at * 1.5e9, at * 1.5e9, at * 6e6, at * 3.0, 2e9] for at in range(4)}
     directory.finish(LABELS, [Readings("generator's host", COUNTERS, values)], 0)

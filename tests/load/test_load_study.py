@@ -15,7 +15,7 @@ from partywall.errors import UsageError
 from partywall.host import Host
 from partywall.load import tomcat
 from partywall.model.paper import Likeness, judge
-from partywall.model.study import Asked
+from partywall.model.study import StudyRequest
 from partywall.report import study_page
 from partywall.sandbox import Label, reaper
 from partywall.scenario import papers
@@ -37,7 +37,7 @@ def study():
 
 def kept(path):
     about = {"partywall": "0", "host": {"kernel": {"release": "6"}}}
-    return StudyDirectory.create(path, all_studies.find(NAME).read_bytes(), Asked(rounds=3), about)
+    return StudyDirectory.create(path, all_studies.find(NAME).read_bytes(), StudyRequest(rounds=3), about)
 
 
 def made_up(study, rounds=3):
@@ -63,7 +63,7 @@ def test_each_round_holds_each_cell_once_in_an_order_of_its_own(study):
 @pytest.mark.parametrize("backend", ["foo", "libvirt"])
 def test_a_backend_from_which_the_service_cannot_be_asked_is_refused_before_anything_is_made(study, backend):
     with pytest.raises(UsageError, match=f"--backend: .*{backend}.*give container or process or qemu"):
-        all_studies.KINDS["partywall_load_study"].outline(study, Asked(backends=(backend,)), fake_host())
+        all_studies.KINDS["partywall_load_study"].outline(study, StudyRequest(backends=(backend,)), fake_host())
 
 
 @pytest.mark.long

@@ -2,7 +2,7 @@
 
 import pytest
 
-from partywall.load.health import Doubt, Health, judge
+from partywall.load.health import Health, Reason, judge
 from partywall.load.second import Second
 from partywall.load.summary import summarise
 from partywall.load.thresholds import judge as judge_thresholds
@@ -12,7 +12,7 @@ from partywall.model.load_plan import Threshold
 
 SECOND = 1_000_000_000
 LABELS = [{"name": "GET /", "sort": "http"}]
-GOOD, BAD = Health({}), Health({Doubt.STEAL: ""})
+GOOD, BAD = Health({}), Health({Reason.STEAL: ""})
 NOT_SERVED = {"label": None, "kind": "not_served", "detail": "", "count": 12}
 
 
@@ -56,13 +56,13 @@ def test_a_load_none_of_whose_arrivals_was_served_has_violated_its_errors(a_reco
 
 @pytest.mark.parametrize("changed", [{"waiting": 1}, {"errors": [NOT_SERVED]}])
 def test_a_second_in_which_arrivals_had_to_wait_for_a_user_is_doubtful(a_record, changed):
-    assert dict(a_load(a_record, [1, 1], 2, **changed).doubtful) == {Doubt.FEW_USERS: 1}
+    assert dict(a_load(a_record, [1, 1], 2, **changed).doubtful) == {Reason.FEW_USERS: 1}
 
 
 def test_idle_seconds_after_the_stages_lend_no_belief(a_record):
     healths = [BAD, BAD, GOOD, GOOD, GOOD, GOOD]
     summary = a_load(a_record, [1] * 6, 2, healths)
-    assert (summary.seconds, summary.good, dict(summary.doubtful)) == (2, 0, {Doubt.STEAL: 2})
+    assert (summary.seconds, summary.good, dict(summary.doubtful)) == (2, 0, {Reason.STEAL: 2})
     assert overall([], summary, 0.5) is Outcome.INCONCLUSIVE
 
 

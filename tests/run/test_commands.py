@@ -48,5 +48,5 @@ def test_what_commands_did_while_on_and_off_is_measured_and_told(tmp_path, monke
         "sleeping": {Warn.AGGRESSOR_IDLE},
         "escaped": {Warn.AGGRESSOR_NOT_STOPPED},
     }
-    (witness,) = evidence.witness.values()
-    assert set(witness.facts) == {"victim", "null", *commands}, "what kernels say at their end is kept"
+    (agent_facts,) = evidence.agent_facts.values()
+    assert set(agent_facts.facts) == {"victim", "null", *commands}, "what kernels say at their end is kept"

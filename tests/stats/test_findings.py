@@ -7,7 +7,7 @@ from builders import Host, evidence, limit, plan, treatment, trial, with_latency
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partywall.model.evidence import Counter, Readings, Witness
+from partywall.model.evidence import AgentFacts, Counter, Readings
 from partywall.model.finding import Outcome, Warn
 from partywall.model.observation import Histogram, bucket_of
 from partywall.model.plan import Limits, Treatment
@@ -637,7 +637,7 @@ def test_a_command_that_did_nothing_or_did_not_stop_is_told_and_nothing_holds(on
 
 def witnessed(of, **more):
     made = evidence(plan(of), Host().measure(of, 20, {}))
-    return analyse(replace(made, witness={of.id: Witness(**more)}))
+    return analyse(replace(made, agent_facts={of.id: AgentFacts(**more)}))
 
 
 def test_cells_of_emulated_sandboxes_say_so_and_no_others():
@@ -671,7 +671,7 @@ def test_lost_lines_and_useless_readings_are_told_of_the_command_they_concern():
     )
     _, lost, bunched = found.warnings
     assert "7 lines of memory-copy's output" in lost
-    assert "metric of copy: 20 of 100 readings came together" in bunched
+    assert "metric of copy: 20 of 100 readings arrived together" in bunched
 
 
 def test_a_slow_treatment_is_judged_in_long_blocks_by_a_band_of_their_own():

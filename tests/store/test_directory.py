@@ -95,7 +95,7 @@ def test_a_damaged_file_is_named_when_the_run_is_opened(run, file, content, said
 
 
 def test_one_process_at_a_time_writes_into_a_run(run):
-    with run.exclusive(), pytest.raises(UsageError, match="at this moment"), RunDirectory(run.path).exclusive():
+    with run.exclusive(), pytest.raises(UsageError, match="in use by another"), RunDirectory(run.path).exclusive():
         pass
     with run.exclusive():
         pass

@@ -7,7 +7,7 @@ import json
 import numpy as np
 
 from partywall import pipeline
-from partywall.model.evidence import Evidence, Witness
+from partywall.model.evidence import AgentFacts, Evidence
 from partywall.model.observation import Histogram, Observation
 from partywall.plan import Topology
 from partywall.plan import make as make_plan
@@ -50,6 +50,6 @@ def part(scenario, effect, *, part="p", values=None, reference=None, blocks=40, 
                         achieved=achieved,
                     )
                 )
-    witness = {trial.id: Witness(emulated=tuple(emulated)) for trial in plan.trials}
-    evidence = Evidence("r", "2026-01-01", plan, {}, _kernels(), tuple(found), witness=witness)
+    agent_facts = {trial.id: AgentFacts(emulated=tuple(emulated)) for trial in plan.trials}
+    evidence = Evidence("r", "2026-01-01", plan, {}, _kernels(), tuple(found), agent_facts=agent_facts)
     return PartRun(f"{part}-x", part, values or {}, reference, evidence, analyse(evidence))

@@ -14,7 +14,7 @@ from partywall import study as studies
 from partywall.cli.app import app
 from partywall.errors import UsageError
 from partywall.host import Host
-from partywall.model.study import Asked
+from partywall.model.study import StudyRequest
 from partywall.run import governor
 from partywall.sandbox import WORK_ROOT
 from partywall.scenario import papers
@@ -46,7 +46,7 @@ def test_every_exhibit_of_the_paper_has_a_rule_and_names_the_papers_series(name)
 @pytest.mark.parametrize("backend", ["container", "qemu", "process"])
 def test_every_part_is_a_good_scenario_on_every_backend_that_can_do_it(name, length, backend):
     study = read(name)
-    asked = Asked(length=length, backends=(backend,))
+    asked = StudyRequest(length=length, backends=(backend,))
     if (name, backend) == ("hyperv-quality", "process"):
         with pytest.raises(UsageError, match="the process backend cannot do cpu_limit"):
             list(_jobs(study, asked, PLACE))
@@ -65,7 +65,7 @@ def test_every_part_is_a_good_scenario_on_every_backend_that_can_do_it(name, len
 def test_every_part_fits_into_guests_on_hosts_of_any_size(name, cpus, monkeypatch, tmp_path):
     monkeypatch.setenv("PARTYWALL_CACHE", str(prepared_kernel(tmp_path)))
     host = fake_host(cpus=cpus)
-    jobs = list(_jobs(read(name), Asked(backends=("qemu",)), Place.of(host)))
+    jobs = list(_jobs(read(name), StudyRequest(backends=("qemu",)), Place.of(host)))
     assert jobs
     assert [error for job in jobs if (error := _unplannable(job, host, WORK_ROOT))] == []
 
@@ -80,19 +80,23 @@ def prepared_kernel(cache: Path) -> Path:
 
 
 def test_several_backends_are_trials_of_one_run_unless_limits_are_switched_live():
-    vits = list(_jobs(read("vits"), Asked(backends=("container", "qemu"), parts=("cache",)), PLACE))
+    vits = list(_jobs(read("vits"), StudyRequest(backends=("container", "qemu"), parts=("cache",)), PLACE))
     assert [job.scenario.factors["sandbox.backend"] for job in vits] == [("container", "qemu")]
-    hyperv = list(_jobs(read("hyperv-quality"), Asked(backends=("container", "qemu"), parts=("tested-disk*",)), PLACE))
+    hyperv = list(
+        _jobs(read("hyperv-quality"), StudyRequest(backends=("container", "qemu"), parts=("tested-disk*",)), PLACE)
+    )
     assert [job.name for job in hyperv] == ["tested-disk-one-container", "tested-disk-one-qemu"]
-    one = _jobs(read("hyperv-quality"), Asked(backends=("container", "qemu"), parts=("loading-RAM-all-disk",)), PLACE)
+    one = _jobs(
+        read("hyperv-quality"), StudyRequest(backends=("container", "qemu"), parts=("loading-RAM-all-disk",)), PLACE
+    )
     assert [job.name for job in one] == ["loading-RAM-all-disk-container", "loading-RAM-all-disk-qemu"]
 
 
 def test_parts_are_chosen_by_name_or_pattern_and_a_wrong_one_is_told():
-    names = [job.name for job in _jobs(read("vits"), Asked(parts=("cache", "request-size-*write")), PLACE)]
+    names = [job.name for job in _jobs(read("vits"), StudyRequest(parts=("cache", "request-size-*write")), PLACE)]
     assert names == ["cache", "request-size-write", "request-size-diowrite", "request-size-rewrite"]
     with pytest.raises(UsageError, match="--only: no part is called disc — there are cache, memory"):
-        list(_jobs(read("vits"), Asked(parts=("disc",)), PLACE))
+        list(_jobs(read("vits"), StudyRequest(parts=("disc",)), PLACE))
 
 
 def test_mistakes_of_a_study_file_are_told_together():
@@ -107,7 +111,7 @@ def test_mistakes_of_a_study_file_are_told_together():
     assert "no budget for the long form" in text
     missing = content.replace("{probe: cache}", "{probe: cash}")
     with pytest.raises(UsageError, match=r"part cache.*no kernel is called 'cash'"):
-        list(_jobs(Isolation().read(missing.encode(), "a.yaml"), Asked(), PLACE))
+        list(_jobs(Isolation().read(missing.encode(), "a.yaml"), StudyRequest(), PLACE))
 
 
 def governed(root: Path, now: str) -> Host:
@@ -146,7 +150,7 @@ def test_a_governor_is_put_back_also_after_a_kill(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("polls", [True, False])
 def test_idle_cpus_poll_where_they_can_while_no_energy_is_saved(polls):
-    jobs = list(_jobs(read("hyperv-quality"), Asked(), Place((0, 1), polls=polls)))
+    jobs = list(_jobs(read("hyperv-quality"), StudyRequest(), Place((0, 1), polls=polls)))
     assert {(job.energy_saving, job.scenario.idle) for job in jobs} == {
         ("off", "poll" if polls else "sleep"),
         ("on", "sleep"),
@@ -168,7 +172,7 @@ def test_only_root_changes_a_governor(tmp_path):
 def test_the_page_tells_of_the_clock_of_the_host_that_measured():
     study = read("hyperv-quality")
     saving = next(name for name, part in study.parts.items() if part.energy_saving == "on")
-    asked = Asked(backends=("container",), parts=(saving,))
+    asked = StudyRequest(backends=("container",), parts=(saving,))
     told = _notes(study, asked, PLACE, [], {"saving": "no clock"})
     assert any("was not measured: no clock" in note for note in told)
     assert not any("was not measured" in note for note in _notes(study, asked, PLACE, [], {}))
@@ -226,7 +230,7 @@ def test_commands_of_a_study_are_shown_and_not_run_unless_they_are_allowed(tmp_p
 def test_commands_are_asked_about_again_when_a_study_goes_on(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
     file = with_neighbour(tmp_path, "{command: [touch, here]}")
-    asked = Asked(backends=("process",))
+    asked = StudyRequest(backends=("process",))
     directory = StudyDirectory.create(tmp_path / "out", file.read_bytes(), asked, {})
     said = CliRunner().invoke(app, ["study", "--resume", str(directory.path), "--work-dir", str(tmp_path)])
     assert isinstance(said.exception, UsageError)
@@ -295,7 +299,7 @@ KINDS = {
 
 @pytest.mark.long
 def test_the_long_form_has_every_benchmark_beside_every_load_on_one_core_and_on_all_set_on_either_sandbox():
-    jobs = list(_jobs(read("hyperv-quality"), Asked(length="long"), PLACE))
+    jobs = list(_jobs(read("hyperv-quality"), StudyRequest(length="long"), PLACE))
     tested = [job for job in jobs if job.part == "tested"]
     cores = {"one", "all"}
     assert {(job.values["benchmark"], job.values["cores"]) for job in tested} == {(k, c) for k in KINDS for c in cores}
@@ -311,7 +315,7 @@ def test_the_long_form_has_every_benchmark_beside_every_load_on_one_core_and_on_
 
 
 def test_the_short_form_sets_the_loading_sandbox_beside_its_own_kind_and_others():
-    jobs = _jobs(read("hyperv-quality"), Asked(parts=("loading",)), PLACE)
+    jobs = _jobs(read("hyperv-quality"), StudyRequest(parts=("loading",)), PLACE)
     found = {(job.values["benchmark"], job.values["load"]) for job in jobs}
     assert found == {(kind, load) for kind in ("integer", "RAM", "disk") for load in ("integer", "RAM", "disk")}
 
@@ -322,6 +326,6 @@ def test_a_part_is_measured_for_each_with_each_of_across():
         "    budget: {short: 3s}\n    each: [{level: L1}, {level: L2}]\n    across: [{what: integer}, {what: float}]\n",
     ).replace("level: L2}}}", "level: $level}}}")
     study = Isolation().read(text.replace("{stressor: integer}", "{stressor: $what}").encode(), "a.yaml")
-    jobs = list(_jobs(study, Asked(), PLACE))
+    jobs = list(_jobs(study, StudyRequest(), PLACE))
     assert [job.name for job in jobs] == ["cache-L1-integer", "cache-L1-float", "cache-L2-integer", "cache-L2-float"]
     assert [job.scenario.aggressors["ring"].stressor for job in jobs] == ["integer", "float"] * 2

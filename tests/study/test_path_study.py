@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from partywall import study
 from partywall.cli.app import app
 from partywall.errors import UsageError
-from partywall.model.study import Asked
-from partywall.model.trace import Asked as Hops
+from partywall.model.study import StudyRequest
 from partywall.model.trace import Hop, Missed, Report, Start, Step, TraceEvidence, Way
+from partywall.model.trace import TraceRequest as Hops
 from partywall.scenario import papers
 from partywall.stats.trace import findings
 from partywall.store.study import StudyDirectory
@@ -132,7 +132,7 @@ def test_sizes_that_cannot_be_are_told(wrong, said):
 @pytest.mark.parametrize(("asked", "key"), [({"backends": ("qemu",)}, "--backend"), ({"parts": ("x",)}, "--only")])
 def test_what_it_cannot_be_asked_for_is_refused(asked, key):
     with pytest.raises(UsageError, match=key):
-        study.kind_of(study.find("vits-network")).outline(small(), Asked(**asked), fake_host())
+        study.kind_of(study.find("vits-network")).outline(small(), StudyRequest(**asked), fake_host())
 
 
 @pytest.mark.host

@@ -12,7 +12,7 @@ from partywall import study as studies
 from partywall.cli.app import app
 from partywall.errors import CapabilityError, Exit, UsageError
 from partywall.model.paper import Paper
-from partywall.model.study import Asked
+from partywall.model.study import StudyRequest
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
 from partywall.testing import fake_host
@@ -37,7 +37,7 @@ def test_every_study_that_ships_can_be_read_and_is_listed_with_what_it_is():
 @pytest.mark.parametrize("length", ["short", "long"])
 def test_a_study_says_what_it_would_measure_and_for_how_long(name, length):
     kind, study = read(name)
-    outline = kind.outline(study, Asked(length=length), pipeline.this_host())
+    outline = kind.outline(study, StudyRequest(length=length), pipeline.this_host())
     assert outline.lines
     assert outline.seconds > 60
     assert outline.seconds < 3600 or length == "long"
@@ -83,7 +83,7 @@ def test_a_study_that_is_not_there_is_told_with_what_is():
 
 def test_a_folder_that_is_there_or_holds_no_study_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="exists already"):
-        StudyDirectory.create(tmp_path, b"", Asked(), {})
+        StudyDirectory.create(tmp_path, b"", StudyRequest(), {})
     with pytest.raises(UsageError, match="not a record of a study"):
         StudyDirectory.open(tmp_path)
 
@@ -91,4 +91,4 @@ def test_a_folder_that_is_there_or_holds_no_study_is_refused(tmp_path: Path) -> 
 def test_what_a_study_cannot_be_asked_for_is_refused_by_name():
     kind, study = read("dba-vm")
     with pytest.raises(UsageError, match="--backend: dba-vm does not support backend container"):
-        kind.outline(study, Asked(backends=("container",)), fake_host())
+        kind.outline(study, StudyRequest(backends=("container",)), fake_host())

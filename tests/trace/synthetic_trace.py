@@ -1,6 +1,18 @@
 """A trace as it would be stored, from a few figures."""
 
-from partywall.model.trace import Asked, Delay, Flow, Hop, Missed, Packet, Report, Start, Step, TraceEvidence, Way
+from partywall.model.trace import (
+    Delay,
+    Flow,
+    Hop,
+    Missed,
+    Packet,
+    Report,
+    Start,
+    Step,
+    TraceEvidence,
+    TraceRequest,
+    Way,
+)
 
 MS = 1_000_000
 
@@ -43,7 +55,10 @@ def evidence(*reports, **changes):
         Hop(name="vm/eth0", interface="eth0", agent="vm"),
     )
     start = Start(
-        asked=Asked(hops=hops, horizon_ns=500 * MS), started="2026-01-01T00:00:00+00:00", wall_ns=10**18, version="0"
+        asked=TraceRequest(hops=hops, horizon_ns=500 * MS),
+        started="2026-01-01T00:00:00+00:00",
+        wall_ns=10**18,
+        version="0",
     )
     plain = TraceEvidence(
         run="t", start=start, host={}, reports=reports or (report(),), clocks=(), record_ns=40, interrupted=False

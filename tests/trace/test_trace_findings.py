@@ -48,9 +48,7 @@ def test_negative_hops_are_told_with_the_bound_of_the_clocks():
     steps[2] = steps[2].model_copy(update={"delay": Delay(negative=3, negative_max_ns=400)})
     clocks = (ClockBound(agent="vm", offset_ns=5, bound_ns=300), ClockBound(agent="vm", offset_ns=5, bound_ns=900))
     found = findings(evidence(report(forward(steps=tuple(steps))), clocks=clocks))
-    assert any(
-        "3 delays came out negative" in note and "within the clocks' bound of 900 ns" in note for note in found.notes
-    )
+    assert any("3 delays are negative" in note and "within the clocks' bound of 900 ns" in note for note in found.notes)
 
 
 def test_sampling_and_an_early_end_are_said():

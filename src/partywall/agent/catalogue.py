@@ -162,11 +162,11 @@ class Parameter(BaseModel):
     @property
     def help(self) -> str:
         """The full help text, in the style of an option's help."""
-        choices = "" if not self.choices or self._choices_told else f" One of {', '.join(self.choices)}."
+        choices = "" if not self.choices or self._choices_in_text else f" One of {', '.join(self.choices)}."
         return f"{self.text}{choices}{f' [default: {self.default}]' if self.default else ''}"
 
     @property
-    def _choices_told(self) -> bool:
+    def _choices_in_text(self) -> bool:
         return all(choice in self.text for choice in self.choices)
 
 

@@ -36,20 +36,20 @@ def held_bytes(kernel: str | None, workload: Workload, catalogue: Catalogue, cac
     info = catalogue.kernel(kernel or "")
     if info is None:
         return 0
-    asked = asked_of(info, workload, caches)
-    return sum(_held(term, asked, workload.threads) for term in info.needs.memory)
+    effective = effective_params(info, workload, caches)
+    return sum(_held(term, effective, workload.threads) for term in info.needs.memory)
 
 
-def _held(term: Held, asked: Params, threads: int) -> int:
+def _held(term: Held, effective: Params, threads: int) -> int:
     holders = threads if term.by == "each_thread" else 1
-    return holders * term.times * math.prod(int(asked.get(name) or 0) for name in term.parameters)
+    return holders * term.times * math.prod(int(effective.get(name) or 0) for name in term.parameters)
 
 
 def file_bytes(kernel: str | None, workload: Workload, catalogue: Catalogue) -> int:
     """Disk space of all threads of a workload. Files in the user's own folder are not counted."""
     info = catalogue.kernel(kernel or "")
-    asked = asked_of(info, workload, {}) if info else {}
-    return 0 if asked.get("path") else workload.threads * int(asked.get("file_bytes") or 0)
+    effective = effective_params(info, workload, {}) if info else {}
+    return 0 if effective.get("path") else workload.threads * int(effective.get("file_bytes") or 0)
 
 
 def left_free(disk: int) -> int:
@@ -57,14 +57,14 @@ def left_free(disk: int) -> int:
     return max(disk // 20, 512 << 20)
 
 
-def asked_of(info: KernelInfo, workload: Workload, caches: Caches) -> Params:
+def effective_params(info: KernelInfo, workload: Workload, caches: Caches) -> Params:
     """Parameters as given, by default or as implied. Sizes are numbers."""
     defaults = {key: schema.get("default") for key, schema in info.params.get("properties", {}).items()}
-    asked = {key: _as_number(key, value) for key, value in (defaults | workload.params).items()}
+    effective = {key: _as_number(key, value) for key, value in (defaults | workload.params).items()}
     for implied in info.needs.implied:
-        if asked.get(implied.parameter) is None:
-            asked[implied.parameter] = _implied(implied, asked, caches)
-    return asked
+        if effective.get(implied.parameter) is None:
+            effective[implied.parameter] = _implied(implied, effective, caches)
+    return effective
 
 
 def _as_number(name: str, value: Any) -> Any:
@@ -80,26 +80,26 @@ def sized(kernel: str | None, workload: Workload, catalogue: Catalogue, caches: 
     info = catalogue.kernel(kernel or "")
     if info is None or not caches:
         return workload.params
-    asked, params = asked_of(info, workload, caches), dict(workload.params)
+    effective, params = effective_params(info, workload, caches), dict(workload.params)
     for implied in info.needs.implied:
         name = implied.parameter
-        if not implied.by_caches or params.get(name) is not None or not asked[name]:
+        if not implied.by_caches or params.get(name) is not None or not effective[name]:
             continue
         if isinstance(implied.source, OfCache):
             params.pop(implied.source.level, None)
-        params[name] = asked[name]
+        params[name] = effective[name]
     return params
 
 
-def _implied(implied: Implied, asked: Params, caches: Caches) -> int:
+def _implied(implied: Implied, effective: Params, caches: Caches) -> int:
     """The implied value; 0 if unknown."""
     match implied.source:
         case Constant(value=value):
             return value
         case OfParameter(parameter=parameter, otherwise=otherwise, times=times):
-            return int(asked.get(parameter) or otherwise) * times
+            return int(effective.get(parameter) or otherwise) * times
         case OfCache(level=level, otherwise=otherwise, percent=percent):
-            return caches.get(int(str(asked.get(level) or otherwise).lstrip("Ll")), 0) * percent // 100
+            return caches.get(int(str(effective.get(level) or otherwise).lstrip("Ll")), 0) * percent // 100
         case largest:
             size = max(largest.least, max(caches.values(), default=0) * largest.percent // 100)
-            return int(min(size, asked[largest.most]))
+            return int(min(size, effective[largest.most]))

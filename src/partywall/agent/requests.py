@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from partywall.agent.catalogue import Catalogue, DiskRequests, WaitsForReadAhead, WaitsForWriteBack
-from partywall.agent.memory import Params, asked_of
+from partywall.agent.memory import Params, effective_params
 from partywall.model.scenario import Throttle, Workload
 
 Direction = Literal["read", "write"]
@@ -48,25 +48,25 @@ def requests_of(kernel: str | None, workload: Workload, catalogue: Catalogue) ->
     info = catalogue.kernel(kernel or "")
     if info is None or info.needs.requests is None:
         return None
-    kind, asked = info.needs.requests, asked_of(info, workload, {})
-    own, waits = int(asked[kind.size]), _waits_bytes(kind, asked)
+    kind, effective = info.needs.requests, effective_params(info, workload, {})
+    own, waits = int(effective[kind.size]), _waits_bytes(kind, effective)
     return Requests(
         direction=kind.direction,
         bytes=waits,
-        at_once=workload.threads * max(waits, own * int(asked[kind.depth])),
+        at_once=workload.threads * max(waits, own * int(effective[kind.depth])),
         counted=own if kind.direct and own <= WHOLE_BYTES else None,
     )
 
 
-def _waits_bytes(kind: DiskRequests, asked: Params) -> int:
+def _waits_bytes(kind: DiskRequests, effective: Params) -> int:
     """Bytes that it waits for at a time.
 
     After each half of the permitted dirty data, it waits for the previous half.
     """
-    own = int(asked[kind.size])
+    own = int(effective[kind.size])
     match kind.waits:
         case WaitsForReadAhead(bytes=ahead):
             return max(ahead, own)
         case WaitsForWriteBack(bound=bound):
-            return max(int(asked[bound]) // 2, own)
+            return max(int(effective[bound]) // 2, own)
     return own

@@ -62,7 +62,7 @@ def probe(
     The result is the median and the range over windows of half a second. It says nothing about neighbours; to measure
     isolation, use 'partywall run'.
     """
-    info, params = _asked(kernel, "probe", context.args)
+    info, params = _kernel_and_params(kernel, "probe", context.args)
     duration_ns = _duration(for_)
     with _sandbox(cpus, work_dir) as (sandbox, messages):
         _start(sandbox, info, params, threads, "flat_out")
@@ -90,7 +90,7 @@ def stress(
 
     To list them: partywall stress disk-direct-write --help
     """
-    info, params = _asked(kernel, "stressor", context.args)
+    info, params = _kernel_and_params(kernel, "stressor", context.args)
     duration_ns = _duration(for_)
     share = _intensity(intensity)
     with _sandbox(cpus, work_dir) as (sandbox, messages):
@@ -159,7 +159,7 @@ def known(kernel: str, role: Role | None = None) -> KernelInfo:
     return info
 
 
-def _asked(kernel: str, role: Role, arguments: Sequence[str]) -> tuple[KernelInfo, dict[str, Any]]:
+def _kernel_and_params(kernel: str, role: Role, arguments: Sequence[str]) -> tuple[KernelInfo, dict[str, Any]]:
     info = known(kernel, role)
     if not info.can_be(role):
         other = "partywall stress" if role == "probe" else "partywall probe"

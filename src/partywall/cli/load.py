@@ -24,7 +24,7 @@ from partywall.cli.load_view import View
 from partywall.errors import Exit, Problem, UsageError
 from partywall.host import Host
 from partywall.kinds.kind import Options
-from partywall.kinds.load import LoadJob, Loads, told_by_lines
+from partywall.kinds.load import LoadJob, Loads, located_in_plan
 from partywall.load import plan as plans
 from partywall.load.compiling import inlined
 from partywall.load.compiling import program as compiled_plan
@@ -79,7 +79,7 @@ def check(plan: PlanPath) -> int:
     console = Console()
     loaded = plans.load(plan)
     compiled = compiled_plan(loaded)
-    with told_by_lines(loaded):
+    with located_in_plan(loaded):
         judged_by_agent(compiled)
     _say(console, f"{plan}: no mistakes")
     for name, user in loaded.plan.users.items():

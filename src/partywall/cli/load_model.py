@@ -55,14 +55,14 @@ def model(
         if len(missing) < len(given):
             raise UsageError(Problem(f"{' and '.join(missing)}: missing", "give all three or none"))
         return Exit.HOLDS
-    pair = _asked_pair(users or 1, response or "", used or "", pairs[0].think_s)
+    pair = _requested_pair(users or 1, response or "", used or "", pairs[0].think_s)
     forecast = overhead.fit(pairs).forecast(pair)
     said = f"{generation.time_span(forecast)} on the bare host, {generation.rate_span(forecast)} iterations/s"
     _say(console, f"{users} users: {said}")
     return Exit.HOLDS
 
 
-def _asked_pair(users: int, response: str, used: str, think_s: float) -> Pair:
+def _requested_pair(users: int, response: str, used: str, think_s: float) -> Pair:
     problems = []
     values: dict[str, float] = {}
     for option, text, parse in (("--response", response, units.parse_duration_ns), ("--used", used, units.parse_share)):

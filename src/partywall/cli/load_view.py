@@ -101,7 +101,7 @@ def _line(second: LoadSecond, health: Health, requests: Collection[int]) -> str:
 def _verdict(health: Health) -> str:
     if health.good:
         return "good"
-    return "doubtful: " + ", ".join(f"{ADVICE[doubt][0]} ({figure})" for doubt, figure in health.doubts.items())
+    return "doubtful: " + ", ".join(f"{ADVICE[reason][0]} ({figure})" for reason, figure in health.doubts.items())
 
 
 def _total(second: LoadSecond, requests: Collection[int]) -> Timing:

@@ -27,8 +27,8 @@ from partywall.store import RunDirectory
 MISSING = "the scenario is missing; try: partywall run demo\nTo list all scenarios: partywall scenario list"
 
 
-def say_if_kvm_is_tried(asked: Scenario, host: Host, console: Console) -> None:
-    if preflight.tries_kvm(asked, host):
+def say_if_kvm_is_tried(scenario: Scenario, host: Host, console: Console) -> None:
+    if preflight.tries_kvm(scenario, host):
         console.print("checking whether KVM can start a guest; this takes some seconds, once", highlight=False)
 
 

@@ -27,24 +27,24 @@ def check(context: typer.Context, scenario: ScenarioName, format_: output.Format
     """
     console = output.console(format_)
     path = find(scenario)
-    asked = load(path)
-    pipeline.with_loads(asked, path.parent)
-    found = expected(asked, pipeline.catalogue())
-    others = sorted({machine for _, machine in preflight.other_machines(asked)})
+    checked = load(path)
+    pipeline.with_loads(checked, path.parent)
+    found = expected(checked, pipeline.catalogue())
+    others = sorted({machine for _, machine in preflight.other_machines(checked)})
     try:
         host: Host = context.obj()
         if not others:
-            say_if_kvm_is_tried(asked, host, console)
-        with located(path, asked):
-            pipeline.try_on(asked, host)
+            say_if_kvm_is_tried(checked, host, console)
+        with located(path, checked):
+            pipeline.try_on(checked, host)
         unfit = ""
     except (AgentError, CapabilityError, UsageError) as error:
         unfit = str(error)
     if format_ == output.Format.JSON:
         trials = [_trial(one) for one in found]
-        about = {"scenario": scenario, "file": path, "name": asked.name, "trials": trials}
+        about = {"scenario": scenario, "file": path, "name": checked.name, "trials": trials}
         return output.write("scenario check", about | {"not_asked": others, "unfit": unfit or None})
-    show.checked(console, scenario, asked, found, unfit, others)
+    show.checked(console, scenario, checked, found, unfit, others)
     return Exit.HOLDS
 
 

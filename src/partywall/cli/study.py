@@ -20,7 +20,7 @@ from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Emit
 from partywall.kinds.kind import Options
 from partywall.kinds.study import Studies, StudyJob
-from partywall.model.study import Asked, Outline
+from partywall.model.study import Outline, StudyRequest
 from partywall.sandbox import WORK_ROOT
 from partywall.scenario.load import read
 from partywall.store.study import StudyDirectory
@@ -87,15 +87,15 @@ def study(
         return carry_out(go_on, options, Live(console), console)
     if name is None or not options:
         return _list(console, format_)
-    asked = Asked(
+    request = StudyRequest(
         length="long" if long else "short",
         backends=tuple(backend or ()),
         parts=tuple(only or ()),
         rounds=rounds,
         seed=seed,
     )
-    job = StudyJob.read(name, asked)
-    _outline(console, kept.outline(job, options), job.wanted.name, asked.length, whole=dry_run)
+    job = StudyJob.read(name, request)
+    _outline(console, kept.outline(job, options), job.wanted.name, request.length, whole=dry_run)
     leftovers.clean_up()
     if dry_run:
         # As with `run --dry-run`, a plan may contain commands that are not allowed to run.

@@ -28,7 +28,7 @@ class Follower:
         self._lost: set[str] = set()
         # One vif at a time, because a lookup takes a moment and the caller waits for it.
         self._doubtful: list[str] = []
-        self._asked_s = float("-inf")
+        self._looked_up_s = float("-inf")
 
     def hear(self, report: Report) -> None:
         for about, kind, _ in report.notes:
@@ -45,9 +45,9 @@ class Follower:
 
     def moved(self) -> Mapping[str, Found]:
         """Vifs that have moved to another place; usually none."""
-        if not self._doubtful or time.monotonic() - self._asked_s < AGAIN_S:
+        if not self._doubtful or time.monotonic() - self._looked_up_s < AGAIN_S:
             return {}
-        self._asked_s = time.monotonic()
+        self._looked_up_s = time.monotonic()
         name = self._doubtful.pop(0)
         place = self._now(name)
         is_known = place == self._found[name]

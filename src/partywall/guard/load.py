@@ -282,11 +282,11 @@ def _tenant(at: Path, promises: Mapping[str, Promise], most: Ceilings) -> Iterat
     bits = {key: promise.guarantee or 0 for key, promise in promises.items()}
     packets = {key: promise.packets_guarantee or 0 for key, promise in promises.items()}
     limits = (("ceiling", bits, most.ceiling, _rate), ("packets", packets, most.packets, _packet_rate))
-    for key, promised, limit, told in limits:
+    for key, promised, limit, format_rate in limits:
         total = sum(promised.values())
         if limit is not None and total > limit:
-            parts = " + ".join(f"{name} {told(rate)}" for name, rate in promised.items())
-            message = f"its vifs are promised {parts} = {told(total)}, above its ceiling {told(limit)}"
+            parts = " + ".join(f"{name} {format_rate(rate)}" for name, rate in promised.items())
+            message = f"its vifs are promised {parts} = {format_rate(total)}, above its ceiling {format_rate(limit)}"
             yield Mistake((*at, key), message, "raise the ceiling, or promise less")
 
 
@@ -301,13 +301,17 @@ def _sums(policy: Policy) -> Iterator[Mistake]:
             yield from _sum(way, "packets", packets, policy.link.packets, _packet_rate)
 
 
-def _sum(way: str, key: str, given: Mapping[str, int], there: int, told: Callable[[int], str]) -> Iterator[Mistake]:
+def _sum(
+    way: str, key: str, given: Mapping[str, int], there: int, format_rate: Callable[[int], str]
+) -> Iterator[Mistake]:
     total = sum(given.values())
     if total > there:
-        listed = " + ".join(f"{name} {told(guarantee)}" for name, guarantee in list(given.items())[:8])
+        listed = " + ".join(f"{name} {format_rate(guarantee)}" for name, guarantee in list(given.items())[:8])
         more = f" + {len(given) - 8} more" if len(given) > 8 else ""
-        message = f"the guarantees to {way} cannot all be kept: {listed}{more} = {told(total)} on {told(there)}"
-        yield Mistake(("link", key), message, f"promise {told(total - there)} less")
+        message = (
+            f"the guarantees to {way} cannot all be kept: {listed}{more} = {format_rate(total)} on {format_rate(there)}"
+        )
+        yield Mistake(("link", key), message, f"promise {format_rate(total - there)} less")
 
 
 def _known(at: Path, name: str, known: Iterable[str], what: str) -> Iterator[Mistake]:

@@ -48,6 +48,6 @@ def _manager(host: Host) -> str | None:
     text = host.text("/etc/os-release")
     if text is None:
         return _APT if host.which("apt-get") else None
-    told = dict(re.findall(r'(?m)^(ID|ID_LIKE)="?([^"\n]*)"?$', text))
-    like = f"{told.get('ID', '')} {told.get('ID_LIKE', '')}".replace("opensuse-", "opensuse ").split()
+    release = dict(re.findall(r'(?m)^(ID|ID_LIKE)="?([^"\n]*)"?$', text))
+    like = f"{release.get('ID', '')} {release.get('ID_LIKE', '')}".replace("opensuse-", "opensuse ").split()
     return next((_MANAGERS[one] for one in like if one in _MANAGERS), None)

@@ -101,12 +101,12 @@ class Loads:
 
 
 def _prepared(job: LoadJob, setup: Setup) -> PreparedLoad:
-    with told_by_lines(job.plan):
+    with located_in_plan(job.plan):
         return PreparedLoad(job.program, setup)
 
 
 @contextlib.contextmanager
-def told_by_lines(plan: plans.Loaded | None) -> Iterator[None]:
+def located_in_plan(plan: plans.Loaded | None) -> Iterator[None]:
     """Reports the agent's complaints about a program by the lines of the plan that it came from."""
     try:
         yield

@@ -9,7 +9,7 @@ from partywall import __version__, preflight, study
 from partywall.errors import Exit
 from partywall.events import Emit, Started
 from partywall.kinds.kind import Options
-from partywall.model.study import Asked, Outline, StudyReport
+from partywall.model.study import Outline, StudyReport, StudyRequest
 from partywall.scenario.load import read
 from partywall.store.record import stamped
 from partywall.store.study import FILE, StudyDirectory
@@ -27,21 +27,21 @@ class StudyJob:
     kind: study.Kind[Any]
     wanted: Any
     content: bytes
-    asked: Asked
+    request: StudyRequest
 
     @classmethod
-    def read(cls, name_or_path: str, asked: Asked) -> StudyJob:
+    def read(cls, name_or_path: str, request: StudyRequest) -> StudyJob:
         """Reads a shipped study or a file. UsageError with all mistakes in it."""
         file = study.find(name_or_path)
         kind, content = study.kind_of(file), read(file, "study")
-        return cls(kind, kind.read(content, str(file)), content, asked)
+        return cls(kind, kind.read(content, str(file)), content, request)
 
     @classmethod
     def of(cls, record: StudyDirectory) -> StudyJob:
         """The job that a record was made for."""
         file = record.path / FILE
         kind = study.kind_of(file)
-        return cls(kind, kind.read(record.content, str(file)), record.content, record.asked)
+        return cls(kind, kind.read(record.content, str(file)), record.content, record.request)
 
 
 class Studies:
@@ -49,18 +49,18 @@ class Studies:
     resumable = True
 
     def outline(self, job: StudyJob, options: Options) -> Outline:
-        return job.kind.outline(job.wanted, job.asked, options.host)
+        return job.kind.outline(job.wanted, job.request, options.host)
 
     def check(self, job: StudyJob, options: Options) -> None:
         preflight.check_folder(options.work_root)
-        job.kind.check(job.wanted, job.asked, options.host, options.work_root, allow_commands=options.allow_commands)
+        job.kind.check(job.wanted, job.request, options.host, options.work_root, allow_commands=options.allow_commands)
 
     def measure(self, job: StudyJob, options: Options, emit: Emit) -> StudyDirectory:
         self.check(job, options)
         facts = {key: value for key, value in options.host.facts.items() if key != "kernels"}
         about = {"partywall": __version__, "host": facts}
         folder = options.folder(stamped(job.wanted.name))
-        record = StudyDirectory.create(folder, job.content, job.asked, about)
+        record = StudyDirectory.create(folder, job.content, job.request, about)
         self._go_on(job, record, options, emit)
         return record
 

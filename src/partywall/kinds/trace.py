@@ -12,7 +12,7 @@ from partywall.errors import Exit
 from partywall.events import Emit, Left
 from partywall.kinds.kind import Options, refuse_to_resume
 from partywall.model.study import Outline
-from partywall.model.trace import Asked, HopFinding, TraceEvidence, TraceFindings, WayFinding
+from partywall.model.trace import HopFinding, TraceEvidence, TraceFindings, TraceRequest, WayFinding
 from partywall.store.trace import TraceDirectory
 from partywall.trace import Tracing, trace_while
 
@@ -28,7 +28,7 @@ Found = tuple[TraceFindings, TraceEvidence]
 class TraceJob:
     """A path to be traced. duration_ns: the duration; None until Ctrl-C."""
 
-    asked: Asked
+    request: TraceRequest
     duration_ns: int | None = None
 
 
@@ -38,12 +38,12 @@ class Traces:
 
     def outline(self, job: TraceJob, options: Options) -> Outline:
         del options
-        hops = " → ".join(hop.name for hop in job.asked.hops)
+        hops = " → ".join(hop.name for hop in job.request.hops)
         return Outline((f"trace of {hops}",), (job.duration_ns or 0) / 1e9)
 
     def check(self, job: TraceJob, options: Options) -> None:
         del options
-        if any(hop.agent is None for hop in job.asked.hops):
+        if any(hop.agent is None for hop in job.request.hops):
             pipeline.check_hooks("a trace")
 
     def measure(self, job: TraceJob, options: Options, emit: Emit) -> TraceDirectory:
@@ -58,7 +58,7 @@ class Traces:
                         emit(Left((job.duration_ns - spent_ns) / 1e9))
                     tracing.pump(0.25)
 
-        return trace_while(job.asked, options.out, options.host.facts, watch, emit)
+        return trace_while(job.request, options.out, options.host.facts, watch, emit)
 
     def resume(self, record: TraceDirectory, options: Options, emit: Emit) -> None:
         del options, emit

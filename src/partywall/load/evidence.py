@@ -11,7 +11,7 @@ from typing import Any
 from partywall import units
 from partywall.errors import TrialError
 from partywall.load import monitors
-from partywall.load.health import ADVICE, Doubt, Health
+from partywall.load.health import ADVICE, Health, Reason
 from partywall.load.second import HISTOGRAMS, Error, Second, Timing, histogram
 from partywall.load.store import SHARED, LoadDirectory
 from partywall.load.summary import Summary, summarise
@@ -62,12 +62,12 @@ def load_run(directory: LoadDirectory) -> LoadRun:
         outcome=overall(kept, summary, plan.good_seconds if plan else 0.5),
         good=summary.good,
         judged=summary.seconds,
-        doubtful=tuple((*ADVICE[doubt], n) for doubt, n in sorted(summary.doubtful.items(), key=lambda p: -p[1])),
+        doubtful=tuple((*ADVICE[reason], n) for reason, n in sorted(summary.doubtful.items(), key=lambda p: -p[1])),
         facts=tuple(_facts(about)),
         notes=(*_early(summary), *about.get("notes", ())),
         program=about["program"],
         late_effects=tuple(
-            Late(one.share, one.told_ns, one.undelayed_ns) for one in summary.late_effects if one.matters
+            Late(one.share, one.reported_ns, one.undelayed_ns) for one in summary.late_effects if one.matters
         ),
     )
 
@@ -91,7 +91,7 @@ def _seconds(directory: LoadDirectory, labels: list[dict[str, str]]) -> tuple[li
         second.threads = [thread | {"length_ns": row["end_ns"] - row["start_ns"]}]
         found[row["start_ns"]] = second
         figures = row.get("doubt_figures") or [""] * len(row["doubts"])
-        healths.append(Health({Doubt(name): text for name, text in zip(row["doubts"], figures, strict=True)}))
+        healths.append(Health({Reason(name): text for name, text in zip(row["doubts"], figures, strict=True)}))
     numbers = {(label["name"], label["sort"]): number for number, label in enumerate(labels)}
     for row in directory.table("timings"):
         second = found[row["start_ns"]]
@@ -134,7 +134,7 @@ def _point(second: Second, health: Health, begin_ns: int, labels: list[dict[str,
         quantiles_ns=_quantiles(total.corrected),
         raw_ns=_quantiles(total.raw),
         busy=sum(busy) / second.length_s / 1e9 if busy else None,
-        doubts={ADVICE[doubt][0]: figure for doubt, figure in health.doubts.items()},
+        doubts={ADVICE[reason][0]: figure for reason, figure in health.doubts.items()},
     )
 
 

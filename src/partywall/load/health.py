@@ -33,7 +33,7 @@ BACK_PRESSURE_SHARE = 0.01
 RETRANSMITTED_SHARE = 0.01
 
 
-class Doubt(StrEnum):
+class Reason(StrEnum):
     """Why a second's figures are unreliable. `ADVICE` has a remedy for each."""
 
     LATE = "late"
@@ -51,23 +51,35 @@ class Doubt(StrEnum):
     NO_FILES = "no_files"
 
 
-ADVICE: Mapping[Doubt, tuple[str, str]] = {
-    Doubt.LATE: (
+ADVICE: Mapping[Reason, tuple[str, str]] = {
+    Reason.LATE: (
         "requests were sent so late that percentiles changed",
         "give the generator more threads or its own CPUs",
     ),
-    Doubt.BUSY: ("the generator's threads had no time left", "give it more --threads and CPUs, or more generators"),
-    Doubt.STARVED: ("the generator waited for a CPU", "keep other work off its CPUs (--cpus)"),
-    Doubt.STALLED: ("the generator stood still", "keep other work off its CPUs, or find out what stopped its host"),
-    Doubt.STEAL: ("the hypervisor took CPU time away", "measure on a host that is not overcommitted"),
-    Doubt.THROTTLED: ("a CPU limit held the generator back", "raise the limit of its cgroup"),
-    Doubt.BACK_PRESSURE: ("sockets accepted only part of a request", "the receiver is too slow, or buffers are small"),
-    Doubt.RETRANSMITTED: ("TCP retransmitted segments", "the network loses packets; check its load and its links"),
-    Doubt.LISTEN_DROPS: ("connections were dropped before they were accepted", "raise the server's listen backlog"),
-    Doubt.FEW_PORTS: ("few ports were left to connect from", "keep connections alive, or add local addresses"),
-    Doubt.NO_PORTS: ("no port was left to connect from", "keep connections alive, or add local addresses"),
-    Doubt.FEW_USERS: ("arrivals waited because all users were busy", "allow more users: users_max, or --users"),
-    Doubt.NO_FILES: ("the limit of open files was reached", "raise the limit of open files"),
+    Reason.BUSY: (
+        "the generator's threads had no time left",
+        "give it more --threads and CPUs, or more generators",
+    ),
+    Reason.STARVED: ("the generator waited for a CPU", "keep other work off its CPUs (--cpus)"),
+    Reason.STALLED: (
+        "the generator stood still",
+        "keep other work off its CPUs, or find out what stopped its host",
+    ),
+    Reason.STEAL: ("the hypervisor took CPU time away", "measure on a host that is not overcommitted"),
+    Reason.THROTTLED: ("a CPU limit held the generator back", "raise the limit of its cgroup"),
+    Reason.BACK_PRESSURE: (
+        "sockets accepted only part of a request",
+        "the receiver is too slow, or buffers are small",
+    ),
+    Reason.RETRANSMITTED: ("TCP retransmitted segments", "the network loses packets; check its load and its links"),
+    Reason.LISTEN_DROPS: (
+        "connections were dropped before they were accepted",
+        "raise the server's listen backlog",
+    ),
+    Reason.FEW_PORTS: ("few ports were left to connect from", "keep connections alive, or add local addresses"),
+    Reason.NO_PORTS: ("no port was left to connect from", "keep connections alive, or add local addresses"),
+    Reason.FEW_USERS: ("arrivals waited because all users were busy", "allow more users: users_max, or --users"),
+    Reason.NO_FILES: ("the limit of open files was reached", "raise the limit of open files"),
 }
 
 
@@ -89,7 +101,7 @@ class HostSecond:
 class Health:
     """doubts: the reasons with the figure that crossed each bound; empty for a good second."""
 
-    doubts: Mapping[Doubt, str]
+    doubts: Mapping[Reason, str]
 
     @property
     def good(self) -> bool:
@@ -104,31 +116,34 @@ def judge(second: Second, host: HostSecond | None = None) -> Health:
     return Health(found)
 
 
-Judged = Iterator[tuple[Doubt, str]]
+Judged = Iterator[tuple[Reason, str]]
 
 
 def _own(second: Second) -> Judged:
     yield from _lateness(second)
     throttled_ns = max((thread["throttled_ns"] or 0 for thread in second.threads), default=0)
     if throttled_ns:
-        yield Doubt.THROTTLED, f"for {throttled_ns / 1e6:.0f} ms"
-    for doubt, key, bound in ((Doubt.BUSY, "busy_ns", BUSY_SHARE), (Doubt.STARVED, "run_delay_ns", STARVED_SHARE)):
+        yield Reason.THROTTLED, f"for {throttled_ns / 1e6:.0f} ms"
+    for reason, key, bound in (
+        (Reason.BUSY, "busy_ns", BUSY_SHARE),
+        (Reason.STARVED, "run_delay_ns", STARVED_SHARE),
+    ):
         shares = [(t[key] or 0) / t["length_ns"] for t in second.threads if t["length_ns"] > 0 and t[key] is not None]
         if shares and max(shares) > bound:
-            yield doubt, f"{max(shares):.1%} of the second"
+            yield reason, f"{max(shares):.1%} of the second"
     stall_ns = max((thread["stall_ns_max"] for thread in second.threads), default=0)
     if stall_ns > STALL_NS:
-        yield Doubt.STALLED, f"for {stall_ns / 1e6:.0f} ms"
+        yield Reason.STALLED, f"for {stall_ns / 1e6:.0f} ms"
     held = sum(thread["back_pressure"] for thread in second.threads)
     if held > BACK_PRESSURE_SHARE * max(second.requests, 1):
-        yield Doubt.BACK_PRESSURE, f"{held} of {second.requests}"
+        yield Reason.BACK_PRESSURE, f"{held} of {second.requests}"
     yield from _ports(second)
     unserved = sum(count for error, count in second.errors.items() if error.kind == "not_served")
     if second.waiting or unserved:
-        yield Doubt.FEW_USERS, f"{max(second.waiting, unserved)} at its end"
-    for doubt, kind in ((Doubt.NO_PORTS, "no_ports"), (Doubt.NO_FILES, "no_files")):
+        yield Reason.FEW_USERS, f"{max(second.waiting, unserved)} at its end"
+    for reason, kind in ((Reason.NO_PORTS, "no_ports"), (Reason.NO_FILES, "no_files")):
         if count := sum(count for error, count in second.errors.items() if error.kind == kind):
-            yield doubt, f"{count} times"
+            yield reason, f"{count} times"
 
 
 def _ports(second: Second) -> Judged:
@@ -139,7 +154,7 @@ def _ports(second: Second) -> Judged:
             continue
         used = second.connections_open + waiting
         if used > PORTS_SHARE * most:
-            yield Doubt.FEW_PORTS, f"{used} of {most} in use"
+            yield Reason.FEW_PORTS, f"{used} of {most} in use"
 
 
 @dataclass(frozen=True)
@@ -147,12 +162,12 @@ class Lateness:
     """The effect of late sending on one percentile of response times, in ns."""
 
     share: float
-    told_ns: float
+    reported_ns: float
     undelayed_ns: float
 
     @property
     def matters(self) -> bool:
-        added_ns = self.told_ns - self.undelayed_ns
+        added_ns = self.reported_ns - self.undelayed_ns
         return added_ns > WRONG_NS and added_ns > WRONG_SHARE * self.undelayed_ns
 
 
@@ -161,38 +176,38 @@ def lateness(seconds: Iterable[Second]) -> list[Lateness]:
 
     This assumes that a request sent earlier would have been answered equally fast.
     """
-    told: dict[int, int] = {}
+    reported: dict[int, int] = {}
     undelayed: dict[int, int] = {}
     for second in seconds:
         # First bytes are reported for requests only.
         for timing in second.timings.values():
-            add_pairs(told, timing.corrected.items() if timing.first_byte else ())
+            add_pairs(reported, timing.corrected.items() if timing.first_byte else ())
         add_pairs(undelayed, second.undelayed.items())
-    total = sum(told.values())
+    total = sum(reported.values())
     shares = [share for share in JUDGED_SHARES if round(total * (1 - share)) >= BEYOND_LEAST]
-    both = zip(shares, quantiles(Histogram(told), shares), quantiles(Histogram(undelayed), shares), strict=True)
+    both = zip(shares, quantiles(Histogram(reported), shares), quantiles(Histogram(undelayed), shares), strict=True)
     return [Lateness(*one) for one in both]
 
 
 def _lateness(second: Second) -> Judged:
     wrong = [one for one in lateness([second]) if one.matters]
     if wrong:
-        worst = max(wrong, key=lambda one: one.told_ns / max(one.undelayed_ns, 1))
-        told, undelayed = worst.told_ns / 1e6, worst.undelayed_ns / 1e6
-        yield Doubt.LATE, f"p{worst.share * 100:.0f} is {told:.3g} ms and would be {undelayed:.3g} ms"
+        worst = max(wrong, key=lambda one: one.reported_ns / max(one.undelayed_ns, 1))
+        reported, undelayed = worst.reported_ns / 1e6, worst.undelayed_ns / 1e6
+        yield Reason.LATE, f"p{worst.share * 100:.0f} is {reported:.3g} ms and would be {undelayed:.3g} ms"
 
 
 def _hosts(host: HostSecond) -> Judged:
     # Counters are read at full seconds. The first and last second of a load are partial.
     if host.steal_ns is not None and host.steal_ns > STEAL_SHARE * host.cpus * SECOND_NS:
-        yield Doubt.STEAL, f"{host.steal_ns / SECOND_NS / host.cpus:.0%} of its CPUs"
+        yield Reason.STEAL, f"{host.steal_ns / SECOND_NS / host.cpus:.0%} of its CPUs"
     if host.guest_wait_ns is not None and host.guest_wait_ns > STARVED_SHARE * SECOND_NS:
-        yield Doubt.STARVED, f"its machine, {host.guest_wait_ns / SECOND_NS:.1%} of the second"
+        yield Reason.STARVED, f"its machine, {host.guest_wait_ns / SECOND_NS:.1%} of the second"
     if host.throttled_ns:
-        yield Doubt.THROTTLED, f"for {host.throttled_ns / 1e6:.0f} ms"
+        yield Reason.THROTTLED, f"for {host.throttled_ns / 1e6:.0f} ms"
     if host.retransmitted_segments is not None and host.sent_segments:
         share = host.retransmitted_segments / host.sent_segments
         if share > RETRANSMITTED_SHARE:
-            yield Doubt.RETRANSMITTED, f"{share:.1%} of them"
+            yield Reason.RETRANSMITTED, f"{share:.1%} of them"
     if host.listen_drops:
-        yield Doubt.LISTEN_DROPS, f"{host.listen_drops:.0f} times"
+        yield Reason.LISTEN_DROPS, f"{host.listen_drops:.0f} times"

@@ -78,11 +78,11 @@ def loads(raw: bytes, file: str, folder: Path) -> Loaded:
         raise UsageError(*document.problems, Problem("a plan is keys with values", remedy, file, document.line(())))
     plan, mistakes = validate(LoadPlan, copy.deepcopy(document.data), document, stand_ins=_STAND_INS)
     if plan is not None:
-        told = {*document.spoiled, *(mistake.path for mistake in mistakes)}
+        reported = {*document.spoiled, *(mistake.path for mistake in mistakes)}
         for found in check(plan, folder):
-            if not follows(found.path, told):
+            if not follows(found.path, reported):
                 mistakes.append(found)
-                told.add(found.path)
+                reported.add(found.path)
     problems = [*document.problems, *(problem(mistake, document, file) for mistake in mistakes)]
     if problems or plan is None:
         raise UsageError(*sorted(problems, key=lambda found: found.line or 0))

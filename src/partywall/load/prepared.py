@@ -305,11 +305,13 @@ def check(program: Mapping[str, Any]) -> None:
     The agent reads expressions and selectors; sends no requests.
     """
     command = [str(binary.find()), "check-load"]
-    told = subprocess.run(command, input=json.dumps(program), capture_output=True, text=True, check=False, timeout=60)
-    if told.returncode:
-        raise AgentError(f"agent {ID}: {told.stderr.strip()}")
-    if told.stdout:
-        raise UsageError(*told.stdout.splitlines())
+    checked = subprocess.run(
+        command, input=json.dumps(program), capture_output=True, text=True, check=False, timeout=60
+    )
+    if checked.returncode:
+        raise AgentError(f"agent {ID}: {checked.stderr.strip()}")
+    if checked.stdout:
+        raise UsageError(*checked.stdout.splitlines())
 
 
 def compresses(part: Any) -> bool:

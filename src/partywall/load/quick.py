@@ -48,29 +48,29 @@ class Quick:
     addresses: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-def program(asked: Quick) -> dict[str, Any]:
+def program(quick: Quick) -> dict[str, Any]:
     """The load program. UsageError for all invalid options at once."""
-    problems = [*_url_problems(asked.url), *_number_problems(asked), *_header_problems(asked.headers)]
-    if asked.method is not None and not METHOD.fullmatch(asked.method):
-        problems.append(Problem(f"{asked.method!r} is not an HTTP method", "write for example POST", key="--method"))
-    if asked.data is not None and asked.data_file is not None:
+    problems = [*_url_problems(quick.url), *_number_problems(quick), *_header_problems(quick.headers)]
+    if quick.method is not None and not METHOD.fullmatch(quick.method):
+        problems.append(Problem(f"{quick.method!r} is not an HTTP method", "write for example POST", key="--method"))
+    if quick.data is not None and quick.data_file is not None:
         problems.append(Problem("a body is given twice", "give --data or --data-file", key="--data"))
-    if asked.data_file is not None and not asked.data_file.is_file():
+    if quick.data_file is not None and not quick.data_file.is_file():
         remedy = "give the path of a file"
-        problems.append(Problem(f"{str(asked.data_file)!r} is not a file that exists", remedy, key="--data-file"))
+        problems.append(Problem(f"{str(quick.data_file)!r} is not a file that exists", remedy, key="--data-file"))
     if problems:
         raise UsageError(*problems)
-    steps = [{"http": _request(asked)}]
-    if asked.think_ns:
-        steps.append({"think": {"constant_ns": asked.think_ns}})
+    steps = [{"http": _request(quick)}]
+    if quick.think_ns:
+        steps.append({"think": {"constant_ns": quick.think_ns}})
     return {
         "kinds": [{"name": "user", "actions": steps}],
-        "pacing": _pacing(asked),
-        "connections": {"keep_alive": asked.keep_alive, "protocol": "http2" if asked.http2 else "http1"},
-        "tls": {"verify": asked.verify, "authorities_pem": _authorities(asked.authorities)},
-        "addresses": {key: list(found) for key, found in asked.addresses.items()} | _connect_to(asked),
+        "pacing": _pacing(quick),
+        "connections": {"keep_alive": quick.keep_alive, "protocol": "http2" if quick.http2 else "http1"},
+        "tls": {"verify": quick.verify, "authorities_pem": _authorities(quick.authorities)},
+        "addresses": {key: list(found) for key, found in quick.addresses.items()} | _connect_to(quick),
         # No longer than a request may take, because there is nothing else to finish.
-        "grace_ns": min(asked.timeout_ns, 5_000_000_000),
+        "grace_ns": min(quick.timeout_ns, 5_000_000_000),
     }
 
 
@@ -82,40 +82,40 @@ def _url_problems(url: str) -> list[Problem]:
     return [Problem(what if "://" in url else f"{what}, and no such plan exists", remedy, key="URL")]
 
 
-def _number_problems(asked: Quick) -> list[Problem]:
+def _number_problems(quick: Quick) -> list[Problem]:
     found = []
-    if asked.rate is not None and not 0 < asked.rate <= RATE_MOST:
+    if quick.rate is not None and not 0 < quick.rate <= RATE_MOST:
         found.append(
             Problem(
-                f"must be greater than 0 and at most {RATE_MOST:,}, not {asked.rate:g}",
+                f"must be greater than 0 and at most {RATE_MOST:,}, not {quick.rate:g}",
                 "give for example 100",
                 key="--rate",
             )
         )
-    if asked.poisson and asked.rate is None:
+    if quick.poisson and quick.rate is None:
         found.append(Problem("needs --rate: without it, users wait for responses", "add --rate", key="--poisson"))
-    if asked.for_ns < 1_000_000_000:
+    if quick.for_ns < 1_000_000_000:
         found.append(
             Problem(
-                f"must be at least 1s, not {units.format_duration(asked.for_ns)}", "give for example 30s", key="--for"
+                f"must be at least 1s, not {units.format_duration(quick.for_ns)}", "give for example 30s", key="--for"
             )
         )
-    if asked.timeout_ns <= 0:
+    if quick.timeout_ns <= 0:
         found.append(
             Problem(
-                f"must be greater than 0, not {units.format_duration(asked.timeout_ns)}",
+                f"must be greater than 0, not {units.format_duration(quick.timeout_ns)}",
                 "give for example 10s",
                 key="--timeout",
             )
         )
-    for key, length_ns in (("--ramp", asked.ramp_ns), ("--think", asked.think_ns)):
+    for key, length_ns in (("--ramp", quick.ramp_ns), ("--think", quick.think_ns)):
         if length_ns < 0:
             shown = f"{length_ns / 1e9:g}s"
             found.append(Problem(f"must be 0s or more, not {shown}", "give for example 10s", key=key))
-    if asked.connect_to is not None and not re.search(r"^unix:.|.:\d+$", asked.connect_to):
+    if quick.connect_to is not None and not re.search(r"^unix:.|.:\d+$", quick.connect_to):
         remedy = "write for example 127.0.0.1:8080 or unix:/run/shop.sock"
-        found.append(Problem(f"{asked.connect_to!r} is neither ADDRESS:PORT nor unix:PATH", remedy, key="--connect-to"))
-    if asked.rate is not None and asked.think_ns:
+        found.append(Problem(f"{quick.connect_to!r} is neither ADDRESS:PORT nor unix:PATH", remedy, key="--connect-to"))
+    if quick.rate is not None and quick.think_ns:
         remedy = "leave out --think, or give --users without --rate"
         found.append(
             Problem("cannot be combined with --rate, because requests then have fixed times", remedy, key="--think")
@@ -128,22 +128,22 @@ def _header_problems(headers: Sequence[str]) -> list[Problem]:
     return [Problem(f"{header!r} is not a header", remedy, key="--header") for header in headers if ":" not in header]
 
 
-def _request(asked: Quick) -> dict[str, Any]:
-    pairs = [header.split(":", 1) for header in asked.headers]
-    method = asked.method or ("GET" if asked.data is None and asked.data_file is None else "POST")
+def _request(quick: Quick) -> dict[str, Any]:
+    pairs = [header.split(":", 1) for header in quick.headers]
+    method = quick.method or ("GET" if quick.data is None and quick.data_file is None else "POST")
     body: dict[str, Any] | None = None
-    if asked.data is not None:
-        body = {"text": _literal(asked.data)}
-    elif asked.data_file is not None:
-        body = {"file": str(asked.data_file.resolve())}
+    if quick.data is not None:
+        body = {"text": _literal(quick.data)}
+    elif quick.data_file is not None:
+        body = {"file": str(quick.data_file.resolve())}
     return {
-        "name": f"{method} {asked.url}",
+        "name": f"{method} {quick.url}",
         "method": method,
-        "url": _literal(asked.url),
+        "url": _literal(quick.url),
         "headers": [{"name": name.strip(), "value": _literal(value.strip())} for name, value in pairs],
         "body": body,
-        "timeout_ns": asked.timeout_ns,
-        "redirects": asked.redirects,
+        "timeout_ns": quick.timeout_ns,
+        "redirects": quick.redirects,
     }
 
 
@@ -152,13 +152,13 @@ def _literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _pacing(asked: Quick) -> dict[str, Any]:
-    level = asked.rate if asked.rate is not None else asked.users or 1
-    stages = [{"to": level, "for_ns": asked.ramp_ns}, {"to": level, "for_ns": asked.for_ns}]
-    if asked.rate is None:
+def _pacing(quick: Quick) -> dict[str, Any]:
+    level = quick.rate if quick.rate is not None else quick.users or 1
+    stages = [{"to": level, "for_ns": quick.ramp_ns}, {"to": level, "for_ns": quick.for_ns}]
+    if quick.rate is None:
         return {"closed": {"stages": stages}}
-    arrivals = "poisson" if asked.poisson else "constant"
-    return {"open": {"arrivals": arrivals, "stages": stages, "users_max": asked.users or USERS_OPEN}}
+    arrivals = "poisson" if quick.poisson else "constant"
+    return {"open": {"arrivals": arrivals, "stages": stages, "users_max": quick.users or USERS_OPEN}}
 
 
 def _authorities(file: Path | None) -> str | None:
@@ -171,12 +171,12 @@ def _authorities(file: Path | None) -> str | None:
         raise UsageError(Problem(f"{file}: {reason}", "give certificates in PEM", key="--ca-file")) from None
 
 
-def _connect_to(asked: Quick) -> dict[str, list[str]]:
-    if asked.connect_to is None:
+def _connect_to(quick: Quick) -> dict[str, list[str]]:
+    if quick.connect_to is None:
         return {}
-    scheme, _, rest = asked.url.partition("://")
+    scheme, _, rest = quick.url.partition("://")
     authority = rest.partition("/")[0].partition("?")[0]
     host, colon, port = authority.rpartition(":")
     if not colon or port.endswith("]"):
         host, port = authority, "443" if scheme.lower() == "https" else "80"
-    return {f"{host.lower()}:{port}": [asked.connect_to]}
+    return {f"{host.lower()}:{port}": [quick.connect_to]}

@@ -101,7 +101,7 @@ class LoadDirectory(Record):
 
     def append(self, second: Second, health: Health) -> None:
         """Stores a second immediately."""
-        record = _plain(second) | {"doubts": {str(doubt): figure for doubt, figure in health.doubts.items()}}
+        record = _plain(second) | {"doubts": {str(reason): figure for reason, figure in health.doubts.items()}}
         self.append_line(json.dumps(record))
 
     def finish(

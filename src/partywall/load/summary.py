@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from partywall.load.health import Doubt, Health, Lateness, lateness
+from partywall.load.health import Health, Lateness, Reason, lateness
 from partywall.load.second import FULL_S, Error, Second, Timing, add_pairs, merged
 
 SHARES = (0.5, 0.9, 0.99, 0.999)
@@ -47,7 +47,7 @@ class Summary:
     errors: Mapping[Error, int]
     seconds: int
     good: int
-    doubtful: Mapping[Doubt, int]
+    doubtful: Mapping[Reason, int]
     late_effects: Sequence[Lateness]
 
     @property
@@ -69,7 +69,7 @@ def summarise(seconds: Sequence[Second], healths: Sequence[Health], begin_ns: in
     """The sum of all seconds. Rates and doubts cover only the stages, because only remaining requests follow."""
     end_ns = begin_ns + stages_ns
     judged = [health for second, health in zip(seconds, healths, strict=True) if second.start_ns < end_ns]
-    counted: Counter[Doubt] = Counter(doubt for health in judged for doubt in health.doubts)
+    counted: Counter[Reason] = Counter(reason for health in judged for reason in health.doubts)
     connect: dict[int, int] = {}
     tls: dict[int, int] = {}
     late: dict[int, int] = {}

@@ -142,7 +142,7 @@ Emulated = Literal["victim", "neighbour"]
 
 
 @dataclass(frozen=True)
-class Witness:
+class AgentFacts:
     """Facts that agents reported about a trial besides measurements, by workload.
 
     facts: from each kernel's thread at the end of each visit. dropped: lines of output that arrived too fast to be
@@ -179,7 +179,7 @@ class Evidence:
     observations: tuple[Observation, ...]
     counters: dict[str, Counter] = field(default_factory=dict)
     timeline: dict[str, tuple[SlicePoint, ...]] = field(default_factory=dict)
-    witness: dict[str, Witness] = field(default_factory=dict)
+    agent_facts: dict[str, AgentFacts] = field(default_factory=dict)
     missing: tuple[tuple[str, str, str], ...] = ()
     disturbances: tuple[tuple[str, int, str], ...] = ()
     incomplete: tuple[str, ...] = ()

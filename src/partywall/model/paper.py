@@ -252,8 +252,8 @@ def reasons(beside: Beside, verdict: Verdict) -> tuple[str, ...]:
 
 def sentence(pair: Pair) -> str:
     """'VM at 150 over VM at 25: 4.7 in the paper, 1.2 (1.1 to 1.3) here'."""
-    told = {1: "larger", -1: "smaller", 0: "alike"}[pair.direction]
-    published = told if pair.published is None else f"{pair.published:.3g}"
+    relation = {1: "larger", -1: "smaller", 0: "alike"}[pair.direction]
+    published = relation if pair.published is None else f"{pair.published:.3g}"
     value, low, high = pair.measured
     return f"{pair.left} over {pair.right}: {published} in the paper, {value:.3g} ({low:.3g} to {high:.3g}) here"
 

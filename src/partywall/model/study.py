@@ -18,7 +18,7 @@ from partywall.model.scenario import Frozen
 Length = Literal["short", "long"]
 
 
-class Asked(Frozen):
+class StudyRequest(Frozen):
     """How a study is to be carried out. backends, rounds: those of the study's file if empty or None.
 
     parts: patterns of names; all if empty.

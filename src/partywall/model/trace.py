@@ -1,6 +1,6 @@
 """A packet trace: the request, and the agent's reports. Frozen, and the same in the contract and in files.
 
-Hops are listed in forward order by name (`Asked.hops`, `Report.hops`), and in the order of the packets within a
+Hops are listed in forward order by name (`TraceRequest.hops`, `Report.hops`), and in the order of the packets within a
 direction (`Way.steps`, `Packet.at_ns`): backward packets pass the last hop first.
 """
 
@@ -59,7 +59,7 @@ class Only(_Frozen):
     address: str | None = None
 
 
-class Asked(_Frozen):
+class TraceRequest(_Frozen):
     """What to trace. budget: share of the host's CPU time; agents: command lines of agents elsewhere, by name."""
 
     hops: tuple[Hop, ...]
@@ -203,7 +203,7 @@ class ClockBound(_Frozen):
 class Start(_Frozen):
     """How a trace began. wall_ns: wall-clock time at monotonic zero."""
 
-    asked: Asked
+    asked: TraceRequest
     started: str
     wall_ns: int
     version: str

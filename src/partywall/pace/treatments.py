@@ -167,12 +167,12 @@ def _named(path: str) -> Iterator[str]:
 
 def _limits(levels: factors.Levels) -> Limits:
     """The limits in these levels. The only live factors of a checked scenario are limits."""
-    asked: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for path, level in levels.items():
         for name in _named(path):
             *groups, key = name.split(".")
-            functools.reduce(lambda place, group: place.setdefault(group, {}), groups, asked)[key] = level
-    sandbox = Sandbox.model_validate(asked)
+            functools.reduce(lambda place, group: place.setdefault(group, {}), groups, settings)[key] = level
+    sandbox = Sandbox.model_validate(settings)
     promised = sandbox.cpu_reservation
     return Limits(
         cpu_limit=sandbox.cpu_limit,

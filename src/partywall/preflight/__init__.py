@@ -3,10 +3,10 @@
 Leaves nothing behind but root images, and the stored result of whether KVM can start a guest.
 """
 
-from partywall.preflight.asked import backends, check_commands, commands, refuse_commands, workloads
 from partywall.preflight.elsewhere import machine_facts, other_machines
 from partywall.preflight.guests import build_roots, roots_to_build, tries_kvm, try_kvm, with_accelerators
 from partywall.preflight.host import check_folder, check_host
+from partywall.preflight.requirements import backends, check_commands, commands, refuse_commands, workloads
 from partywall.preflight.room import (
     check_disk,
     check_guest_memory,

@@ -11,7 +11,7 @@ from typing import Any
 from partywall.errors import CapabilityError, Problem
 from partywall.model import factors
 from partywall.model.scenario import Sandbox, Scenario
-from partywall.preflight.asked import workloads
+from partywall.preflight.requirements import workloads
 from partywall.sandbox import WORK_ROOT, libvirt, qemu, ssh
 
 
@@ -75,11 +75,11 @@ def _domains(scenario: Scenario, machine: str) -> dict[Sandbox, list[str]]:
 
 def _unusable_domains(scenario: Scenario, machine: str) -> Iterator[Problem]:
     """Existing domains of the user on a machine that cannot be sandboxes, as far as its daemon answers."""
-    asked: dict[tuple[str | None, str, bool], list[str]] = {}
+    requested: dict[tuple[str | None, str, bool], list[str]] = {}
     for box, keys in _domains(scenario, machine).items():
         if box.domain is not None:
-            asked.setdefault((box.uri, box.domain, box.host is not None), []).extend(keys)
-    for (uri, domain, by_ssh), keys in asked.items():
+            requested.setdefault((box.uri, box.domain, box.host is not None), []).extend(keys)
+    for (uri, domain, by_ssh), keys in requested.items():
         # A daemon that does not answer is reported elsewhere.
         with contextlib.suppress(CapabilityError):
             if why := libvirt.unusable(uri, domain, by_ssh=by_ssh):

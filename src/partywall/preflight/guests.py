@@ -13,7 +13,7 @@ from partywall.errors import CapabilityError, Problem, TrialError
 from partywall.host import Host
 from partywall.model import factors
 from partywall.model.scenario import Scenario, Workload
-from partywall.preflight.asked import backends, workloads
+from partywall.preflight.requirements import backends, workloads
 from partywall.sandbox import WORK_ROOT, Label, Settings, qemu, reaper, switch
 
 
@@ -33,15 +33,15 @@ def with_accelerators(scenario: Scenario, host: Host) -> tuple[Scenario, tuple[s
     guests = _on_qemu_here(scenario)
     if not guests:
         return scenario, ()
-    asked = {key: workloads(scenario)[key].sandbox.accel or "auto" for key in guests}
+    requested = {key: workloads(scenario)[key].sandbox.accel or "auto" for key in guests}
     chosen: dict[str, qemu.Accelerator] = {}
-    for name in dict.fromkeys(asked.values()):
+    for name in dict.fromkeys(requested.values()):
         try:
             chosen[name] = qemu.choose(name, host)
         except CapabilityError as error:
-            keys = ", ".join(f"{key}.sandbox.accel" for key, wanted in asked.items() if wanted == name)
+            keys = ", ".join(f"{key}.sandbox.accel" for key, wanted in requested.items() if wanted == name)
             raise CapabilityError(Problem(str(error), key=keys)) from error
-    for key, name in asked.items():
+    for key, name in requested.items():
         scenario = factors.apply(scenario, f"{key}.sandbox.accel", chosen[name].name)
     emulated = chosen.get("auto")
     notes = (f"guests are emulated (tcg): {emulated.why}",) if emulated and emulated.name == "tcg" else ()
@@ -99,10 +99,10 @@ def lacking_devices(scenario: Scenario) -> Iterator[Problem]:
     found: list[Problem] = []
     for _, _, applied in factors.trials(scenario):
         for key, workload in workloads(applied).items():
-            asked = workload.sandbox.disk
-            if asked is None or asked.device is None:
+            requested = workload.sandbox.disk
+            if requested is None or requested.device is None:
                 continue
-            if why := qemu.disk.unusable(Path(asked.device), overwrite=asked.overwrite):
+            if why := qemu.disk.unusable(Path(requested.device), overwrite=requested.overwrite):
                 found.append(Problem(why, key=f"{key}.sandbox.disk.device"))
     yield from dict.fromkeys(found)
 

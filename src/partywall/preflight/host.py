@@ -11,9 +11,9 @@ from partywall.host import Host
 from partywall.model import factors
 from partywall.model.scenario import Scenario
 from partywall.preflight import unprivileged
-from partywall.preflight.asked import backends, workloads
 from partywall.preflight.elsewhere import lacking_for_domains
 from partywall.preflight.guests import lacking_for_guests
+from partywall.preflight.requirements import backends, workloads
 from partywall.run import idle
 from partywall.sandbox import WORK_ROOT, block, cgroups
 

@@ -100,10 +100,10 @@ def _with_memory(workload: Workload, held: int) -> Workload:
 
 def _with_disk(trial: Trial, key: str, kernel: str | None, workload: Workload) -> Workload:
     size, files = _image_bytes(trial, key, workload), memory.file_bytes(kernel, workload, shipped())
-    asked = workload.sandbox.disk or Disk()
-    if not workload.sandbox.guest or not size or asked.size is not None or not files or files <= _room(size):
+    set_disk = workload.sandbox.disk or Disk()
+    if not workload.sandbox.guest or not size or set_disk.size is not None or not files or files <= _room(size):
         return workload
-    disk = asked.model_copy(update={"size": _size_for(files)})
+    disk = set_disk.model_copy(update={"size": _size_for(files)})
     return workload.model_copy(update={"sandbox": workload.sandbox.model_copy(update={"disk": disk})})
 
 
@@ -157,13 +157,13 @@ def _files_of(trial: Trial, total: int) -> int:
 
 def _image_bytes(trial: Trial, key: str, workload: Workload) -> int:
     """Bytes of the file of a guest's disk; 0 if its disk is a device, or if it has none here (Xen, other machines)."""
-    box, asked = workload.sandbox, workload.sandbox.disk or Disk()
+    box, set_disk = workload.sandbox, workload.sandbox.disk or Disk()
     if box.machine or (box.uri or "").startswith("xen"):
         return 0
     switched = key.startswith("victims.") and switches_disk(trial)
-    if asked.device is not None or not (box.disk or switched or keeps_files(workload)):
+    if set_disk.device is not None or not (box.disk or switched or keeps_files(workload)):
         return 0
-    return asked.size or qemu.disk.SIZE
+    return set_disk.size or qemu.disk.SIZE
 
 
 def beyond_disk(trial: Trial) -> Iterator[Problem]:

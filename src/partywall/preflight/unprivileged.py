@@ -12,7 +12,7 @@ from partywall.host import Host
 from partywall.model import factors
 from partywall.model.backend import BACKENDS
 from partywall.model.scenario import Scenario
-from partywall.preflight.asked import backends, workloads
+from partywall.preflight.requirements import backends, workloads
 from partywall.sandbox import cgroups, delegation, remedies
 from partywall.sandbox.runtime import Runtime
 

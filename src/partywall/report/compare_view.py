@@ -72,13 +72,13 @@ def headline(comparison: Comparison) -> str:
     if not comparison.cells:
         return "the runs share no cell, so there is nothing to compare"
     counts = {change: sum(cell.change is change for cell in comparison.cells) for change in ORDER}
-    told = ", ".join(f"{count} {change.value}" for change, count in counts.items() if count)
+    texts = ", ".join(f"{count} {change.value}" for change, count in counts.items() if count)
     within = figures.bare_percent(comparison.tolerance)
     if comparison.latency_tolerance is not None and any("p99" in cell.latency for cell in comparison.cells):
         within += f", p99 latency within {figures.bare_percent(comparison.latency_tolerance)},"
     lost = {"missing": len(comparison.only_reference), "not comparable": len(comparison.incomparable)}
     missing = "".join(f"; of the reference's {count} {what}" for what, count in lost.items() if count)
-    return f"of {len(comparison.cells)} cells {told} (same: within {within} of the reference){missing}"
+    return f"of {len(comparison.cells)} cells {texts} (same: within {within} of the reference){missing}"
 
 
 def _reasons(comparison: Comparison) -> Iterator[RenderableType]:
@@ -99,8 +99,8 @@ def _legend(comparison: Comparison) -> Iterator[RenderableType]:
     """The meaning of the marks behind the factors of both runs."""
     used = {effect for cell in comparison.cells for effect in (cell.effect, cell.reference_effect)}
     words = {Effect.NONE: "no effect in that run", Effect.NOT_KNOWN: "not known whether that run shows an effect"}
-    if told := [f"{EFFECTS[effect].strip()} {text}" for effect, text in words.items() if effect in used]:
-        yield Text("   ".join(told), style="dim")
+    if texts := [f"{EFFECTS[effect].strip()} {text}" for effect, text in words.items() if effect in used]:
+        yield Text("   ".join(texts), style="dim")
 
 
 def _ordered(comparison: Comparison) -> list[ComparedCell]:

@@ -94,16 +94,16 @@ def _summary(run: GuardRun, vif: str) -> list[str]:
     """The figures of a vif as cells of the table."""
     means = _means(run, vif)
 
-    def told(key: str, form: Callable[[float], str], none: str) -> str:
+    def formatted(key: str, form: Callable[[float], str], none: str) -> str:
         value = means[key]
         return none if value is None else form(value)
 
     return [
-        *(told(key, units.format_bit_rate, "–") for key in ("offered_bps", "passed_bps", "granted_bps")),
-        *(told(key, units.format_packet_rate, "–") for key in ("offered_pps", "passed_pps")),
-        told("dropped_packets", units.format_number, "0"),
-        told("delay_ns", units.format_duration, "no queue"),
-        told("jitter_ns", units.format_duration, "no queue"),
+        *(formatted(key, units.format_bit_rate, "–") for key in ("offered_bps", "passed_bps", "granted_bps")),
+        *(formatted(key, units.format_packet_rate, "–") for key in ("offered_pps", "passed_pps")),
+        formatted("dropped_packets", units.format_number, "0"),
+        formatted("delay_ns", units.format_duration, "no queue"),
+        formatted("jitter_ns", units.format_duration, "no queue"),
     ]
 
 

@@ -16,7 +16,7 @@ Facts = Mapping[str, Any]
 
 def summary(host: Facts) -> tuple[tuple[str, str], ...]:
     """(name, figure): processors, caches, memory, disks, kernel, cgroups, and whether the host is itself a guest."""
-    told = (
+    entries = (
         ("processors", _processors(_part(host, "cpu"))),
         ("caches", "; ".join(_caches(_part(host, "cpu")))),
         ("memory", _size(_part(host, "memory").get("total_bytes"))),
@@ -26,7 +26,7 @@ def summary(host: Facts) -> tuple[tuple[str, str], ...]:
         ("cgroups", str(_part(host, "cgroup").get("mode") or "")),
         ("is itself a guest", _guest(_part(host, "virtualisation"))),
     )
-    return tuple((what, text) for what, text in told if text)
+    return tuple((what, text) for what, text in entries if text)
 
 
 def _part(host: Facts, name: str) -> Facts:

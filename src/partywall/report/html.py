@@ -268,14 +268,14 @@ def _verdict_row(verdict: Verdict, findings: Findings) -> tuple[str, str, Cell |
 def goal_text(verdict: Verdict) -> str:
     """A goal's condition as text."""
     goal = verdict.goal
-    asked = [
+    conditions = [
         f"isolation factor at least {goal.isolation_factor:g}" if goal.isolation_factor is not None else "",
         f"p99 latency at most {figures.bare_percent(goal.latency_impact_p99)} slower"
         if goal.latency_impact_p99 is not None
         else "",
         f"efficiency q from {goal.efficiency[0]:g} to {goal.efficiency[1]:g}" if goal.efficiency is not None else "",
     ]
-    return " and ".join(part for part in asked if part)
+    return " and ".join(part for part in conditions if part)
 
 
 def _again(findings: Findings, evidence: Evidence) -> Iterator[tuple[str, str]]:
@@ -283,12 +283,12 @@ def _again(findings: Findings, evidence: Evidence) -> Iterator[tuple[str, str]]:
 
     The stored scenario is the original file, so changes from the command line are repeated as options.
     """
-    asked = evidence.plan.scenario
+    scenario = evidence.plan.scenario
     directory = evidence.directory
     file = f"{directory}/scenario.yaml" if directory else f"{findings.scenario}.yaml"
     words = ["partywall", "run", file, "--seed", str(evidence.plan.seed)]
-    words += ["--budget", f"{asked.budget / 1e9:g}s", "--precision", f"{100 * asked.precision:g}%"]
-    if any(workload.command for workload in (*asked.victims.values(), *asked.aggressors.values())):
+    words += ["--budget", f"{scenario.budget / 1e9:g}s", "--precision", f"{100 * scenario.precision:g}%"]
+    if any(workload.command for workload in (*scenario.victims.values(), *scenario.aggressors.values())):
         words.append("--allow-commands")
     yield shlex.join(words), "measure again"
     if directory:

@@ -174,9 +174,9 @@ def uncontrolled(findings: Findings) -> dict[str, tuple[str, ...]]:
             found.setdefault(cell.aggressor or "", {}).setdefault(own, {})[null] = None
     alike: dict[tuple[str, ...], list[str]] = {}
     for name, differences in found.items():
-        told = tuple(f"{own}, not {' or '.join(nulls)}" for own, nulls in differences.items())
-        alike.setdefault(told, []).append(name)
-    return {", ".join(names): told for told, names in alike.items()}
+        texts = tuple(f"{own}, not {' or '.join(nulls)}" for own, nulls in differences.items())
+        alike.setdefault(texts, []).append(name)
+    return {", ".join(names): texts for texts, names in alike.items()}
 
 
 def treatment_title(cell: Cell) -> str:

@@ -129,7 +129,7 @@ def common(besides: Sequence[Beside]) -> list[str]:
     return [text for text in (besides[0].differs if besides else ()) if all(text in b.differs for b in besides)]
 
 
-def _exhibit(beside: Beside, told: Sequence[str] = ()) -> Group:
+def _exhibit(beside: Beside, shared: Sequence[str] = ()) -> Group:
     verdict = judge(beside)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for heading in ("", str(beside.exhibit.x), f"paper ({beside.exhibit.y})", "here"):
@@ -137,7 +137,7 @@ def _exhibit(beside: Beside, told: Sequence[str] = ()) -> Group:
     for row in rows(beside):
         table.add_row(*row)
     notes = [Text(f"measured: {text}") for text in reasons(beside, verdict)]
-    notes += [Text(f"differs here: {text}", style="dim") for text in beside.differs if text not in told]
+    notes += [Text(f"differs here: {text}", style="dim") for text in beside.differs if text not in shared]
     judged = Text.assemble((verdict.likeness, STYLES[verdict.likeness]), f" – {verdict_text(verdict)}")
     about = Text(f"the paper: {beside.exhibit.says}" if beside.exhibit.says else "", style="dim")
     inside = Padding(Group(table, judged, about, *notes), (0, 0, 0, 2))

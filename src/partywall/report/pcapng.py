@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from partywall import __version__
-from partywall.model.trace import PROTOCOLS, WAYS, Asked, Flow, Packet, Report
+from partywall.model.trace import PROTOCOLS, WAYS, Flow, Packet, Report, TraceRequest
 from partywall.units import format_duration
 
 SECTION, INTERFACE, PACKET = 0x0A0D0D0A, 1, 6
@@ -37,13 +37,13 @@ class _Sight:
     comment: str
 
 
-def pcapng(asked: Asked, report: Report, wall_ns: int) -> bytes:
+def pcapng(request: TraceRequest, report: Report, wall_ns: int) -> bytes:
     """The packets in a report, ordered by time. wall_ns: wall-clock time at monotonic zero."""
     flows = {flow.flow: flow for flow in report.flows}
     blocks = [_section()]
     for way, name in enumerate(WAYS):
-        blocks += [_interface(hop, name) for hop in asked.names(way)]
-    sights = sorted(_sights(report, flows, len(asked.hops)), key=lambda sight: sight.at_ns)
+        blocks += [_interface(hop, name) for hop in request.names(way)]
+    sights = sorted(_sights(report, flows, len(request.hops)), key=lambda sight: sight.at_ns)
     blocks += [_packet(sight, wall_ns) for sight in sights]
     return b"".join(blocks)
 

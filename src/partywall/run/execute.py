@@ -64,7 +64,7 @@ class Decisions:
 
 
 @dataclass
-class Tally:
+class Progress:
     """The progress of a trial: observations at the current slot length, and the total measured time.
 
     visits_paid: how often each visit was begun. pilots_had: how many of PILOTS, at the present length. precision: what
@@ -135,8 +135,8 @@ def execute(
     """
     plan = run.plan
     events = run.by_trial()
-    tallies = {trial.id: tally(trial, events.get(trial.id, ()), observations) for trial in plan.trials}
-    visitor = Visitor(run, plan, label, decisions, emit, clock or Monotonic(), tallies, sessions)
+    progress_by_trial = {trial.id: progress_of(trial, events.get(trial.id, ()), observations) for trial in plan.trials}
+    visitor = Visitor(run, plan, label, decisions, emit, clock or Monotonic(), progress_by_trial, sessions)
     run.append("run_started", wall_time=time.strftime("%Y-%m-%dT%H:%M:%S%z"), pid=os.getpid())
     visitor.tell_left()
     try:
@@ -144,14 +144,14 @@ def execute(
         # is not repeated.
         for _ in range(ATTEMPTS):
             for round_, trial in visits(plan):
-                visitor.visit(round_, tallies[trial.id])
+                visitor.visit(round_, progress_by_trial[trial.id])
     finally:
         # The controller had left each victim's CPU; its caller may need all CPUs again.
         os.sched_setaffinity(0, all_cpus())
     run.append("run_ended")
 
 
-def tally(trial: Trial, events: Sequence[dict[str, Any]], observations: Sequence[Observation]) -> Tally:
+def progress_of(trial: Trial, events: Sequence[dict[str, Any]], observations: Sequence[Observation]) -> Progress:
     """The progress of a trial, from its events.
 
     Observations from before its slots were last lengthened do not count. Carry-over tests that this number of blocks
@@ -191,33 +191,33 @@ class Visitor:
     decisions: Decisions
     emit: Emit
     clock: Clock
-    tallies: dict[str, Tally]
+    progress_by_trial: dict[str, Progress]
     sessions: Callable[[Label], Session] = Session
 
     def __post_init__(self) -> None:
         self._shares = shares(self.plan)
 
-    def visit(self, round_: int, tally: Tally) -> None:
+    def visit(self, round_: int, progress: Progress) -> None:
         """Makes one visit if the trial still needs it. After a failure, the run continues with other trials.
 
         A failed trial is repeated, unless an agent refused it for a lasting reason.
         """
         visit = str(round_)
-        if tally.finished or tally.failures >= ATTEMPTS or visit in tally.visits_done:
+        if progress.finished or progress.failures >= ATTEMPTS or visit in progress.visits_done:
             return
-        share_ns = self._share_ns(round_, tally)
+        share_ns = self._share_ns(round_, progress)
         try:
-            self._pay(visit, tally, share_ns, last=round_ == self.plan.rounds - 1)
+            self._pay(visit, progress, share_ns, last=round_ == self.plan.rounds - 1)
         except (TrialError, AgentError) as error:
-            tally.failures = ATTEMPTS if _is_lasting(error) else tally.failures + 1
-            self.run.append("trial_failed", trial=tally.trial.id, visit=visit, reason=str(error))
+            progress.failures = ATTEMPTS if _is_lasting(error) else progress.failures + 1
+            self.run.append("trial_failed", trial=progress.trial.id, visit=visit, reason=str(error))
             self.emit(Note(f"failed: {error}"))
         else:
-            tally.visits_done.add(visit)
-            self.run.append("visit_ended", trial=tally.trial.id, visit=visit)
+            progress.visits_done.add(visit)
+            self.run.append("visit_ended", trial=progress.trial.id, visit=visit)
         self.run.compact()
 
-    def _share_ns(self, round_: int, tally: Tally) -> int:
+    def _share_ns(self, round_: int, progress: Progress) -> int:
         """The share of the remaining time, by the trials' parts of the budget and their remaining visits."""
         spent_ns = sum(tally.measured_ns for tally in self.tallies.values())
         going = [tally for tally in self.tallies.values() if not tally.finished and tally.failures < ATTEMPTS]
@@ -227,19 +227,19 @@ class Visitor:
         left = sum(parts[one.trial.id] * self._visits_left(round_, one) for one in going)
         return int(max(0, self.plan.scenario.budget - spent_ns) * parts[tally.trial.id] / max(1, left))
 
-    def _visits_left(self, round_: int, tally: Tally) -> int:
-        return sum(str(r) not in tally.visits_done for r in range(round_, self.plan.rounds))
+    def _visits_left(self, round_: int, progress: Progress) -> int:
+        return sum(str(r) not in progress.visits_done for r in range(round_, self.plan.rounds))
 
-    def _pay(self, visit: str, tally: Tally, share_ns: int, *, last: bool) -> None:
-        trial = tally.trial
+    def _pay(self, visit: str, progress: Progress, share_ns: int, *, last: bool) -> None:
+        trial = progress.trial
         self.emit(Doing(f"{trial.id}: starting {len(trial.aggressors) + 3} sandboxes"))
-        host_cpus = aside(trial)
+        host_cpus = controller_cpus(trial)
         os.sched_setaffinity(0, host_cpus)
         slice_ns = self.plan.timing.slice
         with staged(
             trial, self.sessions(self.label), slice_ns=slice_ns, seed=self.plan.seed, host_cpus=host_cpus
         ) as stage:
-            attempt = _attempt(tally, visit)
+            attempt = _attempt(progress, visit)
             self.run.append(
                 "visit",
                 trial=trial.id,
@@ -253,37 +253,37 @@ class Visitor:
             pending = self.run.pending(trial.id, attempt)
             recorder = Recorder(stage, pending, attempt)
             try:
-                self._blocks(stage, recorder, tally, share_ns, last=last)
+                self._blocks(stage, recorder, progress, share_ns, last=last)
             finally:
                 facts = stage.finish()
                 with contextlib.closing(pending):
                     recorder.take_rest()
                 self.run.append("visit_left", trial=trial.id, visit=attempt, facts=facts, dropped=recorder.dropped)
 
-    def _blocks(self, stage: Stage, recorder: Recorder, tally: Tally, share_ns: int, *, last: bool) -> None:
-        self.emit(Doing(f"{tally.trial.id}: measuring"))
+    def _blocks(self, stage: Stage, recorder: Recorder, progress: Progress, share_ns: int, *, last: bool) -> None:
+        self.emit(Doing(f"{progress.trial.id}: measuring"))
         recorder.wait_for_first(self.clock)
         start_ns = self.clock.now_ns() + LEAD_NS
         began_ns, before = start_ns, None
         limiter = Limiter(stage, self.clock)
-        looks = self._look(stage, tally)
-        while not tally.finished and self._goes_on(tally, start_ns - began_ns, share_ns, last=last):
+        looks = self._look(stage, progress)
+        while not progress.finished and self._goes_on(progress, start_ns - began_ns, share_ns, last=last):
             start_ns = max(start_ns, self.clock.now_ns() + LEAD_MIN_NS)
-            slots, read, error_ns = self._batch(recorder, tally, start_ns, before, looks)
+            slots, read, error_ns = self._batch(recorder, progress, start_ns, before, looks)
             send(stage, slots, read, error_ns)
             limiter.follow(slots)
             # The last switch is delayed by the clock error, and those of the next block follow it.
             start_ns = slots[-1].end_ns + 2 * error_ns
-            before = tally.trial.treatment(slots[-1].treatment)
+            before = progress.trial.treatment(slots[-1].treatment)
             self.clock.sleep_until(start_ns - LEAD_NS)
             # Before any result counts, because only now it shows whether a clock exceeded its bound.
-            looks = self._look(stage, tally)
-            self._settle(recorder, limiter, tally, looks)
+            looks = self._look(stage, progress)
+            self._settle(recorder, limiter, progress, looks)
             limiter.check()
         limiter.follow(())
         recorder.wait_for_all(self.clock)
         self.clock.sleep_until(start_ns)
-        self._settle(recorder, limiter, tally, self._look(stage, tally))
+        self._settle(recorder, limiter, progress, self._look(stage, progress))
 
     def _look(self, stage: Stage, tally: Tally) -> Looks:
         return stage.session.look(
@@ -291,16 +291,16 @@ class Visitor:
         )
 
     def _batch(
-        self, recorder: Recorder, tally: Tally, start_ns: int, before: Treatment | None, looks: Looks
+        self, recorder: Recorder, progress: Progress, start_ns: int, before: Treatment | None, looks: Looks
     ) -> tuple[list[Slot], list[int], int]:
         """The next blocks, at least one: slots, times at which counters are read, and the clock error."""
         timing, slots, read = self.plan.timing, list[Slot](), list[int]()
         beat = rhythm(tally.trial.treatments, timing, tally.stretch, tally.slow_share)
         at_ns, error_ns = start_ns, 0
         while not slots or at_ns - start_ns < BATCH_NS:
-            number, stretch = tally.next_block, tally.stretch
-            ids = [id_ for id_ in order(self.plan.seed, tally.trial, number) if beat.holds(number, id_)]
-            treatments = [tally.trial.treatment(id_) for id_ in ids]
+            number, stretch = progress.next_block, progress.stretch
+            ids = [id_ for id_ in order(self.plan.seed, progress.trial, number) if beat.holds(number, id_)]
+            treatments = [progress.trial.treatment(id_) for id_ in ids]
             least_ns = beat.slot_ns_min(number)
             laid = functools.partial(
                 lay_out, treatments, at_ns, before, grid_ns=timing.slice, stretch=stretch, at_least_ns=least_ns
@@ -311,14 +311,14 @@ class Visitor:
             # A reading costs more than a short slot can bear.
             read += readings(block) if least_ns else []
             slots += block
-            tally.next_block += 1
+            progress.next_block += 1
             at_ns, before = block[-1].end_ns, treatments[-1]
         return slots, read, error_ns
 
-    def _note_clock(self, tally: Tally, error_ns: int) -> None:
+    def _note_clock(self, progress: Progress, error_ns: int) -> None:
         """Stores the clock error with the block, if sandboxes have their own clocks."""
         if error_ns:
-            self.run.append("clock_bound", trial=tally.trial.id, block=tally.next_block, error_ns=error_ns)
+            self.run.append("clock_bound", trial=progress.trial.id, block=progress.next_block, error_ns=error_ns)
 
     def _goes_on(self, tally: Tally, elapsed_ns: int, share_ns: int, *, last: bool) -> bool:
         if last and tally.blocks < self.plan.scenario.min_blocks:
@@ -328,24 +328,24 @@ class Visitor:
         next_ns = blocks.block_ns(tally.next_block)
         return elapsed_ns + next_ns // 2 < share_ns
 
-    def _settle(self, recorder: Recorder, limiter: Limiter, tally: Tally, looks: Looks) -> None:
+    def _settle(self, recorder: Recorder, limiter: Limiter, progress: Progress, looks: Looks) -> None:
         """Processes the blocks whose slices have all arrived, and decides how to continue."""
         for block, event in recorder.complete(looks):
             slots = [Slot.model_validate(slot) for slot in event["slots"]]
-            tally.measured_ns += _spent_ns(event)
+            progress.measured_ns += _spent_ns(event)
             if not block or limiter.was_late(slots):
                 self.run.append("block_void", **event)
                 continue
             if event["stretch"] == tally.stretch.slots:
                 tally.observations += block
             self.run.append("block_done", **event)
-        self._decide(tally)
+        self._decide(progress)
         self.tell_left()
 
     def tell_left(self) -> None:
         """Reports the time left: measuring time that is not spent and still needed, and its share of set-up."""
         budget_ns = self.plan.scenario.budget
-        left_ns = max(0, budget_ns - sum(tally.measured_ns for tally in self.tallies.values()))
+        left_ns = max(0, budget_ns - sum(progress.measured_ns for progress in self.progress_by_trial.values()))
         self.emit(Left(left_ns / budget_ns * max(self.plan.estimate_ns, budget_ns) / 1e9))
 
     def _decide(self, tally: Tally) -> None:
@@ -442,14 +442,14 @@ def _spent_ns(event: Mapping[str, Any]) -> int:
     return slots[-1]["end_ns"] - slots[0]["start_ns"] + SWITCH_AFTER_NS
 
 
-def _attempt(tally: Tally, visit: str) -> str:
+def _attempt(progress: Progress, visit: str) -> str:
     """The name of this visit's records. An interrupted visit keeps its own, because it has its own calibration."""
-    before = tally.visits_paid[visit]
-    tally.visits_paid[visit] += 1
+    before = progress.visits_paid[visit]
+    progress.visits_paid[visit] += 1
     return f"{visit}.{before}" if before else visit
 
 
-def aside(trial: Trial) -> tuple[int, ...]:
+def controller_cpus(trial: Trial) -> tuple[int, ...]:
     """CPUs for controller and monitor: not the victim's, if there are others and the victim is on this host."""
     allowed = all_cpus()
     if trial.victim.sandbox.machine:

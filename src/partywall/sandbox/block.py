@@ -40,8 +40,8 @@ def lacking(path: Path, root: Path = ROOT) -> str:
 
 def mount_of(path: Path, root: Path = ROOT) -> Mount | None:
     """The mount of `path`. The last of several on one point counts, because it covers the others."""
-    asked = path.resolve()
-    holding = [mount for mount in mounts(root) if asked.is_relative_to(mount.point)]
+    resolved = path.resolve()
+    holding = [mount for mount in mounts(root) if resolved.is_relative_to(mount.point)]
     return max(reversed(holding), key=lambda mount: len(mount.point.parts), default=None)
 
 

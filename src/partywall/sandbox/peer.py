@@ -42,8 +42,8 @@ class Peer:
 
         TrialError if it does not report its port.
         """
-        told = {key: value for key, value in params.items() if key != "to"}
-        argv = [*enter, str(binary.find()), "peer", "--listen", f"{address}:0", kernel, json.dumps(told)]
+        peer_params = {key: value for key, value in params.items() if key != "to"}
+        argv = [*enter, str(binary.find()), "peer", "--listen", f"{address}:0", kernel, json.dumps(peer_params)]
         pipe = subprocess.PIPE
         process = subprocess.Popen(
             argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=os.environ | label.environment, process_group=0

@@ -37,8 +37,8 @@ def reap(*, forget: bool = False) -> list[Reaped]:
     owners = sorted(root.glob("*/owner.json")) if root.is_dir() else []
     # A folder without an owner file was created a moment before its controller died, or is being created now. A folder
     # that others may write to is not trusted.
-    told = [(file.parent, owner) for file in owners if not not_ours(file.parent) and (owner := _owner(file))]
-    return [clean(_label(folder, owner.work), forget=forget) for folder, owner in told if not owner.is_alive]
+    owned = [(file.parent, owner) for file in owners if not not_ours(file.parent) and (owner := _owner(file))]
+    return [clean(_label(folder, owner.work), forget=forget) for folder, owner in owned if not owner.is_alive]
 
 
 def clean(label: Label, *, forget: bool = False) -> Reaped:
@@ -80,8 +80,8 @@ class _Owner:
 def _owner(file: Path) -> _Owner | None:
     """The owner of a run; None if unknown, as while it is being created."""
     try:
-        told = json.loads(file.read_text())
-        return _Owner(int(told["pid"]), int(told["start_ticks"]), Path(told["work"]))
+        fields = json.loads(file.read_text())
+        return _Owner(int(fields["pid"]), int(fields["start_ticks"]), Path(fields["work"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -349,11 +349,11 @@ def _held_by_nothing(scenario: Scenario, catalogue: Catalogue) -> list[Mistake]:
     for name, _, applied in factors.trials(scenario):
         for path in factors.concerning(applied, live, name):
             keys = [at[4] for at in factors.targets(applied, path) if at[1] == name and at[3] == "disk"]
-            found += _not_asked(("factors", path), applied.victims[name], keys, catalogue) if keys else []
+            found += _without_effect(("factors", path), applied.victims[name], keys, catalogue) if keys else []
     return list(dict.fromkeys(found))
 
 
-def _not_asked(at: Path, victim: Victim, keys: list[str], catalogue: Catalogue) -> Iterator[Mistake]:
+def _without_effect(at: Path, victim: Victim, keys: list[str], catalogue: Catalogue) -> Iterator[Mistake]:
     if victim.command is not None or (victim.probe is not None and catalogue.kernel(victim.probe) is None):
         return
     asks = requests_of(victim.probe, victim, catalogue)
@@ -377,25 +377,25 @@ def _devices(scenario: Scenario) -> Iterator[Mistake]:
 def _domains_twice(scenario: Scenario) -> Iterator[Mistake]:
     """Each domain can be only one sandbox of a trial, because its settings and its agent's port exist once."""
 
-    def asked(box: Sandbox) -> tuple[str | None, str] | None:
+    def resource_of(box: Sandbox) -> tuple[str | None, str] | None:
         return (box.uri, box.domain) if box.backend == "libvirt" and box.domain is not None else None
 
-    for at, first, sandbox in _twice(scenario, asked):
+    for at, first, sandbox in _twice(scenario, resource_of):
         message = f"domain {sandbox.domain} is already the sandbox of {first}, which runs at the same time"
         remedy = "name another, or use backend: ssh for both, which does not change the domain"
         yield Mistake((*at, "domain"), message, remedy)
 
 
-def _twice(scenario: Scenario, asked: Callable[[Sandbox], object]) -> Iterator[tuple[Path, str, Sandbox]]:
+def _twice(scenario: Scenario, resource_of: Callable[[Sandbox], object]) -> Iterator[tuple[Path, str, Sandbox]]:
     """(path, other user, sandbox) of sandboxes that request the same thing as another of their trial.
 
-    Victims are never in the same trial. asked: returns the requested thing, or None.
+    Victims are never in the same trial. resource_of: returns the requested thing, or None.
     """
     taken: dict[object, str] = {}
     everyone = [("aggressors", name, a.sandbox) for name, a in scenario.aggressors.items()]
     everyone += [("victims", name, v.sandbox) for name, v in scenario.victims.items()]
     for kind, name, sandbox in everyone:
-        thing = asked(sandbox)
+        thing = resource_of(sandbox)
         if thing is None:
             continue
         if thing in taken:

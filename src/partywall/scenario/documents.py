@@ -19,8 +19,8 @@ def validated(model: type[M], content: bytes, file: str, remedy: str = "") -> M:
     try:
         found = model.model_validate(document.data)
     except ValidationError as error:
-        told = [(details["loc"], details["msg"]) for details in error.errors(include_url=False)]
-        problems = [Problem(text, remedy, file, document.line(at), key_text(at)) for at, text in told]
+        messages = [(details["loc"], details["msg"]) for details in error.errors(include_url=False)]
+        problems = [Problem(text, remedy, file, document.line(at), key_text(at)) for at, text in messages]
         raise UsageError(*document.problems, *problems) from None
     if document.problems:
         raise UsageError(*document.problems)

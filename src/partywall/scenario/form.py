@@ -33,17 +33,17 @@ def validate(
     form: type[Model],
     data: dict[str, Any],
     document: Document,
-    told: AbstractSet[Path] = frozenset(),
+    reported: AbstractSet[Path] = frozenset(),
     stand_ins: Mapping[str, Any] = MappingProxyType({}),
     spell_out: SpellOut = lambda _data: [],
 ) -> tuple[Model | None, list[Mistake]]:
     """Validates. After a failure it removes the wrong values and continues, so that one mistake does not hide another.
 
-    told: paths whose mistakes are already reported. stand_ins: values for required keys that are wrong, so that the
+    reported: paths whose mistakes are already reported. stand_ins: values for required keys that are wrong, so that the
     rest can be checked. spell_out: converts values as people write them to the form that the model needs, and returns
     mistakes. If there are mistakes, the returned model is only for further checks and must not be used.
     """
-    known = set(document.spoiled | told)
+    known = set(document.spoiled | reported)
     found: list[Mistake] = []
     for _ in range(_REMOVALS_MAX):
         try:

@@ -155,8 +155,8 @@ def _build(document: Document, catalogue: Catalogue) -> tuple[list[Mistake], Sce
     """The scenario and its mistakes. If the form is wrong, the rest is checked as far as possible."""
     data = copy.deepcopy(document.data)
     mistakes = _spell_out(data)
-    told = {mistake.path for mistake in mistakes}
-    scenario, malformed = validate(Scenario, data, document, told, _STAND_INS, _spell_out)
+    reported = {mistake.path for mistake in mistakes}
+    scenario, malformed = validate(Scenario, data, document, reported, _STAND_INS, _spell_out)
     mistakes += malformed
     if scenario is None:
         return mistakes, None
@@ -168,18 +168,18 @@ def _build(document: Document, catalogue: Catalogue) -> tuple[list[Mistake], Sce
     ], scenario
 
 
-def _is_news(path: Path, told: AbstractSet[Path], present: Container[Path]) -> bool:
+def _is_news(path: Path, reported: AbstractSet[Path], present: Container[Path]) -> bool:
     """True if a mistake adds information to those already reported.
 
     A mistake at the place of another one follows from it. So does a missing key in a part that has another mistake (the
     key may be misspelt), and an unknown name in a goal if a whole part was reported as wrong.
     """
-    if follows(path, told):
+    if follows(path, reported):
         return False
-    if path[0] == "goals" and any(len(other) <= 2 for other in told):
+    if path[0] == "goals" and any(len(other) <= 2 for other in reported):
         return False
     missed = len(path) <= 2 or path not in present
-    return not (missed and any(other[:2] == path[:2] for other in told))
+    return not (missed and any(other[:2] == path[:2] for other in reported))
 
 
 def _spell_out(data: dict[str, Any]) -> list[Mistake]:

@@ -14,7 +14,7 @@ from partywall.model.evidence import Evidence
 from partywall.model.finding import Band, CarryOver, Cell, Curve, Findings, Precision, Warn
 from partywall.model.observation import Observation
 from partywall.model.plan import Treatment, Trial
-from partywall.stats import carryover, causes, witness
+from partywall.stats import agent_facts, carryover, causes
 from partywall.stats.compare import compare, compare_runs
 from partywall.stats.curves import curves_of
 from partywall.stats.effects import DISTURBED_SHARE, bands_of, cells_of
@@ -67,7 +67,7 @@ def analyse(evidence: Evidence) -> Findings:
         own = bands_of(trial, measured)
         judged = cells_of(trial, measured, own, plan.scenario.min_blocks)
         found = with_effects(
-            witness.warned(trial, judged, evidence.witness.get(trial.id)), own, plan.scenario.precision
+            agent_facts.warned(trial, judged, evidence.agent_facts.get(trial.id)), own, plan.scenario.precision
         )
         cells += _with_causes(measured.watched, found, evidence)
         curves += curves_of(trial, measured, found)
@@ -86,8 +86,8 @@ def analyse(evidence: Evidence) -> Findings:
             *(
                 text
                 for t in plan.trials
-                if t.id in evidence.witness
-                for text in witness.said(t, evidence.witness[t.id])
+                if t.id in evidence.agent_facts
+                for text in agent_facts.said(t, evidence.agent_facts[t.id])
             ),
         ),
         incomplete=(*evidence.incomplete, *_missing(plan.trials, cells)),

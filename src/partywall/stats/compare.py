@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from partywall.model.comparison import Change, ComparedCell, Comparison
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Cell, Estimate, Findings, Warn
-from partywall.stats.doubts import understated
 from partywall.stats.latency import JUDGED
 from partywall.stats.quantile import student_reach
+from partywall.stats.reliability import understated
 from partywall.stats.sameness import hosts_differ, workloads_differ
 from partywall.stats.states import LATENCY_BOUND
 
@@ -266,15 +266,15 @@ def _joined(judged: Sequence[Judgement]) -> Judgement:
 
 def _doubted(change: Change, reason: str, now: Sequence[Cell], before: Sequence[Cell]) -> Judgement:
     """Makes a change inconclusive if either side is unreliable. It stays worse if only the run may be even worse."""
-    run, reference = (list(dict.fromkeys(_doubts(cells))) for cells in (now, before))
+    run, reference = (list(dict.fromkeys(_cautions(cells))) for cells in (now, before))
     either = list(dict.fromkeys(_unusable(now, before)))
     stands = change is Change.WORSE and not reference and not either
-    told = [f"but in the run {text}" for text in run] + [f"but in the reference {text}" for text in reference]
-    doubted = change if stands or not (told or either) else Change.INCONCLUSIVE
-    return doubted, "; ".join([reason, *told, *either])
+    cautions = [f"but in the run {text}" for text in run] + [f"but in the reference {text}" for text in reference]
+    doubted = change if stands or not (cautions or either) else Change.INCONCLUSIVE
+    return doubted, "; ".join([reason, *cautions, *either])
 
 
-def _doubts(cells: Sequence[Cell]) -> Iterator[str]:
+def _cautions(cells: Sequence[Cell]) -> Iterator[str]:
     for cell in cells:
         yield from understated(cell)
 

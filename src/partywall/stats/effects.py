@@ -268,8 +268,8 @@ def _mean(
     observations: Sequence[Observation], treatment: Treatment, what: Literal["achieved", "used", "moved"]
 ) -> float | None:
     """The mean over slots of a value of a treatment's aggressor; None if no slot has one."""
-    told = (getattr(o, what).get(treatment.aggressor) for o in observations)
-    found = [value for value in told if value is not None]
+    reported = (getattr(o, what).get(treatment.aggressor) for o in observations)
+    found = [value for value in reported if value is not None]
     return float(np.mean(found)) if found else None
 
 

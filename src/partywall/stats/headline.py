@@ -17,8 +17,8 @@ from partywall.model.plan import Plan, Treatment, Trial
 from partywall.model.scenario import Aggressor
 from partywall.model.wording import impact, loss
 from partywall.model.wording import percent as written_percent
-from partywall.stats.doubts import understated
 from partywall.stats.latency import JUDGED, is_effect
+from partywall.stats.reliability import understated
 from partywall.stats.series import compared
 from partywall.stats.states import reach_of
 
@@ -59,18 +59,18 @@ def headline(
     helped = [cell for cell in neighbours if cell.seen and cell.isolation.low > 1]
     slowed = [cell for cell in neighbours if not cell.seen and JUDGED in cell.latency_seen]
     slower = sorted((c for c in slowed if _slowdown(c) > 0), key=_slowdown, reverse=True)
-    told = [*harmful, *helped, *slower]
-    unseen = [cell for cell in neighbours if cell not in told and not understated(cell)]
+    shown = [*harmful, *helped, *slower]
+    unseen = [cell for cell in neighbours if cell not in shown and not understated(cell)]
     mark = _Marks(emulated=not all(map(_emulated, neighbours)))
     parts = [
         _costs(_first_of_each(harmful, _pair), trials, kernels, mark),
         _slower(_first_of_each(slower, _pair), trials, mark),
         _helped(helped, mark),
-        _rest(unseen, bands, mark, nothing_seen=not told),
+        _rest(unseen, bands, mark, nothing_seen=not shown),
         "" if neighbours else _limits(cells),
     ]
     said = [part for part in parts if part]
-    said += _unjudged(_left_open(planned, told, unseen), alone=not said)
+    said += _unjudged(_left_open(planned, shown, unseen), alone=not said)
     label = "emulated: " if neighbours and all(map(_emulated, neighbours)) else ""
     return _sentences([*_failed_checks(trials, bands), label + "; ".join(said) if said else ""])
 
@@ -274,12 +274,12 @@ def _helped(helped: Sequence[Cell], mark: _Marks) -> str:
 
 
 def _left_open(
-    planned: Mapping[tuple[str, str], str | None], told: Sequence[Cell], unseen: Sequence[Cell]
+    planned: Mapping[tuple[str, str], str | None], shown: Sequence[Cell], unseen: Sequence[Cell]
 ) -> set[tuple[str, str | None]]:
     """Trials and aggressors without a conclusion: not measured, or possibly with more harm than was seen."""
     known = {(cell.trial, cell.treatment) for cell in unseen}
     open_ = {(trial, aggressor) for (trial, id_), aggressor in planned.items() if (trial, id_) not in known}
-    return open_ - {(cell.trial, cell.aggressor) for cell in told}
+    return open_ - {(cell.trial, cell.aggressor) for cell in shown}
 
 
 def _unjudged(left: Collection[object], *, alone: bool) -> list[str]:

@@ -29,7 +29,7 @@ from partywall.stats.quantile import student_reach
 
 LEVEL = 0.9
 # Additional starting points of the search, because the root may be at an end.
-_BESIDES = 1e-6
+_EXTRA_POINTS = 1e-6
 LEVELS_LEAST = 3
 RESIDUALS = (0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.85, 1.0, 1.25, 1.5, 2.0)
 """Remaining service when the next user arrives, in services: 1 if exponential, 1/2 if constant.
@@ -75,8 +75,8 @@ class Line:
     residual: float
 
     def log_demand(self, pair: Pair) -> float:
-        told = _log_demand(pair.users, pair.think_s, pair.sandbox_s, self.residual)
-        return self.a + self.weight * math.log(pair.work_s) + (1 - self.weight) * told
+        log_demand = _log_demand(pair.users, pair.think_s, pair.sandbox_s, self.residual)
+        return self.a + self.weight * math.log(pair.work_s) + (1 - self.weight) * log_demand
 
     def gap(self, pair: Pair) -> float:
         """Its error for a pair that was measured physically."""
@@ -143,7 +143,7 @@ def demand(users: int, think_s: float, response_s: float, residual: float = 1.0)
     def over(log_s: float) -> float:
         return math.log(response(users, think_s, math.exp(log_s), residual) / response_s)
 
-    return math.exp(optimize.brentq(over, low - _BESIDES, high + _BESIDES, xtol=1e-9))
+    return math.exp(optimize.brentq(over, low - _EXTRA_POINTS, high + _EXTRA_POINTS, xtol=1e-9))
 
 
 # Cached, because every fit without a level needs those of the others.
@@ -200,9 +200,9 @@ def _line(pairs: Sequence[Pair]) -> Line:
 
 def _line_of(pairs: Sequence[Pair], residual: float) -> Line:
     """With ln D in the sandbox subtracted from both sides, the fit is a straight line whose slope is the weight."""
-    told = np.array([_log_demand(pair.users, pair.think_s, pair.sandbox_s, residual) for pair in pairs])
-    work = np.array([math.log(pair.work_s) for pair in pairs]) - told
-    own = np.array([_own(pair, residual) for pair in pairs]) - told
+    log_demand = np.array([_log_demand(pair.users, pair.think_s, pair.sandbox_s, residual) for pair in pairs])
+    work = np.array([math.log(pair.work_s) for pair in pairs]) - log_demand
+    own = np.array([_own(pair, residual) for pair in pairs]) - log_demand
     spread = float(((work - work.mean()) ** 2).sum())
     slope = float(((work - work.mean()) * (own - own.mean())).sum()) / spread if spread > 1e-9 else 0.0
     weight = min(max(slope, 0.0), 1.0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from partywall.model.finding import Band, Cell, Effect, Warn
-from partywall.stats.doubts import understated
+from partywall.stats.reliability import understated
 
 COARSE = 5.0
 """"No effect" needs a bound of at most this multiple of the requested precision."""

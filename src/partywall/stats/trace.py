@@ -13,7 +13,6 @@ from partywall import units
 from partywall.model.observation import Histogram, bucket_bounds
 from partywall.model.trace import (
     WAYS,
-    Asked,
     ClockBound,
     Delay,
     HopFinding,
@@ -22,6 +21,7 @@ from partywall.model.trace import (
     Step,
     TraceEvidence,
     TraceFindings,
+    TraceRequest,
     Way,
     WayFinding,
     merged,
@@ -36,10 +36,10 @@ SEGMENT_BYTES = 1500
 
 def findings(evidence: TraceEvidence) -> TraceFindings:
     """Figures and text of a whole trace."""
-    asked = evidence.start.asked
-    whole = merged(evidence.reports) if evidence.reports else _nothing(asked)
-    ways = tuple(_way(asked, whole, number, evidence) for number in range(1 if asked.one_way else len(WAYS)))
-    by_hop = list(zip(asked.hops, whole.hops, strict=True))
+    request = evidence.start.asked
+    whole = merged(evidence.reports) if evidence.reports else _nothing(request)
+    ways = tuple(_way(request, whole, number, evidence) for number in range(1 if request.one_way else len(WAYS)))
+    by_hop = list(zip(request.hops, whole.hops, strict=True))
     return TraceFindings(
         run=evidence.run,
         headline=headline(ways, whole.sampled),
@@ -84,15 +84,15 @@ def _quantile(histogram: Histogram, share: float) -> float:
     return sum(bucket_bounds(index)) / 2
 
 
-def _nothing(asked: Asked) -> Report:
-    way = Way(steps=(Step(),) * len(asked.hops))
-    return Report(start_ns=0, end_ns=0, ways=(way, way), hops=(Missed(),) * len(asked.hops))
+def _nothing(request: TraceRequest) -> Report:
+    way = Way(steps=(Step(),) * len(request.hops))
+    return Report(start_ns=0, end_ns=0, ways=(way, way), hops=(Missed(),) * len(request.hops))
 
 
-def _way(asked: Asked, whole: Report, number: int, evidence: TraceEvidence) -> WayFinding:
-    way, names = whole.ways[number], asked.names(number)
+def _way(request: TraceRequest, whole: Report, number: int, evidence: TraceEvidence) -> WayFinding:
+    way, names = whole.ways[number], request.names(number)
     missed = [hop.missed for hop in whole.hops][:: 1 if number == 0 else -1]
-    bounds = _bounds(asked, evidence)[:: 1 if number == 0 else -1]
+    bounds = _bounds(request, evidence)[:: 1 if number == 0 else -1]
     steps = tuple(_step(names, place, way.steps, missed, bounds) for place in range(1, len(names)))
     lost = sum(step.lost for step in way.steps)
     return WayFinding(
@@ -139,10 +139,10 @@ def _step(
     )
 
 
-def _bounds(asked: Asked, evidence: TraceEvidence) -> list[int | None]:
+def _bounds(request: TraceRequest, evidence: TraceEvidence) -> list[int | None]:
     """Largest clock error of each hop; None if it uses this host's clock."""
     widest = {bound.agent: bound.bound_ns for bound in _clocks(evidence)}
-    return [None if hop.agent is None else widest.get(hop.agent) for hop in asked.hops]
+    return [None if hop.agent is None else widest.get(hop.agent) for hop in request.hops]
 
 
 def _clocks(evidence: TraceEvidence) -> tuple[ClockBound, ...]:
@@ -156,9 +156,9 @@ def headline(ways: Sequence[WayFinding], sampled: float = 1.0) -> str:
 
     sampled: the share of traced flows.
     """
-    told = [_sentence(way) for way in ways if way.sent]
-    if told:
-        return " ".join(told)
+    sentences = [_sentence(way) for way in ways if way.sent]
+    if sentences:
+        return " ".join(sentences)
     others = sum(way.other for way in ways)
     if others:
         return (

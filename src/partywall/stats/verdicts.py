@@ -10,8 +10,8 @@ from fnmatch import fnmatchcase
 
 from partywall.model.finding import Band, Cell, Estimate, Outcome, Verdict, Warn
 from partywall.model.scenario import Goal
-from partywall.stats.doubts import rough, understated
 from partywall.stats.latency import JUDGED
+from partywall.stats.reliability import rough, understated
 
 Judgement = tuple[Outcome, str]
 

@@ -12,7 +12,7 @@ import numpy as np
 from partywall.agent import counters as monitor
 from partywall.agent.metric import Extractor
 from partywall.errors import Problem, UsageError
-from partywall.model.evidence import VICTIM, Counter, Evidence, Readings, SlicePoint, Unread, Witness
+from partywall.model.evidence import VICTIM, AgentFacts, Counter, Evidence, Readings, SlicePoint, Unread
 from partywall.model.observation import Observation
 from partywall.model.plan import Slot, Trial
 from partywall.store.directory import RunDirectory, blocks_done
@@ -30,7 +30,7 @@ def evidence(run: RunDirectory) -> Evidence:
     plan, host = run.plan, run.host
     observations: list[Observation] = []
     timeline: dict[str, tuple[SlicePoint, ...]] = {}
-    witness: dict[str, Witness] = {}
+    agent_facts: dict[str, AgentFacts] = {}
     counters: dict[str, Counter] = {}
     events = run.by_trial()
     for trial in plan.trials:
@@ -55,7 +55,7 @@ def evidence(run: RunDirectory) -> Evidence:
                 samples.get(event["visit"]),
                 tables.usage(event["visit"], block),
             )
-        witness[trial.id] = _witness(mine, visits, tables)
+        agent_facts[trial.id] = _agent_facts(mine, visits, tables)
         timeline[trial.id] = tuple(_timeline(tables, blocks[:TIMELINE_BLOCKS]))
     ended = [event["kind"] for event in run.events("run_started", "run_ended")]
     return Evidence(
@@ -67,8 +67,8 @@ def evidence(run: RunDirectory) -> Evidence:
         observations=tuple(observations),
         counters=counters,
         timeline=timeline,
-        witness=witness,
-        missing=_missing(host, witness),
+        agent_facts=agent_facts,
+        missing=_missing(host, agent_facts),
         disturbances=tuple((o.trial, o.block, f"{o.treatment}: {text}") for o in observations for text in o.disturbed),
         incomplete=tuple(run.failures()),
         directory=str(run.path),
@@ -76,15 +76,17 @@ def evidence(run: RunDirectory) -> Evidence:
     )
 
 
-def _missing(host: Mapping[str, Any], witness: Mapping[str, Witness]) -> tuple[tuple[str, str, str], ...]:
+def _missing(host: Mapping[str, Any], agent_facts: Mapping[str, AgentFacts]) -> tuple[tuple[str, str, str], ...]:
     """Facts that the host could not provide and counters that its monitors could not read, each once."""
     facts = [Unread.of(one) for one in host.get("missing", [])]
-    unread = [one for seen in witness.values() for one in seen.unread]
+    unread = [one for seen in agent_facts.values() for one in seen.unread]
     found = {one.what: (one.what, one.why, one.remedy or one.cost) for one in reversed([*facts, *unread])}
     return tuple(reversed(found.values()))
 
 
-def _witness(events: Sequence[Mapping[str, Any]], visits: Mapping[str, Mapping[str, Any]], tables: _Tables) -> Witness:
+def _agent_facts(
+    events: Sequence[Mapping[str, Any]], visits: Mapping[str, Mapping[str, Any]], tables: _Tables
+) -> AgentFacts:
     """Facts that agents reported besides measurements, over all visits of a trial."""
     left = [event for event in events if event["kind"] == "visit_left"]
     facts: dict[str, list[dict[str, Any]]] = {}
@@ -98,7 +100,7 @@ def _witness(events: Sequence[Mapping[str, Any]], visits: Mapping[str, Mapping[s
     for (_, name), one in tables.readings.items():
         readings[name] = readings.get(name, Readings()) + one
     unread = [Unread.of(one) for event in visits.values() for one in event.get("missing", [])]
-    return Witness(
+    return AgentFacts(
         facts={name: tuple(threads) for name, threads in facts.items()},
         dropped={name: lines for name, lines in dropped.items() if lines},
         readings=readings,

@@ -129,6 +129,6 @@ def table(file: Path, schema: pa.Schema) -> pa.Table:
 
 def _write(target: Path, table: pa.Table) -> None:
     target.parent.mkdir(exist_ok=True)
-    aside = target.with_suffix(".tmp")
-    pq.write_table(table, aside, compression="zstd")
-    aside.rename(target)
+    temporary = target.with_suffix(".tmp")
+    pq.write_table(table, temporary, compression="zstd")
+    temporary.rename(target)

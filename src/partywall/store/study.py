@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from partywall.model.study import Asked
+from partywall.model.study import StudyRequest
 from partywall.store.record import Record
 
 FILE = "study.yaml"
@@ -23,11 +23,11 @@ class StudyDirectory(Record):
     LINES = "observations.jsonl"
 
     @classmethod
-    def create(cls, path: Path, content: bytes, asked: Asked, about: Mapping[str, Any]) -> StudyDirectory:
+    def create(cls, path: Path, content: bytes, request: StudyRequest, about: Mapping[str, Any]) -> StudyDirectory:
         """Creates a record. about: facts to store. Raises UsageError if the folder exists or cannot be created."""
         study = cls.make(path, f", or continue it: partywall study --resume {path}")
         (path / FILE).write_bytes(content)
-        (path / cls.MARK).write_text(json.dumps({"asked": asked.model_dump(), **about}, indent=1))
+        (path / cls.MARK).write_text(json.dumps({"asked": request.model_dump(), **about}, indent=1))
         return study
 
     @property
@@ -41,8 +41,8 @@ class StudyDirectory(Record):
         return self.decoded(self.MARK, lambda text: dict(json.loads(text)))
 
     @property
-    def asked(self) -> Asked:
-        return Asked.model_validate(self.about["asked"])
+    def request(self) -> StudyRequest:
+        return StudyRequest.model_validate(self.about["asked"])
 
     def append(self, observation: str) -> None:
         """Appends one observation, given as JSON."""

@@ -10,7 +10,7 @@ from partywall.errors import Problem, UsageError
 from partywall.events import Emit
 from partywall.host import Host
 from partywall.model.scenario import Frozen
-from partywall.model.study import Asked, Length, Outline, StudyReport
+from partywall.model.study import Length, Outline, StudyReport, StudyRequest
 from partywall.store.study import StudyDirectory
 
 S = TypeVar("S")
@@ -28,11 +28,11 @@ class Kind(Protocol[S]):
         """The checked study. Raises UsageError with all mistakes in it."""
         ...
 
-    def outline(self, study: S, asked: Asked, host: Host) -> Outline:
+    def outline(self, study: S, request: StudyRequest, host: Host) -> Outline:
         """What would be measured on a host. Raises UsageError for options that this study does not support."""
         ...
 
-    def check(self, study: S, asked: Asked, host: Host, work_root: Path, *, allow_commands: bool) -> None:
+    def check(self, study: S, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
         """Raises CapabilityError for what the host lacks, before anything is created.
 
         UsageError if the study contains a user's commands and they are not allowed.
@@ -48,21 +48,21 @@ class Kind(Protocol[S]):
         ...
 
 
-def refuse_parts(name: str, asked: Asked) -> None:
+def refuse_parts(name: str, request: StudyRequest) -> None:
     """UsageError if parts are requested of a study without parts."""
-    if asked.parts:
+    if request.parts:
         raise UsageError(Problem(f"{name} has no parts", "leave it out", key="--only"))
 
 
-def form_of(name: str, forms: Mapping[Length, F], asked: Asked) -> F:
+def form_of(name: str, forms: Mapping[Length, F], request: StudyRequest) -> F:
     """The form of the requested length. UsageError if the study has none."""
-    if asked.length not in forms:
+    if request.length not in forms:
         there = ", ".join(f"--{length}" for length in forms)
-        raise UsageError(Problem(f"{name} has no {asked.length} form", f"there is {there}"))
-    return forms[asked.length]
+        raise UsageError(Problem(f"{name} has no {request.length} form", f"there is {there}"))
+    return forms[request.length]
 
 
-def in_blocks(forms: Mapping[Length, B], asked: Asked) -> B:
+def in_blocks(forms: Mapping[Length, B], request: StudyRequest) -> B:
     """The form of the requested length, with the requested number of blocks."""
-    form = forms[asked.length]
-    return form if asked.rounds is None else form.model_copy(update={"blocks": asked.rounds})
+    form = forms[request.length]
+    return form if request.rounds is None else form.model_copy(update={"blocks": request.rounds})

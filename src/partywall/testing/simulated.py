@@ -57,12 +57,12 @@ class _Drift:
 
 @dataclass
 class _Workload:
-    """A running workload. switches: (ns, intensity) in order. told_ns: the time up to which its slices were sent."""
+    """A running workload. switches: (ns, intensity) in order. sent_ns: the time up to which its slices were sent."""
 
     sandbox: str
     sink: Sink
     rate: float
-    told_ns: int
+    sent_ns: int
     slice_ns: int
     switches: list[tuple[int, float]]
 
@@ -156,19 +156,19 @@ class SimulatedHost:
         victim = self._running[VICTIM]
         others = {name: workload for name, workload in self._running.items() if name != VICTIM}
         slices = []
-        while (end_ns := victim.told_ns + victim.slice_ns) <= now_ns:
-            slices.append(_slice(victim.told_ns, end_ns, self._work(victim, others, end_ns), 1.0))
-            victim.told_ns = end_ns
+        while (end_ns := victim.sent_ns + victim.slice_ns) <= now_ns:
+            slices.append(_slice(victim.sent_ns, end_ns, self._work(victim, others, end_ns), 1.0))
+            victim.sent_ns = end_ns
         if slices:
             victim.sink("slices", {"id": VICTIM, "slices": slices})
         for name, other in others.items():
-            told = []
-            while (end_ns := other.told_ns + other.slice_ns) <= now_ns:
-                intensity = other.intensity(other.told_ns, end_ns)
-                told.append(_slice(other.told_ns, end_ns, other.rate * intensity * other.slice_ns / 1e9, intensity))
-                other.told_ns = end_ns
-            if told:
-                other.sink("slices", {"id": name, "slices": told})
+            slices = []
+            while (end_ns := other.sent_ns + other.slice_ns) <= now_ns:
+                intensity = other.intensity(other.sent_ns, end_ns)
+                slices.append(_slice(other.sent_ns, end_ns, other.rate * intensity * other.slice_ns / 1e9, intensity))
+                other.sent_ns = end_ns
+            if slices:
+                other.sink("slices", {"id": name, "slices": slices})
 
     def _work(self, victim: _Workload, others: Mapping[str, _Workload], end_ns: int) -> float:
         passed_ns = end_ns - victim.told_ns

@@ -11,7 +11,7 @@ from typing import Any
 from partywall import __version__, events
 from partywall.errors import TrialError
 from partywall.events import Emit, silent
-from partywall.model.trace import Asked, ClockBound, Report, Start, TraceEvidence, merged
+from partywall.model.trace import ClockBound, Report, Start, TraceEvidence, TraceRequest, merged
 from partywall.sandbox import WORK_ROOT, Label, reaper
 from partywall.store.record import stamped
 from partywall.store.trace import TraceDirectory
@@ -19,7 +19,7 @@ from partywall.trace.tracing import Tracing
 
 
 def trace_while(
-    asked: Asked,
+    request: TraceRequest,
     out: Path | None,
     host: Mapping[str, Any],
     happens: Callable[[Tracing], None],
@@ -31,14 +31,14 @@ def trace_while(
     """
     label = Label.create(stamped("trace"), WORK_ROOT)
     start = Start(
-        asked=asked,
+        asked=request,
         started=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         wall_ns=time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC),
         version=__version__,
     )
     log = _Log(start, emit)
     try:
-        with Tracing(asked, label, log.report, log.clock) as tracing:
+        with Tracing(request, label, log.report, log.clock) as tracing:
             # Created late, so that a trace that cannot start leaves no folder.
             log.open(TraceDirectory.create(out or Path("runs") / label.run, start, dict(host)), tracing.record_ns)
             happens(tracing)

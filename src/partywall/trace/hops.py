@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from partywall import units
 from partywall.errors import Problem, UsageError
-from partywall.model.trace import HOPS_MOST, PROTOCOLS, Asked, End, Hook, Hop, Only, Translation
+from partywall.model.trace import HOPS_MOST, PROTOCOLS, End, Hook, Hop, Only, TraceRequest, Translation
 
 EXAMPLE = "write for example eth0, br0:in, web/eth0 or /proc/123/ns/net/eth0"
 HORIZON_MOST_NS = 4_000_000_000
@@ -41,7 +41,7 @@ def ask(
     nat: Sequence[str] = (),
     packets: int = 2000,
     agents: Sequence[str] = (),
-) -> Asked:
+) -> TraceRequest:
     """Parses the description of a trace. UsageError with every problem."""
     reader = _Reader()
     known = dict(_agents(agents, reader))
@@ -57,7 +57,7 @@ def ask(
         reader.wrong(
             "HOP", f"{twice} is given twice", "a path passes each hop once; distinguish hooks with :in and :out"
         )
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "horizon_ns": _within("--horizon", horizon, units.parse_duration_ns, 1, HORIZON_MOST_NS, reader),
         "budget": budget if budget is None else _within("--budget", budget, units.parse_share, 0.001, 1, reader),
         "only": Only(protocol=_protocol(protocol, reader), port=port, address=_address("--host", address, reader)),
@@ -68,7 +68,7 @@ def ask(
         reader.wrong("--agent", f"{unused!r} has no hop", f"write a hop as {unused}/INTERFACE, or leave it out")
     if reader.problems:
         raise UsageError(*reader.problems)
-    return Asked(hops=tuple(place for place in places if place), agents=known, **told)
+    return TraceRequest(hops=tuple(place for place in places if place), agents=known, **fields)
 
 
 def _agents(given: Iterable[str], reader: _Reader) -> Iterable[tuple[str, tuple[str, ...]]]:

@@ -18,7 +18,7 @@ from partywall.agent.client import AgentClient
 from partywall.agent.clock import Alignment
 from partywall.clock import Clock
 from partywall.errors import CapabilityError, Refusal, RefusalError, TrialError, UsageError
-from partywall.model.trace import Asked, ClockBound, Flow, Missed, Report
+from partywall.model.trace import ClockBound, Flow, Missed, Report, TraceRequest
 from partywall.sandbox import Label, hooks
 from partywall.session import Session
 
@@ -59,7 +59,7 @@ class Tracing:
 
     def __init__(
         self,
-        asked: Asked,
+        request: TraceRequest,
         label: Label,
         sink: Sink,
         clock_sink: ClockSink = lambda _bound: None,
@@ -68,7 +68,7 @@ class Tracing:
         report_ns: int = REPORT_NS,
         ring_bytes: int = RING_BYTES,
     ) -> None:
-        self.asked = asked
+        self.request = request
         self.record_ns: int | None = None
         self._agents = Session(label, clock)
         self._sink = sink
@@ -130,23 +130,25 @@ class Tracing:
 
     def _start(self) -> None:
         # Written before a hook is created, so that the hook can be found again.
-        hooks.note(self._agents.label, [(hop.namespace, hop.interface) for hop in self.asked.hops if hop.agent is None])
+        hooks.note(
+            self._agents.label, [(hop.namespace, hop.interface) for hop in self.request.hops if hop.agent is None]
+        )
         serve = (str(binary.find()), "serve", "--only", "trace")
         host = self._agents.attach(HOST, serve, os.environ | self._agents.label.environment, patience_s=UNHOOK_S)
-        for name, command in self.asked.agents.items():
+        for name, command in self.request.agents.items():
             client = self._agents.attach(name, command, patience_s=UNHOOK_S)
-            mine = [at for at, hop in enumerate(self.asked.hops) if hop.agent == name]
+            mine = [at for at, hop in enumerate(self.request.hops) if hop.agent == name]
             alignment = self._agents.alignment(name, ROUNDS_AT_START)
             none = (Missed(),) * len(mine)
             now_ns = self._agents.clock.now_ns()
             relay = _Relay(name, client, mine, alignment, none, none, told_ns=now_ns, heard_ns=now_ns)
             self._relays[name] = relay
-            self._told(relay)
+            self._report_time(relay)
         # The host first, so that it is ready for records; relays' hooks follow a moment later.
-        started = self._call(host, "trace.start", **self._request(range(len(self.asked.hops)), relay=False))
+        started = self._call(host, "trace.start", **self._parameters(range(len(self.request.hops)), relay=False))
         self.record_ns = started["record_ns"]
         for relay in self._relays.values():
-            self._call(relay.client, "trace.start", **self._request(relay.hops, relay=True))
+            self._call(relay.client, "trace.start", **self._parameters(relay.hops, relay=True))
 
     def _call(self, client: AgentClient, method: str, **params: Any) -> Any:
         """Calls an agent at the start.
@@ -164,8 +166,8 @@ class Tracing:
                     raise UsageError(*text.split("\n")) from None
             raise
 
-    def _request(self, hops: Any, *, relay: bool) -> dict[str, Any]:
-        asked = self.asked
+    def _parameters(self, hops: Any, *, relay: bool) -> dict[str, Any]:
+        request = self.request
         return {
             "id": self._id,
             "hops": [
@@ -176,16 +178,16 @@ class Tracing:
                     "hook": hop.hook,
                     "remote": hop.agent is not None and not relay,
                 }
-                for hop in (asked.hops[at] for at in hops)
+                for hop in (request.hops[at] for at in hops)
             ],
             "relay": relay,
-            "horizon_ns": asked.horizon_ns,
+            "horizon_ns": request.horizon_ns,
             "report_ns": self._report_ns,
-            "budget": asked.budget,
-            "only": asked.only.model_dump(),
-            "translations": [translation.model_dump() for translation in asked.translations],
+            "budget": request.budget,
+            "only": request.only.model_dump(),
+            "translations": [translation.model_dump() for translation in request.translations],
             "slowest": SLOWEST,
-            "packets": asked.packets,
+            "packets": request.packets,
             "ring_bytes": self._ring_bytes,
         }
 
@@ -235,7 +237,7 @@ class Tracing:
         relay.alignment.ask()
         if self._agents.clock.now_ns() - relay.told_ns > CLOCK_EVERY_NS:
             relay.told_ns = self._agents.clock.now_ns()
-            self._told(relay)
+            self._report_time(relay)
         relay.counted = tuple(Missed.model_validate(counted) for counted in params["hops"])
         self._flows += [Flow.model_validate(flow) for flow in params["flows"]]
         offset = relay.alignment.best
@@ -249,7 +251,7 @@ class Tracing:
             bound_ns=offset.bound_ns,
         )
 
-    def _told(self, relay: _Relay) -> None:
+    def _report_time(self, relay: _Relay) -> None:
         best = relay.alignment.best
         self._clock_sink(ClockBound(agent=relay.name, offset_ns=best.offset_ns, bound_ns=best.bound_ns))
 

@@ -22,7 +22,7 @@ from partywall.sandbox.clock import GuestClock, Look
 from partywall.sandbox.label import Label
 from partywall.sandbox.libvirt import leftovers
 from partywall.sandbox.libvirt.domain import Boot, definition, is_local, throttles
-from partywall.sandbox.libvirt.library import URI, connect, library, told
+from partywall.sandbox.libvirt.library import URI, connect, library, libvirt_errors
 from partywall.sandbox.libvirt.owned import lacking
 from partywall.sandbox.libvirt.tuning import Before, Tuner
 from partywall.sandbox.qemu import balloon, disk
@@ -135,14 +135,14 @@ class Libvirt(Sandbox):
 
     def _made(self) -> Any:
         kind = self._kind()
-        with told(f"libvirt {self._uri}"):
+        with libvirt_errors(f"libvirt {self._uri}"):
             image = self._image(kind)
             xml = definition(self.settings, self._name, kind, self._boot(), image)
         # Xen's driver cannot tie a domain to a connection. The bridge destroys it at its end.
         flags = 0 if kind == "xen" else library().VIR_DOMAIN_START_AUTODESTROY
         leftovers.note(self.label, self._uri, self._name)
         try:
-            with told(f"sandbox {self.settings.name}: the domain could not be started"):
+            with libvirt_errors(f"sandbox {self.settings.name}: the domain could not be started"):
                 return self._connection.createXML(xml, flags)
         except TrialError as error:
             if "Permission denied" in str(error) and is_local(self._uri):
@@ -176,9 +176,9 @@ class Libvirt(Sandbox):
         return Boot(folder / "vmlinuz", folder / "initramfs")
 
     def _image(self, kind: str) -> Path | None:
-        asked = self.settings.disk is not None or self.settings.disk_switched
+        needs_disk = self.settings.disk is not None or self.settings.disk_switched
         cannot = kind == "xen" or not is_local(self._uri)
-        if not asked and (not self.settings.files or cannot):
+        if not needs_disk and (not self.settings.files or cannot):
             return None
         if cannot:
             raise CapabilityError(
@@ -201,7 +201,7 @@ class Libvirt(Sandbox):
     # The user's own domains
 
     def _found(self) -> Any:
-        with told(f"sandbox {self.settings.name}: domain {self._name}"):
+        with libvirt_errors(f"sandbox {self.settings.name}: domain {self._name}"):
             if why := lacking(self._connection, self._uri, self._name, by_ssh=self._inner is not None):
                 raise TrialError(f"sandbox {self.settings.name}: {why}")
             return self._connection.lookupByName(self._name)

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from partywall.errors import PartywallError
-from partywall.sandbox.libvirt.library import connect, library, told
+from partywall.sandbox.libvirt.library import connect, library, libvirt_errors
 from partywall.sandbox.qemu.machine import PORT
 
 BEGINS = b"\npartywall-stream"
@@ -117,7 +117,7 @@ def main(uri: str, name: str, kind: str, *rest: str) -> int:
     module = library()
     module.virEventRegisterDefaultImpl()
     connection = connect(uri)
-    with told(f"libvirt {uri}: domain {name}"):
+    with libvirt_errors(f"libvirt {uri}: domain {name}"):
         domain = connection.lookupByName(name)
         stream = connection.newStream(module.VIR_STREAM_NONBLOCK)
         if kind == "port":

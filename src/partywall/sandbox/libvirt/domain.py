@@ -97,12 +97,12 @@ def _of_qemu(domain: ET.Element, devices: ET.Element, kind: str) -> None:
     ET.SubElement(devices, "memballoon", model="virtio")
 
 
-def _disk(devices: ET.Element, image: PurePath, asked: Disk) -> None:
+def _disk(devices: ET.Element, image: PurePath, requested: Disk) -> None:
     disk = ET.SubElement(devices, "disk", type="file", device="disk")
-    ET.SubElement(disk, "driver", name="qemu", type="raw", cache=asked.cache or "none")
+    ET.SubElement(disk, "driver", name="qemu", type="raw", cache=requested.cache or "none")
     ET.SubElement(disk, "source", file=str(image))
     ET.SubElement(disk, "target", dev="vda", bus="virtio")
-    limits = {element: value for key, element in THROTTLES.items() if (value := getattr(asked, key)) is not None}
+    limits = {element: value for key, element in THROTTLES.items() if (value := getattr(requested, key)) is not None}
     if limits:
         tune = ET.SubElement(disk, "iotune")
         for element, value in limits.items():
@@ -111,8 +111,8 @@ def _disk(devices: ET.Element, image: PurePath, asked: Disk) -> None:
 
 def throttles(throttle: Throttle, before: Mapping[str, int] = MappingProxyType({})) -> dict[str, int]:
     """Disk limits for `blkdeviotune`, which needs all of them. None becomes the previous limit, or else 0."""
-    asked = {element: getattr(throttle, key) for key, element in THROTTLES.items()}
-    return {element: before.get(element, 0) if rate is None else rate for element, rate in asked.items()}
+    requested = {element: getattr(throttle, key) for key, element in THROTTLES.items()}
+    return {element: before.get(element, 0) if rate is None else rate for element, rate in requested.items()}
 
 
 def has_port(xml: str) -> bool:

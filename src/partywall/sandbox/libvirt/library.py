@@ -77,7 +77,7 @@ def explained(said: str) -> str:
 
 
 @contextlib.contextmanager
-def told(what: str, error_type: type[PartywallError] = TrialError) -> Iterator[None]:
+def libvirt_errors(what: str, error_type: type[PartywallError] = TrialError) -> Iterator[None]:
     """Converts libvirt's error to ours: what was attempted, and libvirt's message."""
     module = library()
     try:
@@ -93,7 +93,7 @@ def survey(uri: str) -> dict[str, Any]:
     """
     connection = connect(uri)
     try:
-        with told(f"libvirt {uri}", CapabilityError):
+        with libvirt_errors(f"libvirt {uri}", CapabilityError):
             model, memory_mib, cpus, *_ = connection.getInfo()
             kind, release = connection.getType(), _dotted(connection.getVersion())
     finally:

@@ -14,7 +14,7 @@ from typing import Any
 from partywall.errors import CapabilityError, TrialError
 from partywall.sandbox.base import Settings
 from partywall.sandbox.libvirt import domain as definitions
-from partywall.sandbox.libvirt.library import library, told
+from partywall.sandbox.libvirt.library import library, libvirt_errors
 
 PERIOD_US = 100_000
 # The kernel's minimum: a millisecond in each period.
@@ -89,7 +89,7 @@ class Tuner:
 
     def before(self) -> Before:
         """Its current settings."""
-        with told(self._what("cannot be read")):
+        with libvirt_errors(self._what("cannot be read")):
             disk = definitions.first_disk(self._domain.XMLDesc(0))
             return Before(
                 scheduler=self.scheduler(),
@@ -105,7 +105,7 @@ class Tuner:
     def scheduler(self) -> dict[str, int] | None:
         """Its scheduler parameters; None if domains have none, as under a daemon without root (session mode)."""
         module = library()
-        with told(self._what("its scheduler parameters cannot be read")):
+        with libvirt_errors(self._what("its scheduler parameters cannot be read")):
             try:
                 found = (
                     self._domain.schedulerParametersFlags(self._live)
@@ -127,7 +127,7 @@ class Tuner:
         if self.is_xen:
             return
         count = self._domain.info()[3]
-        with told(self._what("cannot be pinned")):
+        with libvirt_errors(self._what("cannot be pinned")):
             for number in range(count):
                 cpu = settings.cpus[number % len(settings.cpus)]
                 self._domain.pinVcpuFlags(number, mask((cpu,), self._cpus), self._live)
@@ -147,7 +147,7 @@ class Tuner:
         vcpus = self._domain.info()[3]
         cpus = vcpus if self.is_xen and settings.domain is not None else len(settings.cpus)
         wanted = scheduling(self._kind, vcpus, cpus, limit, weight, usual)
-        with told(self._what("its CPU limit or weight cannot be set")):
+        with libvirt_errors(self._what("its CPU limit or weight cannot be set")):
             self._set(wanted)
 
     def _set(self, wanted: Parameters) -> None:
@@ -162,21 +162,21 @@ class Tuner:
         if disk is None:
             why = "Xen cannot throttle a disk" if self.is_xen else "it has no disk"
             raise CapabilityError(f"{self._name}: disk limits cannot be set: {why}; leave sandbox.disk out")
-        with told(self._what("its disk cannot be limited")):
+        with libvirt_errors(self._what("its disk cannot be limited")):
             self._domain.setBlockIoTune(disk, dict(limits), self._live)
 
     def _first_disk(self) -> str | None:
-        with told(self._what("its disks cannot be read")):
+        with libvirt_errors(self._what("its disks cannot be read")):
             return definitions.first_disk(self._domain.XMLDesc(0))
 
     def give_memory(self, size_kib: int) -> None:
         """Lets the guest's balloon take or return memory."""
-        with told(self._what("its memory cannot be changed")):
+        with libvirt_errors(self._what("its memory cannot be changed")):
             self._domain.setMemoryFlags(size_kib, library().VIR_DOMAIN_AFFECT_LIVE)
 
     def memory(self) -> int:
         """Bytes of memory that its balloon leaves to it now."""
-        with told(self._what("its memory cannot be read")):
+        with libvirt_errors(self._what("its memory cannot be read")):
             return int(self._domain.info()[2]) * 1024
 
     def restore(self, before: Before) -> bool:
@@ -186,7 +186,7 @@ class Tuner:
 
         Only live settings were changed. A domain that was shut down meanwhile has started as its owner defined it.
         """
-        with told(self._what("cannot be restored")):
+        with libvirt_errors(self._what("cannot be restored")):
             same = (self._domain.UUIDString(), self._domain.ID()) == (before.uuid, before.number)
             if not (self._domain.isActive() and same):
                 return False
@@ -194,7 +194,7 @@ class Tuner:
         failed = []
         for what, put_back in parts.items():
             try:
-                with told(what):
+                with libvirt_errors(what):
                     put_back()
             except TrialError as error:
                 failed.append(str(error))

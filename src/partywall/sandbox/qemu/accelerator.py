@@ -35,17 +35,17 @@ class Accelerator:
     why: str
 
 
-def choose(asked: str, host: Host) -> Accelerator:
-    """`asked`: auto, kvm or tcg.
+def choose(requested: str, host: Host) -> Accelerator:
+    """`requested`: auto, kvm or tcg.
 
     CapabilityError for kvm if it does not work. Starts at most one guest for each host.
     """
-    if asked == "tcg":
+    if requested == "tcg":
         return Accelerator("tcg", "requested")
     why_not = _reason_against(host)
     if why_not is None:
         return Accelerator("kvm", "a guest came up under KVM")
-    if asked == "kvm":
+    if requested == "kvm":
         raise CapabilityError(f"accel: kvm does not work here: {why_not}; use accel: tcg, whose figures are emulated")
     return Accelerator("tcg", why_not)
 

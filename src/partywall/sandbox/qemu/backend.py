@@ -99,8 +99,8 @@ class Qemu(Sandbox):
         except AgentError as error:
             self.stop()
             reason = str(error).partition("; ")[0]
-            told = f"{reason}{self._about_root()}{self._last_lines()}"
-            raise TrialError(f"sandbox {self.settings.name}: the guest did not come up: {told}") from error
+            details = f"{reason}{self._about_root()}{self._last_lines()}"
+            raise TrialError(f"sandbox {self.settings.name}: the guest did not come up: {details}") from error
         monitor.connect()
         self._vcpus = monitor.vcpu_threads()
         return client
@@ -167,7 +167,7 @@ class Qemu(Sandbox):
 
     def _group_vcpus(self, pid: int) -> None:
         settings = self.settings
-        asked = settings.cpu_limit is not None or settings.cpu_weight is not None
+        requested = settings.cpu_limit is not None or settings.cpu_weight is not None
         if self._group is not None:
             try:
                 if self._scope is not None:
@@ -177,10 +177,10 @@ class Qemu(Sandbox):
                 self._hold_cpu(settings.cpu_limit, settings.cpu_weight)
             except PartywallError as error:
                 # Inside a container, root may not write there. A guest without limits still works.
-                if asked or not _is_refusal(error):
+                if requested or not _is_refusal(error):
                     raise
                 self._group, self._ungrouped = None, str(error)
-        elif asked:
+        elif requested:
             self._refuse()
 
     def _hold_cpu(self, limit: float | None, weight: float | None) -> None:
@@ -225,13 +225,13 @@ class Qemu(Sandbox):
     def _disk(self) -> Path | None:
         if not (self.settings.files or self.settings.disk_switched) and self.settings.disk is None:
             return None
-        asked = self.settings.disk or Disk()
-        if asked.device is not None:
-            self._device = disk.Device(Path(asked.device), overwrite=asked.overwrite)
+        requested = self.settings.disk or Disk()
+        if requested.device is not None:
+            self._device = disk.Device(Path(requested.device), overwrite=requested.overwrite)
             return self._device.path
         image = self._own_work_dir() / "disk.img"
         image.unlink(missing_ok=True)
-        disk.create(image, asked.size or disk.SIZE)
+        disk.create(image, requested.size or disk.SIZE)
         return image
 
     def _about_root(self) -> str:
@@ -247,8 +247,8 @@ class Qemu(Sandbox):
         except OSError:
             return ""
         lines = [line.rstrip() for line in text.splitlines() if line.strip() and line.isprintable()]
-        told = next((n for n, line in enumerate(lines) if any(w in line for w in TELLING)), None)
-        shown = lines[-CONSOLE_LINES:] if told is None else lines[told : told + CONSOLE_LINES]
+        start = next((n for n, line in enumerate(lines) if any(w in line for w in TELLING)), None)
+        shown = lines[-CONSOLE_LINES:] if start is None else lines[start : start + CONSOLE_LINES]
         return "; its console ended with:\n" + "\n".join(f"  {line}" for line in shown) if shown else ""
 
 

@@ -14,7 +14,7 @@ DEADLINE_S = 10.0
 def khz() -> int | None:
     """The rate in kHz; None if processors have no such counter, or the agent could not read it."""
     try:
-        told = subprocess.run([binary.find(), "tsc"], capture_output=True, text=True, timeout=DEADLINE_S, check=True)
-        return int(told.stdout)
+        result = subprocess.run([binary.find(), "tsc"], capture_output=True, text=True, timeout=DEADLINE_S, check=True)
+        return int(result.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None

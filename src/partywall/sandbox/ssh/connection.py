@@ -232,9 +232,9 @@ def _lacking(destination: str, programs: Sequence[str]) -> list[str]:
     if not programs:
         return []
     tests = "; ".join(f"command -v {shlex.quote(program)} >/dev/null && echo there" for program in programs)
-    asked = [f"{test} || echo lacking" for test in tests.split("; ")]
+    commands = [f"{test} || echo lacking" for test in tests.split("; ")]
     done = subprocess.run(
-        argv(destination, shlex.join(["sh", "-c", "; ".join(asked)])),
+        argv(destination, shlex.join(["sh", "-c", "; ".join(commands)])),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

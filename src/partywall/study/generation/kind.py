@@ -14,7 +14,7 @@ from partywall.host import Host
 from partywall.load import tomcat
 from partywall.model.finding import Estimate
 from partywall.model.scenario import Scenario
-from partywall.model.study import Asked, Outline, Section, StudyReport
+from partywall.model.study import Outline, Section, StudyReport, StudyRequest
 from partywall.report import figures
 from partywall.sandbox import Label, qemu, reaper
 from partywall.stats import overhead
@@ -50,30 +50,30 @@ class Generation:
     def read(self, content: bytes, file: str) -> Study:
         return cells.load(content, file)
 
-    def outline(self, study: Study, asked: Asked, host: Host) -> Outline:
+    def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
         del host
-        if len(asked.backends) > 1:
+        if len(request.backends) > 1:
             raise UsageError(Problem("its sandboxes have one backend", "give one", key="--backend"))
-        refuse_parts(study.name, asked)
-        if (backend := _backend(asked)) not in BACKENDS:
+        refuse_parts(study.name, request)
+        if (backend := _backend(request)) not in BACKENDS:
             what = f"its generators need a service on the host's own network, which a {backend} sandbox cannot reach"
             raise UsageError(Problem(what, f"give {' or '.join(BACKENDS)}", key="--backend"))
-        form = _form(study, asked)
+        form = _form(study, request)
         lines = (f"{len(study.cells)} cells in {form.rounds} rounds", *(cell.id for cell in study.cells))
         return Outline(lines, cells.estimate_s(study, form, backend))
 
-    def check(self, study: Study, asked: Asked, host: Host, work_root: Path, *, allow_commands: bool) -> None:
+    def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
         del study, work_root, allow_commands
-        victim = {"probe": "integer", "sandbox": {"backend": _backend(asked)}}
+        victim = {"probe": "integer", "sandbox": {"backend": _backend(request)}}
         needs = {"partywall": 1, "name": "study", "victims": {"generator": victim}}
         preflight.check_host(Scenario.model_validate(needs), host)
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
-        asked = directory.asked
-        form = _form(study, asked)
+        request = directory.request
+        form = _form(study, request)
         done = {(observed.round, observed.cell.id) for observed in _observations(directory)}
-        jobs = [job for job in cells.order(study, form, asked.seed) if (job[0], job[1].id) not in done]
-        backend = _backend(asked)
+        jobs = [job for job in cells.order(study, form, request.seed) if (job[0], job[1].id) not in done]
+        backend = _backend(request)
         each_s = cells.estimate_s(study, form, backend) / (form.rounds * len(study.cells))
         accel = qemu.choose("auto", host).name if backend == "qemu" else "tcg"
         label = Label.create(f"tomcat-{secrets.token_hex(4)}", work_root)
@@ -88,8 +88,8 @@ class Generation:
             reaper.clean(label)
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
-        asked, observations = directory.asked, _observations(directory)
-        form = _form(study, asked)
+        request, observations = directory.request, _observations(directory)
+        form = _form(study, request)
         if not any(observed.round for observed in observations):
             raise TrialError(f"{directory.path}: no cell was measured twice, so there is no interval; measure again")
         estimates = {metric: {c.id: e for c, e in cells.estimates(observations, metric)} for metric in METRICS}
@@ -97,10 +97,10 @@ class Generation:
             run=directory.name,
             name=study.name,
             description=study.description,
-            length=asked.length,
-            besides=tuple(cells.besides(study, observations, _differs(form, asked, observations))),
+            length=request.length,
+            besides=tuple(cells.besides(study, observations, _differs(form, request, observations))),
             notes=_notes(observations),
-            facts=_facts(form, asked, observations, str(directory.about.get("partywall", ""))),
+            facts=_facts(form, request, observations, str(directory.about.get("partywall", ""))),
             how=HOW,
             host=directory.about.get("host", {}),
             rows=tuple({"round": o.round, **o.cell.model_dump(), **o.values} for o in observations),
@@ -119,13 +119,13 @@ def pairs(study: Study, directory: StudyDirectory) -> list[overhead.Pair]:
     return cells.pairs(study, _observations(directory))
 
 
-def _form(study: Study, asked: Asked) -> Form:
-    form = form_of(study.name, study.forms, asked)
-    return form if asked.rounds is None else form.model_copy(update={"rounds": asked.rounds})
+def _form(study: Study, request: StudyRequest) -> Form:
+    form = form_of(study.name, study.forms, request)
+    return form if request.rounds is None else form.model_copy(update={"rounds": request.rounds})
 
 
-def _backend(asked: Asked) -> str:
-    return asked.backends[0] if asked.backends else "container"
+def _backend(request: StudyRequest) -> str:
+    return request.backends[0] if request.backends else "container"
 
 
 def _observations(directory: StudyDirectory) -> list[Observed]:
@@ -142,10 +142,10 @@ def _notes(observations: Sequence[Observed]) -> tuple[str, ...]:
     )
 
 
-def _differs(form: Form, asked: Asked, observations: Sequence[Observed]) -> tuple[str, ...]:
+def _differs(form: Form, request: StudyRequest, observations: Sequence[Observed]) -> tuple[str, ...]:
     emulated = any(observed.emulated for observed in observations)
-    sandbox = (DIFFERS[_backend(asked)], *((EMULATED,) if emulated else ()))
-    if asked.length != "short":
+    sandbox = (DIFFERS[_backend(request)], *((EMULATED,) if emulated else ()))
+    if request.length != "short":
         return sandbox
     size, hold = units.format_bytes(form.compress), units.format_duration(form.hold)
     return (
@@ -154,13 +154,15 @@ def _differs(form: Form, asked: Asked, observations: Sequence[Observed]) -> tupl
     )
 
 
-def _facts(form: Form, asked: Asked, observations: Sequence[Observed], version: str) -> tuple[tuple[str, str], ...]:
+def _facts(
+    form: Form, request: StudyRequest, observations: Sequence[Observed], version: str
+) -> tuple[tuple[str, str], ...]:
     hold, settle = units.format_duration(form.hold), units.format_duration(form.settle)
     return (
         ("rounds", f"{1 + max(observed.round for observed in observations)} of {form.rounds}"),
         ("each cell", f"held for {hold}, the first {settle} left out"),
         ("compression", units.format_bytes(form.compress)),
-        ("seed", str(asked.seed)),
+        ("seed", str(request.seed)),
         ("Partywall", version),
     )
 

@@ -57,8 +57,8 @@ class PartRun:
 
     def emulated(self, trial: Trial, treatment: Treatment) -> Emulated | None:
         """What was emulated, from the trial's facts instead of its cells: a victim alone has no cell."""
-        witness = self.evidence.witness.get(trial.id)
-        return witness.emulation(treatment.pressing) if witness else None
+        agent_facts = self.evidence.agent_facts.get(trial.id)
+        return agent_facts.emulation(treatment.pressing) if agent_facts else None
 
     @functools.cached_property
     def _measured(self) -> dict[str, series.Measured]:
@@ -109,8 +109,8 @@ def times(left: Estimate, right: Estimate) -> Estimate:
     below = math.hypot(*(math.log(max(one.low, 1e-12) / one.value) for one in (left, right)))
     above = math.hypot(*(math.log(one.high / one.value) for one in (left, right)))
     ends = {"value": value, "low": value * math.exp(-below), "high": value * math.exp(above)}
-    told = [one for one in (left, right) if one is not ONE] or [left]
-    about = {"n": min(one.n for one in told), "method": "; times ".join(one.method for one in told)}
+    estimates = [one for one in (left, right) if one is not ONE] or [left]
+    about = {"n": min(one.n for one in estimates), "method": "; times ".join(one.method for one in estimates)}
     return left.model_copy(update=ends | about)
 
 

@@ -24,7 +24,7 @@ from partywall.model.finding import BASELINE, Cell, Estimate
 from partywall.model.paper import Beside, Exhibit, Paper
 from partywall.model.plan import Trial
 from partywall.model.scenario import Level, Sandbox, Scenario
-from partywall.model.study import Asked, BoardEntry, Outline, Section, StudyReport
+from partywall.model.study import BoardEntry, Outline, Section, StudyReport, StudyRequest
 from partywall.pace import NULL
 from partywall.plan import make as make_plan
 from partywall.plan import shuffled
@@ -68,25 +68,25 @@ class Isolation:
             raise UsageError(*(Problem(p.message, p.remedy, file, None, p.key) for p in problems))
         return study
 
-    def outline(self, study: Study, asked: Asked, host: Host) -> Outline:
-        if asked.rounds is not None:
+    def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
+        if request.rounds is not None:
             remedy = "leave it out; --long measures longer"
             raise UsageError(
                 Problem(f"{study.name} is controlled by precision and time, not rounds", remedy, key="--rounds")
             )
-        jobs, refused = list(_jobs(study, asked, Place.of(host))), governor.refused(host)
+        jobs, refused = list(_jobs(study, request, Place.of(host))), governor.refused(host)
         seconds = {job.name: _estimate_s(job, host) for job in jobs if not _why_not(job, refused)}
-        backends = ", ".join(asked.backends or study.backends)
+        backends = ", ".join(request.backends or study.backends)
         lines = [f"{units.counted(len(seconds), 'part')} in {backends}"]
         lines += [f"{name}: {units.format_duration(round(s) * 10**9)}" for name, s in seconds.items()]
         lines += [f"{job.name}: left out: {why}" for job in jobs if (why := _why_not(job, refused))]
         return Outline(tuple(lines), sum(seconds.values()))
 
-    def check(self, study: Study, asked: Asked, host: Host, work_root: Path, *, allow_commands: bool) -> None:
-        jobs = list(_jobs(study, asked, Place.of(host)))
+    def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
+        jobs = list(_jobs(study, request, Place.of(host)))
         if not allow_commands:
-            told = [f"part {job.name}, {command}" for job in jobs for command in preflight.commands(job.scenario)]
-            preflight.refuse_commands("study", told)
+            listing = [f"part {job.name}, {command}" for job in jobs for command in preflight.commands(job.scenario)]
+            preflight.refuse_commands("study", listing)
         # All parts at once: an unsuitable part must not be found after hours of others.
         refused = governor.refused(host)
         going = [job for job in jobs if not _why_not(job, refused)]
@@ -96,15 +96,15 @@ class Isolation:
             raise (UsageError if is_usage else CapabilityError)(*_by_cause(study.name, errors))
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
-        asked = directory.asked
-        jobs = shuffled(list(_jobs(study, asked, Place.of(host))), asked.seed)
+        request = directory.request
+        jobs = shuffled(list(_jobs(study, request, Place.of(host))), request.seed)
         refused = governor.refused(host)
         going = [job for job in jobs if not _ended(directory, job) and not _why_not(job, refused)]
         seconds = [_estimate_s(job, host) for job in going]
         for number, job in enumerate(going):
             emit(Doing(f"{job.name}: planning"))
             emit(Left(sum(seconds[number:])))
-            run = _run(directory, job, host, asked.seed, work_root)
+            run = _run(directory, job, host, request.seed, work_root)
             preflight.check_disk(run.plan, host, work_root)
             with governor.held(GOVERNORS[job.energy_saving], host):
                 left = pipeline.measure(run, _of_part(emit, job.name, sum(seconds[number + 1 :])), work_root)
@@ -113,23 +113,23 @@ class Isolation:
                 raise TrialError(f"{job.name}: could not be removed or restored: {', '.join(left)}; {again}")
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
-        asked = directory.asked
+        request = directory.request
         place = Place.measured(directory)
         runs = list(_measured(study, directory, place))
         if not any(run.findings.cells for run in runs):
             raise TrialError(f"{directory.path}: no part has enough blocks yet for an interval; continue with --resume")
-        first = (asked.backends or study.backends)[0]
+        first = (request.backends or study.backends)[0]
         refused = directory.about.get("host", {}).get("governors_refused", {})
-        notes = _notes(study, asked, place, runs, refused)
+        notes = _notes(study, request, place, runs, refused)
         board = tuple(_board(study, runs))
         return StudyReport(
             run=directory.name,
             name=study.name,
             description=study.description,
-            length=asked.length,
+            length=request.length,
             besides=tuple(_besides(study, runs, first)),
             notes=notes,
-            facts=_facts(study, asked, runs, str(directory.about.get("partywall", ""))),
+            facts=_facts(study, request, runs, str(directory.about.get("partywall", ""))),
             how=HOW,
             host=directory.about.get("host", {}),
             rows=tuple(_row(run, cell) for run in runs for cell in run.findings.cells),
@@ -181,16 +181,16 @@ class Job:
     text: str
 
 
-def _jobs(study: Study, asked: Asked, place: Place) -> Iterator[Job]:
+def _jobs(study: Study, request: StudyRequest, place: Place) -> Iterator[Job]:
     """The runs of the requested parts. UsageError for unknown parts and invalid scenarios."""
-    backends = asked.backends or study.backends
+    backends = request.backends or study.backends
     if unknown := [name for name in backends if name not in BACKENDS]:
         raise UsageError(Problem(f"no backend {unknown[0]!r}", f"there are {', '.join(BACKENDS)}", key="--backend"))
     found: list[Job] = []
     problems: list[Problem] = []
-    for name, values, backend in _variants(study, asked, backends):
+    for name, values, backend in _variants(study, request, backends):
         try:
-            found.append(_job(study, asked, place, name, values, backend))
+            found.append(_job(study, request, place, name, values, backend))
         except UsageError as error:
             where = f"{study.name}, part {_job_name(name, study.parts[name], values, backend)}"
             problems += [Problem(p.message, p.remedy, where, None, p.key) for p in error.problems]
@@ -198,20 +198,22 @@ def _jobs(study: Study, asked: Asked, place: Place) -> Iterator[Job]:
         raise UsageError(*problems)
     if not found:
         names = ", ".join(study.parts)
-        raise UsageError(Problem(f"no part is called {' or '.join(asked.parts)}", f"there are {names}", key="--only"))
+        raise UsageError(Problem(f"no part is called {' or '.join(request.parts)}", f"there are {names}", key="--only"))
     yield from found
 
 
-def _variants(study: Study, asked: Asked, backends: Sequence[str]) -> Iterator[tuple[str, dict[str, Any], str]]:
+def _variants(
+    study: Study, request: StudyRequest, backends: Sequence[str]
+) -> Iterator[tuple[str, dict[str, Any], str]]:
     """(part, its values, backend) of the requested parts."""
     for name, part in study.parts.items():
         apart = OWN_BACKEND in json.dumps(part.scenario)
         for own, other, backend in itertools.product(part.each, part.across, backends if apart else ("",)):
             values = {key: value for key, value in {**own, **other}.items() if key != ONLY}
             called = (name, _job_name(name, part, values, ""), _job_name(name, part, values, backend))
-            wanted = any(fnmatch.fnmatch(one, pattern) for pattern in asked.parts for one in called)
-            in_form = all(one.get(ONLY, asked.length) == asked.length for one in (own, other))
-            if in_form and (wanted or not asked.parts):
+            wanted = any(fnmatch.fnmatch(one, pattern) for pattern in request.parts for one in called)
+            in_form = all(one.get(ONLY, request.length) == request.length for one in (own, other))
+            if in_form and (wanted or not request.parts):
                 yield name, values, backend
 
 
@@ -220,24 +222,24 @@ def _job_name(name: str, part: Part, values: Mapping[str, Any], backend: str) ->
     first = [str(next(iter(one.values()), "")) for one in part.each]
     count = 1 if len(set(first)) == len(first) else 2
     keys = [*list(part.each[0])[:count], *list(part.across[0])[:1]]
-    told = [str(values[key]).replace(" ", "-") for key in keys if key in values]
-    return "-".join([name, *told, *([backend] if backend else [])])
+    labels = [str(values[key]).replace(" ", "-") for key in keys if key in values]
+    return "-".join([name, *labels, *([backend] if backend else [])])
 
 
-def _job(study: Study, asked: Asked, place: Place, name: str, values: Mapping[str, Any], backend: str) -> Job:
-    form, part, job_name = _form(study, asked), study.parts[name], _job_name(name, study.parts[name], values, backend)
+def _job(study: Study, request: StudyRequest, place: Place, name: str, values: Mapping[str, Any], backend: str) -> Job:
+    form, part, job_name = _form(study, request), study.parts[name], _job_name(name, study.parts[name], values, backend)
     known = {**place.values, **form.values, "backend": backend}
     known |= {key: _filled(value, known) for key, value in values.items()}
     content = _filled(part.scenario, known)
     varied = dict(content.get("factors", {}))
     if not backend:
-        varied[BACKEND] = list(asked.backends or study.backends)
+        varied[BACKEND] = list(request.backends or study.backends)
     whole = {
         "partywall": 1,
         "name": f"{study.name}-{job_name}",
         "min_blocks": form.min_blocks,
         "precision": form.precision,
-        "budget": f"{part.budget[asked.length]}ns",
+        "budget": f"{part.budget[request.length]}ns",
         **content,
         **({"idle": "poll"} if part.energy_saving == "off" and place.polls else {}),
         "factors": varied,
@@ -279,8 +281,8 @@ def _filled(value: Any, known: Mapping[str, Any]) -> Any:
     return exhibits.named(value, known) if isinstance(value, str) else value
 
 
-def _form(study: Study, asked: Asked) -> Form:
-    return form_of(study.name, study.forms, asked)
+def _form(study: Study, request: StudyRequest) -> Form:
+    return form_of(study.name, study.forms, request)
 
 
 def _unknown(study: Study) -> Iterator[Problem]:
@@ -377,7 +379,7 @@ def _of_part(emit: Emit, name: str, rest_s: float) -> Emit:
 
 def _measured(study: Study, directory: StudyDirectory, place: Place) -> Iterator[PartRun]:
     """Every part that has been started, in the study's order."""
-    for job in _jobs(study, directory.asked, place):
+    for job in _jobs(study, directory.request, place):
         if (_folder(directory, job) / "events.jsonl").is_file():
             evidence, findings = pipeline.analyse(RunDirectory.open(_folder(directory, job)))
             name = job.name.removesuffix(f"-{job.backend}")
@@ -417,10 +419,10 @@ def _kernels() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _notes(
-    study: Study, asked: Asked, place: Place, runs: Sequence[PartRun], refused: Mapping[str, str]
+    study: Study, request: StudyRequest, place: Place, runs: Sequence[PartRun], refused: Mapping[str, str]
 ) -> tuple[str, ...]:
     """refused: governors that the measured host does not have, with the reasons."""
-    backends = asked.backends or study.backends
+    backends = request.backends or study.backends
     notes = []
     if len(backends) > 1:
         notes.append(f"Verdicts compare the paper with {backends[0]}; other backends are shown by name.")
@@ -429,7 +431,7 @@ def _notes(
             f"Emulated, and marked E: {', '.join(emulated)}. Their absolute figures reflect the emulator. Marked (E): "
             "beside an emulated neighbour, so that the load comes from the emulator."
         )
-    jobs = list(_jobs(study, asked, place))
+    jobs = list(_jobs(study, request, place))
     begun = {(run.part, run.values.get("backend")) for run in runs}
     missed = [job for job in jobs if (job.part, job.backend) not in begun]
     notes += [f"{job.name} was not measured: {why}" for job in missed if (why := _why_not(job, refused))]
@@ -447,13 +449,13 @@ def _notes(
 
 def _emulated(runs: Sequence[PartRun]) -> set[str]:
     """The backends with emulated sandboxes, as victims or as neighbours."""
-    everyone = [(run.evidence.witness.get(trial.id), trial) for run in runs for trial in run.evidence.plan.trials]
-    own = {trial.victim.sandbox.backend for witness, trial in everyone if witness and witness.emulation()}
+    everyone = [(run.evidence.agent_facts.get(trial.id), trial) for run in runs for trial in run.evidence.plan.trials]
+    own = {trial.victim.sandbox.backend for agent_facts, trial in everyone if agent_facts and agent_facts.emulation()}
     return own | {
         trial.aggressors[name].sandbox.backend
-        for witness, trial in everyone
-        if witness
-        for name in witness.emulated
+        for agent_facts, trial in everyone
+        if agent_facts
+        for name in agent_facts.emulated
         if name in trial.aggressors
     }
 
@@ -463,8 +465,8 @@ SCALES = 0.75
 
 
 def _scaling_text(benchmark: str, ratio: Estimate, cpus: int) -> str:
-    told = figures.ratio(ratio)
-    text = f"On {cpus} CPUs, the bare host reaches {told} times the {benchmark} rate of one CPU"
+    times = figures.ratio(ratio)
+    text = f"On {cpus} CPUs, the bare host reaches {times} times the {benchmark} rate of one CPU"
     if ratio.high >= SCALES * cpus:
         return text
     return (
@@ -478,8 +480,8 @@ def _incomplete(runs: Sequence[PartRun]) -> tuple[str, ...]:
     return tuple(f"{run.name}: {text}" for run in runs for text in run.findings.incomplete)
 
 
-def _facts(study: Study, asked: Asked, runs: Sequence[PartRun], version: str) -> tuple[tuple[str, str], ...]:
-    form = _form(study, asked)
+def _facts(study: Study, request: StudyRequest, runs: Sequence[PartRun], version: str) -> tuple[tuple[str, str], ...]:
+    form = _form(study, request)
     cells = [cell for run in runs for cell in run.findings.cells]
     blocks = [cell.isolation.n for cell in cells] or [0]
     return (
@@ -487,7 +489,7 @@ def _facts(study: Study, asked: Asked, runs: Sequence[PartRun], version: str) ->
         ("blocks a cell", f"{min(blocks)} to {max(blocks)}"),
         ("requested precision", f"± {figures.bare_percent(form.precision, 2)}"),
         *((name, str(value)) for name, value in form.values.items()),
-        ("seed", str(asked.seed)),
+        ("seed", str(request.seed)),
         ("Partywall", version),
     )
 
@@ -507,8 +509,8 @@ def _board(study: Study, runs: Sequence[PartRun]) -> Iterator[BoardEntry]:
 
 def _plain(entry: BoardEntry) -> dict[str, Any]:
     shares = {"relative": entry.relative, "q": entry.q}
-    told = {name: None if one is None else one.model_dump() for name, one in shares.items()}
-    return {**entry.places, "absolute": entry.absolute, **told, "emulated": entry.emulated}
+    shares_json = {name: None if one is None else one.model_dump() for name, one in shares.items()}
+    return {**entry.places, "absolute": entry.absolute, **shares_json, "emulated": entry.emulated}
 
 
 # Backends in one table

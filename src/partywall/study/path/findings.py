@@ -44,7 +44,7 @@ def _shares(study: Study, cells: Sequence[Cell]) -> dict[Place, dict[int, float]
 def hops(traces: Sequence[tuple[Traced, TraceFindings]], places: Sequence[str]) -> Section:
     """Where the target's datagrams wait and are lost, by the neighbour's size. places: names of the hops for people."""
     rows = [
-        (told(traced.bytes), *map(_step, way.steps), _whole(way), _missing(traced, way, found))
+        (size_text(traced.bytes), *map(_step, way.steps), _whole(way), _missing(traced, way, found))
         for traced, found in traces
         for way in found.ways[:1]
     ]
@@ -60,7 +60,7 @@ def hops(traces: Sequence[tuple[Traced, TraceFindings]], places: Sequence[str]) 
     )
 
 
-def told(size: Size) -> str:
+def size_text(size: Size) -> str:
     """The neighbour's size as text."""
     return "a quiet neighbour" if size is None else units.counted(size, "byte")
 

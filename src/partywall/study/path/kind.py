@@ -11,7 +11,7 @@ from partywall import pipeline, units
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.events import Doing, Emit, Left
 from partywall.host import Host
-from partywall.model.study import Asked, Outline, StudyReport
+from partywall.model.study import Outline, StudyReport, StudyRequest
 from partywall.model.trace import TraceFindings
 from partywall.sandbox import lab
 from partywall.scenario import papers
@@ -43,23 +43,23 @@ class PathStudy:
     def read(self, content: bytes, file: str) -> Study:
         return slots.load(content, file)
 
-    def outline(self, study: Study, asked: Asked, host: Host) -> Outline:
+    def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
         del host
-        if asked.backends:
+        if request.backends:
             raise UsageError(Problem(f"{study.name} does not support backends", "leave it out", key="--backend"))
-        refuse_parts(study.name, asked)
-        extent = _extent(study, asked)
+        refuse_parts(study.name, request)
+        extent = _extent(study, request)
         sizes = ", ".join(map(str, study.neighbour_bytes))
-        beside = ", ".join(map(stats.told, study.traced))
+        beside = ", ".join(map(stats.size_text, study.traced))
         lines = (
             f"{study.target_bytes} bytes flat out beside datagrams of {sizes} bytes: {extent.blocks} blocks of "
             f"{units.format_duration(extent.slot)} slots",
             f"then a trace of {units.format_duration(extent.traced)} beside each of: {beside}",
         )
-        return Outline(lines, _left_s(study, extent, asked.seed, [], []))
+        return Outline(lines, _left_s(study, extent, request.seed, [], []))
 
-    def check(self, study: Study, asked: Asked, host: Host, work_root: Path, *, allow_commands: bool) -> None:
-        del asked, work_root, allow_commands
+    def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
+        del request, work_root, allow_commands
         papers.load(study.name)
         if why := lab.lacking():
             raise CapabilityError(why)
@@ -68,23 +68,23 @@ class PathStudy:
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         del host, work_root
-        asked = directory.asked
-        extent = _extent(study, asked)
+        request = directory.request
+        extent = _extent(study, request)
         cells, traces = _cells(directory), _traced(directory)
-        order = slots.plan(study, extent, asked.seed, cells)
+        order = slots.plan(study, extent, request.seed, cells)
         untraced = [size for size in study.traced if size not in {traced.bytes for traced in traces}]
         if not order and not untraced:
             return
-        left_s = _left_s(study, extent, asked.seed, cells, traces)
+        left_s = _left_s(study, extent, request.seed, cells, traces)
         emit(Doing("making tenants, bridge and uplink"))
         emit(Left(left_s))
         with slots.bench(study) as ready:
             for block, size in slots.measure(ready, order, extent, lambda cell: _keep(directory, cell)):
-                emit(Doing(f"beside {stats.told(size)}, block {block + 1} of {extent.blocks}"))
+                emit(Doing(f"beside {stats.size_text(size)}, block {block + 1} of {extent.blocks}"))
                 emit(Left(left_s))
                 left_s -= slots.slot_s(extent)
             for size in untraced:
-                emit(Doing(f"tracing beside {stats.told(size)}"))
+                emit(Doing(f"tracing beside {stats.size_text(size)}"))
                 emit(Left(left_s))
                 _keep(directory, self._trace(ready, size, extent, directory))
                 left_s -= slots.trace_s(extent)
@@ -99,11 +99,11 @@ class PathStudy:
             ready.slot(size, extent.traced)
 
         before = ready.gone()
-        trace_while(ready.asked(PACKETS), folder, pipeline.host_facts(), happens)
+        trace_while(ready.trace_request(PACKETS), folder, pipeline.host_facts(), happens)
         return Traced(bytes=size, run=run, missing=ready.gone() - before)
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
-        cells, asked = _cells(directory), directory.asked
+        cells, request = _cells(directory), directory.request
         if not any(block for block, _ in stats.shares(cells)):
             raise TrialError(f"{directory.path}: no size was measured twice, so there is no interval; measure again")
         traces = list(_found(directory))
@@ -112,10 +112,10 @@ class PathStudy:
             run=directory.name,
             name=study.name,
             description=study.description,
-            length=asked.length,
+            length=request.length,
             besides=(stats.beside(study, cells, papers.load(study.name)),),
             notes=tuple(_notes(traces)),
-            facts=_facts(study, _extent(study, asked), asked.seed),
+            facts=_facts(study, _extent(study, request), request.seed),
             how=HOW,
             host=directory.about.get("host", {}),
             rows=tuple(_rows(cells)),
@@ -124,8 +124,8 @@ class PathStudy:
         )
 
 
-def _extent(study: Study, asked: Asked) -> Extent:
-    return in_blocks({"short": study.short, "long": study.long}, asked)
+def _extent(study: Study, request: StudyRequest) -> Extent:
+    return in_blocks({"short": study.short, "long": study.long}, request)
 
 
 def _left_s(study: Study, extent: Extent, seed: int, cells: Sequence[Cell], traces: Sequence[Traced]) -> float:
@@ -154,13 +154,15 @@ def _found(directory: StudyDirectory) -> Sequence[tuple[Traced, TraceFindings]]:
 def _notes(traces: Sequence[tuple[Traced, TraceFindings]]) -> Sequence[str]:
     """Differences between traces and counters, and the notes of every trace."""
     differ = [
-        f"beside {stats.told(traced.bytes)}, {units.counted(beyond, 'packet')} are lost according to the interfaces' "
-        "counters "
-        "but not according to the trace, or vice versa"
+        f"beside {stats.size_text(traced.bytes)}, {units.counted(beyond, 'packet')} are lost according to the "
+        "interfaces' counters but not according to the trace, or vice versa"
         for traced, found in traces
         if (beyond := stats.unexplained(traced, found))
     ]
-    return [*differ, *(f"trace beside {stats.told(of.bytes)}: {note}" for of, found in traces for note in found.notes)]
+    return [
+        *differ,
+        *(f"trace beside {stats.size_text(of.bytes)}: {note}" for of, found in traces for note in found.notes),
+    ]
 
 
 def _rows(cells: Sequence[Cell]) -> Sequence[dict[str, Any]]:

@@ -16,7 +16,7 @@ from typing import Any
 from partywall.agent.client import AgentClient
 from partywall.clock import Clock, Monotonic
 from partywall.errors import TrialError
-from partywall.model.trace import Asked
+from partywall.model.trace import TraceRequest
 from partywall.plan import rounds
 from partywall.sandbox.lab import Lab, agent, ip, lab
 from partywall.scenario.documents import validated
@@ -67,7 +67,7 @@ class Bench:
         self._clock.sleep_until(end + DRAIN_NS)
         return before.rates(after)["target"]
 
-    def asked(self, packets: int) -> Asked:
+    def trace_request(self, packets: int) -> TraceRequest:
         """A trace of the target's path. packets: number a second that are stored for the pcapng file."""
         path = [f"{self.made.namespace(space)}/{port}:{hook}" for space, port, hook, _ in PLACES]
         return ask(path, budget="100%", protocol="udp", port=PORT, packets=packets)

@@ -112,8 +112,8 @@ def _measured(study: Study, cells: Sequence[Cell], exhibit: Exhibit) -> dict[Pla
     for cell in cells:
         if cell.scenario == scenario and cell.period_ns is None:
             for tenant, got in cell.tenants.items():
-                if (told := value(got)) is not None:
-                    found[Place(cell.way, tenant)][cell.block] = told
+                if (amount := value(got)) is not None:
+                    found[Place(cell.way, tenant)][cell.block] = amount
     return found
 
 

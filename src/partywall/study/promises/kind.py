@@ -8,7 +8,7 @@ from partywall import pipeline, units
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.events import Emit, Note
 from partywall.host import Host
-from partywall.model.study import Asked, Outline, StudyReport
+from partywall.model.study import Outline, StudyReport, StudyRequest
 from partywall.sandbox import lab, qemu
 from partywall.scenario import papers
 from partywall.store.study import StudyDirectory
@@ -35,14 +35,14 @@ class Promises:
     def read(self, content: bytes, file: str) -> Study:
         return slots.load(content, file)
 
-    def outline(self, study: Study, asked: Asked, host: Host) -> Outline:
+    def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
         del host
-        if unknown := [name for name in asked.backends if name != GUESTS]:
+        if unknown := [name for name in request.backends if name != GUESTS]:
             remedy = f"leave it out for network namespaces, or give {GUESTS} for guests, each behind a tap"
             raise UsageError(Problem(f"{study.name} does not support backend {unknown[0]}", remedy, key="--backend"))
-        refuse_parts(study.name, asked)
-        extent = _extent(study, asked)
-        virtual = bool(asked.backends)
+        refuse_parts(study.name, request)
+        extent = _extent(study, request)
+        virtual = bool(request.backends)
         tenants = "guests, each behind a tap" if virtual else "network namespaces"
         lines = (
             f"{', '.join(study.ways)}: {extent.blocks} blocks of {units.format_duration(extent.slot)} slots, "
@@ -52,20 +52,20 @@ class Promises:
         )
         return Outline(lines, slots.duration_s(study, extent, virtual=virtual))
 
-    def check(self, study: Study, asked: Asked, host: Host, work_root: Path, *, allow_commands: bool) -> None:
+    def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
         del work_root, allow_commands
         papers.load(study.name)
-        if why := lab.lacking() or (qemu.lacking(host) if asked.backends else ""):
+        if why := lab.lacking() or (qemu.lacking(host) if request.backends else ""):
             raise CapabilityError(why)
         pipeline.check_programs(host)
         pipeline.check_hooks("the study")
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         del work_root
-        asked = directory.asked
+        request = directory.request
         done = frozenset(map(slots.slot_of, _cells(directory)))
         accel = None
-        if asked.backends:
+        if request.backends:
             chosen = qemu.choose("auto", host)
             accel = chosen.name
             if any(cell.emulated != (accel == "tcg") for cell in _cells(directory)):
@@ -75,8 +75,8 @@ class Promises:
                 emit(Note(f"guests are emulated (tcg): {chosen.why}; {_scale(study)}"))
         slots.carry_out(
             study.scaled(study.emulated_scale) if accel == "tcg" else study,
-            _extent(study, asked),
-            asked.seed,
+            _extent(study, request),
+            request.seed,
             lambda cell: directory.append(cell.model_dump_json()),
             emit,
             done,
@@ -87,25 +87,25 @@ class Promises:
         cells = _cells(directory)
         if not any(cell.block for cell in cells):
             raise TrialError(f"{directory.path}: no way was measured twice, so there is no interval; measure again")
-        asked = directory.asked
+        request = directory.request
         emulated = any(cell.emulated for cell in cells)
         carried_out = study.scaled(study.emulated_scale) if emulated else study
         return StudyReport(
             run=directory.name,
             name=study.name,
             description=study.description,
-            length=asked.length,
-            besides=stats.besides(carried_out, cells, papers.load(study.name), virtual=bool(asked.backends)),
+            length=request.length,
+            besides=stats.besides(carried_out, cells, papers.load(study.name), virtual=bool(request.backends)),
             notes=(_scale(study),) if emulated else (),
-            facts=_facts(carried_out, _extent(study, asked), len(cells), asked.seed),
+            facts=_facts(carried_out, _extent(study, request), len(cells), request.seed),
             how=HOW,
             host=directory.about.get("host", {}),
             rows=tuple(row for cell in cells for row in _rows(cell)),
         )
 
 
-def _extent(study: Study, asked: Asked) -> Extent:
-    return in_blocks({"short": study.short, "long": study.long}, asked)
+def _extent(study: Study, request: StudyRequest) -> Extent:
+    return in_blocks({"short": study.short, "long": study.long}, request)
 
 
 def _cells(directory: StudyDirectory) -> list[Cell]:

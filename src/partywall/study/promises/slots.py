@@ -235,9 +235,9 @@ def _tbf(ready: Bench, _period_ns: int | None) -> Iterator[None]:
         for number, (name, promised) in enumerate(ready.study.tenants.items(), start=1):
             tbf = f"tbf rate {promised.guarantee}bit burst {LINK_BURST} latency {LINK_LATENCY}".split()
             if name in ready.made.guests:
-                switch, aside = ready.made.namespace("switch"), f"aside{number}"
-                stack.enter_context(_redirected(switch, ready.made.port(name), aside))
-                tc(switch, "qdisc", "replace", "dev", aside, "root", *tbf)
+                switch, ifb = ready.made.namespace("switch"), f"ifb-pw{number}"
+                stack.enter_context(_redirected(switch, ready.made.port(name), ifb))
+                tc(switch, "qdisc", "replace", "dev", ifb, "root", *tbf)
             else:
                 inside = ready.made.namespace(name)
                 tc(inside, "qdisc", "replace", "dev", "eth0", "root", *tbf)
@@ -246,19 +246,19 @@ def _tbf(ready: Bench, _period_ns: int | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _redirected(namespace: str, tap: str, aside: str) -> Iterator[None]:
+def _redirected(namespace: str, tap: str, ifb: str) -> Iterator[None]:
     """Redirects packets from a tap through an interface of its own, because ingress has no queue."""
-    ip("-n", namespace, "link", "add", aside, "type", "ifb")
+    ip("-n", namespace, "link", "add", ifb, "type", "ifb")
     try:
-        ip("-n", namespace, "link", "set", aside, "up")
+        ip("-n", namespace, "link", "set", ifb, "up")
         tc(namespace, "qdisc", "add", "dev", tap, "handle", "ffff:", "ingress")
         match = "protocol all u32 match u32 0 0 action mirred egress redirect dev"
-        tc(namespace, "filter", "add", "dev", tap, "parent", "ffff:", *match.split(), aside)
+        tc(namespace, "filter", "add", "dev", tap, "parent", "ffff:", *match.split(), ifb)
         yield
     finally:
         with contextlib.suppress(TrialError):
             tc(namespace, "qdisc", "del", "dev", tap, "ingress")
-        ip("-n", namespace, "link", "del", aside)
+        ip("-n", namespace, "link", "del", ifb)
 
 
 @contextlib.contextmanager
@@ -274,6 +274,6 @@ def _guard(ready: Bench, period_ns: int | None) -> Iterator[None]:
     }
     more = {"period": f"{period_ns}ns"} if period_ns else {}
     content = policy(ready.made, vifs, f"{ready.study.link}bit/s", **more)
-    asked = Policy.model_validate(content | {"service_classes": ready.study.service_classes})
-    with keep(flatten(asked, resolve(asked))):
+    request = Policy.model_validate(content | {"service_classes": ready.study.service_classes})
+    with keep(flatten(request, resolve(request))):
         yield

@@ -1,6 +1,6 @@
 """Reasons why a cell's figure may understate the harm, for verdicts, the headline and comparisons.
 
-Only reads the warnings of cells, which come from `partywall.stats.effects` and `.witness`.
+Only reads the warnings of cells, which come from `partywall.stats.effects` and `.agent_facts`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from partywall.agent.catalogue import FactWarning, shipped
-from partywall.model.evidence import VICTIM, Readings, Witness
+from partywall.model.evidence import VICTIM, AgentFacts, Readings
 from partywall.model.finding import Cell, Warn
 from partywall.model.plan import Trial
 from partywall.model.scenario import Workload
@@ -18,34 +18,35 @@ UNREAD_SHARE = 0.1
 """Share of a metric's readings that may be unusable without a warning."""
 
 
-def warned(trial: Trial, cells: Sequence[Cell], witness: Witness | None) -> tuple[Cell, ...]:
+def warned(trial: Trial, cells: Sequence[Cell], agent_facts: AgentFacts | None) -> tuple[Cell, ...]:
     """The cells of a trial with warnings derived from its agents' facts."""
-    if witness is None:
+    if agent_facts is None:
         return tuple(cells)
     return tuple(
-        cell.model_copy(update={"warnings": cell.warnings + tuple(_warnings(trial, cell, witness))}) for cell in cells
+        cell.model_copy(update={"warnings": cell.warnings + tuple(_warnings(trial, cell, agent_facts))})
+        for cell in cells
     )
 
 
-def said(trial: Trial, witness: Witness) -> Iterator[str]:
+def said(trial: Trial, agent_facts: AgentFacts) -> Iterator[str]:
     """Warnings about a command of a trial as a whole."""
-    for name, lines in witness.dropped.items():
+    for name, lines in agent_facts.dropped.items():
         yield (
             f"trial {trial.id}: {lines} lines of {_called(trial, name)}'s output arrived faster than they could be "
             "stored "
             "and were dropped; its metric uses the others; let it print less often"
         )
-    for name, readings in witness.readings.items():
+    for name, readings in agent_facts.readings.items():
         if text := _unread(readings):
             yield f"trial {trial.id}, metric of {_called(trial, name)}: {text}"
 
 
-def _warnings(trial: Trial, cell: Cell, witness: Witness) -> Iterator[Warn]:
+def _warnings(trial: Trial, cell: Cell, agent_facts: AgentFacts) -> Iterator[Warn]:
     pressing = next((one.pressing for one in trial.treatments if one.id == cell.treatment), ())
     concerned = [VICTIM, *pressing]
-    if witness.emulation(pressing):
+    if agent_facts.emulation(pressing):
         yield Warn.EMULATED
-    found = (_by_facts(_workload(trial, name), witness.facts.get(name, ())) for name in concerned)
+    found = (_by_facts(_workload(trial, name), agent_facts.facts.get(name, ())) for name in concerned)
     yield from dict.fromkeys(itertools.chain.from_iterable(found))
 
 

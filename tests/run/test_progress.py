@@ -14,7 +14,7 @@ from partywall.model.scenario import SWITCH_AFTER_NS, Scenario
 from partywall.pace import BlockKind, Stretch, forecast, rhythm
 from partywall.plan import Topology, make
 from partywall.run import Decisions
-from partywall.run.execute import ATTEMPTS, COARSE_BLOCKS, PILOTS, Tally, Visitor, _attempt, tally
+from partywall.run.execute import ATTEMPTS, COARSE_BLOCKS, PILOTS, Progress, Visitor, _attempt, progress_of
 from partywall.stats import FIRST_LOOK
 
 SCENARIO = {"partywall": 1, "name": "t", "victims": {"v": {"probe": "integer"}}}
@@ -39,7 +39,7 @@ def test_a_resumed_trial_knows_its_blocks_visits_and_length_of_slots():
 
 
 def test_each_payment_of_a_visit_has_records_of_its_own():
-    found = tally(TRIAL, [{"kind": "visit", "visit": "1"}], ())
+    found = progress_of(TRIAL, [{"kind": "visit", "visit": "1"}], ())
     assert [_attempt(found, visit) for visit in ("1", "1", "2")] == ["1.1", "1.2", "2"]
 
 
@@ -61,7 +61,7 @@ def measured(trial, blocks, stretch=1, long=0):
     [(7, 0, 0), (20, 0, 1), (61, 0, 2), (500, 0, 3), (61, 3, 1), (61, 4, 2), (500, 7, 2), (500, 8, 3), (100, 40, 2)],
 )
 def test_a_resumed_trial_has_had_the_looks_at_carry_over_that_its_blocks_came_to(blocks, long, looked):
-    found = tally(TRIAL, *measured(TRIAL, blocks, long=long))
+    found = progress_of(TRIAL, *measured(TRIAL, blocks, long=long))
     assert found.pilots_had == looked <= len(PILOTS)
     assert found.coarse_tested == (blocks >= COARSE_BLOCKS)
 
@@ -131,7 +131,7 @@ BUSY = refused("victim", {"code": 5, "message": "it is in use"})
 )
 def test_a_trial_is_tried_again_unless_an_agent_refused_it_for_a_reason_that_lasts(monkeypatch, error, tries):
     made, _ = visitor("1min")
-    (found,) = made.tallies.values()
+    (found,) = made.progress_by_trial.values()
     paid = []
 
     def fail(_visitor, visit, *_, **__):
@@ -179,7 +179,7 @@ def visitor(budget, *names, **content):
 @pytest.mark.parametrize(("budget", "lengthened"), [("800ms", []), ("1min", [2])])
 def test_slots_are_lengthened_only_where_the_time_still_holds_the_least_number_of_blocks(budget, lengthened):
     made, looks = visitor(budget)
-    (found,) = made.tallies.values()
+    (found,) = made.progress_by_trial.values()
     found.observations = measured(found.trial, 20)[1]
     made._decide(found)
     assert made.run.stretched == lengthened
@@ -188,7 +188,7 @@ def test_slots_are_lengthened_only_where_the_time_still_holds_the_least_number_o
 
 def test_a_trial_of_slow_treatments_gets_the_time_that_its_blocks_need():
     made, _ = visitor("10min", "quick", "slow", factors={"victims.slow.sandbox.cpu_limit": [0.25, 0.75]})
-    quick, slow = made.tallies.values()
+    quick, slow = made.progress_by_trial.values()
     got = [made._share_ns(0, one) * made.plan.rounds for one in (quick, slow)]
     assert sum(got) == pytest.approx(600e9, rel=1e-6)
     # Each has the same beyond what its least number of blocks needs: 182 s and 1 s.
@@ -197,7 +197,7 @@ def test_a_trial_of_slow_treatments_gets_the_time_that_its_blocks_need():
 
 def test_time_that_a_finished_trial_leaves_goes_to_the_others_by_their_parts():
     made, _ = visitor("4min", "one", "two", "three")
-    one, two, three = made.tallies.values()
+    one, two, three = made.progress_by_trial.values()
     one.finished, one.measured_ns = True, 20_000_000_000
     assert made._share_ns(0, two) == made._share_ns(0, three)
     assert made._share_ns(0, two) * made.plan.rounds * 2 == pytest.approx(220e9, rel=1e-6)
@@ -231,7 +231,7 @@ def test_time_within_a_trial_goes_to_the_kind_of_block_whose_intervals_are_wide(
 
 def test_a_visit_goes_on_while_half_of_its_next_block_fits_whichever_kind_that_is():
     made, _ = visitor("10min", factors={"victim.sandbox.cpu_limit": [0.25]})
-    (found,) = made.tallies.values()
+    (found,) = made.progress_by_trial.values()
     blocks = forecast(found.trial.treatments, made.plan.timing)
     assert blocks.beat.cycle[:3] == (BlockKind.LONG, BlockKind.SLOW, BlockKind.SHORT)
     slow_ns, short_ns = blocks.took_ns[BlockKind.SLOW], blocks.took_ns[BlockKind.SHORT]

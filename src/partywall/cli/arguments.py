@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from partywall import units
+from partywall.errors import Problem, UsageError, parsed
 
 SEED_MOST = 2**63 - 1
 """The same limit as in a scenario."""
@@ -17,3 +21,23 @@ ScenarioName = Annotated[
     ),
 ]
 RunPath = Annotated[Path, typer.Argument(help="A run directory, as printed by 'partywall run'.")]
+
+
+def duration_ns(option: str, text: str, example: str = "10s") -> int:
+    """The value of an option that must be greater than 0. UsageError that names the option if it is not."""
+    value = parsed(option, text, units.parse_duration_ns)
+    if value <= 0:
+        raise UsageError(Problem(f"must be greater than 0, not {text}", f"give for example {example}", key=option))
+    return value
+
+
+def allowed_cpus(text: str | None) -> tuple[int, ...]:
+    """The CPUs of --cpus, or all that this process may use. UsageError for CPUs that it may not use."""
+    allowed = os.sched_getaffinity(0)
+    chosen = tuple(sorted(allowed)) if text is None else parsed("--cpus", text, units.parse_cpus)
+    if missing := set(chosen) - allowed:
+        there = ", ".join(map(str, sorted(allowed)))
+        raise UsageError(
+            Problem(f"CPU {min(missing)} is not online or not allowed here", f"there are {there}", key="--cpus")
+        )
+    return chosen

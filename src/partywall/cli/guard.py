@@ -18,6 +18,7 @@ from rich.table import Table
 
 from partywall import events, guard, units
 from partywall.cli import output
+from partywall.cli.arguments import duration_ns
 from partywall.cli.execution import carry_out
 from partywall.cli.live import wide_console
 from partywall.cli.report import show_record
@@ -79,8 +80,8 @@ def run(
     """
     if prometheus_file is not None:
         _check_file(prometheus_file)
-    kept_for = _duration("--for", for_) if for_ is not None else None
-    every_ns = _duration("--every", every)
+    kept_for = duration_ns("--for", for_, "1s") if for_ is not None else None
+    every_ns = duration_ns("--every", every, "1s")
     job = replace(GuardJob.read(policy), every_ns=every_ns, for_ns=kept_for, leave=leave)
     options, console = Options(context.obj(), out), wide_console()
     if dry_run:
@@ -288,13 +289,3 @@ def _promised(promise: Promise, ceiling: int | None) -> list[str]:
         shown(promise.packets_guarantee, units.format_packet_rate, "none"),
         shown(promise.packets, units.format_packet_rate, "no limit"),
     ]
-
-
-def _duration(option: str, text: str) -> int:
-    try:
-        found = units.parse_duration_ns(text)
-    except ValueError as error:
-        raise UsageError(Problem(str(error), key=option)) from None
-    if found <= 0:
-        raise UsageError(Problem(f"must be greater than 0, not {text}", "give for example 1s", key=option))
-    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import queue
 import secrets
 import statistics
@@ -25,7 +24,8 @@ from partywall.agent.catalogue import KernelInfo, Role, shipped
 from partywall.agent.client import AgentClient
 from partywall.agent.inbox import Inbox
 from partywall.cli import leftovers, output, show
-from partywall.errors import Exit, Problem, TrialError, UsageError
+from partywall.cli.arguments import allowed_cpus
+from partywall.errors import Exit, Problem, TrialError, UsageError, parsed
 from partywall.report import figures
 from partywall.sandbox import WORK_ROOT, Label, Sandbox, Settings, make, reaper
 from partywall.scenario.explain import did_you_mean
@@ -201,20 +201,14 @@ def _value(name: str, text: str) -> Any:
 
 
 def _duration(text: str) -> int:
-    try:
-        duration_ns = units.parse_duration_ns(text)
-    except ValueError as error:
-        raise UsageError(Problem(str(error), key="--for")) from None
+    duration_ns = parsed("--for", text, units.parse_duration_ns)
     if duration_ns < 200_000_000:
         raise UsageError(Problem(f"must be at least 200ms, not {text}", "give for example 5s", key="--for"))
     return duration_ns
 
 
 def _intensity(text: str) -> float:
-    try:
-        share = units.parse_share(text)
-    except ValueError as error:
-        raise UsageError(Problem(str(error), key="--intensity")) from None
+    share = parsed("--intensity", text, units.parse_share)
     if not LEAST_INTENSITY <= share <= 1:
         raise UsageError(Problem(f"must be from 0.1% to 100%, not {text}", "give for example 50%", key="--intensity"))
     return share
@@ -222,15 +216,7 @@ def _intensity(text: str) -> float:
 
 @contextmanager
 def _sandbox(cpus: str | None, work_dir: Path) -> Iterator[tuple[Sandbox, Inbox]]:
-    try:
-        chosen = tuple(sorted(os.sched_getaffinity(0))) if cpus is None else units.parse_cpus(cpus)
-    except ValueError as error:
-        raise UsageError(Problem(str(error), key="--cpus")) from None
-    if missing := set(chosen) - os.sched_getaffinity(0):
-        allowed = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
-        raise UsageError(
-            Problem(f"CPU {min(missing)} is not online or not allowed here", f"there are {allowed}", key="--cpus")
-        )
+    chosen = allowed_cpus(cpus)
     preflight.check_folder(work_dir)
     leftovers.clean_up()
     label = Label.create(f"kernel-{secrets.token_hex(4)}", work_dir)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,12 +15,12 @@ from typer.core import TyperGroup
 
 from partywall import preflight, units
 from partywall.cli import leftovers
-from partywall.cli.arguments import SEED_MOST
+from partywall.cli.arguments import SEED_MOST, allowed_cpus
 from partywall.cli.execution import carry_out
 from partywall.cli.kernel import Cpus, WorkDir
 from partywall.cli.load_model import model
 from partywall.cli.load_view import View
-from partywall.errors import Exit, Problem, UsageError
+from partywall.errors import Exit, Problem, UsageError, parsed
 from partywall.host import Host
 from partywall.kinds.kind import Options
 from partywall.kinds.load import LoadJob, Loads, located_in_plan
@@ -239,19 +238,19 @@ def run(
     if chosen is None:
         if method is not None and method != method.upper():
             raise UsageError(Problem(f"{method!r} is not an HTTP method", f"write {method.upper()}", key="--method"))
-        asked = Quick(
+        options_given = Quick(
             url=target,
-            for_ns=_duration("--for", for_),
+            for_ns=parsed("--for", for_, units.parse_duration_ns),
             users=users,
             rate=rate,
             poisson=poisson,
-            ramp_ns=_duration("--ramp", ramp),
-            think_ns=_duration("--think", think),
+            ramp_ns=parsed("--ramp", ramp, units.parse_duration_ns),
+            think_ns=parsed("--think", think, units.parse_duration_ns),
             method=method,
             headers=tuple(header or ()),
             data=data,
             data_file=data_file,
-            timeout_ns=_duration("--timeout", timeout),
+            timeout_ns=parsed("--timeout", timeout, units.parse_duration_ns),
             keep_alive=not no_keep_alive,
             http2=http2,
             verify=not insecure,
@@ -259,7 +258,7 @@ def run(
             connect_to=connect_to,
             redirects=redirects,
         )
-        job = LoadJob(target, program(asked))
+        job = LoadJob(target, program(options_given))
     else:
         _no_others(context)
         job = LoadJob(f"{chosen.plan.name} ({target})", compiled_plan(chosen), chosen)
@@ -267,7 +266,7 @@ def run(
     host: Host = context.obj()
     setup = Setup(
         name=job.name,
-        cpus=_cpus(cpus),
+        cpus=allowed_cpus(cpus),
         threads=threads or job.threads,
         seed=seed,
         work_root=work_dir,
@@ -304,10 +303,7 @@ def _backend(name: str, cpu_limit: str | None) -> str:
 
 
 def _share(text: str) -> float:
-    try:
-        share = units.parse_share(text)
-    except ValueError as error:
-        raise UsageError(Problem(str(error), key="--cpu-limit")) from None
+    share = parsed("--cpu-limit", text, units.parse_share)
     if not 0 < share <= 1:
         raise UsageError(
             Problem(f"must be greater than 0 and at most 100%, not {text}", "give for example 50%", key="--cpu-limit")
@@ -371,24 +367,3 @@ def _pacing_text(pacing: Mapping[str, Any]) -> str:
 
 def _say(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def _duration(option: str, text: str) -> int:
-    try:
-        return units.parse_duration_ns(text)
-    except ValueError as error:
-        raise UsageError(Problem(str(error), key=option)) from None
-
-
-def _cpus(text: str | None) -> tuple[int, ...]:
-    allowed = os.sched_getaffinity(0)
-    try:
-        chosen = tuple(sorted(allowed)) if text is None else units.parse_cpus(text)
-    except ValueError as error:
-        raise UsageError(Problem(str(error), key="--cpus")) from None
-    if missing := set(chosen) - allowed:
-        there = ", ".join(map(str, sorted(allowed)))
-        raise UsageError(
-            Problem(f"CPU {min(missing)} is not online or not allowed here", f"there are {there}", key="--cpus")
-        )
-    return chosen

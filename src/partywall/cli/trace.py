@@ -13,9 +13,9 @@ from rich.text import Text
 
 from partywall import units
 from partywall.cli import leftovers
+from partywall.cli.arguments import duration_ns
 from partywall.cli.execution import carry_out
 from partywall.cli.live import wide_console
-from partywall.errors import Problem, UsageError
 from partywall.events import Event, Left, Report, Started
 from partywall.kinds.kind import Options
 from partywall.kinds.trace import TraceJob, Traces
@@ -73,7 +73,7 @@ def trace(
     Needs root. Exit code: 0 traced, 2 bad hop or option, 4 the host or a permission lacks something, 5 an agent ended.
     """
     console = wide_console()
-    asked = ask(
+    request = ask(
         hops,
         horizon=horizon,
         budget=budget,
@@ -84,22 +84,10 @@ def trace(
         packets=packets,
         agents=agent or (),
     )
-    job = TraceJob(asked, _duration(for_))
+    job = TraceJob(request, None if for_ is None else duration_ns("--for", for_))
     leftovers.clean_up()
     options = Options(context.obj(), out)
     return carry_out(lambda emit: Traces().measure(job, options, emit), options, _View(console, job), console)
-
-
-def _duration(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        duration_ns = units.parse_duration_ns(text)
-    except ValueError as error:
-        raise UsageError(Problem(str(error), key="--for")) from None
-    if duration_ns <= 0:
-        raise UsageError(Problem(f"must be greater than 0, not {text}", "give for example 10s", key="--for"))
-    return duration_ns
 
 
 class _View:

@@ -13,7 +13,7 @@ from partywall.errors import UsageError
 from partywall.guard.run import Report
 from partywall.load.store import LoadDirectory
 from partywall.model.migration import MigrationPlan, Move
-from partywall.model.study import Asked
+from partywall.model.study import StudyRequest
 from partywall.store.guard import GuardDirectory
 from partywall.store.migration import MigrationDirectory
 from partywall.store.record import Record

@@ -33,7 +33,7 @@ def test_a_resumed_trial_knows_its_blocks_visits_and_length_of_slots():
         {"kind": "visit", "visit": "1"},
         {"kind": "visit", "visit": "1.1"},
     ]
-    found = tally(TRIAL, events, ())
+    found = progress_of(TRIAL, events, ())
     assert (found.next_block, found.stretch, found.measured_ns) == (8, Stretch(4, 4), 50 + SWITCH_AFTER_NS)
     assert (found.finished, found.visits_done, dict(found.visits_paid)) == (False, {"0"}, {"0": 1, "1": 2})
 
@@ -69,7 +69,7 @@ def test_a_resumed_trial_has_had_the_looks_at_carry_over_that_its_blocks_came_to
 @pytest.mark.parametrize("neighbours", [1, 9])
 def test_a_trial_has_had_all_looks_before_it_may_stop_for_being_precise(neighbours):
     made, _ = visitor("10min", aggressors={f"n{n}": {"stressor": "memory-copy"} for n in range(neighbours)})
-    (found,) = made.tallies.values()
+    (found,) = made.progress_by_trial.values()
     cycle = rhythm(found.trial.treatments, made.plan.timing).cycle
     blocks, longs = PILOTS[-1]
     assert max(blocks, (longs - 1) * cycle.count(BlockKind.SHORT) / cycle.count(BlockKind.LONG)) < FIRST_LOOK
@@ -80,7 +80,7 @@ def test_a_trial_has_had_all_looks_before_it_may_stop_for_being_precise(neighbou
 )
 def test_slots_are_lengthened_for_a_victim_that_is_coarse_beside_one_neighbour(straddle, budget, lengthened):
     made, _ = visitor(budget)
-    (found,) = made.tallies.values()
+    (found,) = made.progress_by_trial.values()
     seen = measured(found.trial, COARSE_BLOCKS)[1]
     # Half of the slots beside it are so; a slot now and then beside nobody is the host's.
     coarse = [o for o in seen if o.treatment == "n@1"][::2] + [o for o in seen if o.treatment == "baseline"][:2]
@@ -97,7 +97,7 @@ def test_a_coarse_victim_is_known_from_its_short_blocks_alone():
     made, _ = visitor(
         "1min", aggressors={"n": {"stressor": "memory-copy"}, "slow": {"stressor": "syscall", "settle": "100ms"}}
     )
-    (found,) = made.tallies.values()
+    (found,) = made.progress_by_trial.values()
     seen = measured(found.trial, COARSE_BLOCKS)[1]
     found.observations = [replace(o, straddle=0.1) for o in seen if o.treatment != "slow@1"]
     made._decide(found)
@@ -106,12 +106,12 @@ def test_a_coarse_victim_is_known_from_its_short_blocks_alone():
 
 def test_guards_of_a_resumed_trial_are_as_long_as_they_were_made():
     changes = [{"kind": "stretched", "stretch": 2, "guards": 1}, {"kind": "stretched", "stretch": 4, "guards": 2}]
-    assert tally(TRIAL, changes, ()).stretch == Stretch(4, 2)
+    assert progress_of(TRIAL, changes, ()).stretch == Stretch(4, 2)
 
 
 def test_what_was_measured_before_slots_were_lengthened_does_not_count_in_a_resumed_trial():
     events, seen = measured(TRIAL, 30)
-    found = tally(TRIAL, [*events, {"kind": "stretched", "stretch": 2}], seen)
+    found = progress_of(TRIAL, [*events, {"kind": "stretched", "stretch": 2}], seen)
     assert (found.stretch, found.blocks, found.pilots_had) == (Stretch(2, 2), 0, 0)
 
 
@@ -171,7 +171,7 @@ def visitor(budget, *names, **content):
 
     made = Visitor(
         Nowhere(), plan, None, Decisions(lambda *_: UNKNOWN, carries_over), silent, None,
-        {t.id: Tally(t) for t in plan.trials},
+        {t.id: Progress(t) for t in plan.trials},
     )  # fmt: skip
     return made, looks
 
@@ -208,9 +208,9 @@ def test_time_that_a_finished_trial_leaves_goes_to_the_others_by_their_parts():
 )
 def test_time_goes_to_trials_whose_intervals_are_wide_within_bounds(efforts, parts):
     made, _ = visitor("4min", "one", "two", "three")
-    for one, effort in zip(made.tallies.values(), efforts, strict=True):
+    for one, effort in zip(made.progress_by_trial.values(), efforts, strict=True):
         one.precision = UNKNOWN.model_copy(update={"effort": effort})
-    got = [made._share_ns(0, one) * made.plan.rounds for one in made.tallies.values()]
+    got = [made._share_ns(0, one) * made.plan.rounds for one in made.progress_by_trial.values()]
     assert got == [pytest.approx(240e9 * part / sum(parts), rel=1e-3) for part in parts]
 
 
@@ -218,7 +218,7 @@ def test_time_within_a_trial_goes_to_the_kind_of_block_whose_intervals_are_wide(
     made, _ = visitor(
         "1min", aggressors={"n": {"stressor": "memory-copy"}, "slow": {"stressor": "syscall", "settle": "100ms"}}
     )
-    (found,) = made.tallies.values()
+    (found,) = made.progress_by_trial.values()
     shares = {}
     for asked in (None, 0.1, 0.6, 0.9):
         found.precision = UNKNOWN.model_copy(update={"slow_share": asked})

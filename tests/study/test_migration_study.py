@@ -6,7 +6,7 @@ from partywall import study
 from partywall.errors import UsageError
 from partywall.model.migration import Move, MoveFinding, Responses
 from partywall.model.paper import Likeness, judge
-from partywall.model.study import Asked
+from partywall.model.study import StudyRequest
 from partywall.scenario import papers
 from partywall.study.migration import findings
 from partywall.study.migration.model import Bare
@@ -81,7 +81,7 @@ def test_a_move_that_did_not_end_is_a_note_and_no_point():
 def test_what_it_has_not_is_refused(asked):
     file = study.find("migration-energy")
     with pytest.raises(UsageError):
-        study.kind_of(file).outline(shipped(), Asked(**asked), fake_host())
+        study.kind_of(file).outline(shipped(), StudyRequest(**asked), fake_host())
 
 
 def test_an_unknown_workload_is_told():

@@ -160,7 +160,7 @@ def progress_of(trial: Trial, events: Sequence[dict[str, Any]], observations: Se
     done = blocks_done(events)
     stretch = _stretch(events)
     as_long = {number for number, event in done.items() if event["stretch"] == stretch.slots}
-    found = Tally(
+    found = Progress(
         trial=trial,
         observations=[o for o in observations if o.trial == trial.id and o.block in as_long],
         next_block=max(done, default=-1) + 1,
@@ -219,13 +219,17 @@ class Visitor:
 
     def _share_ns(self, round_: int, progress: Progress) -> int:
         """The share of the remaining time, by the trials' parts of the budget and their remaining visits."""
-        spent_ns = sum(tally.measured_ns for tally in self.tallies.values())
-        going = [tally for tally in self.tallies.values() if not tally.finished and tally.failures < ATTEMPTS]
+        spent_ns = sum(progress.measured_ns for progress in self.progress_by_trial.values())
+        going = [
+            progress
+            for progress in self.progress_by_trial.values()
+            if not progress.finished and progress.failures < ATTEMPTS
+        ]
         parts = {
             one.trial.id: self._shares[one.trial.id] * worth for one, worth in zip(going, worths(going), strict=True)
         }
         left = sum(parts[one.trial.id] * self._visits_left(round_, one) for one in going)
-        return int(max(0, self.plan.scenario.budget - spent_ns) * parts[tally.trial.id] / max(1, left))
+        return int(max(0, self.plan.scenario.budget - spent_ns) * parts[progress.trial.id] / max(1, left))
 
     def _visits_left(self, round_: int, progress: Progress) -> int:
         return sum(str(r) not in progress.visits_done for r in range(round_, self.plan.rounds))
@@ -285,9 +289,9 @@ class Visitor:
         self.clock.sleep_until(start_ns)
         self._settle(recorder, limiter, progress, self._look(stage, progress))
 
-    def _look(self, stage: Stage, tally: Tally) -> Looks:
+    def _look(self, stage: Stage, progress: Progress) -> Looks:
         return stage.session.look(
-            self.clock.now_ns(), LEAD_NS + max(BATCH_NS, tally.trial.block_ns * tally.stretch.slots)
+            self.clock.now_ns(), LEAD_NS + max(BATCH_NS, progress.trial.block_ns * progress.stretch.slots)
         )
 
     def _batch(
@@ -295,7 +299,7 @@ class Visitor:
     ) -> tuple[list[Slot], list[int], int]:
         """The next blocks, at least one: slots, times at which counters are read, and the clock error."""
         timing, slots, read = self.plan.timing, list[Slot](), list[int]()
-        beat = rhythm(tally.trial.treatments, timing, tally.stretch, tally.slow_share)
+        beat = rhythm(progress.trial.treatments, timing, progress.stretch, progress.slow_share)
         at_ns, error_ns = start_ns, 0
         while not slots or at_ns - start_ns < BATCH_NS:
             number, stretch = progress.next_block, progress.stretch
@@ -306,7 +310,7 @@ class Visitor:
                 lay_out, treatments, at_ns, before, grid_ns=timing.slice, stretch=stretch, at_least_ns=least_ns
             )
             block, error_ns = guarded(laid, looks, at_ns)
-            self._note_clock(tally, error_ns)
+            self._note_clock(progress, error_ns)
             recorder.expect(number, stretch.slots, block, long=beat.is_long(number), error_ns=error_ns)
             # A reading costs more than a short slot can bear.
             read += readings(block) if least_ns else []
@@ -320,12 +324,12 @@ class Visitor:
         if error_ns:
             self.run.append("clock_bound", trial=progress.trial.id, block=progress.next_block, error_ns=error_ns)
 
-    def _goes_on(self, tally: Tally, elapsed_ns: int, share_ns: int, *, last: bool) -> bool:
-        if last and tally.blocks < self.plan.scenario.min_blocks:
-            return tally.measured_ns < OVERTIME * self._shares[tally.trial.id]
+    def _goes_on(self, progress: Progress, elapsed_ns: int, share_ns: int, *, last: bool) -> bool:
+        if last and progress.blocks < self.plan.scenario.min_blocks:
+            return progress.measured_ns < OVERTIME * self._shares[progress.trial.id]
         # Half of the next block, so that visits end as often a little late as early.
-        blocks = forecast(tally.trial.treatments, self.plan.timing, tally.stretch, tally.slow_share)
-        next_ns = blocks.block_ns(tally.next_block)
+        blocks = forecast(progress.trial.treatments, self.plan.timing, progress.stretch, progress.slow_share)
+        next_ns = blocks.block_ns(progress.next_block)
         return elapsed_ns + next_ns // 2 < share_ns
 
     def _settle(self, recorder: Recorder, limiter: Limiter, progress: Progress, looks: Looks) -> None:
@@ -336,8 +340,8 @@ class Visitor:
             if not block or limiter.was_late(slots):
                 self.run.append("block_void", **event)
                 continue
-            if event["stretch"] == tally.stretch.slots:
-                tally.observations += block
+            if event["stretch"] == progress.stretch.slots:
+                progress.observations += block
             self.run.append("block_done", **event)
         self._decide(progress)
         self.tell_left()
@@ -348,55 +352,62 @@ class Visitor:
         left_ns = max(0, budget_ns - sum(progress.measured_ns for progress in self.progress_by_trial.values()))
         self.emit(Left(left_ns / budget_ns * max(self.plan.estimate_ns, budget_ns) / 1e9))
 
-    def _decide(self, tally: Tally) -> None:
-        if too_short := self._too_short(tally):
+    def _decide(self, progress: Progress) -> None:
+        if too_short := self._too_short(progress):
             stretch, reason = too_short
-            tally.stretch = stretch
-            tally.observations.clear()
-            tally.pilots_had, tally.coarse_tested = 0, False
-            tally.precision, tally.next_look = None, 0
+            progress.stretch = stretch
+            progress.observations.clear()
+            progress.pilots_had, progress.coarse_tested = 0, False
+            progress.precision, progress.next_look = None, 0
             factors = {"stretch": stretch.slots, "guards": stretch.guards}
-            self.run.append("stretched", trial=tally.trial.id, reason=reason, **factors)
-            self.emit(Note(f"{tally.trial.id}: {reason}; slots are now {stretch.slots} times as long"))
-        elif tally.blocks >= LOOKS_FROM and len(tally.observations) >= tally.next_look:
-            tally.precision = self.decisions.enough(tally.trial, tally.observations)
-            tally.next_look = int(LOOKS_GROWTH * len(tally.observations))
-            tally.finished = tally.precision.reached and tally.blocks >= self.plan.scenario.min_blocks
-            if tally.finished:
-                self.run.append("trial_precise", trial=tally.trial.id, blocks=tally.blocks)
-        self.emit(Block(tally.trial.id, tally.blocks, self._width(tally)))
+            self.run.append("stretched", trial=progress.trial.id, reason=reason, **factors)
+            self.emit(Note(f"{progress.trial.id}: {reason}; slots are now {stretch.slots} times as long"))
+        elif progress.blocks >= LOOKS_FROM and len(progress.observations) >= progress.next_look:
+            progress.precision = self.decisions.enough(progress.trial, progress.observations)
+            progress.next_look = int(LOOKS_GROWTH * len(progress.observations))
+            progress.finished = progress.precision.reached and progress.blocks >= self.plan.scenario.min_blocks
+            if progress.finished:
+                self.run.append("trial_precise", trial=progress.trial.id, blocks=progress.blocks)
+        self.emit(Block(progress.trial.id, progress.blocks, self._width(progress)))
 
-    def _width(self, tally: Tally) -> str:
+    def _width(self, progress: Progress) -> str:
         """How precise a trial is, in words, once it has the least number of blocks."""
-        half = tally.precision.half_width if tally.precision else None
-        if half is None or tally.blocks < self.plan.scenario.min_blocks:
+        half = progress.precision.half_width if progress.precision else None
+        if half is None or progress.blocks < self.plan.scenario.min_blocks:
             return ""
         return f"widest interval ±{half:.1%} (asked ±{100 * self.plan.scenario.precision:g}%)"
 
-    def _too_short(self, tally: Tally) -> tuple[Stretch, str] | None:
+    def _too_short(self, progress: Progress) -> tuple[Stretch, str] | None:
         """How long slots must be, and why; None if they are long enough. Each length is looked at a few times only."""
-        coarser, slower = tally.stretch.coarser, tally.stretch.slower
-        if not tally.coarse_tested and tally.blocks_short >= COARSE_BLOCKS and self._may_begin_again(tally, coarser):
-            tally.coarse_tested = True
-            if _straddle(tally.observations) > STRADDLE_MAX:
+        coarser, slower = progress.stretch.coarser, progress.stretch.slower
+        if (
+            not progress.coarse_tested
+            and progress.blocks_short >= COARSE_BLOCKS
+            and self._may_begin_again(progress, coarser)
+        ):
+            progress.coarse_tested = True
+            if _straddle(progress.observations) > STRADDLE_MAX:
                 return coarser, "the victim reports too seldom for such short slots"
-        if tally.pilots_had == len(PILOTS) or (reached := tally.pilots_reached) <= tally.pilots_had:
+        if progress.pilots_had == len(PILOTS) or (reached := progress.pilots_reached) <= progress.pilots_had:
             return None
-        if self._may_begin_again(tally, slower):
-            tally.pilots_had = reached
-            if self.decisions.carries_over(tally.trial, tally.observations):
+        if self._may_begin_again(progress, slower):
+            progress.pilots_had = reached
+            if self.decisions.carries_over(progress.trial, progress.observations):
                 return slower, "effects carry over between slots"
         return None
 
-    def _may_begin_again(self, tally: Tally, stretch: Stretch) -> bool:
+    def _may_begin_again(self, progress: Progress, stretch: Stretch) -> bool:
         """Whether slots may be of that length, and the trial's time holds the least number of blocks of them.
 
         Otherwise lengthening would leave no result, while the existing one stays valid with a warning.
         """
-        if max(treatment.slot_ns for treatment in tally.trial.treatments) * stretch.slots > self.plan.timing.slot_max:
+        if (
+            max(treatment.slot_ns for treatment in progress.trial.treatments) * stretch.slots
+            > self.plan.timing.slot_max
+        ):
             return False
-        longer = forecast(tally.trial.treatments, self.plan.timing, stretch)
-        left_ns = OVERTIME * self._shares[tally.trial.id] - tally.measured_ns
+        longer = forecast(progress.trial.treatments, self.plan.timing, stretch)
+        left_ns = OVERTIME * self._shares[progress.trial.id] - progress.measured_ns
         return longer.needed_ns(self.plan.scenario.min_blocks) <= left_ns
 
 
@@ -411,12 +422,12 @@ def guarded(laid_out: Callable[..., tuple[Slot, ...]], looks: Looks, start_ns: i
         error_ns = needed_ns
 
 
-def worths(tallies: Sequence[Tally]) -> list[float]:
+def worths(progress_by_trial: Sequence[Progress]) -> list[float]:
     """By what trials' parts of the time are multiplied: more for those whose intervals are wide, within bounds.
 
     In proportion to what narrows an interval, the sum of their variances is least.
     """
-    efforts = [one.effort for one in tallies]
+    efforts = [one.effort for one in progress_by_trial]
     known = [effort for effort in efforts if effort is not None]
     usual = statistics.fmean(known) if known else 0.0
     return [min(max(one / usual, WORTH_MIN), WORTH_MAX) if one is not None and usual else 1.0 for one in efforts]

@@ -171,14 +171,14 @@ class SimulatedHost:
                 other.sink("slices", {"id": name, "slices": slices})
 
     def _work(self, victim: _Workload, others: Mapping[str, _Workload], end_ns: int) -> float:
-        passed_ns = end_ns - victim.told_ns
+        passed_ns = end_ns - victim.sent_ns
         worse = 1 + self._effect.after(passed_ns)
         kept = 1.0
         for name, other in others.items():
-            kept *= 1 - (1 - self.keeps.get(name, 1.0)) * worse * other.intensity(victim.told_ns, end_ns)
+            kept *= 1 - (1 - self.keeps.get(name, 1.0)) * worse * other.intensity(victim.sent_ns, end_ns)
         self._speed *= 1 + self._chance.gauss(0, self.wander) * (passed_ns / 1e9) ** 0.5
         speed = self._speed * (1 + sum(drift.after(passed_ns) for drift in self._drifts))
-        running_s = self._running_ns(victim.told_ns, end_ns) / 1e9
+        running_s = self._running_ns(victim.sent_ns, end_ns) / 1e9
         return max(0.0, victim.rate * running_s * kept * speed * (1 + self._chance.gauss(0, self.noise)))
 
     def _running_ns(self, start_ns: int, end_ns: int) -> float:

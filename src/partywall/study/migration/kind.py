@@ -16,7 +16,7 @@ from partywall.migrate import plan as plans
 from partywall.migrate import series
 from partywall.migrate.bare import rate_of
 from partywall.model.migration import MigrationPlan, MoveFinding, rate_text
-from partywall.model.study import Asked, Outline, StudyReport
+from partywall.model.study import Outline, StudyReport, StudyRequest
 from partywall.scenario import papers
 from partywall.scenario.decode import decode
 from partywall.scenario.form import problem, validate
@@ -53,12 +53,12 @@ class MigrationStudy:
             raise UsageError(*problems)
         return study
 
-    def outline(self, study: Study, asked: Asked, host: Host) -> Outline:
+    def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
         del host
-        if asked.backends:
+        if request.backends:
             raise UsageError(Problem(f"{study.name} does not support backends", "leave it out", key="--backend"))
-        refuse_parts(study.name, asked)
-        plan = _plan(study, asked)
+        refuse_parts(study.name, request)
+        plan = _plan(study, request)
         link = rate_text(plan.link.rate)
         lines = (
             f"a guest of {plan.guest.memory >> 20} MiB moves over a link, {link}",
@@ -66,13 +66,13 @@ class MigrationStudy:
         )
         return Outline(lines, len(plan.cells) * plan.moves * ((plan.before + plan.after) / 1e9 + USERS_S))
 
-    def check(self, study: Study, asked: Asked, host: Host, work_root: Path, *, allow_commands: bool) -> None:
-        del asked, work_root, allow_commands
+    def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
+        del request, work_root, allow_commands
         papers.load(study.name)
         series.check(host)
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
-        plan = _plan(study, directory.asked)
+        plan = _plan(study, directory.request)
         folder = directory.path / RUNS / MOVES
         if folder.exists() and not MigrationDirectory(folder).evidence().interrupted:
             return
@@ -97,12 +97,12 @@ class MigrationStudy:
         evidence = record.evidence()
         moves = findings(evidence, record.table).moves
         bare = [Bare.model_validate(row) for row in directory.observations()]
-        asked = directory.asked
+        request = directory.request
         return StudyReport(
             run=directory.name,
             name=study.name,
             description=study.description,
-            length=asked.length,
+            length=request.length,
             besides=exhibits.besides(study, moves, bare, papers.load(study.name)),
             notes=(*_emulated(evidence.about), *exhibits.notes(moves)),
             facts=_facts(evidence.plan, evidence.about),
@@ -114,9 +114,9 @@ class MigrationStudy:
         )
 
 
-def _plan(study: Study, asked: Asked) -> MigrationPlan:
-    extent: Extent = in_blocks({"short": study.short, "long": study.long}, asked)
-    return study.plan.model_copy(update={"moves": extent.blocks, "seed": asked.seed, "calibration": 0})
+def _plan(study: Study, request: StudyRequest) -> MigrationPlan:
+    extent: Extent = in_blocks({"short": study.short, "long": study.long}, request)
+    return study.plan.model_copy(update={"moves": extent.blocks, "seed": request.seed, "calibration": 0})
 
 
 def _emulated(about: dict[str, Any]) -> Sequence[str]:

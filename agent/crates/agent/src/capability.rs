@@ -1,9 +1,9 @@
-//! What an agent was started for. Where its controller needs no more, it can be told to refuse the rest.
+//! The capabilities that an agent was started with. If its controller needs only some, the agent can refuse the others.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use partywall_wire::{Capability, Fault, Method, Pace, Start, Work, CODE_DENIED, LONG_LINE, MAX_LINE};
 
-/// Reads the name of a capability; help lists all.
+/// Parses the name of a capability. The help lists all names.
 pub(crate) fn parser() -> impl TypedValueParser<Value = Capability> {
     let values = Capability::ALL.iter().map(|(_, name, about)| PossibleValue::new(*name).help(*about));
     PossibleValuesParser::new(values).try_map(|name| {
@@ -12,7 +12,7 @@ pub(crate) fn parser() -> impl TypedValueParser<Value = Capability> {
     })
 }
 
-/// The capabilities that may be used: all unless some were named.
+/// The permitted capabilities: all unless some were named.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Only(pub Option<Vec<Capability>>);
 
@@ -21,7 +21,7 @@ impl Only {
         self.0.as_ref().is_none_or(|only| only.contains(&capability))
     }
 
-    /// Refuses a method that belongs to none of them. What tells of the agent itself and of its clock is always there.
+    /// Refuses a method of a capability that is not permitted. Methods about the agent itself and its clock are always permitted.
     pub(crate) fn check(&self, method: &str) -> Result<(), Fault> {
         match Method::find(method) {
             Some(Method { capabilities: any @ [_, ..], .. }) => self.check_any(any, method),
@@ -29,7 +29,7 @@ impl Only {
         }
     }
 
-    /// Refuses a workload of a sort that is not among them.
+    /// Refuses a workload of a kind that is not permitted.
     pub(crate) fn check_start(&self, start: &Start) -> Result<(), Fault> {
         let (capability, what) = match (&start.work, start.pace) {
             (Work::Kernel(_), Pace::FlatOut) => (Capability::Probe, "a probe"),
@@ -50,7 +50,7 @@ impl Only {
         Err(Fault::new(CODE_DENIED, why))
     }
 
-    /// The longest line that it needs to read: only files of a load are long.
+    /// The longest line that it must read. Only files of a load are long.
     pub(crate) fn line_max(&self) -> usize {
         if self.has(Capability::Load) {
             MAX_LINE

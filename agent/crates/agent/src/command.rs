@@ -11,12 +11,12 @@ use partywall_wire::{Command, Event, Fault, Line, Pace, Stream, Used};
 use crate::refusal::refused;
 use crate::resident::Sink;
 
-/// Lines in one message, so that none is too long a line however long they are.
+/// Lines in one message, so that no message becomes too long.
 const LINES_MAX: usize = 100;
 
-/// A running command and, if it is scheduled, who switches it.
+/// A running command and, if it is scheduled, the thread that switches it.
 pub(crate) struct CommandWorkload {
-    // Dropped first: the follower must not continue a group that is being killed.
+    // Dropped first, because the follower must not continue a group that is being killed.
     follower: Option<Follower>,
     running: Running,
     output: Output,
@@ -73,7 +73,7 @@ impl CommandWorkload {
         push(id, &self.output, &self.used, sink);
     }
 
-    /// Ends it, and pushes what it left, with what it wrote last.
+    /// Ends the command and pushes its remaining output.
     pub(crate) fn stop(self, id: &str, sink: &mut dyn Sink) {
         let Self { follower, running, output, used } = self;
         drop(follower);

@@ -1,4 +1,4 @@
-//! Who answers each method of the wire's table.
+//! Implements each method of the wire's table.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use crate::resident::{Count, Resident, Residents, Sink};
 use crate::trace::Trace;
 use crate::workload::Workload;
 
-/// No two machines' clocks that work differ by more, and a kernel corrects no more either.
+/// The clocks of two working machines differ by less, and a kernel cannot correct more.
 const RATE_PPB_MAX: i64 = 500_000;
 
-/// What the answering thread and the flushing thread share: all that goes on, each kind behind its own lock.
+/// State shared by the answering thread and the flushing thread: all residents, with one lock for each kind.
 #[derive(Clone)]
 pub(crate) struct Shared(Arc<Kinds>);
 
@@ -59,7 +59,7 @@ impl Shared {
         self.0.count.wait_for_any();
     }
 
-    /// Drains all into a bounded sink; workloads that ended are gone after this.
+    /// Drains all residents into a bounded sink, and removes workloads that have ended.
     pub(crate) fn drain(&self, sink: &mut dyn Sink) {
         self.0.workloads.drain(sink);
         self.0.monitors.drain(sink);
@@ -76,14 +76,14 @@ impl Shared {
     }
 }
 
-/// Whose clock this agent tells, and so what a controller may do to it.
+/// The owner of this agent's clock, which decides how a controller may adjust it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClockOwner {
     /// The controller's own host: there is nothing to adjust.
     Host,
-    /// A guest of Partywall's own, whose kernel may be told to run faster or slower.
+    /// A guest created by Partywall: the rate of its kernel's clock may be changed.
     Machine,
-    /// Somebody's machine: what this agent tells may be shifted and corrected, the machine's clock is left as it is.
+    /// Another machine: the agent's own times may be shifted and corrected, but the machine's clock is not changed.
     Agent,
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct Agent {
     only: Only,
 }
 
-/// Sends what a resident left at its end: that waits for room, so that all of it comes, and before the answer.
+/// Sends a resident's last messages before the answer. It waits for space, so that none is lost.
 struct Last<'a> {
     outbox: &'a Outbox,
     failed: Option<std::io::Error>,
@@ -156,7 +156,7 @@ impl Answers for Agent {
         })
     }
 
-    /// What this host is. The kernel itself says on which CPUs this agent may run.
+    /// Facts about this host. The kernel reports the CPUs that this agent may run on.
     fn facts(&self) -> Result<facts::HostFacts, Fault> {
         let mut found = facts_of(Path::new("/"));
         if let Ok(cpus) = partywall_sys::affinity::allowed() {
@@ -170,7 +170,7 @@ impl Answers for Agent {
         Ok(Clock { monotonic_ns: clock::now() })
     }
 
-    /// The shift is this process's own; the rate is the kernel's where the machine is ours, else this process's too.
+    /// The shift applies to this process only; the rate to the kernel if the machine is a guest of ours, else to this process too.
     fn clock_adjust(&self, adjust: ClockAdjust) -> Result<Clock, Fault> {
         if self.owner == ClockOwner::Host {
             let why = "only the clock of a guest that Partywall made, or of an agent started with --own-clock, can be adjusted";
@@ -206,7 +206,7 @@ impl Answers for Agent {
         self.kinds().workloads.start(&start.id, &start)
     }
 
-    /// Takes as long as a slow disk does, so the workloads are not locked meanwhile.
+    /// Calibration may take as long as a slow disk, so the workloads are not locked meanwhile.
     fn workload_calibrate(&self, calibrate: Calibrate) -> Result<Calibrated, Fault> {
         let calibration = self.kinds().workloads.with(&calibrate.id, |workload| workload.calibration())?;
         let about = |error| refused(error).about(format_args!("workload {:?}", calibrate.id));
@@ -281,7 +281,7 @@ impl Answers for Agent {
     }
 }
 
-/// What the host is whose files lie under `root`, with what this build of the agent lacks among what is missing.
+/// Facts about the host whose files are below `root`, including what this build of the agent lacks.
 pub(crate) fn facts_of(root: &Path) -> facts::HostFacts {
     let mut found = facts::read(root);
     if let Err(absent) = partywall_bpf::built() {
@@ -295,7 +295,7 @@ pub(crate) fn facts_of(root: &Path) -> facts::HostFacts {
     found
 }
 
-/// What every kernel says of itself.
+/// The descriptions of all kernels.
 pub(crate) fn catalogue() -> Value {
     json!(kernels::ALL.iter().map(|entry| (entry.info)()).collect::<Vec<_>>())
 }

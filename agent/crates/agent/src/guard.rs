@@ -1,4 +1,4 @@
-//! The guard as the agent runs it: its reports as events.
+//! The guard as a resident of the agent: sends its reports as events.
 
 use partywall_guard::{Guard, Report};
 use partywall_wire::{Event, Fault, GuardStart, GuardStarted};
@@ -23,7 +23,7 @@ impl Resident for Guard {
         self.take_reports().into_iter().for_each(|report| sink.push(event(id, report)));
     }
 
-    /// Ends the loop; hooks and rates stay until `guard.remove`, which comes next.
+    /// Ends the loop. Hooks and rates stay until `guard.remove`, which follows.
     fn stop(self, id: &str, sink: &mut dyn Sink) {
         self.disinherit();
         self.drain(id, sink);

@@ -1,4 +1,4 @@
-//! A monitor as the agent runs it: a thread that reads all counters at the moments it was told.
+//! A monitor as a resident of the agent: a thread that reads all counters at scheduled times.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -16,15 +16,15 @@ use serde::Serialize;
 use crate::refusal::refused;
 use crate::resident::{Resident, Sink};
 
-/// The last stretch before a moment is slept to the absolute time, which is more exact than a condition variable's wait.
+/// The last part of a wait sleeps until an absolute time, which is more precise than a condition variable.
 const FINE_NS: u64 = 2_000_000;
 
-/// Answer to `monitor.start`.
+/// The result of `monitor.start`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Watched {
     /// The columns of every sample.
     counters: Vec<CounterInfo>,
-    /// What cannot be read on this host.
+    /// Counters that cannot be read on this host.
     missing: Vec<Missing>,
 }
 
@@ -59,7 +59,7 @@ impl Shared {
         }
     }
 
-    /// Waits for the next moment, and until shortly before it; None at the end.
+    /// Waits until shortly before the next time; None at the end.
     fn next(&self) -> Option<u64> {
         let idle = |state: &mut State| state.moments.is_empty() && !state.ended;
         let mut state = self.changed.wait_while(self.state(), idle).unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,8 @@
-//! What waits to be written to the controller: lines in their order, bounded in bytes. A controller that was stopped, or a
-//! connection that hangs, must not fill the memory of a host that is being measured.
+//! Lines that wait to be written to the controller, in order and bounded in bytes. A stopped controller, or a connection that
+//! hangs, must not fill the memory of a measured host.
 //!
-//! Answers wait for room, so that a controller that asks and does not read has to wait itself. Notifications do not: they are
-//! dropped, counted, and the counts are sent as `dropped` once there is room. Deliberately not here: what a line means.
+//! Answers wait for space, so that a controller that sends requests without reading has to wait. Notifications do not wait: they
+//! are dropped and counted, and the counts are sent as `dropped` when there is space. Lines are not interpreted here.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind, Write};
@@ -14,10 +14,10 @@ use serde::Serialize;
 
 use crate::resident::Sink;
 
-/// Half a minute of what a busy workload sends; no more, since it counts as memory of the sandbox.
+/// Half a minute of a busy workload's messages. Not more, because it counts as memory of the sandbox.
 const BYTES_MAX: usize = 32 << 20;
 
-/// Lines that wait; its clones are the same.
+/// Waiting lines. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Outbox(Arc<Shared>);
 
@@ -31,11 +31,11 @@ struct Shared {
 struct State {
     lines: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// By what it was, and of whom.
+    /// Counts by kind of message and by sender.
     dropped: BTreeMap<(&'static str, String), u64>,
-    /// No more lines come.
+    /// No more lines will be added.
     closed: bool,
-    /// Nobody listens.
+    /// The stream has failed.
     failed: bool,
 }
 
@@ -48,7 +48,7 @@ impl State {
         Ok(())
     }
 
-    /// Says what was dropped before anything that comes after it.
+    /// Reports dropped messages before the next message.
     fn add_dropped(&mut self) -> io::Result<()> {
         while let Some(((what, id), count)) = self.dropped.pop_first() {
             self.add(&Notification::new(&Event::Dropped { id, what: what.into(), count }))?;
@@ -72,7 +72,7 @@ impl Outbox {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a message once there is room; an error if nobody listens any more.
+    /// Adds a message when there is space. An error if the stream has failed.
     pub(crate) fn send(&self, message: &impl Serialize) -> io::Result<()> {
         let full = |state: &mut State| state.bytes >= self.0.bytes_max && !state.failed;
         let mut state = self.0.changed.wait_while(self.state(), full).unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +86,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Adds a notification, or counts it as dropped if there is no room. The end of a workload always has room.
+    /// Adds a notification, or counts it as dropped if there is no space. The end of a workload is always added.
     pub(crate) fn offer(&self, event: &Event) {
         let mut state = self.state();
         if state.bytes >= self.0.bytes_max && !matches!(event, Event::Ended(_)) {
@@ -94,13 +94,13 @@ impl Outbox {
             *state.dropped.entry((what, id.to_owned())).or_default() += count;
             return;
         }
-        // What cannot be written as JSON does not exist among events.
+        // All events can be serialised as JSON.
         let _ = state.add_dropped().and_then(|()| state.add(&Notification::new(event)));
         drop(state);
         self.0.changed.notify_all();
     }
 
-    /// Sends the counts of what was dropped, if there is room for them now.
+    /// Sends the counts of dropped messages, if there is space.
     pub(crate) fn tell_dropped(&self) {
         let mut state = self.state();
         if state.bytes < self.0.bytes_max && !state.dropped.is_empty() {
@@ -110,7 +110,7 @@ impl Outbox {
         }
     }
 
-    /// Writes lines as they come, until the outbox is closed; an error if the stream fails.
+    /// Writes lines until the outbox is closed. An error if the stream fails.
     pub(crate) fn write_to(&self, mut stream: impl Write) -> io::Result<()> {
         while let Some(line) = self.next() {
             let written = stream.write_all(&line).and_then(|()| stream.flush());
@@ -124,13 +124,13 @@ impl Outbox {
         Ok(())
     }
 
-    /// The next line, which counts until it has been written.
+    /// The next line. It counts until it has been written.
     fn next(&self) -> Option<Vec<u8>> {
         let idle = |state: &mut State| state.lines.is_empty() && !state.closed;
         self.0.changed.wait_while(self.state(), idle).unwrap_or_else(PoisonError::into_inner).lines.pop_front()
     }
 
-    /// Waits until all has been written, but not for long: whoever closed the other direction may not read either.
+    /// Waits for a limited time until all is written: a peer that closed its output may not read either.
     pub(crate) fn close(&self, within: Duration) {
         let mut state = self.state();
         state.closed = true;
@@ -161,7 +161,7 @@ mod tests {
         Event::Sample { id: id.into(), at_ns: 1, until_ns: 2, values: vec![None; 20] }
     }
 
-    /// A stream whose reader takes a line each time it is told to.
+    /// A stream whose reader takes one line for each signal.
     struct Stopped(Receiver<()>, Sender<String>);
 
     impl Write for Stopped {
@@ -193,7 +193,7 @@ mod tests {
         }
         assert!(outbox.state().bytes < 1500);
         outbox.offer(&Event::Ended(Ended { id: "p".into(), reason: "over".into() }));
-        // As many as it wants: the writer ends before it has taken them all.
+        // Signals until the writer ends, which is before it has taken all lines.
         while go.send(()).is_ok() && outbox.state().bytes > 0 {}
         outbox.close(Duration::from_secs(10));
         outbox.tell_dropped();
@@ -213,7 +213,7 @@ mod tests {
         assert!(outbox.is_full());
         go.send(()).unwrap();
         assert!(told.recv().unwrap().contains("\"sample\""));
-        // This waits until the first has been written.
+        // Returns after the first line has been written.
         outbox.send(&Outcome {}).unwrap();
         (0..2).for_each(|_| go.send(()).unwrap());
         let dropped: serde_json::Value = serde_json::from_str(&told.recv().unwrap()).unwrap();

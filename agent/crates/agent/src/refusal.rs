@@ -1,4 +1,4 @@
-//! Which code each capability's error has on the wire: whether the request is to be mended, the host, or neither for now.
+//! Maps each capability's errors to codes on the wire, by remedy: change the request, change the host, or try again later.
 
 use std::fmt::Display;
 use std::io;
@@ -13,13 +13,13 @@ use partywall_stressor::{CalibrationError, ScheduleError};
 use partywall_tracer::TraceError;
 use partywall_wire::{Fault, CODE_FAILED, CODE_LACKING, CODE_PASSING, CODE_USAGE};
 
-/// An error whose kind is known.
+/// An error with a known kind.
 pub(crate) trait Refuses: Display {
     /// One of the wire's codes.
     fn code(&self) -> i32;
 }
 
-/// An error as it goes over the wire.
+/// An error in the form of the wire.
 #[expect(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
 pub(crate) fn refused(error: impl Refuses) -> Fault {
     Fault::new(error.code(), error.to_string())
@@ -77,9 +77,9 @@ impl Refuses for CalibrationError {
         match self {
             Self::Schedule(error) => error.code(),
             Self::Long(_) => CODE_USAGE,
-            // Its remedy is another size of its steps.
+            // The remedy is another size of its steps.
             Self::NoWork { .. } => CODE_FAILED,
-            // Killed, perhaps.
+            // It may have been killed.
             Self::Ended { .. } => CODE_PASSING,
         }
     }
@@ -100,7 +100,7 @@ impl Refuses for ChangesError {
     fn code(&self) -> i32 {
         match self {
             Self::Range { .. } | Self::Windows(_) | Self::Long(_) | Self::NotAFile(_) | Self::Large { .. } => CODE_USAGE,
-            // The guest may not have come up yet, or have just ended.
+            // The guest may not have started yet, or has just ended.
             Self::Empty { .. } | Self::Shrunk { .. } => CODE_PASSING,
             Self::Host { source, .. } => source.code(),
         }

@@ -1,47 +1,48 @@
-//! What goes on after the request that began it was answered, of one kind under one lock, by the id it was started with; who
-//! asks for what is not there is told by name. A kind that is slow holds up no other. Deliberately not here: what it does.
+//! Residents: activities that continue after the request that started them was answered, by id, with one lock for each kind. A
+//! request for an unknown id gets an error that names it. A slow kind does not delay the others. What residents do is implemented
+//! elsewhere.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use partywall_wire::{Ended, Event, Fault};
 
-/// Where a resident pushes what it has to tell.
+/// The destination of a resident's events.
 pub(crate) trait Sink {
     /// Takes an event, or counts it as dropped.
     fn push(&mut self, event: Event);
 
-    /// Whether events are dropped at present: who can keep them elsewhere, and count what is lost there, waits.
+    /// True while events are being dropped. A resident that can store events itself, and counts its own losses, waits.
     fn is_full(&self) -> bool;
 }
 
-/// What goes on after its answer. Dropping it ends it too, and what it had left is lost.
+/// An activity that continues after its answer. Dropping it ends it too, and its remaining events are lost.
 pub(crate) trait Resident: Sized + Send {
-    /// What messages call it.
+    /// Its name in messages.
     const KIND: &'static str;
-    /// What it is started with.
+    /// The parameters of its start.
     type Start;
-    /// What is answered to its start.
+    /// The result of its start.
     type Started;
-    /// What is answered to its stop.
+    /// The result of its stop.
     type Stopped;
 
     /// Starts it.
     fn start(start: &Self::Start) -> Result<(Self, Self::Started), Fault>;
 
-    /// Pushes what came since the last time.
+    /// Pushes the events since the last call.
     fn drain(&self, id: &str, sink: &mut dyn Sink);
 
-    /// Why it ended by itself, once it has.
+    /// Why it ended on its own, if it did.
     fn ended(&mut self) -> Option<String> {
         None
     }
 
-    /// Ends it, and only then pushes what is left: it may write its last as it ends.
+    /// Ends it, and then pushes the remaining events, because it may produce some as it ends.
     fn stop(self, id: &str, sink: &mut dyn Sink) -> Self::Stopped;
 }
 
-/// How many residents there are, of all kinds; its clones are the same.
+/// The number of residents of all kinds. Clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct Count(Arc<(Mutex<usize>, Condvar)>);
 
@@ -75,7 +76,7 @@ impl<T: Resident> Residents<T> {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts one. This takes as long as it does, so the others are not locked meanwhile.
+    /// Starts one. The others are not locked meanwhile, because a start can be slow.
     pub(crate) fn start(&self, id: &str, start: &T::Start) -> Result<T::Started, Fault> {
         if self.lock().contains_key(id) {
             return Err(Fault::passing(format_args!("{} {id:?} is running already", T::KIND)));
@@ -86,22 +87,22 @@ impl<T: Resident> Residents<T> {
         Ok(started)
     }
 
-    /// Does something with one of them; what keeps it from that is told with its name.
+    /// Calls `act` with one of them. Errors contain its name.
     pub(crate) fn with<R>(&self, id: &str, act: impl FnOnce(&mut T) -> Result<R, Fault>) -> Result<R, Fault> {
         let mut by_id = self.lock();
         let one = by_id.get_mut(id).ok_or_else(|| missing::<T>(id))?;
         act(one).map_err(|fault| fault.about(format_args!("{} {id:?}", T::KIND)))
     }
 
-    /// Ends one. It is taken out first, so that nobody else drains it, and what it pushes here is the last of it.
+    /// Ends one. It is removed first, so that no other thread drains it, and the events pushed here are its last.
     pub(crate) fn stop(&self, id: &str, sink: &mut dyn Sink) -> Result<T::Stopped, Fault> {
         let one = self.lock().remove(id).ok_or_else(|| missing::<T>(id))?;
         self.count.change(-1);
         Ok(one.stop(id, sink))
     }
 
-    /// Pushes what all have to tell, and ends those that ended by themselves. They stay locked meanwhile, so that nothing of
-    /// one that is being stopped comes after the answer that says so.
+    /// Pushes the events of all, and removes those that have ended. They stay locked meanwhile, so that no event of a resident that
+    /// is being stopped follows the answer to its stop.
     pub(crate) fn drain(&self, sink: &mut dyn Sink) {
         let mut by_id = self.lock();
         let over: Vec<(String, String)> = by_id.iter_mut().filter_map(|(id, one)| Some((id.clone(), one.ended()?))).collect();
@@ -114,7 +115,7 @@ impl<T: Resident> Residents<T> {
         }
     }
 
-    /// Ends all; what they had left is lost.
+    /// Ends all. Their remaining events are lost.
     pub(crate) fn drop_all(&self) {
         let all = std::mem::take(&mut *self.lock());
         self.count.change(-all.len().cast_signed());
@@ -137,7 +138,7 @@ mod tests {
     use std::sync::mpsc::{channel, Receiver, Sender};
     use std::thread;
 
-    /// A sink that takes all.
+    /// A sink that takes all events.
     #[derive(Default)]
     struct All(Vec<Event>);
 
@@ -151,7 +152,7 @@ mod tests {
         }
     }
 
-    /// Says one sample when it is drained and another when it is stopped; ends by itself once told.
+    /// Sends one sample when drained and another when stopped; ends on its own on request.
     struct Clock {
         over: bool,
     }
@@ -212,7 +213,7 @@ mod tests {
         assert!(clocks.is_empty());
     }
 
-    /// Says that it is being drained, and is until it is told to go on.
+    /// Signals that it is being drained, and waits for permission to continue.
     struct Slow(Sender<()>, Mutex<Receiver<()>>);
 
     impl Resident for Slow {
@@ -243,7 +244,7 @@ mod tests {
         let drained = slow.clone();
         let draining = thread::spawn(move || drained.drain(&mut All::default()));
         said.recv().unwrap();
-        // While it is drained, which ends only below, another kind goes through its whole life.
+        // While it is being drained, another kind goes through its whole life cycle.
         clocks.start("a", &false).unwrap();
         let mut sink = All::default();
         clocks.drain(&mut sink);

@@ -1,5 +1,4 @@
-//! One stream: a thread that reads requests and answers them, one that collects what workloads left on their tapes, and one
-//! that writes.
+//! One stream: a thread that reads requests and answers them, one that collects events of workloads, and one that writes.
 
 use std::io::{self, BufRead, Read, Write};
 use std::thread;
@@ -12,12 +11,12 @@ use crate::capability::Only;
 use crate::dispatch::{Agent, ClockOwner, Shared};
 use crate::outbox::Outbox;
 
-/// How often tapes are collected. Rare, because sending takes time from a workload on the same CPU.
+/// How often events are collected. Rarely, because sending takes CPU time from a workload on the same CPU.
 const FLUSH_NS: u64 = 200_000_000;
-/// How long the last answers may take to be written once the controller has closed its side.
+/// Time for writing the last answers after the controller has closed its side.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Serves one controller until its stream ends. Everything started for it ends with it. owner: whose clock it may adjust.
+/// Serves one controller until its stream ends. Everything started for it ends with it. owner: the owner of the adjustable clock.
 pub(crate) fn serve(input: impl BufRead, output: impl Write + Send + 'static, owner: ClockOwner, only: Only) -> io::Result<()> {
     let outbox = Outbox::default();
     let line_max = only.line_max();
@@ -27,13 +26,13 @@ pub(crate) fn serve(input: impl BufRead, output: impl Write + Send + 'static, ow
     let (shared, written) = (agent.shared(), outbox.clone());
     thread::Builder::new().name("write".into()).spawn(move || {
         if written.write_to(output).is_err() {
-            // Nobody listens: it must not outlive its controller, and neither must what it started.
+            // The stream has failed: the agent and everything it started must not outlive its controller.
             shared.stop_all();
             std::process::exit(1);
         }
     })?;
     let ended = answer(input, &outbox, &agent, line_max);
-    // Commands are killed here, with their whole groups; nothing else would end a grandchild.
+    // Kills commands with their whole process groups; nothing else would end a grandchild.
     agent.shared().stop_all();
     outbox.close(FAREWELL);
     ended
@@ -43,7 +42,7 @@ fn answer(mut input: impl BufRead, outbox: &Outbox, agent: &Agent, line_max: usi
     let mut line = Vec::new();
     loop {
         line.clear();
-        // A long request is rare; its memory is not kept.
+        // Long requests are rare, so their memory is released.
         line.shrink_to(1 << 20);
         let read = input.by_ref().take(line_max as u64 + 2).read_until(b'\n', &mut line)?;
         if read == 0 {
@@ -64,7 +63,7 @@ fn answer(mut input: impl BufRead, outbox: &Outbox, agent: &Agent, line_max: usi
     }
 }
 
-/// Collects tapes all the time, so that they stay short also while nobody reads what is sent.
+/// Collects events regularly, so that buffers stay short even if nobody reads.
 fn collect(shared: &Shared, mut outbox: Outbox) {
     loop {
         shared.wait_for_work();

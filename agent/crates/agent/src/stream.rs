@@ -1,5 +1,5 @@
-//! Standard input for as long as somebody speaks on it. A controller on another machine can vanish without the connection
-//! being closed, and what runs here must not outlive it by hours. Deliberately not here: what the bytes mean.
+//! Standard input with a limit on silence. A controller on another machine can disappear without closing the connection, and the
+//! agent must not outlive it by hours. The bytes are not interpreted here.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
-/// Reads a file, and takes silence for its end. Only waiting counts: a reader that is busy keeps nobody waiting.
+/// Reads a file, and treats silence as its end. Only waiting time counts: while the reader is busy, the limit does not apply.
 pub(crate) struct Patient {
     file: File,
     patience: Option<Duration>,
@@ -19,7 +19,7 @@ impl Patient {
         Self { file, patience }
     }
 
-    /// Standard input, for good if no patience is given.
+    /// Standard input, without a limit if no patience is given.
     pub(crate) fn stdin(patience: Option<Duration>) -> io::Result<Self> {
         Ok(Self::new(io::stdin().as_fd().try_clone_to_owned()?.into(), patience))
     }

@@ -1,4 +1,4 @@
-//! The tracer as the agent runs it: what was asked in the contract's words, and what was found in them.
+//! The tracer as a resident of the agent: converts requests and results between the contract's types and the tracer's.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -13,13 +13,13 @@ use partywall_wire::{Event, Fault};
 use crate::refusal::refused;
 use crate::resident::{Resident, Sink};
 
-/// Hops a path has.
+/// Permitted number of hops in a path.
 const HOPS: std::ops::RangeInclusive<usize> = 2..=partywall_alignment::MAX_HOPS;
-/// Records in one message, so that none is too long a line.
+/// Records in one message, so that no message becomes too long.
 const RECORDS_MAX: usize = 40_000;
 const RECORD_BYTES: usize = 8 * Raw::WORDS;
 
-/// A running trace, or the part of one that elsewhere is put together.
+/// A running trace, or the part of one that another agent aligns.
 pub(crate) enum Trace {
     Align(Tracer),
     Relay(Relay),
@@ -31,7 +31,7 @@ impl Resident for Trace {
     type Started = wire::TraceStarted;
     type Stopped = ();
 
-    /// Starts what `start` asks for; all that is wrong with it is told at once.
+    /// Starts the requested trace. An error contains everything that is wrong with the request.
     fn start(start: &wire::TraceStart) -> Result<(Self, wire::TraceStarted), Fault> {
         let settings = settings(start).map_err(|wrong| Fault::usage(wrong.join("\n")))?;
         if start.relay {
@@ -43,7 +43,7 @@ impl Resident for Trace {
         Ok((Self::Align(tracer), wire::TraceStarted { record_ns }))
     }
 
-    /// What is left in full rings is counted by hop, so nothing is taken from them that would be dropped.
+    /// Records in full rings are counted by hop, so nothing is read that would then be dropped.
     fn drain(&self, id: &str, sink: &mut dyn Sink) {
         if sink.is_full() {
             return;
@@ -147,14 +147,14 @@ fn raw(bytes: &[u8]) -> Raw {
     Raw(words)
 }
 
-/// A relay's batch, in messages that are not too long.
+/// A relay's batch, split into messages that are not too long.
 fn records(id: &str, batch: &Batch) -> Vec<Event> {
     let pieces = batch.records.chunks(RECORDS_MAX).collect::<Vec<_>>();
     let last = pieces.len().saturating_sub(1);
     let pieces = if pieces.is_empty() { vec![&[][..]] } else { pieces };
     let message = |(number, piece): (usize, &[Raw])| {
         let bytes: Vec<u8> = piece.iter().flat_map(|raw| raw.0).flat_map(u64::to_le_bytes).collect();
-        // Of a piece that others follow, what is told ends with it.
+        // If other pieces follow, times are complete only up to the end of this piece.
         let told_ns = if number == last { batch.told_ns } else { piece.last().map_or(0, Raw::time_ns) };
         Event::TraceRecords(wire::TraceRecords {
             id: id.into(),

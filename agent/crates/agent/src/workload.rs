@@ -1,4 +1,4 @@
-//! A workload of either sort behind one face: started, calibrated, switched, drained, ended.
+//! A workload of any kind behind one interface: start, calibrate, switch, drain, end.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,13 +17,13 @@ use crate::command::CommandWorkload;
 use crate::refusal::refused;
 use crate::resident::{Resident, Sink};
 
-/// As many as a load has at most.
+/// The same maximum as for a load.
 const THREADS_MAX: u32 = 1024;
-/// In one message, so that none is too long a line.
+/// Slices in one message, so that no message becomes too long.
 const SLICES_MAX: usize = 1000;
 const SECONDS_MAX: usize = 20;
 
-/// A workload that was started.
+/// A started workload.
 pub(crate) enum Workload {
     Measured(Probe, Tape, LastFacts),
     Paced(Stressor, Tape, LastFacts),
@@ -31,7 +31,7 @@ pub(crate) enum Workload {
     Load(Box<Load>),
 }
 
-/// What kernels said of themselves as their threads let go of them, in the order of threads.
+/// Facts of the kernels at the end of their threads, in the order of threads.
 #[derive(Clone, Default)]
 pub(crate) struct LastFacts(Arc<Mutex<BTreeMap<u32, Map<String, Value>>>>);
 
@@ -41,7 +41,7 @@ impl LastFacts {
     }
 }
 
-/// A kernel whose facts are kept when it ends: what it did, missed or found cached is known only then.
+/// A kernel whose facts are stored when it ends, because some are known only then.
 struct Remembered {
     kernel: Box<dyn Kernel>,
     thread: u32,
@@ -72,7 +72,7 @@ impl Resident for Workload {
     const KIND: &'static str = "workload";
     type Start = Start;
     type Started = Started;
-    /// What its kernels said of themselves at the end; commands and loads say nothing.
+    /// Facts of its kernels at the end; none for commands and loads.
     type Stopped = Vec<Map<String, Value>>;
 
     fn start(start: &Start) -> Result<(Self, Started), Fault> {
@@ -163,7 +163,7 @@ impl Workload {
         Ok((workload, Started { facts, pid: None, load: None }))
     }
 
-    /// What runs it flat out for a while to learn what intensity 1 means.
+    /// Runs it flat out for a while to find the rate at intensity 1.
     pub(crate) fn calibration(&self) -> Result<Calibration, Fault> {
         let why = "only a scheduled kernel can be calibrated; a command is switched on and off, and a probe runs flat out";
         let Self::Paced(stressor, ..) = self else { return Err(Fault::usage(why)) };

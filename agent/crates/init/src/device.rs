@@ -1,4 +1,4 @@
-//! Devices that show up a moment after their driver was inserted.
+//! Devices that appear a moment after their driver was inserted.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,7 +12,7 @@ use crate::{InitError, PORT};
 const PATIENCE_NS: u64 = 10_000_000_000;
 const STEP_NS: u64 = 2_000_000;
 
-/// Tries until it succeeds or the patience is at its end; the last failure then.
+/// Repeats an attempt until it succeeds or the time is up. Returns the last error then.
 fn patiently<T, E>(mut attempt: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     let deadline = clock::now() + PATIENCE_NS;
     loop {
@@ -28,7 +28,7 @@ pub(crate) fn wait_for(path: &Path) -> io::Result<()> {
     patiently(|| fs::metadata(path).map(drop))
 }
 
-/// Opens the port to the controller, once it is there and the host has it open. It can be opened only once.
+/// Opens the port to the controller when it exists and the host has opened it. It can be opened only once.
 pub(crate) fn open_port(class: &Path, dev: &Path) -> Result<File, InitError> {
     let name = patiently(|| find_port(class))?;
     let path = dev.join(name);
@@ -51,7 +51,7 @@ fn find_port(class: &Path) -> Result<PathBuf, InitError> {
     Err(InitError::NoPort(if others.is_empty() { "none".into() } else { others.join(", ") }))
 }
 
-/// A port whose other end is not open yet reads as ended, and polls as hung up.
+/// A port whose other end is not open reads as ended, and polls as hung up.
 fn is_connected(port: &File) -> io::Result<()> {
     let mut fds = [PollFd::new(port, PollFlags::OUT)];
     poll(&mut fds, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }))?;

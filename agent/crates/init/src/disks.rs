@@ -1,4 +1,4 @@
-//! The machine's virtio disks, or Xen's. Their driver has been inserted, so they are there at once or not at all.
+//! The machine's virtio or Xen disks. Their driver is inserted, so they exist immediately or not at all.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ pub(crate) fn with_serial(block: &Path, serial: &str) -> Option<String> {
     names(block).into_iter().find(|name| has_serial(block, name, serial))
 }
 
-/// The first disk, by name, that has another serial number or none.
+/// The first disk, by name, with another serial number or none.
 pub(crate) fn without_serial(block: &Path, serial: &str) -> Option<String> {
     names(block).into_iter().find(|name| !has_serial(block, name, serial))
 }

@@ -1,9 +1,8 @@
 #![forbid(unsafe_code)]
-//! The first process of a guest: mounts what a Linux program expects, inserts the kernel modules that the initramfs brings,
-//! makes the root disk the root if there is one, gives the network interface its address, opens the port to the controller, starts
-//! the agent on it, and powers the machine off when the agent ends. Deliberately not here: anything of the agent's own work. A
-//! process of its own stands between the agent and the machine, so that orphans are reaped and a guest whose agent died says so
-//! and goes.
+//! The first process of a guest. It mounts the file systems that Linux programs expect, inserts the kernel modules from the
+//! initramfs, switches to the root disk if there is one, configures the network interface, opens the port to the controller, starts
+//! the agent on it, and powers the machine off when the agent ends. It does none of the agent's work. Because it is separate from
+//! the agent, orphans are reaped, and a guest whose agent died reports it and ends.
 
 mod console;
 mod device;
@@ -23,15 +22,15 @@ use rustix::system::{reboot, RebootCommand};
 
 pub use network::Network;
 
-/// Where a guest keeps the files of its workloads: its disk if it has one, else memory.
+/// The folder for files of workloads: on the guest's disk if it has one, else in memory.
 pub const WORK: &str = "/work";
-/// The name under which the host offers the stream to the controller.
+/// The name of the host's port for the stream to the controller.
 pub const PORT: &str = "partywall.agent";
 
-/// A console does not tell that nobody listens any more, so silence has to.
+/// A console does not report that nobody reads it any more, so silence ends the agent.
 const PATIENCE_S: &str = "60";
 
-/// Why a guest could not be made ready; its console shows this.
+/// Why a guest could not be set up. Its console shows this.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
     /// A file system could not be mounted.
@@ -41,7 +40,7 @@ pub enum InitError {
         kind: &'static str,
         /// Mount point.
         at: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A module could not be inserted.
@@ -49,10 +48,10 @@ pub enum InitError {
     Module {
         /// Its file.
         file: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The port did not show up in time.
+    /// The port did not appear in time.
     #[error("no virtio port is called {PORT}; there are: {0}")]
     NoPort(String),
     /// Anything else.
@@ -60,11 +59,12 @@ pub enum InitError {
     Other(&'static str, io::Error),
 }
 
-/// Makes the guest ready and runs the agent until its stream ends. console: the terminal that is the stream to the controller,
-/// where there is no virtio port.
+/// Sets up the guest and runs the agent until its stream ends. console: the terminal for the stream to the controller, if there is
+/// no virtio port.
 ///
 /// # Errors
-/// What kept the guest from being made ready.
+///
+/// The reason why the guest could not be set up.
 pub fn run(console: Option<&Path>, network: Option<Network>) -> Result<(), InitError> {
     let block = Path::new("/sys/class/block");
     mounts::basics()?;
@@ -80,7 +80,7 @@ pub fn run(console: Option<&Path>, network: Option<Network>) -> Result<(), InitE
     reap_until(agent).map_err(|e| InitError::Other("waiting for the agent", e))
 }
 
-/// Powers the machine off, and if it cannot be, restarts it, which the host takes for the same.
+/// Powers the machine off. If that fails, restarts it, which the host treats in the same way.
 pub fn power_off() {
     rustix::fs::sync();
     let _ = reboot(RebootCommand::PowerOff);

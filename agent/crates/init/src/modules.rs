@@ -1,4 +1,4 @@
-//! Kernel modules, in the order in which the initramfs lists them: whoever made it knows which needs which.
+//! Kernel modules, in the order of the initramfs, which respects their dependencies.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,7 +8,7 @@ use rustix::system::finit_module;
 
 use crate::InitError;
 
-/// Inserts every module that the file `order` names, one a line.
+/// Inserts every module listed in the file `order`, one on each line.
 pub(crate) fn insert_all(folder: &Path) -> Result<(), InitError> {
     listed(folder)?.iter().try_for_each(|file| insert(file).map_err(|source| InitError::Module { file: file.clone(), source }))
 }
@@ -20,7 +20,7 @@ fn listed(folder: &Path) -> Result<Vec<PathBuf>, InitError> {
 
 fn insert(file: &Path) -> io::Result<()> {
     match finit_module(File::open(file)?, c"", 0) {
-        // It is there already: built in, or needed by one before.
+        // It exists already: built in, or inserted as a dependency.
         Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
         Err(error) => Err(error.into()),
     }

@@ -19,10 +19,10 @@ const BASICS: [(&str, &str); 7] = [
     ("tmpfs", "/tmp"),
     ("tmpfs", "/run"),
 ];
-/// What elsewhere a device manager adds: programs write to /dev/stdout, and shells open /dev/fd.
+/// Links that a device manager usually creates: programs write to /dev/stdout, and shells open /dev/fd.
 const LINKS: [(&str, &str); 4] = [("/proc/self/fd", "/dev/fd"), ("fd/0", "/dev/stdin"), ("fd/1", "/dev/stdout"), ("fd/2", "/dev/stderr")];
 
-/// What every Linux program expects.
+/// File systems that every Linux program expects.
 pub(crate) fn basics() -> Result<(), InitError> {
     BASICS.iter().try_for_each(|&(kind, at)| mount_at(kind, kind, Path::new(at)))?;
     for (to, at) in LINKS {
@@ -34,7 +34,7 @@ pub(crate) fn basics() -> Result<(), InitError> {
     Ok(())
 }
 
-/// The first virtio disk that is not the root's if the machine has one, else memory.
+/// Mounts the first virtio disk that is not the root disk if there is one, else memory.
 pub(crate) fn work(block: &Path) -> Result<(), InitError> {
     match disks::without_serial(block, root::SERIAL) {
         Some(name) => mount_at("ext4", &format!("/dev/{name}"), Path::new(WORK)),
@@ -49,7 +49,7 @@ pub(crate) fn mount_at(kind: &'static str, source: &str, at: &Path) -> Result<()
         wait_for(Path::new(source)).map_err(failed)?;
     }
     match mount(source, at, kind, MountFlags::NOATIME, None) {
-        // The kernel may have mounted /dev by itself.
+        // The kernel may have mounted /dev itself.
         Ok(()) | Err(rustix::io::Errno::BUSY) => Ok(()),
         Err(error) => Err(failed(error.into())),
     }

@@ -1,14 +1,14 @@
-//! The machine's network interfaces: loopback always, and the one it was given.
+//! The machine's network interfaces: loopback, and the one assigned by the host, if any.
 
 use std::io;
 use std::net::Ipv4Addr;
 
 use partywall_sys::network;
 
-/// Without a device manager an interface keeps the kernel's name.
+/// Without a device manager, an interface keeps the kernel's name.
 const INTERFACE: &str = "eth0";
 
-/// What the host says the machine's own interface is to be.
+/// The host's settings for the machine's own interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: Ipv4Addr,
@@ -30,7 +30,7 @@ impl Network {
     }
 }
 
-/// Brings loopback up, and the machine's own interface if it has one.
+/// Brings up loopback, and the machine's own interface if it has one.
 pub(crate) fn bring_up(own: Option<Network>) -> io::Result<()> {
     network::bring_up("lo")?;
     let Some(own) = own else { return Ok(()) };

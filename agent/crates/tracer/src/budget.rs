@@ -1,32 +1,31 @@
-//! Keeps the cost of tracing within a share of the host's CPU time by sampling fewer flows. Flows, not packets: a flow is
-//! traced whole or not at all, so loss and order stay exact for those that are. It never samples more again: a flow that came
-//! back would begin in its middle.
+//! Keeps the cost of tracing within a share of the host's CPU time by sampling fewer flows. A flow is traced completely or not at
+//! all, so loss and order stay exact for traced flows. Sampling never increases again, because a flow that returned would start in
+//! its middle.
 
-/// All flows are below this.
+/// All flows are below this value.
 pub(crate) const ALL: u64 = 1 << 32;
-/// One step goes a little further than needed, so that it need not be followed by another at once.
+/// A step goes slightly further than needed, so that another need not follow at once.
 const MARGIN: f64 = 0.9;
 
-/// What tracing took in a stretch of time.
+/// The cost of tracing in an interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spent {
     pub elapsed_ns: u64,
     pub cpus: usize,
     pub records: u64,
-    /// Packets that came by and left no record.
+    /// Packets without a record.
     pub others: u64,
     pub price: Price,
     /// The agent's own CPU time.
     pub own_ns: u64,
 }
 
-/// What a packet costs in the program, in nanoseconds. What the hook around it costs, and memory that is not in the cache, is
-/// not in it.
+/// The cost of a packet in the program, in nanoseconds, without the kernel's part of the hook and cache misses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Price {
     /// With a record.
     pub record_ns: f64,
-    /// Without, for its flow is not sampled or not asked for.
+    /// Without a record, because its flow is not sampled or not requested.
     pub other_ns: f64,
 }
 
@@ -38,7 +37,7 @@ impl Spent {
     }
 }
 
-/// Below which hash flows are recorded from now on, if tracing took `share` of a budget and flows were recorded below `below`.
+/// The new limit on hashes of recorded flows, given the present limit and the share of CPU time that tracing took.
 pub(crate) fn next(below: u64, share: f64, budget: f64) -> u64 {
     if share <= budget {
         return below;
@@ -56,7 +55,7 @@ mod tests {
         let price = Price { record_ns: 100.0, other_ns: 50.0 };
         let spent = Spent { elapsed_ns: 1_000_000_000, cpus: 2, records: 1_000_000, others: 0, price, own_ns: 100_000_000 };
         assert!((spent.share() - 0.1).abs() < 1e-9);
-        // Packets of flows that are left out are looked at all the same.
+        // Packets of unsampled flows are inspected too.
         assert!((Spent { others: 2_000_000, ..spent }.share() - 0.15).abs() < 1e-9);
     }
 

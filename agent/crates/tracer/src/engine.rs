@@ -1,5 +1,4 @@
-//! From records of all hops to reports: order, direction, alignment, and what the tracer itself could not see. Pure; times come
-//! in from outside.
+//! Converts records of all hops to reports: order, direction, alignment, and the tracer's own losses. Pure; times are passed in.
 
 use partywall_alignment::{Aligner, Passage, Slowest, Tally};
 use partywall_bpf::tc::Direction;
@@ -11,57 +10,57 @@ use crate::order::Order;
 use crate::orientation::{bound, Bound, Orientation};
 use crate::record::Raw;
 
-/// How long traffic is watched for its direction before what is usual is taken.
+/// How long traffic is watched for its direction before the default is used.
 const WATCH_NS: u64 = 500_000_000;
-/// Records kept meanwhile; beyond it one decides on what was seen.
+/// Records stored meanwhile. Beyond it, the direction is decided on these.
 const WATCH_MAX: usize = 1 << 20;
 
 type Sinks = ((Tally, Slowest), Kept);
 
-/// What the tracer missed at one hop since the last report.
+/// Records that the tracer missed at one hop since the last report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HopLoss {
-    /// Records taken down.
+    /// Written records.
     pub recorded: u64,
-    /// Packets not taken down because a ring was full: the tracer's own loss.
+    /// Packets without a record because a ring was full: the tracer's own loss.
     pub missed: u64,
     /// Packets of protocols that are not traced.
     pub untraced: u64,
-    /// Whether the interface is gone.
+    /// Whether the interface has disappeared.
     pub gone: bool,
 }
 
-/// What was found in one direction since the last report. Hops are in the order in which these packets pass them.
+/// Results for one direction since the last report. Hops are in the order in which these packets pass them.
 #[derive(Debug, Default)]
 pub struct Way {
     /// Counts and delays.
     pub tally: Tally,
     /// Slowest first.
     pub slowest: Vec<Passage>,
-    /// Some packets, whatever became of them.
+    /// Some packets with any fate.
     pub packets: Vec<Passage>,
-    /// Packets given up before the horizon, for want of room.
+    /// Packets given up before the horizon, for lack of space.
     pub forced: u64,
 }
 
-/// All since the last report.
+/// All results since the last report.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// From when; packets are counted when the horizon has passed over them, so figures lag by it.
+    /// Start. Packets are counted when the horizon has passed over them, so figures lag by it.
     pub start_ns: u64,
-    /// Until when.
+    /// End.
     pub end_ns: u64,
     /// Forward and backward.
     pub ways: [Way; 2],
     /// By hop as given.
     pub hops: Vec<HopLoss>,
-    /// The hook forward packets pass at each hop; None while it is being found out.
+    /// The hook that forward packets pass at each hop; None until it is known.
     pub hooks: Option<Vec<Direction>>,
-    /// The share of flows that are recorded.
+    /// The share of recorded flows.
     pub sampled: f64,
-    /// What tracing took of the host's CPU time.
+    /// The share of the host's CPU time used for tracing.
     pub cost: Option<f64>,
-    /// Packets on their way.
+    /// Packets in flight.
     pub live: u64,
 }
 
@@ -80,7 +79,7 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// For the path of `settings`, with records from so many CPUs; `spaces` tell the namespaces of hops apart.
+    /// For the path of `settings`, with records from this many CPUs; `spaces` identify the namespaces of hops.
     pub(crate) fn new(settings: &Settings, cpus: usize, spaces: &[u64]) -> Self {
         let told = settings.hops.iter().map(|hop| hop.hook).collect();
         let of = || {
@@ -98,9 +97,9 @@ impl Engine {
         }
     }
 
-    /// Takes a record of a CPU, which means nothing for a remote hop. Times of a CPU, and of a remote hop, never fall.
+    /// Takes a record. The CPU is ignored for a remote hop. Times of a CPU, and of a remote hop, never decrease.
     pub(crate) fn take(&mut self, cpu: usize, raw: Raw) {
-        // Elsewhere sampling follows a little later.
+        // Sampling elsewhere follows slightly later.
         if raw.flow() >> 32 >= self.below {
             return;
         }
@@ -114,22 +113,22 @@ impl Engine {
         }
     }
 
-    /// The clock of a remote hop is known only within this bound.
+    /// Sets the bound on the clock error of a remote hop.
     pub(crate) fn set_bound(&mut self, hop: usize, bound_ns: u64) {
         self.order.set_bound(hop, bound_ns);
     }
 
-    /// A CPU has told all it saw before `time_ns`.
+    /// A CPU has reported everything that it saw before `time_ns`.
     pub(crate) fn cpu_told(&mut self, cpu: usize, time_ns: u64) {
         self.order.cpu_told(cpu, time_ns);
     }
 
-    /// A remote hop has told all it saw before `time_ns`.
+    /// A remote hop has reported everything that it saw before `time_ns`.
     pub(crate) fn hop_told(&mut self, hop: usize, time_ns: u64) {
         self.order.hop_told(hop, time_ns);
     }
 
-    /// Aligns what is in order by now.
+    /// Aligns the records that are complete and in order.
     pub(crate) fn advance(&mut self, now_ns: u64) {
         if let State::Watching { orientation, waiting, until_ns } = &self.state {
             let watched = until_ns.is_some_and(|until_ns| now_ns >= until_ns) || waiting.len() >= WATCH_MAX;
@@ -158,18 +157,18 @@ impl Engine {
         self.below
     }
 
-    /// From now on only flows below are recorded.
+    /// Records only flows below this limit from now on.
     pub(crate) fn sample_below(&mut self, below: u64) {
         self.below = below;
         self.ways.iter_mut().for_each(|aligner| aligner.cut(|flow| flow >> 32 < below));
     }
 
-    /// From `at_ns` on no new packet is begun.
+    /// Begins no new packets from `at_ns` on.
     pub(crate) fn close(&mut self, at_ns: u64) {
         self.ways.iter_mut().for_each(|aligner| aligner.close(at_ns));
     }
 
-    /// Finishes everything; all that was seen before `told_ns` is here.
+    /// Finishes all packets. All records from before `told_ns` have arrived.
     pub(crate) fn finish(&mut self, told_ns: u64) {
         self.decide();
         for (merge, aligner) in self.order.ways.iter_mut().zip(&mut self.ways) {
@@ -179,12 +178,12 @@ impl Engine {
         }
     }
 
-    /// By hop: records that were taken down and found no room here, since the last call.
+    /// By hop: written records that were dropped here for lack of space, since the last call.
     pub(crate) fn take_dropped(&mut self) -> Vec<u64> {
         self.order.take_dropped()
     }
 
-    /// What was found since the last time, without what only the kernel's side knows.
+    /// The results since the last call, without those that only the kernel side knows.
     pub(crate) fn report(&mut self) -> Report {
         let hooks = match &self.state {
             State::Watching { .. } => None,

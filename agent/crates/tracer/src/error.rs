@@ -1,11 +1,11 @@
-//! Why a trace cannot start, in words that name the hop and the remedy.
+//! Why a trace cannot start. Messages name the hop and the remedy.
 
 use thiserror::Error;
 
 /// Why a trace cannot start.
 #[derive(Debug, Error)]
 pub enum TraceError {
-    /// What is asked for makes no sense here; all of it at once.
+    /// The request makes no sense here; all mistakes at once.
     #[error("{}", .0.join("\n"))]
     Asked(Vec<String>),
     /// The agent has no programs.
@@ -16,9 +16,9 @@ pub enum TraceError {
         "{what}: {why}; tracing needs root (CAP_BPF, CAP_NET_ADMIN and CAP_SYS_ADMIN) and a kernel with eBPF at tc (CONFIG_NET_CLS_BPF)"
     )]
     Refused {
-        /// What was tried.
+        /// The attempted operation.
         what: String,
-        /// What the kernel said.
+        /// The kernel's error.
         why: String,
     },
 }
@@ -30,7 +30,7 @@ impl TraceError {
     }
 }
 
-/// The last cause in a chain of errors says most.
+/// The innermost cause of a chain of errors is the most specific.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut last = error;
     while let Some(source) = last.source() {

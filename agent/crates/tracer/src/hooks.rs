@@ -1,4 +1,4 @@
-//! The program in the kernel, hooked to the interfaces of a path. Dropping it takes it off again.
+//! The eBPF program, attached to the interfaces of a path. Dropping it removes the hooks.
 
 use std::io;
 use std::net::Ipv6Addr;
@@ -18,16 +18,16 @@ use crate::hop::{End, Hop, Settings};
 use crate::record::{place, Raw, Tuple, TupleWords};
 use crate::rings::{Rings, PLACES};
 
-/// Set, it makes hooks as kernels before 6.6 have them.
+/// If set, uses hooks as in kernels before 6.6.
 const NO_LINKS: &str = "PARTYWALL_NO_TCX";
-/// After whatever else is there that a filter may do to a packet.
+/// After other filters that may change a packet.
 const PRIORITY: u16 = 49_000;
-/// How often a packet of ours is run through the program to learn its cost.
+/// Number of test packets run through the program to measure its cost.
 const TRIES: u32 = RING_RECORDS_LEAST as u32;
-/// A try is over in less than this.
+/// A test takes less than this.
 const CLOCK_APART_NS: u64 = 10_000_000_000;
 const RING_RECORDS_LEAST: usize = 1 << 12;
-/// All rings together.
+/// Size limit for all rings together.
 const RINGS_BYTES_MAX: usize = 256 << 20;
 const ETHERNET: u16 = 1;
 const LOOPBACK: u16 = 772;
@@ -38,11 +38,11 @@ pub(crate) struct Hooks {
     pub(crate) rings: Rings,
     flows: HashMap<MapData, u64, TupleWords>,
     hooked: Vec<Hooked>,
-    /// What a packet costs on this host in the program, by trying it; the hook around it is not in it.
+    /// The measured cost of a packet in the program on this host, without the kernel's part of the hook.
     pub(crate) price: Option<Price>,
-    /// CPUs that run; there are rings for more, which may be plugged in.
+    /// Online CPUs. There are rings for more, which may be added later.
     pub(crate) cpus_online: usize,
-    /// Tells hops' namespaces apart.
+    /// Identifies hops' namespaces.
     pub(crate) spaces: Vec<u64>,
 }
 
@@ -62,7 +62,7 @@ enum How {
     },
 }
 
-/// A local hop, found.
+/// A resolved local hop.
 struct Found {
     hop: usize,
     namespace: Namespace,
@@ -72,14 +72,14 @@ struct Found {
 }
 
 impl Hooks {
-    /// Hooks programs, under `name`, to both sides of every interface that is here.
+    /// Attaches programs, under `name`, to both sides of every interface on this host.
     pub(crate) fn new(settings: &Settings, name: &str) -> Result<Self, TraceError> {
         let object = object("trace")?;
         let (found, spaces) = find(&settings.hops)?;
         let cpus = aya::util::nr_cpus().map_err(|(what, error)| TraceError::refused(what)(&error))?;
         let length = ring_records(settings.ring_bytes, cpus);
         let mut loaded = load(object, settings, &found, cpus, length)?;
-        // Programs before maps are taken, which they need to load.
+        // Programs are loaded before their maps are taken, which they need.
         let tried = program(&mut loaded, 0)?;
         let programs = programs(&mut loaded, &found)?;
         let mut rings = Rings::open(&mut loaded, cpus, length).map_err(|error| TraceError::refused("mapping the rings")(&error))?;
@@ -96,12 +96,12 @@ impl Hooks {
         Ok(Self { rings, flows, hooked: all, price, cpus_online, spaces })
     }
 
-    /// Whether the interface of hop `hop` was here, and is gone.
+    /// True if the interface of hop `hop` was here and has disappeared.
     pub(crate) fn is_gone(&self, hop: usize) -> bool {
         self.hooked.iter().any(|hooked| hooked.hop == hop && hooked.how.is_gone())
     }
 
-    /// The addresses behind a flow, if the kernel still remembers them.
+    /// The addresses of a flow, if the kernel still has them.
     pub(crate) fn tuple(&self, flow: u64) -> Option<Tuple> {
         self.flows.get(&flow, 0).ok().map(Tuple::from)
     }
@@ -116,7 +116,7 @@ impl How {
     }
 }
 
-/// Linked, or where the kernel has no links to interfaces, filtered.
+/// Attaches by a link, or by a filter if the kernel has no links for interfaces.
 fn hooked(name: &str, found: &Found, direction: Direction, program: &OwnedFd) -> io::Result<How> {
     let filtered = || filter(&format!("{NAME_PREFIX}{name}_{}", found.hop), found, direction, program);
     if std::env::var_os(NO_LINKS).is_some() {
@@ -128,7 +128,7 @@ fn hooked(name: &str, found: &Found, direction: Direction, program: &OwnedFd) ->
     }
 }
 
-/// As kernels before 6.6 have it: what stays if this process is killed, until somebody finds it by its name.
+/// Attaches a filter, as in kernels before 6.6. If this process is killed, it stays until it is found by its name.
 fn filter(name: &str, found: &Found, direction: Direction, program: &OwnedFd) -> io::Result<How> {
     let network = Network::of(&found.namespace)?;
     let priority = free(&network, found.index, direction)?;
@@ -137,7 +137,7 @@ fn filter(name: &str, found: &Found, direction: Direction, program: &OwnedFd) ->
     Ok(How::Filtered { network, index: found.index, name: name.into() })
 }
 
-/// Another trace may be at the usual priority; a filter there would be replaced.
+/// Another trace may use the default priority, and its filter would be replaced.
 fn free(network: &Network, index: u32, direction: Direction) -> io::Result<u16> {
     let filters = network.filters(index)?;
     let taken: Vec<u16> = filters.iter().filter(|f| f.hook.direction == direction).map(|f| f.hook.priority).collect();
@@ -147,7 +147,7 @@ fn free(network: &Network, index: u32, direction: Direction) -> io::Result<u16> 
 impl Drop for How {
     fn drop(&mut self) {
         let Self::Filtered { network, index, name } = self else { return };
-        // An interface that has gone took its hooks along.
+        // The hooks of an interface disappear with it.
         for filter in network.filters(*index).unwrap_or_default().iter().filter(|filter| filter.hook.name == *name) {
             let _ = network.unhook(*index, filter);
         }
@@ -155,7 +155,7 @@ impl Drop for How {
     }
 }
 
-/// Takes every hook whose name begins so off an interface, and says which those were. What is gone already needs no taking off.
+/// Removes every hook whose name has this prefix from an interface, and returns their names. Missing ones are ignored.
 #[must_use]
 pub fn unhook(namespace: Option<String>, interface: &str, prefix: &str) -> Vec<String> {
     let hop = Hop { name: String::new(), namespace, interface: interface.into(), hook: None, remote: false };
@@ -171,12 +171,12 @@ pub fn unhook(namespace: Option<String>, interface: &str, prefix: &str) -> Vec<S
     removed
 }
 
-/// Finds all local hops; what is wrong with any of them is told at once.
+/// Resolves all local hops. All mistakes are reported at once.
 fn find(hops: &[Hop]) -> Result<(Vec<Found>, Vec<u64>), TraceError> {
     let (mut found, mut spaces, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
     for (number, hop) in hops.iter().enumerate() {
         if hop.remote {
-            // Elsewhere is another namespace for sure.
+            // A remote hop is certainly in another namespace.
             spaces.push(u64::MAX);
             continue;
         }
@@ -220,7 +220,7 @@ fn no_namespace(hop: &Hop, error: &io::Error) -> String {
     format!("hop {}: network namespace {space:?} cannot be opened: {error}; give a name ({known}), a process number or a path", hop.name)
 }
 
-/// Records in each CPU's ring, a power of two.
+/// Number of records in each CPU's ring, a power of two.
 fn ring_records(bytes: usize, cpus: usize) -> u32 {
     let most = RINGS_BYTES_MAX / cpus.max(1);
     let records = bytes.min(most) / (Raw::WORDS * 8);
@@ -259,7 +259,7 @@ fn halves(address: Ipv6Addr) -> (u64, u64) {
     ((bits >> 64) as u64, bits as u64)
 }
 
-/// As the program reads them: outside and inside, each address high and low, port, and six bytes of nothing.
+/// In the program's layout: outside and inside, each with address (high, low), port, and six bytes of padding.
 fn translations(settings: &Settings) -> (u32, [u8; TRANSLATION_BYTES * TRANSLATIONS]) {
     let mut bytes = [0; TRANSLATION_BYTES * TRANSLATIONS];
     let given = settings.translations.iter().take(TRANSLATIONS);
@@ -280,7 +280,7 @@ fn end(end: End) -> [u8; 24] {
     bytes
 }
 
-/// Tries a program with records and without, and forgets what it recorded; None where that cannot be done.
+/// Measures a program with and without records, and discards its records; None if it cannot be measured.
 fn price(rings: &mut Rings, program: &OwnedFd) -> Result<Option<Price>, TraceError> {
     rings.sample_below(ALL);
     let recorded = test_run(program.as_fd(), &datagram(), TRIES);
@@ -288,7 +288,7 @@ fn price(rings: &mut Rings, program: &OwnedFd) -> Result<Option<Price>, TraceErr
     let left_out = test_run(program.as_fd(), &datagram(), TRIES);
     let last_ns = rings.reset();
     match last_ns.map(|last_ns| clock::now().abs_diff(last_ns)) {
-        // Records tell the kernel's own time, whatever this process is made to see.
+        // Records contain the kernel's own time, whatever clock this process uses.
         Some(apart_ns) if apart_ns > CLOCK_APART_NS => {
             let wrong = "the agent's clock is not the kernel's: it runs in a time namespace; start it outside of that (nsenter -n alone)";
             Err(TraceError::Asked(vec![wrong.into()]))
@@ -297,7 +297,7 @@ fn price(rings: &mut Rings, program: &OwnedFd) -> Result<Option<Price>, TraceErr
     }
 }
 
-/// The program of each side of each hop that is to be hooked.
+/// The programs for each side of each hop to be hooked.
 fn programs<'a>(loaded: &mut Ebpf, found: &'a [Found]) -> Result<Vec<(&'a Found, Direction, OwnedFd)>, TraceError> {
     let wanted = |one: &Found| {
         let only = one.only;
@@ -307,7 +307,7 @@ fn programs<'a>(loaded: &mut Ebpf, found: &'a [Found]) -> Result<Vec<(&'a Found,
     sides.map(|(one, direction)| Ok((one, direction, program(loaded, place(one.hop, direction))?))).collect()
 }
 
-/// The program of a place, loaded when first asked for.
+/// The program for a place, loaded at first use.
 fn program(loaded: &mut Ebpf, place: u16) -> Result<OwnedFd, TraceError> {
     let refused = || TraceError::refused("loading the tracer into the kernel");
     let absent = || refused()(&io::Error::from(io::ErrorKind::NotFound));

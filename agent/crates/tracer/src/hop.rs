@@ -1,4 +1,4 @@
-//! What is to be traced, checked as far as values go.
+//! The parameters of a trace, with checked values.
 
 use std::io;
 use std::path::Path;
@@ -8,15 +8,15 @@ use partywall_bpf::{tc::Direction, Namespace};
 /// A place on the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// How messages and results call it.
+    /// Its name in messages and results.
     pub name: String,
-    /// A name of `ip netns`, the number of a process that is in it, or a path; the agent's own if none.
+    /// A name of `ip netns`, the ID of a process in it, or a path; None for the agent's own.
     pub namespace: Option<String>,
     /// The interface.
     pub interface: String,
-    /// Where forward packets pass, and the only place looked at; both sides if none.
+    /// Where forward packets pass, and the only place to trace; both sides if None.
     pub hook: Option<Direction>,
-    /// Records of this hop come from elsewhere.
+    /// Records of this hop come from another agent.
     pub remote: bool,
 }
 
@@ -33,7 +33,7 @@ impl Hop {
     }
 }
 
-/// An address and a port, as a tuple holds them: IPv4 within `::ffff:0:0/96`, both in the host's order; port 0 is any.
+/// An address and a port, as in a tuple: IPv4 within `::ffff:0:0/96`, both in host byte order; port 0 matches any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
     /// The address.
@@ -42,10 +42,10 @@ pub struct End {
     pub port: u16,
 }
 
-/// Which packets are traced; all if nothing is said.
+/// Which packets to trace; all by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Only {
-    /// IP's number of the protocol.
+    /// The protocol's number in IP.
     pub protocol: Option<u8>,
     /// The port of either end.
     pub port: Option<u16>,
@@ -53,40 +53,40 @@ pub struct Only {
     pub address: Option<std::net::Ipv6Addr>,
 }
 
-/// NAT on the way: what is `outside` on some hops is `inside` on others.
+/// NAT on the path: `outside` at some hops is `inside` at others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translation {
     /// As seen on one side.
     pub outside: End,
-    /// What it is called in results.
+    /// Its name in results.
     pub inside: End,
 }
 
-/// What to trace, and within which bounds.
+/// What to trace, and its limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The path, in forward order.
     pub hops: Vec<Hop>,
-    /// How long a packet is waited for.
+    /// A packet not seen for this long is lost.
     pub horizon_ns: u64,
-    /// How often a report is made.
+    /// The interval between reports.
     pub report_ns: u64,
-    /// The share of the host's CPU time that tracing may take; above it, fewer flows are sampled.
+    /// The share of the host's CPU time that tracing may take. Above it, fewer flows are sampled.
     pub budget: Option<f64>,
     /// Which packets.
     pub only: Only,
     /// At most four.
     pub translations: Vec<Translation>,
-    /// How many of the slowest packets of each way a report holds.
+    /// Number of slowest packets in each direction in a report.
     pub slowest: usize,
-    /// How many packets of each way a report holds besides, whatever became of them.
+    /// Number of further packets in each direction in a report, with any fate.
     pub packets: usize,
-    /// Memory of each CPU's ring; half of the least power of two above is too little.
+    /// Memory of each CPU's ring, rounded down to a power of two.
     pub ring_bytes: usize,
 }
 
 impl Settings {
-    /// Whether only forward packets are traced: so it is as soon as one hop's hook is told.
+    /// True if only forward packets are traced, because a hop names its hook.
     #[must_use]
     pub fn one_way(&self) -> bool {
         self.hops.iter().any(|hop| hop.hook.is_some())

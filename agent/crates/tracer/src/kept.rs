@@ -1,4 +1,4 @@
-//! Packets kept whole for export: the first so many of each report, whatever became of them.
+//! Packets stored for export: the first ones of each report, with any fate.
 
 use partywall_alignment::{Fate, Passage, Sink};
 

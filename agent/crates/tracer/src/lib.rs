@@ -1,9 +1,9 @@
 #![forbid(unsafe_code)]
-//! Traces packets along a path of interfaces: hooks on each, records out of the kernel, and what the alignment makes of them.
-//! Deliberately not here: the matching itself (`partywall_alignment`), and who reads the reports.
+//! Traces packets along a path of interfaces: hooks on each interface, reading of records, and their alignment. The matching itself
+//! is in `partywall_alignment`.
 //!
-//! [`Tracer`] traces a path whose records come from this host's kernel and, for hops elsewhere, from a [`Relay`] there.
-//! Forward is the order in which hops are given; packets that travel the other way are aligned apart.
+//! [`Tracer`] traces a path whose records come from this host's kernel and, for remote hops, from a [`Relay`] there. Forward is the
+//! order of the given hops. Packets in the other direction are aligned separately.
 
 mod budget;
 mod engine;

@@ -1,9 +1,9 @@
-//! Which order records of all hops come in: by time, and where clocks are known only within a bound, by the path, so that a packet
-//! is seen at each hop after the one before. One order for each way, since what comes first there comes last on the way back.
+//! The order of records from all hops: by time, and if clocks are known only within a bound, by the path, so that a packet is seen
+//! at each hop after the previous one. There is one order for each direction, because the hops are reversed on the way back.
 
 use partywall_alignment::{Merge, Seen};
 
-/// Brings records of CPUs and of remote hops in order.
+/// Sorts records of CPUs and of remote hops.
 #[derive(Debug)]
 pub(crate) struct Order {
     /// Forward and backward.
@@ -11,14 +11,14 @@ pub(crate) struct Order {
     cpus: usize,
     /// By hop; None for those of this host, whose clock is the reference.
     bounds_ns: Vec<Option<u64>>,
-    /// By hop: how many remote hops lie before it. Local hops with the same number are shifted alike.
+    /// By hop: number of remote hops before it. Local hops with the same number are shifted equally.
     stretch: Vec<usize>,
     /// By hop.
     dropped: Vec<u64>,
 }
 
 impl Order {
-    /// For hops of which some are remote.
+    /// For a list of hops that says which are remote.
     pub(crate) fn new(remote: Vec<bool>, cpus: usize) -> Self {
         let stretch: Vec<usize> = (0..remote.len()).map(|hop| remote[..hop].iter().filter(|&&remote| remote).count()).collect();
         let remotes = remote.iter().filter(|&&remote| remote).count();
@@ -41,7 +41,7 @@ impl Order {
         }
     }
 
-    /// Takes a record seen at `hop` by `cpu`, which means nothing at a remote hop.
+    /// Takes a record seen at `hop` by `cpu`, which is ignored for a remote hop.
     pub(crate) fn push(&mut self, way: usize, cpu: usize, hop: usize, seen: Seen) {
         let source = self.source(cpu, hop);
         if !self.ways[way].push(source, seen) {
@@ -49,12 +49,12 @@ impl Order {
         }
     }
 
-    /// By hop: how many records found no room, since a remote hop told no time, since the last call.
+    /// By hop: records dropped for lack of space since the last call, because a remote hop did not report its time.
     pub(crate) fn take_dropped(&mut self) -> Vec<u64> {
         self.dropped.iter_mut().map(std::mem::take).collect()
     }
 
-    /// A CPU has told all it saw before `time_ns`.
+    /// A CPU has reported everything that it saw before `time_ns`.
     pub(crate) fn cpu_told(&mut self, cpu: usize, time_ns: u64) {
         for stretch in 0..=self.remotes() {
             let source = self.remotes() + stretch * self.cpus + cpu;
@@ -62,13 +62,13 @@ impl Order {
         }
     }
 
-    /// A remote hop has told all it saw before `time_ns`.
+    /// A remote hop has reported everything that it saw before `time_ns`.
     pub(crate) fn hop_told(&mut self, hop: usize, time_ns: u64) {
         let source = self.source(0, hop);
         self.ways.iter_mut().for_each(|merge| merge.told(source, time_ns));
     }
 
-    /// The clock of a remote hop is known only within this bound.
+    /// Sets the bound on the clock error of a remote hop.
     pub(crate) fn set_bound(&mut self, hop: usize, bound_ns: u64) {
         if self.bounds_ns[hop].replace(bound_ns) == Some(bound_ns) {
             return;
@@ -86,7 +86,7 @@ impl Order {
     }
 }
 
-/// How much later each hop of a path must be taken to be than it says: as far as its clock and the one before may be apart.
+/// By how much each hop's times must be delayed: as far as its clock and the previous one may differ.
 fn behind<'a>(path: &'a [usize], bounds_ns: &'a [Option<u64>]) -> impl Iterator<Item = (usize, u64)> + 'a {
     let bound = |hop: usize| bounds_ns[hop].unwrap_or(0);
     path.iter().enumerate().scan(0, move |sum_ns, (at, &hop)| {

@@ -1,6 +1,6 @@
-//! Which hook of each hop forward packets pass. A chain of names does not say: a packet leaves a container at its interface's
-//! egress and enters one at its ingress. What the user told is taken as it is; the rest is found by watching which packets are
-//! seen at two hops, and in which order.
+//! Finds the hook of each hop that forward packets pass. Names of hops do not show it: a packet leaves a container at its
+//! interface's egress and enters one at its ingress. Hooks given by the user are used as they are. The others are derived from
+//! packets seen at two hops, and their order.
 
 use std::collections::HashMap;
 
@@ -8,16 +8,16 @@ use partywall_bpf::tc::Direction;
 
 use crate::record::Raw;
 
-/// Which way along the path.
+/// The direction along the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bound {
     Forward,
     Backward,
 }
 
-/// Packets remembered while looking for a second sighting.
+/// Packets remembered while waiting for a second sighting.
 const REMEMBERED: usize = 1 << 16;
-/// Sightings that settle a hop, and by how much they must agree.
+/// Sightings that decide a hop, and the required majority.
 const ENOUGH: u32 = 16;
 const AGREEING: u32 = 8;
 
@@ -28,7 +28,7 @@ struct Votes {
 }
 
 impl Votes {
-    /// The hook forward packets pass, if the votes agree well enough.
+    /// The hook of forward packets, if the votes agree sufficiently.
     fn settled(self) -> Option<Direction> {
         let (more, fewer, hook) = if self.ingress > self.egress {
             (self.ingress, self.egress, Direction::Ingress)
@@ -47,7 +47,7 @@ impl Votes {
     }
 }
 
-/// What is known of each hop's hooks.
+/// What is known about each hop's hooks.
 pub(crate) struct Orientation {
     told: Vec<Option<Direction>>,
     usual: Vec<Direction>,
@@ -56,13 +56,13 @@ pub(crate) struct Orientation {
 }
 
 impl Orientation {
-    /// `told` by the user; `spaces` tells the hops' namespaces apart.
+    /// `told` is given by the user; `spaces` identify the hops' namespaces.
     pub(crate) fn new(told: Vec<Option<Direction>>, spaces: &[u64]) -> Self {
         let hops = told.len();
         Self { usual: usual(&told, spaces), told, votes: vec![Votes::default(); hops], first: HashMap::new() }
     }
 
-    /// Looks at a record. Records need not be in order.
+    /// Inspects a record. Records need not be in order.
     pub(crate) fn watch(&mut self, raw: &Raw) {
         let key = (raw.flow(), raw.0[2]);
         let here = (raw.hop(), raw.hook(), raw.time_ns());
@@ -85,19 +85,19 @@ impl Orientation {
         }
     }
 
-    /// Whether every hop is told or settled.
+    /// True if every hop is given or decided.
     pub(crate) fn is_settled(&self) -> bool {
         self.told.iter().zip(&self.votes).all(|(told, votes)| told.is_some() || votes.settled().is_some())
     }
 
-    /// The hook forward packets pass at each hop: told, else voted, else what is usual.
+    /// The hook of forward packets at each hop: given, decided by votes, or the default.
     pub(crate) fn hooks(&self) -> Vec<Direction> {
         let all = self.told.iter().zip(&self.votes).zip(&self.usual);
         all.map(|((told, votes), usual)| told.or(votes.leaning()).unwrap_or(*usual)).collect()
     }
 }
 
-/// Which way a packet goes that passes `hook` of a hop where forward packets pass `forward`.
+/// The direction of a packet at `hook` of a hop where forward packets pass `forward`.
 pub(crate) fn bound(forward: Direction, hook: Direction) -> Bound {
     if forward == hook {
         Bound::Forward
@@ -106,8 +106,8 @@ pub(crate) fn bound(forward: Direction, hook: Direction) -> Bound {
     }
 }
 
-/// Without anything seen: one enters a namespace at ingress, leaves it at egress, and passes through it in by one interface and
-/// out by the next.
+/// The default without observations: packets enter a namespace at ingress, leave it at egress, and pass through it in by one
+/// interface and out by the next.
 fn usual(told: &[Option<Direction>], spaces: &[u64]) -> Vec<Direction> {
     let mut hooks: Vec<Direction> = Vec::new();
     for (hop, told) in told.iter().enumerate() {

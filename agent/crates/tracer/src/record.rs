@@ -14,25 +14,25 @@ impl Raw {
     /// Words of a record.
     pub const WORDS: usize = 4;
 
-    /// When.
+    /// Its time.
     #[must_use]
     pub fn time_ns(&self) -> u64 {
         self.0[0]
     }
 
-    /// Of which flow.
+    /// Its flow.
     #[must_use]
     pub fn flow(&self) -> u64 {
         self.0[1]
     }
 
-    /// Which hop's.
+    /// Its hop.
     #[must_use]
     pub fn hop(&self) -> usize {
         usize::from(self.place() >> 1)
     }
 
-    /// Which of the hop's two hooks.
+    /// The hook of its hop.
     #[must_use]
     pub fn hook(&self) -> Direction {
         if self.place() & 1 == 0 {
@@ -46,13 +46,13 @@ impl Raw {
         (self.0[3] >> 40) as u8
     }
 
-    /// The same, with the kernel's time brought to this process's, which a controller may have adjusted.
+    /// The record with the kernel's time converted to this process's, which a controller may have adjusted.
     pub(crate) fn told(mut self) -> Self {
         self.0[0] = clock::of_system(self.0[0]);
         self
     }
 
-    /// The same, of another hop and with its time brought to another clock.
+    /// The record for another hop, with its time converted to another clock.
     #[must_use]
     pub fn moved(mut self, hop: usize, offset_ns: i64) -> Self {
         self.0[0] = self.0[0].saturating_add_signed(offset_ns);
@@ -61,7 +61,7 @@ impl Raw {
         self
     }
 
-    /// The record as the alignment takes it, at place `hop` of a way.
+    /// The record for the alignment, at place `hop` of a direction.
     #[must_use]
     pub fn seen(&self, hop: u8) -> Seen {
         let kind = if (self.0[3] >> 32) as u8 == 1 { Kind::Range } else { Kind::Whole };
@@ -69,19 +69,19 @@ impl Raw {
     }
 }
 
-/// What tc passes to the program as its class.
+/// The class that tc passes to the program.
 pub(crate) fn place(hop: usize, hook: Direction) -> u16 {
     (hop as u16) << 1 | u16::from(hook == Direction::Egress)
 }
 
-/// The addresses behind a flow.
+/// The addresses of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuple {
-    /// Who sent; IPv4 within `::ffff:0:0/96`.
+    /// The sender; IPv4 within `::ffff:0:0/96`.
     pub from: (Ipv6Addr, u16),
-    /// To whom.
+    /// The receiver.
     pub to: (Ipv6Addr, u16),
-    /// IP's number of the protocol.
+    /// The protocol's number in IP.
     pub protocol: u8,
 }
 

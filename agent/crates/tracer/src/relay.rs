@@ -1,4 +1,4 @@
-//! Hops for a tracer elsewhere: in a guest, or in any place with an agent of its own. Records are handed on as they are.
+//! Hops for a tracer elsewhere, in a guest or any place with its own agent. Records are passed on unchanged.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,20 +11,20 @@ use crate::hop::Settings;
 use crate::record::{Raw, Tuple};
 use crate::tracer::{losses, FLOWS_TOLD_MAX, SLACK_NS};
 
-/// What a relay saw since the last time.
+/// A relay's records since the last call.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// In order of time, of this host's clock.
+    /// In order of time, by this host's clock.
     pub records: Vec<Raw>,
-    /// All before was told.
+    /// All records before this time have been reported.
     pub told_ns: u64,
     /// By hop, since the start.
     pub hops: Vec<HopLoss>,
-    /// Flows not told before.
+    /// Newly seen flows.
     pub flows: Vec<(u64, Tuple)>,
 }
 
-/// Hooks whose records are taken by somebody else.
+/// Hooks whose records are aligned elsewhere.
 pub struct Relay(Arc<Mutex<State>>);
 
 struct State {
@@ -34,9 +34,10 @@ struct State {
 }
 
 impl Relay {
-    /// Hooks to the path of `settings`, under `name`.
+    /// Attaches hooks to the path of `settings`, under `name`.
     ///
     /// # Errors
+    ///
     /// [`TraceError`].
     pub fn start(settings: &Settings, name: &str) -> Result<Self, TraceError> {
         let hooks = Hooks::new(settings, name)?;
@@ -44,7 +45,7 @@ impl Relay {
         Ok(Self(Arc::new(Mutex::new(State { hooks, hops: settings.hops.len(), told: std::collections::HashSet::new() }))))
     }
 
-    /// Takes what there is.
+    /// Takes the available records.
     #[must_use]
     pub fn take(&self) -> Batch {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,7 +65,7 @@ impl Relay {
         Batch { records, told_ns, hops: losses(&state.hooks, state.hops), flows }
     }
 
-    /// From now on only flows whose hash's upper half is below are recorded.
+    /// Records only flows whose hash's upper half is below this limit from now on.
     pub fn sample_below(&self, below: u64) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).hooks.rings.sample_below(below);
     }

@@ -1,5 +1,5 @@
-//! The kernel's rings, one for each CPU, and its counts. The kernel writes a record and moves `written`; we read it and move
-//! `taken`; a full ring drops the new record and counts it.
+//! The kernel's rings, one for each CPU, and its counters. The kernel writes a record and advances `written`; we read it and
+//! advance `taken`. A full ring drops the new record and counts it.
 
 use std::io;
 
@@ -9,16 +9,16 @@ use partywall_sys::shared::Shared;
 
 use crate::record::Raw;
 
-/// Places in the kernel's count of each CPU; see `PLACES` in the program.
+/// Places in the kernel's counters of each CPU; see `PLACES` in the program.
 pub(crate) const PLACES: usize = 16;
-/// Where the words of a CPU lie in `struct cpu` of the program.
+/// Offsets of words in the program's `struct cpu`.
 const WRITTEN: usize = 0;
 const TAKEN: usize = 8;
 const SAMPLED_BELOW: usize = 9;
 const COUNTS: usize = 16;
 const COUNT_WORDS: usize = 4;
 const CPU_WORDS: usize = COUNTS + PLACES * COUNT_WORDS;
-/// Room is given back this often while a full ring is read.
+/// Space is released this often while a full ring is read.
 const BATCH: u64 = 1024;
 
 pub(crate) struct Rings {
@@ -29,26 +29,26 @@ pub(crate) struct Rings {
     read: Vec<u64>,
 }
 
-/// What the kernel's side counted at one place since the start.
+/// The kernel side's counters at one place since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     pub recorded: u64,
     pub lost: u64,
     pub untraced: u64,
-    /// All that came by, recorded or not.
+    /// All packets, recorded or not.
     pub met: u64,
 }
 
 fn shared(loaded: &mut Ebpf, name: &str, words: usize) -> io::Result<Shared> {
     let absent = || io::Error::other(format!("the eBPF object has no map {name}"));
     let map: Map = loaded.take_map(name).ok_or_else(absent)?;
-    // Checked as an array of whatever; only its file descriptor is of use.
+    // Checked as a generic array; only its file descriptor is used.
     let Map::Array(data) = map else { return Err(absent()) };
     Shared::new(data.fd(), words)
 }
 
 impl Rings {
-    /// The rings of a loaded program, each of `length` records.
+    /// The rings of a loaded program, each with `length` records.
     pub(crate) fn open(loaded: &mut Ebpf, cpus: usize, length: u32) -> io::Result<Self> {
         Ok(Self {
             records: shared(loaded, "rings", cpus * length as usize * Raw::WORDS)?,
@@ -63,7 +63,7 @@ impl Rings {
         self.cpus
     }
 
-    /// Hands over what CPU `cpu` has written, in this process's time: the kernel writes its own.
+    /// Passes on the records that CPU `cpu` has written, converted from the kernel's time to this process's.
     pub(crate) fn drain(&mut self, cpu: usize, mut take: impl FnMut(Raw)) {
         let end = self.shared.acquire(cpu * CPU_WORDS + WRITTEN);
         while self.read[cpu] != end {
@@ -77,7 +77,7 @@ impl Rings {
         }
     }
 
-    /// Counts of one place over all CPUs.
+    /// Counters of one place over all CPUs.
     pub(crate) fn count(&self, place: usize) -> Count {
         let mut sum = Count::default();
         for cpu in 0..self.cpus {
@@ -90,18 +90,18 @@ impl Rings {
         sum
     }
 
-    /// Packets recorded at all places, and all that came by.
+    /// Recorded packets at all places, and all packets.
     pub(crate) fn work(&self) -> (u64, u64) {
         let counts = (0..PLACES).map(|place| self.count(place));
         counts.fold((0, 0), |(recorded, met), count| (recorded + count.recorded, met + count.met))
     }
 
-    /// From now on only flows whose hash's upper half is below are recorded.
+    /// Records only flows whose hash's upper half is below this limit from now on.
     pub(crate) fn sample_below(&self, below: u64) {
         (0..self.cpus).for_each(|cpu| self.shared.release(cpu * CPU_WORDS + SAMPLED_BELOW, below));
     }
 
-    /// Forgets all records and counts; when the latest was made.
+    /// Discards all records and counters. Returns the time of the latest record.
     pub(crate) fn reset(&mut self) -> Option<u64> {
         let mut last_ns = None;
         for cpu in 0..self.cpus {

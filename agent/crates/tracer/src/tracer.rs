@@ -1,4 +1,4 @@
-//! A running trace: a thread that empties the rings, aligns, and keeps to the budget.
+//! A running trace: a thread that empties the rings, aligns records, and keeps within the budget.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,29 +18,29 @@ use partywall_bpf::tc::Direction;
 
 /// How often rings are emptied.
 const POLL: Duration = Duration::from_millis(2);
-/// How often cost is held against the budget.
+/// How often the cost is compared with the budget.
 const BUDGET_NS: u64 = 200_000_000;
-/// A record is in the ring this long after its time, if the hypervisor took the CPU away in between; one that comes later still
-/// is out of order, which segments that were cut or joined do not bear.
+/// A record arrives in the ring this long after its time if the hypervisor took the CPU meanwhile. A later one is out of order,
+/// which cut or joined segments do not tolerate.
 pub(crate) const SLACK_NS: u64 = 5_000_000;
-/// What a packet is taken to cost where the program cannot be tried.
+/// The assumed cost of a packet if the program cannot be measured.
 const GUESSED: Price = Price { record_ns: 150.0, other_ns: 50.0 };
-/// Addresses of flows are told once, while there are not too many.
+/// Addresses of flows are reported once, up to this number.
 pub(crate) const FLOWS_TOLD_MAX: usize = 1 << 16;
 
-/// A trace in progress; dropping it takes the hooks off.
+/// A trace in progress. Dropping it removes the hooks.
 pub struct Tracer {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     record_ns: Option<u32>,
 }
 
-/// What a tracer has to tell.
+/// A tracer's output.
 #[derive(Debug)]
 pub struct Upshot {
-    /// What was found.
+    /// The results.
     pub report: Report,
-    /// The addresses behind flows that it names, not told before.
+    /// The addresses of newly seen flows in the report.
     pub flows: Vec<(u64, Tuple)>,
 }
 
@@ -70,9 +70,10 @@ impl Shared {
 }
 
 impl Tracer {
-    /// Starts tracing, with hooks called after `name`.
+    /// Starts tracing, with hooks named after `name`.
     ///
     /// # Errors
+    ///
     /// [`TraceError`].
     pub fn start(settings: Settings, name: &str) -> Result<Self, TraceError> {
         let hooks = Hooks::new(&settings, name)?;
@@ -101,23 +102,24 @@ impl Tracer {
         Ok(Self { shared, thread: Some(thread), record_ns })
     }
 
-    /// What one record costs in the kernel here, if it could be tried.
+    /// The cost of one record in the kernel on this host, if it could be measured.
     #[must_use]
     pub fn record_ns(&self) -> Option<u32> {
         self.record_ns
     }
 
-    /// A report, once it is time for one.
+    /// A report when one is due.
     #[must_use]
     pub fn take(&self) -> Option<Upshot> {
         let mut state = self.shared.state();
         (clock::now() >= state.reported_ns + state.settings.report_ns).then(|| state.upshot())
     }
 
-    /// Takes records of a remote hop: of this hop's number, their times brought to this host's clock by `offset_ns`, within
-    /// `bound_ns`. All it saw before `told_ns`, on its own clock, is told.
+    /// Takes records of a remote hop: with this hop's number, and times converted to this host's clock by `offset_ns`, within
+    /// `bound_ns`. Everything that it saw before `told_ns`, by its own clock, has been reported.
     ///
     /// # Errors
+    ///
     /// [`TraceError::Asked`] for a hop that is not remote.
     pub fn feed(&self, hops: &[usize], records: &[Raw], told_ns: u64, offset_ns: i64, bound_ns: u64) -> Result<(), TraceError> {
         let mut state = self.shared.state();
@@ -137,7 +139,7 @@ impl Tracer {
         Ok(())
     }
 
-    /// From now on no new packet is traced; returns when all that is on its way has arrived or is lost.
+    /// Stops tracing new packets. Returns when all packets in flight have arrived or are lost.
     #[must_use]
     pub fn close(&self) -> u64 {
         let mut state = self.shared.state();
@@ -146,7 +148,7 @@ impl Tracer {
         now + state.settings.horizon_ns + SLACK_NS
     }
 
-    /// Ends the trace, takes the hooks off, and tells the rest.
+    /// Ends the trace, removes the hooks, and returns the rest.
     #[must_use]
     pub fn stop(mut self) -> Upshot {
         self.end();
@@ -219,7 +221,7 @@ impl State {
         let end_ns = clock::now();
         let start_ns = std::mem::replace(&mut self.reported_ns, end_ns);
         let counted = losses(&self.hooks, self.settings.hops.len());
-        // What was taken down and found no room is missed all the same.
+        // Written records that were dropped for lack of space count as missed.
         let found = counted.iter().zip(&self.reported).map(|(now, before)| now.since(before)).zip(self.engine.take_dropped());
         let hops = found.map(|(loss, dropped)| HopLoss { missed: loss.missed + dropped, ..loss }).collect();
         self.reported = counted;
@@ -251,7 +253,7 @@ impl HopLoss {
     }
 }
 
-/// What the kernel's side counted at each hop since the start, and whether the hop is still there.
+/// The kernel side's counters at each hop since the start, and whether the hop still exists.
 pub(crate) fn losses(hooks: &Hooks, hops: usize) -> Vec<HopLoss> {
     let count = |hop| {
         let sides = [Direction::Ingress, Direction::Egress].map(|hook| hooks.rings.count(usize::from(place(hop, hook))));

@@ -37,6 +37,7 @@ INTERFACE = frozenset(
         "print_event",
         "run_guard",
         "run_load",
+        "run_migration",
         "run_scenario",
         "run_study",
         "run_trace",

@@ -21,6 +21,7 @@ from partywall.host import Host
 from partywall.kinds.guard import GuardJob, Guards
 from partywall.kinds.kind import Options
 from partywall.kinds.load import LoadJob, Loads
+from partywall.kinds.migration import MigrationJob, Migrations
 from partywall.kinds.run import RunJob, Runs
 from partywall.kinds.study import Studies, StudyJob
 from partywall.kinds.trace import TraceJob, Traces
@@ -28,6 +29,7 @@ from partywall.load import plan as load_plans
 from partywall.load.compiling import program as compiled
 from partywall.load.quick import Quick
 from partywall.load.quick import program as quick_program
+from partywall.migrate import plan as migration_plans
 from partywall.model.plan import Plan
 from partywall.model.study import StudyRequest
 from partywall.sandbox import WORK_ROOT
@@ -61,6 +63,7 @@ __all__ = [
     "print_event",
     "run_guard",
     "run_load",
+    "run_migration",
     "run_scenario",
     "run_study",
     "run_trace",
@@ -191,6 +194,14 @@ def run_trace(
     """Follows packets along interfaces. only: keyword arguments of `partywall.trace.ask`, such as protocol="tcp"."""
     job = TraceJob(ask(list(hops), **only), _ns("for_", for_))
     return _measured(lambda: Traces().measure(job, _options(out), on_event))
+
+
+def run_migration(
+    plan: str | Path, *, advise: bool = False, out: str | Path | None = None, on_event: Emit = silent
+) -> Result:
+    """Moves a guest as a migration plan says: a file, or the name of a shipped plan. advise: predictions alone."""
+    job = MigrationJob.read(migration_plans.find(str(plan)), only_advise=advise)
+    return _measured(lambda: Migrations().measure(job, _options(out), on_event))
 
 
 def run_guard(policy: str | Path, *, for_: str, out: str | Path, every: str = "1s", on_event: Emit = silent) -> Result:

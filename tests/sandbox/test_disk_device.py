@@ -77,7 +77,7 @@ def test_what_a_killed_run_left_is_made_anew_and_what_is_not_ours_needs_a_word(d
     assert disk.unusable(device, overwrite=False) == ""
     formatted(device)
     why = disk.unusable(device, overwrite=False)
-    assert "holds ext4 called 'theirs'; say overwrite: true" in why
+    assert "holds ext4 called 'theirs'; add overwrite: true" in why
     with pytest.raises(CapabilityError, match="holds ext4"):
         disk.Device(device, overwrite=False)
     assert "theirs" in signatures(device)

@@ -125,11 +125,11 @@ def scenario(command, **sandbox):
 def test_a_program_that_the_image_does_not_hold_is_told_before_the_run(cache, monkeypatch):
     monkeypatch.setattr(root.Recipe, "of", classmethod(lambda _cls, packages, _host: recipe(packages)))
     put(cache, recipe(), programs=("fio",))
-    with pytest.raises(CapabilityError, match=r"victims.v.command: the guest's root \(fio\) holds no 'nosuch'"):
+    with pytest.raises(CapabilityError, match=r"victims.v.command: the guest's root \(fio\) does not contain 'nosuch'"):
         preflight.check_host(scenario(["nosuch"], root=["fio"]), fake_host())
     with pytest.raises(CapabilityError) as caught:
         preflight.build_roots(scenario(["nosuch"], root=["fio"]), pytest.fail, fake_host())
-    assert "holds no 'nosuch'" in str(caught.value)
+    assert "does not contain 'nosuch'" in str(caught.value)
     preflight.build_roots(scenario(["fio"], root=["fio"]), pytest.fail, fake_host())
 
 

@@ -306,7 +306,7 @@ def test_above_its_budget_it_follows_fewer_flows_whole_and_says_so(label):
         rounds = []
         assert wait(lambda: _sampled(traced, rounds) < 1)
     way = traced.forward
-    assert f"came down to {100 * traced.whole.sampled:.3g} % of the flows" in traced.notes
+    assert f"reduced sampling to {100 * traced.whole.sampled:.3g} % of the flows" in traced.notes
     assert lost(way) == [0] * 4
     # Where the tracer takes much of its CPU, as in an emulated host, no flow may be left to follow.
     assert way.delivered > 0 or traced.whole.sampled < 0.05
@@ -365,7 +365,7 @@ def test_hops_in_the_wrong_order_come_out_negative_and_are_told(label):
     with tracing(label, (HOPS[3], HOPS[0]), protocol="udp") as traced:
         send(A, "10.80.1.2", 100)
     assert traced.forward.total.negative == 100
-    assert "100 delays came out negative" in traced.notes
+    assert "100 delays are negative" in traced.notes
     assert "check the order of hops" in traced.notes
     assert "p50" not in traced.findings.ways[0].total_ns
 

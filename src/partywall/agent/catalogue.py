@@ -173,7 +173,8 @@ class Parameter(BaseModel):
 class KernelInfo(BaseModel):
     """A kernel's own description, as the agent prints it.
 
-    doing: what a neighbour that runs it is doing, in words. loses: what a victim loses, if that is not its resource.
+    also: the same rate as others count it. doing: what a neighbour that runs it is doing, in words. loses: what a
+    victim loses, if that is not its resource.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -183,6 +184,7 @@ class KernelInfo(BaseModel):
     summary: str
     unit: str
     figure: dict[str, Any]
+    also: dict[str, Any] | None = None
     latency: dict[str, Any]
     roles: Literal["probe", "stressor", "both"]
     settle: Settle

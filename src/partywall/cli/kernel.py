@@ -7,8 +7,9 @@ import queue
 import secrets
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,9 +75,7 @@ def probe(
 def stress(
     context: typer.Context,
     kernel: KernelName,
-    intensity: Annotated[
-        str, typer.Option(help="Share of the kernel's maximum rate on this host, calibrated first: 0.5 or 50%.")
-    ] = "100%",
+    intensity: Annotated[str, typer.Option(help="Share of the time in which it runs flat out: 0.5 or 50%.")] = "100%",
     for_: ForOption = "10s",
     threads: Threads = 1,
     cpus: Cpus = None,
@@ -99,9 +98,28 @@ def stress(
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         switches = [{"at_ns": now, "intensity": share}, {"at_ns": now + duration_ns, "intensity": 0.0}]
         client.call("workload.schedule", id=ID, switches=switches)
-        rates = _watch(info, messages, duration_ns, f"{info.name} at intensity {share:g}", most, share)
-    _conclude(Console(), info, rates, most)
+        cpu = CpuTime()
+        rates = _watch(info, messages, duration_ns, f"{info.name} at intensity {share:g}", most, share, cpu)
+    _conclude(Console(), info, rates, most, cpu.share)
     return Exit.HOLDS
+
+
+@dataclass
+class CpuTime:
+    """What the worker threads used of their time."""
+
+    used_ns: int = 0
+    lasted_ns: int = 0
+
+    def add(self, slices: Iterable[dict[str, Any]]) -> None:
+        for piece in slices:
+            self.used_ns += piece["cpu_ns"]
+            self.lasted_ns += piece["end_ns"] - piece["start_ns"]
+
+    @property
+    def share(self) -> float | None:
+        """Of one CPU, the mean of all threads; None before the first slice."""
+        return self.used_ns / self.lasted_ns if self.lasted_ns else None
 
 
 class KernelCommand(TyperCommand):
@@ -248,19 +266,23 @@ def _watch(
     title: str,
     most: float | None = None,
     intensity: float = 1.0,
+    cpu: CpuTime | None = None,
 ) -> list[float]:
-    """Shows the rate twice a second until the time is up. Returns the rate of each half second."""
+    """Shows the rate twice a second until the time is up. Returns the rate of each half second; adds to the CPU time."""
     rates: list[float] = []
+    cpu = cpu or CpuTime()
     slices: list[dict[str, Any]] = []
     end = time.monotonic_ns() + duration_ns
     with Live(console=Console(), refresh_per_second=4, transient=True) as live:
         while (left := end - time.monotonic_ns()) > 0:
-            slices += _slices(messages, min(left, 500_000_000) / 1e9, intensity)
+            fresh = _slices(messages, min(left, 500_000_000) / 1e9, intensity)
+            cpu.add(fresh)
+            slices += fresh
             if rate := _rate(slices, 500_000_000):
                 rates.append(rate)
                 slices.clear()
             figure = _shown(info, rates[-1]) if rates else "starting"
-            share = f", {rates[-1] / most:.0%} of its maximum" if rates and most else ""
+            share = f", {rates[-1] / most:.0%} of its maximum{_of_cpu(cpu.share)}" if rates and most else ""
             live.update(Text(f"{title}: {figure}{share} · {units.format_duration(left)} left"))
     if rate := _rate(slices, 1):
         rates.append(rate)
@@ -292,14 +314,24 @@ def _rate(slices: Sequence[dict[str, Any]], span_ns: int) -> float | None:
     return float(sum(s["work"] for s in slices)) * 1e9 / covered
 
 
-def _conclude(console: Console, info: KernelInfo, rates: Sequence[float], most: float | None = None) -> None:
+def _of_cpu(share: float | None) -> str:
+    """What the dose takes of a CPU: ', 25.1% of a CPU'."""
+    return "" if share is None else f", {share:.1%} of a CPU"
+
+
+def _conclude(
+    console: Console, info: KernelInfo, rates: Sequence[float], most: float | None = None, cpu: float | None = None
+) -> None:
     if not rates:
         raise TrialError(f"{info.name} finished no work in that time; give a longer --for")
     middle = statistics.median(rates)
     low, high = (max(rates), min(rates)) if figures.scale_of_kernel(info.figure).inverse else (min(rates), max(rates))
-    share = f", {middle / most:.1%} of its maximum" if most else ""
+    share = f", {middle / most:.1%} of its maximum{_of_cpu(cpu)}" if most else ""
     spread = f" (windows of half a second: {_shown(info, low)} to {_shown(info, high)})" if len(rates) > 1 else ""
-    console.print(f"{info.name}: {_shown(info, middle)}{share}{spread}", highlight=False, markup=False, soft_wrap=True)
+    also = f" = {figures.value(middle, figures.scale_of_kernel(info.also))}" if info.also else ""
+    console.print(
+        f"{info.name}: {_shown(info, middle)}{also}{share}{spread}", highlight=False, markup=False, soft_wrap=True
+    )
 
 
 def _shown(info: KernelInfo, rate: float) -> str:

@@ -215,7 +215,7 @@ class Aggressor(Workload):
 
     stressor: str | None = Field(None, description="kernel, e.g. memory-copy")
     intensity: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
-        (1.0,), min_length=1, description="0..1 of its calibrated maximum"
+        (1.0,), min_length=1, description="0..1: shares of the time in which it runs flat out"
     )
     together: tuple[Name, ...] = Field(
         (), description="other aggressors that run at full intensity whenever this one runs"

@@ -20,13 +20,10 @@ from partywall.stats.series import Measured, Pair, Series, baseline_of, pairs_of
 DISTURBED_SHARE = 0.05
 """Disturbed slots are kept. A larger share of them adds a warning to the cell."""
 
-FELL_SHORT = 0.9
-"""An aggressor below this share of its requested intensity applied less load than its label says."""
+FELL_SHORT = 0.5
+"""A stressor runs flat out for its share of the time. Contention with the victim lowers its rate, and is measured.
 
-FELL_SHORT_FLAT_OUT = 0.5
-"""At intensity 1, contention with the victim lowers the aggressor's rate, which is part of the measurement.
-
-Below this share, something other than the victim slowed it.
+Below this share of the requested intensity, something other than the victim slowed it.
 """
 
 IDLE_CPU = 0.005
@@ -259,7 +256,7 @@ def _intensity(treatment: Treatment, default: float) -> float:
 
 def _fell_short(trial: Trial, treatment: Treatment, achieved: float) -> bool:
     asked = _intensity(treatment, 1.0)
-    short = achieved < asked * (FELL_SHORT_FLAT_OUT if asked >= 1 else FELL_SHORT)
+    short = achieved < asked * FELL_SHORT
     # If both need the same CPU, the aggressor's reduced share is part of the contention.
     return short and not trial.shares_cpu(treatment.aggressor or "")
 

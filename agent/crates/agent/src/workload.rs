@@ -8,7 +8,7 @@ use partywall_kernels::{self as kernels, Environment, Kernel, KernelError};
 use partywall_load::{Load, Options};
 use partywall_probe::Probe;
 use partywall_record::Tape;
-use partywall_stressor::{Calibration, Stressor};
+use partywall_stressor::{Calibration, Dose, Stressor};
 use partywall_wire::load::LoadProgram;
 use partywall_wire::{Event, Fault, Pace, Slices, Start, Started, Work};
 use serde_json::{Map, Value};
@@ -55,6 +55,10 @@ impl Kernel for Remembered {
 
     fn pause(&mut self) -> Result<(), KernelError> {
         self.kernel.pause()
+    }
+
+    fn paces_itself(&self) -> bool {
+        self.kernel.paces_itself()
     }
 
     fn facts(&self) -> Map<String, Value> {
@@ -114,7 +118,10 @@ impl Resident for Workload {
                 (last, tape)
             }
             Self::Paced(stressor, tape, last) => {
-                drop(stressor);
+                let doses = stressor.stop();
+                for (thread, facts) in &mut *last.slot() {
+                    facts.extend(doses.get(*thread as usize).map(Dose::facts).unwrap_or_default());
+                }
                 (last, tape)
             }
             Self::Command(command) => {

@@ -104,6 +104,7 @@ pub(crate) const ENTRY: Entry = Entry {
         loses: None,
         unit: Unit::Accesses,
         figure: Figure::PerOperation { label: "ns per access" },
+        also: None,
         latency: Latency::Step("a walk of 2048 to 16384 accesses, the same number each time"),
         roles: Roles::Both,
         // Both take one turn of somebody's ring: on the way in our own, 640 Ki lines of a 40 MiB ring at 80 ns each if

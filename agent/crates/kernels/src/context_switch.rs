@@ -165,6 +165,7 @@ pub(crate) const ENTRY: Entry = Entry {
         loses: None,
         unit: Unit::Operations,
         figure: Figure::PerOperation { label: "ns per switch" },
+        also: None,
         latency: Latency::Own("a round trip of the token: two switches"),
         roles: Roles::Both,
         // The scheduler forgets a thread that sleeps within a few of its own periods.

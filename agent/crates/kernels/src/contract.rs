@@ -29,6 +29,11 @@ pub trait Kernel: Send {
         Ok(())
     }
 
+    /// Whether it holds a rate of its own, and makes up for a short pause: a stressor then paces it by its work and not by time.
+    fn paces_itself(&self) -> bool {
+        false
+    }
+
     /// Facts worth keeping with the result: sizes chosen, fall-backs taken.
     fn facts(&self) -> Params {
         Params::new()
@@ -92,6 +97,8 @@ pub struct KernelInfo {
     pub unit: Unit,
     /// How a rate of work is shown to people.
     pub figure: Figure,
+    /// The same rate as others count it, where that differs.
+    pub also: Option<Figure>,
     /// What its latency histogram holds.
     pub latency: Latency,
     /// What it can be used as.

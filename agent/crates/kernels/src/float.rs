@@ -198,6 +198,7 @@ pub(crate) const ENTRY: Entry = Entry {
         loses: None,
         unit: Unit::Whetstones,
         figure: Figure::Rate { label: "MWIPS", divisor: 1e6 },
+        also: None,
         latency: Latency::Step("200,000 Whetstone instructions"),
         roles: Roles::Both,
         // As for `integer`.

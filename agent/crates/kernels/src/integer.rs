@@ -261,6 +261,7 @@ pub(crate) const ENTRY: Entry = Entry {
         loses: None,
         unit: Unit::Dhrystones,
         figure: Figure::Rate { label: "DMIPS", divisor: VAX_DHRYSTONES },
+        also: None,
         latency: Latency::Step("1000 passes"),
         roles: Roles::Both,
         // It presses on the execution units from the first instruction, but a neighbour on the same CPU feels it in turns of

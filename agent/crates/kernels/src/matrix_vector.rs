@@ -117,6 +117,7 @@ pub(crate) const ENTRY: Entry = Entry {
         loses: None,
         unit: Unit::Flops,
         figure: Figure::Rate { label: "GFLOPS", divisor: 1e9 },
+        also: None,
         latency: Latency::Step("rows of 65536 elements together, at least one row"),
         roles: Roles::Both,
         // On the same CPU as `integer`; a matrix larger than the last cache also displaces what a neighbour keeps there, as

@@ -214,11 +214,22 @@ struct About {
     summary: &'static str,
     doing: &'static str,
     step: &'static str,
+    figure: Figure,
+    also: Option<Figure>,
     memory: &'static [Held],
 }
 
-fn info(about: &About, params: Schema) -> KernelInfo {
-    let &About { name, summary, doing, step, memory } = about;
+/// Bytes of one array, read or written.
+const ONE_WAY: Figure = Figure::Rate { label: "MB/s", divisor: 1e6 };
+/// Bytes that were copied, each counted once.
+const COPIED: Figure = Figure::Rate { label: "MB/s copied", divisor: 1e6 };
+/// Bytes read and bytes written, as STREAM counts them.
+const STREAM: Figure = Figure::Rate { label: "MB/s (STREAM)", divisor: 1e6 };
+/// The same of bytes copied: each was read and written.
+const COPIED_AS_STREAM: Figure = Figure::Rate { label: "MB/s (STREAM)", divisor: 0.5e6 };
+
+fn info(about: About, params: Schema) -> KernelInfo {
+    let About { name, summary, doing, step, figure, also, memory } = about;
     KernelInfo {
         name,
         resource: Resource::MemoryBandwidth,
@@ -226,7 +237,8 @@ fn info(about: &About, params: Schema) -> KernelInfo {
         doing,
         loses: None,
         unit: Unit::Bytes,
-        figure: Figure::Rate { label: "MB/s", divisor: 1e6 },
+        figure,
+        also,
         latency: Latency::Step(step),
         roles: Roles::Both,
         // The path to memory is loaded at once; displacing a last cache of some 32 MiB at some 10 GB/s takes a few
@@ -243,11 +255,13 @@ pub(crate) const READ: Entry = Entry {
     name: "memory-read",
     info: || {
         info(
-            &About {
+            About {
                 name: "memory-read",
                 summary: "reads a block",
                 doing: "memory-reading",
                 step: "a read of chunk_bytes",
+                figure: ONE_WAY,
+                also: None,
                 memory: &[Held { by: Holder::EachThread, times: 1, parameters: &["block_bytes"] }],
             },
             schema_for!(LoadParams),
@@ -263,11 +277,13 @@ pub(crate) const WRITE: Entry = Entry {
     name: "memory-write",
     info: || {
         info(
-            &About {
+            About {
                 name: "memory-write",
                 summary: "writes a block",
                 doing: "memory-writing",
                 step: "a write of chunk_bytes",
+                figure: ONE_WAY,
+                also: None,
                 memory: &[Held { by: Holder::EachThread, times: 1, parameters: &["block_bytes"] }],
             },
             schema_for!(StoreParams),
@@ -284,11 +300,13 @@ pub(crate) const COPY: Entry = Entry {
     name: "memory-copy",
     info: || {
         info(
-            &About {
+            About {
                 name: "memory-copy",
                 summary: "copies bytes from one block to another",
                 doing: "memory-copying",
                 step: "a copy of chunk_bytes",
+                figure: COPIED,
+                also: Some(COPIED_AS_STREAM),
                 memory: &[Held { by: Holder::EachThread, times: 2, parameters: &["block_bytes"] }],
             },
             schema_for!(StoreParams),
@@ -304,11 +322,13 @@ pub(crate) const SCALE: Entry = Entry {
     name: "memory-scale",
     info: || {
         info(
-            &About {
+            About {
                 name: "memory-scale",
                 summary: "a = q b over two blocks of numbers",
                 doing: "memory-scaling",
                 step: "chunk_bytes of each block",
+                figure: STREAM,
+                also: None,
                 memory: &[Held { by: Holder::EachThread, times: 2, parameters: &["block_bytes"] }],
             },
             schema_for!(StoreParams),
@@ -324,11 +344,13 @@ pub(crate) const TRIAD: Entry = Entry {
     name: "memory-triad",
     info: || {
         info(
-            &About {
+            About {
                 name: "memory-triad",
                 summary: "a = b + q c over three blocks of numbers",
                 doing: "memory-adding",
                 step: "chunk_bytes of each block",
+                figure: STREAM,
+                also: None,
                 memory: &[Held { by: Holder::EachThread, times: 3, parameters: &["block_bytes"] }],
             },
             schema_for!(StoreParams),

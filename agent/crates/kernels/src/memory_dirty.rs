@@ -185,6 +185,10 @@ impl Kernel for MemoryDirty {
         Ok((due * PAGE_BYTES) as f64)
     }
 
+    fn paces_itself(&self) -> bool {
+        self.pace.is_some()
+    }
+
     fn facts(&self) -> crate::Params {
         let mut facts = self.facts.clone();
         facts.insert("changed_pages".into(), json!(self.changed));
@@ -202,6 +206,7 @@ pub(crate) const ENTRY: Entry = Entry {
         loses: Some("page-dirtying speed"),
         unit: Unit::Bytes,
         figure: Figure::Rate { label: "MB/s dirtied", divisor: 1e6 },
+        also: None,
         latency: Latency::Own("changing up to 256 pages, one word each"),
         roles: Roles::Both,
         // One cache line of each page: 1 MiB of lines for the default working set, displaced and fetched again within 2 ms.

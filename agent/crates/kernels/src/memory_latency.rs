@@ -61,6 +61,7 @@ pub(crate) const ENTRY: Entry = Entry {
         loses: Some("memory access speed"),
         unit: Unit::Accesses,
         figure: Figure::PerOperation { label: "ns per access" },
+        also: None,
         latency: Latency::Step("a walk of 2048 accesses in random order, of 16384 in sequential"),
         roles: Roles::Both,
         // As a neighbour it displaces a line each 100 ns: a last cache of 32 MiB (512 Ki lines) in some 50 ms. After the end

@@ -184,6 +184,7 @@ pub(crate) const ENTRY: Entry = Entry {
         loses: None,
         unit: Unit::Bytes,
         figure: Figure::Rate { label: "MB/s allocated", divisor: 1e6 },
+        also: None,
         latency: Latency::Step("one touched allocation, or 32 untouched ones, of chunk_bytes each"),
         roles: Roles::Stressor,
         // Page faults and zeroing press at once; a shortage only when the bound is near: GiBs at a few GB/s. Giving all back

@@ -32,6 +32,7 @@ pub(crate) const ENTRY: Entry = Entry {
         loses: None,
         unit: Unit::Seconds,
         figure: Figure::Rate { label: "s/s", divisor: 1.0 },
+        also: None,
         latency: Latency::Step("a nap of 50 ms"),
         roles: Roles::Stressor,
         settle: Settle { rise_ns: 0, release_ns: 0 },

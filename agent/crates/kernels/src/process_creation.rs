@@ -93,6 +93,7 @@ pub(crate) const ENTRY: Entry = Entry {
         loses: None,
         unit: Unit::Operations,
         figure: Figure::Rate { label: "processes/s", divisor: 1.0 },
+        also: None,
         latency: Latency::Own("making one process and waiting for its end"),
         roles: Roles::Both,
         // The last structures of a process are freed some grace periods (RCU) after its end.

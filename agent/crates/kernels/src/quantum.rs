@@ -98,6 +98,7 @@ pub(crate) const ENTRY: Entry = Entry {
         loses: None,
         unit: Unit::Operations,
         figure: Figure::Rate { label: "quanta/s", divisor: 1.0 },
+        also: None,
         latency: Latency::Own("the duration of a quantum of fixed work"),
         roles: Roles::Probe,
         // As for `integer`; only measured, so nothing of it lasts.

@@ -345,6 +345,7 @@ fn info(name: &'static str, summary: &'static str, doing: &'static str, bytes: R
         loses: None,
         unit: Unit::Operations,
         figure: Figure::PerOperation { label: "ns per round trip" },
+        also: None,
         latency: Latency::Own("a round trip: from sending a request until its response is complete"),
         roles: Roles::Both,
         // One request at a time: nothing is queued that could outlast it.

@@ -119,6 +119,7 @@ pub(crate) const ENTRY: Entry = Entry {
         loses: None,
         unit: Unit::Bytes,
         figure: Figure::Rate { label: "MB/s", divisor: 1e6 },
+        also: None,
         latency: Latency::Own("passing on one message: waiting for a free slot and copying into it"),
         roles: Roles::Both,
         // At most `slots` messages are left to be copied out; after that only cache contents remain.

@@ -218,6 +218,7 @@ fn info_local(name: &'static str, summary: &'static str, doing: &'static str) ->
         loses: None,
         unit: Unit::Bytes,
         figure: Figure::Rate { label: "MB/s", divisor: 1e6 },
+        also: None,
         latency: Latency::Own("sending one message: until the operating system has taken all of it"),
         roles: Roles::Both,
         settle: LOCAL_SETTLE,

@@ -34,6 +34,7 @@ pub(crate) const ENTRY: Entry = Entry {
         loses: None,
         unit: Unit::Operations,
         figure: Figure::PerOperation { label: "ns per call" },
+        also: None,
         latency: Latency::Step("256 system calls"),
         roles: Roles::Both,
         // Uses nothing but a processor and its predictors.

@@ -142,6 +142,10 @@ impl Kernel for UdpSend {
         }
     }
 
+    fn paces_itself(&self) -> bool {
+        self.pace.is_some()
+    }
+
     fn facts(&self) -> crate::Params {
         let received =
             |count: fn(&Counts) -> &AtomicU64| self.receiver.as_ref().map(|receiver| count(&receiver.counts).load(Ordering::Relaxed));
@@ -250,6 +254,7 @@ pub(crate) const ENTRY: Entry = Entry {
         loses: None,
         unit: Unit::Operations,
         figure: Figure::Rate { label: "kpps", divisor: 1e3 },
+        also: None,
         latency: Latency::Own("one system call that hands over up to `batch` datagrams"),
         roles: Roles::Both,
         // A socket's and a device's queue hold some hundred kilobytes each: gone within milliseconds at 1 Gb/s.

@@ -94,6 +94,7 @@ pub(crate) const ENTRY: Entry = Entry {
         loses: None,
         unit: Unit::Operations,
         figure: Figure::Rate { label: "wake-ups/s", divisor: 1.0 },
+        also: None,
         latency: Latency::Own("lateness of a wake-up"),
         roles: Roles::Probe,
         // Only measured, so nothing of it lasts.

@@ -3,11 +3,11 @@
 //! Deliberately without any lock of the caller's: it takes as long as a slow disk does, and slices are sent meanwhile.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use partywall_clock::{self as clock, Nanos};
 
-use crate::{Schedule, ScheduleError};
+use crate::{Dose, Full, Schedule, ScheduleError};
 
 /// A longer calibration is a mistake of whoever asked.
 const FOR_MAX_NS: Nanos = 60_000_000_000;
@@ -51,8 +51,11 @@ pub enum CalibrationError {
 pub(crate) struct Progress {
     /// What it reached in its last period at full intensity, in work per second.
     rate: AtomicU64,
+    /// For which share of that period it pressed.
+    share: AtomicU64,
     pressing: AtomicBool,
     ended: AtomicBool,
+    dose: Mutex<Dose>,
 }
 
 impl Progress {
@@ -60,8 +63,18 @@ impl Progress {
         f64::from_bits(self.rate.load(Ordering::Acquire))
     }
 
-    pub(crate) fn set_rate(&self, rate: f64) {
-        self.rate.store(rate.to_bits(), Ordering::Release);
+    /// What intensity 1 means, as of its last period.
+    fn full(&self) -> Full {
+        Full { rate: self.rate(), pressing: f64::from_bits(self.share.load(Ordering::Acquire)) }
+    }
+
+    pub(crate) fn set_full(&self, full: Full) {
+        self.share.store(full.pressing.to_bits(), Ordering::Release);
+        self.rate.store(full.rate.to_bits(), Ordering::Release);
+    }
+
+    pub(crate) fn dose(&self) -> MutexGuard<'_, Dose> {
+        self.dose.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn set_pressing(&self, pressing: bool) {
@@ -105,7 +118,7 @@ impl Calibration {
             }
             let rates: Vec<f64> = self.workers.iter().map(|worker| worker.rate()).collect();
             let Some(thread) = rates.iter().position(|&rate| rate <= 0.0) else {
-                self.schedule.calibrated(&rates);
+                self.schedule.calibrated(&self.workers.iter().map(|worker| worker.full()).collect::<Vec<_>>());
                 return Ok(rates);
             };
             let now_ns = clock::now();
@@ -118,7 +131,7 @@ impl Calibration {
 
     /// Switches on for so long.
     fn press(&self, window_ns: Nanos) -> Result<(), ScheduleError> {
-        self.workers.iter().for_each(|worker| worker.set_rate(0.0));
+        self.workers.iter().for_each(|worker| worker.set_full(Full { rate: 0.0, pressing: 0.0 }));
         let start_ns = clock::now() + LEAD_NS;
         self.schedule.append(start_ns, 1.0)?;
         self.schedule.append(start_ns + window_ns, 0.0)?;
@@ -201,7 +214,7 @@ mod tests {
                 let _ = schedule.hold(&mut cursor, clock::now());
                 std::thread::yield_now();
             }
-            worker.set_rate(7.0);
+            worker.set_full(Full { rate: 7.0, pressing: 1.0 });
         });
         assert_eq!(calibration.run(1_000_000), Ok(vec![7.0]));
         asleep.join().unwrap();

@@ -1,8 +1,10 @@
 #![forbid(unsafe_code)]
-//! Stressors: kernels paced. A worker thread follows a schedule of switches and holds, between them, the intensity asked
-//! for as a share of its own calibrated maximum.
+//! Stressors: kernels paced. A worker thread follows a schedule of switches. At full intensity it runs flat out; at a partial
+//! one it presses for that share of the time, as it does flat out, and pauses for the rest.
 
 mod calibration;
+mod dose;
+mod meter;
 mod pacer;
 mod schedule;
 
@@ -14,10 +16,12 @@ use partywall_kernels::{worker, Kernel, KernelError, Latency};
 use partywall_record::{Recorder, Tape};
 
 use calibration::Progress;
+use meter::Meter;
 
 pub use calibration::{Calibration, CalibrationError};
+pub use dose::Dose;
 pub use pacer::Pacer;
-pub use schedule::{Hold, Schedule, ScheduleError};
+pub use schedule::{Full, Hold, Schedule, ScheduleError};
 
 /// A resident stressor, off until its schedule says otherwise; dropping it stops it.
 pub struct Stressor {
@@ -32,9 +36,9 @@ struct Worker {
     recorder: Recorder,
     schedule: Arc<Schedule>,
     progress: Arc<Progress>,
-    /// What its last step did; none before the first.
-    step: f64,
-    /// Of the time that a step is worth, what the first of a partial intensity is put off by: 0 to 1, each as often.
+    /// What its last piece of work was worth; 0 before the first.
+    piece_ns: f64,
+    /// How far into a beat a partial intensity begins: 0 to 1, each as often.
     phase: f64,
 }
 
@@ -54,7 +58,7 @@ impl Stressor {
             stressor.progress.push(progress.clone());
             let recorder = Recorder::new(tape.clone(), thread as u32, slice_ns);
             let schedule = stressor.schedule.clone();
-            let worker = Worker { kernel, timed, recorder, schedule, progress, step: 0.0, phase: 0.0 };
+            let worker = Worker { kernel, timed, recorder, schedule, progress, piece_ns: 0.0, phase: 0.0 };
             stressor.workers.push(thread::Builder::new().name(format!("stress-{thread}")).spawn(move || worker.run())?);
         }
         Ok(stressor)
@@ -78,14 +82,25 @@ impl Stressor {
     pub fn ended(&mut self) -> Option<String> {
         worker::ended(&mut self.workers)
     }
-}
 
-impl Drop for Stressor {
-    fn drop(&mut self) {
+    /// Ends it, and says what each worker thread did at partial intensities.
+    #[must_use]
+    pub fn stop(mut self) -> Vec<Dose> {
+        self.end();
+        self.progress.iter().map(|progress| *progress.dose()).collect()
+    }
+
+    fn end(&mut self) {
         self.schedule.end();
         for worker in self.workers.drain(..) {
             let _ = worker.join();
         }
+    }
+}
+
+impl Drop for Stressor {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -123,41 +138,95 @@ impl Worker {
     fn press(&mut self, hold: &Hold) -> Result<(), KernelError> {
         let start_ns = clock::now();
         self.recorder.switch(hold.intensity, start_ns);
-        let mut pacer = hold.pacer(self.recorder.thread(), start_ns);
-        let (mut now, mut total) = (start_ns, 0.0);
-        let (warm_ns, mut warm) = (start_ns + hold.warm_up_ns(start_ns), (start_ns, 0.0));
-        self.phase = (self.phase + PHASE_STEP).fract();
-        if let Some(due_ns) = pacer.as_mut().and_then(|pacer| pacer.put_off(self.phase, self.step, now)) {
-            clock::sleep_until(due_ns.min(hold.until_ns));
-            now = clock::now();
-        }
-        let mut begun = now;
-        while now < hold.until_ns && !self.schedule.has_changed(hold) {
-            let work = self.kernel.step(&mut self.recorder)?;
-            now = clock::now();
-            if self.timed {
-                self.recorder.latency(now - begun);
-            }
-            let cut = self.recorder.work(work, now);
-            total += work;
-            self.step = work;
-            if now <= warm_ns {
-                warm = (now, total);
-            }
-            // Closing a slice takes a system call, which is no part of the next step.
-            begun = if cut { clock::now() } else { now };
-            if let Some(due_ns) = pacer.as_mut().and_then(|pacer| pacer.pause_until(work, now)) {
-                clock::sleep_until(due_ns.min(hold.until_ns));
-                now = clock::now();
-                begun = now;
-            }
-        }
-        self.recorder.switch(0.0, now);
+        let outcome = match hold.pacer(self.recorder.thread(), start_ns) {
+            Some((pacer, full)) => self.press_partly(hold, pacer, full, start_ns)?,
+            None => self.press_fully(hold, start_ns)?,
+        };
+        self.recorder.switch(0.0, clock::now());
         // Before the rate, which ends a calibration: what follows one must not start late, behind a disk's write-back.
         self.kernel.pause()?;
-        if pacer.is_none() && now > warm.0 {
-            self.progress.set_rate((total - warm.1) * 1e9 / (now - warm.0) as f64);
+        match outcome {
+            Pressed::Partly(dose) => *self.progress.dose() += dose,
+            Pressed::Fully(full) => self.progress.set_full(full),
+            Pressed::TooShort => {}
         }
         Ok(())
     }
+
+    /// Does a step that begins at `begun_ns`. Returns its work, when it ended, and when the next may begin.
+    fn step(&mut self, begun_ns: Nanos) -> Result<(f64, Nanos, Nanos), KernelError> {
+        let work = self.kernel.step(&mut self.recorder)?;
+        let now_ns = clock::now();
+        if self.timed {
+            self.recorder.latency(now_ns - begun_ns);
+        }
+        // Closing a slice takes a system call, which is no part of the next step.
+        let next_ns = if self.recorder.work(work, now_ns) { clock::now() } else { now_ns };
+        Ok((work, now_ns, next_ns))
+    }
+
+    fn press_fully(&mut self, hold: &Hold, start_ns: Nanos) -> Result<Pressed, KernelError> {
+        let mut meter = Meter::start(start_ns);
+        let warm_ns = start_ns + hold.warm_up_ns(start_ns);
+        let (mut begun, mut now) = (start_ns, start_ns);
+        let (mut total, mut pressed_ns, mut warm) = (0.0, 0, (start_ns, 0.0, 0));
+        while now < hold.until_ns && !self.schedule.has_changed(hold) {
+            let (work, ended, next) = self.step(begun)?;
+            (now, begun) = (ended, next);
+            total += work;
+            pressed_ns += meter.pressed(now);
+            if now <= warm_ns {
+                warm = (now, total, pressed_ns);
+            }
+        }
+        let lasted_ns = (now - warm.0) as f64;
+        if now == warm.0 {
+            return Ok(Pressed::TooShort);
+        }
+        let pressing = ((pressed_ns - warm.2) as f64 / lasted_ns).clamp(PRESSING_MIN, 1.0);
+        Ok(Pressed::Fully(Full { rate: (total - warm.1) * 1e9 / lasted_ns, pressing }))
+    }
+
+    fn press_partly(&mut self, hold: &Hold, mut pacer: Pacer, full: Full, start_ns: Nanos) -> Result<Pressed, KernelError> {
+        let cpu_ns = clock::thread_cpu();
+        let mut dose = Dose::default();
+        self.phase = (self.phase + PHASE_STEP).fract();
+        if let Some(due_ns) = pacer.begin(self.phase, self.piece_ns, start_ns) {
+            clock::sleep_until(due_ns.min(hold.until_ns));
+        }
+        let mut now = clock::now();
+        let mut meter = Meter::start(now);
+        let mut begun = now;
+        while now < hold.until_ns && !self.schedule.has_changed(hold) {
+            let (work, ended, next) = self.step(begun)?;
+            (now, begun) = (ended, next);
+            let worth_ns = full.worth_ns(work, meter.pressed(now), self.kernel.paces_itself());
+            dose.pressed_ns += worth_ns;
+            if worth_ns > 0.0 {
+                self.piece_ns = worth_ns;
+            }
+            if let Some(due_ns) = pacer.pause_until(worth_ns, now) {
+                clock::sleep_until(due_ns.min(hold.until_ns));
+                dose.pauses += 1;
+                now = clock::now();
+                begun = now;
+                meter.resume(now);
+            }
+        }
+        dose.held_ns = now.saturating_sub(start_ns);
+        dose.asked_ns = dose.held_ns as f64 * hold.intensity;
+        dose.cpu_ns = clock::thread_cpu().saturating_sub(cpu_ns);
+        Ok(Pressed::Partly(dose))
+    }
 }
+
+/// How a hold went.
+enum Pressed {
+    Partly(Dose),
+    Fully(Full),
+    /// Its only step ended as it began: no rate.
+    TooShort,
+}
+
+/// Less was not seen, for a clock of CPU time is coarse where it is counted in ticks.
+const PRESSING_MIN: f64 = 0.01;

@@ -27,16 +27,38 @@ pub enum ScheduleError {
     Uncalibrated(f64),
 }
 
+/// What a worker thread does flat out and alone: what intensity 1 means.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Full {
+    /// Work per second.
+    pub rate: f64,
+    /// Share of the time that it presses: less than 1 under a CPU limit.
+    pub pressing: f64,
+}
+
+impl Full {
+    /// For how much of the time at full intensity a piece of work stands. A kernel with a rate of its own is paced by its work,
+    /// because it makes up for what it missed in a pause.
+    #[must_use]
+    pub fn worth_ns(&self, work: f64, pressed_ns: Nanos, paces_itself: bool) -> f64 {
+        if paces_itself {
+            work * 1e9 / self.rate
+        } else {
+            pressed_ns as f64 / self.pressing
+        }
+    }
+}
+
 #[derive(Default)]
 struct State {
     switches: Vec<(Nanos, f64)>,
-    rates_max: Vec<f64>,
+    full: Vec<Full>,
 }
 
 impl State {
     /// A share of nothing would be all: without a rate there is no pacer, and the kernel runs flat out.
     fn is_calibrated(&self) -> bool {
-        !self.rates_max.is_empty() && self.rates_max.iter().all(|&rate| rate > 0.0)
+        !self.full.is_empty() && self.full.iter().all(|full| full.rate > 0.0 && full.pressing > 0.0)
     }
 }
 
@@ -56,7 +78,7 @@ pub struct Hold {
     pub intensity: f64,
     /// Until the next switch that is known, or for ever.
     pub until_ns: Nanos,
-    rates_max: Vec<f64>,
+    full: Vec<Full>,
     length: usize,
 }
 
@@ -69,11 +91,11 @@ impl Hold {
         (self.until_ns.saturating_sub(start_ns) / 4).min(MOST_NS)
     }
 
-    /// The closed loop that holds a partial intensity; none is needed at full intensity.
+    /// The closed loop that holds a partial intensity, and what it is a part of; none is needed at full intensity.
     #[must_use]
-    pub fn pacer(&self, thread: u32, start_ns: Nanos) -> Option<Pacer> {
-        let rate_max = self.rates_max.get(thread as usize).copied()?;
-        (self.intensity < 1.0 && rate_max > 0.0).then(|| Pacer::new(self.intensity * rate_max, start_ns))
+    pub fn pacer(&self, thread: u32, start_ns: Nanos) -> Option<(Pacer, Full)> {
+        let full = self.full.get(thread as usize).copied()?;
+        (self.intensity < 1.0).then(|| (Pacer::new(self.intensity, start_ns), full))
     }
 }
 
@@ -105,9 +127,9 @@ impl Schedule {
         Ok(())
     }
 
-    /// From now on intensity 1 means these rates, one a worker thread.
-    pub fn calibrated(&self, rates_max: &[f64]) {
-        self.state().rates_max = rates_max.to_vec();
+    /// From now on intensity 1 means this, for each worker thread.
+    pub fn calibrated(&self, full: &[Full]) {
+        self.state().full = full.to_vec();
     }
 
     /// What holds at `now_ns`; moves `cursor`, the number of switches that have passed. None once the schedule has ended.
@@ -122,7 +144,7 @@ impl Schedule {
         }
         let intensity = cursor.checked_sub(1).map_or(0.0, |last| state.switches[last].1);
         let until_ns = state.switches.get(*cursor).map_or(Nanos::MAX, |next| next.0);
-        Some(Hold { intensity, until_ns, rates_max: state.rates_max.clone(), length: state.switches.len() })
+        Some(Hold { intensity, until_ns, full: state.full.clone(), length: state.switches.len() })
     }
 
     /// Whether a hold that knew no next switch should look again.
@@ -189,9 +211,10 @@ mod tests {
     #[test]
     fn a_share_of_a_maximum_of_nothing_is_refused() {
         let schedule = Schedule::default();
-        schedule.calibrated(&[5.0, 0.0]);
+        let full = |rate| Full { rate, pressing: 1.0 };
+        schedule.calibrated(&[full(5.0), full(0.0)]);
         assert_eq!(schedule.append(200, 0.3), Err(ScheduleError::Uncalibrated(0.3)));
-        schedule.calibrated(&[5.0, 1.0]);
+        schedule.calibrated(&[full(5.0), full(1.0)]);
         assert_eq!(schedule.append(200, 0.3), Ok(()));
     }
 

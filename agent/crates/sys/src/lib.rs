@@ -1,6 +1,7 @@
 //! The one place where Partywall's agent uses `unsafe`: system calls and machine instructions that have no
 //! safe wrapper. Every other crate forbids it. What is here decides nothing; it only makes a call safe.
 
+pub mod account;
 pub mod affinity;
 pub mod bpf;
 pub mod chase;

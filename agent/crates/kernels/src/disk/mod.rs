@@ -163,6 +163,7 @@ fn info(kind: Kind) -> KernelInfo {
         loses: None,
         unit: Unit::Bytes,
         figure: Figure::Rate { label: "MB/s", divisor: 1e6 },
+        also: None,
         latency: Latency::Own("one request, from its submission to its completion"),
         roles: Roles::Both,
         settle: kind.settle(),

@@ -268,7 +268,7 @@ def _watch(
     intensity: float = 1.0,
     cpu: CpuTime | None = None,
 ) -> list[float]:
-    """Shows the rate twice a second until the time is up. Returns the rate of each half second; adds to the CPU time."""
+    """Shows the rate twice a second until the time is up. Returns the rate of each half second, and adds to `cpu`."""
     rates: list[float] = []
     cpu = cpu or CpuTime()
     slices: list[dict[str, Any]] = []

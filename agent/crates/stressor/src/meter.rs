@@ -26,9 +26,9 @@ impl Meter {
         Self { at_ns: now_ns, cpu_ns: clock::thread_cpu(), switches: voluntary_switches(), account: Account::default() }
     }
 
-    /// A pause ended at `now_ns`; what comes before is not counted.
+    /// A pause ended at `now_ns`. Waiting before is not counted; CPU time is, because the pause itself takes some of the dose.
     pub(crate) fn resume(&mut self, now_ns: Nanos) {
-        (self.at_ns, self.cpu_ns, self.switches) = (now_ns, clock::thread_cpu(), voluntary_switches());
+        (self.at_ns, self.switches) = (now_ns, voluntary_switches());
         self.account.skip();
     }
 

@@ -1,0 +1,98 @@
+"""Whether the memory kernels measure what STREAM measures: ours beside its method, written anew in C and compiled here.
+
+Both sides use arrays of 64 MiB, the same kind of pages, one CPU and fresh memory for each measurement, and take turns.
+Each figure is the median over pairs of our MB/s (STREAM) over the peer's, with its interval. The peer's rate is the
+median of its rounds, because ours is a rate over the whole time.
+
+Bar: copy, scale and triad within 3 %, with ordinary pages and with huge pages.
+
+--quick: ordinary pages, fewer pairs. --plant FACTOR: multiplies our figures, to see the benchmark fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from agents import Kernel, Resident
+from common import Ratio, await_calm, conclude, interleaved
+from partywall.agent.catalogue import shipped
+from partywall.sandbox import WORK_ROOT, Label, reap, reaper
+
+BLOCK_BYTES = 64 << 20
+LOW, HIGH = 0.97, 1.03
+CPU = 0
+SECONDS = 0.6
+ROUNDS = 25
+PAGES = {"ordinary pages": ("mapped", False), "huge pages": ("huge", True)}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One loop on one kind of pages. pages: as the peer takes them; huge: as ours does."""
+
+    loop: str
+    title: str
+    pages: str
+    huge: bool
+
+    def __str__(self) -> str:
+        return f"{self.loop}, {self.title}"
+
+
+def ours(item: Item, label: Label, plant: float) -> float:
+    """MB/s as STREAM counts."""
+    kernel = shipped().kernel(f"memory-{item.loop}")
+    assert kernel is not None
+    figure = kernel.also or kernel.figure
+    assert figure["label"] == "MB/s (STREAM)"
+    params = {"block_bytes": BLOCK_BYTES, "huge_pages": item.huge}
+    with Resident(label, Kernel(kernel.name, params), (CPU,)) as resident:
+        return plant * resident.stretch(SECONDS) / float(figure["divisor"])
+
+
+def peer(item: Item, program: Path) -> float:
+    """The median of the rounds, in MB/s."""
+    elements = str(BLOCK_BYTES // 8)
+    command = ["taskset", "-c", str(CPU), str(program), elements, str(ROUNDS), item.pages, item.loop, "apart"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    return float(done.stdout.split()[2])
+
+
+def compared(item: Item, label: Label, program: Path, pairs: int, plant: float) -> Ratio:
+    await_calm(5)
+    return interleaved(lambda: ours(item, label, plant), lambda: peer(item, program), pairs)
+
+
+def verdict(item: Item, ratio: Ratio) -> bool:
+    met = LOW <= ratio.median <= HIGH
+    print(f"{'ok ' if met else 'OFF'} {item!s:<24} {ratio}", flush=True)
+    return met
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="under a minute: ordinary pages alone")
+    parser.add_argument("--plant", type=float, default=1.0, metavar="FACTOR", help="multiplies our figures")
+    given = parser.parse_args()
+    reap()
+    chosen = list(PAGES.items())[: 1 if given.quick else None]
+    items = [Item(loop, title, *pages) for title, pages in chosen for loop in ("copy", "scale", "triad")]
+    label = Label.create("bench-stream", WORK_ROOT)
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "stream"
+        source = Path(__file__).with_name("stream.c")
+        subprocess.run(["gcc", "-O2", "-o", str(program), str(source)], check=True)
+        try:
+            pairs = 7 if given.quick else 31
+            results = [verdict(item, compared(item, label, program, pairs, given.plant)) for item in items]
+        finally:
+            reaper.clean(label)
+    conclude("stream", f"{sum(results)} of {len(results)} loops within 3 % of STREAM's method", met=all(results))
+
+
+if __name__ == "__main__":
+    main()

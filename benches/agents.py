@@ -127,7 +127,7 @@ class Resident:
     def calibrate(self, seconds: float) -> float:
         """Rate at intensity 1."""
         answer = self.client.call("workload.calibrate", timeout_s=60, id=self.id, for_ns=int(seconds * 1e9))
-        return sum(answer["rate_max"])
+        return float(sum(answer["rate_max"]))
 
     def schedule(self, switches: Iterable[tuple[int, float]]) -> None:
         moments = [{"at_ns": at_ns, "intensity": intensity} for at_ns, intensity in switches]

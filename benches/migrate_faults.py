@@ -30,7 +30,7 @@ from partywall.clock import Monotonic
 from partywall.errors import TrialError
 from partywall.migrate.move import Moved, Mover
 from partywall.migrate.series import Series
-from partywall.model.migration import Method
+from partywall.model.migration import Activity, Method
 from partywall.sandbox import networks
 from partywall.sandbox.lab import ip
 from partywall.sandbox.qemu.monitor import Monitor
@@ -50,8 +50,9 @@ after: 500ms
 """
 METHODS = {"pre-copy": Method(), "post-copy": Method(postcopy={"after_passes": 1})}
 GIVE_UP_NS = 12_000_000_000
-LONGEST_S = 3.0
-"""Within which a kill falls; a move takes about four seconds."""
+LONGEST_S = 5.0
+"""Within which a kill falls; a move takes about five seconds, of which post-copy spends the last one or two apart."""
+WRITER = Activity(kernel="memory-dirty", params={"working_set_bytes": 64 << 20})
 
 
 @dataclass(frozen=True)
@@ -96,17 +97,18 @@ FAULTS: dict[str, Callable[[Series], None]] = {
 def trial(fault: str, method: str, chance: random.Random) -> Trial:
     """Moves a guest while something of it is killed."""
     delay_s = chance.uniform(0.2, LONGEST_S)
-    plan = moves.plan(guest={"memory": "160MiB"}, link={"rate": "200Mbit/s"}, calibration=0)
+    plan = moves.plan(guest={"memory": "192MiB"}, link={"rate": "400Mbit/s"}, calibration=0)
     with moves.series(plan) as series:
         run = series.label.run
         timer = threading.Timer(delay_s, FAULTS[fault], [series])
         mover = Mover(series.guest, Monotonic())
-        timer.start()
-        try:
-            moved = mover.move(METHODS[method], GIVE_UP_NS)
-        except TrialError as error:
-            moved = Moved(begin_ns=0, outcome="lost", reason=str(error))
-        timer.join()
+        with series.working(WRITER):
+            timer.start()
+            try:
+                moved = mover.move(METHODS[method], GIVE_UP_NS)
+            except TrialError as error:
+                moved = Moved(begin_ns=0, outcome="lost", reason=str(error))
+            timer.join()
         sound, text = left_of(series, moved, fault)
     if list(networks.NETNS.glob(f"{run}*")) or labelled(run):
         sound, text = False, f"{text}; something of it is left"

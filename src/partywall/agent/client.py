@@ -53,6 +53,7 @@ _REFUSALS = {
 
 # Facts of a large host, or files of a load, make long lines. Neither side accepts longer ones.
 LINE_MAX = 64 << 20
+KILLED_S = 30
 # A message of many small values takes far more memory than its line.
 VALUE_BYTES = 64
 MESSAGE_BYTES = 512
@@ -190,7 +191,8 @@ class AgentClient:
             self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait(timeout_s)
+            # A guest's memory takes time to be freed on a busy host.
+            self.process.wait(KILLED_S)
         for thread in self._threads:
             thread.join(timeout_s)
 

@@ -23,7 +23,7 @@ from partywall.sandbox.qemu.monitor import Monitor
 from partywall.sandbox.qemu.relay import Relay
 from partywall.sandbox.qemu.vcpus import pin
 
-END_S = 10.0
+END_S = 30.0
 MEMFD = "memfd:memory-backend-memfd"
 
 

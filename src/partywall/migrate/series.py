@@ -165,7 +165,7 @@ class Series:
         """What is known of the guest at a workload, before any move."""
         emit(Doing(f"watching the memory of the guest: {workload}"))
         activity = self.plan.workloads[workload]
-        with self._using(self._http(activity)), self._working(activity):
+        with self._using(self._http(activity)), self.working(activity):
             self._take(SETTLE_S)
             return survey(workload, self.guest.current().memory, self._host_agent())
 
@@ -223,7 +223,7 @@ class Series:
             activity = plan.workloads[workload] if workload else None
             # The guest is calibrated idle, without users.
             http = self._http(activity) if workload else None
-            with self._using(http), self._working(activity):
+            with self._using(http), self.working(activity):
                 self._take(plan.before / 1e9)
                 moved = mover.move(plan.methods[method], plan.give_up, _watcher(emit))
                 if moved.outcome not in GONE:
@@ -247,7 +247,7 @@ class Series:
         return Seen(move, tables)
 
     @contextlib.contextmanager
-    def _working(self, activity: Activity | None) -> Iterator[None]:
+    def working(self, activity: Activity | None) -> Iterator[None]:
         """The guest does this while the block runs."""
         if activity is None or activity.kernel is None:
             yield

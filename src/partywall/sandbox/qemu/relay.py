@@ -54,13 +54,13 @@ class Relay:
         """The guest stays where it is."""
         with self._lock:
             self._held = False
-        os.write(self._ring, b"r")
+        self._wake(b"r")
 
     def listen(self, guest: socket.socket) -> None:
         """Passes on what arrives from the QEMU that the guest moves to."""
         with self._lock:
             self._guests.append(guest)
-        os.write(self._ring, b"l")
+        self._wake(b"l")
 
     def forget(self, guest: socket.socket) -> None:
         """Ends the connection to a QEMU that the guest is not in."""
@@ -69,7 +69,7 @@ class Relay:
             if guest in self._guests:
                 self._guests.remove(guest)
                 self._dropped.append(guest)
-        os.write(self._ring, b"f")
+        self._wake(b"f")
 
     def attach(self, process: subprocess.Popen[bytes], guest: socket.socket) -> None:
         """The guest is in this QEMU now."""
@@ -77,7 +77,7 @@ class Relay:
             self._process = process
             self._target = guest
             self._held = False
-        os.write(self._ring, b"a")
+        self._wake(b"a")
 
     def poll(self) -> int | None:
         return self._process.poll()
@@ -90,11 +90,17 @@ class Relay:
 
     def close(self) -> None:
         """Ends the thread. The client sees the end of its stream."""
-        with contextlib.suppress(OSError):
-            os.write(self._ring, b"q")
+        self._wake(b"q")
         self._thread.join(5)
         with contextlib.suppress(OSError):
             os.close(self._ring)
+        # The number may soon be somebody else's.
+        self._ring = -1
+
+    def _wake(self, why: bytes) -> None:
+        """Has the thread look again. It has ended if no QEMU is left."""
+        with contextlib.suppress(OSError):
+            os.write(self._ring, why)
 
     def _carry(self) -> None:
         with selectors.DefaultSelector() as selector:

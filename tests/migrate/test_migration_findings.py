@@ -61,6 +61,16 @@ def test_answers_that_never_come_are_counted_in_their_phase():
     assert found.responses["before"].lost == found.responses["after"].lost == 0
 
 
+def test_requests_without_an_answer_are_the_slowest():
+    """Of 2000 requests during the move 100 are lost: the 99th percentile is one of them."""
+    table = pings([])
+    table[(table[:, 0] > 3000 * MS) & (table[:, 0] <= 3100 * MS), 2] = 0
+    during = migration.move_finding(move(), {"pings": table}).responses["during"]
+    assert during.p50_ns == pytest.approx(MS / 2)
+    assert during.p99_ns is None
+    assert during.max_ns == pytest.approx(MS / 2)
+
+
 def test_work_is_laid_on_the_host_s_time_across_the_stop():
     """The guest works evenly on its own clock, which stands still for 200 ms: it loses 10 % of two seconds."""
     ends = np.arange(20 * MS, 5800 * MS, 20 * MS, dtype=np.float64)

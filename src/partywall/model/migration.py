@@ -256,7 +256,8 @@ def rate_text(rate: int | None) -> str:
 class Responses(Frozen):
     """Response times of clients in one phase of a move, from intended starts, in ns. lost: never answered, or failed.
 
-    rate: answers a second.
+    p50_ns, p99_ns: of all requests, those without an answer being the slowest; None if that is one of them. rate:
+    answers a second.
     """
 
     sent: int

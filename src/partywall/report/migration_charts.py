@@ -44,7 +44,8 @@ def all_charts(findings: MigrationFindings) -> dict[str, tuple[str, str, AnyChar
         drawn["timeline"] = (
             "Response times during a move",
             "One move of each workload by each method; bins of 50 ms. The slowest response "
-            "of a bin (red), with the median (blue); the shaded time is the move.",
+            "of a bin (red), with the median (blue); the shaded time is the move. "
+            "Requests without an answer are not drawn.",
             timeline(shown),
         )
     return drawn

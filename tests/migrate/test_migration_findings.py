@@ -134,7 +134,10 @@ def test_a_lost_guest_is_the_headline_and_a_violation():
 
 
 def test_virtual_users_are_told_by_phase():
-    """Seconds of 100 responses: 10 ms before and after, 50 ms and some failures during the move."""
+    """Seconds of 100 responses: 10 ms before and after, 50 ms and some failures during the move.
+
+    The second after the move belongs to it, because what waited for the hand-over is answered then.
+    """
     rows = []
     for second in range(6):
         during = 2 <= second < 4
@@ -144,5 +147,51 @@ def test_virtual_users_are_told_by_phase():
     found = migration.move_finding(move(), {"users": np.array(rows)})
     assert {phase: each.rate for phase, each in found.users.items()} == {"before": 100, "during": 100, "after": 100}
     assert found.users["during"].lost == 10
-    assert found.values["users_mean_ratio"] == pytest.approx(5)
+    assert found.values["users_mean_ratio"] == pytest.approx((50 + 50 + 10) / 3 / 10)
     assert [each.at_s for each in found.users_timeline] == [-1.5, -0.5, 0.5, 1.5, 2.5, 3.5]
+
+
+def test_a_second_without_an_answer_is_time_too():
+    rows = [(second * 1e9, (second + 1) * 1e9, 10.0 * MS, 100.0) for second in range(6) if second not in (2, 3)]
+    found = migration.move_finding(move(), {"users": np.array(rows)})
+    assert found.users["during"].rate == pytest.approx(100 / 3)
+
+
+def test_a_guest_that_never_answers_again_did_not_reach_the_goal():
+    """Nobody answers after STOP, though QEMU says RESUME: that is no short wait."""
+    table = pings([])
+    table[table[:, 0] > 3700 * MS, 2] = 0
+    found = migration.move_finding(move(), {"pings": table})
+    assert found.clients_ns is None
+    assert found.parts == ()
+    assert found.longest_s == float("inf")
+    silent = evidence([move()], goal={"downtime": "500ms"}, methods={"default": {}})
+    findings = migration.findings(silent, lambda name, _: table if name == "pings" else migration.EMPTY[name])
+    assert findings.outcome.value == "violated"
+
+
+def test_the_pause_at_the_start_counts_for_the_goal():
+    table = pings([(2010 * MS, 2400 * MS), (3700 * MS, 3750 * MS)])
+    asked = evidence([move()], goal={"downtime": "200ms"}, methods={"default": {}})
+    found = migration.findings(asked, lambda name, _: table if name == "pings" else migration.EMPTY[name])
+    assert found.cells[0].reaches_goal is False
+
+
+def test_no_part_is_negative_and_each_is_what_happened():
+    """Answers from 3.65 s on are delayed: the gap begins before STOP and ends after RESUME."""
+    found = migration.move_finding(move(), {"pings": pings([(3650 * MS, 3960 * MS)])})
+    assert [round(part.ns / MS) for part in found.parts] == [50, 150, 50, 60]
+
+
+def test_a_memory_that_changed_is_a_violation_and_the_headline():
+    moves, table = series([("default", 100), ("fast", 50)] * 3)
+    moves[2] = moves[2].model_copy(update={"intact": False})
+    found = migration.findings(evidence(moves), table)
+    assert found.outcome.value == "violated"
+    assert "memory was not what it had been" in found.headline
+
+
+def test_moves_that_failed_are_not_all_is_well():
+    moves, table = series([("default", 100), ("fast", 50)] * 3)
+    moves[0] = moves[0].model_copy(update={"outcome": "failed", "reason": "refused"})
+    assert migration.findings(evidence(moves), table).outcome.value == "inconclusive"

@@ -132,3 +132,22 @@ def test_a_prediction_has_intervals_and_what_simpler_models_say():
         assert span.low <= span.value <= span.high
     assert told.spans["clients_s"].value > told.spans["downtime_s"].value
     assert set(told.others) == {"geometric", "piecewise"}
+
+
+def test_few_calibration_moves_still_give_intervals_that_hold():
+    """Three moves of a normal distribution; the next one lies within 90 % intervals about 90 times in 100."""
+    chance = np.random.default_rng(1)
+    held = 0
+    for _ in range(400):
+        seen, coming = chance.normal(1.0, 0.1, 3), chance.normal(1.0, 0.1)
+        low, high = np.quantile([prediction._drawn(tuple(seen), chance) for _ in range(400)], (0.05, 0.95))  # noqa: SLF001
+        held += low <= coming <= high
+    assert 0.85 <= held / 400 <= 0.95
+
+
+def test_a_move_that_never_ends_has_no_figures():
+    fixed = Fixed((0.1, 0.12), (0.0, 0.01), (50 * MIB, 55 * MIB), (400 * MIB, 500 * MIB), (0.05, 0.07), (0.1, 0.15))
+    facts = Facts(256 * MIB, 100 * MIB, math.inf, curve=writer(90 * MIB, 128 * MIB))
+    told = prediction.predict(facts, fixed, Method(), 20)
+    assert told.chance == 0
+    assert told.spans == {}

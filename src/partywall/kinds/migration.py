@@ -51,12 +51,16 @@ class Migrations:
         plan = job.plan
         moves = 0 if job.only_advise else len(plan.cells) * plan.moves
         watched_s = (plan.before + plan.after) / 1e9
+        # Each family of methods is calibrated on its own.
+        idle = plan.calibration * len(series.families_of(plan))
+        survey_s = len(plan.workloads) * series.SURVEY_S if plan.calibration else 0.0
+        link = rate_text(plan.link.rate)
         lines = (
-            f"a guest of {plan.guest.memory >> 20} MiB moves {moves} times over a link, {rate_text(plan.link.rate)}",
+            f"a guest of {plan.guest.memory >> 20} MiB moves {moves + idle} times over a link, {link}",
             f"workloads: {', '.join(plan.workloads)}",
             f"methods: {', '.join(plan.methods)}",
         )
-        return Outline(lines, moves * (watched_s + series.MOVE_S))
+        return Outline(lines, survey_s + (moves + idle) * (watched_s + series.MOVE_S))
 
     def check(self, job: MigrationJob, options: Options) -> None:
         del job

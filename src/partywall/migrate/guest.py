@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.agent.client import AgentClient, Sink
-from partywall.clock import Monotonic
 from partywall.errors import CapabilityError, TrialError
 from partywall.host import Host, install
 from partywall.migrate.network import Network, Place
 from partywall.sandbox.base import Settings
-from partywall.sandbox.clock import GuestClock
 from partywall.sandbox.label import Label
+from partywall.sandbox.qemu import counter
 from partywall.sandbox.qemu.backend import Qemu
 from partywall.sandbox.qemu.launch import launched
 from partywall.sandbox.qemu.machine import Machine, Nic
@@ -24,6 +23,7 @@ from partywall.sandbox.qemu.relay import Relay
 from partywall.sandbox.qemu.vcpus import pin
 
 END_S = 30.0
+OVERLAY = "root.qcow2"
 MEMFD = "memfd:memory-backend-memfd"
 
 
@@ -70,6 +70,8 @@ class MovableGuest(Qemu):
 
     def launch(self, sink: Sink) -> None:
         self._console.parent.mkdir(parents=True, exist_ok=True)
+        # What a guest before this one wrote is not this one's.
+        (self._own_work_dir() / OVERLAY).unlink(missing_ok=True)
         self.here = self._started("a", incoming=False)
         self._monitor = self.here.monitor
         self._relay = Relay(self.here.process, self.here.stream)
@@ -84,6 +86,9 @@ class MovableGuest(Qemu):
         """Starts a QEMU on the other host that waits for the guest."""
         self.there = self._started(self.other(), incoming=True)
         self.there.monitor.connect()
+        self._vcpus = self.there.monitor.vcpu_threads()
+        with contextlib.suppress(ProcessLookupError):
+            pin(self.there.process.pid, self._vcpus, self.settings.cpus, self.settings.host_cpus or self.settings.cpus)
         self._stream().listen(self.there.stream)
         return self.there
 
@@ -91,17 +96,20 @@ class MovableGuest(Qemu):
         """What is asked of the agent waits until the guest has arrived or stays."""
         self._stream().hold()
 
+    def release(self) -> None:
+        """What was held goes to the guest where it is."""
+        self._stream().release()
+
     def arrived(self) -> None:
         """The guest is on the other host now; the QEMU that it left ends."""
         left, self.here, self.there = self.current(), self.there, None
-        here = self.current()
-        self._stream().attach(here.process, here.stream)
-        self._monitor = here.monitor
-        self._vcpus = here.monitor.vcpu_threads()
-        with contextlib.suppress(ProcessLookupError):
-            pin(here.process.pid, self._vcpus, self.settings.cpus, self.settings.host_cpus or self.settings.cpus)
-        self._port = self._network.port(here.place)
-        self._end(left)
+        try:
+            here = self.current()
+            self._stream().attach(here.process, here.stream)
+            self._monitor = here.monitor
+            self._port = self._network.port(here.place)
+        finally:
+            self._end(left)
 
     def stayed(self) -> None:
         """The guest is where it was; the QEMU that waited for it ends."""
@@ -110,13 +118,6 @@ class MovableGuest(Qemu):
             self._stream().forget(waited.stream)
             self._stream().release()
             self._end(waited)
-
-    def new_clock(self) -> GuestClock:
-        """For a clock that stood still during a move."""
-        client = self.client
-        if client is None:
-            raise TrialError(f"sandbox {self.settings.name} has no agent")
-        return GuestClock(client.call, Monotonic().now_ns)
 
     def stop(self) -> None:
         if self._relay is not None:
@@ -161,6 +162,7 @@ class MovableGuest(Qemu):
                 image=self._disk(),
                 root=self._overlay(),
                 nic=Nic.on(port),
+                tsc_khz=counter.khz() if self.settings.accel == "tcg" else None,
                 movable=True,
                 stream=their_stream.fileno(),
                 incoming=incoming,
@@ -172,7 +174,7 @@ class MovableGuest(Qemu):
         """A layer over the root image that goes with the guest, for it must find on the other host what it wrote."""
         if self._root is None:
             return None
-        overlay = self._own_work_dir() / "root.qcow2"
+        overlay = self._own_work_dir() / OVERLAY
         if not overlay.exists():
             command = ["qemu-img", "create", "-q", "-f", "qcow2", "-b", str(self._root), "-F", "raw", str(overlay)]
             try:

@@ -1,7 +1,7 @@
 """One move of a guest, watched from its start until the guest has answered on the other host, or stays.
 
 A move is never believed: QEMU was seen to call guests completed and running that were dead. So the guest is asked
-afterwards. At no time may it run on both hosts: the waiting QEMU is ended before the guest is let go on where it was.
+afterwards. A guest whose move was cancelled or failed is let go on by its QEMU; the one that waited for it is ended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from partywall import units
-from partywall.agent.clock import Alignment, Offset
+from partywall.agent.clock import DRIFT_PPB, Alignment, Offset
 from partywall.clock import Clock
 from partywall.errors import AgentError, TrialError
 from partywall.migrate import qmp
@@ -66,6 +66,7 @@ class Mover:
         self._guest = guest
         self._clock = clock
         self._number = 0
+        self._usual = qmp.defaults(guest.current().monitor)
 
     def move(self, method: Method, give_up_ns: int, watch: Watch = lambda _: None) -> Moved:
         """Moves the guest to the other host, or says why it stayed.
@@ -75,7 +76,7 @@ class Mover:
         guest = self._guest
         here, there = guest.current(), guest.expect()
         for side in (here, there):
-            qmp.prepare(method, side.monitor)
+            qmp.prepare(method, side.monitor, self._usual)
         uri = f"tcp:{LINK[there.place]}:{self._port()}"
         there.monitor.execute("migrate-incoming", uri=uri)
         before = self._offset()
@@ -89,8 +90,13 @@ class Mover:
             self._follow(moved, method, give_up_ns, watch, here, there)
         except TrialError as error:
             self._broken(moved, here, there, str(error))
+        except BaseException:
+            guest.release()
+            raise
         moved.end_ns = self._clock.now_ns()
-        moved.cpu_ns = {name: _cpu_ns(side) - cpu_ns[name] for name, side in (("source", here), ("destination", there))}
+        moved.cpu_ns = {
+            name: max(0, _cpu_ns(side) - cpu_ns[name]) for name, side in (("source", here), ("destination", there))
+        }
         if moved.outcome == "completed":
             guest.arrived()
         elif moved.outcome != "paused":
@@ -186,7 +192,10 @@ class Mover:
         if here.process.poll() is not None:
             self._without_source(moved, there)
             return
-        state = here.monitor.execute("query-status")["status"]
+        try:
+            state = here.monitor.execute("query-status")["status"]
+        except TrialError:
+            state = "without an answer"
         if state != "running":
             moved.outcome = "lost"
             moved.reason = f"{why}; the source is {state}"
@@ -201,7 +210,9 @@ class Mover:
             return
         # The guest's clock stands still with the guest: afterwards more has to be added to its times to get ours.
         moved.stopped_ns = after.offset_ns - before.offset_ns
-        moved.uncertainty_ns = after.bound_ns + before.bound_ns
+        # Both offsets are of their own time; the clocks may have drifted apart meanwhile.
+        drift_ns = (moved.end_ns - moved.begin_ns) * DRIFT_PPB // 1_000_000_000
+        moved.uncertainty_ns = after.bound_ns + before.bound_ns + drift_ns
 
     def _offset(self) -> Offset:
         """Of the guest's clock, now."""

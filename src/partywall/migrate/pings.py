@@ -20,6 +20,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from partywall.clock import realtime_offset_ns
+from partywall.errors import TrialError
+
 SO_TIMESTAMPNS = 35
 TIMESPEC = struct.Struct("qq")
 NUMBER = struct.Struct("<Q")
@@ -35,12 +38,19 @@ class Pings:
     def __init__(self, address: str, port: int, rate: float, file: Path, enter: Sequence[str]) -> None:
         argv = [*enter, sys.executable, "-m", "partywall.migrate.pings", address, str(port), str(rate), str(file)]
         self._file = file
-        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, process_group=0)
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, process_group=0)
+        if not self._process.stdout or not self._process.stdout.readline():
+            self.close()
+            raise TrialError("the client of the guest did not start")
 
     def stop(self) -> Times:
         """Ends the client, after waiting a second for the last answers. Its times."""
-        self._end()
-        times: Times = np.load(self._file)
+        try:
+            self._end()
+            times: Times = np.load(self._file)
+        except (OSError, EOFError, ValueError, subprocess.TimeoutExpired) as error:
+            raise TrialError(f"the client of the guest ended before its time, or hangs: {error}") from None
         return times
 
     def close(self) -> None:
@@ -60,11 +70,13 @@ def ping(address: str, port: int, rate: float) -> Times:
     sent: list[tuple[int, int]] = []
     answered: dict[int, int] = {}
     # Kernel timestamps are of the real-time clock.
-    offset_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - time.clock_gettime_ns(time.CLOCK_REALTIME)
+    offset_ns = realtime_offset_ns()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as talk:
         talk.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         talk.setblocking(False)
         talk.connect((address, port))
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
         due_ns = time.monotonic_ns()
         last_ns: int | None = None
         while last_ns is None or time.monotonic_ns() < last_ns:

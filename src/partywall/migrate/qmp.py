@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from partywall.clock import realtime_offset_ns
 from partywall.errors import CapabilityError
 from partywall.model.migration import Method, Progress
 from partywall.sandbox.qemu.monitor import Monitor
 
 ENDED = ("completed", "failed", "cancelled")
 PAGE_BYTES = 4096
-WITHOUT_LIMIT = (1 << 63) - 1
 
 
 def capabilities(method: Method) -> set[str]:
@@ -50,16 +50,26 @@ def lacking(methods: Mapping[str, Method], monitor: Monitor) -> list[str]:
     ]
 
 
-def prepare(method: Method, monitor: Monitor) -> None:
-    """Sets one end up. Every capability is set, so that nothing of the move before stays. TrialError if refused."""
+def defaults(monitor: Monitor) -> dict[str, Any]:
+    """The parameters that methods may set, as a QEMU has them that was not told otherwise yet."""
+    found = monitor.execute("query-migrate-parameters")
+    return {name: found[name] for name in MANAGED if name in found}
+
+
+def prepare(method: Method, monitor: Monitor, usual: Mapping[str, Any]) -> None:
+    """Sets one end up. TrialError if QEMU refuses.
+
+    Every capability and parameter is set, usual or not, so that nothing of the move before stays: the source of a move
+    is the QEMU to which the last one went.
+    """
     wanted = capabilities(method) | {"events"}
     known = [each["capability"] for each in monitor.execute("query-migrate-capabilities")]
     switched = [{"capability": name, "state": name in wanted} for name in known if name in SWITCHED]
     monitor.execute("migrate-set-capabilities", capabilities=switched)
-    if wanted_parameters := parameters(method):
-        monitor.execute("migrate-set-parameters", **wanted_parameters)
+    monitor.execute("migrate-set-parameters", **{**usual, **parameters(method)})
 
 
+MANAGED = ("max-bandwidth", "downtime-limit", "multifd-channels", "multifd-compression")
 SWITCHED = ("events", "postcopy-ram", "multifd", "xbzrle", "auto-converge")
 
 
@@ -81,7 +91,7 @@ def progress(status: Mapping[str, Any]) -> Progress | None:
 
 def announced(monitor: Monitor) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """(monotonic ns, name, content) of QEMU's events since the last call. QEMU stamps them with the real-time clock."""
-    offset_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - time.clock_gettime_ns(time.CLOCK_REALTIME)
+    offset_ns = realtime_offset_ns()
     for event in monitor.events():
         at = event["timestamp"]
         at_ns = at["seconds"] * 1_000_000_000 + at["microseconds"] * 1000 + offset_ns

@@ -28,7 +28,17 @@ from partywall.migrate.move import GONE, Mover
 from partywall.migrate.network import GUEST, Link, Network
 from partywall.migrate.pings import Pings
 from partywall.migrate.survey import survey
-from partywall.model.migration import Activity, HttpSpec, MigrationPlan, Move, Progress, Survey
+from partywall.model.migration import (
+    POSTCOPY,
+    PRECOPY,
+    Activity,
+    HttpSpec,
+    Method,
+    MigrationPlan,
+    Move,
+    Progress,
+    Survey,
+)
 from partywall.model.observation import bucket_bounds
 from partywall.plan.order import rounds
 from partywall.sandbox import Label, Settings, qemu
@@ -39,6 +49,8 @@ from partywall.store.migration import COLUMNS, Table
 
 NAME, HOST = "guest", "host"
 CALIBRATION = "calibration"
+UNLIMITED = 10**13
+"""Bit/s that no link carries."""
 SETTLE_S = 0.5
 USERS, SERVICE = "users", "service"
 FOREVER_NS = 24 * 3600 * 1_000_000_000
@@ -51,6 +63,7 @@ SLICE_NS = 20_000_000
 ANSWERS_S = 10.0
 WATCH_S = 3.0
 CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).close()"
+SURVEY_S = 6.0
 MOVE_S = 4.0
 """What a move takes, about, while nothing is known of it."""
 
@@ -172,11 +185,16 @@ class Series:
     def calibrate(self, emit: Emit, keep: Callable[[Seen], None]) -> None:
         """Moves of the idle guest, for the costs that do not depend on what it does."""
         mover = Mover(self.guest, Monotonic())
-        order = [(place, name) for place in range(self.plan.calibration) for name in _families(self.plan)]
+        families = list(families_of(self.plan))
+        order = [(place, name) for place in range(self.plan.calibration) for name in families]
         for count, (place, name) in enumerate(order, 1):
             emit(Doing(f"calibration {count} of {len(order)}: {name}"))
             # Numbers below 0 are not of the plan.
-            keep(self._observe(mover, None, name, place, -count, emit))
+            seen = self._observe(mover, None, name, place, -count, emit)
+            keep(seen)
+            if seen.move.outcome in GONE:
+                self._again()
+                mover = Mover(self.guest, Monotonic())
 
     def digest(self) -> str:
         """A checksum of a part of the guest's memory that nobody writes: the agent's own program, on a RAM disk."""
@@ -185,6 +203,11 @@ class Series:
         self._call("workload.start", id=DIGEST, work={"command": {"argv": argv}}, pace="flat_out", work_dir="/work")
         self._take(ANSWERS_S, until=lambda: bool(self._digest))
         return self._digest
+
+    def _is_intact(self) -> bool | None:
+        """Whether that part of its memory is what it was; None if the guest did not say in time."""
+        digest = self.digest()
+        return digest == self.original if digest and self.original else None
 
     def carry_out(self, emit: Emit, keep: Callable[[Seen], None]) -> None:
         """All moves of the plan. TrialError if the guest was lost and could not be started again."""
@@ -225,10 +248,11 @@ class Series:
             http = self._http(activity) if workload else None
             with self._using(http), self.working(activity):
                 self._take(plan.before / 1e9)
-                moved = mover.move(plan.methods[method], plan.give_up, _watcher(emit))
+                asked = plan.methods[method] if workload else families_of(plan)[method]
+                moved = mover.move(asked, plan.give_up, _watcher(emit))
                 if moved.outcome not in GONE:
                     self._take(plan.after / 1e9)
-            intact = None if moved.outcome in GONE else self.digest() == self.original
+            intact = None if moved.outcome in GONE else self._is_intact()
             times = pings.stop()
         finally:
             pings.close()
@@ -373,13 +397,14 @@ def _table(name: str, rows: Sequence[tuple[float, ...]]) -> Table:
     return np.array(rows, np.float64).reshape(-1, len(COLUMNS[name]))
 
 
-def _families(plan: MigrationPlan) -> list[str]:
-    """One method of each sort whose fixed costs differ: pre-copy and post-copy."""
-    chosen: dict[bool, str] = {}
-    for name, method in plan.methods.items():
-        if not method.cancel:
-            chosen.setdefault(method.postcopy is not None, name)
-    return list(chosen.values())
+def families_of(plan: MigrationPlan) -> dict[str, Method]:
+    """Methods for calibration, one of each sort whose fixed costs differ. The link alone sets their rate."""
+    found = {PRECOPY: Method.model_construct(**{**Method().model_dump(), "bandwidth": UNLIMITED})}
+    for method in plan.methods.values():
+        if method.postcopy is not None:
+            found[POSTCOPY] = found[PRECOPY].model_copy(update={"postcopy": method.postcopy})
+            break
+    return found
 
 
 def _watcher(emit: Emit) -> Callable[[Progress], None]:

@@ -8,6 +8,8 @@ of 7.2).
 from __future__ import annotations
 
 import mmap
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,7 @@ WINDOWS = (1, 2, 4, 8, 16, 32, 48)
 """In intervals: 50 ms to 2.4 s."""
 SCANNED_BYTES = 64 << 20
 """Of a larger guest only every second, third, … page is looked at, so that a scan takes a fraction of an interval."""
-CHUNK_PAGES = 4096
+CHUNK_BYTES = 16 << 20
 
 
 def survey(workload: str, memory: Path, agent: AgentClient) -> Survey:
@@ -50,14 +52,24 @@ def survey(workload: str, memory: Path, agent: AgentClient) -> Survey:
 
 
 def _content(memory: Path) -> tuple[int, int]:
-    """(bytes of pages that are not zero, bytes in all)."""
-    page = mmap.PAGESIZE
-    with memory.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
-        words = np.frombuffer(mapped, np.uint64).reshape(-1, page // 8)
-        filled = sum(
-            int(words[first : first + CHUNK_PAGES].any(axis=1).sum()) for first in range(0, len(words), CHUNK_PAGES)
-        )
-        size = words.size * 8
-        # The map cannot be closed while an array looks at it.
-        del words
+    """(bytes of pages that are not zero, bytes in all). Holes are left out: to read one would fill it with pages."""
+    page, filled = mmap.PAGESIZE, 0
+    with memory.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        for begin, end in _extents(file.fileno(), size):
+            for place in range(begin, end, CHUNK_BYTES):
+                words = np.frombuffer(os.pread(file.fileno(), min(CHUNK_BYTES, end - place), place), np.uint64)
+                filled += int(words.reshape(-1, page // 8).any(axis=1).sum())
     return filled * page, size
+
+
+def _extents(file: int, size: int) -> Iterator[tuple[int, int]]:
+    """Where a file holds data; both ends are of whole pages."""
+    at = 0
+    while at < size:
+        try:
+            begin = os.lseek(file, at, os.SEEK_DATA)
+        except OSError:
+            return
+        at = os.lseek(file, begin, os.SEEK_HOLE)
+        yield begin, at

@@ -100,7 +100,9 @@ class Method(Frozen):
 class Goal(Frozen):
     """What the user wants of a move."""
 
-    downtime: DurationNs | None = Field(None, description="longest time without an answer, e.g. 300ms")
+    downtime: DurationNs | None = Field(
+        None, description="longest time without an answer, from the start of a move on, e.g. 300ms"
+    )
 
 
 def _idle() -> dict[str, Activity | None]:
@@ -142,6 +144,9 @@ class MigrationPlan(Frozen):
 
 # What was observed
 
+PRECOPY, POSTCOPY = "pre-copy", "post-copy"
+"""Methods of calibration moves."""
+
 
 class Pass(Frozen):
     """The start of a pass over the memory, as QEMU announced it."""
@@ -163,10 +168,11 @@ class Progress(Frozen):
 
 
 class Gap(Frozen):
-    """A time without an answer: from the intended start of the first request that waited to the next answer."""
+    """A time without an answer: from one answer to the next. is_open: nobody had answered when watching ended."""
 
     begin_ns: int
     end_ns: int
+    is_open: bool = False
 
     @property
     def ns(self) -> int:
@@ -290,6 +296,7 @@ METRICS = {
     "events_s": "STOP to RESUME, s",
     "stopped_s": "stop of the guest's clock, s",
     "clients_s": "longest time without an answer at the hand-over, s",
+    "longest_s": "longest time without an answer from the start of the move on, s",
     "start_s": "longest time without an answer at the start, s",
     "sent_bytes": "bytes sent",
     "passes": "passes over the memory",
@@ -318,6 +325,7 @@ class MoveFinding(Frozen):
     clients_gap: Gap | None = None
     start_ns: int | None = None
     events_ns: int | None = None
+    longest_s: float | None = None
     parts: tuple[Part, ...] = ()
     responses: dict[str, Responses] = Field(default_factory=dict)
     work: dict[str, float] = Field(default_factory=dict)
@@ -371,12 +379,16 @@ class Choice(Frozen):
 
 
 class Advice(Frozen):
-    """Which method to use for a workload. chosen: None if no method that was considered ends. text: why, in words."""
+    """Which method to use for a workload. chosen: None if no method that was considered ends. text: why, in words.
+
+    reaches: whether it is predicted to reach the goal, or to end if there is none.
+    """
 
     workload: str
     chosen: Choice | None
     considered: tuple[Choice, ...]
     text: str
+    reaches: bool = False
 
 
 class CellFinding(Frozen):

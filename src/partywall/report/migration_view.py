@@ -16,7 +16,9 @@ from partywall.model.migration import (
     METRICS,
     CellFinding,
     Figure,
+    HttpSpec,
     MigrationFindings,
+    MigrationPlan,
     MigrationReport,
     MoveFinding,
     Responses,
@@ -121,6 +123,7 @@ def render(found: MigrationReport) -> str:
         models=MODELS,
         users=_users(found.findings),
         phases=PHASES,
+        numbers=_numbers(found.plan),
         figures=[(identity, title, caption) for identity, (title, caption, _) in drawn.items()],
         host=page.facts(found.host),
         json=found.findings.model_dump_json(indent=2, exclude=RAW),
@@ -143,6 +146,18 @@ def _users(findings: MigrationFindings) -> list[tuple[str, str, list[str]]]:
         if own:
             rows.append((cell.workload, cell.method, texts))
     return rows
+
+
+def _numbers(plan: MigrationPlan) -> dict[str, str]:
+    """The virtual users of each workload."""
+    usual = plan.clients.http
+    found = {name: each.users(usual) if each else usual for name, each in plan.workloads.items()}
+    return {name: _number(http) for name, http in found.items() if http is not None}
+
+
+def _number(http: HttpSpec) -> str:
+    who = f"{http.rate:g} arrivals/s" if http.rate is not None else units.counted(http.users, "user")
+    return who if http.keep_alive else f"{who}, a new connection for each request"
 
 
 def _users_text(responses: Sequence[Responses], figure: str) -> str:

@@ -21,6 +21,9 @@ from partywall import units
 from partywall.model.finding import Estimate, Outcome
 from partywall.model.migration import (
     METRICS,
+    POSTCOPY,
+    PRECOPY,
+    Advice,
     Bin,
     CellFinding,
     Figure,
@@ -36,7 +39,7 @@ from partywall.model.migration import (
     Survey,
 )
 from partywall.stats import prediction, rounds
-from partywall.stats.migration_advice import advise
+from partywall.stats.migration_advice import advise, is_modelled
 
 Table = npt.NDArray[Any]
 Tables = Mapping[str, Table]
@@ -46,9 +49,11 @@ EMPTY = {"pings": np.zeros((0, 3), np.int64), "work": np.zeros((0, 3)), "users":
 FEWEST = 3
 """Moves of a cell below which no interval is given."""
 LEVEL = 0.95
+PERCENTILES = ("p50_ratio", "p99_ratio", "users_p99_ratio")
 SETTLED_NS = 200_000_000
 """A gap that begins this much after the set-up of a move is over is not the set-up's."""
-NEAR_NS = 20_000_000
+OPEN_NS = 200_000_000
+"""The last requests may be on their way when watching ends; longer than this is no answer."""
 
 BIN_NS = 50_000_000
 
@@ -63,16 +68,17 @@ def findings(evidence: MigrationEvidence, table: Callable[[str, int], Table]) ->
     calibration = list(map(found, evidence.calibration))
     known, plan = basis(evidence, calibration), evidence.plan
     cells = tuple(_cells(evidence, moves, predictions(plan, known)))
+    advice = tuple(
+        advise(workload, plan.methods, plan.goal, facts, known.fixed, plan.give_up / 1e9, plan.seed)
+        for workload, facts in known.facts.items()
+    )
     return MigrationFindings(
         name=evidence.name,
-        headline=_headline(evidence, cells),
-        outcome=_outcome(evidence, cells),
+        headline=_headline(evidence, cells, advice),
+        outcome=_outcome(evidence, cells, advice),
         moves=moves,
         cells=cells,
-        advice=tuple(
-            advise(workload, plan.methods, plan.goal, facts, known.fixed, plan.give_up / 1e9, plan.seed)
-            for workload, facts in known.facts.items()
-        ),
+        advice=advice,
         notes=tuple(_notes(evidence, moves)),
     )
 
@@ -89,10 +95,11 @@ def move_finding(move: Move, tables: Tables) -> MoveFinding:
     found = MoveFinding(
         move=move,
         clients_gap=handover,
-        clients_ns=handover.ns if handover else None,
+        clients_ns=handover.ns if handover and not handover.is_open else None,
         start_ns=_start(move, gaps, handover),
         events_ns=events_ns,
         parts=tuple(_parts(move, handover)),
+        longest_s=_longest(move, gaps),
         responses=_responses(move, pings),
         work=_work(move, work),
         timeline=tuple(_timeline(move, pings)),
@@ -112,6 +119,7 @@ def _values(found: MoveFinding) -> dict[str, float | None]:
         "events_s": _in_seconds(found.events_ns),
         "stopped_s": _in_seconds(move.stopped_ns),
         "clients_s": _in_seconds(found.clients_ns),
+        "longest_s": found.longest_s if found.longest_s is not None and math.isfinite(found.longest_s) else None,
         "start_s": _in_seconds(found.start_ns),
         "sent_bytes": move.memory.get("transferred"),
         "passes": move.memory.get("dirty-sync-count"),
@@ -137,19 +145,36 @@ def _timeline(move: Move, pings: Table) -> Iterator[Bin]:
 
 
 def _gaps(pings: Table) -> list[Gap]:
-    """Table between one answer and the next, longest first; the last hundred would be ordinary anyway."""
-    answered = np.sort(pings[pings[:, 2] > 0, 2]) if len(pings) else np.zeros(0, np.int64)
+    """Times from one answer to the next, longest first; the last hundred would be ordinary anyway.
+
+    If requests at the end have no answer, the time from the last answer on is one too.
+    """
+    if not len(pings):
+        return []
+    answered = np.sort(pings[pings[:, 2] > 0, 2])
     lengths = np.diff(answered)
     longest = np.argsort(lengths)[::-1][:100]
-    return [Gap(begin_ns=int(answered[n]), end_ns=int(answered[n + 1])) for n in longest]
+    found = [Gap(begin_ns=int(answered[n]), end_ns=int(answered[n + 1])) for n in longest]
+    begin_ns, end_ns = int(answered[-1]) if len(answered) else int(pings[0, 0]), int(pings[-1, 0])
+    if end_ns > begin_ns:
+        found.append(Gap(begin_ns=begin_ns, end_ns=end_ns, is_open=True))
+    return sorted(found, key=lambda gap: -gap.ns)
 
 
 def _handover(move: Move, gaps: Sequence[Gap]) -> Gap | None:
     """The longest gap in which the guest was paused."""
     if move.paused_ns is None or move.resumed_ns is None:
         return None
-    low, high = move.paused_ns - NEAR_NS, move.resumed_ns + NEAR_NS
+    low, high = move.paused_ns, move.resumed_ns
     return next((gap for gap in gaps if gap.begin_ns < high and gap.end_ns > low), None)
+
+
+def _longest(move: Move, gaps: Sequence[Gap]) -> float | None:
+    """The longest gap from the start of the move on, in s; infinite if nobody answered any more."""
+    found = next((gap for gap in gaps if gap.end_ns > move.begin_ns), None)
+    if found is None:
+        return None
+    return math.inf if found.is_open and found.ns > OPEN_NS else found.ns / 1e9
 
 
 def _start(move: Move, gaps: Sequence[Gap], handover: Gap | None) -> int | None:
@@ -164,11 +189,12 @@ def _start(move: Move, gaps: Sequence[Gap], handover: Gap | None) -> int | None:
 
 
 def _parts(move: Move, gap: Gap | None) -> Iterator[Part]:
-    """What the clients' gap is made of. Table are of one clock, so the parts add up to the gap."""
-    if gap is None or move.paused_ns is None or move.resumed_ns is None:
+    """What the clients' gap is made of. Times are of one clock, so the parts add up to the gap."""
+    if gap is None or gap.is_open or move.paused_ns is None or move.resumed_ns is None:
         return
     done_ns = min(move.paused_ns + (move.downtime_ns or 0), move.resumed_ns)
-    edges = (gap.begin_ns, move.paused_ns, done_ns, move.resumed_ns, gap.end_ns)
+    inner = [min(max(at, gap.begin_ns), gap.end_ns) for at in (move.paused_ns, done_ns, move.resumed_ns)]
+    edges = (gap.begin_ns, *inner, gap.end_ns)
     names = (
         "last answer to STOP",
         "STOP to the end of the source's work (QEMU's downtime)",
@@ -211,21 +237,25 @@ def _response(pings: Table) -> Responses:
 
 
 def _users(move: Move, users: Table) -> dict[str, Responses]:
-    """Response times of virtual users by phase. A second belongs to the phase in which its middle lies."""
-    middle = (users[:, 0] + users[:, 1]) / 2
+    """Response times of virtual users by phase.
+
+    An answer counts in the second in which it came. One that waited for the hand-over comes in the second after the
+    move, so that second belongs to the move. Seconds without an answer are no rows, but they are time.
+    """
+    if not len(users):
+        return {}
+    edges = (float(users[:, 0].min()), float(move.begin_ns), move.end_ns + 1e9, float(users[:, 1].max()))
     found = {}
-    for name, (begin, end) in _phases(move).items():
-        own = users[(middle >= begin) & (middle < end)]
-        if len(own):
-            found[name] = _of_seconds(own)
+    for name, (begin, end) in zip(("before", "during", "after"), itertools.pairwise(edges), strict=True):
+        own = users[(users[:, 1] > begin) & (users[:, 1] <= end)]
+        if end > begin:
+            found[name] = _of_seconds(own, (end - begin) / 1e9)
     return found
 
 
-def _of_seconds(rows: Table) -> Responses:
+def _of_seconds(rows: Table, length_s: float) -> Responses:
     answered, lost = rows[rows[:, 2] >= 0], int(rows[rows[:, 2] < 0, 3].sum())
     count = int(answered[:, 3].sum())
-    spans = {(start, end) for start, end in rows[:, :2]}
-    length_s = sum(end - start for start, end in spans) / 1e9
     if not count:
         return Responses(sent=lost, lost=lost, rate=0.0)
     order = np.argsort(answered[:, 2])
@@ -246,7 +276,7 @@ def _of_seconds(rows: Table) -> Responses:
 
 def _users_timeline(move: Move, users: Table) -> Iterator[Bin]:
     for start, end in sorted({(start, end) for start, end in users[:, :2]}):
-        found = _of_seconds(users[users[:, 0] == start])
+        found = _of_seconds(users[users[:, 0] == start], (end - start) / 1e9)
         if found.p50_ns is not None and found.max_ns is not None:
             at_s = ((start + end) / 2 - move.begin_ns) / 1e9
             yield Bin(at_s=at_s, median_ns=found.p50_ns, slowest_ns=found.max_ns)
@@ -285,11 +315,8 @@ def basis(evidence: MigrationEvidence, calibration: Sequence[MoveFinding]) -> Ba
     """From surveys and calibration moves alone."""
     fixed: dict[bool, prediction.Fixed] = {}
     for postcopy in (False, True):
-        own = [
-            found
-            for found in calibration
-            if (evidence.plan.methods[found.move.method].postcopy is not None) == postcopy
-        ]
+        family = POSTCOPY if postcopy else PRECOPY
+        own = [found for found in calibration if found.move.method == family]
         # Without a completed calibration move nothing is predicted.
         with contextlib.suppress(ValueError):
             fixed[postcopy] = prediction.fixed_of(
@@ -317,7 +344,7 @@ def predictions(plan: MigrationPlan, known: Basis) -> dict[tuple[str, str], Pred
         (workload, name): prediction.predict(facts, costs, method, plan.give_up / 1e9, plan.seed)
         for workload, facts in known.facts.items()
         for name, method in plan.methods.items()
-        if (costs := known.fixed.get(method.postcopy is not None)) is not None and not method.cancel
+        if (costs := known.fixed.get(method.postcopy is not None)) is not None and is_modelled(method)
     }
 
 
@@ -330,7 +357,11 @@ def _cells(
     goal_ns = evidence.plan.goal.downtime
     for workload, method in evidence.plan.cells:
         own = [found for found in moves if found.move.cell == (workload, method)]
-        base = {found.move.round: found for found in moves if found.move.cell == (workload, first)}
+        base = {
+            found.move.round: found
+            for found in moves
+            if found.move.cell == (workload, first) and found.move.outcome == "completed"
+        }
         outcomes: dict[str, int] = {}
         for found in own:
             outcomes[found.move.outcome] = outcomes.get(found.move.outcome, 0) + 1
@@ -338,7 +369,7 @@ def _cells(
         reached = None
         if goal_ns is not None and own:
             reached = all(
-                found.move.outcome == "completed" and (found.clients_ns or math.inf) <= goal_ns for found in own
+                found.move.outcome == "completed" and (found.longest_s or math.inf) <= goal_ns / 1e9 for found in own
             )
         yield CellFinding(
             workload=workload,
@@ -353,7 +384,8 @@ def _cells(
 def _figures(moves: Sequence[MoveFinding], base: Mapping[int, MoveFinding]) -> Iterator[tuple[str, Figure]]:
     for name in METRICS:
         values = [found.values[name] for found in moves if name in found.values]
-        if not values:
+        # A percentile that is never reached is missing: of the other moves alone it would look better than it was.
+        if not values or (name in PERCENTILES and len(values) < len(moves)):
             continue
         pairs = [
             (value, other)
@@ -393,8 +425,14 @@ def _share_of_work(found: MoveFinding) -> float | None:
 # In words
 
 
-def _headline(evidence: MigrationEvidence, cells: Sequence[CellFinding]) -> str:
+def _headline(evidence: MigrationEvidence, cells: Sequence[CellFinding], advice: Sequence[Advice]) -> str:
     lost = sum(cell.outcomes.get(outcome, 0) for cell in cells for outcome in ("lost", "paused"))
+    spoilt = sum(move.intact is False for move in evidence.moves)
+    if spoilt:
+        of = len(evidence.moves)
+        return f"After {units.counted(spoilt, 'move')} of {of} the guest's memory was not what it had been."
+    if not evidence.moves and advice:
+        return f"For {advice[0].workload}, {advice[0].text}."
     if lost:
         return f"{units.counted(lost, 'move')} of {len(evidence.moves)} lost the guest."
     shown = [(cell, cell.figures["clients_s"].value) for cell in cells if "clients_s" in cell.figures]
@@ -414,13 +452,22 @@ def _ms(seconds: float) -> str:
     return units.format_duration(seconds * 1e9)
 
 
-def _outcome(evidence: MigrationEvidence, cells: Sequence[CellFinding]) -> Outcome:
-    if any(cell.outcomes.get("lost") or cell.outcomes.get("paused") for cell in cells):
+def _outcome(evidence: MigrationEvidence, cells: Sequence[CellFinding], advice: Sequence[Advice]) -> Outcome:
+    if not evidence.moves:
+        known = bool(advice) and not evidence.interrupted
+        return Outcome.INCONCLUSIVE if not known else _of_advice(advice)
+    gone = any(cell.outcomes.get("lost") or cell.outcomes.get("paused") for cell in cells)
+    if gone or any(move.intact is False for move in evidence.moves):
         return Outcome.VIOLATED
     if evidence.plan.goal.downtime is not None:
         reached = {cell.workload for cell in cells if cell.reaches_goal}
         return Outcome.HOLDS if reached >= set(evidence.plan.workloads) else Outcome.VIOLATED
-    return Outcome.HOLDS if evidence.moves and not evidence.interrupted else Outcome.INCONCLUSIVE
+    ended = all(move.outcome in ("completed", "cancelled") for move in evidence.moves)
+    return Outcome.HOLDS if ended and not evidence.interrupted else Outcome.INCONCLUSIVE
+
+
+def _of_advice(advice: Sequence[Advice]) -> Outcome:
+    return Outcome.HOLDS if all(each.reaches for each in advice) else Outcome.VIOLATED
 
 
 def _notes(evidence: MigrationEvidence, moves: Sequence[MoveFinding]) -> Iterator[str]:

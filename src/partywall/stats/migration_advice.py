@@ -34,7 +34,7 @@ def advise(
     considered = tuple(
         Choice(name=name, method=method, prediction=predict(facts, costs, method, give_up_s, seed))
         for name, method in candidates(methods).items()
-        if (costs := fixed.get(method.postcopy is not None)) is not None and _is_modelled(method)
+        if (costs := fixed.get(method.postcopy is not None)) is not None and is_modelled(method)
     )
     ends = [choice for choice in considered if choice.prediction.chance >= SURE]
     if not ends:
@@ -45,12 +45,18 @@ def advise(
         chosen = min(reaching, key=lambda choice: choice.prediction.spans["total_s"].value)
     else:
         chosen = min(ends, key=lambda choice: choice.prediction.spans["clients_s"].value)
-    return Advice(workload=workload, chosen=chosen, considered=considered, text=_text(chosen, goal_s, bool(reaching)))
+    return Advice(
+        workload=workload,
+        chosen=chosen,
+        considered=considered,
+        text=_text(chosen, goal_s, bool(reaching)),
+        reaches=goal_s is None or bool(reaching),
+    )
 
 
-def _is_modelled(method: Method) -> bool:
+def is_modelled(method: Method) -> bool:
     """Compression, deltas and throttling change what is sent, and how fast the guest changes its memory."""
-    return not (method.compression or method.xbzrle or method.auto_converge)
+    return not (method.cancel or method.compression or method.xbzrle or method.auto_converge)
 
 
 def _waits(prediction: Prediction) -> float:

@@ -210,29 +210,36 @@ def predict(facts: Facts, fixed: Fixed, method: Method, give_up_s: float, seed: 
     chance = np.random.default_rng(seed)
     courses = []
     for _ in range(DRAWS):
-        n = int(chance.integers(len(fixed.rates)))
-        drawn = replace(facts, rate=fixed.rates[n], empty_rate=fixed.empty_rates[n], curve=facts.curve.draw(chance))
+        drawn = replace(
+            facts,
+            rate=_drawn(fixed.rates, chance),
+            empty_rate=_drawn(fixed.empty_rates, chance),
+            sync_s=_drawn(fixed.sync_s, chance),
+            curve=facts.curve.draw(chance),
+        )
         course = replayed(drawn, method, give_up_s)
-        downtime_s = course.downtime_s + _one(fixed.downtime_s, chance)
+        extra_s = _drawn(fixed.downtime_s, chance)
         courses.append(
             replace(
                 course,
-                total_s=course.total_s + _one(fixed.setup_s, chance) + (downtime_s - course.downtime_s),
-                downtime_s=downtime_s,
-                waited_s=downtime_s + _one(fixed.waited_s, chance),
+                total_s=course.total_s + _drawn(fixed.setup_s, chance) + extra_s,
+                downtime_s=course.downtime_s + extra_s,
+                waited_s=course.downtime_s + extra_s + _drawn(fixed.waited_s, chance),
             )
         )
     ended = [course for course in courses if course.converges]
-    shown = ended or courses
-    spans = {
-        "total_s": _span([course.total_s for course in shown]),
-        "sent_bytes": _span([course.bytes for course in shown]),
-        "passes": _span([float(course.passes) for course in shown]),
-        "downtime_s": _span([course.downtime_s for course in shown]),
-        "clients_s": _span([course.waited_s for course in shown]),
-    }
-    if not ended:
-        del spans["downtime_s"], spans["clients_s"]
+    shown = ended
+    spans = (
+        {}
+        if not ended
+        else {
+            "total_s": _span([course.total_s for course in shown]),
+            "sent_bytes": _span([course.bytes for course in shown]),
+            "passes": _span([float(course.passes) for course in shown]),
+            "downtime_s": _span([course.downtime_s for course in shown]),
+            "clients_s": _span([course.waited_s for course in shown]),
+        }
+    )
     typical = replace(facts, rate=float(np.median(fixed.rates)), empty_rate=float(np.median(fixed.empty_rates)))
     return Prediction(
         chance=len(ended) / len(courses),
@@ -302,10 +309,14 @@ def _sync_s(move: Move, rate: float, empty_rate: float) -> float:
     return max(0.0, (total_s - sent / rate - empty_s) / syncs)
 
 
-def _one(values: Sequence[float], chance: np.random.Generator) -> float:
-    """One of the values, with noise that widens few values to what a few more would show (a smoothed bootstrap)."""
-    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    return float(values[int(chance.integers(len(values)))] + spread * chance.standard_normal() / math.sqrt(len(values)))
+def _drawn(values: Sequence[float], chance: np.random.Generator) -> float:
+    """One more value like these: few values leave its mean and its spread open, so Student's t. Never below 0."""
+    known = [value for value in values if math.isfinite(value)]
+    if len(known) < len(values) or len(known) < 2:
+        return float(values[0])
+    reach = float(np.std(known, ddof=1)) * math.sqrt(1 + 1 / len(known)) * float(chance.standard_t(len(known) - 1))
+    # A rate or a time is not below a tenth of its mean, however wide the tail.
+    return max(0.1 * float(np.mean(known)), float(np.mean(known)) + reach)
 
 
 def _span(values: Sequence[float]) -> Span:

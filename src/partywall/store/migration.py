@@ -36,7 +36,7 @@ users: responses of virtual users in each second, by response time; −1 for tho
 class MigrationDirectory(Record):
     """The record of a series of moves."""
 
-    KIND, MARK, MADE_BY = "migration", "migration.json", "partywall migrate run PLAN"
+    KIND, MARK, MADE_BY = "migration", "migration.json", "partywall migrate PLAN"
 
     @classmethod
     def create(cls, path: Path, plan: MigrationPlan, host: Mapping[str, Any], about: Mapping[str, Any]) -> Self:

@@ -122,7 +122,9 @@ class Relay:
                 ready = {key.fileobj for key, _ in selector.select()}
                 if self._bell in ready and b"q" in os.read(self._bell, 64):
                     break
-                ended = [guest for guest in watched if guest in ready and not self._from(guest)]
+                # The old QEMU comes first in the list: all that it sent is passed on before the new one is read.
+                speaking = [guest for guest in watched if guest in ready][:1]
+                ended = [guest for guest in speaking if not self._from(guest)]
                 with self._lock:
                     self._guests = [each for each in self._guests if each not in ended]
                     if not self._guests:

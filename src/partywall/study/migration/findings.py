@@ -21,14 +21,14 @@ DIFFERS = (
 
 def besides(study: Study, moves: Sequence[MoveFinding], bare: Sequence[Bare], paper: Paper) -> tuple[Beside, ...]:
     """Every figure that the paper has of it."""
-    found = [_users(study, workload, figure, moves, paper) for workload, figure in study.users.items()]
+    found = [_users(workload, figure, moves, paper) for workload, figure in study.users.items()]
     found.append(_transfer(study, moves, paper))
     if study.computing is not None:
         found.append(_gflops(study.computing, moves, bare, paper))
     return tuple(found)
 
 
-def _users(study: Study, workload: str, figure: str, moves: Sequence[MoveFinding], paper: Paper) -> Beside:
+def _users(workload: str, figure: str, moves: Sequence[MoveFinding], paper: Paper) -> Beside:
     """Mean response times before, during and after a move."""
     values: dict[Place, dict[int, float]] = {Place("response", phase): {} for phase in PHASES}
     for found in _of(workload, moves):
@@ -36,7 +36,6 @@ def _users(study: Study, workload: str, figure: str, moves: Sequence[MoveFinding
             mean_ns = found.users[phase].mean_ns if phase in found.users else None
             if mean_ns is not None:
                 values[Place("response", phase)][found.move.round] = mean_ns / 1e6
-    del study
     return rounds.beside(paper, paper.exhibit(figure), values, DIFFERS)
 
 

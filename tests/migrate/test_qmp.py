@@ -1,0 +1,51 @@
+"""What is set in QEMU before a move: everything, so that nothing of the move before stays."""
+
+from partywall.migrate import qmp
+from partywall.model.migration import Method
+
+
+class Monitor:
+    """A QEMU that remembers what it was told."""
+
+    def __init__(self):
+        self.parameters = {
+            "max-bandwidth": 134217728, "downtime-limit": 300, "multifd-channels": 2, "multifd-compression": "none",
+            "cpu-throttle-initial": 20,
+        }  # fmt: skip
+        self.capabilities = dict.fromkeys(
+            ["events", "postcopy-ram", "multifd", "xbzrle", "auto-converge", "return-path"], False
+        )
+
+    def execute(self, command, **arguments):
+        match command:
+            case "query-migrate-parameters":
+                return dict(self.parameters)
+            case "query-migrate-capabilities":
+                return [{"capability": name, "state": state} for name, state in self.capabilities.items()]
+            case "migrate-set-parameters":
+                self.parameters |= arguments
+            case "migrate-set-capabilities":
+                self.capabilities |= {each["capability"]: each["state"] for each in arguments["capabilities"]}
+        return {"qemu": {"major": 7, "minor": 2, "micro": 0}}
+
+
+def test_a_method_leaves_nothing_behind():
+    monitor = Monitor()
+    fresh, usual = dict(monitor.parameters), qmp.defaults(monitor)
+    qmp.prepare(Method(multifd=8, compression="zstd", downtime="50ms", bandwidth="8Mbit/s"), monitor, usual)
+    assert monitor.parameters["multifd-compression"] == "zstd"
+    assert monitor.parameters["max-bandwidth"] == 1_000_000
+    assert monitor.capabilities["multifd"]
+    qmp.prepare(Method(postcopy={}), monitor, usual)
+    assert monitor.parameters == fresh
+    assert {name for name, state in monitor.capabilities.items() if state} == {"events", "postcopy-ram"}
+
+
+def test_what_a_qemu_lacks_is_named():
+    monitor = Monitor()
+    del monitor.capabilities["xbzrle"], monitor.parameters["multifd-compression"]
+    methods = {"small": Method(xbzrle=True), "packed": Method(multifd=2, compression="zstd"), "plain": Method()}
+    reasons = qmp.lacking(methods, monitor)
+    assert len(reasons) == 2
+    assert "method small: this QEMU 7.2.0 has no xbzrle" in reasons[0]
+    assert "method packed: this QEMU 7.2.0 has no multifd-compression" in reasons[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -117,7 +118,7 @@ def test_a_killed_series_leaves_nothing_after_reap(tmp_path):
     file.write_text(PLAN.format(methods="{slow: {bandwidth: 20Mbit/s}}", moves=5, give_up="60s"))
     environment = os.environ | {"PARTYWALL_STATE": str(tmp_path / "state")}
     out = tmp_path / "out"
-    command = ["partywall", "migrate", str(file), "--out", str(out)]
+    command = [sys.executable, "-m", "partywall", "migrate", str(file), "--out", str(out)]
     running = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60
@@ -127,7 +128,9 @@ def test_a_killed_series_leaves_nothing_after_reap(tmp_path):
     finally:
         running.send_signal(signal.SIGKILL)
         running.wait()
-    reaped = subprocess.run(["partywall", "reap"], env=environment, capture_output=True, text=True, check=True)
+    reaped = subprocess.run(
+        [sys.executable, "-m", "partywall", "reap"], env=environment, capture_output=True, text=True, check=True
+    )
     assert "network namespace" in reaped.stdout
     assert not list(networks.NETNS.glob("migration-test-*"))
     found = subprocess.run(["pgrep", "-f", "partywall-guest"], capture_output=True, text=True, check=False)

@@ -215,8 +215,10 @@ fn peer(listen: SocketAddr, stay: bool, kernel: &str, params: &str) -> Result<()
     let address = partywall_kernels::peers::listen(listen, kernel, &params).map_err(|e| e.to_string())?;
     writeln!(std::io::stdout(), "{address}").map_err(|e| e.to_string())?;
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).map_err(|e| e.to_string())?;
-    while stay {
-        std::thread::park();
+    if stay {
+        loop {
+            std::thread::park();
+        }
     }
     Ok(())
 }

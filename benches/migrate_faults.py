@@ -1,8 +1,9 @@
 """What is left of a guest when a part of its move is killed at a random moment.
 
 Each trial moves a working guest and, at a random moment of the move, kills the QEMU of the source or of the
-destination, takes the link down for good or for a second, or kills the whole controller. Afterwards the guest must run
-on exactly one host, whole (a known part of its memory is what it was) and answering. Or it must be gone with the QEMU
+destination, takes the link down for good or for a second, or kills the client or the whole controller. Afterwards the
+guest must run on exactly one host, answering and whole: a known part of its memory is what it was, and programs in it
+that write pages to memory and disk, and check them, have found none wrong. The disk moves along in every second trial. Or it must be gone with the QEMU
 that held it, or, by post-copy without its link, wait for the rest of its memory; and the report must say so. It must
 never run on both hosts. Nothing of the trial may be left on this host, and moves that had ended before stay in the
 record.
@@ -28,12 +29,15 @@ import moves
 from common import arguments, conclude
 from partywall.clock import Monotonic
 from partywall.errors import TrialError
+from partywall.events import Broken
 from partywall.migrate.move import Moved, Mover
-from partywall.migrate.series import Series
+from partywall.migrate.series import Seen, Series
 from partywall.model.migration import Activity, Method
 from partywall.sandbox import networks
 from partywall.sandbox.lab import ip
 from partywall.sandbox.qemu.monitor import Monitor
+
+PINGS = "python.* -m partywall.migrate.pings"
 
 PLAN = """\
 partywall_migration: 1
@@ -97,7 +101,9 @@ FAULTS: dict[str, Callable[[Series], None]] = {
 def trial(fault: str, method: str, chance: random.Random) -> Trial:
     """Moves a guest while something of it is killed."""
     delay_s = chance.uniform(0.2, LONGEST_S)
-    plan = moves.plan(guest={"memory": "192MiB"}, link={"rate": "400Mbit/s"}, calibration=0)
+    storage = chance.choice(["shared", "moved"])
+    guest = {"memory": "320MiB", "root": ["nginx-light"], "verify": "4MiB", "storage": storage}
+    plan = moves.plan(guest=guest, link={"rate": "400Mbit/s"}, calibration=0)
     with moves.series(plan) as series:
         run = series.label.run
         timer = threading.Timer(delay_s, FAULTS[fault], [series])
@@ -112,7 +118,7 @@ def trial(fault: str, method: str, chance: random.Random) -> Trial:
         sound, text = left_of(series, moved, (fault, method))
     if list(networks.NETNS.glob(f"{run}*")) or labelled(run):
         sound, text = False, f"{text}; something of it is left"
-    return Trial(fault, method, delay_s, moved.outcome, sound, f"{text}; {moved.reason}")
+    return Trial(fault, method, delay_s, moved.outcome, sound, f"storage {storage}, {text}; {moved.reason}")
 
 
 STAYS = {"completed", "failed", "gave up"}
@@ -140,8 +146,13 @@ def left_of(series: Series, moved: Moved, case: tuple[str, str]) -> tuple[bool, 
         return False, f"{moved.outcome}, which this fault does not excuse"
     if moved.outcome in ("lost", "paused"):
         return bool(moved.reason), f"gone, and said so, {len(running)} QEMU left running"
+    # What was on its way while the guest moved arrives with the answer.
+    before, _ = series.pages()
     whole = series.digest() == series.original
-    return whole and len(running) == 1, f"runs on host {', '.join(running)}, {'whole' if whole else 'NOT WHOLE'}"
+    checked, wrong = series.pages()
+    whole = whole and not wrong and checked >= before
+    text = f"runs on host {', '.join(running)}, {'whole' if whole else 'NOT WHOLE'}, {checked} pages checked"
+    return whole and len(running) == 1, text
 
 
 def runs(monitor: Monitor) -> bool:
@@ -192,6 +203,24 @@ def controller(chance: random.Random) -> Trial:
         return Trial("controller", "pre-copy", delay_s, f"{kept} moves kept", sound, f"left: {left}")
 
 
+def client(chance: random.Random) -> Trial:
+    """Kills the client that asks the guest while it moves."""
+    delay_s = chance.uniform(0.7, LONGEST_S)
+    plan = moves.plan(guest={"memory": "192MiB"}, link={"rate": "400Mbit/s"}, calibration=0, moves=1)
+    kept: list[Seen] = []
+    broken: list[Broken] = []
+    with moves.series(plan) as series:
+        timer = threading.Timer(delay_s, lambda: subprocess.run(["pkill", "-9", "-f", PINGS], check=False))
+        timer.start()
+        series.carry_out(lambda event: broken.append(event) if isinstance(event, Broken) else None, kept.append)
+        timer.join()
+        (seen,) = kept
+        # A client that was killed leaves no table; one that had ended before leaves all of it.
+        told = bool(broken) != bool(len(seen.tables["pings"]))
+        sound = seen.move.outcome == "completed" and bool(seen.move.intact) and told
+    return Trial("client", "pre-copy", delay_s, seen.move.outcome, sound, "; ".join(each.text for each in broken))
+
+
 def main() -> None:
     options = arguments(__doc__ or "")
     if why := moves.lacking():
@@ -199,11 +228,14 @@ def main() -> None:
     chance = random.Random(1)
     cases = [(fault, method) for fault in FAULTS for method in METHODS]
     chosen = (
-        [("destination", "pre-copy"), ("source", "pre-copy")] if options.quick else cases * 4 + [("controller", "")] * 8
+        [("destination", "pre-copy"), ("source", "pre-copy")]
+        if options.quick
+        else cases * 4 + [("controller", "")] * 6 + [("client", "")] * 2
     )
+    alone = {"controller": controller, "client": client}
     trials = []
     for fault, method in chosen:
-        found = controller(chance) if fault == "controller" else trial(fault, method, chance)
+        found = alone[fault](chance) if fault in alone else trial(fault, method, chance)
         trials.append(found)
         mark = "ok  " if found.sound else "FAIL"
         print(

@@ -188,7 +188,7 @@ def test_a_memory_that_changed_is_a_violation_and_the_headline():
     moves[2] = moves[2].model_copy(update={"intact": False})
     found = migration.findings(evidence(moves), table)
     assert found.outcome.value == "violated"
-    assert "memory was not what it had been" in found.headline
+    assert "memory or disk was not what it had been" in found.headline
 
 
 def test_moves_that_failed_are_not_all_is_well():

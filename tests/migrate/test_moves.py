@@ -113,6 +113,59 @@ def test_a_destination_that_dies_leaves_the_guest_running(carried_out, monkeypat
     assert seen.move.intact
 
 
+def test_a_destination_that_dies_with_all_memory_gives_the_guest_back(carried_out, monkeypatch):
+    from partywall.migrate.move import Mover  # noqa: PLC0415 - the test changes it
+
+    arrive = Mover._arrive
+
+    def dying(self, moved, here, there, *, can_return):
+        there.process.kill()
+        arrive(self, moved, here, there, can_return=can_return)
+
+    monkeypatch.setattr(Mover, "_arrive", dying)
+    (seen,) = carried_out(plan())
+    assert seen.move.outcome == "failed"
+    assert "it continues on host a" in seen.move.reason
+    assert seen.move.intact
+    assert np.count_nonzero(seen.tables["pings"][-100:, 2]), "clients are answered again"
+
+
+def test_a_pause_of_post_copy_is_continued_over_another_connection(carried_out):
+    (seen,) = carried_out(plan("{paused: {postcopy: {after_passes: 0, pause: 300ms}}}"))
+    assert seen.move.outcome == "completed", seen.move.reason
+    assert seen.move.intact
+
+
+def test_the_guest_waits_on_the_destination_until_the_source_has_ended(carried_out, monkeypatch):
+    from partywall.migrate.move import Mover  # noqa: PLC0415 - the test changes it
+
+    states = []
+    arrive = Mover._arrive
+
+    def looking(self, moved, here, there, *, can_return):
+        states.append((here.monitor.execute("query-status")["status"], there.monitor.execute("query-status")["status"]))
+        arrive(self, moved, here, there, can_return=can_return)
+
+    monkeypatch.setattr(Mover, "_arrive", looking)
+    carried_out(plan(moves=2))
+    assert len(states) == 2
+    for source, destination in states:
+        assert source in ("finish-migrate", "postmigrate")
+        assert destination in ("inmigrate", "paused")
+
+
+def test_a_disk_moves_along_without_a_lost_write_and_a_neighbour_is_watched(carried_out):
+    text = PLAN.format(methods="{default: {}}", moves=2, give_up="60s")
+    guest = "{memory: 320MiB, root: [nginx-light], storage: moved, verify: 4MiB}"
+    text = text.replace("{memory: 160MiB}", guest) + "bystander: {kernel: integer}\n"
+    for seen in carried_out(plans.loads(text.encode(), "plan.yaml", shipped())):
+        assert seen.move.outcome == "completed", seen.move.reason
+        assert seen.move.storage_bytes >= 4 << 20
+        assert seen.move.checked_pages > 1000
+        assert seen.move.wrong_pages == 0
+        assert 0 < move_finding(seen.move, seen.tables).values["bystander_ratio"] < 1.2
+
+
 def test_a_killed_series_leaves_nothing_after_reap(tmp_path):
     file = tmp_path / "plan.yaml"
     file.write_text(PLAN.format(methods="{slow: {bandwidth: 20Mbit/s}}", moves=5, give_up="60s"))

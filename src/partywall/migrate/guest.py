@@ -60,9 +60,10 @@ class Side:
 class MovableGuest(Qemu):
     """An agent in a guest that can move. It starts on host a."""
 
-    def __init__(self, settings: Settings, label: Label, network: Network) -> None:
+    def __init__(self, settings: Settings, label: Label, network: Network, *, moves_storage: bool = False) -> None:
         super().__init__(settings, label, network.port("a"))
         self._network = network
+        self.moves_storage = moves_storage
         self._number = 0
         self.here: Side | None = None
         self.there: Side | None = None
@@ -71,7 +72,8 @@ class MovableGuest(Qemu):
     def launch(self, sink: Sink) -> None:
         self._console.parent.mkdir(parents=True, exist_ok=True)
         # What a guest before this one wrote is not this one's.
-        (self._own_work_dir() / OVERLAY).unlink(missing_ok=True)
+        for overlay in self._own_work_dir().glob(f"*{OVERLAY}"):
+            overlay.unlink()
         self.here = self._started("a", incoming=False)
         self._monitor = self.here.monitor
         self._relay = Relay(self.here.process, self.here.stream)
@@ -174,7 +176,8 @@ class MovableGuest(Qemu):
         """A layer over the root image that goes with the guest, for it must find on the other host what it wrote."""
         if self._root is None:
             return None
-        overlay = self._own_work_dir() / OVERLAY
+        # Each host has a disk of its own if the content moves along.
+        overlay = self._own_work_dir() / (f"{self._number}-{OVERLAY}" if self.moves_storage else OVERLAY)
         if not overlay.exists():
             command = ["qemu-img", "create", "-q", "-f", "qcow2", "-b", str(self._root), "-F", "raw", str(overlay)]
             try:

@@ -1,7 +1,8 @@
-"""One move of a guest, watched from its start until the guest has answered on the other host, or stays.
+"""One move of a guest, watched until the guest has answered on the other host, or stays.
 
-A move is never believed: QEMU was seen to call guests completed and running that were dead. So the guest is asked
-afterwards. A guest whose move was cancelled or failed is let go on by its QEMU; the one that waited for it is ended.
+QEMU was seen to report guests as completed and running that were dead. So a move counts only after its guest has
+answered. The guest never runs twice: the destination is started with its CPUs stopped, and gets the command to continue
+only after the source has given the guest up. If the destination ends before that, the guest continues on the source.
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ from partywall.errors import AgentError, TrialError
 from partywall.migrate import qmp
 from partywall.migrate.guest import MovableGuest, Side
 from partywall.migrate.network import LINK
-from partywall.model.migration import Method, Outcome, Pass, Progress
+from partywall.migrate.storage import Mirror
+from partywall.model.migration import Method, Outcome, Pass, Postcopy, Progress
 
 GONE: tuple[Outcome, ...] = ("paused", "lost")
 """Outcomes after which the guest does not run: it is ended, and another started."""
 LOOK_S = 0.02
 RECOVER_S = 20.0
+STALL_NS = 5_000_000_000
+"""A move by post-copy whose memory has not arrived for this long has lost its link, whether TCP has noticed or not."""
 ORPHAN_S = 2.0
+STAY_S = 5.0
 ARRIVE_S = 15.0
 ANSWER_S = 10.0
 LOOKS = 24
@@ -56,7 +61,73 @@ class Moved:
     passes: list[Pass] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
     memory: dict[str, int | float] = field(default_factory=dict)
+    storage_ns: int | None = None
+    storage_bytes: int | None = None
     cpu_ns: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def sent(self) -> int:
+        """Bytes of memory sent so far."""
+        return self.progress[-1].sent if self.progress else 0
+
+
+@dataclass(frozen=True)
+class Watching:
+    """How a move is watched: what is called with each look, and after how long it is cancelled."""
+
+    give_up_ns: int
+    watch: Watch
+
+
+class Handover:
+    """The hand-over of post-copy: when it is due, and whether the memory that is left still arrives."""
+
+    def __init__(self, wanted: Postcopy | None, here: Side, there: Side) -> None:
+        self._wanted = wanted
+        self._here, self._there = here, there
+        self._pause_ns = wanted.pause if wanted else 0
+        self._sent = 0
+        self._moved_ns: int | None = None
+        self._is_cut = False
+        self.begun = False
+
+    def follow(self, state: str | None, moved: Moved, now_ns: int) -> None:
+        """Does what is due in this state of the move."""
+        if state == "active" and self._is_due(moved):
+            self._here.monitor.execute("migrate-start-postcopy")
+            self.begun = True
+        if state == "postcopy-active":
+            self._follow(moved, now_ns)
+
+    def _is_due(self, moved: Moved) -> bool:
+        passes = moved.progress[-1].passes if moved.progress else 0
+        return self._wanted is not None and not self.begun and passes > self._wanted.after_passes
+
+    def _follow(self, moved: Moved, now_ns: int) -> None:
+        """Starts the guest on the destination, and cuts a link that carries nothing, so that a new one can be made."""
+        if self._moved_ns is None:
+            self._there.monitor.execute("cont")
+        if self._moved_ns is None or moved.sent > self._sent:
+            self.moving(now_ns)
+            self._sent = moved.sent
+        is_stalled = now_ns - (self._moved_ns or now_ns) > STALL_NS
+        if not self._is_cut and (self._pause_ns or is_stalled) and self._is_handed_over():
+            self._is_cut = True
+            # The destination sees the end of the connection. QEMU 7.2 crashes if it gets the command there.
+            self._here.monitor.execute("migrate-pause")
+
+    def _is_handed_over(self) -> bool:
+        """A destination that is cut off before it runs the guest ends."""
+        return bool(self._there.monitor.execute("query-status")["status"] == "running")
+
+    def moving(self, now_ns: int) -> None:
+        """The memory that is left arrives."""
+        self._moved_ns, self._is_cut = now_ns, False
+
+    def take_pause(self) -> int:
+        """The pause that is wanted, once; then 0."""
+        pause_ns, self._pause_ns = self._pause_ns, 0
+        return pause_ns
 
 
 class Mover:
@@ -69,34 +140,31 @@ class Mover:
         self._usual = qmp.defaults(guest.current().monitor)
 
     def move(self, method: Method, give_up_ns: int, watch: Watch = lambda _: None) -> Moved:
-        """Moves the guest to the other host, or says why it stayed.
-
-        TrialError if the guest is gone: it is then on neither host.
-        """
+        """Moves the guest to the other host, or reports why it stayed."""
+        moved = Moved(begin_ns=self._clock.now_ns())
+        try:
+            before = self._offset()
+            moved.offset_ns = before.offset_ns
+        except AgentError as error:
+            moved.end_ns, moved.outcome = self._clock.now_ns(), "lost"
+            moved.reason = f"the guest did not answer before the move: {error}"
+            return moved
         guest = self._guest
         here, there = guest.current(), guest.expect()
-        for side in (here, there):
-            qmp.prepare(method, side.monitor, self._usual)
-        uri = f"tcp:{LINK[there.place]}:{self._port()}"
-        there.monitor.execute("migrate-incoming", uri=uri)
-        before = self._offset()
-        # Nothing is sent to the guest while it moves: what a QEMU has not read when the guest leaves it would be lost.
-        guest.hold()
-        list(qmp.announced(here.monitor))
-        cpu_ns = {"source": _cpu_ns(here), "destination": _cpu_ns(there)}
-        moved = Moved(begin_ns=self._clock.now_ns(), offset_ns=before.offset_ns)
+        mirror = self._mirror(here, there) if guest.moves_storage else None
         try:
-            here.monitor.execute("migrate", uri=uri)
-            self._follow(moved, method, give_up_ns, watch, here, there)
+            uri = self._prepare(moved, method, here, there, mirror)
+            # Nothing is sent to the guest while it moves: what a QEMU has not read when the guest leaves it is lost.
+            guest.hold()
+            self._carry(moved, method, uri, Watching(give_up_ns, watch), here, there, mirror)
         except TrialError as error:
             self._broken(moved, here, there, str(error))
         except BaseException:
             guest.release()
             raise
         moved.end_ns = self._clock.now_ns()
-        moved.cpu_ns = {
-            name: max(0, _cpu_ns(side) - cpu_ns[name]) for name, side in (("source", here), ("destination", there))
-        }
+        if mirror is not None:
+            mirror.end(completed=moved.outcome == "completed")
         if moved.outcome == "completed":
             guest.arrived()
         elif moved.outcome != "paused":
@@ -105,73 +173,131 @@ class Mover:
             self._ask(moved, before)
         return moved
 
-    def _follow(self, moved: Moved, method: Method, give_up_ns: int, watch: Watch, here: Side, there: Side) -> None:
+    def _mirror(self, here: Side, there: Side) -> Mirror:
+        return Mirror(here.monitor, there.monitor, LINK[there.place], self._port())
+
+    def _prepare(self, moved: Moved, method: Method, here: Side, there: Side, mirror: Mirror | None) -> str:
+        """Sets both ends up, and copies a disk that moves along. The address that the destination listens on."""
+        for side in (here, there):
+            qmp.prepare(method, side.monitor, self._usual, with_storage=mirror is not None)
+        uri = self._uri(there)
+        there.monitor.execute("migrate-incoming", uri=uri)
+        if mirror is not None:
+            began_ns = self._clock.now_ns()
+            moved.storage_bytes = mirror.begin()
+            moved.storage_ns = self._clock.now_ns() - began_ns
+        return uri
+
+    def _carry(
+        self, moved: Moved, method: Method, uri: str, watching: Watching, here: Side, there: Side, mirror: Mirror | None
+    ) -> None:
+        """The move itself, from QEMU's command to its end."""
+        list(qmp.announced(here.monitor))
+        sides = {"source": here, "destination": there}
+        cpu_ns = {name: _cpu_ns(side) for name, side in sides.items()}
+        moved.begin_ns = self._clock.now_ns()
+        here.monitor.execute("migrate", uri=uri)
+        try:
+            self._follow(moved, method, watching, here, there, mirror)
+        finally:
+            moved.cpu_ns = {name: max(0, _cpu_ns(side) - cpu_ns[name]) for name, side in sides.items()}
+
+    def _follow(
+        self, moved: Moved, method: Method, watching: Watching, here: Side, there: Side, mirror: Mirror | None
+    ) -> None:
         """Until the move has ended, one way or the other."""
-        handed_over = cancelled = False
+        postcopy = Handover(method.postcopy, here, there)
+        cancelled = False
         while True:
             status = here.monitor.execute("query-migrate")
             self._take(moved, here, there)
             if look := qmp.progress(status):
                 moved.progress.append(look)
-                watch(look)
+                watching.watch(look)
             state = status.get("status")
             if state in qmp.ENDED:
                 break
-            if state == "postcopy-paused" and not self._recovered(moved, here, there):
+            if mirror is not None and state == "pre-switchover":
+                mirror.finish()
+            postcopy.follow(state, moved, self._clock.now_ns())
+            if state == "postcopy-paused" and not self._recovered(moved, postcopy, here, there):
                 moved.outcome = "paused"
                 return
-            if state == "active" and not handed_over and _is_due(method, moved):
-                here.monitor.execute("migrate-start-postcopy")
-                handed_over = True
-            late = self._clock.now_ns() - moved.begin_ns > give_up_ns
-            if (method.cancel or late) and not cancelled and not handed_over and state == "active":
+            late = self._clock.now_ns() - moved.begin_ns > watching.give_up_ns
+            if (method.cancel or late) and not cancelled and not postcopy.begun and state in ("setup", "active"):
                 here.monitor.execute("migrate_cancel")
-                cancelled, moved.reason = True, "" if method.cancel else _not_done(give_up_ns, moved)
+                cancelled, moved.reason = True, "" if method.cancel else _not_done(watching.give_up_ns, moved)
             here.monitor.wait(LOOK_S)
-        self._end(moved, method, status, here, there)
+        if status["status"] == "completed":
+            self._take_figures(moved, status)
+            self._arrive(moved, here, there, can_return=not postcopy.begun)
+        elif status["status"] == "cancelled":
+            moved.outcome = "cancelled" if method.cancel else "gave up"
+        else:
+            moved.reason = status.get("error-desc") or "QEMU gives no reason"
+        self._take(moved, here, there)
 
-    def _recovered(self, moved: Moved, here: Side, there: Side) -> bool:
-        """Post-copy lost its link: a new connection continues it. False if there is none for some time."""
+    def _recovered(self, moved: Moved, postcopy: Handover, here: Side, there: Side) -> bool:
+        """Post-copy lost its link, or paused: a new connection continues it. False if there is none for some time."""
+        if pause_ns := postcopy.take_pause():
+            here.monitor.wait(pause_ns / 1e9)
         deadline_ns = self._clock.now_ns() + round(RECOVER_S * 1e9)
+        reason = ""
         while self._clock.now_ns() < deadline_ns:
-            uri = f"tcp:{LINK[there.place]}:{self._port()}"
+            uri = self._uri(there)
             try:
                 there.monitor.execute("migrate-recover", uri=uri)
                 here.monitor.execute("migrate", uri=uri, resume=True)
             except TrialError as error:
-                moved.reason = f"the link broke after the hand-over: {error}"
+                reason = f": {error}"
             here.monitor.wait(1.0)
             if here.monitor.execute("query-migrate").get("status") != "postcopy-paused":
-                moved.reason = "the link broke after the hand-over, and the move was continued over a new connection"
+                postcopy.moving(self._clock.now_ns())
+                if not pause_ns:
+                    moved.reason = "the link broke after the hand-over, and the move continued over a new connection"
                 return True
         moved.reason = (
-            f"the link broke after the hand-over and did not come back within {RECOVER_S:g} s: the guest waits on host "
-            f"{there.place} for the rest of its memory, which is on host {here.place}"
+            f"the link broke after the hand-over and did not return within {RECOVER_S:g} s: the guest waits on host "
+            f"{there.place} for the rest of its memory, which is on host {here.place}{reason}"
         )
         return False
 
-    def _end(self, moved: Moved, method: Method, status: dict[str, Any], here: Side, there: Side) -> None:
-        if status["status"] == "completed":
-            self._arrive(moved, here, there)
-            moved.outcome = "completed"
-            moved.total_ns, moved.downtime_ns, moved.setup_ns = (
-                status[key] * 1_000_000 for key in ("total-time", "downtime", "setup-time")
-            )
-            moved.memory = {key: value for key, value in status["ram"].items() if isinstance(value, int | float)}
-        elif status["status"] == "cancelled":
-            moved.outcome = "cancelled" if method.cancel else "gave up"
-        else:
-            moved.reason = status.get("error-desc") or "QEMU does not say why"
-        self._take(moved, here, there)
+    def _take_figures(self, moved: Moved, status: dict[str, Any]) -> None:
+        """QEMU's own figures of a completed move."""
+        moved.total_ns, moved.downtime_ns, moved.setup_ns = (
+            status[key] * 1_000_000 for key in ("total-time", "downtime", "setup-time")
+        )
+        moved.memory = {key: value for key, value in status["ram"].items() if isinstance(value, int | float)}
 
-    def _arrive(self, moved: Moved, here: Side, there: Side) -> None:
-        """Waits until the destination says that the guest runs there: the source is done some time before."""
-        deadline_ns = self._clock.now_ns() + round(ARRIVE_S * 1e9)
-        while there.monitor.execute("query-status")["status"] != "running":
+    def _arrive(self, moved: Moved, here: Side, there: Side, *, can_return: bool) -> None:
+        """Starts the guest on the destination, which may still be reading. If it cannot, the source continues it.
+
+        can_return: whether the source still has all of the guest's memory, which it has not after post-copy.
+        """
+        try:
+            there.monitor.execute("cont")
+            self._await_state(there, "running", ARRIVE_S)
+        except TrialError as error:
+            moved.reason = f"the guest did not start on host {there.place} after its memory had arrived: {error}"
+            moved.outcome = "lost"
+            if can_return:
+                # Only after its QEMU has ended for certain may another one run the guest.
+                there.process.kill()
+                there.process.wait(ARRIVE_S)
+                self._await_state(here, "postmigrate", STAY_S)
+                here.monitor.execute("cont")
+                moved.outcome = "failed"
+                moved.reason += f"; it continues on host {here.place}"
+            return
+        moved.outcome = "completed"
+
+    def _await_state(self, side: Side, wanted: str, seconds: float) -> None:
+        """TrialError if the guest is not in this state in time."""
+        deadline_ns = self._clock.now_ns() + round(seconds * 1e9)
+        while (state := side.monitor.execute("query-status")["status"]) != wanted:
             if self._clock.now_ns() > deadline_ns:
-                raise TrialError(f"the guest did not go on within {ARRIVE_S:g} s after its memory had arrived")
-            there.monitor.wait(LOOK_S)
-        self._take(moved, here, there)
+                raise TrialError(f"its QEMU is still in the state {state} after {seconds:g} s")
+            side.monitor.wait(LOOK_S)
 
     def _without_source(self, moved: Moved, there: Side) -> None:
         """The source has ended. If all memory had arrived before, the guest runs on the destination."""
@@ -181,6 +307,7 @@ class Mover:
         while there.process.poll() is None and self._clock.now_ns() < deadline_ns:
             with contextlib.suppress(TrialError):
                 if there.monitor.execute("query-migrate").get("status") == "completed":
+                    there.monitor.execute("cont")
                     moved.outcome = "completed"
                     moved.reason += ", after all memory had arrived"
                     return
@@ -193,12 +320,11 @@ class Mover:
             self._without_source(moved, there)
             return
         try:
-            state = here.monitor.execute("query-status")["status"]
-        except TrialError:
-            state = "without an answer"
-        if state != "running":
+            here.monitor.execute("migrate_cancel")
+            self._await_state(here, "running", STAY_S)
+        except TrialError as error:
             moved.outcome = "lost"
-            moved.reason = f"{why}; the source is {state}"
+            moved.reason = f"{why}; on the source: {error}"
 
     def _ask(self, moved: Moved, before: Offset) -> None:
         """Whether the guest answers, and how long it stood still."""
@@ -239,16 +365,13 @@ class Mover:
                         # A cancelled move lets the guest go on where it was.
                         moved.resumed_ns = at_ns
 
+    def _uri(self, there: Side) -> str:
+        return f"tcp:{LINK[there.place]}:{self._port()}"
+
     def _port(self) -> int:
         """A new one for each move: the last connection may still be closing."""
         self._number += 1
         return FIRST_PORT + self._number % PORTS
-
-
-def _is_due(method: Method, moved: Moved) -> bool:
-    """Whether post-copy is to begin now."""
-    passes = moved.progress[-1].passes if moved.progress else 0
-    return method.postcopy is not None and passes > method.postcopy.after_passes
 
 
 def _not_done(give_up_ns: int, moved: Moved) -> str:

@@ -52,16 +52,21 @@ def loads(raw: bytes, file: str, catalogue: Catalogue) -> MigrationPlan:
 
 def check(plan: MigrationPlan, catalogue: Catalogue) -> Iterator[Mistake]:
     """Everything that is wrong with a plan of the right form."""
-    for name, activity in plan.workloads.items():
-        if activity is None or activity.kernel is None:
-            continue
-        if catalogue.kernel(activity.kernel) is None:
-            said = f"there is no kernel {activity.kernel!r}"
-            yield Mistake(("workloads", name, "kernel"), said, did_you_mean(activity.kernel, catalogue.names()))
+    kernels: dict[tuple[str, ...], str | None]
+    kernels = {("workloads", name): activity.kernel for name, activity in plan.workloads.items() if activity}
+    if plan.bystander is not None:
+        kernels["bystander",] = plan.bystander.kernel
+    for at, kernel in kernels.items():
+        if kernel is not None and catalogue.kernel(kernel) is None:
+            said = f"there is no kernel {kernel!r}"
+            yield Mistake((*at, "kernel"), said, did_you_mean(kernel, catalogue.names()))
     for name, method in plan.methods.items():
         yield from _method(("methods", name), method)
     if plan.calibration == 1:
         yield Mistake(("calibration",), "one move does not show how much costs vary", "give 2 or more, or 0")
+    if plan.guest.storage == "moved" and plan.guest.root is None:
+        said = "the guest has no disk whose content could move along"
+        yield Mistake(("guest", "storage"), said, "add root: with a package, e.g. [nginx-light], or remove storage")
     if plan.guest.service is None:
         said = "virtual users need a web server in the guest"
         remedy = 'add guest: {root: [nginx-light], service: [nginx, -g, "daemon off;"]}'
@@ -79,5 +84,8 @@ def _method(at: tuple[str, ...], method: Method) -> Iterator[Mistake]:
     if method.postcopy and method.multifd:
         said = "QEMU cannot combine post-copy and multifd"
         yield Mistake((*at, "multifd"), said, "remove one of them")
+    if method.dirty_limit and method.auto_converge:
+        said = "QEMU cannot combine dirty_limit and auto_converge"
+        yield Mistake((*at, "dirty_limit"), said, "remove one of them")
     if method.postcopy and method.cancel:
         yield Mistake((*at, "cancel"), "a move by post-copy cannot be cancelled", "remove postcopy or cancel")

@@ -22,6 +22,7 @@ def capabilities(method: Method) -> set[str]:
         "multifd": method.multifd is not None,
         "xbzrle": method.xbzrle,
         "auto-converge": method.auto_converge,
+        "dirty-limit": method.dirty_limit is not None,
     }
     return {name for name, needed in wanted.items() if needed}
 
@@ -33,6 +34,8 @@ def parameters(method: Method) -> dict[str, Any]:
         "downtime-limit": None if method.downtime is None else method.downtime // 1_000_000,
         "multifd-channels": method.multifd,
         "multifd-compression": method.compression,
+        # In MiB/s.
+        "vcpu-dirty-limit": None if method.dirty_limit is None else max(1, method.dirty_limit >> 20),
     }
     return {name: value for name, value in wanted.items() if value is not None}
 
@@ -56,21 +59,29 @@ def defaults(monitor: Monitor) -> dict[str, Any]:
     return {name: found[name] for name in MANAGED if name in found}
 
 
-def prepare(method: Method, monitor: Monitor, usual: Mapping[str, Any]) -> None:
-    """Sets one end up. TrialError if QEMU refuses.
+def prepare(method: Method, monitor: Monitor, usual: Mapping[str, Any], *, with_storage: bool = False) -> None:
+    """Sets one end up. TrialError if QEMU refuses. with_storage: the disk is moved along, and finished before the end.
 
     Every capability and parameter is set, usual or not, so that nothing of the move before stays: the source of a move
     is the QEMU to which the last one went.
     """
-    wanted = capabilities(method) | {"events"}
+    wanted = capabilities(method) | {"events"} | ({"pause-before-switchover"} if with_storage else set())
     known = [each["capability"] for each in monitor.execute("query-migrate-capabilities")]
     switched = [{"capability": name, "state": name in wanted} for name in known if name in SWITCHED]
     monitor.execute("migrate-set-capabilities", capabilities=switched)
     monitor.execute("migrate-set-parameters", **{**usual, **parameters(method)})
 
 
-MANAGED = ("max-bandwidth", "downtime-limit", "multifd-channels", "multifd-compression")
-SWITCHED = ("events", "postcopy-ram", "multifd", "xbzrle", "auto-converge")
+MANAGED = ("max-bandwidth", "downtime-limit", "multifd-channels", "multifd-compression", "vcpu-dirty-limit")
+SWITCHED = (
+    "events",
+    "postcopy-ram",
+    "multifd",
+    "xbzrle",
+    "auto-converge",
+    "dirty-limit",
+    "pause-before-switchover",
+)
 
 
 def progress(status: Mapping[str, Any]) -> Progress | None:

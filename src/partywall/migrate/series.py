@@ -26,12 +26,14 @@ from partywall.migrate import qmp
 from partywall.migrate.guest import MovableGuest
 from partywall.migrate.move import GONE, Mover
 from partywall.migrate.network import GUEST, Link, Network
-from partywall.migrate.pings import Pings
+from partywall.migrate.pings import Pings, Times
 from partywall.migrate.survey import survey
 from partywall.model.migration import (
     POSTCOPY,
     PRECOPY,
     Activity,
+    Bystander,
+    GuestSpec,
     HttpSpec,
     Method,
     MigrationPlan,
@@ -58,7 +60,11 @@ LEAD_NS = 100_000_000
 SERVICE_S = 30.0
 PEER, PEER_PORT = "peer", 9000
 DIGEST = "digest"
+VERIFY = {"verify-memory": 4 << 20, "verify-disk": 1 << 20}
+"""What checks pages in the guest all the time, and how many bytes a second."""
+DISK_FILE = "/var/tmp/partywall-verify"  # noqa: S108 - in the guest
 WORK_ID = "work"
+BYSTANDER = "bystander"
 SLICE_NS = 20_000_000
 ANSWERS_S = 10.0
 WATCH_S = 3.0
@@ -100,11 +106,12 @@ class Series:
         self._settings = _settings(plan, host)
         self._guest: MovableGuest | None = None
         self._session = Session(self.label, make=self._made)
-        self._slices: list[tuple[float, float, float]] = []
+        self._slices: dict[str, list[tuple[float, float, float]]] = {WORK_ID: [], BYSTANDER: []}
         self._listens = False
         self._responses: list[tuple[float, ...]] = []
         self._attached: set[str] = set()
         self._digest = self.original = ""
+        self._verified: dict[str, tuple[int, int]] = {}
 
     def __enter__(self) -> Self:
         try:
@@ -153,16 +160,33 @@ class Series:
         self._session.add(self._settings)
         qmp.require(self.plan.methods, self.guest.current().monitor)
         argv = ["/proc/self/exe", "peer", "--stay", "--listen", f"0.0.0.0:{PEER_PORT}", "udp-request"]
-        self._call("workload.start", id=PEER, work={"command": {"argv": argv}}, pace="flat_out", work_dir="/work")
+        self._start(PEER, argv)
         self._take(ANSWERS_S, until=self._listening)
         self.original = self.digest()
+        self._verify(self.plan.guest)
         if self.plan.guest.service is not None:
             self._serve(self.plan.guest.service)
 
+    def _verify(self, guest: GuestSpec) -> None:
+        """Starts what writes and checks pages in the guest's memory, and on its disk if it has one."""
+        self._verified = {}
+        if guest.verify is None:
+            return
+        for name, rate in VERIFY.items():
+            file = ["--file", DISK_FILE] if name == "verify-disk" else []
+            if not file or guest.root is not None:
+                argv = ["/proc/self/exe", "verify", "--bytes", str(guest.verify), "--rate", str(rate), *file]
+                self._start(name, argv)
+                self._verified[name] = (0, 0)
+
+    def pages(self) -> tuple[int, int]:
+        """(checked, wrong) pages so far, see `guest.verify`."""
+        checked, wrong = zip(*self._verified.values(), strict=True) if self._verified else ((), ())
+        return sum(checked), sum(wrong)
+
     def _serve(self, command: Sequence[str]) -> None:
         """Starts the service in the guest, and waits until it takes connections, if there are users for it."""
-        work = {"command": {"argv": list(command)}}
-        self._call("workload.start", id=SERVICE, work=work, pace="flat_out", work_dir="/work")
+        self._start(SERVICE, command)
         http = next((found for each in self.plan.workloads.values() if (found := self._http(each))), None)
         if http is None:
             return
@@ -200,7 +224,7 @@ class Series:
         """A checksum of a part of the guest's memory that nobody writes: the agent's own program, on a RAM disk."""
         self._digest = ""
         argv = ["/proc/self/exe", "digest", "/proc/self/exe"]
-        self._call("workload.start", id=DIGEST, work={"command": {"argv": argv}}, pace="flat_out", work_dir="/work")
+        self._start(DIGEST, argv)
         self._take(ANSWERS_S, until=lambda: bool(self._digest))
         return self._digest
 
@@ -246,28 +270,32 @@ class Series:
             activity = plan.workloads[workload] if workload else None
             # The guest is calibrated idle, without users.
             http = self._http(activity) if workload else None
-            with self._using(http), self.working(activity):
+            with self._using(http), self.working(activity), self._beside(plan.bystander):
                 self._take(plan.before / 1e9)
                 asked = plan.methods[method] if workload else families_of(plan)[method]
                 moved = mover.move(asked, plan.give_up, _watcher(emit))
                 if moved.outcome not in GONE:
                     self._take(plan.after / 1e9)
             intact = None if moved.outcome in GONE else self._is_intact()
-            times = pings.stop()
+            times = _answers(pings, emit)
         finally:
             pings.close()
         file.unlink(missing_ok=True)
+        checked, wrong = self.pages() if self._verified and moved.outcome not in GONE else (None, None)
         move = Move(
             workload=workload or CALIBRATION,
             intact=intact,
+            checked_pages=checked,
+            wrong_pages=wrong,
             method=method,
             round=round_number,
             number=number,
             source=source,
             **asdict(moved),
         )
-        tables = {"pings": times, "work": _table("work", self._slices), "users": _table("users", self._responses)}
-        self._slices, self._responses = [], []
+        tables = {"pings": times, "users": _table("users", self._responses)}
+        tables |= {name: _table(name, slices) for name, slices in self._slices.items()}
+        self._slices, self._responses = {name: [] for name in self._slices}, []
         return Seen(move, tables)
 
     @contextlib.contextmanager
@@ -281,7 +309,7 @@ class Series:
             "workload.start",
             id=WORK_ID, work=work, pace="flat_out", threads=activity.threads, slice_ns=SLICE_NS, work_dir="/work",
         )  # fmt: skip
-        self._slices = []
+        self._slices[WORK_ID] = []
         try:
             yield
         finally:
@@ -311,6 +339,31 @@ class Series:
             client.call("workload.stop", timeout_s=60, id=USERS)
             self._take(0)
 
+    @contextlib.contextmanager
+    def _beside(self, bystander: Bystander | None) -> Iterator[None]:
+        """A neighbour of the guest works on the hosts while the block runs."""
+        if bystander is None:
+            yield
+            return
+        if BYSTANDER not in self._attached:
+            cpus = ",".join(map(str, self._settings.host_cpus))
+            command = [str(binary.find()), "serve", "--die-with-parent", "--only", "probe", "--cpus", cpus]
+            self._session.attach(BYSTANDER, command)
+            self._attached.add(BYSTANDER)
+        client = self._session.client(BYSTANDER)
+        work = {"kernel": {"name": bystander.kernel, "params": bystander.params}}
+        client.call(
+            "workload.start",
+            timeout_s=ANSWERS_S, id=BYSTANDER, work=work, pace="flat_out", threads=bystander.threads,
+            slice_ns=SLICE_NS, work_dir=str(self.label.work),
+        )  # fmt: skip
+        self._slices[BYSTANDER] = []
+        try:
+            yield
+        finally:
+            client.call("workload.stop", timeout_s=ANSWERS_S, id=BYSTANDER)
+            self._take(0)
+
     def _http(self, activity: Activity | None) -> HttpSpec | None:
         """The virtual users of a workload."""
         usual = self.plan.clients.http
@@ -323,6 +376,11 @@ class Series:
             self._session.attach(USERS, [*self.network.enter("clients"), *command])
             self._attached.add(USERS)
         return self._session.client(USERS)
+
+    def _start(self, workload: str, argv: Sequence[str]) -> None:
+        """Starts a command in the guest."""
+        work = {"command": {"argv": list(argv)}}
+        self._call("workload.start", id=workload, work=work, pace="flat_out", work_dir="/work")
 
     def _call(self, method: str, **params: Any) -> Any:
         return self._session.client(NAME).call(method, timeout_s=ANSWERS_S, **params)
@@ -344,10 +402,17 @@ class Series:
                 raise TrialError(f"the service in the guest has ended: {params['reason']}")
             case "gone", _ if name == USERS:
                 raise TrialError(f"the virtual users have ended: {params['reason']}")
-            case "slices", "work":
-                self._slices += [(each["start_ns"], each["end_ns"], each["work"]) for each in params["slices"]]
+            case "slices", str(workload):
+                self._slices[workload] += [
+                    (each["start_ns"], each["end_ns"], each["work"]) for each in params["slices"]
+                ]
             case "output", "peer":
                 self._listens = True
+            case "output", verifier if verifier in VERIFY:
+                _, checked, _, wrong = params["lines"][-1]["text"].split()
+                self._verified[verifier] = int(checked), int(wrong)
+            case "ended", verifier if verifier in VERIFY:
+                raise TrialError(f"what checks pages in the guest has ended: {params['reason']}")
             case "output", "digest":
                 self._digest = params["lines"][0]["text"]
             case "ended", "peer":
@@ -357,7 +422,8 @@ class Series:
         return self._listens
 
     def _made(self, settings: Settings, label: Label) -> MovableGuest:
-        self._guest = MovableGuest(settings, label, self.network)
+        moves_storage = self.plan.guest.storage == "moved"
+        self._guest = MovableGuest(settings, label, self.network, moves_storage=moves_storage)
         return self._guest
 
     def _again(self) -> None:
@@ -371,6 +437,15 @@ class Series:
     def _expected_s(self, spent_s: list[float]) -> float:
         watched_s = (self.plan.before + self.plan.after) / 1e9
         return float(np.median(spent_s)) if spent_s else watched_s + MOVE_S
+
+
+def _answers(pings: Pings, emit: Emit) -> Times:
+    """What the client saw. If it was killed, the figures of clients are missing from this move."""
+    try:
+        return pings.stop()
+    except TrialError as error:
+        emit(Broken(f"{error}; this move has no figures of clients"))
+        return np.zeros((0, 3), np.int64)
 
 
 def _users(http: HttpSpec) -> dict[str, Any]:

@@ -36,6 +36,12 @@ class GuestSpec(Frozen):
     service: tuple[str, ...] | None = Field(
         None, description="a command that runs in the guest all the time, such as a web server", min_length=1
     )
+    verify: Bytes | None = Field(
+        None, ge=4096, description="pages of memory, and of the disk, that are written and checked all the time"
+    )
+    storage: Literal["shared", "moved"] = Field(
+        "shared", description="shared: both hosts use one disk; moved: its content is copied along (needs root)"
+    )
 
 
 class LinkSpec(Frozen):
@@ -65,6 +71,14 @@ class ClientsSpec(Frozen):
     http: HttpSpec | None = Field(None, description="virtual users besides; needs guest.service")
 
 
+class Bystander(Frozen):
+    """What runs on the hosts beside the guest, and is not moved."""
+
+    kernel: str
+    params: dict[str, Any] = Field(default_factory=dict)
+    threads: int = Field(1, ge=1, le=255)
+
+
 class Activity(Frozen):
     """What the guest does while it moves. kernel: flat out unless a parameter of it holds it back."""
 
@@ -82,6 +96,9 @@ class Postcopy(Frozen):
     """Hands over before all memory has arrived, and fetches the rest when it is used."""
 
     after_passes: int = Field(1, ge=0, le=100, description="passes of pre-copy before the hand-over")
+    pause: DurationNs = Field(
+        0, description="cuts the connection after the hand-over for this time, e.g. 500ms, then continues over another"
+    )
 
 
 class Method(Frozen):
@@ -94,6 +111,9 @@ class Method(Frozen):
     compression: Literal["zlib", "zstd"] | None = Field(None, description="of multifd")
     xbzrle: bool = Field(False, description="sends the differences of pages that are sent again")
     auto_converge: bool = Field(False, description="slows the guest's CPUs down until the memory can be sent")
+    dirty_limit: Bytes | None = Field(
+        None, ge=1 << 20, description="bytes/s that a virtual CPU may write, e.g. 20MiB; needs QEMU 8.1 and KVM"
+    )
     cancel: bool = Field(False, description="cancels the move as soon as it has begun: what a move costs at least")
 
 
@@ -118,6 +138,9 @@ class MigrationPlan(Frozen):
     guest: GuestSpec = GuestSpec()
     link: LinkSpec = LinkSpec()
     clients: ClientsSpec = ClientsSpec()
+    bystander: Bystander | None = Field(
+        None, description="a kernel on the CPUs of QEMU's own threads: what a move costs a neighbour of the guest"
+    )
     workloads: dict[Name, Activity | None] = Field(
         default_factory=_idle, min_length=1, description="what the guest does; null: nothing"
     )
@@ -213,12 +236,21 @@ class Move(Frozen):
     passes: tuple[Pass, ...] = ()
     progress: tuple[Progress, ...] = ()
     memory: dict[str, int | float] = Field(default_factory=dict)
+    storage_ns: int | None = Field(None, description="time in which its disk was copied, before its memory")
+    storage_bytes: int | None = Field(None, description="of its disk that were sent meanwhile")
     cpu_ns: dict[str, int] = Field(default_factory=dict)
     intact: bool | None = Field(None, description="whether a known part of its memory is what it was")
+    checked_pages: int | None = Field(None, description="pages that the guest checked until after the move")
+    wrong_pages: int | None = Field(None, description="of those, pages that were not as the guest had written them")
 
     @property
     def cell(self) -> tuple[str, str]:
         return self.workload, self.method
+
+    @property
+    def is_spoilt(self) -> bool:
+        """True if the guest was seen to have lost writes."""
+        return self.intact is False or bool(self.wrong_pages)
 
 
 class Survey(Frozen):
@@ -306,6 +338,7 @@ METRICS = {
     "users_p99_ratio": "p99 response of virtual users during the move, as a multiple of that before",
     "users_rate_ratio": "answers a second to virtual users during the move, as a share of those before",
     "work_ratio": "work done during the move, as a share of that before",
+    "bystander_ratio": "work of a neighbour of the guest during the move, as a share of that before",
     "source_cpu_s": "CPU time of the source's QEMU, s",
     "destination_cpu_s": "CPU time of the destination's QEMU, s",
 }
@@ -329,6 +362,7 @@ class MoveFinding(Frozen):
     parts: tuple[Part, ...] = ()
     responses: dict[str, Responses] = Field(default_factory=dict)
     work: dict[str, float] = Field(default_factory=dict)
+    bystander: dict[str, float] = Field(default_factory=dict, description="as work, of the guest's neighbour")
     users: dict[str, Responses] = Field(default_factory=dict, description="of virtual users, by phase")
     values: dict[str, float] = Field(default_factory=dict)
     timeline: tuple[Bin, ...] = ()

@@ -200,7 +200,7 @@ def _plain(key: str, value: float | None) -> str:
     return units.format_bytes(value) if key.endswith("bytes") else _time(value)
 
 
-RATIOS = ("total_s", "clients_s", "sent_bytes", "p99_ratio", "work_ratio", "source_cpu_s")
+RATIOS = ("total_s", "clients_s", "sent_bytes", "p99_ratio", "work_ratio", "bystander_ratio", "source_cpu_s")
 
 
 def _ratios(cells: Sequence[CellFinding]) -> list[tuple[str, str, list[str]]]:

@@ -44,7 +44,12 @@ from partywall.stats.migration_advice import advise, is_modelled
 Table = npt.NDArray[Any]
 Tables = Mapping[str, Table]
 """Of a move, see `store.migration.COLUMNS`; one that is not there is empty."""
-EMPTY = {"pings": np.zeros((0, 3), np.int64), "work": np.zeros((0, 3)), "users": np.zeros((0, 4))}
+EMPTY = {
+    "pings": np.zeros((0, 3), np.int64),
+    "work": np.zeros((0, 3)),
+    "users": np.zeros((0, 4)),
+    "bystander": np.zeros((0, 3)),
+}
 
 FEWEST = 3
 """Moves of a cell below which no interval is given."""
@@ -88,7 +93,7 @@ def findings(evidence: MigrationEvidence, table: Callable[[str, int], Table]) ->
 
 def move_finding(move: Move, tables: Tables) -> MoveFinding:
     """What a move was to its guest and its clients."""
-    pings, work, users = ({**EMPTY, **tables}[name] for name in EMPTY)
+    pings, work, users, bystander = ({**EMPTY, **tables}[name] for name in EMPTY)
     gaps = _gaps(pings)
     handover = _handover(move, gaps)
     events_ns = move.resumed_ns - move.paused_ns if move.paused_ns and move.resumed_ns else None
@@ -102,6 +107,7 @@ def move_finding(move: Move, tables: Tables) -> MoveFinding:
         longest_s=_longest(move, gaps),
         responses=_responses(move, pings),
         work=_work(move, work),
+        bystander=_rates(move, bystander[:, 1], bystander[:, 2]),
         timeline=tuple(_timeline(move, pings)),
         users=_users(move, users),
         users_timeline=tuple(_users_timeline(move, users)),
@@ -128,7 +134,8 @@ def _values(found: MoveFinding) -> dict[str, float | None]:
         "users_mean_ratio": _times(found, "mean_ns", users=True),
         "users_p99_ratio": _times(found, "p99_ns", users=True),
         "users_rate_ratio": _times(found, "rate", users=True),
-        "work_ratio": _share_of_work(found),
+        "work_ratio": _share_of_work(found.work),
+        "bystander_ratio": _share_of_work(found.bystander),
         "source_cpu_s": move.cpu_ns.get("source", 0) / 1e9,
         "destination_cpu_s": move.cpu_ns.get("destination", 0) / 1e9,
     }
@@ -290,13 +297,20 @@ def _work(move: Move, work: Table) -> dict[str, float]:
     at_ns = work[:, 1] + move.offset_ns
     if move.paused_ns is not None:
         at_ns = np.where(at_ns > move.paused_ns, at_ns + stopped_ns, at_ns)
+    return _rates(move, at_ns, work[:, 2])
+
+
+def _rates(move: Move, at_ns: Table, work: Table) -> dict[str, float]:
+    """Work a second by phase. at_ns: when each slice ended."""
+    if not len(work):
+        return {}
     rates = {}
     begin_ns, end_ns = float(at_ns.min()), float(at_ns.max())
     for name, (low, high) in _phases(move).items():
         inside = (at_ns >= low) & (at_ns < high)
         length_ns = min(high, end_ns) - max(low, begin_ns)
         if inside.any() and length_ns > 0:
-            rates[name] = float(work[inside, 2].sum() / length_ns * 1e9)
+            rates[name] = float(work[inside].sum() / length_ns * 1e9)
     return rates
 
 
@@ -417,8 +431,8 @@ def _times(found: MoveFinding, name: str, *, users: bool = False) -> float | Non
     return during / before if before and during else None
 
 
-def _share_of_work(found: MoveFinding) -> float | None:
-    before, during = found.work.get("before"), found.work.get("during")
+def _share_of_work(rates: Mapping[str, float]) -> float | None:
+    before, during = rates.get("before"), rates.get("during")
     return during / before if before and during is not None else None
 
 
@@ -427,10 +441,10 @@ def _share_of_work(found: MoveFinding) -> float | None:
 
 def _headline(evidence: MigrationEvidence, cells: Sequence[CellFinding], advice: Sequence[Advice]) -> str:
     lost = sum(cell.outcomes.get(outcome, 0) for cell in cells for outcome in ("lost", "paused"))
-    spoilt = sum(move.intact is False for move in evidence.moves)
+    spoilt = sum(move.is_spoilt for move in evidence.moves)
     if spoilt:
         of = len(evidence.moves)
-        return f"After {units.counted(spoilt, 'move')} of {of} the guest's memory was not what it had been."
+        return f"After {units.counted(spoilt, 'move')} of {of} the guest's memory or disk was not what it had been."
     if not evidence.moves and advice:
         return f"For {advice[0].workload}, {advice[0].text}."
     if lost:
@@ -457,7 +471,7 @@ def _outcome(evidence: MigrationEvidence, cells: Sequence[CellFinding], advice: 
         known = bool(advice) and not evidence.interrupted
         return Outcome.INCONCLUSIVE if not known else _of_advice(advice)
     gone = any(cell.outcomes.get("lost") or cell.outcomes.get("paused") for cell in cells)
-    if gone or any(move.intact is False for move in evidence.moves):
+    if gone or any(move.is_spoilt for move in evidence.moves):
         return Outcome.VIOLATED
     if evidence.plan.goal.downtime is not None:
         reached = {cell.workload for cell in cells if cell.reaches_goal}
@@ -485,6 +499,11 @@ def _notes(evidence: MigrationEvidence, moves: Sequence[MoveFinding]) -> Iterato
             f"QEMU's events and the guest's clock agree on the blackout within {_ms(float(np.median(off)) / 1e9)} "
             f"(median; at most {_ms(max(off) / 1e9)})."
         )
-    spoilt = [found for found in moves if found.move.intact is False]
+    spoilt = [found for found in moves if found.move.is_spoilt]
     if spoilt:
-        yield f"After {units.counted(len(spoilt), 'move')} a known part of the guest's memory was not what it had been."
+        yield f"After {units.counted(len(spoilt), 'move')} the guest's memory or disk was not what it had been."
+    checked = [found.move for found in moves if found.move.checked_pages is not None]
+    if checked:
+        last = checked[-1]
+        where = "memory and disk" if evidence.plan.guest.root is not None else "memory"
+        yield f"The guest checked {last.checked_pages} pages of its {where}; {last.wrong_pages or 'none'} lost a write."

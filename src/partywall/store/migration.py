@@ -25,9 +25,11 @@ MOVE, CALIBRATION = "move", "calibration"
 COLUMNS = {
     "pings": ("intended_ns", "sent_ns", "answered_ns"),
     "work": ("guest_start_ns", "guest_end_ns", "work"),
+    "bystander": ("start_ns", "end_ns", "work"),
     "users": ("start_ns", "end_ns", "response_ns", "count"),
 }
 """Tables of a move. pings: a request each, answered_ns is 0 if it never was. work: a slice each, on the guest's clock.
+bystander: a slice each of what runs beside the guest.
 
 users: responses of virtual users in each second, by response time; −1 for those that failed.
 """

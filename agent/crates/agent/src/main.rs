@@ -13,6 +13,7 @@ mod resident;
 mod session;
 mod stream;
 mod trace;
+mod verify;
 mod workload;
 
 use std::hash::Hasher;
@@ -100,6 +101,18 @@ enum What {
         /// The file.
         file: PathBuf,
     },
+    /// Write a known pattern again and again, and count the pages that are not as written. Runs until it is killed.
+    Verify {
+        /// Size of the pattern.
+        #[arg(long)]
+        bytes: usize,
+        /// Bytes checked and written each second, at most.
+        #[arg(long)]
+        rate: f64,
+        /// Keep the pattern in this file instead of in memory.
+        #[arg(long)]
+        file: Option<PathBuf>,
+    },
     /// Say what is wrong with a load program, which is read from standard input as JSON: each mistake on a line, with its key.
     CheckLoad,
     /// Print what the host is and what it lacks, as JSON.
@@ -154,6 +167,7 @@ fn main() -> ExitCode {
         What::Init { console, address, gateway } => init(console.as_deref(), address.as_deref().zip(gateway)),
         What::Peer { listen, stay, kernel, params } => peer(listen, stay, &kernel, &params),
         What::Digest { file } => digest(&file),
+        What::Verify { bytes, rate, file } => verify::run(bytes, rate, file.as_deref()),
         What::CheckLoad => check_load(),
         What::Facts { root } => print(&serde_json::json!(dispatch::facts_of(&root))),
         What::Tsc => partywall_sys::processor::tsc_khz().map_or(Ok(()), |khz| print(&khz.into())),

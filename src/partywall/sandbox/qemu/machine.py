@@ -132,13 +132,21 @@ class Machine:
         yield ("-device", "virtio-serial-pci", "-device", f"virtserialport,chardev=agent,name={PORT}")
         yield ("-device", "virtio-balloon-pci,id=balloon")
         if self.root is not None:
-            yield ("-drive", self._root(self.root), "-device", f"virtio-blk-pci,drive=root,serial={ROOT_SERIAL}")
+            # The source of a move writes to the disk of the destination until the guest has arrived.
+            shared = ",share-rw=on" if self.incoming else ""
+            yield (
+                "-drive",
+                self._root(self.root),
+                "-device",
+                f"virtio-blk-pci,drive=root,serial={ROOT_SERIAL}{shared}",
+            )
         if self.image is not None:
             yield ("-drive", drive(self.image, self.settings.disk), "-device", "virtio-blk-pci,drive=disk,id=disk")
         if self.nic is not None:
             yield ("-netdev", self.nic.backend, "-device", f"virtio-net-pci,netdev=nic,mac={self.nic.mac},romfile=")
         if self.incoming:
-            yield ("-incoming", "defer")
+            # It starts only when it is told to: after the source has let the guest go.
+            yield ("-incoming", "defer", "-S")
 
     def _root(self, image: Path) -> str:
         if self.movable:

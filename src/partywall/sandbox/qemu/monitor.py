@@ -27,6 +27,7 @@ class Monitor:
         self._name = name
         self._socket = ours
         self._runner = asyncio.Runner()
+        self._arrived: list[dict[str, Any]] = []
         self._client = QMPClient(name)
 
     def connect(self) -> None:
@@ -41,14 +42,19 @@ class Monitor:
 
     def events(self) -> list[dict[str, Any]]:
         """What QEMU announced since the last call, oldest first. It arrives during `execute` and `wait` only."""
-        arrived = []
+        arrived, self._arrived = self._arrived, []
         while not self._client.events.empty():
             arrived.append(dict(self._runner.run(self._client.events.get())))
         return arrived
 
     def wait(self, seconds: float) -> None:
-        """Lets events arrive."""
-        self._runner.run(asyncio.sleep(seconds))
+        """Lets events arrive. Returns after the first one, or after this time."""
+
+        async def first() -> None:
+            with contextlib.suppress(TimeoutError):
+                self._arrived.append(dict(await asyncio.wait_for(self._client.events.get(), seconds)))
+
+        self._runner.run(first())
 
     def vcpu_threads(self) -> list[int]:
         """Thread IDs of the guest's CPUs on the host, in the order of the CPUs."""

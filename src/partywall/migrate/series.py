@@ -178,6 +178,7 @@ class Series:
                 argv = ["/proc/self/exe", "verify", "--bytes", str(guest.verify), "--rate", str(rate), *file]
                 self._start(name, argv)
                 self._verified[name] = (0, 0)
+        self._take(ANSWERS_S, until=lambda: all(checked for checked, _ in self._verified.values()))
 
     def pages(self) -> tuple[int, int]:
         """(checked, wrong) pages so far, see `guest.verify`."""

@@ -146,11 +146,9 @@ def left_of(series: Series, moved: Moved, case: tuple[str, str]) -> tuple[bool, 
         return False, f"{moved.outcome}, which this fault does not excuse"
     if moved.outcome in ("lost", "paused"):
         return bool(moved.reason), f"gone, and said so, {len(running)} QEMU left running"
-    # What was on its way while the guest moved arrives with the answer.
-    before, _ = series.pages()
     whole = series.digest() == series.original
-    checked, wrong = series.pages()
-    whole = whole and not wrong and checked >= before
+    checked, wrong = series.pages() or (0, 0)
+    whole = whole and not wrong and checked > 0
     text = f"runs on host {', '.join(running)}, {'whole' if whole else 'NOT WHOLE'}, {checked} pages checked"
     return whole and len(running) == 1, text
 

@@ -51,6 +51,13 @@ def test_the_shipped_plan_is_good():
         (b"clients: {http: {}}", "virtual users need a web server"),
         (b"workloads: {x: {http: {users: 5}}}", "virtual users need a web server"),
         (b"guest: {service: [nginx]}", "nginx is not in the guest"),
+        (b"guest: {storage: moved}", "no disk whose content could move along"),
+        (b"bystander: {kernel: intger}", "there is no kernel 'intger'"),
+        (b"workloads: {x: {kernel: integer, command: [/a]}}", "a kernel or a command"),
+        (b"workloads: {x: {command: [sysbench]}}", "sysbench is not in the guest"),
+        (b"workloads: {x: {kernel: integer, metric: {regex: (.)}}}", "only a command has a metric"),
+        (b"workloads: {x: {command: [/a], metric: {regex: a}}}", "group"),
+        (b"methods: {x: {dirty_limit: 8MiB, auto_converge: true}}", "cannot combine dirty_limit"),
     ],
 )
 def test_a_mistake_is_told_at_its_line(line, message):

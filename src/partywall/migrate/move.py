@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,8 @@ STALL_NS = 5_000_000_000
 """A move by post-copy whose memory has not arrived for this long has lost its link, whether TCP has noticed or not."""
 ORPHAN_S = 2.0
 STAY_S = 5.0
+DEATH_S = 0.5
+"""From the end of a QEMU's monitor to that of its process."""
 ARRIVE_S = 15.0
 ANSWER_S = 10.0
 LOOKS = 24
@@ -150,7 +153,13 @@ class Mover:
             moved.reason = f"the guest did not answer before the move: {error}"
             return moved
         guest = self._guest
-        here, there = guest.current(), guest.expect()
+        here = guest.current()
+        try:
+            there = guest.expect()
+        except TrialError as error:
+            guest.stayed()
+            moved.end_ns, moved.reason = self._clock.now_ns(), str(error)
+            return moved
         mirror = self._mirror(here, there) if guest.moves_storage else None
         try:
             uri = self._prepare(moved, method, here, there, mirror)
@@ -316,15 +325,26 @@ class Mover:
     def _broken(self, moved: Moved, here: Side, there: Side, why: str) -> None:
         """QEMU on one side does not answer. The guest stays if the source still has it, or is gone."""
         moved.reason = why
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            here.process.wait(DEATH_S)
         if here.process.poll() is not None:
             self._without_source(moved, there)
             return
         try:
+            if not self._answers(here):
+                here.monitor.unblock()
             here.monitor.execute("migrate_cancel")
             self._await_state(here, "running", STAY_S)
         except TrialError as error:
             moved.outcome = "lost"
             moved.reason = f"{why}; on the source: {error}"
+
+    def _answers(self, side: Side) -> bool:
+        try:
+            side.monitor.execute("query-status")
+        except TrialError:
+            return False
+        return True
 
     def _ask(self, moved: Moved, before: Offset) -> None:
         """Whether the guest answers, and how long it stood still."""

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from partywall.agent.catalogue import Catalogue
+from partywall.agent.metric import MetricError, reader
 from partywall.errors import Problem, UsageError
-from partywall.model.migration import Method, MigrationPlan
+from partywall.model.migration import Activity, GuestSpec, Method, MigrationPlan
 from partywall.scenario.decode import decode
 from partywall.scenario.explain import Mistake, did_you_mean
 from partywall.scenario.form import follows, problem, validate
@@ -52,14 +53,10 @@ def loads(raw: bytes, file: str, catalogue: Catalogue) -> MigrationPlan:
 
 def check(plan: MigrationPlan, catalogue: Catalogue) -> Iterator[Mistake]:
     """Everything that is wrong with a plan of the right form."""
-    kernels: dict[tuple[str, ...], str | None]
-    kernels = {("workloads", name): activity.kernel for name, activity in plan.workloads.items() if activity}
-    if plan.bystander is not None:
-        kernels["bystander",] = plan.bystander.kernel
-    for at, kernel in kernels.items():
-        if kernel is not None and catalogue.kernel(kernel) is None:
-            said = f"there is no kernel {kernel!r}"
-            yield Mistake((*at, "kernel"), said, did_you_mean(kernel, catalogue.names()))
+    yield from _kernels(plan, catalogue)
+    for name, activity in plan.workloads.items():
+        if activity is not None:
+            yield from _activity(("workloads", name), activity, plan.guest)
     for name, method in plan.methods.items():
         yield from _method(("methods", name), method)
     if plan.calibration == 1:
@@ -76,6 +73,34 @@ def check(plan: MigrationPlan, catalogue: Catalogue) -> Iterator[Mistake]:
     if plan.guest.service is not None and plan.guest.root is None and "/" not in plan.guest.service[0]:
         said = f"{plan.guest.service[0]} is not in the guest, which has no root image"
         yield Mistake(("guest", "service"), said, "add root: with the package that has it, e.g. [nginx-light]")
+
+
+def _kernels(plan: MigrationPlan, catalogue: Catalogue) -> Iterator[Mistake]:
+    kernels: dict[tuple[str, ...], str | None]
+    kernels = {("workloads", name): activity.kernel for name, activity in plan.workloads.items() if activity}
+    if plan.bystander is not None:
+        kernels["bystander",] = plan.bystander.kernel
+    for at, kernel in kernels.items():
+        if kernel is not None and catalogue.kernel(kernel) is None:
+            said = f"there is no kernel {kernel!r}"
+            yield Mistake((*at, "kernel"), said, did_you_mean(kernel, catalogue.names()))
+
+
+def _activity(at: tuple[str, ...], activity: Activity, guest: GuestSpec) -> Iterator[Mistake]:
+    if activity.metric is not None:
+        try:
+            reader(activity.metric)
+        except MetricError as error:
+            yield Mistake((*at, "metric", error.key), str(error), error.remedy)
+    if activity.command is None:
+        if activity.metric is not None:
+            yield Mistake((*at, "metric"), "only a command has a metric", "add command:, or remove metric")
+        return
+    if activity.kernel is not None:
+        yield Mistake((*at, "command"), "a workload is a kernel or a command", "remove one of them")
+    if guest.root is None and "/" not in activity.command[0]:
+        said = f"{activity.command[0]} is not in the guest, which has no root image"
+        yield Mistake((*at, "command"), said, "add guest.root: with the package that has it, e.g. [sysbench]")
 
 
 def _method(at: tuple[str, ...], method: Method) -> Iterator[Mistake]:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -24,6 +24,7 @@ from partywall.host import Host
 from partywall.load.quick import Quick, program
 from partywall.migrate import qmp
 from partywall.migrate.guest import MovableGuest
+from partywall.migrate.messages import BYSTANDER, DIGEST, PEER, SERVICE, USERS, VERIFY, WORK_ID, Messages
 from partywall.migrate.move import GONE, Mover
 from partywall.migrate.network import GUEST, Link, Network
 from partywall.migrate.pings import Pings, Times
@@ -41,30 +42,23 @@ from partywall.model.migration import (
     Progress,
     Survey,
 )
-from partywall.model.observation import bucket_bounds
 from partywall.plan.order import rounds
 from partywall.sandbox import Label, Settings, qemu
 from partywall.sandbox.lab import lacking
 from partywall.sandbox.reaper import clean
 from partywall.session import Session
-from partywall.store.migration import COLUMNS, Table
+from partywall.store.migration import Table
 
 NAME, HOST = "guest", "host"
 CALIBRATION = "calibration"
 UNLIMITED = 10**13
 """Bit/s that no link carries."""
 SETTLE_S = 0.5
-USERS, SERVICE = "users", "service"
 FOREVER_NS = 24 * 3600 * 1_000_000_000
 LEAD_NS = 100_000_000
 SERVICE_S = 30.0
-PEER, PEER_PORT = "peer", 9000
-DIGEST = "digest"
-VERIFY = {"verify-memory": 4 << 20, "verify-disk": 1 << 20}
-"""What checks pages in the guest all the time, and how many bytes a second."""
+PEER_PORT = 9000
 DISK_FILE = "/var/tmp/partywall-verify"  # noqa: S108 - in the guest
-WORK_ID = "work"
-BYSTANDER = "bystander"
 SLICE_NS = 20_000_000
 ANSWERS_S = 10.0
 WATCH_S = 3.0
@@ -106,12 +100,9 @@ class Series:
         self._settings = _settings(plan, host)
         self._guest: MovableGuest | None = None
         self._session = Session(self.label, make=self._made)
-        self._slices: dict[str, list[tuple[float, float, float]]] = {WORK_ID: [], BYSTANDER: []}
-        self._listens = False
-        self._responses: list[tuple[float, ...]] = []
+        self._heard = Messages()
         self._attached: set[str] = set()
-        self._digest = self.original = ""
-        self._verified: dict[str, tuple[int, int]] = {}
+        self.original = ""
 
     def __enter__(self) -> Self:
         try:
@@ -161,7 +152,7 @@ class Series:
         qmp.require(self.plan.methods, self.guest.current().monitor)
         argv = ["/proc/self/exe", "peer", "--stay", "--listen", f"0.0.0.0:{PEER_PORT}", "udp-request"]
         self._start(PEER, argv)
-        self._take(ANSWERS_S, until=self._listening)
+        self._take(ANSWERS_S, until=lambda: self._heard.listens)
         self.original = self.digest()
         self._verify(self.plan.guest)
         if self.plan.guest.service is not None:
@@ -169,7 +160,6 @@ class Series:
 
     def _verify(self, guest: GuestSpec) -> None:
         """Starts what writes and checks pages in the guest's memory, and on its disk if it has one."""
-        self._verified = {}
         if guest.verify is None:
             return
         for name, rate in VERIFY.items():
@@ -177,13 +167,12 @@ class Series:
             if not file or guest.root is not None:
                 argv = ["/proc/self/exe", "verify", "--bytes", str(guest.verify), "--rate", str(rate), *file]
                 self._start(name, argv)
-                self._verified[name] = (0, 0)
-        self._take(ANSWERS_S, until=lambda: all(checked for checked, _ in self._verified.values()))
+                self._heard.verified[name] = (0, 0)
+        self._take(ANSWERS_S, until=lambda: all(checked for checked, _ in self._heard.verified.values()))
 
-    def pages(self) -> tuple[int, int]:
-        """(checked, wrong) pages so far, see `guest.verify`."""
-        checked, wrong = zip(*self._verified.values(), strict=True) if self._verified else ((), ())
-        return sum(checked), sum(wrong)
+    def pages(self) -> tuple[int, int] | None:
+        """(checked, wrong) pages so far; None without `guest.verify`."""
+        return self._heard.pages()
 
     def _serve(self, command: Sequence[str]) -> None:
         """Starts the service in the guest, and waits until it takes connections, if there are users for it."""
@@ -223,11 +212,11 @@ class Series:
 
     def digest(self) -> str:
         """A checksum of a part of the guest's memory that nobody writes: the agent's own program, on a RAM disk."""
-        self._digest = ""
+        self._heard.digest = ""
         argv = ["/proc/self/exe", "digest", "/proc/self/exe"]
         self._start(DIGEST, argv)
-        self._take(ANSWERS_S, until=lambda: bool(self._digest))
-        return self._digest
+        self._take(ANSWERS_S, until=lambda: bool(self._heard.digest))
+        return self._heard.digest
 
     def _is_intact(self) -> bool | None:
         """Whether that part of its memory is what it was; None if the guest did not say in time."""
@@ -282,7 +271,7 @@ class Series:
         finally:
             pings.close()
         file.unlink(missing_ok=True)
-        checked, wrong = self.pages() if self._verified and moved.outcome not in GONE else (None, None)
+        checked, wrong = (None, None) if moved.outcome in GONE else self.pages() or (None, None)
         move = Move(
             workload=workload or CALIBRATION,
             intact=intact,
@@ -294,23 +283,25 @@ class Series:
             source=source,
             **asdict(moved),
         )
-        tables = {"pings": times, "users": _table("users", self._responses)}
-        tables |= {name: _table(name, slices) for name, slices in self._slices.items()}
-        self._slices, self._responses = {name: [] for name in self._slices}, []
+        tables = {"pings": times, **self._heard.tables()}
         return Seen(move, tables)
 
     @contextlib.contextmanager
     def working(self, activity: Activity | None) -> Iterator[None]:
         """The guest does this while the block runs."""
-        if activity is None or activity.kernel is None:
+        if activity is None or (activity.kernel is None and activity.command is None):
             yield
             return
-        work = {"kernel": {"name": activity.kernel, "params": activity.params}}
-        self._call(
-            "workload.start",
-            id=WORK_ID, work=work, pace="flat_out", threads=activity.threads, slice_ns=SLICE_NS, work_dir="/work",
-        )  # fmt: skip
-        self._slices[WORK_ID] = []
+        self._heard.read(activity.metric)
+        if activity.command is not None:
+            self._start(WORK_ID, activity.command)
+        else:
+            work = {"kernel": {"name": activity.kernel, "params": activity.params}}
+            self._call(
+                "workload.start",
+                id=WORK_ID, work=work, pace="flat_out", threads=activity.threads, slice_ns=SLICE_NS, work_dir="/work",
+            )  # fmt: skip
+        self._heard.forget(WORK_ID)
         try:
             yield
         finally:
@@ -333,7 +324,7 @@ class Series:
         )  # fmt: skip
         begin_ns = time.monotonic_ns() + LEAD_NS
         client.call("workload.schedule", id=USERS, switches=[{"at_ns": begin_ns, "intensity": 1.0}])
-        self._responses = []
+        self._heard.forget(USERS)
         try:
             yield
         finally:
@@ -358,7 +349,7 @@ class Series:
             timeout_s=ANSWERS_S, id=BYSTANDER, work=work, pace="flat_out", threads=bystander.threads,
             slice_ns=SLICE_NS, work_dir=str(self.label.work),
         )  # fmt: skip
-        self._slices[BYSTANDER] = []
+        self._heard.forget(BYSTANDER)
         try:
             yield
         finally:
@@ -391,36 +382,9 @@ class Series:
         deadline = time.monotonic() + seconds
         while True:
             for name, kind, params in self._session.take(max(0.0, min(0.05, deadline - time.monotonic()))):
-                self._handle(name, kind, params)
+                self._heard.take(name, kind, params)
             if time.monotonic() >= deadline or until():
                 return
-
-    def _handle(self, name: str, kind: str, params: dict[str, Any]) -> None:
-        match kind, params.get("id"):
-            case "load", "users":
-                self._responses += [row for second in params["seconds"] for row in _rows(second)]
-            case "ended", "service":
-                raise TrialError(f"the service in the guest has ended: {params['reason']}")
-            case "gone", _ if name == USERS:
-                raise TrialError(f"the virtual users have ended: {params['reason']}")
-            case "slices", str(workload):
-                self._slices[workload] += [
-                    (each["start_ns"], each["end_ns"], each["work"]) for each in params["slices"]
-                ]
-            case "output", "peer":
-                self._listens = True
-            case "output", verifier if verifier in VERIFY:
-                _, checked, _, wrong = params["lines"][-1]["text"].split()
-                self._verified[verifier] = int(checked), int(wrong)
-            case "ended", verifier if verifier in VERIFY:
-                raise TrialError(f"what checks pages in the guest has ended: {params['reason']}")
-            case "output", "digest":
-                self._digest = params["lines"][0]["text"]
-            case "ended", "peer":
-                raise TrialError(f"what answers the clients in the guest has ended: {params['reason']}")
-
-    def _listening(self) -> bool:
-        return self._listens
 
     def _made(self, settings: Settings, label: Label) -> MovableGuest:
         moves_storage = self.plan.guest.storage == "moved"
@@ -431,7 +395,7 @@ class Series:
         """Starts a new guest in place of one that was lost."""
         self._session.close()
         self._session = Session(self.label, make=self._made)
-        self._listens = False
+        self._heard = Messages()
         self._attached.clear()
         self.boot()
 
@@ -456,21 +420,6 @@ def _users(http: HttpSpec) -> dict[str, Any]:
         url, FOREVER_NS, users=http.users, rate=http.rate, timeout_ns=http.timeout, keep_alive=http.keep_alive
     )
     return program(asked)
-
-
-def _rows(second: Mapping[str, Any]) -> Iterator[tuple[float, ...]]:
-    """Responses of one second by response time, as the middle of a bucket; −1 for those that failed."""
-    span = float(second["start_ns"]), float(second["end_ns"])
-    for timing in second["timings"]:
-        for bucket, count in timing["corrected"]:
-            low, high = bucket_bounds(bucket)
-            yield (*span, (low + high) / 2, float(count))
-        if timing["failed"]:
-            yield (*span, -1.0, float(timing["failed"]))
-
-
-def _table(name: str, rows: Sequence[tuple[float, ...]]) -> Table:
-    return np.array(rows, np.float64).reshape(-1, len(COLUMNS[name]))
 
 
 def families_of(plan: MigrationPlan) -> dict[str, Method]:

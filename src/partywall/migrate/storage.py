@@ -15,7 +15,7 @@ from partywall.sandbox.qemu.monitor import Monitor
 
 DEVICE = "root"
 JOB = "storage"
-LOOK_S = 0.05
+LOOK_S = 0.01
 READY_S = 600.0
 FINISH_S = 30.0
 
@@ -36,14 +36,18 @@ class Mirror:
         self._here.execute(
             "drive-mirror",
             **{"job-id": JOB, "device": DEVICE, "sync": "top", "mode": "existing", "format": "raw"},
-            **{"copy-mode": "write-blocking", "target": f"nbd:{self._address}:{self._port}:exportname={DEVICE}"},
+            **{
+                "auto-dismiss": False,
+                "copy-mode": "write-blocking",
+                "target": f"nbd:{self._address}:{self._port}:exportname={DEVICE}",
+            },
         )
         deadline = time.monotonic() + READY_S
-        while not (job := self._job()).get("ready"):
-            if job.get("io-status") != "ok" or time.monotonic() > deadline:
-                raise TrialError(f"the guest's disk could not be copied to {self._address}: {job or 'the copy ended'}")
+        while (job := self._job())["status"] != "ready":
+            if job["status"] == "concluded" or time.monotonic() > deadline:
+                raise TrialError(f"the guest's disk was not copied to {self._address}: {job.get('error', 'too slow')}")
             self._here.wait(LOOK_S)
-        sent: int = job["offset"]
+        sent: int = job["current-progress"]
         return sent
 
     def finish(self) -> None:
@@ -52,24 +56,36 @@ class Mirror:
         TrialError if the copy does not end.
         """
         self._here.execute("block-job-cancel", device=JOB)
-        deadline = time.monotonic() + FINISH_S
-        while self._job():
-            if time.monotonic() > deadline:
-                raise TrialError(f"the copy of the guest's disk did not end within {FINISH_S:g} s")
-            self._here.wait(LOOK_S / 10)
+        job = self._await("concluded", FINISH_S)
+        if "error" in job:
+            raise TrialError(f"the copy of the guest's disk is not complete: {job['error']}")
         self._here.execute("migrate-continue", state="pre-switchover")
 
     def end(self, *, completed: bool) -> None:
         """Ends what is left of the mirror on both sides. Either may be gone."""
-        if not completed:
-            with contextlib.suppress(TrialError):
+        with contextlib.suppress(TrialError):
+            if not completed and self._job()["status"] != "concluded":
                 self._here.execute("block-job-cancel", device=JOB, force=True)
+                self._await("concluded", FINISH_S)
+            self._here.execute("job-dismiss", id=JOB)
         with contextlib.suppress(TrialError):
             self._there.execute("nbd-server-stop")
 
+    def _await(self, status: str, seconds: float) -> dict[str, Any]:
+        """The copy in a state, or concluded. TrialError if it takes longer."""
+        deadline = time.monotonic() + seconds
+        while (job := self._job())["status"] not in (status, "concluded"):
+            if time.monotonic() > deadline:
+                raise TrialError(f"the copy of the guest's disk is not {status} after {seconds:g} s")
+            self._here.wait(LOOK_S)
+        return job
+
     def _job(self) -> dict[str, Any]:
-        """Empty if the job has ended."""
-        return next((dict(job) for job in self._here.execute("query-block-jobs") if job["device"] == JOB), {})
+        """TrialError if there is none."""
+        for job in self._here.execute("query-jobs"):
+            if job["id"] == JOB:
+                return dict(job)
+        raise TrialError("the copy of the guest's disk has not begun")
 
 
 def _node(monitor: Monitor) -> str:

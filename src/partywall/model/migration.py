@@ -14,7 +14,7 @@ from partywall import units
 from partywall.model import finding
 from partywall.model.finding import Estimate
 from partywall.model.policy import BitRate
-from partywall.model.scenario import Bytes, DurationNs, Frozen, Name, Package
+from partywall.model.scenario import Bytes, DurationNs, Frozen, Metric, Name, Package
 
 Place = Literal["a", "b"]
 # Written with its unit, because a bare number is refused when it is read.
@@ -85,6 +85,8 @@ class Activity(Frozen):
     kernel: str | None = None
     params: dict[str, Any] = Field(default_factory=dict)
     threads: int = Field(1, ge=1, le=255)
+    command: tuple[str, ...] | None = Field(None, min_length=1, description="a command in the guest, instead")
+    metric: Metric | None = Field(None, description="how to read the command's work from its output")
     http: HttpSpec | None = Field(None, description="virtual users, instead of clients.http; null: none")
 
     def users(self, usual: HttpSpec | None) -> HttpSpec | None:

@@ -40,6 +40,13 @@ class Monitor:
         """The result of a command. TrialError if QEMU refuses it or has ended."""
         return self._run(command, lambda: self._client.execute(command, arguments or None))
 
+    def unblock(self) -> None:
+        """Breaks QEMU's connections to other hosts. A main loop that hangs on one of them goes on afterwards."""
+        every = self._run("query-yank", lambda: self._client.execute("query-yank", oob=True))
+        # The others are our own: this channel and the agent's.
+        remote = [each for each in every if each["type"] != "chardev"]
+        self._run("yank", lambda: self._client.execute("yank", {"instances": remote}, oob=True))
+
     def events(self) -> list[dict[str, Any]]:
         """What QEMU announced since the last call, oldest first. It arrives during `execute` and `wait` only."""
         arrived, self._arrived = self._arrived, []

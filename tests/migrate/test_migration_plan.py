@@ -57,6 +57,10 @@ def test_the_shipped_plan_is_good():
         (b"workloads: {x: {command: [sysbench]}}", "sysbench is not in the guest"),
         (b"workloads: {x: {kernel: integer, metric: {regex: (.)}}}", "only a command has a metric"),
         (b"workloads: {x: {command: [/a], metric: {regex: a}}}", "group"),
+        (b"methods: {x: {xbzrle_cache: 16MiB}}", "the cache is that of xbzrle"),
+        (b"methods: {x: {xbzrle: true, xbzrle_cache: 10MiB}}", "a power of two"),
+        (b"methods: {x: {throttle_step: 5}}", "the step is that of auto_converge"),
+        (b"methods: {x: {stop_after: 1, cancel: true}}", "cannot be handed over or stay"),
         (b"methods: {x: {dirty_limit: 8MiB, auto_converge: true}}", "cannot combine dirty_limit"),
     ],
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from partywall.migrate import qmp
 from partywall.migrate.guest import MovableGuest, Side
 from partywall.migrate.network import LINK
 from partywall.migrate.storage import Mirror
-from partywall.model.migration import Method, Outcome, Pass, Postcopy, Progress
+from partywall.model.migration import Method, Outcome, Pass, Progress
 
 GONE: tuple[Outcome, ...] = ("paused", "lost")
 """Outcomes after which the guest does not run: it is ended, and another started."""
@@ -82,31 +82,45 @@ class Watching:
     watch: Watch
 
 
-class Handover:
-    """The hand-over of post-copy: when it is due, and whether the memory that is left still arrives."""
+class Steps:
+    """What a method does while its move goes on: stops the guest, hands it over, cuts its connection, cancels."""
 
-    def __init__(self, wanted: Postcopy | None, here: Side, there: Side) -> None:
-        self._wanted = wanted
+    def __init__(self, method: Method, give_up_ns: int, here: Side, there: Side) -> None:
+        self._method = method
+        self._give_up_ns = give_up_ns
         self._here, self._there = here, there
-        self._pause_ns = wanted.pause if wanted else 0
+        self._pause_ns = method.postcopy.pause if method.postcopy else 0
         self._sent = 0
         self._moved_ns: int | None = None
-        self._is_cut = False
-        self.begun = False
+        self._is_cut = self._is_cancelled = False
+        self.has_stopped = self.has_handed_over = False
 
     def follow(self, state: str | None, moved: Moved, now_ns: int) -> None:
         """Does what is due in this state of the move."""
-        if state == "active" and self._is_due(moved):
-            self._here.monitor.execute("migrate-start-postcopy")
-            self.begun = True
         if state == "postcopy-active":
-            self._follow(moved, now_ns)
+            self._follow_handover(moved, now_ns)
+        if state in ("setup", "active") and not self.has_handed_over:
+            self._cancel(moved, now_ns)
+        if state == "active" and not self._is_cancelled:
+            self._begin_last_part(moved)
 
-    def _is_due(self, moved: Moved) -> bool:
-        passes = moved.progress[-1].passes if moved.progress else 0
-        return self._wanted is not None and not self.begun and passes > self._wanted.after_passes
+    def _begin_last_part(self, moved: Moved) -> None:
+        postcopy = self._method.postcopy
+        if postcopy and not self.has_handed_over and _is_due(postcopy.after_passes, moved):
+            self._here.monitor.execute("migrate-start-postcopy")
+            self.has_handed_over = True
+        if not self.has_stopped and _is_due(self._method.stop_after, moved):
+            self._here.monitor.execute("stop")
+            self.has_stopped = True
 
-    def _follow(self, moved: Moved, now_ns: int) -> None:
+    def _cancel(self, moved: Moved, now_ns: int) -> None:
+        is_late = now_ns - moved.begin_ns > self._give_up_ns
+        if (self._method.cancel or is_late) and not self._is_cancelled:
+            self._here.monitor.execute("migrate_cancel")
+            self._is_cancelled = True
+            moved.reason = "" if self._method.cancel else _not_done(self._give_up_ns, moved)
+
+    def _follow_handover(self, moved: Moved, now_ns: int) -> None:
         """Starts the guest on the destination, and cuts a link that carries nothing, so that a new one can be made."""
         if self._moved_ns is None:
             self._there.monitor.execute("cont")
@@ -114,12 +128,12 @@ class Handover:
             self.moving(now_ns)
             self._sent = moved.sent
         is_stalled = now_ns - (self._moved_ns or now_ns) > STALL_NS
-        if not self._is_cut and (self._pause_ns or is_stalled) and self._is_handed_over():
+        if not self._is_cut and (self._pause_ns or is_stalled) and self._runs_there():
             self._is_cut = True
             # The destination sees the end of the connection. QEMU 7.2 crashes if it gets the command there.
             self._here.monitor.execute("migrate-pause")
 
-    def _is_handed_over(self) -> bool:
+    def _runs_there(self) -> bool:
         """A destination that is cut off before it runs the guest ends."""
         return bool(self._there.monitor.execute("query-status")["status"] == "running")
 
@@ -215,8 +229,7 @@ class Mover:
         self, moved: Moved, method: Method, watching: Watching, here: Side, there: Side, mirror: Mirror | None
     ) -> None:
         """Until the move has ended, one way or the other."""
-        postcopy = Handover(method.postcopy, here, there)
-        cancelled = False
+        steps = Steps(method, watching.give_up_ns, here, there)
         while True:
             status = here.monitor.execute("query-migrate")
             self._take(moved, here, there)
@@ -228,27 +241,25 @@ class Mover:
                 break
             if mirror is not None and state == "pre-switchover":
                 mirror.finish()
-            postcopy.follow(state, moved, self._clock.now_ns())
-            if state == "postcopy-paused" and not self._recovered(moved, postcopy, here, there):
+            steps.follow(state, moved, self._clock.now_ns())
+            if state == "postcopy-paused" and not self._recovered(moved, steps, here, there):
                 moved.outcome = "paused"
                 return
-            late = self._clock.now_ns() - moved.begin_ns > watching.give_up_ns
-            if (method.cancel or late) and not cancelled and not postcopy.begun and state in ("setup", "active"):
-                here.monitor.execute("migrate_cancel")
-                cancelled, moved.reason = True, "" if method.cancel else _not_done(watching.give_up_ns, moved)
             here.monitor.wait(LOOK_S)
-        if status["status"] == "completed":
+        if state == "completed":
             self._take_figures(moved, status)
-            self._arrive(moved, here, there, can_return=not postcopy.begun)
-        elif status["status"] == "cancelled":
+            self._arrive(moved, here, there, can_return=not steps.has_handed_over)
+        elif state == "cancelled":
             moved.outcome = "cancelled" if method.cancel else "gave up"
         else:
             moved.reason = status.get("error-desc") or "QEMU gives no reason"
+        if moved.outcome != "completed" and steps.has_stopped:
+            here.monitor.execute("cont")
         self._take(moved, here, there)
 
-    def _recovered(self, moved: Moved, postcopy: Handover, here: Side, there: Side) -> bool:
+    def _recovered(self, moved: Moved, steps: Steps, here: Side, there: Side) -> bool:
         """Post-copy lost its link, or paused: a new connection continues it. False if there is none for some time."""
-        if pause_ns := postcopy.take_pause():
+        if pause_ns := steps.take_pause():
             here.monitor.wait(pause_ns / 1e9)
         deadline_ns = self._clock.now_ns() + round(RECOVER_S * 1e9)
         reason = ""
@@ -261,7 +272,7 @@ class Mover:
                 reason = f": {error}"
             here.monitor.wait(1.0)
             if here.monitor.execute("query-migrate").get("status") != "postcopy-paused":
-                postcopy.moving(self._clock.now_ns())
+                steps.moving(self._clock.now_ns())
                 if not pause_ns:
                     moved.reason = "the link broke after the hand-over, and the move continued over a new connection"
                 return True
@@ -285,7 +296,9 @@ class Mover:
         """
         try:
             there.monitor.execute("cont")
-            self._await_state(there, "running", ARRIVE_S)
+            if self._await_state(there, ("running", "paused"), ARRIVE_S) == "paused":
+                # A guest that was stopped before it moved arrives so.
+                there.monitor.execute("cont")
         except TrialError as error:
             moved.reason = f"the guest did not start on host {there.place} after its memory had arrived: {error}"
             moved.outcome = "lost"
@@ -293,20 +306,21 @@ class Mover:
                 # Only after its QEMU has ended for certain may another one run the guest.
                 there.process.kill()
                 there.process.wait(ARRIVE_S)
-                self._await_state(here, "postmigrate", STAY_S)
+                self._await_state(here, ("postmigrate",), STAY_S)
                 here.monitor.execute("cont")
                 moved.outcome = "failed"
                 moved.reason += f"; it continues on host {here.place}"
             return
         moved.outcome = "completed"
 
-    def _await_state(self, side: Side, wanted: str, seconds: float) -> None:
-        """TrialError if the guest is not in this state in time."""
+    def _await_state(self, side: Side, wanted: Sequence[str], seconds: float) -> str:
+        """The state in which a guest is found. TrialError if it is in none of these in time."""
         deadline_ns = self._clock.now_ns() + round(seconds * 1e9)
-        while (state := side.monitor.execute("query-status")["status"]) != wanted:
+        while (state := str(side.monitor.execute("query-status")["status"])) not in wanted:
             if self._clock.now_ns() > deadline_ns:
                 raise TrialError(f"its QEMU is still in the state {state} after {seconds:g} s")
             side.monitor.wait(LOOK_S)
+        return state
 
     def _without_source(self, moved: Moved, there: Side) -> None:
         """The source has ended. If all memory had arrived before, the guest runs on the destination."""
@@ -334,7 +348,7 @@ class Mover:
             if not self._answers(here):
                 here.monitor.unblock()
             here.monitor.execute("migrate_cancel")
-            self._await_state(here, "running", STAY_S)
+            self._await_state(here, ("running",), STAY_S)
         except TrialError as error:
             moved.outcome = "lost"
             moved.reason = f"{why}; on the source: {error}"
@@ -392,6 +406,11 @@ class Mover:
         """A new one for each move: the last connection may still be closing."""
         self._number += 1
         return FIRST_PORT + self._number % PORTS
+
+
+def _is_due(after_passes: int | None, moved: Moved) -> bool:
+    """Whether so many passes over the memory are over."""
+    return after_passes is not None and bool(moved.progress) and moved.progress[-1].passes > after_passes
 
 
 def _not_done(give_up_ns: int, moved: Moved) -> str:

@@ -109,6 +109,17 @@ def _method(at: tuple[str, ...], method: Method) -> Iterator[Mistake]:
     if method.postcopy and method.multifd:
         said = "QEMU cannot combine post-copy and multifd"
         yield Mistake((*at, "multifd"), said, "remove one of them")
+    if method.xbzrle_cache and not method.xbzrle:
+        yield Mistake((*at, "xbzrle_cache"), "the cache is that of xbzrle", "add xbzrle: true, or remove it")
+    if method.xbzrle_cache and method.xbzrle_cache & (method.xbzrle_cache - 1):
+        yield Mistake((*at, "xbzrle_cache"), "QEMU needs a power of two", "write 16MiB, for example")
+    if method.throttle_step and not method.auto_converge:
+        yield Mistake(
+            (*at, "throttle_step"), "the step is that of auto_converge", "add auto_converge: true, or remove it"
+        )
+    if method.stop_after is not None and (method.postcopy or method.cancel):
+        said = "a guest that is stopped cannot be handed over or stay"
+        yield Mistake((*at, "stop_after"), said, "remove stop_after, or postcopy and cancel")
     if method.dirty_limit and method.auto_converge:
         said = "QEMU cannot combine dirty_limit and auto_converge"
         yield Mistake((*at, "dirty_limit"), said, "remove one of them")

@@ -34,6 +34,8 @@ def parameters(method: Method) -> dict[str, Any]:
         "downtime-limit": None if method.downtime is None else method.downtime // 1_000_000,
         "multifd-channels": method.multifd,
         "multifd-compression": method.compression,
+        "xbzrle-cache-size": method.xbzrle_cache,
+        "cpu-throttle-increment": method.throttle_step,
         # In MiB/s.
         "vcpu-dirty-limit": None if method.dirty_limit is None else max(1, method.dirty_limit >> 20),
     }
@@ -72,7 +74,15 @@ def prepare(method: Method, monitor: Monitor, usual: Mapping[str, Any], *, with_
     monitor.execute("migrate-set-parameters", **{**usual, **parameters(method)})
 
 
-MANAGED = ("max-bandwidth", "downtime-limit", "multifd-channels", "multifd-compression", "vcpu-dirty-limit")
+MANAGED = (
+    "max-bandwidth",
+    "downtime-limit",
+    "multifd-channels",
+    "multifd-compression",
+    "xbzrle-cache-size",
+    "cpu-throttle-increment",
+    "vcpu-dirty-limit",
+)
 SWITCHED = (
     "events",
     "postcopy-ram",

@@ -112,7 +112,12 @@ class Method(Frozen):
     multifd: int | None = Field(None, ge=1, le=255, description="number of parallel connections")
     compression: Literal["zlib", "zstd"] | None = Field(None, description="of multifd")
     xbzrle: bool = Field(False, description="sends the differences of pages that are sent again")
+    xbzrle_cache: Bytes | None = Field(None, ge=4096, description="memory for the pages that differences are taken to")
     auto_converge: bool = Field(False, description="slows the guest's CPUs down until the memory can be sent")
+    throttle_step: int | None = Field(None, ge=1, le=99, description="by how many percent more each time")
+    stop_after: int | None = Field(
+        None, ge=0, le=1000, description="stops the guest after so many passes; the rest is sent while it stands still"
+    )
     dirty_limit: Bytes | None = Field(
         None, ge=1 << 20, description="bytes/s that a virtual CPU may write, e.g. 20MiB; needs QEMU 8.1 and KVM"
     )

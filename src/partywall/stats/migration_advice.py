@@ -55,8 +55,10 @@ def advise(
 
 
 def is_modelled(method: Method) -> bool:
-    """Compression, deltas and throttling change what is sent, and how fast the guest changes its memory."""
-    return not (method.cancel or method.compression or method.xbzrle or method.auto_converge)
+    """Compression, deltas, throttling and stops change what is sent, and how fast the guest changes its memory."""
+    slowed = method.auto_converge or method.dirty_limit is not None or method.stop_after is not None
+    is_cut = method.postcopy is not None and method.postcopy.pause > 0
+    return not (method.cancel or method.compression or method.xbzrle or slowed or is_cut)
 
 
 def _waits(prediction: Prediction) -> float:

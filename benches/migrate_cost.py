@@ -1,0 +1,77 @@
+"""What watching a move costs the move: its time and QEMU's downtime with and without clients, against an A/A band.
+
+A guest at work moves by the same method three ways, in random order in rounds: watched by the usual client (1000
+datagrams a second), watched again in the same way (A/A), and without a client. QEMU's own figures are compared, for
+they exist without a client too.
+
+Bar: the ratio of watched to unwatched differs from 1 by no more than the A/A ratio's interval allows, in time and in
+downtime.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+import moves
+from common import arguments, conclude
+from partywall.clock import Monotonic
+from partywall.migrate.move import Moved, Mover
+from partywall.migrate.network import GUEST
+from partywall.migrate.pings import Pings
+from partywall.migrate.series import PEER_PORT, Series
+from partywall.model.finding import Estimate
+from partywall.model.migration import Activity, Method
+from partywall.stats import rounds
+
+RATE = 1000.0
+WAYS = ("watched", "again", "unwatched")
+WRITER = Activity(kernel="memory-dirty", params={"working_set_bytes": 16 << 20, "rate_bytes_per_s": 8 << 20})
+GIVE_UP_NS = 60_000_000_000
+LEVEL = 0.95
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    if why := moves.lacking():
+        conclude("migrate-cost", f"not measured: {why}", met=False)
+    chance = random.Random(1)
+    taken: dict[str, list[Moved]] = {way: [] for way in WAYS}
+    plan = moves.plan(guest={"memory": "160MiB"}, link={"rate": "400Mbit/s"}, calibration=0)
+    with moves.series(plan) as series, series.working(WRITER):
+        mover = Mover(series.guest, Monotonic())
+        for _ in range(4 if options.quick else 20):
+            for way in chance.sample(WAYS, len(WAYS)):
+                taken[way].append(moved(series, mover, way))
+    ratios = {name: compared(taken, name) for name in ("total_ns", "downtime_ns")}
+    for name, (same, cost) in ratios.items():
+        print(f"{name[:-3]:9} again/watched {text(same)}; watched/unwatched {text(cost)}", flush=True)
+    met = all(abs(cost.value - 1) <= max(1 - same.low, same.high - 1, 0.0) for same, cost in ratios.values())
+    figures = "; ".join(f"{name[:-3]} {text(cost)}, A/A {text(same)}" for name, (same, cost) in ratios.items())
+    conclude("migrate-cost", f"watched by unwatched: {figures}", met=met)
+
+
+def moved(series: Series, mover: Mover, way: str) -> Moved:
+    """One move, with a client or without."""
+    if way == "unwatched":
+        return mover.move(Method(), GIVE_UP_NS)
+    file = series.label.work / "pings.npy"
+    pings = Pings(GUEST.partition("/")[0], PEER_PORT, RATE, file, series.network.enter("clients"))
+    try:
+        return mover.move(Method(), GIVE_UP_NS)
+    finally:
+        pings.close()
+
+
+def compared(taken: Mapping[str, Sequence[Moved]], name: str) -> tuple[Estimate, Estimate]:
+    """Ratios within rounds: the same way twice, and watched to unwatched."""
+    watched, again, unwatched = ([float(getattr(each, name) or 0) for each in taken[way]] for way in WAYS)
+    return rounds.ratio(again, watched, LEVEL), rounds.ratio(watched, unwatched, LEVEL)
+
+
+def text(ratio: Estimate) -> str:
+    return f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+if __name__ == "__main__":
+    main()

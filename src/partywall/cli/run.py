@@ -42,7 +42,13 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")
     ] = False,
-    resume: Annotated[Path | None, typer.Option(help="Continue an interrupted run, given its directory.")] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            help="Continue an interrupted run, given its directory. With a larger --budget or a smaller --precision, "
+            "a finished run is extended."
+        ),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed of all random orders; default: the scenario's.", min=0, max=SEED_MOST)
     ] = None,
@@ -67,6 +73,8 @@ def run(
             raise UsageError(f"--resume continues {resume} with its own scenario; leave out {scenario!r}")
         leftovers.clean_up()
         directory = RunDirectory.open(resume)
+        if changes := _overrides(budget, precision):
+            runs.extend(directory, changes)
         if directory.ended:
             console.print(f"{resume} is finished; nothing is left to measure", highlight=False)
             return show_record(directory, console)

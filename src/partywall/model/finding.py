@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal
 
@@ -200,7 +201,7 @@ class Precision(Frozen):
     next_blocks: int
     effort: float | None = None
     slow_share: float | None = None
-    factors: dict[str, tuple[float, float, float]] = {}
+    factors: Mapping[str, tuple[float, float, float]] = Field(default_factory=dict)
 
 
 class Outcome(StrEnum):

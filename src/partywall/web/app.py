@@ -80,7 +80,7 @@ class Server:
     def doctor(self, *, again: bool = False) -> Mapping[str, Any]:
         """What `partywall doctor` says of this host, asked once."""
         if self._doctor is None or again:
-            words = [sys.executable, "-m", "partywall", "doctor", "--format", "json"]
+            words = [sys.executable, "-P", "-m", "partywall", "doctor", "--format", "json"]
             done = subprocess.run(words, capture_output=True, check=False, timeout=120)
             try:
                 self._doctor = json.loads(done.stdout)["result"] or {"checks": []}

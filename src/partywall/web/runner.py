@@ -263,7 +263,7 @@ class Runner:
         folder.put(job)
         with folder.output(job.id).open("ab") as output:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", SHELL, "sh", str(folder.exit_file(job)), sys.executable, "-m", "partywall", *words],
+                ["/bin/sh", "-c", SHELL, "sh", str(folder.exit_file(job)), sys.executable, "-P", "-m", "partywall", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -311,7 +311,7 @@ class Runner:
 
     def _report(self, record: str) -> None:
         """Starts to write the report of a record. The next job waits for it."""
-        words = [sys.executable, "-m", "partywall", "report", str(self._folder.root / record)]
+        words = [sys.executable, "-P", "-m", "partywall", "report", str(self._folder.root / record)]
         output = subprocess.DEVNULL
         self._reports.append(subprocess.Popen(words, stdin=output, stdout=output, stderr=output, cwd=self._folder.root))
 
@@ -502,7 +502,7 @@ def start_runner(folder: Folder, *, user: int | None = None, allow_commands: boo
     with contextlib.suppress(ConnectionError):
         request(folder, "ping")
         return
-    words = [sys.executable, "-m", "partywall.web.runner", str(folder.root)]
+    words = [sys.executable, "-P", "-m", "partywall.web.runner", str(folder.root)]
     words += [f"--user={os.geteuid() if user is None else user}", *(["--allow-commands"] if allow_commands else [])]
     with (folder.own / "runner.txt").open("ab") as output:
         subprocess.Popen(

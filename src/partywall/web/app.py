@@ -10,6 +10,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,8 @@ BODY_BYTES_MAX = 1 << 20
 BODY_S = 10.0
 POLL_S = 0.1
 PING_S = 15.0
+REFRESH_S = 2.0
+"""The longest time after which a change is noticed that no event tells of, such as a killed process."""
 WATCHERS_MAX = 64
 JOB_ACTIONS = ("stop", "pause", "resume", "extend")
 RECORD_ACTIONS = ("annotate", "delete", "restore", "report")
@@ -123,9 +126,8 @@ class Server:
         job = self.folder.of_record(name)
         path = self.folder.record(name)
         watched = self.watched(name)
-        live, running = watched.state, False
-        if path is not None:
-            running = records.is_running(path, records.ending(path))
+        live = watched.state
+        running = live.running
         waiting = [one for one in self.folder.all() if one.state in (State.QUEUED, State.RUNNING)]
         plan = self.plan(name)
         content = {
@@ -144,7 +146,7 @@ class Server:
             "chart": pages.chart(live),
             "output": pages.tail_of(self.folder.output(job.id)) if job and (path is None or not running) else "",
             "has_page": path is not None and (path / "report.html").is_file(),
-            "outcome": records.OUTCOMES.get(job.exit) if job and job.exit is not None else None,
+            "outcome": records.outcome(path, live.exit if job is None or live.ended else job.exit),
         }
         return {part: pages.render(f"live_{part}.html.j2", **content) for part in ("status", "figures", "notes")}
 
@@ -496,7 +498,7 @@ def _number(text: str | None, otherwise: int) -> int:
 def _is_open(server: Server, name: str, job: Job | None) -> bool:
     """True if the state of a record may still change by itself."""
     path = server.folder.record(name)
-    running = path is not None and records.is_running(path, records.ending(path))
+    running = path is not None and server.watched(name).state.running
     return running or (job is not None and job.state not in (State.CANCELLED,))
 
 
@@ -526,7 +528,7 @@ async def _panels(server: Server, name: str) -> AsyncIterator[bytes]:
     while True:
         watched = server.watched(name)
         job = server.folder.of_record(name)
-        now = (watched.offset, job, quiet_s > 1)
+        now = (watched.offset, job, int(time.monotonic() / REFRESH_S))
         if now != stamp:
             stamp = now
             for part, text in server.panels(name).items():

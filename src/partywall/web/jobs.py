@@ -103,6 +103,7 @@ class Folder:
         self.notes = self.own / "notes"
         self.trash = self.own / "deleted"
         self.socket = self.own / "runner.sock"
+        self._known: dict[str, tuple[tuple[int, int], Job]] = {}
 
     def make(self) -> None:
         """Creates the folders that do not exist."""
@@ -134,13 +135,19 @@ class Folder:
         return job
 
     def job(self, id_: str) -> Job | None:
-        """A job by its identity. None if there is none, or its file is damaged."""
+        """A job by its identity. None if there is none, or its file is damaged. Unchanged files are not read again."""
         if not re.fullmatch(KEY, id_):
             return None
+        file = self.jobs / f"{id_}.json"
         try:
-            return Job.model_validate_json((self.jobs / f"{id_}.json").read_bytes())
+            found = file.stat()
+            stamp = (found.st_mtime_ns, found.st_ino)
+            known = self._known.get(id_)
+            if known is None or known[0] != stamp:
+                known = self._known[id_] = stamp, Job.model_validate_json(file.read_bytes())
         except (OSError, ValidationError):
             return None
+        return known[1]
 
     def all(self) -> Sequence[Job]:
         """All jobs, oldest first."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from partywall.kinds.journal import FILE
+from partywall.sandbox.label import start_ticks
 from partywall.web.records import event_of
 
 NOTES_SHOWN = 200
@@ -31,13 +32,18 @@ class Trial:
 
 @dataclass
 class State:
-    """What the events so far add up to. left_s: the estimate at the time left_at. exit: None until the end."""
+    """What the events so far add up to. left_s: the estimate at the time left_at. exit: None until the end.
+
+    process: the ID and start time of the process that writes the journal.
+    """
 
     doing: str = ""
     left_s: float | None = None
     left_at: float = 0.0
+    process: tuple[int, int] | None = None
     attempts: int = 0
     started_at: float | None = None
+    ended_at: float | None = None
     ended: bool = False
     exit: int | None = None
     error: str | None = None
@@ -59,6 +65,9 @@ class State:
                 self.attempts += 1
                 self.started_at = at
                 self.ended, self.exit, self.error = False, None, None
+                self.left_s = None
+                pid, ticks = event.get("pid"), event.get("start_ticks")
+                self.process = (pid, ticks) if isinstance(pid, int) and isinstance(ticks, int) else None
             case {"event": "doing", "text": str(text)}:
                 self.doing = text
             case {"event": "left", "seconds": int() | float() as seconds}:
@@ -88,6 +97,12 @@ class State:
                 self.moves.append(text)
             case {"event": "ended"}:
                 self.ended, self.exit, self.error = True, event.get("exit"), event.get("error")
+                self.ended_at = at
+
+    @property
+    def running(self) -> bool:
+        """True if the process that writes the journal exists."""
+        return not self.ended and self.process is not None and start_ticks(self.process[0]) == self.process[1]
 
 
 class Watched:

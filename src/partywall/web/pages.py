@@ -42,6 +42,7 @@ def environment() -> jinja2.Environment:
         "rate": units.format_bit_rate,
         "packets": units.format_packet_rate,
         "number": units.format_number,
+        "counted": units.counted,
         "percent": lambda share: f"{100 * share:.1f} %",
     }
     made.globals |= {"version": __version__}
@@ -255,7 +256,7 @@ def status(job: Job | None, live: Live, waiting: Sequence[Job], *, running: bool
         return "cancelled before it started"
     if running or (job is not None and job.state is State.RUNNING):
         return live.doing or "starting"
-    return "ended"
+    return f"ended at {when(live.ended_at)}" if live.ended_at else "ended"
 
 
 def left(live: Live, *, running: bool) -> float | None:

@@ -99,14 +99,26 @@ def row(folder: Folder, one: Named) -> Row:
     end = ending(path)
     running = is_running(path, end)
     code = end.get("exit") if end and end["event"] == "ended" else None
-    if running:
-        outcome = ("", "running")
-    elif code is None:
-        outcome = ("none", "stopped" if end else "")
-    else:
-        outcome = OUTCOMES.get(code, ("violated", f"exit code {code}"))
+    badge = ("running", "running") if running else outcome(path, code) or ("none", "stopped" if end else "")
     size = sum(_sizes(path))
-    return Row(one.name, one.kind, one.changed, outcome, headline(path), size, note, tags, running)
+    return Row(one.name, one.kind, one.changed, badge, headline(path), size, note, tags, running)
+
+
+def outcome(path: Path | None, code: Any) -> tuple[str, str] | None:
+    """The class and text of the badge for an exit code. None if the code is not known."""
+    if not isinstance(code, int):
+        return None
+    if code == Exit.HOLDS and not (path and _has_goals(path)):
+        return "done", "✓ measured"
+    return OUTCOMES.get(code, ("violated", f"✗ exit code {code}"))
+
+
+def _has_goals(path: Path) -> bool:
+    """True if the findings contain a verdict. Without goals, a run that holds has only been measured."""
+    try:
+        return b'"verdicts":[]' not in (path / "findings.json").read_bytes().replace(b" ", b"").replace(b"\n", b"")
+    except OSError:
+        return False
 
 
 def annotation(folder: Folder, name: str) -> tuple[str, tuple[str, ...]]:

@@ -146,7 +146,7 @@ class Server:
             "chart": pages.chart(live),
             "output": pages.tail_of(self.folder.output(job.id)) if job and (path is None or not running) else "",
             "has_page": path is not None and (path / "report.html").is_file(),
-            "outcome": records.outcome(path, live.exit if job is None or live.ended else job.exit),
+            "outcome": records.outcome(path, job.exit if job and job.exit is not None else live.exit),
         }
         return {part: pages.render(f"live_{part}.html.j2", **content) for part in ("status", "figures", "notes")}
 

@@ -30,6 +30,7 @@ from partywall.migrate import plan as migration_plans
 from partywall.model.plan import Plan
 from partywall.model.study import Outline, StudyRequest
 from partywall.scenario import load
+from partywall.scenario import names as scenario_names
 from partywall.scenario.decode import decode
 from partywall.scenario.load import find
 from partywall.trace import ask
@@ -62,6 +63,12 @@ def kind_of(text: str) -> str:
         return "migration"
     known = ", ".join([*FIRST_KEYS, "partywall_migration"])
     raise UsageError(Problem(f"the first key is {key[:40]!r}", f"begin with one of {known}", line=1))
+
+
+def shipped_names(kind: str) -> tuple[str, ...]:
+    """The names of what ships with Partywall, by kind."""
+    listed = {"run": scenario_names, "study": study.names, "migration": migration_plans.names}
+    return listed[kind]() if kind in listed else ()
 
 
 def check(text: str, *, allow_files: bool) -> list[Problem]:

@@ -101,13 +101,23 @@ class Runner:
     def start(self, request: Start) -> dict[str, Any]:
         """Puts a job in the queue. The same key never makes a second job."""
         if (known := self._folder.job(request.key)) is None:
-            command(request.order, Path("document"), Path("record"))
+            self._check(request.order)
             name = re.sub(r"[^A-Za-z0-9-]+", "-", _title(request.order)).strip("-") or request.order.kind
             known = Job(id=request.key, order=request.order, record=stamped(name[:60]), created=time.time())
             if request.order.document is not None:
                 write_whole(self._folder.document(known.id), request.order.document)
             self._folder.put(known)
         return {"job": known.id, "record": known.record}
+
+    def _check(self, order: Order) -> None:
+        """UsageError if an order names something that may not be carried out from a page."""
+        from partywall.web.documents import refuse_files, shipped_names  # noqa: PLC0415 - slow to import
+
+        command(order, Path("document"), Path("record"))
+        if order.document is not None:
+            refuse_files(order.document, allowed=self._allow_commands)
+        elif order.shipped is not None and order.shipped not in shipped_names(order.kind):
+            raise UsageError(Problem(f"no {order.kind} called {order.shipped!r} ships with Partywall", "choose another"))
 
     def stop(self, request: OfJob) -> dict[str, Any]:
         """Ends a job. What it has measured is kept and reported."""
@@ -169,7 +179,7 @@ class Runner:
 
     def delete(self, request: OfRecord) -> dict[str, Any]:
         """Moves a record to the folder of deleted ones, from which `restore` returns it."""
-        if (self._folder.trash / request.record).is_dir() and self._folder.record(request.record) is None:
+        if self._deleted(request.record) is not None and self._folder.record(request.record) is None:
             return {}
         path = self._record(request.record)
         job = self._folder.of_record(request.record)
@@ -182,7 +192,7 @@ class Runner:
     def restore(self, request: OfRecord) -> dict[str, Any]:
         """Returns a deleted record."""
         if self._folder.record(request.record) is None:
-            gone = Folder(self._folder.trash).record(request.record)
+            gone = self._deleted(request.record)
             if gone is None:
                 raise UsageError(Problem(f"{request.record} is not among the deleted records", "reload the page"))
             gone.rename(self._folder.root / request.record)
@@ -224,6 +234,9 @@ class Runner:
     def _put(self, job: Job, key: str | None = None, **changes: Any) -> Job:
         done = (*job.done, key)[-100:] if key else job.done
         return self._folder.put(job.model_copy(update={"done": done, **changes}))
+
+    def _deleted(self, name: str) -> Path | None:
+        return Folder(self._folder.trash).record(name)
 
     def _record(self, name: str) -> Path:
         path = self._folder.record(name)

@@ -36,11 +36,15 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of a trial has finished. precision: the trial's precision so far, as text."""
+    """A block of a trial has finished. precision: the trial's precision so far, as text.
+
+    cells: the isolation factors so far, by treatment, as (value, low, high). Empty if none is new since the last block.
+    """
 
     trial: str
     done: int
     precision: str
+    cells: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

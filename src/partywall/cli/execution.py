@@ -15,8 +15,10 @@ from partywall import kinds, pipeline
 from partywall.cli.report import show_record
 from partywall.errors import Exit, TrialError
 from partywall.events import Broken, Emit, Event, Sinks, Started
+from partywall.kinds.journal import Journal
 from partywall.kinds.kind import Options
 from partywall.sandbox import WORK_ROOT
+from partywall.sandbox.measuring import measuring
 from partywall.store.record import Record
 
 
@@ -55,20 +57,23 @@ def carry_out(
 
     keeps: what continues if a listener fails. sinks: further listeners by name.
     """
-    course, every = _Course(), Sinks(keeps)
+    course, every, journal = _Course(), Sinks(keeps), Journal()
     every.add("the course", course)
+    every.add("the journal", journal)
     every.add("the terminal", view)
     for name, sink in (sinks or {}).items():
         every.add(name, sink)
-    try:
-        with pipeline.terminated_as_interrupt(), view:
-            record = measure(every)
-    except KeyboardInterrupt:
-        if course.path is not None:
-            _interrupted(kinds.opened(course.path), options, console)
-        raise
-    code = show_record(record, console) if record is not None else Exit.HOLDS
-    return Exit.FAILED if course.broken and code != Exit.VIOLATED else code
+    with journal, measuring():
+        try:
+            with pipeline.terminated_as_interrupt(), view:
+                record = measure(every)
+        except KeyboardInterrupt:
+            if course.path is not None:
+                _interrupted(kinds.opened(course.path), options, console)
+            raise
+        code = show_record(record, console) if record is not None else Exit.HOLDS
+        journal.exit = Exit.FAILED if course.broken and code != Exit.VIOLATED else code
+    return journal.exit
 
 
 def _interrupted(record: Record, options: Options, console: Console) -> None:

@@ -16,15 +16,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from enum import Enum, StrEnum
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from partywall.errors import Exit, Problem
+from partywall.plain import plain
+
+__all__ = ["Format", "FormatOption", "console", "failed", "plain", "requested", "write"]
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,27 +71,6 @@ def write(command: str, result: Any, code: int = Exit.HOLDS) -> int:
 def failed(arguments: Sequence[str], code: int, problems: Iterable[Problem]) -> None:
     """Prints the document of a command that failed."""
     _print(_command(arguments), code, None, [_described(problem) for problem in problems])
-
-
-def plain(value: Any) -> Any:
-    """A value in JSON types. Models and data classes become objects; NaN and infinity become null."""
-    if hasattr(value, "model_dump"):
-        return plain(value.model_dump(mode="json", by_alias=True))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return plain({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
-    if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(part) for part in value]
-    return _scalar(value)
-
-
-def _scalar(value: Any) -> bool | int | float | str | None:
-    if isinstance(value, Enum):
-        value = value.value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
 def _print(command: str, code: int, result: Any, problems: list[dict[str, Any]]) -> None:

@@ -14,9 +14,8 @@ from partywall.cli.arguments import SEED_MOST
 from partywall.cli.execution import carry_out
 from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
-from partywall.cli.report import show_record
 from partywall.errors import Exit, Problem, UsageError, parsed
-from partywall.events import Emit
+from partywall.events import Emit, Started
 from partywall.host import Host
 from partywall.kinds.kind import Options
 from partywall.kinds.run import RunJob, Runs
@@ -42,7 +41,13 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and how long it takes; measure nothing.")
     ] = False,
-    resume: Annotated[Path | None, typer.Option(help="Continue an interrupted run, given its directory.")] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            help="Continue an interrupted run, given its directory. With a larger --budget or a smaller --precision, "
+            "a finished run is extended."
+        ),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed of all random orders; default: the scenario's.", min=0, max=SEED_MOST)
     ] = None,
@@ -67,13 +72,17 @@ def run(
             raise UsageError(f"--resume continues {resume} with its own scenario; leave out {scenario!r}")
         leftovers.clean_up()
         directory = RunDirectory.open(resume)
+        if changes := _overrides(budget, precision):
+            runs.extend(directory, changes)
         if directory.ended:
             console.print(f"{resume} is finished; nothing is left to measure", highlight=False)
-            return show_record(directory, console)
         options = Options(context.obj(), out, work_dir, allow_commands)
 
         def go_on(emit: Emit) -> RunDirectory:
-            runs.resume(directory, options, emit)
+            if directory.ended:
+                emit(Started(directory.path))
+            else:
+                runs.resume(directory, options, emit)
             return directory
 
         return carry_out(go_on, options, Live(console), console)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partywall import pipeline, preflight
-from partywall.errors import Exit
+from partywall import pipeline, preflight, units
+from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Emit, Started
 from partywall.host import Host
 from partywall.kinds.kind import EXITS, Options
@@ -17,6 +17,7 @@ from partywall.model.finding import Findings
 from partywall.model.plan import Plan
 from partywall.model.scenario import Scenario
 from partywall.model.study import Outline
+from partywall.plan import extended
 from partywall.scenario import changed, find, load, located, text
 from partywall.store import RunDirectory
 from partywall.store.record import stamped
@@ -83,6 +84,19 @@ class Runs:
         preflight.check_disk(plan, host, options.work_root)
         emit(Started(record.path))
         pipeline.measure(record, emit, options.work_root)
+
+    def extend(self, record: RunDirectory, changes: Mapping[str, Any]) -> None:
+        """Gives a stopped or finished run more time (budget, ns) or another precision. `resume` then uses it.
+
+        UsageError if nothing would be left to measure.
+        """
+        scenario = record.plan.scenario
+        wanted = changed(scenario, dict(changes))
+        if wanted.budget <= scenario.budget and wanted.precision >= scenario.precision:
+            spent = f"{units.format_duration(scenario.budget)} and ±{100 * scenario.precision:g}%"
+            remedy = "give a larger --budget or a smaller --precision"
+            raise UsageError(Problem(f"the run has {spent} already", remedy, str(record.path)))
+        record.extend(extended(record.plan, max(wanted.budget, scenario.budget), wanted.precision))
 
     def findings(self, record: RunDirectory) -> Found:
         evidence, findings = pipeline.analyse(record)

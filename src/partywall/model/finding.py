@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal
 
@@ -190,6 +191,7 @@ class Precision(Frozen):
     worth asking again; looking at every block would spoil the intervals. effort: by what time must be multiplied to
     narrow the interval: half width times the root of the time in it, in s. slow_share: of the trial's time, what its
     slow treatments should get for the narrowest intervals in all; None if it has not both kinds, or too few blocks.
+    factors: the isolation factors at the checkpoint, by treatment, as (value, low, high).
     """
 
     reached: bool
@@ -199,6 +201,7 @@ class Precision(Frozen):
     next_blocks: int
     effort: float | None = None
     slow_share: float | None = None
+    factors: Mapping[str, tuple[float, float, float]] = Field(default_factory=dict)
 
 
 class Outcome(StrEnum):

@@ -65,6 +65,15 @@ def make(
     )
 
 
+def extended(plan: Plan, budget_ns: int, precision: float) -> Plan:
+    """The same plan with a larger budget or another precision. Further rounds of visits follow those planned so far."""
+    more = budget_ns - plan.scenario.budget
+    rounds = plan.rounds + (_rounds(more, len(plan.trials)) if more > 0 else 1)
+    scenario = plan.scenario.model_copy(update={"budget": budget_ns, "precision": precision})
+    estimate_ns = budget_ns + sum(map(_set_up_ns, plan.trials)) * rounds
+    return plan.model_copy(update={"scenario": scenario, "rounds": rounds, "estimate_ns": estimate_ns})
+
+
 def _notes(scenario: Scenario) -> Iterator[str]:
     """Notes on factors that are compared between trials, although a user may expect them to vary inside blocks."""
     for path in factors.split(scenario)[1]:

@@ -166,13 +166,19 @@ def progress_of(trial: Trial, events: Sequence[dict[str, Any]], observations: Se
         next_block=max(done, default=-1) + 1,
         stretch=stretch,
         measured_ns=sum(_spent_ns(event) for event in done.values()),
-        finished=any(event["kind"] == "trial_precise" for event in events),
+        finished=_is_precise(events),
         visits_done={event["visit"] for event in events if event["kind"] == "visit_ended"},
         visits_paid=Counter(event["visit"].partition(".")[0] for event in events if event["kind"] == "visit"),
     )
     found.pilots_had = found.pilots_reached
     found.coarse_tested = found.blocks_short >= COARSE_BLOCKS
     return found
+
+
+def _is_precise(events: Sequence[Mapping[str, Any]]) -> bool:
+    """True if the trial reached the requested precision, and no better one was requested afterwards."""
+    kinds = [event["kind"] for event in events if event["kind"] in ("trial_precise", "extended")]
+    return kinds[-1:] == ["trial_precise"]
 
 
 def _stretch(events: Sequence[Mapping[str, Any]]) -> Stretch:
@@ -353,6 +359,7 @@ class Visitor:
         self.emit(Left(left_ns / budget_ns * max(self.plan.estimate_ns, budget_ns) / 1e9))
 
     def _decide(self, progress: Progress) -> None:
+        cells: Mapping[str, tuple[float, float, float]] = {}
         if too_short := self._too_short(progress):
             stretch, reason = too_short
             progress.stretch = stretch
@@ -364,11 +371,12 @@ class Visitor:
             self.emit(Note(f"{progress.trial.id}: {reason}; slots are now {stretch.slots} times as long"))
         elif progress.blocks >= LOOKS_FROM and len(progress.observations) >= progress.next_look:
             progress.precision = self.decisions.enough(progress.trial, progress.observations)
+            cells = progress.precision.factors
             progress.next_look = int(LOOKS_GROWTH * len(progress.observations))
             progress.finished = progress.precision.reached and progress.blocks >= self.plan.scenario.min_blocks
             if progress.finished:
                 self.run.append("trial_precise", trial=progress.trial.id, blocks=progress.blocks)
-        self.emit(Block(progress.trial.id, progress.blocks, self._width(progress)))
+        self.emit(Block(progress.trial.id, progress.blocks, self._width(progress), cells))
 
     def _width(self, progress: Progress) -> str:
         """How precise a trial is, in words, once it has the least number of blocks."""

@@ -119,6 +119,7 @@ def enough(
     found = [_enough(measured.short, quick, precision, min_blocks)] if quick else []
     found += [_enough(measured.long, [baseline, *slow], precision, min_blocks)] if slow else []
     least = next((one for one in found if not one.reached), max(found, key=lambda one: one.half_width or 0.0))
+    least = least.model_copy(update={"factors": {name: at for one in found for name, at in one.factors.items()}})
     efforts = [one.effort for one in found if one.effort is not None]
     if len(efforts) < len(found):
         return least
@@ -156,6 +157,7 @@ def _enough(series: Series, treatments: Sequence[Treatment], precision: float, m
         blocks=last,
         next_blocks=following,
         effort=half * math.sqrt(seen.taken_ns(wanted) / 1e9),
+        factors={name: (factor.value, factor.low, factor.high) for name, factor in factors.items()},
     )
 
 

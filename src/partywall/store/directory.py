@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from partywall.errors import UsageError
+from partywall.files import write_whole
 from partywall.model.plan import Plan
 from partywall.store import event
 from partywall.store.pending import Pending, compact
@@ -66,10 +67,17 @@ class RunDirectory(Record):
             if found:
                 yield found
 
+    def extend(self, plan: Plan) -> None:
+        """Replaces the plan by an extended one. Trials that were precise enough are measured again."""
+        with self.exclusive():
+            for trial in plan.trials:
+                self.append("extended", trial=trial.id, budget=plan.scenario.budget, precision=plan.scenario.precision)
+            write_whole(self.path / self.MARK, plan.model_dump_json(indent=1))
+
     @property
     def ended(self) -> bool:
         """True if nothing is left to measure: the run reached its end, and no visit failed for good."""
-        kinds = [found["kind"] for found in self.events("run_ended", "run_started")]
+        kinds = [found["kind"] for found in self.events("run_ended", "run_started", "extended")]
         return kinds[-1:] == ["run_ended"] and not self.failures()
 
     def failures(self) -> list[str]:

@@ -63,6 +63,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "block_done": _BlockDone,
     "stretched": _Stretched,
     "trial_precise": _OfTrial,
+    "extended": _OfTrial,
     "trial_failed": _Failed,
     "visit_ended": _OfVisit,
 }

@@ -1,0 +1,63 @@
+"""`partywall serve`: the web page."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from partywall.errors import Exit
+
+
+def serve(
+    runs: Annotated[Path, typer.Argument(help="The folder of records.")] = Path("runs"),
+    port: Annotated[int, typer.Option(help="Port. 0: any free one.", min=0, max=65535)] = 8733,
+    address: Annotated[str, typer.Option(help="Address to listen on. Others than 127.0.0.1 need TLS.")] = "127.0.0.1",
+    read_only: Annotated[bool, typer.Option("--read-only", help="Sessions may look, but change nothing.")] = False,
+    allow_commands: Annotated[
+        bool,
+        typer.Option("--allow-commands", help="Documents from the page may run commands and name files of this host."),
+    ] = False,
+    certificate: Annotated[Path | None, typer.Option(help="Certificate for TLS, in PEM.")] = None,
+    certificate_key: Annotated[Path | None, typer.Option(help="Its private key, in PEM.")] = None,
+    name: Annotated[
+        list[str] | None, typer.Option(help="A further host name of this server; may be repeated.")
+    ] = None,
+    insecure: Annotated[
+        int,
+        typer.Option(
+            "--insecure", count=True, help="Give it twice to listen on other addresses without TLS. Others can listen in."
+        ),
+    ] = 0,
+    token: Annotated[
+        bool, typer.Option("--token", help="Print the token for programs, and end. See docs/web.md.")
+    ] = False,
+) -> int:
+    """Serve a page to start, watch, control and compare measurements in a browser.
+
+    partywall serve
+
+    Prints a link that works once. Measurements continue if the server ends. Another computer reaches the page through
+    an SSH tunnel: ssh -L 8733:127.0.0.1:8733 HOST
+    """
+    from partywall.web import server  # noqa: PLC0415 - slow to import
+
+    if token:
+        typer.echo(server.bearer(runs, read_only=read_only))
+        return Exit.HOLDS
+    settings = server.Settings(
+        root=runs,
+        address=address,
+        port=port,
+        read_only=read_only,
+        allow_commands=allow_commands,
+        insecure=insecure > 1,
+        certificate=certificate,
+        certificate_key=certificate_key,
+        names=tuple(name or ()),
+    )
+    with contextlib.suppress(KeyboardInterrupt):
+        server.serve(settings, typer.echo)
+    return Exit.HOLDS

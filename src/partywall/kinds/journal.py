@@ -1,0 +1,163 @@
+"""The journal of an execution: its events as JSON lines in the record, so that others can watch it.
+
+A journal only grows, and each line is written at once, so a reader can continue at any byte offset, and a kill loses
+at most the current line. Lines contain what a person watches, not what findings are derived from: of a second of a
+load, for example, the rate and percentiles, not the histograms.
+
+An event is an object with `at` (seconds since the epoch) and `event`, which is one of started, doing, left, note,
+broken, block, second, report and ended. The other keys are those of `partywall.events`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, Self
+
+from partywall.errors import Exit, PartywallError
+from partywall.events import Block, Broken, Doing, Event, Left, Note, Report, Second, Started
+from partywall.plain import plain
+from partywall.sandbox.label import start_ticks
+
+FILE = "journal.jsonl"
+INTERRUPTED = 130
+BEFORE_MAX = 1000
+"""The most events kept before there is a record."""
+
+
+class Journal:
+    """A listener that writes the journal. Used as a context manager, it also writes how the execution ended.
+
+    Events before `Started` are written with it. If there is no record, nothing is written.
+    """
+
+    def __init__(self) -> None:
+        self._before: list[bytes] = []
+        self._stream: IO[bytes] | None = None
+        self._content = _Content()
+        self.exit: int | None = None
+        """The exit code, if the execution ends without an error."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        with contextlib.suppress(OSError):
+            code = self.exit if error is None else _code(error)
+            self._write("ended", {"exit": code, "error": str(error) if error else None})
+        if self._stream is not None:
+            self._stream.close()
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Started) and event.path is not None and self._stream is None:
+            # Unbuffered, so that each line is one write.
+            self._stream = whole_lines(event.path / FILE)
+            for line in self._before:
+                self._stream.write(line)
+            self._before.clear()
+        if (content := self._content.of(event)) is not None:
+            self._write(type(event).__name__.lower(), content)
+
+    def _write(self, name: str, content: Mapping[str, Any]) -> None:
+        line = json.dumps({"at": round(time.time(), 3), "event": name} | plain(content), separators=(",", ":"))
+        if self._stream is not None:
+            self._stream.write(line.encode() + b"\n")
+        elif len(self._before) < BEFORE_MAX:
+            self._before.append(line.encode() + b"\n")
+
+
+def whole_lines(file: Path) -> IO[bytes]:
+    """A file to append lines to. An incomplete line from a kill is ended first."""
+    stream = file.open("ab+", buffering=0)
+    if stream.seek(0, os.SEEK_END):
+        stream.seek(-1, os.SEEK_END)
+        if stream.read(1) != b"\n":
+            stream.write(b"\n")
+    return stream
+
+
+def _code(error: BaseException) -> int:
+    """The exit code of an error."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    return int(error.exit) if isinstance(error, PartywallError) else int(Exit.BUG)
+
+
+class _Content:
+    """The content of an event's line. Remembers which labels of a load are requests."""
+
+    def __init__(self) -> None:
+        self._requests: set[int] = set()
+
+    def of(self, event: Event) -> Mapping[str, Any] | None:
+        match event:
+            case Started(path, about):
+                labels = enumerate(about.get("labels", ()))
+                self._requests = {number for number, label in labels if label["sort"] == "http"}
+                pid = os.getpid()
+                return {"path": str(path) if path else None, "pid": pid, "start_ticks": start_ticks(pid)}
+            case Block():
+                cells = {id_: [round(figure, 6) for figure in cell] for id_, cell in event.cells.items()}
+                block = {"trial": event.trial, "done": event.done, "precision": event.precision}
+                return block | ({"cells": cells} if cells else {})
+            case Second():
+                return _second(event, self._requests)
+            case Report():
+                return _report(event)
+            case Left(seconds):
+                return {"seconds": round(seconds, 1)}
+            case Doing() | Note() | Broken():
+                return {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
+
+
+def _second(event: Second, requests: set[int]) -> dict[str, Any]:
+    """A second of a load, and the reasons to doubt it with their figures."""
+    from partywall.load.second import Timing, histogram  # noqa: PLC0415 - of loads alone
+    from partywall.report.latency import quantiles  # noqa: PLC0415
+
+    second, total = event.second, Timing()
+    for label, timing in second.timings.items():
+        # Transactions contain requests, which would count twice.
+        if label in requests:
+            total.merge(timing)
+    tops = quantiles(histogram(total.corrected), (0.5, 0.9, 0.99)) or (None,) * 3
+    raw = quantiles(histogram(total.raw), (0.99,)) or (None,)
+    return {
+        "users": second.users,
+        "rate": round(sum(second.statuses.values()) / second.length_s, 3),
+        **dict(zip(("p50_ns", "p90_ns", "p99_ns"), tops, strict=True)),
+        "raw_p99_ns": raw[0],
+        "errors": sum(second.errors.values()),
+        "doubts": {str(reason): figure for reason, figure in event.health.doubts.items()},
+    }
+
+
+def _report(event: Report) -> dict[str, Any]:
+    """The figures of a report. `of` is the kind of record."""
+    report = event.report
+    if hasattr(report, "rows"):
+        return {"of": "guard", "rows": report.rows, "notes": [list(note) for note in report.notes]}
+    if hasattr(report, "move"):
+        return {"of": "migration", "move": _move(report)}
+    if hasattr(event.so_far, "reports"):
+        return {"of": "trace"} | _trace(event.so_far)
+    return {"of": "other", "text": str(report)[:500]}
+
+
+def _move(seen: Any) -> str:
+    from partywall.report.migration_view import line  # noqa: PLC0415 - of migrations alone
+    from partywall.stats.migration import move_finding  # noqa: PLC0415
+
+    return line(move_finding(seen.move, seen.tables))
+
+
+def _trace(whole: Any) -> dict[str, Any]:
+    from partywall.stats.trace import findings  # noqa: PLC0415 - slow to import
+
+    found = findings(whole)
+    return {"headline": found.headline, "ways": found.ways}

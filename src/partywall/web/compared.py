@@ -1,0 +1,177 @@
+"""Records beside each other: two of them, and the history of a scenario. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from partywall import kinds, pipeline
+from partywall.errors import PartywallError, Problem, UsageError
+from partywall.model.comparison import Change, ComparedCell, Comparison
+from partywall.model.finding import Findings
+from partywall.report import compare_view, figures
+from partywall.store import RunDirectory
+from partywall.web import records
+from partywall.web.jobs import Folder
+
+TOLERANCE = 0.02
+RUNS_MAX = 60
+"""The most runs in a history."""
+
+
+@dataclass(frozen=True)
+class Two:
+    """Two records. comparison: of two runs. changed and others: its cells, and those that did not change.
+
+    tables: for other kinds, the figures of both, by title.
+    """
+
+    kind: str
+    names: tuple[str, str]
+    comparison: Comparison | None = None
+    headline: str = ""
+    mark: str = ""
+    changed: tuple[ComparedCell, ...] = ()
+    others: tuple[ComparedCell, ...] = ()
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, tuple[tuple[Any, Any], ...]], ...] = ()
+
+
+def two(run: Path, reference: Path) -> Two:
+    """Compares the first record with the second. UsageError if they are of different kinds."""
+    opened = [kinds.opened(path) for path in (run, reference)]
+    if opened[0].KIND != opened[1].KIND:
+        said = f"{run.name} is a {opened[0].KIND}, {reference.name} is a {opened[1].KIND}"
+        raise UsageError(Problem(said, "choose two records of one kind"))
+    if isinstance(opened[0], RunDirectory) and isinstance(opened[1], RunDirectory):
+        return _runs(opened[0], opened[1])
+    return _others(opened[0].KIND, run, reference)
+
+
+def _runs(run: RunDirectory, reference: RunDirectory) -> Two:
+    from partywall.stats import compare_runs  # noqa: PLC0415 - slow to import
+
+    earlier = pipeline.earlier_runs(reference, [run.path, reference.path])
+    found = compare_runs(pipeline.analyse(run), pipeline.analyse(reference), TOLERANCE, earlier=earlier)
+    noted = (Change.WORSE, Change.BETTER)
+    return Two(
+        kind="run",
+        names=(run.name, reference.name),
+        comparison=found,
+        headline=compare_view.headline(found),
+        mark=compare_view.MARKS[compare_view.worst(found)],
+        changed=tuple(cell for cell in found.cells if cell.change in noted),
+        others=tuple(cell for cell in found.cells if cell.change not in noted),
+    )
+
+
+def _others(kind: str, first: Path, second: Path) -> Two:
+    """The figures of two records of another kind side by side. Whether a difference matters is not judged."""
+    tables: list[dict[str, dict[str, Any]]] = []
+    for path in (first, second):
+        record = kinds.opened(path)
+        rows = kinds.of(record).rows(kinds.of(record).findings(record))
+        tables.append({_label(row): row for row in rows[:500]})
+    shared = [label for label in tables[0] if label in tables[1]]
+    columns = [key for key, value in next(iter(tables[0].values()), {}).items() if isinstance(value, int | float)][:8]
+    rows_ = tuple((label, tuple((tables[0][label].get(c), tables[1][label].get(c)) for c in columns)) for label in shared)
+    return Two(kind=kind, names=(first.name, second.name), columns=tuple(columns), rows=rows_)
+
+
+def _label(row: Mapping[str, Any]) -> str:
+    return " ".join(str(value) for value in row.values() if isinstance(value, str))[:120] or "all"
+
+
+def histories(folder: Folder) -> dict[str, list[Path]]:
+    """The finished runs of each scenario, oldest first."""
+    found: dict[str, list[Path]] = {}
+    for one in reversed(records.named(folder.root)):
+        file = folder.root / one.name / "findings.json"
+        if one.kind == "run" and file.is_file() and (name := _scenario(file)):
+            found.setdefault(name, []).append(file.parent)
+    return dict(sorted(found.items(), key=lambda pair: -len(pair[1])))
+
+
+def _scenario(file: Path) -> str:
+    """The name of a run's scenario, from the start of its findings."""
+    import re  # noqa: PLC0415 - of this function alone
+
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(65536).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    found = re.search(r'"scenario"\s*:\s*"([^"\\]{1,200})"', start)
+    return found.group(1) if found else ""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run's isolation factor, at its place in the chart."""
+
+    run: str
+    x: float
+    y: float
+    top: float
+    bottom: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """The history of a cell. shift: the run from which on all later intervals exclude the median before it."""
+
+    title: str
+    points: tuple[Point, ...]
+    one: float
+    low: float
+    high: float
+    shift: str
+
+
+WIDTH, HEIGHT, MARGIN = 560.0, 110.0, 10.0
+
+
+def lines(paths: Sequence[Path]) -> list[Line]:
+    """The history of every cell over the latest runs."""
+    measured: dict[str, list[tuple[str, float, float, float]]] = {}
+    for path in paths[-RUNS_MAX:]:
+        try:
+            found = Findings.model_validate_json((path / "findings.json").read_bytes())
+        except (OSError, ValueError, PartywallError):
+            continue
+        for cell in found.cells:
+            title = f"{cell.victim} · {cell.label}{''.join(f', {k} {v}' for k, v in cell.levels.items())}"
+            factor = cell.isolation
+            measured.setdefault(title, []).append((path.name, factor.value, factor.low, factor.high))
+    return [_line(title, values) for title, values in measured.items()]
+
+
+def _line(title: str, values: Sequence[tuple[str, float, float, float]]) -> Line:
+    low = min(0.95, *(each[2] for each in values))
+    high = max(1.05, *(each[3] for each in values))
+
+    def y(value: float) -> float:
+        return round(MARGIN + (HEIGHT - 2 * MARGIN) * (high - value) / (high - low), 1)
+
+    step = (WIDTH - 2 * MARGIN) / max(1, len(values) - 1)
+    points = tuple(
+        Point(name, round(MARGIN + i * step, 1), y(value), y(top), y(bottom), figures.span(bottom, top))
+        for i, (name, value, bottom, top) in enumerate(values)
+    )
+    return Line(title, points, y(1.0), low, high, _shift(values))
+
+
+def _shift(values: Sequence[tuple[str, float, float, float]]) -> str:
+    """The first run whose interval, and that of every later one, excludes the median of those before it.
+
+    At least three runs on each side are needed. Empty if there is no such run.
+    """
+    for at in range(3, len(values) - 2):
+        before = sorted(value for _, value, _, _ in values[:at])[at // 2]
+        after = values[at:]
+        if all(low > before for _, _, low, _ in after) or all(high < before for _, _, _, high in after):
+            return values[at][0]
+    return ""

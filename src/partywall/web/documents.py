@@ -1,0 +1,216 @@
+"""Documents that come from the page: which kind they are of, their mistakes, and what they would measure.
+
+A document from the page may not name files of this host, because whoever carries it out may read more than whoever
+wrote it. `partywall serve --allow-commands` lifts this, with the ban on commands.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from partywall import guard, kinds, pipeline, study, units
+from partywall.errors import PartywallError, Problem, ProblemsError, UsageError, parsed
+from partywall.host import Host
+from partywall.kinds.guard import GuardJob
+from partywall.kinds.kind import Options
+from partywall.kinds.load import LoadJob
+from partywall.kinds.migration import MigrationJob
+from partywall.kinds.run import RunJob, Runs
+from partywall.kinds.study import StudyJob
+from partywall.kinds.trace import TraceJob
+from partywall.load import plan as load_plans
+from partywall.load.compiling import program as compiled
+from partywall.load.quick import Quick
+from partywall.load.quick import program as quick_program
+from partywall.migrate import plan as migration_plans
+from partywall.model.plan import Plan
+from partywall.model.study import Outline, StudyRequest
+from partywall.scenario import load
+from partywall.scenario import names as scenario_names
+from partywall.scenario.decode import decode
+from partywall.scenario.load import find
+from partywall.trace import ask
+from partywall.web.jobs import Order
+
+FIRST_KEYS = {"partywall": "run", "partywall_load": "load", "partywall_guard": "guard"}
+FILE_KEYS = ("file", "csv", "json_lines", "authorities", "device", "kernel_folder", "folder")
+NAME = "document.yaml"
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What an order would do. plan: of a run. lacking: what this host lacks for it."""
+
+    kind: str
+    outline: Outline
+    plan: Plan | None
+    lacking: tuple[Problem, ...]
+
+
+def kind_of(text: str) -> str:
+    """The kind of a document, by its first key. UsageError if it is unknown."""
+    lines = (line.partition("#")[0].rstrip() for line in text.splitlines())
+    key = next((line for line in lines if line and not line.startswith("---")), "").partition(":")[0]
+    if key in FIRST_KEYS:
+        return FIRST_KEYS[key]
+    if key in study.KINDS:
+        return "study"
+    if key.startswith("partywall_migration"):
+        return "migration"
+    known = ", ".join([*FIRST_KEYS, "partywall_migration"])
+    raise UsageError(Problem(f"the first key is {key[:40]!r}", f"begin with one of {known}", line=1))
+
+
+def shipped_names(kind: str) -> tuple[str, ...]:
+    """The names of what ships with Partywall, by kind."""
+    listed = {"run": scenario_names, "study": study.names, "migration": migration_plans.names}
+    return listed[kind]() if kind in listed else ()
+
+
+def check(text: str, *, allow_files: bool) -> list[Problem]:
+    """All mistakes of a document, in the order of their lines."""
+    try:
+        kind = kind_of(text)
+        with tempfile.TemporaryDirectory(prefix="partywall-") as folder:
+            file = Path(folder) / NAME
+            file.write_text(text, encoding="utf-8", errors="replace")
+            refuse_files(text, allowed=allow_files)
+            _read(kind, file)
+    except ProblemsError as error:
+        return sorted(map(_here, error.problems), key=lambda found: found.line or 0)
+    except PartywallError as error:
+        return [Problem(str(error))]
+    return []
+
+
+def refuse_files(text: str, *, allowed: bool) -> None:
+    """UsageError that lists the files of this host that a document names, if it may not."""
+    if allowed:
+        return
+    document = decode(text.encode("utf-8", "replace"), NAME)
+    remedy = "use the command line, or start the server with --allow-commands"
+    problems = [
+        Problem(f"a document from the page may not name {what}", remedy, line=document.line(path))
+        for path, what in _files(document.data, ())
+    ]
+    if problems:
+        raise UsageError(*problems)
+
+
+def _files(part: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], str]]:
+    if isinstance(part, Mapping):
+        for key, value in part.items():
+            at = (*path, key)
+            is_url = isinstance(value, str) and value.startswith(("http://", "https://"))
+            if isinstance(value, str) and (key in FILE_KEYS or (key == "load" and not is_url)):
+                yield at, f"the file {value[:80]!r}"
+            elif isinstance(value, str) and (value.startswith(("unix:", "/dev/")) or "../" in value):
+                yield at, f"{value[:80]!r}"
+            else:
+                yield from _files(value, at)
+    elif isinstance(part, list | tuple):
+        for number, value in enumerate(part):
+            yield from _files(value, (*path, number))
+
+
+def _read(kind: str, file: Path) -> Any:
+    """Reads a document. UsageError with all of its mistakes."""
+    readers = {
+        "run": lambda: load(file),
+        "load": lambda: compiled(load_plans.load(file)),
+        "guard": lambda: guard.load(file),
+        "migration": lambda: migration_plans.load(file, pipeline.catalogue()),
+        "study": lambda: StudyJob.read(str(file), StudyRequest(length="short", backends=(), parts=(), rounds=None, seed=1)),
+    }
+    return readers[kind]()
+
+
+def forecast(order: Order, host: Host, *, allow_commands: bool) -> Forecast:
+    """What an order would do on this host. Changes nothing. UsageError if the order has mistakes.
+
+    What the host lacks is part of the result.
+    """
+    with tempfile.TemporaryDirectory(prefix="partywall-") as folder:
+        file = Path(folder) / NAME
+        if order.document is not None:
+            refuse_files(order.document, allowed=allow_commands)
+            file.write_text(order.document, encoding="utf-8", errors="replace")
+        try:
+            return _forecast(order, file, Options(host, allow_commands=allow_commands))
+        except ProblemsError as error:
+            raise type(error)(*map(_here, error.problems)) from None
+
+
+def _forecast(order: Order, file: Path, options: Options) -> Forecast:
+    kind, job = kinds.kind(order.kind), _job(order, file)
+    plan = None
+    try:
+        if isinstance(job, RunJob):
+            plan, _ = Runs().plan(job, options)
+            outline = Outline(tuple(f"trial {trial.id}" for trial in plan.trials), plan.estimate_ns / 1e9)
+        else:
+            outline = kind.outline(job, options)
+    except PartywallError as error:
+        return Forecast(order.kind, Outline((), 0), None, tuple(_problems(error)))
+    try:
+        kind.check(job, options)
+    except PartywallError as error:
+        return Forecast(order.kind, outline, plan, tuple(_problems(error)))
+    return Forecast(order.kind, outline, plan, ())
+
+
+def _problems(error: PartywallError) -> Iterator[Problem]:
+    found = error.problems if isinstance(error, ProblemsError) else (Problem(str(error)),)
+    return map(_here, found)
+
+
+def _job(order: Order, file: Path) -> Any:
+    """The job of an order, as the kind takes it. UsageError with all mistakes."""
+    source = str(file) if order.document is not None else order.shipped
+    duration_ns = parsed("duration", order.duration, units.parse_duration_ns) if order.duration else None
+    match order.kind:
+        case "run" if source:
+            changes: dict[str, Any] = {}
+            if order.budget:
+                changes["budget"] = parsed("budget", order.budget, units.parse_duration_ns)
+            if order.precision:
+                changes["precision"] = parsed("precision", order.precision, units.parse_share)
+            return RunJob.read(str(find(source)) if order.document is None else source, changes, order.seed)
+        case "load" if order.url:
+            quick = Quick(url=order.url, for_ns=duration_ns or 30 * 10**9, users=order.users, rate=order.rate)
+            return LoadJob(order.url, quick_program(quick))
+        case "load" if order.document is not None:
+            loaded = load_plans.load(file)
+            return LoadJob(loaded.plan.name, compiled(loaded), loaded)
+        case "guard" if order.document is not None:
+            return replace(GuardJob.read(file), for_ns=duration_ns)
+        case "trace" if order.hops:
+            if duration_ns is None:
+                raise UsageError(Problem("a trace started here needs a duration", "give for example 10s"))
+            return TraceJob(ask(list(order.hops)), duration_ns)
+        case "study" if source:
+            length = "long" if order.long else "short"
+            request = StudyRequest(length=length, backends=(), parts=(), rounds=None, seed=order.seed or 1)
+            return StudyJob.read(source, request)
+        case "migration" if source:
+            return MigrationJob.read(file if order.document is not None else migration_plans.find(source))
+    raise UsageError(Problem(f"a {order.kind} needs something to measure", "choose or write a document"))
+
+
+def _here(problem: Problem) -> Problem:
+    """A problem without the path of the temporary file."""
+    return replace(problem, file="") if problem.file.endswith(NAME) else problem
+
+
+def simple_scenario(victim: str, neighbours: list[str], *, cpu_limit: str, budget: str, precision: str) -> str:
+    """The text of a scenario for the common case: this victim, these neighbours, these limits."""
+    lines = ["partywall: 1", "name: simple", "", "victims:"]
+    limited = f", sandbox: {{backend: container, cpu_limit: {cpu_limit}}}" if cpu_limit else ""
+    lines += [f"  {victim}: {{probe: {victim}{limited}}}", "", "aggressors:"]
+    lines += [f"  {name}: {{stressor: {name}}}" for name in neighbours]
+    lines += ["", *([f"precision: {precision}"] if precision else []), *([f"budget: {budget}"] if budget else [])]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,220 @@
+"""The interface for programs: the page's actions as JSON below /api/, described by an OpenAPI document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from partywall import __version__
+from partywall.errors import PartywallError
+from partywall.plain import plain
+from partywall.web import documents, pages, records
+from partywall.web.jobs import KEY, Order
+from partywall.web.runner import Annotate, Extend
+from partywall.web.security import is_key
+
+if TYPE_CHECKING:
+    from partywall.web.app import Server
+
+Threaded = Callable[..., Awaitable[Any]]
+
+
+def routes(server: Server, body_of: Callable[[Request], Awaitable[bytes]], threaded: Threaded) -> list[Route]:
+    """The addresses of the interface."""
+
+    async def content(request: Request) -> dict[str, Any]:
+        raw = await body_of(request)
+        try:
+            found = json.loads(raw or b"{}")
+        except (ValueError, RecursionError):
+            raise HTTPException(400, "The body is not JSON.") from None
+        if not isinstance(found, dict):
+            raise HTTPException(400, "The body is not a JSON object.")
+        return found
+
+    def key_of(request: Request) -> str:
+        key = request.headers.get("idempotency-key", "")
+        if not is_key(key):
+            raise HTTPException(400, "Idempotency-Key is missing, or is not 8 to 64 letters, digits, - or _.")
+        if not request.state.bearer and not server.secrets.is_ours(key):
+            raise HTTPException(403, "A browser's key must come from a page of this server.")
+        return key
+
+    async def act(action: str, **fields: Any) -> Response:
+        try:
+            return JSONResponse(await threaded(server.act, action, **fields))
+        except PartywallError as error:
+            return _refused(error)
+
+    async def listed(request: Request) -> Response:
+        query = request.query_params.get("q", "")[:200]
+        found = await threaded(records.named, server.folder.root)
+        matching = await threaded(records.matching, found, query, server.folder)
+        return JSONResponse({"records": [asdict(one) for one in matching]})
+
+    async def one(request: Request) -> Response:
+        name = request.path_params["name"]
+        path = server.folder.record(name)
+        if path is None or (kind := records.kind_of(path)) is None:
+            raise HTTPException(404, "There is no such record.")
+        row = await threaded(records.row, server.folder, records.Named(name, kind, path.stat().st_mtime))
+        files = [{"path": file, "bytes": size} for file, size in records.files(server.folder, name)]
+        return JSONResponse(plain(asdict(row)) | {"files": files})
+
+    async def jobs(request: Request) -> Response:
+        del request
+        return JSONResponse({"jobs": [job.model_dump(mode="json", exclude={"done"}) for job in server.folder.all()]})
+
+    async def job(request: Request) -> Response:
+        found = server.folder.job(request.path_params["id"])
+        if found is None:
+            raise HTTPException(404, "There is no such job.")
+        return JSONResponse(found.model_dump(mode="json", exclude={"done"}))
+
+    async def start(request: Request) -> Response:
+        key, order = key_of(request), await content(request)
+        try:
+            checked = Order.model_validate(order)
+        except ValidationError as error:
+            found = [{"key": ".".join(map(str, e["loc"])), "message": e["msg"]} for e in error.errors(include_url=False)]
+            return JSONResponse({"problems": found}, 400)
+        return await act("start", key=key, order=checked.model_dump(mode="json"))
+
+    async def plan(request: Request) -> Response:
+        try:
+            order = Order.model_validate(await content(request))
+            host = await threaded(server.host)
+            found = await threaded(documents.forecast, order, host, allow_commands=server.allow_commands)
+        except ValidationError as error:
+            return JSONResponse({"problems": [{"message": str(error)}]}, 400)
+        except PartywallError as error:
+            return _refused(error)
+        lacking = [plain(problem) for problem in found.lacking]
+        return JSONResponse({"lines": found.outline.lines, "seconds": found.outline.seconds, "lacking": lacking})
+
+    def on_job(action: str) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            given = await content(request)
+            fields = {name: given.get(name) for name in ("budget", "precision")} if action == "extend" else {}
+            return await act(action, key=key_of(request), job=request.path_params["id"], **fields)
+
+        return handle
+
+    def on_record(action: str) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            given = await content(request)
+            fields = {name: given[name] for name in ("note", "tags") if name in given} if action == "annotate" else {}
+            return await act(action, key=key_of(request), record=request.path_params["name"], **fields)
+
+        return handle
+
+    async def described(request: Request) -> Response:
+        del request
+        return JSONResponse(openapi())
+
+    async def schema(request: Request) -> Response:
+        del request
+        from partywall.scenario.schema import json_schema  # noqa: PLC0415 - of the editor alone
+
+        return JSONResponse(json_schema(), headers={"cache-control": "max-age=3600"})
+
+    return [
+        Route("/openapi.json", described),
+        Route("/scenario.schema.json", schema),
+        Route("/records", listed),
+        Route("/records/{name}", one),
+        Route("/jobs", jobs, methods=["GET"]),
+        Route("/jobs", start, methods=["POST"]),
+        Route("/plan", plan, methods=["POST"]),
+        Route("/jobs/{id}", job, methods=["GET"]),
+        *(Route(f"/jobs/{{id}}/{name}", on_job(name), methods=["POST"]) for name in JOB_ACTIONS),
+        *(Route(f"/records/{{name}}/{action}", on_record(action), methods=["POST"]) for action in RECORD_ACTIONS),
+    ]
+
+
+JOB_ACTIONS = {
+    "stop": "Ends a job. What it has measured is kept and reported.",
+    "pause": "Ends a run or study between two blocks. It can be resumed.",
+    "resume": "Continues a paused, stopped or failed run or study.",
+    "extend": "Gives a run a larger budget or another precision.",
+}
+RECORD_ACTIONS = {
+    "annotate": "Stores a note and tags.",
+    "delete": "Deletes a record. It can be restored.",
+    "restore": "Restores a deleted record.",
+    "report": "Derives the findings again and writes the report.",
+}
+
+
+def _refused(error: PartywallError) -> Response:
+    return JSONResponse({"problems": [plain(problem) for problem in pages.problems_of(error)]}, 400)
+
+
+def openapi() -> dict[str, Any]:
+    """The description of the interface."""
+    key = {
+        "name": "Idempotency-Key",
+        "in": "header",
+        "required": True,
+        "description": "A repeated request with the same key has no further effect.",
+        "schema": {"type": "string", "pattern": f"^{KEY}$"},
+    }
+    refusals = {"400": {"description": "problems: what is wrong, and the remedy"}, "401": {"description": "no token"}}
+
+    def operation(summary: str, *, body: dict[str, Any] | None = None, keyed: bool = False, at: str = "") -> dict[str, Any]:
+        place = [{"name": at, "in": "path", "required": True, "schema": {"type": "string"}}] if at else []
+        found: dict[str, Any] = {
+            "summary": summary,
+            "parameters": [*place, *([key] if keyed else [])],
+            "responses": {"200": {"description": "done"}} | refusals,
+        }
+        if body is not None:
+            found["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+        return found
+
+    order = {"$ref": "#/components/schemas/Order"}
+    paths: dict[str, Any] = {
+        "/api/records": {"get": operation("All records, newest first. q: words to search for.")},
+        "/api/records/{name}": {"get": operation("A record and its files.", at="name")},
+        "/api/records/{name}/events": {
+            "get": operation(
+                "The events of a record as server-sent events, from the start or from a byte offset (from=, or "
+                "Last-Event-ID).",
+                at="name",
+            )
+        },
+        "/api/jobs": {
+            "get": operation("All jobs, oldest first."),
+            "post": operation("Puts a job in the queue. The key is its identity.", body=order, keyed=True),
+        },
+        "/api/jobs/{id}": {"get": operation("A job.", at="id")},
+        "/api/plan": {"post": operation("What an order would do on this host. Changes nothing.", body=order)},
+    }
+    for name, summary in JOB_ACTIONS.items():
+        body = _fields(Extend.model_json_schema(), "budget", "precision") if name == "extend" else None
+        paths[f"/api/jobs/{{id}}/{name}"] = {"post": operation(summary, body=body, keyed=True, at="id")}
+    for name, summary in RECORD_ACTIONS.items():
+        body = _fields(Annotate.model_json_schema(), "note", "tags") if name == "annotate" else None
+        paths[f"/api/records/{{name}}/{name}"] = {"post": operation(summary, body=body, keyed=True, at="name")}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Partywall", "version": __version__},
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": {"Order": Order.model_json_schema()},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _fields(schema: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {"type": "object", "properties": {name: schema["properties"][name] for name in names}}

@@ -1,0 +1,159 @@
+"""Jobs and their queue: one JSON file for each job, replaced atomically.
+
+A job's identity is the idempotency key of the request that made it, so a repeated request makes no second job. The
+queue is the jobs that are queued, in order of their creation. Only the runner writes these files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from partywall.files import write_whole
+
+KEY = r"[A-Za-z0-9_-]{8,64}"
+OWN = ".partywall"
+"""The folder of the queue, notes and deleted records, inside the folder of records."""
+
+Key = Annotated[str, StringConstraints(pattern=rf"^{KEY}$")]
+Plain = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ %/-]{0,63}$")]
+"""A duration, share or name. It cannot be taken for an option, and leaves no folder."""
+Hop = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}$")]
+Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s]{1,2000}$")]
+
+DOCUMENT_BYTES_MAX = 512 * 1024
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Order(Frozen):
+    """What to measure. document: the text of a file; shipped: the name of one that ships with Partywall."""
+
+    kind: Literal["run", "load", "guard", "trace", "study", "migration"]
+    document: Annotated[str, StringConstraints(max_length=DOCUMENT_BYTES_MAX)] | None = None
+    shipped: Plain | None = None
+    budget: Plain | None = None
+    precision: Plain | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    url: Url | None = None
+    users: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    rate: Annotated[float, Field(gt=0, le=1e7)] | None = None
+    duration: Plain | None = None
+    hops: Annotated[tuple[Hop, ...], Field(max_length=32)] = ()
+    long: bool = False
+
+
+class State(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    PAUSED = "paused"
+    ENDED = "ended"
+    CANCELLED = "cancelled"
+
+
+class Want(StrEnum):
+    """What a running job was asked to do."""
+
+    PAUSE = "pause"
+    STOP = "stop"
+    EXTEND = "extend"
+
+
+class Job(Frozen):
+    """One job. record: the name of its record. attempt: how often it was started.
+
+    changes: options of the next attempt. done: the keys of requests about it that were carried out. exit: the exit code
+    of the last attempt.
+    """
+
+    id: Key
+    order: Order
+    record: str
+    created: float
+    state: State = State.QUEUED
+    want: Want | None = None
+    attempt: int = 0
+    pid: int | None = None
+    start_ticks: int | None = None
+    exit: int | None = None
+    changes: tuple[str, ...] = ()
+    done: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What it measures, in a few words."""
+        order = self.order
+        return order.shipped or order.url or " → ".join(order.hops) or order.kind
+
+
+class Folder:
+    """The places inside a folder of records."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self.own = self.root / OWN
+        self.jobs = self.own / "jobs"
+        self.notes = self.own / "notes"
+        self.trash = self.own / "deleted"
+        self.socket = self.own / "runner.sock"
+        self._known: dict[str, tuple[tuple[int, int], Job]] = {}
+
+    def make(self) -> None:
+        """Creates the folders that do not exist."""
+        for folder in (self.jobs, self.notes, self.trash, self.own / "output", self.own / "documents"):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def record(self, name: str) -> Path | None:
+        """The folder of a record. None if the name is not that of a folder directly in the folder of records."""
+        if not re.fullmatch(r"[^/\0]{1,255}", name) or name.startswith("."):
+            return None
+        path = self.root / name
+        return path if path.is_dir() and not path.is_symlink() else None
+
+    def output(self, job: str) -> Path:
+        """What the job's process printed."""
+        return self.own / "output" / f"{job}.txt"
+
+    def exit_file(self, job: Job) -> Path:
+        """The file with the exit code of the job's current attempt."""
+        return self.own / "output" / f"{job.id}.{job.attempt}.exit"
+
+    def document(self, job: str) -> Path:
+        """The document that the job was started with."""
+        return self.own / "documents" / f"{job}.yaml"
+
+    def put(self, job: Job) -> Job:
+        """Stores a job."""
+        write_whole(self.jobs / f"{job.id}.json", job.model_dump_json())
+        return job
+
+    def job(self, id_: str) -> Job | None:
+        """A job by its identity. None if there is none, or its file is damaged. Unchanged files are not read again."""
+        if not re.fullmatch(KEY, id_):
+            return None
+        file = self.jobs / f"{id_}.json"
+        try:
+            found = file.stat()
+            stamp = (found.st_mtime_ns, found.st_ino)
+            known = self._known.get(id_)
+            if known is None or known[0] != stamp:
+                known = self._known[id_] = stamp, Job.model_validate_json(file.read_bytes())
+        except (OSError, ValidationError):
+            return None
+        return known[1]
+
+    def all(self) -> Sequence[Job]:
+        """All jobs, oldest first."""
+        found = [job for file in self.jobs.glob("*.json") if (job := self.job(file.stem))]
+        return sorted(found, key=lambda job: (job.created, job.id))
+
+    def of_record(self, name: str) -> Job | None:
+        """The job that made a record, if a page started it."""
+        return next((job for job in reversed(self.all()) if job.record == name), None)

@@ -1,0 +1,156 @@
+"""The state of a record as its journal tells it, for the page that watches it. Reads only.
+
+The page shows whole states, not single events. So it looks the same whether it was there from the start, was reloaded,
+or missed events while the connection was lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from partywall.kinds.journal import FILE
+from partywall.sandbox.label import start_ticks
+from partywall.web.records import event_of
+
+NOTES_SHOWN = 200
+SECONDS_SHOWN = 60
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass
+class Trial:
+    """The progress of a trial. cells: isolation factors so far, as (value, low, high) by treatment."""
+
+    done: int = 0
+    precision: str = ""
+    cells: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+
+
+@dataclass
+class State:
+    """What the events so far add up to. left_s: the estimate at the time left_at. exit: None until the end.
+
+    process: the ID and start time of the process that writes the journal.
+    """
+
+    doing: str = ""
+    left_s: float | None = None
+    left_at: float = 0.0
+    process: tuple[int, int] | None = None
+    attempts: int = 0
+    started_at: float | None = None
+    ended_at: float | None = None
+    ended: bool = False
+    exit: int | None = None
+    error: str | None = None
+    notes: deque[tuple[float, str, bool]] = field(default_factory=lambda: deque(maxlen=NOTES_SHOWN))
+    trials: dict[str, Trial] = field(default_factory=dict)
+    last_trial: str = ""
+    seconds: deque[Mapping[str, Any]] = field(default_factory=lambda: deque(maxlen=SECONDS_SHOWN))
+    seconds_count: int = 0
+    vifs: Mapping[str, Any] = field(default_factory=dict)
+    ways: tuple[Any, ...] = ()
+    headline: str = ""
+    moves: deque[str] = field(default_factory=lambda: deque(maxlen=NOTES_SHOWN))
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Adds an event. Content of unexpected form is ignored, because a journal may be damaged."""
+        at = event.get("at", 0.0)
+        match event:
+            case {"event": "started"}:
+                self.attempts += 1
+                self.started_at = at
+                self.ended, self.exit, self.error = False, None, None
+                self.left_s = None
+                pid, ticks = event.get("pid"), event.get("start_ticks")
+                self.process = (pid, ticks) if isinstance(pid, int) and isinstance(ticks, int) else None
+            case {"event": "doing", "text": str(text)}:
+                self.doing = text
+            case {"event": "left", "seconds": int() | float() as seconds}:
+                self.left_s, self.left_at = seconds, at
+            case {"event": "note", "text": str(text)}:
+                self.notes.append((at, text, bool(event.get("is_warning"))))
+            case {"event": "broken", "text": str(text)}:
+                self.notes.append((at, text, True))
+            case {"event": "block", "trial": str(name), "done": int(done)}:
+                trial = self.trials.setdefault(name, Trial())
+                if done < trial.done:
+                    # Its slots were lengthened, and it began again.
+                    trial.cells.clear()
+                trial.done, trial.precision = done, str(event.get("precision", ""))
+                self.last_trial = name
+                cells = event.get("cells", {})
+                trial.cells |= {id_: (cell[0], cell[1], cell[2]) for id_, cell in cells.items() if len(cell) == 3}
+            case {"event": "second"}:
+                self.seconds.append(event)
+                self.seconds_count += 1
+            case {"event": "report", "of": "guard", "rows": dict(rows)}:
+                self.vifs = rows
+                self.notes.extend((at, f"{hook}: {kind}: {text}", True) for hook, kind, text in event.get("notes", ()))
+            case {"event": "report", "of": "trace", "ways": list(ways)}:
+                self.ways, self.headline = tuple(ways), str(event.get("headline", ""))
+            case {"event": "report", "of": "migration", "move": str(text)}:
+                self.moves.append(text)
+            case {"event": "ended"}:
+                self.ended, self.exit, self.error = True, event.get("exit"), event.get("error")
+                self.ended_at = at
+
+    @property
+    def running(self) -> bool:
+        """True if the process that writes the journal exists."""
+        return not self.ended and self.process is not None and start_ticks(self.process[0]) == self.process[1]
+
+
+class Watched:
+    """A journal that is read as it grows."""
+
+    def __init__(self, record: Path) -> None:
+        self._file = record / FILE
+        self.offset = 0
+        self.state = State()
+
+    def advance(self) -> bool:
+        """Takes the lines that are new. True if there were any. A file that was replaced is read from its start."""
+        try:
+            size = self._file.stat().st_size
+        except OSError:
+            return False
+        if size < self.offset:
+            self.offset, self.state = 0, State()
+        before = self.offset
+        while size > self.offset and self._read():
+            pass
+        return self.offset != before
+
+    def _read(self) -> bool:
+        whole = False
+        for offset, event in lines(self._file, self.offset):
+            self.offset, whole = offset, True
+            if event is not None:
+                try:
+                    self.state.take(event)
+                except (TypeError, ValueError, AttributeError, KeyError, IndexError):
+                    continue
+        return whole
+
+
+def lines(file: Path, offset: int) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Whole lines from an offset on, at most a chunk: the offset after each, and its event if it is one."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(offset)
+            chunk = stream.read(CHUNK_BYTES)
+    except OSError:
+        return
+    whole, _, _ = chunk.rpartition(b"\n")
+    if not whole and len(chunk) == CHUNK_BYTES:
+        # A line longer than a chunk is not an event.
+        yield offset + len(chunk), None
+        return
+    for line in whole.split(b"\n") if whole or chunk.startswith(b"\n") else ():
+        offset += len(line) + 1
+        yield offset, event_of(line)

@@ -1,0 +1,284 @@
+"""What the pages show: values for the templates, from records, journals and documents. Reads only, and knows no HTTP."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from partywall import __version__, study, units
+from partywall.errors import PartywallError, Problem, ProblemsError
+from partywall.load.health import ADVICE, Reason
+from partywall.migrate import plan as migration_plans
+from partywall.model.plan import Plan
+from partywall.report import page
+from partywall.scenario import find, load, names
+from partywall.scenario.load import read
+from partywall.web.jobs import Job, State, Want
+from partywall.web.live import State as Live
+
+EXAMPLES = "examples"
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """The templates: those of this package, on the frame of every report."""
+    made = page.environment()
+    own = jinja2.PackageLoader("partywall.web", "templates")
+    made.loader = jinja2.ChoiceLoader([own, jinja2.PackageLoader("partywall.report", "assets")])
+    made.filters |= {
+        "when": when,
+        "clock": clock,
+        "about": about,
+        "rate": units.format_bit_rate,
+        "packets": units.format_packet_rate,
+        "number": units.format_number,
+        "counted": units.counted,
+        "percent": lambda share: f"{100 * share:.1f} %",
+    }
+    made.globals |= {"version": __version__}
+    return made
+
+
+def render(template: str, **content: Any) -> str:
+    """A page, or a part of one."""
+    return environment().get_template(template).render(**content)
+
+
+def when(seconds: float | None) -> str:
+    """A date and time of this host: 24 Nov 03:08."""
+    if seconds is None:
+        return ""
+    at = datetime.datetime.fromtimestamp(seconds).astimezone()
+    year = "" if at.year == datetime.datetime.now().astimezone().year else f" {at.year}"
+    return f"{at.day} {at:%b}{year} {at:%H:%M}"
+
+
+def clock(seconds: float) -> str:
+    """A time of this host with seconds: 03:08:15."""
+    return f"{datetime.datetime.fromtimestamp(seconds).astimezone():%H:%M:%S}"
+
+
+def about(seconds: float | None) -> str:
+    """A length of time in whole seconds."""
+    return "" if seconds is None else units.format_duration(max(1, round(seconds)) * 10**9)
+
+
+def asset(name: str) -> bytes | None:
+    """A file of the page: style, script, icon. None if there is none."""
+    if name == "report.css":
+        return files("partywall.report").joinpath("assets", name).read_bytes()
+    if name not in ASSETS:
+        return None
+    return files("partywall.web").joinpath("assets", *name.split("/")).read_bytes()
+
+
+ASSETS = ("web.css", "web.js", "start.js", "vendor/htmx.min.js", "vendor/sse.min.js", "vendor/codemirror.js")
+
+
+@dataclass(frozen=True)
+class Offered:
+    """Something that ships with Partywall and can be started. seconds: how long it takes; None if not known."""
+
+    kind: str
+    name: str
+    description: str
+    seconds: float | None = None
+
+
+@cache
+def offered() -> tuple[Offered, ...]:
+    """Everything that ships with Partywall and can be started."""
+    found = []
+    for name in names():
+        scenario = load(find(name))
+        found.append(Offered("run", name, scenario.description, scenario.budget / 1e9))
+    for name in study.names():
+        file = study.find(name)
+        found.append(Offered("study", name, study.kind_of(file).read(read(file, "study"), str(file)).description))
+    for name in migration_plans.names():
+        found.append(Offered("migration", name, "A guest moves between two hosts while it works"))
+    return tuple(found)
+
+
+def text_of(kind: str, name: str) -> str:
+    """The text of a shipped document. PartywallError if there is none."""
+    if kind == "migration":
+        return migration_plans.find(name).read_text(encoding="utf-8")
+    if kind == "study":
+        return study.find(name).read_text(encoding="utf-8")
+    if name not in names():
+        raise PartywallError(f"there is no scenario {name[:80]!r}")
+    return find(name).read_text(encoding="utf-8")
+
+
+def host_line() -> dict[str, Any]:
+    """Name, load and CPUs of this host."""
+    return {"name": socket.gethostname(), "load": os.getloadavg()[0], "cpus": len(os.sched_getaffinity(0))}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of the live matrix. level: the class of its colour; mark and words repeat it without colour."""
+
+    value: float
+    half: float
+    level: str
+    mark: str
+    words: str
+
+
+def cell(value: float, low: float, high: float) -> Cell:
+    """An isolation factor so far. An effect is only named if the interval excludes 1."""
+    half = max(high - value, value - low)
+    if low <= 1 <= high:
+        return Cell(value, half, "none", "·", "no effect seen so far")
+    if value > 1:
+        return Cell(value, half, "gain", "▲", "gain so far")
+    for bound, level, mark in ((0.95, "slight", "▼"), (0.8, "clear", "▼▼")):
+        if value > bound:
+            return Cell(value, half, level, mark, f"{level} loss so far")
+    return Cell(value, half, "severe", "▼▼▼", "severe loss so far")
+
+
+@dataclass(frozen=True)
+class LiveRow:
+    """A trial in the live matrix."""
+
+    title: str
+    done: int
+    precision: str
+    current: bool
+    cells: tuple[Cell | None, ...]
+
+
+def matrix(plan: Plan, live: Live) -> tuple[list[str], list[LiveRow]]:
+    """Headings and rows of the live matrix, in planned order. Treatments that a trial lacks are left empty."""
+    labels: dict[str, str] = {}
+    for trial in plan.trials:
+        labels |= {t.id: t.label for t in trial.treatments if t.role != "baseline"}
+    rows = []
+    for trial in plan.trials:
+        seen = live.trials.get(trial.id)
+        levels = ", ".join(f"{path.rsplit('.', 1)[-1]} {level}" for path, level in trial.levels.items())
+        name = trial.id.partition("-")[2] or trial.id
+        cells = tuple(cell(*seen.cells[id_]) if seen and id_ in seen.cells else None for id_ in labels)
+        current = live.last_trial == trial.id and not live.ended
+        title = f"{name} ({levels})" if levels else name
+        rows.append(LiveRow(title, seen.done if seen else 0, seen.precision if seen else "", current, cells))
+    return list(labels.values()), rows
+
+
+def seconds_of(live: Live) -> Iterator[dict[str, Any]]:
+    """The last seconds of a load, newest first."""
+    count = live.seconds_count
+    for back, second in enumerate(reversed(live.seconds)):
+        doubts = [
+            f"{ADVICE[Reason(name)][0]} ({figure})" if name in set(Reason) else name
+            for name, figure in second.get("doubts", {}).items()
+        ]
+        yield dict(second) | {"number": count - back, "doubts": doubts}
+
+
+CHART = (600, 120)
+
+
+def chart(live: Live) -> dict[str, Any] | None:
+    """Requests a second and the 99th percentile of the last seconds, as points of two lines."""
+    seconds = list(live.seconds)
+    if len(seconds) < 2:
+        return None
+    width, height = CHART
+
+    def line(values: Sequence[float | None]) -> tuple[str, float]:
+        top = max((value for value in values if value), default=1) or 1
+        step = width / (len(values) - 1)
+        known = [(i * step, height - height * value / top) for i, value in enumerate(values) if value is not None]
+        return " ".join(f"{x:.1f},{y:.1f}" for x, y in known), top
+
+    rate, rate_top = line([second.get("rate") for second in seconds])
+    tail, tail_top = line([second.get("p99_ns") for second in seconds])
+    return {"rate": rate, "rate_top": rate_top, "tail": tail, "tail_top": tail_top, "width": width, "height": height}
+
+
+@dataclass(frozen=True)
+class Buttons:
+    """The actions that make sense for a job now."""
+
+    stop: bool = False
+    pause: bool = False
+    resume: bool = False
+    extend: bool = False
+
+
+def buttons(job: Job | None) -> Buttons:
+    """The actions that a job's state allows."""
+    if job is None:
+        return Buttons()
+    parts = job.order.kind in ("run", "study")
+    match job.state:
+        case State.RUNNING:
+            free = job.want is None
+            return Buttons(stop=free, pause=free and parts, extend=free and job.order.kind == "run")
+        case State.QUEUED:
+            return Buttons(stop=True, pause=parts)
+        case State.PAUSED:
+            return Buttons(stop=True, resume=True, extend=job.order.kind == "run")
+        case State.ENDED:
+            return Buttons(resume=parts and job.exit != 0, extend=job.order.kind == "run" and job.attempt > 0)
+        case _:
+            return Buttons(resume=True)
+
+
+def status(job: Job | None, live: Live, waiting: Sequence[Job], *, running: bool) -> str:
+    """What a record or job does now, in one line."""
+    if job is not None and job.state is State.QUEUED:
+        ahead = [one for one in waiting if one.created < job.created or one.state is State.RUNNING]
+        ahead = [one for one in ahead if one.id != job.id]
+        if ahead:
+            return f"waiting for {', '.join(one.name for one in ahead)}: two measurements would spoil each other"
+        return "next: it starts as soon as no other measurement runs on this host"
+    if job is not None and job.state is State.RUNNING and job.want is not None:
+        wants = {Want.PAUSE: "pausing after this block", Want.STOP: "stopping", Want.EXTEND: "restarting with more time"}
+        return wants[job.want]
+    if job is not None and job.state is State.PAUSED:
+        return "paused: its measurements are kept"
+    if job is not None and job.state is State.CANCELLED:
+        return "cancelled before it started"
+    if running or (job is not None and job.state is State.RUNNING):
+        return live.doing or "starting"
+    return f"ended at {when(live.ended_at)}" if live.ended_at else "ended"
+
+
+def left(live: Live, *, running: bool) -> float | None:
+    """The time left now, in seconds. None if it is not known."""
+    if not running or live.left_s is None:
+        return None
+    return max(0.0, live.left_s - (time.time() - live.left_at))
+
+
+def problems_of(error: PartywallError) -> list[Problem]:
+    """The problems of an error, in the order of their lines."""
+    found = error.problems if isinstance(error, ProblemsError) else (Problem(str(error)),)
+    return sorted(found, key=lambda problem: problem.line or 0)
+
+
+def tail_of(file: Path, most: int = 8192) -> str:
+    """The end of a text file; empty if there is none."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - most))
+            return stream.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+

@@ -1,0 +1,222 @@
+"""The folder of records as a table: cheap to read for thousands of records. Reads only."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from partywall import kinds
+from partywall.errors import Exit
+from partywall.kinds.journal import FILE, INTERRUPTED
+from partywall.sandbox.label import start_ticks
+from partywall.web.jobs import Folder
+
+PAGE = 50
+TAIL_BYTES = 65536
+OUTCOMES = {
+    int(Exit.HOLDS): ("holds", "✓ holds"),
+    int(Exit.VIOLATED): ("violated", "✗ violated"),
+    int(Exit.INCONCLUSIVE): ("inconclusive", "? inconclusive"),
+    int(Exit.USAGE): ("violated", "✗ not accepted"),
+    int(Exit.CAPABILITY): ("violated", "✗ host lacks something"),
+    int(Exit.FAILED): ("violated", "✗ failed"),
+    INTERRUPTED: ("none", "stopped"),
+    -9: ("violated", "✗ killed"),
+}
+"""The class and text of the badge for each exit code."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """A record as far as its folder's entry tells. changed: seconds since the epoch."""
+
+    name: str
+    kind: str
+    changed: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """A record in the table. outcome: see OUTCOMES. size: bytes on disk."""
+
+    name: str
+    kind: str
+    changed: float
+    outcome: tuple[str, str]
+    headline: str
+    size: int
+    note: str
+    tags: tuple[str, ...]
+    running: bool
+
+
+@lru_cache(maxsize=1)
+def marks() -> Mapping[str, str]:
+    """The name of each kind by the file that only its records have."""
+    return {kinds.kind(name).record.MARK: name for name in kinds.KINDS}
+
+
+def kind_of(path: Path) -> str | None:
+    """The kind of the record in a folder. None if it is not a record."""
+    return next((kind for mark, kind in marks().items() if (path / mark).is_file()), None)
+
+
+def named(root: Path) -> list[Named]:
+    """All records of a folder, newest first."""
+    found = []
+    with os.scandir(root) as entries:
+        for entry in entries:
+            if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+                path = Path(entry.path)
+                if (kind := kind_of(path)) is not None:
+                    found.append(Named(entry.name, kind, entry.stat().st_mtime))
+    return sorted(found, key=lambda one: one.changed, reverse=True)
+
+
+def matching(found: Sequence[Named], query: str, folder: Folder) -> list[Named]:
+    """Records whose name, kind, tags or note contain every word of a query."""
+    words = query.casefold().split()
+    if not words:
+        return list(found)
+    return [one for one in found if all(word in _searched(one, folder) for word in words)]
+
+
+def _searched(one: Named, folder: Folder) -> str:
+    note, tags = annotation(folder, one.name)
+    return f"{one.name} {one.kind} {' '.join(tags)} {note}".casefold()
+
+
+def row(folder: Folder, one: Named) -> Row:
+    """Everything that the table shows of a record."""
+    path = folder.root / one.name
+    note, tags = annotation(folder, one.name)
+    end = ending(path)
+    running = is_running(path, end)
+    code = end.get("exit") if end and end["event"] == "ended" else None
+    badge = ("running", "running") if running else outcome(path, code) or ("none", "stopped" if end else "")
+    size = sum(_sizes(path))
+    return Row(one.name, one.kind, one.changed, badge, headline(path), size, note, tags, running)
+
+
+def outcome(path: Path | None, code: Any) -> tuple[str, str] | None:
+    """The class and text of the badge for an exit code. None if the code is not known."""
+    if not isinstance(code, int):
+        return None
+    if code == Exit.HOLDS and not (path and _has_goals(path)):
+        return "done", "✓ measured"
+    return OUTCOMES.get(code, ("violated", f"✗ exit code {code}"))
+
+
+def _has_goals(path: Path) -> bool:
+    """True if the findings contain a verdict. Without goals, a run that holds has only been measured."""
+    try:
+        return b'"verdicts":[]' not in (path / "findings.json").read_bytes().replace(b" ", b"").replace(b"\n", b"")
+    except OSError:
+        return False
+
+
+def annotation(folder: Folder, name: str) -> tuple[str, tuple[str, ...]]:
+    """A record's note and tags."""
+    try:
+        found = json.loads((folder.notes / f"{name}.json").read_bytes())
+        return str(found["note"]), tuple(map(str, found["tags"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return "", ()
+
+
+def headline(path: Path) -> str:
+    """The headline of a record's findings; empty if there is none."""
+    try:
+        with (path / "findings.json").open("rb") as stream:
+            start = stream.read(TAIL_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    found = re.search(r'"headline"\s*:\s*("(?:[^"\\]|\\.)*")', start)
+    try:
+        return str(json.loads(found.group(1)))[:300] if found else ""
+    except ValueError:
+        return ""
+
+
+def ending(path: Path) -> dict[str, Any] | None:
+    """The last whole event of a record's journal. None if there is none."""
+    try:
+        with (path / FILE).open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - TAIL_BYTES))
+            lines = stream.read().split(b"\n")[:-1]
+    except OSError:
+        return None
+    return next((found for line in reversed(lines) if (found := event_of(line))), None)
+
+
+def event_of(line: bytes) -> dict[str, Any] | None:
+    """An event of a journal. None if the line is not one."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("event"), str) else None
+
+
+def is_running(path: Path, end: Mapping[str, Any] | None) -> bool:
+    """True if a process writes the journal."""
+    if end is None or end["event"] == "ended":
+        return False
+    started = last_start(path)
+    return started is not None and start_ticks(started[0]) == started[1]
+
+
+def last_start(path: Path) -> tuple[int, int] | None:
+    """The process that began the latest attempt, as its ID and start time."""
+    found = None
+    try:
+        with (path / FILE).open("rb") as stream:
+            for line in stream:
+                if b'"event":"started"' in line and (event := event_of(line)):
+                    found = event.get("pid"), event.get("start_ticks")
+    except OSError:
+        return None
+    return found if found and all(isinstance(part, int) for part in found) else None  # type: ignore[return-value]
+
+
+def _sizes(path: Path) -> Iterator[int]:
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                yield os.lstat(os.path.join(folder, name)).st_size  # noqa: PTH118 - of thousands of files
+            except OSError:
+                continue
+
+
+def file_in(folder: Folder, name: str, relative: str) -> Path | None:
+    """A file of a record. None if it does not exist, is not a regular file, or is reached through a link."""
+    record = folder.record(name)
+    parts = relative.split("/")
+    if record is None or "\0" in relative or any(part in ("", ".", "..") for part in parts):
+        return None
+    path = record
+    for part in parts:
+        path = path / part
+        if path.is_symlink():
+            return None
+    return path if path.is_file() else None
+
+
+def files(folder: Folder, name: str) -> list[tuple[str, int]]:
+    """The files of a record with their sizes, at most 500."""
+    record = folder.record(name)
+    if record is None:
+        return []
+    found = (path for path in sorted(record.rglob("*")) if path.is_file() and not path.is_symlink())
+    return [(str(path.relative_to(record)), path.stat().st_size) for path, _ in zip(found, range(500), strict=False)]
+
+
+def is_name(text: str) -> bool:
+    """True if a text can be the name of a record."""
+    return re.fullmatch(r"[^/\0.][^/\0]{0,254}", text) is not None

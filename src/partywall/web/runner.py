@@ -1,0 +1,550 @@
+"""The runner: carries out jobs one at a time, and every other action of the page, from a fixed list.
+
+It listens on a Unix socket in the folder of records. A request is one line of JSON with an action, a key and the
+action's fields. It is answered by one line. A job is started as a `partywall` command in a session of its own, with the
+lock of `sandbox.measuring`. If the runner is killed, the job continues with the lock, and the next runner takes over.
+
+The command line is built here from checked fields. Requests cannot contain options, paths or commands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import secrets
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from partywall import kinds
+from partywall.errors import PartywallError, Problem, UsageError
+from partywall.files import write_whole
+from partywall.kinds.journal import INTERRUPTED
+from partywall.sandbox.label import start_ticks
+from partywall.sandbox.measuring import opened as measuring_lock
+from partywall.store.record import stamped
+from partywall.web.jobs import Folder, Frozen, Job, Key, Order, Plain, State, Want
+
+REQUEST_BYTES_MAX = 1 << 20
+REQUEST_S = 5.0
+STEP_S = 0.2
+IDLE_S = 600.0
+RESUMABLE = ("run", "study")
+# Signals of a terminal end the command, not the shell that stores its exit code.
+SHELL = 'trap : INT TERM HUP; status=$1; shift; "$@"; echo $? > "$status.new"; mv "$status.new" "$status"'
+
+KeptText = Plain | None
+
+
+class Start(Frozen):
+    key: Key
+    order: Order
+
+
+class OfJob(Frozen):
+    key: Key
+    job: Key
+
+
+class Extend(OfJob):
+    budget: KeptText = None
+    precision: KeptText = None
+
+
+class OfRecord(Frozen):
+    key: Key
+    record: str
+
+
+class Annotate(OfRecord):
+    note: str = Field(default="", max_length=10_000)
+    tags: tuple[str, ...] = Field(default=(), max_length=20)
+
+
+class Runner:
+    """The state of a runner. allow_commands: whether jobs may run the commands that documents contain."""
+
+    def __init__(self, folder: Folder, *, allow_commands: bool = False) -> None:
+        self._folder = folder
+        self._allow_commands = allow_commands
+        self._lock: int | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reports: list[subprocess.Popen[bytes]] = []
+        self.active_at = time.monotonic()
+
+    def answer(self, line: bytes) -> dict[str, Any]:
+        """Carries out a request. Returns {"ok": true, ...} or {"error": text}."""
+        try:
+            request = json.loads(line)
+            action, fields = request.pop("action"), request
+            model, carry_out = ACTIONS[action]
+            return {"ok": True} | carry_out(self, model.model_validate(fields))
+        except ValidationError as error:
+            return {"error": "; ".join(_said(each) for each in error.errors(include_url=False)[:10])}
+        except (PartywallError, OSError) as error:
+            return {"error": str(error)}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return {"error": "this is not a request"}
+
+    def start(self, request: Start) -> dict[str, Any]:
+        """Puts a job in the queue. The same key never makes a second job."""
+        if (known := self._folder.job(request.key)) is None:
+            self._check(request.order)
+            name = re.sub(r"[^A-Za-z0-9-]+", "-", _title(request.order)).strip("-") or request.order.kind
+            known = Job(id=request.key, order=request.order, record=stamped(name[:60]), created=time.time())
+            if request.order.document is not None:
+                write_whole(self._folder.document(known.id), request.order.document)
+            self._folder.put(known)
+        return {"job": known.id, "record": known.record}
+
+    def _check(self, order: Order) -> None:
+        """UsageError if an order names something that may not be carried out from a page."""
+        from partywall.web.documents import refuse_files, shipped_names  # noqa: PLC0415 - slow to import
+
+        command(order, Path("document"), Path("record"))
+        if order.document is not None:
+            refuse_files(order.document, allowed=self._allow_commands)
+        elif order.shipped is not None and order.shipped not in shipped_names(order.kind):
+            raise UsageError(Problem(f"no {order.kind} called {order.shipped!r} ships with Partywall", "choose another"))
+
+    def stop(self, request: OfJob) -> dict[str, Any]:
+        """Ends a job. What it has measured is kept and reported."""
+        job = self._new(request)
+        if job and job.state is State.RUNNING:
+            self._interrupt(job, request.key, Want.STOP)
+        elif job and job.state in (State.QUEUED, State.PAUSED):
+            measured = self._folder.record(job.record) is not None
+            self._put(job, request.key, state=State.ENDED if measured else State.CANCELLED)
+            if measured:
+                self._report(job.record)
+        return {}
+
+    def pause(self, request: OfJob) -> dict[str, Any]:
+        """Ends a run between two blocks, so that it can be continued."""
+        job = self._new(request)
+        if job and job.order.kind not in RESUMABLE:
+            raise UsageError(Problem(f"a {job.order.kind} is measured in one piece", "stop it instead"))
+        if job and job.state is State.RUNNING:
+            self._interrupt(job, request.key, Want.PAUSE)
+        elif job and job.state is State.QUEUED:
+            self._put(job, request.key, state=State.PAUSED)
+        return {}
+
+    def resume(self, request: OfJob) -> dict[str, Any]:
+        """Puts a paused, stopped or failed job in the queue again."""
+        job = self._new(request)
+        if job and job.state in (State.PAUSED, State.ENDED, State.CANCELLED):
+            if job.order.kind not in RESUMABLE and job.state is State.ENDED:
+                raise UsageError(Problem(f"a {job.order.kind} cannot be continued", "start a new one"))
+            self._put(job, request.key, state=State.QUEUED, want=None)
+        elif job and job.state is State.RUNNING and job.want is Want.PAUSE:
+            self._put(job, request.key, want=Want.EXTEND)
+        return {}
+
+    def extend(self, request: Extend) -> dict[str, Any]:
+        """Gives a run a larger budget or another precision. A running one is continued at once."""
+        if (job := self._new(request)) is None:
+            return {}
+        if job.order.kind != "run":
+            raise UsageError(Problem(f"a {job.order.kind} has no budget", "start a new one"))
+        given = {"budget": request.budget, "precision": request.precision}
+        changes = tuple(f"--{name}={value}" for name, value in given.items() if value)
+        if not changes:
+            raise UsageError(Problem("nothing is extended", "give a budget or a precision"))
+        _check_extension(self._folder, job, given)
+        if job.state is State.RUNNING:
+            self._interrupt(job, request.key, Want.EXTEND, changes)
+        else:
+            self._put(job, request.key, state=State.QUEUED, want=None, changes=changes)
+        return {}
+
+    def annotate(self, request: Annotate) -> dict[str, Any]:
+        """Stores a note and tags beside a record."""
+        self._record(request.record)
+        content = {"note": request.note, "tags": [tag.strip()[:40] for tag in request.tags if tag.strip()]}
+        write_whole(self._folder.notes / f"{request.record}.json", json.dumps(content))
+        return {}
+
+    def delete(self, request: OfRecord) -> dict[str, Any]:
+        """Moves a record to the folder of deleted ones, from which `restore` returns it."""
+        if self._deleted(request.record) is not None and self._folder.record(request.record) is None:
+            return {}
+        path = self._record(request.record)
+        job = self._folder.of_record(request.record)
+        if job and job.state in (State.RUNNING, State.QUEUED):
+            raise UsageError(Problem(f"{request.record} is {job.state}", "stop it first"))
+        with kinds.opened(path).exclusive():
+            path.rename(self._folder.trash / request.record)
+        return {}
+
+    def restore(self, request: OfRecord) -> dict[str, Any]:
+        """Returns a deleted record."""
+        if self._folder.record(request.record) is None:
+            gone = self._deleted(request.record)
+            if gone is None:
+                raise UsageError(Problem(f"{request.record} is not among the deleted records", "reload the page"))
+            gone.rename(self._folder.root / request.record)
+        return {}
+
+    def report(self, request: OfRecord) -> dict[str, Any]:
+        """Derives the findings of a record again and writes its page."""
+        self._record(request.record)
+        self._report(request.record)
+        return {}
+
+    def ping(self, request: Frozen) -> dict[str, Any]:
+        """Says that a runner is there."""
+        del request
+        return {"pid": os.getpid(), "allow_commands": self._allow_commands}
+
+    def step(self) -> None:
+        """Takes note of a job that has ended, and starts the next one if the host is free."""
+        jobs = self._folder.all()
+        going = [job for job in jobs if job.state in (State.RUNNING, State.QUEUED)]
+        self._reports = [report for report in self._reports if report.poll() is None]
+        if going or self._reports:
+            self.active_at = time.monotonic()
+        for job in going:
+            if job.state is State.RUNNING and (code := self._ended(job)) is not None:
+                self._after(job, code)
+                return
+        running = [job for job in going if job.state is State.RUNNING]
+        if going and not running and not self._reports and self._locked():
+            self._launch(going[0])
+
+    def _new(self, request: OfJob) -> Job | None:
+        """The job of a request; None if the request was carried out before."""
+        job = self._folder.job(request.job)
+        if job is None:
+            raise UsageError(Problem(f"there is no job {request.job}", "reload the page"))
+        return None if request.key in job.done else job
+
+    def _put(self, job: Job, key: str | None = None, **changes: Any) -> Job:
+        done = (*job.done, key)[-100:] if key else job.done
+        return self._folder.put(job.model_copy(update={"done": done, **changes}))
+
+    def _deleted(self, name: str) -> Path | None:
+        return Folder(self._folder.trash).record(name)
+
+    def _record(self, name: str) -> Path:
+        path = self._folder.record(name)
+        if path is None:
+            raise UsageError(Problem(f"there is no record {name[:100]!r}", "reload the page"))
+        return path
+
+    def _interrupt(self, job: Job, key: str, want: Want, changes: tuple[str, ...] = ()) -> None:
+        """Asks a running job to end as Ctrl-C does. A later request replaces what happens afterwards."""
+        first = job.want is None
+        self._put(job, key, want=want, changes=changes or job.changes)
+        if first and job.pid is not None and start_ticks(job.pid) == job.start_ticks:
+            os.killpg(job.pid, signal.SIGINT)
+
+    def _locked(self) -> bool:
+        """True if this runner holds the lock for measurements of this host."""
+        if self._lock is None:
+            descriptor = measuring_lock()
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return False
+            self._lock = descriptor
+        return True
+
+    def _launch(self, job: Job) -> None:
+        folder, record = self._folder, self._folder.root / job.record
+        job = job.model_copy(update={"attempt": job.attempt + 1, "state": State.RUNNING, "want": None, "exit": None})
+        if record.is_dir() and job.order.kind in RESUMABLE:
+            words = ["study" if job.order.kind == "study" else "run", f"--resume={record}", *job.changes]
+        else:
+            words = command(job.order, folder.document(job.id), record) + list(job.changes)
+        if self._allow_commands and job.order.kind in RESUMABLE:
+            words.append("--allow-commands")
+        # Stored before the start, so that a killed runner does not start the attempt twice.
+        folder.put(job)
+        with folder.output(job.id).open("ab") as output:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", SHELL, "sh", str(folder.exit_file(job)), sys.executable, "-P", "-m", "partywall", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=folder.root,
+                env=os.environ | {"COLUMNS": "120"},
+                start_new_session=True,
+                pass_fds=[self._lock] if self._lock is not None else [],
+            )
+        pid = self._process.pid
+        folder.put(job.model_copy(update={"pid": pid, "start_ticks": start_ticks(pid)}))
+        # The job holds the lock from here on.
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _ended(self, job: Job) -> int | None:
+        """The exit code of a running job that has ended; None while it runs."""
+        if self._process is not None and self._process.pid == job.pid:
+            self._process.poll()
+        alive = job.pid is not None and start_ticks(job.pid) == job.start_ticks
+        with contextlib.suppress(OSError, ValueError):
+            return int(self._folder.exit_file(job).read_text())
+        if alive:
+            return None
+        if job.pid is None:
+            # A runner was killed while it started the job. The lock tells whether the job's process exists.
+            if self._locked():
+                self._folder.put(job.model_copy(update={"state": State.QUEUED}))
+            return None
+        return -signal.SIGKILL
+
+    def _after(self, job: Job, code: int) -> None:
+        """Decides what follows the end of an attempt."""
+        kept = self._folder.record(job.record) is not None
+        ended = job.model_copy(update={"exit": code, "pid": None, "start_ticks": None, "want": None, "changes": ()})
+        interrupted = code == INTERRUPTED
+        if interrupted and job.want is Want.PAUSE:
+            self._folder.put(ended.model_copy(update={"state": State.PAUSED if kept else State.QUEUED}))
+        elif job.want is Want.EXTEND and code not in (2, 4):
+            self._folder.put(ended.model_copy(update={"state": State.QUEUED, "changes": job.changes}))
+        else:
+            self._folder.put(ended.model_copy(update={"state": State.ENDED}))
+            if interrupted and kept:
+                self._report(job.record)
+
+    def _report(self, record: str) -> None:
+        """Starts to write the report of a record. The next job waits for it."""
+        words = [sys.executable, "-P", "-m", "partywall", "report", str(self._folder.root / record)]
+        output = subprocess.DEVNULL
+        self._reports.append(subprocess.Popen(words, stdin=output, stdout=output, stderr=output, cwd=self._folder.root))
+
+
+ACTIONS: Mapping[str, tuple[type[BaseModel], Callable[[Runner, Any], dict[str, Any]]]] = {
+    "start": (Start, Runner.start),
+    "stop": (OfJob, Runner.stop),
+    "pause": (OfJob, Runner.pause),
+    "resume": (OfJob, Runner.resume),
+    "extend": (Extend, Runner.extend),
+    "annotate": (Annotate, Runner.annotate),
+    "delete": (OfRecord, Runner.delete),
+    "restore": (OfRecord, Runner.restore),
+    "report": (OfRecord, Runner.report),
+    "ping": (Frozen, Runner.ping),
+}
+"""Everything that can be requested."""
+
+
+def command(order: Order, document: Path, record: Path) -> list[str]:
+    """The words after `partywall` that carry out an order. UsageError if something is missing."""
+    source = str(document) if order.document is not None else order.shipped
+    options = {
+        "out": str(record),
+        "budget": order.budget,
+        "precision": order.precision,
+        "seed": order.seed,
+        "users": order.users,
+        "rate": order.rate,
+        "for": order.duration,
+    }
+    taken = {
+        "run": ("out", "budget", "precision", "seed"),
+        "load": ("out", "users", "rate", "for") if order.url else ("out",),
+        "guard": ("out", "for"),
+        "trace": ("out", "for"),
+        "study": ("out",),
+        "migration": ("out",),
+    }[order.kind]
+    given = [f"--{name}={value}" for name, value in options.items() if name in taken and value is not None]
+    first = {
+        "run": ["run", source],
+        "load": ["load", "run", order.url or source],
+        "guard": ["guard", "run", source],
+        "trace": ["trace", *(order.hops or [None])],
+        "study": ["study", source, *(["--long"] if order.long else [])],
+        "migration": ["migrate", source],
+    }[order.kind]
+    if None in first:
+        raise UsageError(Problem(f"a {order.kind} needs something to measure", "choose or write a document"))
+    if order.kind == "trace" and order.duration is None:
+        raise UsageError(Problem("a trace started here needs a duration", "give for example 10s"))
+    return [*(word for word in first if word is not None), *given]
+
+
+def _title(order: Order) -> str:
+    if order.document is not None:
+        named = re.search(r"^name:\s*['\"]?([A-Za-z0-9_-]+)", order.document, re.MULTILINE)
+        return named.group(1) if named else order.kind
+    return order.shipped or order.kind
+
+
+def _check_extension(folder: Folder, job: Job, given: Mapping[str, str | None]) -> None:
+    """UsageError if a value cannot be read, or the run would not get more of anything."""
+    from partywall import units  # noqa: PLC0415 - of this action alone
+    from partywall.errors import parsed  # noqa: PLC0415
+    from partywall.store import RunDirectory  # noqa: PLC0415
+
+    budget, precision = given["budget"], given["precision"]
+    budget_ns = parsed("budget", budget, units.parse_duration_ns) if budget else 0
+    share = parsed("precision", precision, units.parse_share) if precision else 1.0
+    if (path := folder.record(job.record)) is not None:
+        scenario = RunDirectory.open(path).plan.scenario
+        if budget_ns <= scenario.budget and share >= scenario.precision:
+            has = f"{units.format_duration(scenario.budget)} and ±{100 * scenario.precision:g}%"
+            raise UsageError(Problem(f"the run has {has} already", "give a larger budget or a smaller precision"))
+
+
+def _said(error: Any) -> str:
+    return f"{'.'.join(map(str, error['loc']))}: {error['msg']}".lstrip(": ")
+
+
+def serve(folder: Folder, *, user: int, allow_commands: bool = False) -> None:
+    """Runs until nothing was to be done for some time. user: who may connect, besides this process's own user.
+
+    Returns at once if the folder has a runner already.
+    """
+    folder.make()
+    with _alone(folder) as first:
+        if not first:
+            return
+        runner = Runner(folder, allow_commands=allow_commands)
+        with _listening(folder, user) as listener:
+            while time.monotonic() - runner.active_at < IDLE_S:
+                with contextlib.suppress(TimeoutError):
+                    connection, _ = listener.accept()
+                    with connection:
+                        runner.active_at = time.monotonic()
+                        _serve_one(runner, connection, {user, os.geteuid()})
+                runner.step()
+
+
+@contextlib.contextmanager
+def _alone(folder: Folder) -> Iterator[bool]:
+    """Whether this process is the only runner of the folder."""
+    descriptor = os.open(folder.own / "runner.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _listening(folder: Folder, user: int) -> Iterator[socket.socket]:
+    folder.socket.unlink(missing_ok=True)
+    before = os.umask(0o177)
+    try:
+        listener = socket.socket(socket.AF_UNIX)
+        with short(folder) as path:
+            listener.bind(path)
+    finally:
+        os.umask(before)
+    if user != os.geteuid():
+        os.chown(folder.socket, user, -1)
+    listener.listen(64)
+    listener.settimeout(STEP_S)
+    try:
+        yield listener
+    finally:
+        listener.close()
+        folder.socket.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def short(folder: Folder) -> Iterator[str]:
+    """The path of the socket in at most 107 characters, which is all that the kernel takes."""
+    descriptor = os.open(folder.own, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{folder.socket.name}"
+    finally:
+        os.close(descriptor)
+
+
+def _serve_one(runner: Runner, connection: socket.socket, users: set[int]) -> None:
+    """Answers one request. A client that is slow, or is another user, is cut off."""
+    connection.settimeout(REQUEST_S)
+    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if uid not in users:
+        return
+    ends = time.monotonic() + REQUEST_S
+    line = b""
+    with contextlib.suppress(OSError):
+        while not line.endswith(b"\n") and len(line) <= REQUEST_BYTES_MAX and time.monotonic() < ends:
+            piece = connection.recv(65536)
+            if not piece:
+                return
+            line += piece
+        if line.endswith(b"\n"):
+            connection.sendall(json.dumps(runner.answer(line)).encode() + b"\n")
+
+
+def request(folder: Folder, action: str, **fields: Any) -> dict[str, Any]:
+    """Sends a request to the folder's runner. ConnectionError if there is none. UsageError if it refused."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection, short(folder) as path:
+            connection.settimeout(330)
+            connection.connect(path)
+            connection.sendall(json.dumps({"action": action} | fields).encode() + b"\n")
+            answer = b""
+            while piece := connection.recv(65536):
+                answer += piece
+    except OSError as error:
+        raise ConnectionError(error.errno or errno.ECONNRESET, "the runner does not answer") from error
+    if not answer.endswith(b"\n"):
+        raise ConnectionError(errno.ECONNRESET, "the runner has ended")
+    found: dict[str, Any] = json.loads(answer)
+    if "error" in found:
+        raise UsageError(found["error"])
+    return found
+
+
+def start_runner(folder: Folder, *, user: int | None = None, allow_commands: bool = False) -> None:
+    """Starts a runner in a session of its own, if the folder has none, and waits until it answers."""
+    folder.make()
+    with contextlib.suppress(ConnectionError):
+        request(folder, "ping")
+        return
+    words = [sys.executable, "-P", "-m", "partywall.web.runner", str(folder.root)]
+    words += [f"--user={os.geteuid() if user is None else user}", *(["--allow-commands"] if allow_commands else [])]
+    with (folder.own / "runner.txt").open("ab") as output:
+        subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, close_fds=True
+        )
+    ends = time.monotonic() + 20
+    while True:
+        try:
+            request(folder, "ping")
+        except ConnectionError:
+            if time.monotonic() > ends:
+                raise PartywallError(f"the runner did not start; see {folder.own / 'runner.txt'}") from None
+            time.sleep(0.05)
+        else:
+            return
+
+
+def fresh_key() -> str:
+    """A new idempotency key."""
+    return secrets.token_urlsafe(12)
+
+
+def main(words: Sequence[str]) -> None:
+    """The process: FOLDER --user=UID [--allow-commands]."""
+    # A shell's background process ignores it, and so would every job.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    user = next(int(word.removeprefix("--user=")) for word in words if word.startswith("--user="))
+    serve(Folder(Path(words[0])), user=user, allow_commands="--allow-commands" in words)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,38 @@
+"""Servers for the tests."""
+
+import pytest
+from web_site import Direct, Page
+
+from partywall import pipeline
+from partywall.host import Host
+from partywall.testing import fake_host
+from partywall.web.jobs import Folder
+from partywall.web.runner import Runner
+from partywall.web.security import Role, Secrets, Site
+
+
+@pytest.fixture
+def folder(tmp_path) -> Folder:
+    made = Folder(tmp_path / "runs")
+    made.make()
+    return made
+
+
+@pytest.fixture
+def server(folder) -> Direct:
+    made = Direct(folder, Site(8733), Secrets(folder.own), read_host=lambda: fake_host(pipeline.described({}, Host.here()) | {"cpus_allowed": [0, 1]}))
+    made.runner = Runner(folder)
+    return made
+
+
+@pytest.fixture
+def page(server) -> Page:
+    return Page(server)
+
+
+@pytest.fixture
+def viewer(folder) -> Page:
+    """A client that may only look."""
+    made = Direct(folder, Site(8733), Secrets(folder.own, Role.LOOK))
+    made.runner = Runner(folder)
+    return Page(made)

@@ -1,0 +1,214 @@
+"""Every address: what it shows, what it refuses, and what it never serves."""
+
+import json
+
+import pytest
+from web_site import ORIGIN, Page, record
+
+from partywall.web.interface import openapi
+from partywall.web.jobs import Job, Order, State
+
+NASTY = "<script>document.title='x'</script>\u202e\" onload=alert(1) '{{7*7}}"
+DOCUMENT = "partywall: 1\nname: tiny\nvictims:\n  a: {probe: pipes}\naggressors:\n  b: {stressor: cache}\n"
+PAGES = ("/", "/start", "/start?kind=run&shipped=demo", "/compare", "/history", "/?q=x", "/records/load-1")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_needs_a_session_and_has_a_strict_policy(server, page, folder, path):
+    record(folder, "load-1")
+    answer = page.get(path)
+    assert answer.status_code == 200
+    policy = answer.headers["content-security-policy"]
+    assert "'unsafe" not in policy
+    assert "script-src 'self'" in policy
+    assert " style=" not in answer.text
+    assert " onclick=" not in answer.text
+    assert Page(server, login=False).get(path).status_code == 401
+
+
+def test_the_launch_link_works_once(server):
+    token = server.secrets.launch_token
+    first = Page(server, login=False).get(f"/login?token={token}")
+    cookie = first.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert "set-cookie" not in Page(server, login=False).get(f"/login?token={token}").headers
+
+
+def test_a_record_with_nasty_text_is_shown_as_text(page, folder):
+    note = {"at": 1.0, "event": "note", "text": NASTY}
+    record(folder, "load-1", [note], findings_json=json.dumps({"headline": NASTY}))
+    page.submit("/records/load-1/annotate", note=NASTY, tags=NASTY)
+    for path in ("/", "/records/load-1"):
+        text = page.get(path).text
+        assert "&lt;script&gt;" in text
+        assert "<script>document" not in text
+        assert "49" not in text.partition("onload")[2][:40]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/records/load-1/files/../../secret",
+        "/records/load-1/files/%2e%2e/%2e%2e/secret",
+        "/records/load-1/files/..%2f..%2fsecret",
+        "/records/../secret",
+        "/records/load-1/files//etc/passwd",
+        "/records/load-1/files/link",
+        "/records/load-1/files/folder/secret",
+        "/records/linked/files/secret",
+        "/records/.partywall/files/session-secret",
+        "/assets/../app.py",
+        "/assets/..%2fapp.py",
+        "/assets/vendor/../../app.py",
+    ],
+)
+def test_no_file_outside_a_record_is_served(page, folder, path, tmp_path):
+    (tmp_path / "secret").write_text("SECRET")
+    made = record(folder, "load-1")
+    (made / "link").symlink_to(tmp_path / "secret")
+    (made / "folder").symlink_to(tmp_path)
+    (folder.root / "linked").symlink_to(tmp_path)
+    answer = page.get(path)
+    assert answer.status_code in (307, 308, 404)
+    assert "SECRET" not in answer.text
+
+
+def test_files_of_a_record_have_no_origin(page, folder):
+    record(folder, "load-1", report_html="<script>1</script>")
+    shown = page.get("/records/load-1/files/report.html")
+    assert "sandbox" in shown.headers["content-security-policy"]
+    assert "allow-same-origin" not in shown.headers["content-security-policy"]
+    other = page.get("/records/load-1/files/load.json")
+    assert other.headers["content-disposition"].startswith("attachment")
+
+
+CHANGES = ("/jobs", "/dry-run", "/start/simple", "/check", "/records/load-1/delete", "/jobs/job-00001/stop")
+
+
+@pytest.mark.parametrize("path", CHANGES)
+@pytest.mark.parametrize(
+    "origin", [None, "null", "http://evil.test", "http://127.0.0.1:9999", "https://127.0.0.1:8733", f"{ORIGIN}.evil.test"]
+)
+def test_a_change_from_another_origin_is_refused(page, folder, path, origin):
+    record(folder, "load-1")
+    assert page.submit(path, origin=origin, kind="run", shipped="demo").status_code == 403
+    assert folder.all() == []
+    assert folder.record("load-1")
+
+
+@pytest.mark.parametrize("key", ["", "x", "0123456789abcdef-0123456789abcdef01234567"])
+def test_a_form_without_a_key_of_this_server_is_refused(page, folder, key):
+    assert page.submit("/jobs", kind="run", shipped="demo", key=key).status_code == 403
+    assert folder.all() == []
+
+
+@pytest.mark.parametrize("host", ["evil.test", "evil.test:8733", "127.0.0.1", "127.0.0.1:80", "", "[::1", "localhost:8733.evil"])
+def test_a_rebound_name_is_refused(page, host):
+    assert page.get("/", headers={"host": host}).status_code == 421
+
+
+def test_a_viewer_changes_nothing(viewer, folder):
+    record(folder, "load-1")
+    assert viewer.get("/records/load-1").status_code == 200
+    for path in CHANGES:
+        assert viewer.submit(path, kind="run", shipped="demo").status_code == 403
+    assert folder.all() == []
+    assert "/start" not in viewer.get("/").text
+
+
+def test_a_cookie_of_a_full_session_only_looks_on_a_read_only_server(server, viewer):
+    cookie = server.secrets.redeem(server.secrets.launch_token)
+    viewer.cookies.clear()
+    viewer.cookies.set(server.site.cookie, cookie)
+    assert viewer.submit("/jobs", kind="run", shipped="demo").status_code == 403
+
+
+def test_mistakes_are_reported_at_their_line(page):
+    answer = page.post("/check", content=DOCUMENT, headers={"origin": ORIGIN})
+    (problem,) = answer.json()["problems"]
+    assert problem["line"] == 4
+    assert "pipe" in problem["remedy"]
+
+
+def test_a_dry_run_with_mistakes_returns_to_the_editor_with_the_text(page):
+    answer = page.submit("/dry-run", document=DOCUMENT.replace("\n", "\r\n"))
+    assert answer.status_code == 400
+    assert "<b>line 4</b>" in answer.text
+    assert "probe: pipes" in answer.text
+
+
+def test_a_job_is_started_once_however_often_the_form_is_sent(page, folder):
+    key = page.server.secrets.key()
+    places = {page.submit("/jobs", key=key, kind="run", shipped="demo").headers["location"] for _ in range(3)}
+    assert len(places) == 1
+    assert len(folder.all()) == 1
+    assert page.get(places.pop()).status_code == 200
+
+
+def test_the_page_says_who_is_next_and_why(page, folder):
+    for number in range(2):
+        order = Order(kind="run", shipped="demo")
+        folder.put(Job(id=f"job-0000{number}", order=order, record=f"r-{number}", created=number))
+    assert "next: it starts as soon as" in page.get("/records/r-0").text
+    assert "two measurements would spoil each other" in page.get("/records/r-1").text
+
+
+def test_a_deleted_record_can_be_restored_from_the_page(page, folder):
+    record(folder, "load-1")
+    place = page.submit("/records/load-1/delete").headers["location"]
+    assert "Undo" in page.get(place).text
+    assert "load-1" not in page.get("/").text
+    page.submit("/records/load-1/restore")
+    assert "load-1" in page.get("/").text
+
+
+def test_records_are_found_by_name_tag_and_note(page, folder):
+    record(folder, "load-1")
+    record(folder, "load-2")
+    page.submit("/records/load-1/annotate", note="before the new kernel", tags="night, edge")
+    for query, there in (("edge", True), ("new kernel", True), ("load-1", True), ("nothing", False)):
+        assert ("/records/load-1" in page.get(f"/?q={query}").text) is there
+        assert "/records/load-2" not in page.get(f"/?q={query}").text
+
+
+def test_large_and_odd_requests_are_refused(page):
+    assert page.post("/check", content=b"x" * (2 << 20), headers={"origin": ORIGIN}).status_code == 413
+    assert page.get("/?q=" + "x" * 9000).status_code == 414
+    assert page.submit("/jobs", **{f"f{n}": "x" for n in range(300)}).status_code == 400
+    assert page.request("TRACE", "/").status_code in (403, 405)
+    assert page.get("/nothing").status_code == 404
+
+
+def test_every_address_of_the_interface_is_described(page):
+    described = page.get("/api/openapi.json").json()
+    assert described == openapi()
+    for path, operations in described["paths"].items():
+        for method in operations:
+            url = path.replace("{name}", "no-such").replace("{id}", "no-such-1")
+            answer = page.request(method, url, headers={"origin": ORIGIN}, content="{}")
+            assert answer.status_code != 405, (method, path)
+            assert answer.headers["content-type"].startswith("application/json"), (method, path, answer.text)
+
+
+def test_a_program_starts_a_job_once_with_its_own_key(server, folder):
+    program = Page(server, login=False)
+    headers = {"authorization": f"Bearer {server.secrets.bearer}", "idempotency-key": "nightly-1"}
+    order = {"kind": "run", "shipped": "demo", "budget": "3min"}
+    answers = [program.post("/api/jobs", json=order, headers=headers).json() for _ in range(2)]
+    assert answers[0] == answers[1]
+    assert [job.order.budget for job in folder.all()] == ["3min"]
+    assert program.get("/api/jobs/nightly-1", headers=headers).json()["state"] == State.QUEUED
+    wrong = headers | {"authorization": "Bearer x"}
+    assert program.post("/api/jobs", json=order, headers=wrong).status_code == 401
+
+
+def test_histories_of_comparable_runs_name_a_shift():
+    from partywall.web.compared import _shift  # noqa: PLC0415 - of this test alone
+
+    def run(name, value):
+        return (name, value, value - 0.02, value + 0.02)
+
+    assert _shift([run(f"a{n}", 1.0) for n in range(4)] + [run(f"b{n}", 0.9) for n in range(3)]) == "b0"
+    assert _shift([run(f"a{n}", 1.0 - 0.01 * (n % 2)) for n in range(9)]) == ""
+    assert _shift([run("a", 1.0), run("b", 0.5)]) == ""

@@ -1,0 +1,162 @@
+"""The runner: its queue, its keys, and the command lines it builds."""
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from web_site import record
+
+from partywall.web.jobs import Folder, Job, Order, State, Want
+from partywall.web.runner import ACTIONS, Runner, command
+
+DOCUMENT = "partywall: 1\nname: tiny\n"
+
+
+def ask(runner, action, **fields):
+    return runner.answer(json.dumps({"action": action} | fields).encode())
+
+
+@pytest.fixture
+def runner(folder):
+    return Runner(folder)
+
+
+def put(folder, name="job-00001", **changes):
+    fields = {"id": name, "order": Order(kind="run", shipped="demo"), "record": f"{name}-r", "created": time.time()}
+    return folder.put(Job(**(fields | changes)))
+
+
+def test_the_same_key_makes_one_job(runner, folder):
+    answers = [ask(runner, "start", key="key-00001", order={"kind": "run", "document": DOCUMENT}) for _ in range(3)]
+    assert answers[0]["ok"]
+    assert all(answer == answers[0] for answer in answers)
+    assert len(folder.all()) == 1
+    assert folder.document("key-00001").read_text() == DOCUMENT
+
+
+def test_jobs_survive_in_the_order_of_their_creation(runner, folder):
+    for number in range(5):
+        ask(runner, "start", key=f"key-0000{number}", order={"kind": "run", "shipped": "demo"})
+    assert [job.id for job in Folder(folder.root).all()] == [f"key-0000{number}" for number in range(5)]
+
+
+def test_a_request_about_a_job_has_an_effect_once(runner, folder):
+    put(folder, state=State.PAUSED)
+    record(folder, "job-00001-r")
+    assert ask(runner, "resume", key="press-001", job="job-00001")["ok"]
+    assert folder.job("job-00001").state is State.QUEUED
+    folder.put(folder.job("job-00001").model_copy(update={"state": State.PAUSED}))
+    assert ask(runner, "resume", key="press-001", job="job-00001")["ok"]
+    assert folder.job("job-00001").state is State.PAUSED
+
+
+def test_a_queued_job_that_is_stopped_is_cancelled(runner, folder):
+    put(folder)
+    ask(runner, "stop", key="press-001", job="job-00001")
+    assert folder.job("job-00001").state is State.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("want", "code", "state"),
+    [
+        (Want.PAUSE, 130, State.PAUSED),
+        (Want.STOP, 130, State.ENDED),
+        (Want.EXTEND, 130, State.QUEUED),
+        (Want.PAUSE, 0, State.ENDED),
+        (None, 0, State.ENDED),
+        (None, -9, State.ENDED),
+    ],
+)
+def test_what_follows_the_end_of_an_attempt(runner, folder, want, code, state, monkeypatch):
+    monkeypatch.setattr(Runner, "_report", lambda *_: None)
+    record(folder, "job-00001-r")
+    job = put(folder, state=State.RUNNING, want=want, pid=2**22 + 1, start_ticks=1, attempt=1)
+    folder.exit_file(job).write_text(str(code))
+    runner.step()
+    found = folder.job(job.id)
+    assert (found.state, found.pid, found.want) == (state, None, None)
+
+
+def test_a_killed_job_is_noticed(runner, folder):
+    put(folder, state=State.RUNNING, pid=2**22 + 1, start_ticks=1, attempt=1)
+    runner.step()
+    assert folder.job("job-00001").exit == -9
+
+
+def test_what_cannot_be_paused_is_refused_with_a_remedy(runner, folder):
+    put(folder, state=State.RUNNING, order=Order(kind="load", url="http://127.0.0.1/"))
+    assert "stop it instead" in ask(runner, "pause", key="press-001", job="job-00001")["error"]
+
+
+def test_a_deleted_record_can_be_restored(runner, folder):
+    record(folder, "load-1", report_html="<p>")
+    for _ in range(2):
+        assert ask(runner, "delete", key="press-001", record="load-1") == {"ok": True}
+    assert folder.record("load-1") is None
+    for _ in range(2):
+        assert ask(runner, "restore", key="press-002", record="load-1") == {"ok": True}
+    assert (folder.root / "load-1" / "report.html").read_text() == "<p>"
+
+
+def test_a_running_record_cannot_be_deleted(runner, folder):
+    record(folder, "job-00001-r")
+    put(folder, state=State.RUNNING, pid=1, start_ticks=1)
+    assert "stop it first" in ask(runner, "delete", key="press-001", record="job-00001-r")["error"]
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc", ".partywall", "", "a/b", "a\0b", ".."])
+def test_only_records_of_the_folder_can_be_named(runner, name):
+    for action in ("annotate", "delete", "restore", "report"):
+        assert "error" in ask(runner, action, key="press-001", record=name)
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"[" * 5000, b"{}", b'{"action": "exec"}', b"\xff", b'{"action": []}', b"1", b'{"action":"start"}']
+)
+def test_what_is_not_a_request_is_refused(runner, line):
+    assert "error" in runner.answer(line)
+
+
+def test_the_list_of_actions_is_short_and_fixed():
+    assert set(ACTIONS) == {
+        "start", "stop", "pause", "resume", "extend", "annotate", "delete", "restore", "report", "ping",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shipped": "--allow-commands"},
+        {"shipped": "../../etc/passwd"},
+        {"shipped": "/etc/passwd"},
+        {"shipped": "demo", "budget": "-x"},
+        {"kind": "load", "url": "file:///etc/passwd"},
+        {"kind": "load", "url": "--out=/etc"},
+        {"kind": "trace", "hops": ["--out=/tmp/x"], "duration": "1s"},
+        {"kind": "exec"},
+        {"command": "id"},
+        {"out": "/etc"},
+        {"document": "x" * (513 * 1024)},
+    ],
+)
+def test_an_order_cannot_carry_options_paths_or_commands(runner, folder, changes):
+    assert "error" in ask(runner, "start", key="key-00001", order={"kind": "run"} | changes)
+    assert folder.all() == []
+
+
+@given(st.builds(Order, kind=st.just("run"), shipped=st.from_regex(r"^[A-Za-z0-9][A-Za-z0-9._ %/-]{0,20}$", fullmatch=True),
+                 budget=st.none() | st.from_regex(r"^[A-Za-z0-9][A-Za-z0-9._ %/-]{0,20}$", fullmatch=True)))  # fmt: skip
+def test_no_word_of_a_command_line_is_an_option_that_was_not_built_here(tmp_path_factory, order):
+    if ".." in (order.shipped or ""):
+        return
+    words = command(order, tmp_path_factory.getbasetemp() / "document", tmp_path_factory.getbasetemp() / "record")
+    assert all(word.startswith(("--out=", "--budget=")) for word in words if word.startswith("-"))
+
+
+def test_a_document_that_names_files_is_refused(runner, folder):
+    document = "partywall: 1\nname: x\nvictims:\n  a:\n    load: /etc/shadow\n"
+    answer = ask(runner, "start", key="key-00001", order={"kind": "run", "document": document})
+    assert "may not name the file" in answer["error"]
+    assert folder.all() == []

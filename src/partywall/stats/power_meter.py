@@ -1,0 +1,214 @@
+"""How a meter follows the power: its refresh period and its lag, from readings during a load that was switched. Pure.
+
+Model: at the times φ + k·P the meter shows a new value: the mean power of the W before it, L earlier. W is P (an
+averaging meter) or short. P and φ come from the moments at which the value changed; L and W are those at which the
+values fit the activity best, by least squares over a grid. Intervals are jackknife estimates over parts of the record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from partywall.model.finding import Estimate
+from partywall.model.power import Activity, Array, Reading, Timing, chances
+from partywall.stats.quantile import student_reach
+
+LONGEST_LAG_S = 5.0
+STEP_S = 0.01
+SHORT_S = 0.05
+"""The window of a meter that does not average."""
+PARTS = 8
+FEWEST = 12
+"""Fewest new values for an estimate."""
+CLEAR = 0.5
+"""Share of the values' variance that the activity must explain, or else the load did not show."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """Activity as features: for m = 1…n the probability that at least m cores are busy, integrated over time."""
+
+    times_s: Array
+    integrals: Array
+
+    @classmethod
+    def of(cls, activity: Sequence[Activity]) -> Load:
+        times = np.array([each.time_ns for each in activity]) / 1e9
+        busy = np.array([each.cpus_s for each in activity])
+        passed = np.maximum(np.diff(times), 1e-9)
+        shares = np.clip(np.diff(busy, axis=0) / passed[:, None], 0.0, 1.0)
+        cpus = busy.shape[1]
+        features = np.array([at_least(row, cpus) for row in shares]).reshape(-1, cpus)
+        integrals = np.vstack([np.zeros(cpus), np.cumsum(features * passed[:, None], axis=0)])
+        return cls(times, integrals)
+
+    def means(self, begin_s: Array, end_s: Array) -> Array:
+        """Mean features of each time, shape (times, cores)."""
+        width = (end_s - begin_s)[:, None]
+        return np.asarray((self._at(end_s) - self._at(begin_s)) / width, dtype=np.float64)
+
+    def holds(self, begin_s: Array, end_s: Array) -> NDArrayBool:
+        """True for times that the record contains."""
+        return np.asarray((begin_s >= self.times_s[0]) & (end_s <= self.times_s[-1]))
+
+    def _at(self, times_s: Array) -> Array:
+        return np.column_stack([np.interp(times_s, self.times_s, column) for column in self.integrals.T])
+
+
+NDArrayBool = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+
+def at_least(shares: Sequence[float] | Array, cpus: int) -> Array:
+    """Probability that at least 1, 2, … `cpus` cores are busy."""
+    return np.asarray(np.cumsum(chances(list(shares), cpus)[::-1])[::-1][1:], dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Updates:
+    """New values of a meter: when they were first seen, and the mean watts that they state.
+
+    since_s: when the value before was first seen. every_s: the usual time between two readings.
+    """
+
+    seen_s: Array
+    since_s: Array
+    watts: Array
+    every_s: float
+    counts_joules: bool
+
+
+def updates(readings: Sequence[Reading]) -> Updates:
+    """The new values among readings. A counter's value is the mean power since the one before."""
+    counts = any(reading.joules is not None for reading in readings)
+    times = np.array([reading.time_ns for reading in readings]) / 1e9
+    raw = np.array([reading.joules if counts else reading.watts for reading in readings], dtype=np.float64)
+    every_s = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
+    changed = np.flatnonzero(np.diff(raw) != 0) + 1
+    # A value first seen is between a reading's time and that of the one before.
+    seen = (times[changed] + times[changed - 1]) / 2
+    watts = np.diff(raw[changed]) / np.diff(seen) if counts else raw[changed][1:]
+    return Updates(seen[1:], seen[:-1], watts, every_s, counts)
+
+
+def timing(readings: Sequence[Reading], activity: Sequence[Activity]) -> Timing:
+    """Refresh and lag of a meter from its readings during a load that changed. A missing figure has a reason."""
+    new = updates(readings)
+    if len(new.seen_s) < FEWEST:
+        return Timing(why=f"only {len(new.seen_s)} new values; at least {FEWEST} are needed")
+    period = refresh(new)
+    if period is not None:
+        new = Updates(_on_grid(new.seen_s, period.value), new.since_s, new.watts, new.every_s, new.counts_joules)
+    refresh_ms = None if period is None else scaled(period, 1e3)
+    why = "" if period else f"each reading had a new value: the refresh is at most {1e3 * new.every_s:.0f} ms"
+    if len(activity) < FEWEST:
+        return Timing(refresh_ms=refresh_ms, why=why or "no activity was recorded")
+    load = Load.of(activity)
+    widths = _widths(new, period)
+    best = [_best_lag(new, load, width) for width in widths]
+    chosen = min(range(len(widths)), key=lambda place: best[place][1])
+    lag_s, left_over = best[chosen]
+    if left_over > 1 - CLEAR:
+        return Timing(refresh_ms=refresh_ms, why=_joined(why, "the load hardly changed the power, so no lag is known"))
+    return Timing(refresh_ms=refresh_ms, lag_ms=_lag_interval(new, load, widths[chosen], lag_s), why=why)
+
+
+def _joined(first: str, second: str) -> str:
+    return f"{first}; {second}" if first else second
+
+
+def refresh(new: Updates) -> Estimate | None:
+    """The refresh period in seconds; None if readings are too rare to see it."""
+    apart = np.diff(new.seen_s)
+    first = float(np.quantile(apart, 0.25))
+    if first < 1.6 * new.every_s or len(apart) < FEWEST:
+        return None
+    # Of a coarse meter some new values equal the old ones, so that times between changes are multiples of the period.
+    near = apart[apart < 1.5 * first]
+    period = float(near.mean())
+    for _ in range(20):
+        turns = _turns(new.seen_s, period)
+        slope = float(np.polyfit(turns, new.seen_s, 1)[0])
+        if abs(slope - period) < 1e-6:
+            break
+        period = slope
+    turns = _turns(new.seen_s, period)
+    left = new.seen_s - np.polyval(np.polyfit(turns, new.seen_s, 1), turns)
+    # Reading times are uncertain by half a reading interval at least.
+    spread = max(float(left.std(ddof=2)), new.every_s / math.sqrt(12))
+    half = student_reach(0.95, len(turns) - 2) * spread / (float(np.std(turns)) * math.sqrt(len(turns)))
+    return Estimate(
+        value=period, low=period - half, high=period + half, n=len(turns), method="line through the times of change"
+    )
+
+
+def _turns(seen_s: Array, period: float) -> Array:
+    """The number of periods up to each change, counted from change to change, so that errors do not add up."""
+    return np.concatenate([[0.0], np.cumsum(np.maximum(1.0, np.round(np.diff(seen_s) / period)))])
+
+
+def _on_grid(seen_s: Array, period: float) -> Array:
+    """Times of change without the error of the reading interval: on a line through all of them."""
+    turns = _turns(seen_s, period)
+    return np.asarray(np.polyval(np.polyfit(turns, seen_s, 1), turns), dtype=np.float64)
+
+
+def _widths(new: Updates, period: Estimate | None) -> list[Array]:
+    """Windows that are tried: short, and the whole refresh period. A counter's window is known."""
+    if new.counts_joules:
+        return [np.maximum(new.seen_s - new.since_s, SHORT_S)]
+    whole = period.value if period else new.every_s
+    return [np.full(len(new.seen_s), width) for width in dict.fromkeys((SHORT_S, max(whole, SHORT_S)))]
+
+
+def _best_lag(new: Updates, load: Load, width: Array, keep: NDArrayBool | None = None) -> tuple[float, float]:
+    """(lag in s, share of the values' variance that is left over)."""
+    lags = np.arange(0.0, LONGEST_LAG_S + STEP_S / 2, STEP_S)
+    # The same values for every lag, or else the fits could not be compared.
+    inside = load.holds(new.seen_s - LONGEST_LAG_S - width, new.seen_s)
+    if keep is not None:
+        inside &= keep
+    if inside.sum() < FEWEST or np.ptp(new.watts[inside]) == 0:
+        return math.nan, math.inf
+    watts, ends, widths = new.watts[inside], new.seen_s[inside], width[inside]
+    left = np.array([_left_over(load.means(ends - lag - widths, ends - lag), watts) for lag in lags])
+    place = int(np.argmin(left))
+    return _vertex(lags, left, place), float(left[place])
+
+
+def _left_over(features: Array, watts: Array) -> float:
+    """Share of the variance that a linear fit leaves over."""
+    design = np.column_stack([np.ones(len(watts)), features])
+    fit = design @ np.linalg.lstsq(design, watts, rcond=None)[0]
+    return float(np.square(watts - fit).sum() / np.square(watts - watts.mean()).sum())
+
+
+def _vertex(lags: Array, left: Array, place: int) -> float:
+    """The minimum between grid points, by a parabola."""
+    if not 0 < place < len(lags) - 1:
+        return float(lags[place])
+    before, here, after = left[place - 1 : place + 2]
+    bend = before - 2 * here + after
+    return float(lags[place] + (STEP_S * (before - after) / (2 * bend) if bend > 0 else 0.0))
+
+
+def _lag_interval(new: Updates, load: Load, width: Array, lag_s: float) -> Estimate:
+    """The lag in ms with a jackknife interval over parts of the record."""
+    part = np.arange(len(new.seen_s)) * PARTS // len(new.seen_s)
+    without = np.array([_best_lag(new, load, width, part != number)[0] for number in range(PARTS)])
+    without = without[np.isfinite(without)]
+    error = math.sqrt((len(without) - 1) * float(np.var(without))) if len(without) > 1 else LONGEST_LAG_S
+    # The grid, and the readings' own distance, bound what can be known.
+    half = student_reach(0.95, PARTS - 1) * math.hypot(error, STEP_S / 2, new.every_s / math.sqrt(12 * len(part)))
+    return Estimate(
+        value=1e3 * lag_s, low=1e3 * max(0.0, lag_s - half), high=1e3 * (lag_s + half), n=len(part),
+        method="least squares over a grid, jackknife",
+    )  # fmt: skip
+
+
+def scaled(estimate: Estimate, factor: float) -> Estimate:
+    """An estimate in another unit."""
+    return estimate.model_copy(update={name: factor * getattr(estimate, name) for name in ("value", "low", "high")})

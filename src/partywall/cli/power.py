@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from partywall import units
@@ -44,12 +43,13 @@ WorkDir = Annotated[Path, typer.Option(help="Folder for temporary files.")]
 @app.command()
 def meters(context: typer.Context) -> int:
     """List the meters of this host, those that need a name, and what is missing for the others."""
-    console = Console()
+    console = wide_console()
     table = Table("meter", "what it is", "here", "remedy", box=None, pad_edge=False)
     for place in every_meter.find(context.obj()):
         table.add_row(place.name, place.what, place.missing or "yes", place.remedy, style="" if not place.missing else "dim")
     console.print(table)
-    console.print("\nNames in capitals are to be filled in. Passwords come from PARTYWALL_METER_PASSWORD (docs/power.md).")
+    note = "Fill in names in capitals. Passwords come from PARTYWALL_METER_PASSWORD (docs/power.md)."
+    console.print(f"\n{note}", highlight=False, markup=False, soft_wrap=True)
     return Exit.HOLDS
 
 
@@ -62,7 +62,7 @@ def list_profiles() -> int:
         even = "–" if profile.break_even_s is None else f"{profile.break_even_s:.0f} s"
         watts = [f"{value:g} W" for value in (profile.points[0][1], profile.points[-1][1])]
         table.add_row(profile.name, profile.source, str(profile.cpus), *watts, off, even)
-    Console().print(table)
+    wide_console().print(table)
     return Exit.HOLDS
 
 

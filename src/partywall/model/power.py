@@ -60,7 +60,7 @@ class MeterFacts(Frozen):
     """What is known of a meter before its first reading.
 
     quantity: what it reads. step: the smallest difference that it can show, in watts or joules; None if unknown.
-    covers: which part of the machine it measures.
+    covers: which part of the machine it measures. sends: whether it sends each new value itself, once.
     """
 
     meter: str
@@ -68,6 +68,7 @@ class MeterFacts(Frozen):
     quantity: Literal["watts", "joules"] = "watts"
     step: float | None = None
     covers: str = "the whole machine"
+    sends: bool = False
     about: str = ""
 
 

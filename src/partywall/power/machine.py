@@ -26,13 +26,13 @@ LEAKAGE, LEAKAGE_S = 0.02, 15.0
 
 @dataclass(frozen=True)
 class Display:
-    """How a meter shows power. noise: standard deviation in watts. averages: over its refresh period, or not at all."""
+    """How a meter shows power. noise: standard deviation in watts. window_s: what it averages over; None: refresh_s."""
 
     lag_s: float = 0.3
     refresh_s: float = 1.0
     noise: float = 0.4
     step: float = 0.1
-    averages: bool = True
+    window_s: float | None = None
     seed: int = 1
 
     @property
@@ -79,8 +79,12 @@ class Machine:
 
     def mean(self, begin_ns: int, end_ns: int) -> float:
         """Mean true watts of a time; before the first tick, those of the first."""
+        return (self.joules(end_ns) - self.joules(begin_ns)) / (end_ns - begin_ns) * 1e9
+
+    def joules(self, at_ns: int) -> float:
+        """True energy from the first tick up to a moment; negative before it."""
         with self._lock:
-            return (self._joules_at(end_ns) - self._joules_at(begin_ns)) / (end_ns - begin_ns) * 1e9
+            return self._joules_at(at_ns)
 
     def _joules_at(self, at_ns: int) -> float:
         times, joules = self._times_ns, self._joules
@@ -93,7 +97,7 @@ class Machine:
         refresh_ns = round(display.refresh_s * 1e9)
         number = at_ns // refresh_ns
         end_ns = number * refresh_ns - round(display.lag_s * 1e9)
-        width_ns = refresh_ns if display.averages else round(TICK_S * 1e9)
+        width_ns = refresh_ns if display.window_s is None else round(display.window_s * 1e9)
         noise = float(np.random.default_rng([display.seed, number]).normal(0.0, display.noise))
         value = max(0.0, self.mean(end_ns - width_ns, end_ns) + noise)
         return round(value / display.step) * display.step if display.step else value

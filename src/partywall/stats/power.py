@@ -26,11 +26,8 @@ from partywall.model.power import (
 )
 from partywall.stats import power_fit, power_shares
 from partywall.stats.interval import FEWEST, mean_interval
-from partywall.stats.power_meter import timing, updates
+from partywall.stats.power_meter import gap_s, timing, updates
 
-GAP = 5
-"""A time without readings that is this many times as long as usual is a gap."""
-LEAST_GAP_S = 3.0
 SHOWN = 1500
 """Points of a time line at most, for each meter."""
 MOST_ERROR = 0.03
@@ -76,7 +73,7 @@ def meter_finding(facts: MeterFacts, evidence: PowerEvidence) -> MeterFinding:
         readings=len(own),
         watts=mean_watts(own),
         joules=_joules(own),
-        timing=timing(own, evidence.activity) if len(own) > 1 else Timing(why="too few readings"),
+        timing=timing(own, evidence.activity, sends=facts.sends) if len(own) > 1 else Timing(why="too few readings"),
         faults=tuple(sorted([*faults, *gaps(facts.meter, own)], key=lambda fault: fault.time_ns)),
         took_ms=float(np.median([reading.took_ns for reading in own])) / 1e6 if own else None,
     )
@@ -104,7 +101,8 @@ def _joules(readings: Sequence[Reading]) -> float | None:
     if len(readings) < 2:
         return None
     if readings[0].joules is not None:
-        return (readings[-1].joules or 0.0) - readings[0].joules
+        new = updates(readings)
+        return float(new.watts @ (new.seen_s - new.since_s))
     times = np.array([reading.time_ns for reading in readings]) / 1e9
     watts = np.array([reading.watts for reading in readings], dtype=np.float64)
     return float(np.trapezoid(watts, times)) if hasattr(np, "trapezoid") else float(np.trapz(watts, times))  # noqa: NPY201 - for numpy 1
@@ -119,7 +117,7 @@ def gaps(meter: str, readings: Sequence[Reading]) -> list[MeterFault]:
     usual = float(np.median(apart))
     return [
         MeterFault(meter=meter, time_ns=int(times[place]), fault="gap", text=f"no reading for {apart[place]:.1f} s")
-        for place in np.flatnonzero(apart > max(GAP * usual, LEAST_GAP_S))
+        for place in np.flatnonzero(apart > gap_s(usual))
     ]
 
 
@@ -148,7 +146,9 @@ def _fit(evidence: PowerEvidence, meters: Sequence[MeterFinding]) -> Fit | None:
     if (chosen := _first(evidence, meters)) is None:
         return None
     meter, readings = chosen
-    found = power_fit.observations(evidence.slots, readings, evidence.activity, meter.timing)
+    found = power_fit.observations(
+        evidence.slots, readings, evidence.activity, meter.timing, sends=meter.facts.sends
+    )
     return power_fit.fit(meter.facts, found, evidence.name)
 
 

@@ -38,10 +38,10 @@ class Observation:
 
 
 def observations(
-    slots: Sequence[Slot], readings: Sequence[Reading], activity: Sequence[Activity], timing: Timing
+    slots: Sequence[Slot], readings: Sequence[Reading], activity: Sequence[Activity], timing: Timing, *, sends: bool = False
 ) -> list[Observation]:
     """Slots with watts and activity; slots without a new value of the meter are left out."""
-    new, load = updates(readings), Load.of(activity)
+    new, load = updates(readings, sends=sends), Load.of(activity)
     lag_s = timing.lag_ms.value / 1e3 if timing.lag_ms else 0.0
     width_s = timing.refresh_ms.value / 1e3 if timing.refresh_ms else max(new.every_s, SHORT_S)
     ends = new.seen_s - lag_s

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,10 +17,18 @@ from partywall.model.finding import Estimate
 from partywall.model.power import Activity, Array, Reading, Timing, chances
 from partywall.stats.quantile import student_reach
 
+GAP = 5
+LEAST_GAP_S = 3.0
+"""A time without readings that is GAP times as long as usual, and longer than LEAST_GAP_S, is a gap."""
 LONGEST_LAG_S = 5.0
 STEP_S = 0.01
 SHORT_S = 0.05
 """The window of a meter that does not average."""
+NEAR_S = 0.6
+"""The lag is looked for coarsely up to LONGEST_LAG_S, and then this far around what was seen."""
+COUNTED_S = 0.5
+QUICK = 0.8
+"""A counter of which this share of the readings differ changes more often than it is read."""
 PARTS = 8
 FEWEST = 12
 """Fewest new values for an estimate."""
@@ -69,9 +77,10 @@ def at_least(shares: Sequence[float] | Array, cpus: int) -> Array:
 
 @dataclass(frozen=True)
 class Updates:
-    """New values of a meter: when they were first seen, and the mean watts that they state.
+    """New values of a meter: when they appeared, and the mean watts that they state.
 
-    since_s: when the value before was first seen. every_s: the usual time between two readings.
+    since_s: when the value before appeared. every_s: the usual time between two readings; 0 if the meter sends its
+    values, so that their times are exact.
     """
 
     seen_s: Array
@@ -81,29 +90,55 @@ class Updates:
     counts_joules: bool
 
 
-def updates(readings: Sequence[Reading]) -> Updates:
+def updates(readings: Sequence[Reading], *, sends: bool = False) -> Updates:
     """The new values among readings. A counter's value is the mean power since the one before."""
     counts = any(reading.joules is not None for reading in readings)
     times = np.array([reading.time_ns for reading in readings]) / 1e9
     raw = np.array([reading.joules if counts else reading.watts for reading in readings], dtype=np.float64)
+    if sends:
+        return Updates(times[1:], times[:-1], raw[1:], 0.0, counts_joules=False)
     every_s = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
     changed = np.flatnonzero(np.diff(raw) != 0) + 1
-    # A value first seen is between a reading's time and that of the one before.
-    seen = (times[changed] + times[changed - 1]) / 2
-    watts = np.diff(raw[changed]) / np.diff(seen) if counts else raw[changed][1:]
-    return Updates(seen[1:], seen[:-1], watts, every_s, counts)
+    # A counter that changes with each reading changes more often than it is read, so it was up to date.
+    quick = counts and len(changed) > QUICK * len(times)
+    # Another new value appeared between a reading and the one before.
+    seen = times[changed] if quick else (times[changed] + times[changed - 1]) / 2
+    if not counts:
+        return Updates(seen[1:], seen[:-1], raw[changed][1:], every_s, counts)
+    if not quick and (period := refresh(seen, every_s)) is not None:
+        seen = _on_grid(seen, period.value)
+    seen, joules = _thinned(seen, raw[changed])
+    apart = np.diff(seen)
+    # What a counter counted in a gap is not known: it may have wrapped or been reset.
+    whole = apart <= gap_s(float(np.median(apart)) if len(apart) else 0.0)
+    return Updates(seen[1:][whole], seen[:-1][whole], (np.diff(joules) / apart)[whole], every_s, counts)
 
 
-def timing(readings: Sequence[Reading], activity: Sequence[Activity]) -> Timing:
+def _thinned(seen_s: Array, joules: Array) -> tuple[Array, Array]:
+    """Values of a counter that are at least COUNTED_S apart, so that errors of their times matter little."""
+    kept, last = [], -math.inf
+    for place, at_s in enumerate(seen_s):
+        if at_s - last >= COUNTED_S:
+            kept.append(place)
+            last = at_s
+    return seen_s[kept], joules[kept]
+
+
+def gap_s(usual_s: float) -> float:
+    """A time between readings that is longer than this is a gap."""
+    return max(GAP * usual_s, LEAST_GAP_S)
+
+
+def timing(readings: Sequence[Reading], activity: Sequence[Activity], *, sends: bool = False) -> Timing:
     """Refresh and lag of a meter from its readings during a load that changed. A missing figure has a reason."""
-    new = updates(readings)
+    new = updates(readings, sends=sends)
     if len(new.seen_s) < FEWEST:
         return Timing(why=f"only {len(new.seen_s)} new values; at least {FEWEST} are needed")
-    period = refresh(new)
-    if period is not None:
-        new = Updates(_on_grid(new.seen_s, period.value), new.since_s, new.watts, new.every_s, new.counts_joules)
+    period = refresh(_changes(readings) if new.counts_joules else new.seen_s, new.every_s)
+    if period is not None and not new.counts_joules:
+        new = replace(new, seen_s=_on_grid(new.seen_s, period.value))
     refresh_ms = None if period is None else scaled(period, 1e3)
-    why = "" if period else f"each reading had a new value: the refresh is at most {1e3 * new.every_s:.0f} ms"
+    why = "" if period else f"new values come more often than readings, which are {1e3 * new.every_s:.0f} ms apart"
     if len(activity) < FEWEST:
         return Timing(refresh_ms=refresh_ms, why=why or "no activity was recorded")
     load = Load.of(activity)
@@ -111,7 +146,7 @@ def timing(readings: Sequence[Reading], activity: Sequence[Activity]) -> Timing:
     best = [_best_lag(new, load, width) for width in widths]
     chosen = min(range(len(widths)), key=lambda place: best[place][1])
     lag_s, left_over = best[chosen]
-    if left_over > 1 - CLEAR:
+    if not left_over <= 1 - CLEAR:
         return Timing(refresh_ms=refresh_ms, why=_joined(why, "the load hardly changed the power, so no lag is known"))
     return Timing(refresh_ms=refresh_ms, lag_ms=_lag_interval(new, load, widths[chosen], lag_s), why=why)
 
@@ -120,25 +155,33 @@ def _joined(first: str, second: str) -> str:
     return f"{first}; {second}" if first else second
 
 
-def refresh(new: Updates) -> Estimate | None:
-    """The refresh period in seconds; None if readings are too rare to see it."""
-    apart = np.diff(new.seen_s)
-    first = float(np.quantile(apart, 0.25))
-    if first < 1.6 * new.every_s or len(apart) < FEWEST:
+def _changes(readings: Sequence[Reading]) -> Array:
+    """When a counter's value changed."""
+    times = np.array([reading.time_ns for reading in readings]) / 1e9
+    changed = np.flatnonzero(np.diff([reading.joules or 0.0 for reading in readings]) != 0) + 1
+    return np.asarray((times[changed] + times[changed - 1]) / 2, dtype=np.float64)
+
+
+def refresh(seen_s: Array, every_s: float) -> Estimate | None:
+    """The refresh period in seconds; None if readings are too rare to see it.
+
+    Of a coarse meter some new values equal the old ones, and readings come late at times. So the period is that with
+    which the changes are most in step, near the shorter times between them; a line through them then refines it.
+    """
+    apart = np.diff(seen_s)
+    if len(apart) < FEWEST or (first := float(np.quantile(apart, 0.25))) < 1.6 * every_s:
         return None
-    # Of a coarse meter some new values equal the old ones, so that times between changes are multiples of the period.
-    near = apart[apart < 1.5 * first]
-    period = float(near.mean())
-    for _ in range(20):
-        turns = _turns(new.seen_s, period)
-        slope = float(np.polyfit(turns, new.seen_s, 1)[0])
-        if abs(slope - period) < 1e-6:
-            break
-        period = slope
-    turns = _turns(new.seen_s, period)
-    left = new.seen_s - np.polyval(np.polyfit(turns, new.seen_s, 1), turns)
+    length_s = float(seen_s[-1] - seen_s[0])
+    rates = np.arange(1 / (1.45 * first), 1 / (0.65 * first), 1 / (8 * length_s))
+    in_step = np.abs(np.exp(2j * np.pi * np.outer(rates, seen_s - seen_s[0])).mean(axis=1))
+    period = 1 / float(rates[int(np.argmax(in_step))])
+    for _ in range(3):
+        turns = _turns(seen_s, period)
+        period = float(np.polyfit(turns, seen_s, 1)[0])
+    turns = _turns(seen_s, period)
+    left = seen_s - np.polyval(np.polyfit(turns, seen_s, 1), turns)
     # Reading times are uncertain by half a reading interval at least.
-    spread = max(float(left.std(ddof=2)), new.every_s / math.sqrt(12))
+    spread = max(float(left.std(ddof=2)), every_s / math.sqrt(12))
     half = student_reach(0.95, len(turns) - 2) * spread / (float(np.std(turns)) * math.sqrt(len(turns)))
     return Estimate(
         value=period, low=period - half, high=period + half, n=len(turns), method="line through the times of change"
@@ -146,8 +189,9 @@ def refresh(new: Updates) -> Estimate | None:
 
 
 def _turns(seen_s: Array, period: float) -> Array:
-    """The number of periods up to each change, counted from change to change, so that errors do not add up."""
-    return np.concatenate([[0.0], np.cumsum(np.maximum(1.0, np.round(np.diff(seen_s) / period)))])
+    """The number of the period in which each change was, from the phase that most of them have."""
+    phase = float(np.angle(np.exp(2j * np.pi * seen_s / period).mean())) / (2 * np.pi) * period
+    return np.asarray(np.round((seen_s - phase) / period), dtype=np.float64)
 
 
 def _on_grid(seen_s: Array, period: float) -> Array:
@@ -166,9 +210,20 @@ def _widths(new: Updates, period: Estimate | None) -> list[Array]:
 
 def _best_lag(new: Updates, load: Load, width: Array, keep: NDArrayBool | None = None) -> tuple[float, float]:
     """(lag in s, share of the values' variance that is left over)."""
-    lags = np.arange(0.0, LONGEST_LAG_S + STEP_S / 2, STEP_S)
-    # The same values for every lag, or else the fits could not be compared.
-    inside = load.holds(new.seen_s - LONGEST_LAG_S - width, new.seen_s)
+    coarse = np.arange(0.0, LONGEST_LAG_S, 5 * STEP_S)
+    near, left_over = _searched(new, load, width, coarse, keep)
+    if not math.isfinite(near):
+        return near, left_over
+    # With shorter lags more of the values at the beginning count.
+    fine = np.arange(max(0.0, near - NEAR_S), near + NEAR_S, STEP_S)
+    return _searched(new, load, width, fine, keep)
+
+
+def _searched(
+    new: Updates, load: Load, width: Array, lags: Array, keep: NDArrayBool | None
+) -> tuple[float, float]:
+    """The best of several lags. The same values count for each, or else the fits could not be compared."""
+    inside = load.holds(new.seen_s - lags[-1] - width, new.seen_s - lags[0])
     if keep is not None:
         inside &= keep
     if inside.sum() < FEWEST or np.ptp(new.watts[inside]) == 0:
@@ -192,7 +247,8 @@ def _vertex(lags: Array, left: Array, place: int) -> float:
         return float(lags[place])
     before, here, after = left[place - 1 : place + 2]
     bend = before - 2 * here + after
-    return float(lags[place] + (STEP_S * (before - after) / (2 * bend) if bend > 0 else 0.0))
+    step = float(lags[1] - lags[0])
+    return float(lags[place] + (step * (before - after) / (2 * bend) if bend > 0 else 0.0))
 
 
 def _lag_interval(new: Updates, load: Load, width: Array, lag_s: float) -> Estimate:

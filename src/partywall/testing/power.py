@@ -29,7 +29,7 @@ from partywall.files import write_whole
 from partywall.host import Host
 from partywall.power.meters import MeterError, make
 
-START_S = 15.0
+START_S = 40.0
 USER, PASSWORD = "admin", "secret"  # noqa: S105 - of a server on loopback
 OID = "1.3.6.1.4.1.318.1.1.26.4.3.1.5.1"
 
@@ -43,6 +43,7 @@ class Server(ABC):
     kind = ""
     own_refresh_s = 0.0
     step = 1.0
+    sends = False
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -78,14 +79,18 @@ class Server(ABC):
         self._processes.clear()
 
     def __enter__(self) -> Server:
-        self.write(100.0)
-        self.begin()
+        self.start()
         try:
-            self._await()
+            self.await_ready()
         except BaseException:
             self.kill()
             raise
         return self
+
+    def start(self) -> None:
+        """Starts it without waiting."""
+        self.write(100.0)
+        self.begin()
 
     def __exit__(self, *_: object) -> None:
         self.kill()
@@ -98,7 +103,7 @@ class Server(ABC):
             )
         self._processes.append(process)
 
-    def _await(self) -> None:
+    def await_ready(self) -> None:
         """Waits until a meter can be read. TrialError if it cannot in time."""
         deadline, why = time.monotonic() + START_S, "it was not tried"
         while time.monotonic() < deadline:
@@ -284,7 +289,7 @@ class Snmp(Server):
         printer.write_text(f"#!/bin/sh\ncat {self.folder}/watts\n")
         printer.chmod(0o700)
         (self.folder / "data").mkdir(exist_ok=True)
-        (self.folder / "data" / "public.snmprec").write_text(f"{OID}|2:subprocess|{printer}\n")
+        (self.folder / "data" / f"{PASSWORD}.snmprec").write_text(f"{OID}|2:subprocess|{printer}\n")
         self._run(
             [
                 _script("snmpsim-command-responder") or "",
@@ -346,6 +351,8 @@ class WattsUp(Server):
 
     kind = "wattsup"
     step = 0.1
+    own_refresh_s = 1.0
+    sends = True
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -442,28 +449,36 @@ class Hwmon(Tree):
 
 
 class EnergyTree(Tree):
-    """Counters that grow with each new value, by the power since the one before. every_s: the time between two."""
+    """Counters of energy. `write` lets them grow by that power since the last call; `count` sets them."""
 
-    def __init__(self, folder: Path, every_s: float = 1.0) -> None:
+    base_joules = 0.0
+
+    def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._every_s, self._joules = every_s, 0.0
+        self._joules, self._last_s = 0.0, time.monotonic()
 
     def write(self, watts: float) -> None:
-        self._joules += watts * self._every_s
+        now_s = time.monotonic()
+        self._joules += watts * (now_s - self._last_s)
+        self._last_s = now_s
         self.count(self._joules)
 
     @abstractmethod
     def count(self, joules: float) -> None:
-        """Shows a counter's value."""
+        """Shows the energy since the start."""
 
 
 class Rapl(EnergyTree):
     """Two packages with cores inside, and memory apart. The first package wraps after `wrap_joules`."""
 
     kind, name = "rapl", "rapl"
-    wrap_joules = 500.0
+    wrap_joules = 8000.0
+
+    # The first package wraps after 1000 J.
+    base_joules = (wrap_joules - 600.0) / 0.6
 
     def count(self, joules: float) -> None:
+        joules += self.base_joules
         base = "sys/class/powercap/intel-rapl:"
         zones = {"0": ("package-0", 0.6), "0:0": ("core", 0.5), "0:1": ("dram", 0.1), "1": ("package-1", 0.3)}
         for number, (name, share) in zones.items():

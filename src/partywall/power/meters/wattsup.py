@@ -31,7 +31,9 @@ class WattsUp:
         self._device = address.path
         self._file: int | None = None
         self._buffer = b""
-        self.facts = MeterFacts(meter=address.text, step=0.1, covers="what is plugged into it", about=self._device)
+        self.facts = MeterFacts(
+            meter=address.text, step=0.1, covers="what is plugged into it", sends=True, about=self._device
+        )
 
     def read(self) -> Reading:
         begin_ns = now_ns()

@@ -10,7 +10,7 @@ of the others must go on.
 
 --plant lag: the meters are read as if they had no lag. --plant deaf: faults are not recorded. Both must miss the bar.
 
-Bar: every protocol is read; refresh and lag within 100 ms of the planted values; mean watts within 3 % of the true
+Bar: every protocol is read; refresh and lag within 100 ms of the planted values; mean watts within 5 % of the true
 ones; every fault is reported; no other meter misses a reading for over a second meanwhile.
 """
 
@@ -42,7 +42,7 @@ from partywall.testing.power import SERVERS, EnergyTree, Server
 PROFILE = profiles.PROFILES["cervera-dl120-g6"]
 EVERY_S = 0.1
 TOLERANCE_MS = 100.0
-WATTS_TOLERANCE = 0.03
+WATTS_TOLERANCE = 0.05
 STALL_S = 1.0
 SLOT_NS = 900_000_000
 PLANTED = {
@@ -54,7 +54,7 @@ PLANTED = {
     "nut": (1.0, 0.6),
     "wattsup": (1.0, 0.5),
     "hwmon": (0.3, 0.15),
-    "rapl": (0.02, 0.0),
+    "rapl": (0.05, 0.0),
     "resctrl": (0.25, 0.1),
 }
 """Refresh and lag in seconds. Servers that look at a file at times of their own get values more often than that."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -57,13 +57,14 @@ class Load:
     def means(self, begin_s: Array, end_s: Array) -> Array:
         """Mean features of each time, shape (times, cores)."""
         width = (end_s - begin_s)[:, None]
-        return np.asarray((self._at(end_s) - self._at(begin_s)) / width, dtype=np.float64)
+        return np.asarray((self.totals(end_s) - self.totals(begin_s)) / width, dtype=np.float64)
 
     def holds(self, begin_s: Array, end_s: Array) -> NDArrayBool:
         """True for times that the record contains."""
         return np.asarray((begin_s >= self.times_s[0]) & (end_s <= self.times_s[-1]))
 
-    def _at(self, times_s: Array) -> Array:
+    def totals(self, times_s: Array) -> Array:
+        """Features integrated up to each time."""
         return np.column_stack([np.interp(times_s, self.times_s, column) for column in self.integrals.T])
 
 
@@ -80,7 +81,7 @@ class Updates:
     """New values of a meter: when they appeared, and the mean watts that they state.
 
     since_s: when the value before appeared. every_s: the usual time between two readings; 0 if the meter sends its
-    values, so that their times are exact.
+    values, so that their times are exact. joules: the counter's values; empty if the meter shows power.
     """
 
     seen_s: Array
@@ -88,6 +89,7 @@ class Updates:
     watts: Array
     every_s: float
     counts_joules: bool
+    joules: Array = field(default_factory=lambda: np.zeros(0))
 
 
 def updates(readings: Sequence[Reading], *, sends: bool = False) -> Updates:
@@ -142,6 +144,8 @@ def timing(readings: Sequence[Reading], activity: Sequence[Activity], *, sends: 
     if len(activity) < FEWEST:
         return Timing(refresh_ms=refresh_ms, why=why or "no activity was recorded")
     load = Load.of(activity)
+    if new.counts_joules:
+        new = _counted(readings, period)
     widths = _widths(new, period)
     best = [_best_lag(new, load, width) for width in widths]
     chosen = min(range(len(widths)), key=lambda place: best[place][1])
@@ -153,6 +157,16 @@ def timing(readings: Sequence[Reading], activity: Sequence[Activity], *, sends: 
 
 def _joined(first: str, second: str) -> str:
     return f"{first}; {second}" if first else second
+
+
+def _counted(readings: Sequence[Reading], period: Estimate | None) -> Updates:
+    """Every new value of a counter. Its differences would be noisy, because the times of change are not exact."""
+    times = np.array([reading.time_ns for reading in readings]) / 1e9
+    joules = np.array([reading.joules for reading in readings], dtype=np.float64)
+    changed = np.flatnonzero(np.diff(joules) != 0) + 1
+    seen = times[changed] if period is None else _on_grid((times[changed] + times[changed - 1]) / 2, period.value)
+    every_s = float(np.median(np.diff(times)))
+    return Updates(seen, seen, joules[changed], every_s, counts_joules=True, joules=joules[changed])
 
 
 def _changes(readings: Sequence[Reading]) -> Array:
@@ -201,9 +215,9 @@ def _on_grid(seen_s: Array, period: float) -> Array:
 
 
 def _widths(new: Updates, period: Estimate | None) -> list[Array]:
-    """Windows that are tried: short, and the whole refresh period. A counter's window is known."""
+    """Windows that are tried: short, and the whole refresh period. A counter has none."""
     if new.counts_joules:
-        return [np.maximum(new.seen_s - new.since_s, SHORT_S)]
+        return [np.zeros(len(new.seen_s))]
     whole = period.value if period else new.every_s
     return [np.full(len(new.seen_s), width) for width in dict.fromkeys((SHORT_S, max(whole, SHORT_S)))]
 
@@ -229,16 +243,24 @@ def _searched(
     if inside.sum() < FEWEST or np.ptp(new.watts[inside]) == 0:
         return math.nan, math.inf
     watts, ends, widths = new.watts[inside], new.seen_s[inside], width[inside]
-    left = np.array([_left_over(load.means(ends - lag - widths, ends - lag), watts) for lag in lags])
+    if new.counts_joules:
+        # Energy is that of the activity up to now, and of the idle power, which grows with time.
+        left = np.array([_left_over(load.totals(ends - lag), watts, ends - ends[0]) for lag in lags])
+    else:
+        left = np.array([_left_over(load.means(ends - lag - widths, ends - lag), watts) for lag in lags])
     place = int(np.argmin(left))
     return _vertex(lags, left, place), float(left[place])
 
 
-def _left_over(features: Array, watts: Array) -> float:
-    """Share of the variance that a linear fit leaves over."""
-    design = np.column_stack([np.ones(len(watts)), features])
-    fit = design @ np.linalg.lstsq(design, watts, rcond=None)[0]
-    return float(np.square(watts - fit).sum() / np.square(watts - watts.mean()).sum())
+def _left_over(features: Array, values: Array, *known: Array) -> float:
+    """Share of the variance that a linear fit leaves over, of what the `known` columns alone leave over."""
+    least = np.column_stack([np.ones(len(values)), *known])
+    return _squares(np.column_stack([least, features]), values) / _squares(least, values)
+
+
+def _squares(design: Array, values: Array) -> float:
+    """Sum of squares that a linear fit leaves over."""
+    return float(np.square(values - design @ np.linalg.lstsq(design, values, rcond=None)[0]).sum())
 
 
 def _vertex(lags: Array, left: Array, place: int) -> float:

@@ -23,6 +23,7 @@ import tty
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from partywall.errors import TrialError
 from partywall.files import write_whole
@@ -473,18 +474,20 @@ class Rapl(EnergyTree):
 
     kind, name = "rapl", "rapl"
     wrap_joules = 8000.0
-
+    zones: ClassVar = {"0": ("package-0", 0.6), "0:0": ("core", 0.5), "0:1": ("dram", 0.1), "1": ("package-1", 0.3)}
+    _base = "sys/class/powercap/intel-rapl:"
     # The first package wraps after 1000 J.
     base_joules = (wrap_joules - 600.0) / 0.6
 
     def count(self, joules: float) -> None:
-        joules += self.base_joules
-        base = "sys/class/powercap/intel-rapl:"
-        zones = {"0": ("package-0", 0.6), "0:0": ("core", 0.5), "0:1": ("dram", 0.1), "1": ("package-1", 0.3)}
-        for number, (name, share) in zones.items():
-            self._put(f"{base}{number}/name", f"{name}\n")
-            self._put(f"{base}{number}/max_energy_range_uj", f"{round(self.wrap_joules * 1e6)}\n")
-            self._put(f"{base}{number}/energy_uj", f"{round((joules * share) % self.wrap_joules * 1e6)}\n")
+        for number, (_, share) in self.zones.items():
+            counted = (joules + self.base_joules) * share % self.wrap_joules
+            self._put(f"{self._base}{number}/energy_uj", f"{round(counted * 1e6)}\n")
+
+    def begin(self) -> None:
+        for number, (name, _) in self.zones.items():
+            self._put(f"{self._base}{number}/name", f"{name}\n")
+            self._put(f"{self._base}{number}/max_energy_range_uj", f"{round(self.wrap_joules * 1e6)}\n")
 
     def garble(self) -> None:
         self._put("sys/class/powercap/intel-rapl:0/energy_uj", "garbage\n")

@@ -139,7 +139,10 @@ class NodeModel(Frozen):
     def estimate(self, busy: float) -> Estimate:
         """`at` with its interval."""
         value = self.at(busy)
-        return Estimate(value=value, low=value * (1 - self.band), high=value * (1 + self.band), n=0, method="error band")
+        drawn = [float(_curve(self, draw, np.array([busy]))[0]) for draw in self.draws] or [value]
+        low, high = np.quantile(drawn, (0.025, 0.975))
+        half = max(self.band * value, value - float(low), float(high) - value)
+        return Estimate(value=value, low=value - half, high=value + half, n=len(self.draws), method="error band")
 
     def watts(self, shares: Sequence[float], cpus: int) -> float:
         """Watts of a node with `cpus` cores. shares: busy share of each core, or of each independent thread."""
@@ -265,7 +268,7 @@ class Share(Frozen):
 class Attribution(Frozen):
     """Watts of each consumer. total, idle, active: means over the record. Shares by each rule add up to the total.
 
-    model: the model's name. measured: whether the total comes from a meter, or from the model too.
+    measured: whether the total comes from a meter, or from the model too. model_error: how far the model alone is off.
     """
 
     model: NodeModel

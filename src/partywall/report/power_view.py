@@ -123,7 +123,7 @@ def sum_text(found: Attribution) -> str:
     """How the shares add up."""
     active = sum(share.active.value for share in found.shares)
     text = f"total {watts_text(found.total)} = idle {found.idle:.1f} W + activity {active:.1f} W"
-    where = "measured" if found.measured else "from the model"
+    where = "from the meter" if found.measured else "from the model"
     error = "" if found.model_error is None else f"; the model alone gives {found.model_error:+.1%}"
     return f"{text}; the total is {where}{error}"
 

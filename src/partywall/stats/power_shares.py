@@ -65,7 +65,7 @@ def middles_s(activity: Sequence[Activity]) -> Array:
 def weights(used: Usage) -> Array:
     """For each consumer, its mean share of each level: watts of activity are `weights @ model.levels(cpus)`."""
     n = used.cpus
-    own = [_distribution(used.busy[:, place], n, used) for place in range(len(used.names))]
+    own = [_distribution(used.busy[:, place], n) for place in range(len(used.names))]
     nodes, parts = np.polynomial.legendre.leggauss(len(own) // 2 + 1)
     found = np.zeros((len(own), n + 1))
     for q, part in zip((nodes + 1) / 2, parts / 2, strict=True):
@@ -78,9 +78,8 @@ def weights(used: Usage) -> Array:
     return found
 
 
-def _distribution(busy: Array, n: int, used: Usage) -> Array:
+def _distribution(busy: Array, n: int) -> Array:
     """Probability of 0…n busy cores of one consumer, in each interval, shape (intervals, n + 1)."""
-    del used
     found = _nothing(len(busy), n)
     for thread in range(min(n, int(np.ceil(busy.max(initial=0.0))))):
         share = np.clip(busy - thread, 0.0, 1.0)[:, None]
@@ -126,62 +125,69 @@ def _sum(left: Array, right: Array) -> Array:
 def attribution(model: NodeModel, used: Usage, total: Estimate | None) -> Attribution:
     """Watts of each consumer. total: as a meter measured it; None if it comes from the model too."""
     share = weights(used)
-    levels = model.levels(used.cpus)
-    active = share @ levels
-    modelled = model.idle_watts + float(active.sum())
     draws = model.level_draws(used.cpus)
-    if total is None:
-        each = draws @ share.T
-        low, high = np.quantile(draws[:, 0] + each.sum(axis=1), (0.025, 0.975))
-        half = max(modelled - low, high - modelled, 0.0 if not model.draws else model.band * modelled)
-        total = Estimate(value=modelled, low=modelled - half, high=modelled + half, n=len(used.busy), method="model")
-        scaled = active
-    else:
-        scaled, each = _to_total(active, model.idle_watts, total.value), np.array(
-            [_to_total(draw @ share.T, draw[0], total.value) for draw in draws]
-        )  # fmt: skip
-    is_measured = total.method != "model"
-    idle = max(0.0, total.value - float(scaled.sum()))
+    levels = model.levels(used.cpus)
+    modelled = levels[0] + float((share @ levels).sum())
+    whole = total or _modelled_total(modelled, draws[:, 0] + (draws @ share.T).sum(axis=1), model)
+    aim = whole.value if total else None
+    active = _active(share, levels, aim)
+    each = np.array([_active(share, draw, aim) for draw in draws])
+    # The total's own error moves all shares together.
+    common_error = whole.half_width / max(float(active.sum()), 1e-9) if total else 0.0
+    idle, idles = max(0.0, whole.value - float(active.sum())), np.maximum(0.0, whole.value - each.sum(axis=1))
     cpu_s = used.cpu_s
-    by_use = idle * cpu_s / max(float(cpu_s.sum()), 1e-9)
-    utilisation = float(used.lengths_s @ used.busy.sum(axis=1)) / float(used.lengths_s.sum()) / used.cpus
-    common = total.value * min(1.0, utilisation) * cpu_s / max(float(cpu_s.sum()), 1e-9)
-    shares = []
-    for place, name in enumerate(used.names):
-        own = _estimate(float(scaled[place]), each[:, place], model)
-        shares.append(
-            Share(
-                name=name,
-                cpu_s=float(cpu_s[place]),
-                active=own,
-                by_use=_moved(own, float(by_use[place])),
-                evenly=_moved(own, idle / len(used.names)),
-                common=float(common[place]),
-            )
+    parts = cpu_s / max(float(cpu_s.sum()), 1e-9)
+    even = 1 / len(used.names)
+    utilisation = float(cpu_s.sum()) / float(used.lengths_s.sum()) / used.cpus
+    shares = tuple(
+        Share(
+            name=name,
+            cpu_s=float(cpu_s[place]),
+            active=_estimate(active[place], each[:, place], model.band, common_error * active[place]),
+            by_use=_with_idle(active, each, place, idle, idles, parts[place], model.band, common_error),
+            evenly=_with_idle(active, each, place, idle, idles, even, model.band, common_error),
+            common=float(whole.value * min(1.0, utilisation) * parts[place]),
         )
+        for place, name in enumerate(used.names)
+    )
     return Attribution(
-        model=model, total=total, idle=idle, shares=tuple(shares), measured=is_measured,
-        model_error=modelled / total.value - 1 if is_measured else None,
+        model=model, total=whole, idle=idle, shares=shares, measured=total is not None,
+        model_error=modelled / whole.value - 1 if total else None,
     )  # fmt: skip
 
 
-def _to_total(active: Array, idle: float, total: float) -> Array:
-    """Watts of activity, scaled so that they and the idle power are the total."""
-    whole = float(active.sum())
-    return np.asarray(active * (max(0.0, total - idle) / whole if whole > 0 else 0.0), dtype=np.float64)
-
-
-def _estimate(value: float, draws: Array, model: NodeModel) -> Estimate:
-    """The quantiles of repetitions of the fit, at least as wide as the model's error band."""
+def _modelled_total(value: float, draws: Array, model: NodeModel) -> Estimate:
+    """The total as the model has it, with its band."""
     low, high = np.quantile(draws, (0.025, 0.975))
-    half = max(value - low, high - value, model.band * value)
-    method = "repetitions of the fit, and its error band" if model.draws else "error band"
-    return Estimate(value=value, low=max(0.0, value - half), high=value + half, n=len(draws), method=method)
+    half = max(value - float(low), float(high) - value, model.band * value)
+    return Estimate(value=value, low=value - half, high=value + half, n=len(draws), method="model")
 
 
-def _moved(estimate: Estimate, by: float) -> Estimate:
-    ends = {name: getattr(estimate, name) + by for name in ("value", "low", "high")}
-    return estimate.model_copy(update=ends)
+def _active(share: Array, levels: Array, total: float | None) -> Array:
+    """Watts of activity, scaled so that they and the idle power are the total, if that is known."""
+    active = share @ levels
+    whole = float(active.sum())
+    if total is None or whole <= 0:
+        return np.asarray(active, dtype=np.float64)
+    return np.asarray(active * max(0.0, total - levels[0]) / whole, dtype=np.float64)
+
+
+def _with_idle(
+    active: Array, each: Array, place: int, idle: float, idles: Array, part: float, band: float, common_error: float
+) -> Estimate:
+    """A consumer's watts with its part of the idle power."""
+    own = float(active[place]) + part * idle
+    return _estimate(own, each[:, place] + part * idles, band, common_error * float(active[place]))
+
+
+def _estimate(value: float, draws: Array, band: float, error: float) -> Estimate:
+    """The quantiles of repetitions of the fit, at least as wide as the model's error band; and a further error."""
+    low, high = np.quantile(draws, (0.025, 0.975))
+    half = float(np.hypot(max(value - low, high - value, band * value), error))
+    return Estimate(
+        value=float(value), low=max(0.0, float(value) - half), high=float(value) + half, n=len(draws),
+        method="repetitions of the fit, at least the model's error band",
+    )  # fmt: skip
 
 
 def judged(found: Sequence[Observation], names: Sequence[str]) -> dict[str, Estimate]:

@@ -19,7 +19,7 @@ from partywall.sandbox import Label, reaper
 
 PROFILE = profiles.PROFILES["cervera-dl120-g6"]
 FACTS = MeterFacts(meter="simulated", origin="simulated")
-EVERY_S = 0.05
+EVERY_S = 0.03
 AFTER_S = 1.0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from partywall.model.power import Activity, MeterFacts, MeterFault, NodeModel, R
 from partywall.power import ladder, profiles
 from partywall.power.activity import Threads
 from partywall.power.machine import Display, Machine
+from partywall.power.meters import Meter
 from partywall.power.sampling import Sampler
 from partywall.sandbox import Label, reaper
 
@@ -62,13 +63,16 @@ class Rig:
     display: Display
     threads: Threads
 
-    def trace(self, steps: Sequence[ladder.Step], slot_s: float) -> Trace:
-        """Reads the meter while the load is switched."""
+    def trace(
+        self, steps: Sequence[ladder.Step], slot_s: float, wrap: Callable[[Shown], Meter] | None = None
+    ) -> Trace:
+        """Reads the meter while the load is switched. wrap: puts a fault into the meter."""
         found = Trace()
         consumers = {name: Threads([pid]) for name, pid in self.load.pids.items()}
         reads = {name: (lambda each=each: each()[0]) for name, each in consumers.items()}
         meter = Shown(self.machine, self.display)
-        with Sampler({FACTS.meter: meter}, EVERY_S, found.take, lambda: tuple(self.threads()), reads):
+        read = wrap(meter) if wrap else meter
+        with Sampler({FACTS.meter: read}, EVERY_S, found.take, lambda: tuple(self.threads()), reads):
             for slot in self.load.carry_out(steps, round(slot_s * 1e9), silent):
                 found.slots.append(slot)
             time.sleep(AFTER_S)

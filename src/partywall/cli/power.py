@@ -9,16 +9,18 @@ import typer
 from rich.table import Table
 
 from partywall import units
-from partywall.cli import leftovers
+from partywall.cli import leftovers, output
 from partywall.cli.arguments import SEED_MOST, duration_ns
 from partywall.cli.execution import carry_out
 from partywall.cli.live import Live, wide_console
 from partywall.errors import Exit, Problem, UsageError
 from partywall.kinds.kind import Options
-from partywall.kinds.power import PowerJob, Powers
+from partywall.kinds.power import PowerJob, Powers, move_energy
 from partywall.power import activity, profiles
 from partywall.power import meters as every_meter
+from partywall.report.power_view import energy_text
 from partywall.sandbox import WORK_ROOT
+from partywall.stats.power_move import PARTS
 
 app = typer.Typer(
     help="Read power meters, fit a power model of this host, and show who uses the watts.\n\n"
@@ -170,6 +172,37 @@ def attribute(
         model=profiles.find(model),
     )
     return _carried_out(job, Options(host, out))
+
+
+@app.command()
+def migration(
+    record: Annotated[Path, typer.Argument(help="A record of 'partywall migrate'.")],
+    model: Annotated[str, typer.Option(help="A model file of 'partywall power calibrate', or a profile's name.")],
+    format_: output.FormatOption = output.Format.TEXT,
+) -> int:
+    """Show what the moves of a migration record cost in joules: source, destination, and the stretched service.
+
+    partywall power migration runs/migration-… --model cervera-dl120-g6
+
+    The CPU time of both QEMUs is measured; the watts are those of the model. Host power that does not depend on CPU time,
+    such as that of a network card, is not included.
+    """
+    found = move_energy(record, model)
+    if format_ is output.Format.JSON:
+        return output.write("power migration", [each.model_dump(mode="json") for each in found], Exit.HOLDS)
+    console = wide_console()
+    table = Table("workload", "method", "moves", "time of a move", *PARTS, "in total")
+    for each in found:
+        parts = [energy_text(part) for part in (*(each.parts[name] for name in PARTS), each.total)]
+        seconds = units.format_duration(each.seconds * 1e9)
+        table.add_row(each.workload, each.method, str(each.moves), seconds, *parts)
+    console.print(table)
+    text = f"energy of one move, {found[0].origin} from {found[0].model}; from the cheapest to the dearest core"
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    if bounds := [each.workload for each in found if not each.own_known]:
+        text = f"note: {', '.join(bounds)}: the source includes the guest's own work, so it is an upper bound"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    return Exit.HOLDS
 
 
 def _carried_out(job: PowerJob, options: Options) -> int:

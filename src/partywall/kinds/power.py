@@ -6,20 +6,22 @@ import contextlib
 import datetime
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partywall import __version__, preflight, units
 from partywall.clock import Monotonic
-from partywall.errors import CapabilityError, Exit, Failures, Problem, UsageError
+from partywall.errors import CapabilityError, Exit, Failures, Problem, TrialError, UsageError
 from partywall.events import Doing, Emit, Left, Note, Started
 from partywall.kinds.kind import EXITS, Options, refuse_to_resume
-from partywall.model.power import Activity, MeterFault, NodeModel, PowerReport, Reading, Task
+from partywall.model.power import Activity, MeterFault, MoveEnergy, NodeModel, PowerReport, Reading, Task
 from partywall.model.study import Outline
-from partywall.power import activity, ladder, meters
+from partywall.power import activity, ladder, meters, profiles
 from partywall.power.meters import Meter
 from partywall.power.meters.simulated import Simulated
 from partywall.power.sampling import Sampler
 from partywall.sandbox import Label, reaper
+from partywall.store.migration import MigrationDirectory
 from partywall.store.power import PowerDirectory
 from partywall.store.record import stamped
 
@@ -146,6 +148,19 @@ class Powers:
         from partywall.report import power_view  # noqa: PLC0415
 
         power_view.show(found.findings, console)
+
+
+def move_energy(path: Path, model: str) -> tuple[MoveEnergy, ...]:
+    """Joules of the moves of a migration record. model: a model file, or the name of a profile. Raises UsageError."""
+    from partywall.stats.migration import findings  # noqa: PLC0415 - slow to import
+    from partywall.stats.power_move import energy  # noqa: PLC0415
+
+    chosen = profiles.find(model)
+    record = MigrationDirectory.open(path)
+    found = energy(findings(record.evidence(), record.table).moves, chosen)
+    if not found:
+        raise TrialError(f"{path}: no completed move with CPU times; move a guest first")
+    return found
 
 
 def _read(

@@ -134,7 +134,7 @@ class NodeModel(Frozen):
 
     def at(self, busy: float) -> float:
         """Watts with this many busy cores, all the time. Beyond the last point the last increment continues."""
-        return float(_curve(self, [watts for _, watts in self.points], np.array([busy]))[0])
+        return float(_curve(self, [watts for _, watts in self.points], np.array([float(busy)]))[0])
 
     def estimate(self, busy: float) -> Estimate:
         """`at` with its interval."""
@@ -277,6 +277,25 @@ class Attribution(Frozen):
     shares: tuple[Share, ...]
     measured: bool
     model_error: float | None = None
+
+
+class MoveEnergy(Frozen):
+    """Energy of the moves of one workload by one method, in joules for one move.
+
+    parts: source, destination, and stretch (the service's work that is done later). busy: cores that the guest uses
+    when it does not move. own_known: whether the guest's own work was taken off; if not, the source's is an upper bound.
+    """
+
+    workload: str
+    method: str
+    moves: int
+    busy: float
+    own_known: bool
+    seconds: float
+    parts: dict[str, Estimate]
+    total: Estimate
+    model: str
+    origin: Origin
 
 
 class CoreTime(Frozen):

@@ -63,6 +63,11 @@ def watts_text(estimate: Estimate | None, unit: str = "W", decimals: int | None 
     return f"{estimate.value:.{places}f} ± {half:.{places}f} {unit}"
 
 
+def energy_text(estimate: Estimate) -> str:
+    """Joules with their interval, which is not symmetric."""
+    return f"{estimate.value:.1f} J ({estimate.low:.1f} to {estimate.high:.1f})"
+
+
 def meter_texts(meter: MeterFinding) -> list[str]:
     """A meter's row under METERS."""
     timing = meter.timing

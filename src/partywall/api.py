@@ -22,6 +22,7 @@ from partywall.kinds.guard import GuardJob, Guards
 from partywall.kinds.kind import Options
 from partywall.kinds.load import LoadJob, Loads
 from partywall.kinds.migration import MigrationJob, Migrations
+from partywall.kinds.power import PowerJob, Powers
 from partywall.kinds.run import RunJob, Runs
 from partywall.kinds.study import Studies, StudyJob
 from partywall.kinds.trace import TraceJob, Traces
@@ -32,6 +33,7 @@ from partywall.load.quick import program as quick_program
 from partywall.migrate import plan as migration_plans
 from partywall.model.plan import Plan
 from partywall.model.study import StudyRequest
+from partywall.power import profiles as power_profiles
 from partywall.sandbox import WORK_ROOT
 from partywall.store.record import Record
 from partywall.trace import ask
@@ -57,10 +59,13 @@ __all__ = [
     "Started",
     "TrialError",
     "UsageError",
+    "attribute_power",
+    "calibrate_power",
     "compare_runs",
     "open_record",
     "plan_scenario",
     "print_event",
+    "read_power",
     "run_guard",
     "run_load",
     "run_migration",
@@ -84,7 +89,7 @@ class Result:
 
     @property
     def kind(self) -> str:
-        """run, load, guard, trace or study."""
+        """run, load, guard, trace, migration, power or study."""
         return self.record.KIND
 
     @cached_property
@@ -202,6 +207,49 @@ def run_migration(
     """Moves a guest as a migration plan says: a file, or the name of a shipped plan. advise: predictions alone."""
     job = MigrationJob.read(migration_plans.find(str(plan)), only_advise=advise)
     return _measured(lambda: Migrations().measure(job, _options(out), on_event))
+
+
+def read_power(
+    meters: Sequence[str], *, for_: str = "10s", every: str = "100ms", out: str | Path | None = None, on_event: Emit = silent
+) -> Result:
+    """Reads power meters, with the CPU time of the host beside them. meters: such as rapl, or nut://ups1@localhost."""
+    job = PowerJob("read", tuple(meters), _ns("for_", for_), _ns("every", every))
+    return _measured(lambda: Powers().measure(job, _options(out), on_event))
+
+
+def calibrate_power(
+    meter: str,
+    *,
+    slot: str = "4s",
+    blocks: int = 4,
+    seed: int = 1,
+    out: str | Path | None = None,
+    on_event: Emit = silent,
+) -> Result:
+    """Fits a power model of this host to a meter, on a load that Partywall runs. The model is model.json of the record."""
+    job = PowerJob("calibrate", (meter,), slot_ns=_ns("slot", slot), blocks=blocks, seed=seed)
+    return _measured(lambda: Powers().measure(job, _options(out), on_event))
+
+
+def attribute_power(
+    consumers: Sequence[str],
+    model: str,
+    *,
+    meter: str = "",
+    for_: str = "10s",
+    out: str | Path | None = None,
+    on_event: Emit = silent,
+) -> Result:
+    """Watts of each consumer: pid:NUMBER or a cgroup, NAME=… names it. model: a model file, or a profile's name."""
+    job = PowerJob(
+        "attribute",
+        (meter,) if meter else (),
+        _ns("for_", for_),
+        200_000_000,
+        consumers=tuple(consumers),
+        model=power_profiles.find(model),
+    )
+    return _measured(lambda: Powers().measure(job, _options(out), on_event))
 
 
 def run_guard(policy: str | Path, *, for_: str, out: str | Path, every: str = "1s", on_event: Emit = silent) -> Result:

@@ -22,6 +22,7 @@ KINDS = {
     "guard": "guard:Guards",
     "trace": "trace:Traces",
     "migration": "migration:Migrations",
+    "power": "power:Powers",
     "study": "study:Studies",
 }
 """The module and class of each kind, by its name."""

@@ -1,0 +1,125 @@
+"""Do the watts of each tenant equal what the meter sees when the tenant is switched on?
+
+Four tenants with different kernels and intensities make up a simulated machine of four cores, which costs less for each
+further busy core. First a load ladder of other intensities gives a power model. Then the tenants are switched on one
+after the other, in a new random order in each block: the mean of what a tenant added is its switched watts. They are
+compared with its attributed watts in the slots in which all tenants run. The meter lags, averages and is noisy.
+
+The rule that many tools use (idle = total × (1 − utilisation), the rest by CPU time) is applied to the same trace.
+
+--plant rule: that rule is judged in place of the attribution. --plant swap: two tenants' CPU times are swapped. Both
+must miss the bar.
+
+Bar: attributed within 5 % of switched for every tenant (--quick: within 10 %, or the interval of what was switched);
+sum within 1 % of the total.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import numpy as np
+
+import powers
+from common import conclude
+from partywall.model.finding import Estimate
+from partywall.model.power import Activity, Attribution, Slot
+from partywall.power import ladder
+from partywall.power.machine import Display
+from partywall.stats import power_fit, power_shares
+from partywall.stats.power_meter import timing
+from partywall.stats.rounds import student
+
+TENANTS = {"api": ("integer", 0.35), "batch": ("float", 0.25), "copy": ("memory-copy", 0.2), "solver": ("matrix-vector", 0.15)}  # fmt: skip
+CPUS = (0, 1)
+DISPLAY = Display(lag_s=0.06, refresh_s=0.12, noise=0.2, step=0.1)
+LIMIT, QUICK_LIMIT, SUM_LIMIT = 0.05, 0.10, 0.01
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="under a minute; wider intervals")
+    parser.add_argument("--plant", choices=("rule", "swap"), help="a fault that must miss the bar")
+    options = parser.parse_args()
+    workers = [ladder.Worker(name, CPUS, kernel) for name, (kernel, _) in TENANTS.items()]
+    with powers.rig(workers, DISPLAY) as rig:
+        levels = rig.trace(learnt(2 if options.quick else 8), 0.7)
+        blocks, slot_s = (9, 0.7) if options.quick else (40, 1.5)
+        tenants = {name: intensity for name, (_, intensity) in TENANTS.items()}
+        trace = rig.trace(ladder.switching(tenants, blocks, seed=2), slot_s)
+    delays = timing([*levels.readings, *trace.readings], [*levels.activity, *trace.activity])
+    print(f"refresh {delays.refresh_ms}, lag {delays.lag_ms}")
+    found = power_fit.observations(levels.slots, levels.readings, levels.activity, delays)
+    # The tenants' machine has more cores than this host.
+    model = power_fit.fit(powers.FACTS, found, "bench").model
+    print("levels:", ", ".join(f"{each.slot.level} {each.busy:.2f}" for each in found[:9]))
+    print("model:", ", ".join(f"{watts:.1f} W with {core:g}" for core, watts in model.points))
+    observed = power_fit.observations(trace.slots, trace.readings, trace.activity, delays)
+    switched = power_shares.judged(observed, list(TENANTS))
+    together = [each for each in observed if len(each.slot.on) == len(TENANTS)]
+    activity = swapped(trace.activity) if options.plant == "swap" else trace.activity
+    total = student([each.watts for each in together])
+    shares = attributed(activity, [each.slot for each in together], model, total)
+    judge(shares, switched, options)
+
+
+def learnt(blocks: int) -> list[ladder.Step]:
+    """A ladder of other combinations and intensities than those that are judged."""
+    names, chance = list(TENANTS), np.random.default_rng(1)
+    levels = [(count, intensity) for count in range(1, 5) for intensity in (0.15, 0.4)] + [(0, 0.0)]
+    steps = []
+    for block in range(blocks):
+        for place in chance.permutation(len(levels)):
+            count, intensity = levels[place]
+            chosen = chance.choice(names, count, replace=False)
+            steps.append(ladder.Step(block, ladder.level_name(count, intensity), dict.fromkeys(chosen, intensity)))
+    return steps
+
+
+def swapped(activity: Sequence[Activity]) -> list[Activity]:
+    """The CPU times of the first and the last tenant, exchanged."""
+    first, last = list(TENANTS)[0], list(TENANTS)[-1]
+    return [
+        each.model_copy(
+            update={"consumers_s": each.consumers_s | {first: each.consumers_s[last], last: each.consumers_s[first]}}
+        )
+        for each in activity
+    ]
+
+
+def attributed(activity: Sequence[Activity], slots: Sequence[Slot], model, total: Estimate) -> Attribution:  # noqa: ANN001
+    used = power_shares.usage(activity)
+    return power_shares.attribution(model, used.during(power_shares.within(activity, slots)), total)
+
+
+def judge(shares: Attribution, switched: dict[str, Estimate], options: argparse.Namespace) -> None:
+    """Prints each tenant's watts beside what was switched, and concludes."""
+    limit = QUICK_LIMIT if options.quick else LIMIT
+    errors, others, sound = [], [], True
+    for share in shares.shares:
+        if share.name not in switched:
+            continue
+        truth = switched[share.name]
+        value = share.common if options.plant == "rule" else share.active.value
+        errors.append(value / truth.value - 1)
+        others.append(share.common / truth.value - 1)
+        within = abs(errors[-1]) <= limit or (options.quick and truth.low <= value <= truth.high and options.plant is None)
+        sound &= within
+        print(
+            f"{'ok  ' if within else 'FAIL'} {share.name}: attributed {value:.2f} ± {share.active.half_width:.2f} W, "
+            f"switched {truth.value:.2f} ± {truth.half_width:.2f} W ({errors[-1]:+.1%}); common rule {share.common:.2f} W "
+            f"({others[-1]:+.0%})"
+        )
+    # The shares are scaled to the total, so the model's own sum is what can be wrong.
+    gap = abs(shares.model_error if shares.model_error is not None else 1.0)
+    conclude(
+        "power-attribution",
+        f"attributed within {max(map(abs, errors)):.1%} of switched (mean {np.mean(np.abs(errors)):.1%}), sum within "
+        f"{gap:.2%} of the total; common rule off by {np.mean(np.abs(others)):.0%}",
+        met=bool(sound and gap <= SUM_LIMIT and len(errors) == len(TENANTS)),
+    )
+
+
+if __name__ == "__main__":
+    main()

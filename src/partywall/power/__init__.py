@@ -1,0 +1,1 @@
+"""Watts: meters, their readings in threads of their own, power models, and who uses the power."""

@@ -1,0 +1,151 @@
+"""CPU time that was used, by each CPU of a host and by each consumer: a cgroup or a process with its threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from partywall.errors import CapabilityError, Problem, UsageError
+from partywall.host import Host
+from partywall.sandbox import cgroups
+
+Read = Callable[[], float]
+"""CPU seconds since some fixed moment."""
+
+TICK_S = 0.01
+"""Unit of times in /proc/stat (USER_HZ is 100 on all Linux architectures that Partywall supports)."""
+IDLE = (3, 4)
+GUEST = (8, 9)
+"""Columns of /proc/stat: idle and iowait; guest time, which user time includes."""
+
+
+class HostCpus:
+    """Busy seconds of each CPU: from the cgroup accounting in nanoseconds if there is one, else from /proc/stat."""
+
+    def __init__(self, host: Host) -> None:
+        found = cgroups.read(host.root).v1.get("cpuacct")
+        self._fine = found / "cpuacct.usage_percpu" if found else None
+        if self._fine is not None and not self._fine.exists():
+            self._fine = None
+        self._stat = host.path("/proc/stat")
+
+    def __call__(self) -> tuple[float, ...]:
+        if self._fine is not None:
+            return tuple(int(text) / 1e9 for text in self._fine.read_text(encoding="ascii").split())
+        return stat_cpus(self._stat.read_text(encoding="ascii"))
+
+
+def stat_cpus(text: str) -> tuple[float, ...]:
+    """Busy seconds of each CPU in the text of /proc/stat."""
+    rows = [line.split() for line in text.splitlines() if line.startswith("cpu") and line[3:4].isdigit()]
+    left_out = {*IDLE, *GUEST}
+    return tuple(
+        TICK_S * sum(int(value) for place, value in enumerate(row[1:]) if place not in left_out) for row in rows
+    )
+
+
+class Threads:
+    """Busy seconds of each of several processes, as the shares of a machine that runs nothing else."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
+
+    def __call__(self) -> tuple[float, ...]:
+        return tuple(_process_s(Path("/proc") / str(pid)) for pid in self._pids)
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """Something that uses CPU time, such as a container."""
+
+    name: str
+    read: Read
+
+
+def consumer(text: str, host: Host) -> Consumer:
+    """A consumer by a text: pid:NUMBER, cgroup:PATH, or a path below the cgroup mount; NAME=… names it.
+
+    UsageError if there is no such thing; CapabilityError if this host does not count its CPU time.
+    """
+    name, equals, rest = text.partition("=")
+    what = rest if equals else text
+    kind, _, place = what.partition(":")
+    if kind == "pid" and place.isdigit():
+        folder = host.path(f"/proc/{place}")
+        if not folder.exists():
+            raise UsageError(Problem(f"there is no process {place}", "give the number of a running process", key=text))
+        return Consumer(name if equals else _comm(folder, place), lambda: _process_s(folder))
+    file, scale = _cgroup_file(place if kind == "cgroup" else what, host)
+    return Consumer(name if equals else place or what, lambda: _cgroup_s(file, scale))
+
+
+def containers(host: Host) -> list[Consumer]:
+    """The cgroups of containers, guests and services: those just below the top, or below the slices of systemd."""
+    groups = cgroups.read(host.root)
+    top = groups.unified if groups.is_v2 else groups.v1.get("cpuacct")
+    if top is None:
+        return []
+    slices = [top, *sorted(top.glob("*.slice"))]
+    found = [folder for each in slices for folder in sorted(each.iterdir()) if folder.is_dir()]
+    return [
+        consumer(f"/{folder.relative_to(top)}", host)
+        for folder in found
+        if not folder.name.endswith(".slice") and (folder / "cgroup.procs").exists() and _members(folder)
+    ]
+
+
+def _members(folder: Path) -> bool:
+    """True if processes are in a cgroup, or in one below it."""
+    return any(file.read_text(encoding="ascii").strip() for file in folder.rglob("cgroup.procs"))
+
+
+def _cgroup_file(path: str, host: Host) -> tuple[Path, float]:
+    groups = cgroups.read(host.root)
+    inner = path.lstrip("/")
+    if groups.is_v2 and groups.unified is not None:
+        file, scale = groups.unified / inner / "cpu.stat", 1e-6
+    elif "cpuacct" in groups.v1:
+        file, scale = groups.v1["cpuacct"] / inner / "cpuacct.usage", 1e-9
+    else:
+        raise CapabilityError("this host counts no CPU time by cgroup; mount cgroup version 2")
+    if not file.exists():
+        said = f"there is no cgroup /{inner}"
+        raise UsageError(Problem(said, "give pid:NUMBER, or a cgroup such as /system.slice/nginx.service", key=path))
+    return file, scale
+
+
+def _cgroup_s(file: Path, scale: float) -> float:
+    text = file.read_text(encoding="ascii")
+    if file.name == "cpu.stat":
+        return scale * next(int(line.split()[1]) for line in text.splitlines() if line.startswith("usage_usec"))
+    return scale * int(text)
+
+
+def _process_s(folder: Path) -> float:
+    """CPU seconds of a process and its living threads, in nanoseconds' resolution."""
+    total = 0
+    for task in (folder / "task").iterdir():
+        try:
+            total += int((task / "schedstat").read_text(encoding="ascii").split()[0])
+        except (OSError, IndexError):
+            continue
+    return total / 1e9
+
+
+def _comm(folder: Path, pid: str) -> str:
+    try:
+        return f"{(folder / 'comm').read_text(encoding='utf-8', errors='replace').strip()} ({pid})"
+    except OSError:
+        return pid
+
+
+def used(consumers: Mapping[str, Read], last: Mapping[str, float]) -> dict[str, float]:
+    """CPU seconds of each consumer. One that has ended keeps its last value."""
+    found = {}
+    for name, read in consumers.items():
+        try:
+            found[name] = max(read(), last.get(name, 0.0))
+        except (OSError, ValueError, StopIteration):
+            found[name] = last.get(name, 0.0)
+    return found

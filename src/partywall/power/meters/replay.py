@@ -1,0 +1,59 @@
+"""Readings from a file, at the pace at which they were taken: a table of CSV with the columns `s` and `watts`.
+
+replay:FILE. Useful for trying things without a meter, and for meters that only write a log.
+"""
+
+from __future__ import annotations
+
+import csv
+from bisect import bisect_right
+from pathlib import Path
+
+from partywall.host import Host
+from partywall.model.power import MeterFacts, Reading
+from partywall.power.meters.base import Address, MeterError, Place, now_ns, unusable
+
+SCHEMES = ("replay",)
+COLUMNS = ("s", "watts")
+
+
+class Replay:
+    """A recorded series. It begins with the first reading, and ends with its last row."""
+
+    def __init__(self, address: Address, rows: list[tuple[float, float]]) -> None:
+        self._rows, self._times = rows, [s for s, _ in rows]
+        self._begin_ns: int | None = None
+        self.facts = MeterFacts(meter=address.text, origin="simulated", about=f"{len(rows)} recorded readings")
+
+    def read(self) -> Reading:
+        at_ns = now_ns()
+        self._begin_ns = self._begin_ns or at_ns
+        at_s = (at_ns - self._begin_ns) / 1e9 + self._times[0]
+        if at_s > self._times[-1] + 1:
+            raise MeterError("gone", "the recording has ended")
+        return Reading(meter=self.facts.meter, time_ns=at_ns, watts=self._rows[bisect_right(self._times, at_s) - 1][1])
+
+    def close(self) -> None:
+        pass
+
+
+def make(address: Address, host: Host) -> Replay:
+    del host
+    try:
+        with Path(address.path).open(encoding="utf-8", newline="") as stream:
+            table = csv.DictReader(stream)
+            if not set(COLUMNS) <= set(table.fieldnames or ()):
+                raise unusable(address.text, f"its columns are {table.fieldnames}", "it needs the columns s and watts")
+            rows = [(float(row["s"]), float(row["watts"])) for row in table]
+    except OSError as error:
+        raise unusable(address.text, f"it cannot be read: {error.strerror}") from None
+    except (TypeError, ValueError) as error:
+        raise unusable(address.text, f"it is not a table of numbers: {error}") from None
+    if not rows or any(later[0] <= earlier[0] for earlier, later in zip(rows, rows[1:], strict=False)):
+        raise unusable(address.text, "its times do not rise", "sort it by the column s")
+    return Replay(address, rows)
+
+
+def find(host: Host) -> list[Place]:
+    del host
+    return [Place("replay:FILE", "a recorded series (CSV with s and watts); marked simulated")]

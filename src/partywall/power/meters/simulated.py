@@ -1,0 +1,81 @@
+"""A meter without hardware: a stated physical model, driven by the CPU time that this host really uses.
+
+simulated:PROFILE, such as simulated:cervera-dl120-g6. Options: `lag` and `refresh` in ms, `noise` and `step` in watts.
+With `of=load` the machine consists of the processes that Partywall starts, and other work of the host does not count.
+Everything that is derived from it is marked `simulated`.
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from partywall.host import Host
+from partywall.model.power import MeterFacts, Reading
+from partywall.power import profiles
+from partywall.power.activity import HostCpus
+from partywall.power.machine import Display, Machine
+from partywall.power.meters.base import Address, Place, now_ns, unusable
+
+SCHEMES = ("simulated",)
+FIELDS = {"lag": "lag_s", "refresh": "refresh_s", "noise": "noise", "step": "step"}
+"""Options, and the field of a display that each sets."""
+
+
+class Simulated:
+    """Reads a machine that runs in a thread from the first reading on."""
+
+    def __init__(self, address: Address, machine: Machine, display: Display, *, of_load: bool = False) -> None:
+        self._machine, self._display, self._of_load = machine, display, of_load
+        about = f"{machine.model.name}: {machine.stated}; {display.stated}"
+        self.facts = MeterFacts(meter=address.text, origin="simulated", step=display.step, about=about)
+
+    @property
+    def cpus(self) -> Callable[[], tuple[float, ...]] | None:
+        """CPU seconds of the machine's own cores; None if they are the host's."""
+        return (lambda: tuple(self._machine.busy_s())) if self._of_load else None
+
+    def follow(self, busy_s: Callable[[], Sequence[float]]) -> None:
+        """Takes the CPU seconds of a load as those of the machine, if that was requested."""
+        if self._of_load:
+            self._machine.busy_s = busy_s
+
+    def read(self) -> Reading:
+        self._machine.start()
+        at_ns = now_ns()
+        return Reading(meter=self.facts.meter, time_ns=at_ns, watts=self._machine.shown(self._display, at_ns))
+
+    def close(self) -> None:
+        self._machine.stop()
+
+
+def make(address: Address, host: Host) -> Simulated:
+    name, _, query = address.path.partition("?")
+    options = dict(urllib.parse.parse_qsl(query))
+    of = options.pop("of", "host")
+    if of not in ("host", "load"):
+        raise unusable(address.text, f"option of={of} is not known", "give of=host or of=load")
+    machine = Machine(profiles.find(name or "cervera-dl120-g6"), HostCpus(host))
+    return Simulated(address, machine, _display(address, options), of_load=of == "load")
+
+
+def _display(address: Address, options: Mapping[str, str]) -> Display:
+    display = Display()
+    for key, text in options.items():
+        field = FIELDS.get(key)
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if field is None or value < 0:
+            raise unusable(address.text, f"option {key}={text} is not known", "there is of, lag, refresh, noise, step")
+        display = replace(display, **{field: value / 1e3 if field.endswith("_s") else value})
+    if display.refresh_s <= 0:
+        raise unusable(address.text, "refresh must be greater than 0", "give for example refresh=500")
+    return display
+
+
+def find(host: Host) -> list[Place]:
+    del host
+    return [Place("simulated:PROFILE", "no meter: a model driven by this host's CPU time; marked simulated")]

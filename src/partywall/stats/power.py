@@ -1,0 +1,233 @@
+"""Findings of a power record: its meters, a fitted model, or each consumer's watts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from partywall.errors import TrialError
+from partywall.model.finding import Estimate, Outcome
+from partywall.model.power import (
+    Activity,
+    Attribution,
+    CoreTime,
+    Fit,
+    MeterFacts,
+    MeterFault,
+    MeterFinding,
+    Origin,
+    PowerEvidence,
+    PowerFindings,
+    PowerPoint,
+    Reading,
+    Timing,
+    chances,
+)
+from partywall.stats import power_fit, power_shares
+from partywall.stats.interval import FEWEST, mean_interval
+from partywall.stats.power_meter import gap_s, timing, updates
+
+SHOWN = 1500
+"""Points of a time line at most, for each meter."""
+MOST_ERROR = 0.03
+"""A model whose levels are predicted worse than this from the others is called inconclusive."""
+
+
+def findings(evidence: PowerEvidence) -> PowerFindings:
+    """Everything that a record shows. TrialError if it holds neither readings nor activity."""
+    if not evidence.readings and len(evidence.activity) < 2 and not evidence.faults:
+        raise TrialError(f"{evidence.name}: nothing was read yet; measure again")
+    meters = tuple(meter_finding(facts, evidence) for facts in evidence.meters)
+    fit = _fit(evidence, meters) if evidence.task == "calibrate" else None
+    shares = _attribution(evidence, meters) if evidence.task == "attribute" else None
+    usable = [meter for meter in meters if meter.readings]
+    return PowerFindings(
+        name=evidence.name,
+        task=evidence.task,
+        headline=_headline(evidence, meters, fit, shares),
+        outcome=_outcome(evidence, usable, fit),
+        origin=origin_of(evidence),
+        meters=meters,
+        core_time=core_time(evidence.activity),
+        fit=fit,
+        attribution=shares,
+        timeline=tuple(_timeline(evidence)),
+        busy=tuple(_busy(evidence)),
+        notes=tuple(_notes(evidence)),
+    )
+
+
+def origin_of(evidence: PowerEvidence) -> Origin:
+    """The weakest source of any figure."""
+    origins = [facts.origin for facts in evidence.meters] + ([evidence.model.origin] if evidence.model else [])
+    return "simulated" if "simulated" in origins else "modelled" if "modelled" in origins else "measured"
+
+
+def meter_finding(facts: MeterFacts, evidence: PowerEvidence) -> MeterFinding:
+    """One meter: mean watts, energy, timing, faults."""
+    own = [reading for reading in evidence.readings if reading.meter == facts.meter]
+    faults = [fault for fault in evidence.faults if fault.meter == facts.meter]
+    return MeterFinding(
+        facts=facts,
+        readings=len(own),
+        watts=mean_watts(own),
+        joules=_joules(own),
+        timing=timing(own, evidence.activity, sends=facts.sends) if len(own) > 1 else Timing(why="too few readings"),
+        faults=tuple(sorted([*faults, *gaps(facts.meter, own)], key=lambda fault: fault.time_ns)),
+        took_ms=float(np.median([reading.took_ns for reading in own])) / 1e6 if own else None,
+    )
+
+
+def mean_watts(readings: Sequence[Reading]) -> Estimate | None:
+    """The mean over the time of the readings; None with too few."""
+    if len(readings) < 2:
+        return None
+    if readings[0].joules is not None:
+        new = updates(readings)
+        values, seconds = new.watts, new.seen_s - new.since_s
+        mean = float(values @ seconds / seconds.sum()) if len(values) else 0.0
+    else:
+        values = np.array([reading.watts for reading in readings], dtype=np.float64)
+        mean = float(values.mean())
+    if len(values) < FEWEST:
+        return None
+    found = mean_interval(values)
+    half = found.half_width
+    return found.model_copy(update={"value": mean, "low": mean - half, "high": mean + half})
+
+
+def _joules(readings: Sequence[Reading]) -> float | None:
+    if len(readings) < 2:
+        return None
+    if readings[0].joules is not None:
+        new = updates(readings)
+        return float(new.watts @ (new.seen_s - new.since_s))
+    times = np.array([reading.time_ns for reading in readings]) / 1e9
+    watts = np.array([reading.watts for reading in readings], dtype=np.float64)
+    return float(np.trapezoid(watts, times)) if hasattr(np, "trapezoid") else float(np.trapz(watts, times))  # noqa: NPY201 - for numpy 1
+
+
+def gaps(meter: str, readings: Sequence[Reading]) -> list[MeterFault]:
+    """Times without readings."""
+    times = np.array([reading.time_ns for reading in readings], dtype=np.float64)
+    if len(times) < 3:
+        return []
+    apart = np.diff(times) / 1e9
+    usual = float(np.median(apart))
+    return [
+        MeterFault(meter=meter, time_ns=int(times[place]), fault="gap", text=f"no reading for {apart[place]:.1f} s")
+        for place in np.flatnonzero(apart > gap_s(usual))
+    ]
+
+
+def core_time(activity: Sequence[Activity]) -> CoreTime | None:
+    """Seconds with 0, 1, 2, … busy cores."""
+    if len(activity) < 2:
+        return None
+    times = np.array([each.time_ns for each in activity]) / 1e9
+    busy = np.array([each.cpus_s for each in activity])
+    cpus = busy.shape[1]
+    sums = np.zeros(cpus + 1)
+    for row, seconds in zip(np.diff(busy, axis=0), np.diff(times), strict=True):
+        sums += seconds * chances([max(0.0, value / seconds) for value in row], cpus)
+    return CoreTime(states={str(number): float(value) for number, value in enumerate(sums)})
+
+
+def _first(evidence: PowerEvidence, meters: Sequence[MeterFinding]) -> tuple[MeterFinding, list[Reading]] | None:
+    """The first meter with readings: the one that a model is fitted to, and that totals come from."""
+    for meter in meters:
+        if meter.readings > 1:
+            return meter, [reading for reading in evidence.readings if reading.meter == meter.facts.meter]
+    return None
+
+
+def _fit(evidence: PowerEvidence, meters: Sequence[MeterFinding]) -> Fit | None:
+    if (chosen := _first(evidence, meters)) is None:
+        return None
+    meter, readings = chosen
+    found = power_fit.observations(
+        evidence.slots, readings, evidence.activity, meter.timing, sends=meter.facts.sends
+    )
+    return power_fit.fit(meter.facts, found, evidence.name)
+
+
+def _attribution(evidence: PowerEvidence, meters: Sequence[MeterFinding]) -> Attribution | None:
+    if evidence.model is None or len(evidence.activity) < 2:
+        return None
+    chosen = _first(evidence, meters)
+    total = chosen[0].watts if chosen else None
+    return power_shares.attribution(evidence.model, power_shares.usage(evidence.activity), total)
+
+
+def _headline(
+    evidence: PowerEvidence, meters: Sequence[MeterFinding], fit: Fit | None, shares: Attribution | None
+) -> str:
+    origin = origin_of(evidence)
+    mark = "" if origin == "measured" else f" ({origin})"
+    if fit is not None:
+        points = fit.model.points
+        text = f"{points[0][1]:.1f} W idle, {points[-1][1]:.1f} W with {fit.model.cpus} busy cores"
+        return f"{text}; levels that were left out are predicted within {fit.left_out_error:.1%}{mark}"
+    if shares is not None:
+        most = max(shares.shares, key=lambda share: share.active.value)
+        active = f"{most.active.value:.1f} ± {most.active.half_width:.1f} W"
+        return f"{shares.total.value:.1f} W in total; {most.name} adds the most, {active}{mark}"
+    texts = [
+        f"{meter.facts.meter}: " + (f"{meter.watts.value:.1f} ± {meter.watts.half_width:.1f} W" if meter.watts else "no figure")
+        for meter in meters
+    ]  # fmt: skip
+    return ("; ".join(texts) or "no meter: core-seconds only") + mark
+
+
+def _outcome(evidence: PowerEvidence, usable: Sequence[MeterFinding], fit: Fit | None) -> Outcome:
+    if evidence.task == "calibrate":
+        good = fit is not None and fit.left_out_error <= MOST_ERROR
+        return Outcome.HOLDS if good else Outcome.INCONCLUSIVE
+    if evidence.meters and len(usable) < len(evidence.meters):
+        return Outcome.INCONCLUSIVE
+    return Outcome.HOLDS
+
+
+def _timeline(evidence: PowerEvidence) -> list[PowerPoint]:
+    begin_ns = _begin_ns(evidence)
+    points = []
+    for facts in evidence.meters:
+        own = [reading for reading in evidence.readings if reading.meter == facts.meter]
+        if facts.quantity == "joules":
+            new = updates(own) if len(own) > 2 else None
+            pairs = list(zip(new.seen_s, new.watts, strict=True)) if new else []
+        else:
+            pairs = [(reading.time_ns / 1e9, reading.watts or 0.0) for reading in own]
+        for s, watts in pairs[:: max(1, len(pairs) // SHOWN)]:
+            points.append(PowerPoint(at_s=round(float(s) - begin_ns / 1e9, 3), meter=facts.meter, watts=float(watts)))
+    return points
+
+
+def _busy(evidence: PowerEvidence) -> list[tuple[float, float]]:
+    begin_ns = _begin_ns(evidence)
+    times = np.array([each.time_ns for each in evidence.activity])
+    cores = np.array([sum(each.cpus_s) for each in evidence.activity])
+    thin = max(1, len(times) // SHOWN)
+    times, cores = times[::thin], cores[::thin]
+    rates = np.diff(cores) / np.maximum(np.diff(times) / 1e9, 1e-9)
+    middles = ((times[1:] + times[:-1]) / 2 - begin_ns) / 1e9
+    return [(round(float(s), 3), round(float(rate), 4)) for s, rate in zip(middles, rates, strict=True)]
+
+
+def _begin_ns(evidence: PowerEvidence) -> int:
+    times = [each.time_ns for each in (*evidence.readings[:1], *evidence.activity[:1])]
+    return min(times, default=0)
+
+
+def _notes(evidence: PowerEvidence) -> list[str]:
+    notes = []
+    origin = origin_of(evidence)
+    if origin == "simulated":
+        notes.append("Simulated meter: the watts are those of a model in software. Only the CPU time is real.")
+    if origin == "modelled" and evidence.model is not None:
+        model = evidence.model
+        notes.append(f"No meter: all watts are modelled from {model.name} ({model.source}), ± {model.band:.0%}.")
+    if evidence.interrupted:
+        notes.append("The measurement was interrupted.")
+    return notes

@@ -22,6 +22,7 @@ KINDS = {
     "guard": "guard:Guards",
     "trace": "trace:Traces",
     "migration": "migration:Migrations",
+    "consolidation": "consolidation:Consolidations",
     "study": "study:Studies",
 }
 """The module and class of each kind, by its name."""

@@ -23,7 +23,7 @@ from partywall.placement import traces
 from partywall.placement.bound import least_energy_j
 from partywall.placement.policies import POLICIES
 from partywall.placement.simulate import first_placement, simulate
-from partywall.placement.state import ON, Floats, Guests, State, guests_of, hosts_of
+from partywall.placement.state import ON, Floats, Guests, Hosts, State, guests_of, hosts_of
 from partywall.scenario.explain import did_you_mean
 from partywall.store.consolidation import ConsolidationDirectory
 from partywall.store.record import stamped
@@ -169,8 +169,8 @@ def simulated(job: SimulationJob, emit: Emit) -> list[Simulation]:
     found = []
     for day, (name, utilisation) in enumerate(job.days):
         for order in range(job.orders):
-            demand = _demand(utilisation, guests, job.seed + 1000 * day + order)
-            state = first_placement(_empty(hosts, guests))
+            demand = demand_of_day(utilisation, guests, job.seed + 1000 * day + order)
+            state = first_placement(unplaced(hosts, guests))
             results = []
             for policy in job.policies:
                 emit(Doing(f"{name}, {policy}"))
@@ -200,7 +200,7 @@ def simulated(job: SimulationJob, emit: Emit) -> list[Simulation]:
     return found
 
 
-def _demand(utilisation: Floats, guests: Guests, seed: int) -> Floats:
+def demand_of_day(utilisation: Floats, guests: Guests, seed: int) -> Floats:
     """Each guest's demand: a trace drawn without replacement, as long as there are enough, times its CPUs."""
     chance = np.random.default_rng(seed)
     drawn = [chance.permutation(len(utilisation)) for _ in range(-(-len(guests) // len(utilisation)))]
@@ -208,7 +208,8 @@ def _demand(utilisation: Floats, guests: Guests, seed: int) -> Floats:
     return np.asarray(utilisation[chosen] * guests.cpus[:, None])
 
 
-def _empty(hosts: Any, guests: Guests) -> State:
+def unplaced(hosts: Hosts, guests: Guests) -> State:
+    """All hosts on, and guests not placed yet."""
     return State(
         hosts=hosts,
         guests=guests,

@@ -13,16 +13,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from partywall.model.cluster import GuestSpec
-from partywall.placement.state import Floats
+from partywall.placement.state import Floats, Ints
 
 
-def matrix(guests: Sequence[GuestSpec]) -> Floats | None:
-    """(guests, guests): what the row's guest loses to the column's guest. None if no guest has measured losses."""
+def factors(guests: Sequence[GuestSpec]) -> tuple[Floats, Floats]:
+    """(loss, use), each (guests, resources): what a guest loses while neighbours use all of it; what it uses."""
     resources = sorted({name for guest in guests for name in guest.suffers})
-    if not resources:
-        return None
-    loss = np.array([[_loss(guest, name) for name in resources] for guest in guests])
-    use = np.array([[guest.uses.get(name, 0.0) for name in resources] for guest in guests])
+    loss = [[_loss(guest, name) for name in resources] for guest in guests]
+    use = [[guest.uses.get(name, 0.0) for name in resources] for guest in guests]
+    shape = (len(guests), len(resources))
+    return np.array(loss, float).reshape(shape), np.array(use, float).reshape(shape)
+
+
+def between(loss: Floats, use: Floats) -> Floats:
+    """(guests, guests): what the row's guest loses to the column's guest."""
     harm: Floats = loss @ use.T
     np.fill_diagonal(harm, 0.0)
     return harm
@@ -53,9 +57,8 @@ def _by_p99(guest: GuestSpec) -> float:
     return max(0.0, 1.0 - guest.p99 / guest.slo.p99)
 
 
-def losses(harm: Floats | None, at: Floats) -> Floats:
+def losses(loss: Floats, use: Floats, at: Ints) -> Floats:
     """The predicted loss of each guest at a placement."""
-    if harm is None:
-        return np.zeros(len(at))
-    together = at[:, None] == at[None, :]
-    return np.asarray((harm * together).sum(axis=1))
+    used = np.zeros((int(at.max(initial=-1)) + 1, use.shape[1]))
+    np.add.at(used, at, use)
+    return np.asarray((loss * (used[at] - use)).sum(axis=1))

@@ -17,10 +17,12 @@ from partywall.model.cluster import Cluster, GuestSpec
 from partywall.model.consolidation import Alternative, Choice, ConsolidationPlan, Solver, Step
 from partywall.model.migration import Span
 from partywall.placement import costs, exact, interference
+from partywall.placement.improve import improved
 from partywall.placement.policy import Decisions, Rules, decide
 from partywall.placement.room import Room
 from partywall.placement.state import (
     OFF,
+    Bools,
     Floats,
     Forecast,
     Ints,
@@ -78,6 +80,8 @@ def make(what: Known, *, solver: str = "auto", seed: int = 0) -> ConsolidationPl
     """solver: auto, exact or heuristic."""
     heuristic = decide(what.state, what.forecast, what.rules)
     target = _target(what.state, heuristic)
+    if what.rules.may_empty:
+        target = improved(what.state, what.forecast, what.rules, target)
     used = Solver(name="heuristic", objective_j=_objective(what, target))
     alternatives = {"leave everything as it is": what.state.at, "heuristic": target}
     # A host that could not be relieved leaves the exact solver nothing to solve.
@@ -116,7 +120,7 @@ def _target(state: State, decisions: Decisions) -> Ints:
 def _batches(what: Known, target: Ints) -> list[list[int]] | None:
     """Moves in an order in which each destination has room. None if there is no such order."""
     room = Room(what.state, what.forecast, z_of(what.rules.overload_risk))
-    pending = list(np.flatnonzero(target != what.state.at))
+    pending = [int(guest) for guest in np.flatnonzero(target != what.state.at)]
     # The order of leaving: guests of hosts that empty first, so that hosts are switched off early.
     pending.sort(key=lambda guest: (int(what.state.at[guest]), -float(what.state.guests.memory[guest])))
     batches = []
@@ -139,15 +143,15 @@ def _batch(what: Known, room: Room, pending: list[int], target: Ints) -> list[in
         host = int(target[guest])
         if not room.fits(guest, np.array([host]))[0]:
             continue
-        if any(source == host for _, source in held) and not _fits_beside(what, room, guest, host, held):
+        if any(source == host for _, source in held) and not _fits_beside(room, guest, host, held):
             continue
         held.append((guest, int(room.at[guest])))
         room.move(guest, host)
-        batch.append(int(guest))
+        batch.append(guest)
     return batch
 
 
-def _fits_beside(what: Known, room: Room, guest: int, host: int, held: list[tuple[int, int]]) -> bool:
+def _fits_beside(room: Room, guest: int, host: int, held: list[tuple[int, int]]) -> bool:
     """Whether there is room even while guests of this batch have not left the host yet."""
     leaving = [other for other, source in held if source == host]
     back = [(other, int(room.at[other])) for other in leaving]
@@ -156,7 +160,6 @@ def _fits_beside(what: Known, room: Room, guest: int, host: int, held: list[tupl
     fits = bool(room.fits(guest, np.array([host]))[0])
     for other, place in back:
         room.move(other, place)
-    del what
     return fits
 
 
@@ -206,18 +209,18 @@ def _plan(
     )
 
 
-def _on_after(what: Known, target: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _on_after(what: Known, target: Ints) -> Bools:
     on_before = what.state.status != OFF
     used = np.bincount(target, minlength=len(what.state.hosts)) > 0
     if not what.rules.may_empty:
-        return used | on_before
+        return np.asarray(used | on_before)
     spare = max(0, what.rules.keep_on - int(used.sum()))
     kept = np.flatnonzero(on_before & ~used)[:spare]
     used[kept] = True
     return used
 
 
-def _watts(at: Ints, what: Known, on: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Floats:
+def _watts(at: Ints, what: Known, on: Bools) -> Floats:
     hosts = what.state.hosts
     return np.where(on, hosts.power(what.state.sums(what.forecast.mean, at)), hosts.off_w)
 
@@ -232,7 +235,7 @@ def _steps(
     what: Known,
     target: Ints,
     batches: list[list[int]],
-    on_after: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    on_after: Bools,
     moves: list[costs.MoveCost],
     decisions: Decisions,
 ) -> tuple[Step, ...]:
@@ -251,7 +254,7 @@ def _steps(
     offs = on_before & ~on_after
     reasons = {move.guest: move.reason for move in decisions.moves}
     specs = [spec for spec in what.cluster.guests.values() for _ in range(spec.count)]
-    lost = interference.losses(state.guests.harm, target)
+    lost = interference.losses(state.guests.loss, state.guests.use, target)
     number = 1
     for host in np.flatnonzero(offs & (np.bincount(at, minlength=len(names)) == 0)):
         add(batch=number, action="sleep", host=names[host], reason="it has no guests")

@@ -23,19 +23,11 @@ class Room:
         self.promise = state.sums(state.guests.promise)
         groups = state.guests.group
         self.groups = np.zeros((len(state.hosts), groups.shape[1]), np.int64)
-        np.add.at(self.groups, self.at, groups)
-        self._set_up_harm(len(state.hosts))
-
-    def _set_up_harm(self, hosts: int) -> None:
-        """lost: (guests, hosts), what each guest would lose to those on a host; only of guests with a goal."""
-        harm = self._guests.harm
-        self._goals = np.flatnonzero(np.isfinite(self._guests.tolerance))
-        if harm is None or not len(self._goals):
-            self._harm: Floats | None = None
-            return
-        self._harm = harm
-        self._lost = np.zeros((len(self._guests), hosts))
-        np.add.at(self._lost.T, self.at, harm.T)
+        guest, group = np.nonzero(groups)
+        np.add.at(self.groups, (self.at[guest], group), 1)
+        self.used = np.zeros((len(state.hosts), state.guests.use.shape[1]))
+        np.add.at(self.used, self.at, state.guests.use)
+        self._goals = np.flatnonzero(np.isfinite(state.guests.tolerance) & state.guests.loss.any(axis=1))
 
     def need(self, z: float | None = None) -> Floats:
         """Cores that each host should have for its guests."""
@@ -54,21 +46,23 @@ class Room:
         fit &= self.promise[index] + guests.promise[guest] <= hosts.cpus[index]
         if (own := guests.group[guest]).any():
             fit &= ~(self.groups[index][:, own] > 0).any(axis=1)
-        if self._harm is not None and fit.any():
+        if len(self._goals) and fit.any():
             fit &= self._harmless(guest, index)
         return fit
 
     def _harmless(self, guest: int, index: Ints) -> Bools:
         """Whether neither the guest nor those with goals on a host would lose more than their goals allow."""
-        assert self._harm is not None  # noqa: S101 - the caller has checked it
-        tolerance = self._guests.tolerance
-        fit: Bools = self._lost[guest, index] <= tolerance[guest]
-        hurt = self._goals[self._harm[self._goals, guest] > 0]
-        for other in hurt[hurt != guest]:
-            there = self.at[other]
-            if self._lost[other, there] + self._harm[other, guest] > tolerance[other]:
-                fit &= index != there
-        return fit
+        guests, goals = self._guests, self._goals
+        fit: Bools = self.used[index] @ guests.loss[guest] <= guests.tolerance[guest]
+        hurt = self._lost(goals) + guests.loss[goals] @ guests.use[guest] > guests.tolerance[goals]
+        closed = np.zeros(len(self.mean), bool)
+        closed[self.at[goals[hurt & (goals != guest)]]] = True
+        return np.asarray(fit & ~closed[index])
+
+    def _lost(self, guests: Ints) -> Floats:
+        """What guests lose to their neighbours."""
+        loss, use = self._guests.loss[guests], self._guests.use[guests]
+        return np.asarray((loss * (self.used[self.at[guests]] - use)).sum(axis=1))
 
     def move(self, guest: int, host: int) -> None:
         """Places the guest on another host."""
@@ -79,8 +73,7 @@ class Room:
             self.memory[place] += sign * guests.memory[guest]
             self.promise[place] += sign * guests.promise[guest]
             self.groups[place] += sign * guests.group[guest]
-            if self._harm is not None:
-                self._lost[:, place] += sign * self._harm[:, guest]
+            self.used[place] += sign * guests.use[guest]
         self.at[guest] = host
 
     def broken(self) -> Bools:
@@ -89,7 +82,6 @@ class Room:
         wrong |= self.memory > self._hosts.memory
         wrong |= self.promise > self._hosts.cpus + 1e-9
         wrong |= (self.groups > 1).any(axis=1)
-        if self._harm is not None:
-            lost = self._lost[np.arange(len(self.at)), self.at]
-            wrong[self.at[lost > self._guests.tolerance + 1e-9]] = True
+        lost = self._lost(self._goals)
+        wrong[self.at[self._goals[lost > self._guests.tolerance[self._goals] + 1e-9]]] = True
         return wrong

@@ -14,7 +14,7 @@ Assumptions, the same for every policy:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -142,8 +142,6 @@ class _Run:
         self.last_off_s[list(decisions.sleep)] = now_s
 
     def _age(self) -> None:
-        from dataclasses import replace  # noqa: PLC0415
-
         self.state = replace(
             self.state, status_s=self.state.status_s + self.interval_s, moved_s=self.state.moved_s + self.interval_s
         )

@@ -43,13 +43,12 @@ class Hosts:
     def __len__(self) -> int:
         return len(self.names)
 
-    def power(self, load: Floats, index: Ints | slice = slice(None)) -> Floats:
-        """Watts of hosts that are on, at these loads in cores. index: which hosts `load` belongs to."""
-        place = np.clip(load / self.cpus[index], 0.0, 1.0) * GRID
+    def power(self, load: Floats, index: Ints | None = None) -> Floats:
+        """Watts of hosts that are on, at these loads in cores. index: which hosts `load` belongs to; default: all."""
+        rows = np.arange(len(self)) if index is None else index
+        place = np.clip(load / self.cpus[rows], 0.0, 1.0) * GRID
         below = np.minimum(place.astype(np.int64), GRID - 1)
         part = place - below
-        rows = np.arange(len(self)) if isinstance(index, slice) else index
-        rows = rows[index] if isinstance(index, slice) else rows
         return np.asarray(self.watts[rows, below] * (1 - part) + self.watts[rows, below + 1] * part)
 
     @cached_property
@@ -81,9 +80,8 @@ class Hosts:
 class Guests:
     """Static facts of guests.
 
-    group: (guests, groups) of guests that never share a host. harm: (guests, guests), the largest share of its
-    throughput that the row's guest loses to the column's guest as a neighbour, or None if nothing is known. tolerance:
-    the loss that each guest's goal allows; inf without a goal. move_s, move_j: of one move. pinned: guests that must
+    group: (guests, groups) of guests that never share a host. loss, use: (guests, resources), see
+    `interference.factors`. tolerance: the loss that each guest's goal allows; inf without a goal. move_s, move_j: of one move. pinned: guests that must
     not move, also because the move would break a goal.
     """
 
@@ -93,7 +91,8 @@ class Guests:
     promise: Floats
     pinned: Bools
     group: Bools
-    harm: Floats | None
+    loss: Floats
+    use: Floats
     tolerance: Floats
     move_s: Floats
     move_j: Floats
@@ -128,7 +127,8 @@ class State:
 
     def sums(self, values: Floats, at: Ints | None = None) -> Floats:
         """The sum of a guest's figure on each host."""
-        return np.bincount(self.at if at is None else at, weights=values, minlength=len(self.hosts))
+        sums = np.bincount(self.at if at is None else at, weights=values, minlength=len(self.hosts))
+        return np.asarray(sums, float)
 
     def watts(self, demand: Floats) -> float:
         """Power of the whole cluster at this demand."""
@@ -183,6 +183,7 @@ def guests_of(cluster: Cluster) -> Guests:
     for number, members in enumerate(cluster.apart):
         group[[place[each] for each in members], number] = True
     moves = costs.moves(cluster)
+    loss, use = interference.factors(only)
     return Guests(
         names=names,
         cpus=np.array([spec.cpus for spec in only], float),
@@ -190,7 +191,8 @@ def guests_of(cluster: Cluster) -> Guests:
         promise=np.array([spec.promise for spec in only], float),
         pinned=np.array([spec.pinned or not cost.reaches for spec, cost in zip(only, moves, strict=True)], bool),
         group=group,
-        harm=interference.matrix(only),
+        loss=loss,
+        use=use,
         tolerance=interference.tolerance(only),
         move_s=np.array([each.total_s.value for each in moves]),
         move_j=np.array([each.energy_j.value for each in moves]),

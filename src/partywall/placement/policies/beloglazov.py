@@ -1,4 +1,6 @@
-"""Published policies, re-implemented from their description: Beloglazov and Buyya, "Optimal online deterministic
+"""Published policies, re-implemented from their description.
+
+Beloglazov and Buyya, "Optimal online deterministic
 algorithms and adaptive heuristics for energy and performance efficient dynamic consolidation of virtual machines in
 Cloud data centers", Concurrency and Computation: Practice and Experience 24 (2012) 1397 to 1420.
 

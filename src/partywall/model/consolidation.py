@@ -163,6 +163,7 @@ class Journal(Frozen):
     number: int
     outcome: Literal["begun", "done", "failed", "undone"]
     at: str
+    seconds: float | None = None
     reason: str = ""
 
 

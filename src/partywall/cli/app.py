@@ -31,7 +31,7 @@ COMMANDS = {
         "report:report", "Derive findings from a run again, show them, and write them into its directory."
     ),
     "compare": Command("compare:compare", "Compare a run with an earlier one, cell by cell."),
-    "sql": Command("report:sql", "Query the raw facts of a run, load, guard, trace, migration, power or study with DuckDB."),
+    "sql": Command("report:sql", "Query the raw facts of a record of any kind with DuckDB."),
     "doctor": Command(
         "doctor:doctor", "Show what this host can do, what is missing, what that costs, and how to get it."
     ),
@@ -55,6 +55,9 @@ COMMANDS = {
         "migrate:migrate", "Move a guest between hosts while it works, and measure what that does to its users."
     ),
     "power": Command("power:app", "Read power meters, fit a power model of this host, and show who uses the watts."),
+    "consolidate": Command(
+        "consolidate:app", "Plan which guests share a host and which hosts are off, and simulate policies."
+    ),
     "study": Command(
         "study:study",
         "Repeat a published measurement, and compare its tables and figures with the results of this host.",

@@ -23,6 +23,7 @@ KINDS = {
     "trace": "trace:Traces",
     "migration": "migration:Migrations",
     "power": "power:Powers",
+    "consolidation": "consolidation:Consolidations",
     "study": "study:Studies",
 }
 """The module and class of each kind, by its name."""

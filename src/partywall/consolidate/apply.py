@@ -1,0 +1,229 @@
+"""Carries a plan out, step by step, with a journal. A killed manager goes on where it was, or stops and says why.
+
+The journal has a line before a step begins and one after it has ended. The truth is never the journal: before a step is
+repeated, and after each step, the hypervisor is asked where guests run and which hosts answer. A guest must run on
+exactly one host. A host is only switched off while no guest runs on it, and counts as off only if its power control
+says so and it does not answer. If a step fails, the steps that were done are undone in reverse order. If a guest is
+lost or runs twice, everything stops, and nothing is undone.
+"""
+
+from __future__ import annotations
+
+import datetime
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from partywall.consolidate.seams import Hypervisor, Observed, Power
+from partywall.errors import PartywallError, TrialError, UsageError
+from partywall.events import Broken, Doing, Emit, Left, Note
+from partywall.model.cluster import Cluster
+from partywall.model.consolidation import ConsolidationPlan, Journal, Step
+
+
+class Written(Protocol):
+    """Where journal lines go, such as a record."""
+
+    def add_journal(self, entry: Journal) -> None: ...
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long the manager waits. settle_s: for a host to boot or to end; moving_s: for a move of another manager."""
+
+    settle_s: float = 300.0
+    moving_s: float = 900.0
+    look_s: float = 1.0
+
+
+class StoppedError(TrialError):
+    """The manager does not go on: a guest is lost, or runs on two hosts."""
+
+
+def as_observed(cluster: Cluster, seen: Observed) -> Cluster:
+    """The cluster file with the state that was observed. UsageError if a guest does not run on exactly one host."""
+    wrong = [_not_one(guest, places) for guest, places in seen.places.items() if len(places) != 1]
+    if wrong:
+        raise UsageError(*wrong)
+    guests = {
+        name: spec.model_copy(update={"host": next(iter(seen.places[name]))}) for name, spec in cluster.guests.items()
+    }
+    hosts = {
+        name: spec.model_copy(update={"state": "on" if seen.up[name] else "off"})
+        for name, spec in cluster.hosts.items()
+    }
+    return cluster.model_copy(update={"guests": guests, "hosts": hosts})
+
+
+def _not_one(guest: str, places: frozenset[str]) -> str:
+    if not places:
+        return f"guest {guest} runs on no host; start it before you consolidate"
+    return f"guest {guest} runs on {' and '.join(sorted(places))}; stop all but one"
+
+
+class Applying:
+    """One plan, while it is carried out."""
+
+    def __init__(
+        self,
+        plan: ConsolidationPlan,
+        hypervisor: Hypervisor,
+        powers: Mapping[str, Power],
+        journal: Sequence[Journal],
+        record: Written,
+        emit: Emit,
+        timing: Timing | None = None,
+    ) -> None:
+        self._plan, self._hypervisor, self._powers = plan, hypervisor, powers
+        self._record, self._emit = record, emit
+        self._timing = timing or Timing()
+        self._writing = threading.Lock()
+        self._last = {entry.number: entry.outcome for entry in journal}
+        self._failed = next((entry.reason for entry in journal if entry.outcome == "failed"), "")
+
+    def carry_out(self) -> bool:
+        """Goes on from the journal. True if all steps are done; False if one failed and the others were undone.
+
+        StoppedError if a guest is lost or runs twice.
+        """
+        self._expect_all_guests()
+        if not self._failed:
+            self._forward()
+        if self._failed:
+            self._emit(Broken(f"a step failed: {self._failed}; undoing what was done"))
+            self._backward()
+        return not self._failed
+
+    def _forward(self) -> None:
+        batches = sorted({step.batch for step in self._plan.steps})
+        for place, batch in enumerate(batches):
+            steps = [step for step in self._plan.steps if step.batch == batch and self._last.get(step.number) != "done"]
+            left = [step for step in self._plan.steps if step.batch >= batch and step.time_s is not None]
+            self._emit(Left(sum(step.time_s.value for step in left if step.time_s)))
+            if steps:
+                self._emit(Doing(f"batch {place + 1} of {len(batches)}: {', '.join(map(_title, steps))}"))
+            self._batch(steps)
+            self._expect_all_guests()
+            if self._failed:
+                return
+
+    def _batch(self, steps: Sequence[Step]) -> None:
+        """The steps of a batch at the same time."""
+        if not steps:
+            return
+        with ThreadPoolExecutor(len(steps)) as pool:
+            list(pool.map(self._step, steps))
+
+    def _step(self, step: Step) -> None:
+        self._write(step, "begun")
+        begun = time.monotonic()
+        try:
+            self._do(step)
+        except StoppedError:
+            raise
+        except PartywallError as error:
+            self._failed = self._failed or f"{_title(step)}: {error}"
+            self._write(step, "failed", reason=str(error))
+            return
+        self._write(step, "done", seconds=time.monotonic() - begun)
+        self._emit(Note(f"done: {_title(step)}"))
+
+    def _do(self, step: Step) -> None:
+        if step.action == "wake":
+            self._wake(step.host)
+        elif step.action == "sleep":
+            self._sleep(step.host)
+        else:
+            self._move(step.guest or "", step.source or "", step.host, step.limit_ms or 300)
+
+    def _wake(self, host: str) -> None:
+        self._powers[host].switch_on()
+        self._await(lambda: self._hypervisor.observe().up[host], f"{host} was switched on but does not answer")
+
+    def _sleep(self, host: str) -> None:
+        if guests := sorted(guest for guest, places in self._hypervisor.observe().places.items() if host in places):
+            raise TrialError(f"{host} is not switched off, because {', '.join(guests)} runs on it")
+        self._powers[host].switch_off()
+        self._await(lambda: not self._powers[host].is_on(), f"{host} was switched off but is on by its power control")
+        self._await(
+            lambda: not self._hypervisor.observe().up[host],
+            f"{host} is off by its power control but still answers",
+        )
+
+    def _move(self, guest: str, source: str, destination: str, limit_ms: int) -> None:
+        """Moves a guest unless it is there. What a killed manager began is waited for."""
+        self._await(
+            lambda: not self._hypervisor.is_moving(guest), f"a move of {guest} does not end", self._timing.moving_s
+        )
+        if self._at(guest) == destination:
+            return
+        if self._at(guest) != source:
+            raise TrialError(f"{guest} is on {self._at(guest)}, not on {source}: somebody else has moved it")
+        try:
+            self._hypervisor.move(guest, source, destination, limit_ms)
+        finally:
+            # Whatever the hypervisor says, the guest must run on exactly one host.
+            place = self._at(guest)
+        if place != destination:
+            raise TrialError(f"{guest} is still on {place}")
+
+    def _at(self, guest: str) -> str:
+        """The host of a guest. StoppedError if it runs on none or on several."""
+        places = self._hypervisor.observe().places.get(guest, frozenset())
+        if len(places) != 1:
+            raise StoppedError(_not_one(guest, places))
+        return next(iter(places))
+
+    def _expect_all_guests(self) -> None:
+        moving = {step.guest for step in self._plan.steps if step.guest and self._hypervisor.is_moving(step.guest)}
+        for guest, places in self._hypervisor.observe().places.items():
+            if guest not in moving and len(places) != 1:
+                raise StoppedError(_not_one(guest, places))
+
+    def _backward(self) -> None:
+        """Undoes every step that was begun, the last first. What cannot be undone is left and reported."""
+        for step in reversed(self._plan.steps):
+            if self._last.get(step.number) not in ("begun", "done", "failed"):
+                continue
+            try:
+                self._undo(step)
+            except StoppedError:
+                raise
+            except PartywallError as error:
+                self._emit(Broken(f"cannot undo: {_title(step)}: {error}"))
+                continue
+            self._write(step, "undone", reason=self._failed)
+
+    def _undo(self, step: Step) -> None:
+        if step.action == "sleep":
+            if not self._hypervisor.observe().up[step.host]:
+                self._wake(step.host)
+        elif step.action == "wake":
+            if not any(step.host in places for places in self._hypervisor.observe().places.values()):
+                self._powers[step.host].switch_off()
+        else:
+            self._move(step.guest or "", step.host, step.source or "", step.limit_ms or 300)
+
+    def _await(self, is_so: Callable[[], bool], otherwise: str, seconds: float | None = None) -> None:
+        deadline = time.monotonic() + (self._timing.settle_s if seconds is None else seconds)
+        while not is_so():
+            if time.monotonic() > deadline:
+                raise TrialError(otherwise)
+            time.sleep(self._timing.look_s)
+
+    def _write(self, step: Step, outcome: str, *, seconds: float | None = None, reason: str = "") -> None:
+        now = datetime.datetime.now().astimezone().isoformat(timespec="milliseconds")
+        entry = {"number": step.number, "outcome": outcome, "at": now, "seconds": seconds, "reason": reason}
+        line = Journal.model_validate(entry)
+        with self._writing:
+            self._record.add_journal(line)
+            self._last[step.number] = line.outcome
+
+
+def _title(step: Step) -> str:
+    if step.action == "move":
+        return f"move {step.guest} to {step.host}"
+    return f"switch {step.host} {'on' if step.action == 'wake' else 'off'}"

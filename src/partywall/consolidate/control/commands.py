@@ -1,0 +1,103 @@
+"""Power control by commands: the user's own, `ipmitool`, and wake-on-LAN."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from partywall.errors import CapabilityError, TrialError
+from partywall.model.cluster import Control
+
+TIMEOUT_S = 60.0
+WAKE_PORT = 9
+
+
+@dataclass(frozen=True)
+class Commands:
+    """Commands that switch a host and say whether it is on: exit code 0 if it is, 1 if not."""
+
+    on: Sequence[str]
+    off: Sequence[str]
+    state: Sequence[str]
+
+    def switch_on(self) -> None:
+        _run(self.on, (0,))
+
+    def switch_off(self) -> None:
+        _run(self.off, (0,))
+
+    def is_on(self) -> bool:
+        return _run(self.state, (0, 1)).returncode == 0
+
+
+@dataclass(frozen=True)
+class Ipmi:
+    """A board management controller, through ipmitool. The password is in a file, so no process list shows it."""
+
+    address: str
+    user: str
+    password_file: str
+
+    def switch_on(self) -> None:
+        self._chassis("on")
+
+    def switch_off(self) -> None:
+        self._chassis("soft")
+
+    def is_on(self) -> bool:
+        return self._chassis("status").stdout.strip().endswith("on")
+
+    def _chassis(self, action: str) -> subprocess.CompletedProcess[str]:
+        host, _, port = self.address.partition(":")
+        place = ["-H", host, "-p", port or "623", "-U", self.user, "-f", self.password_file]
+        return _run(["ipmitool", "-I", "lanplus", "-C", "3", *place, "chassis", "power", action], (0,))
+
+
+@dataclass(frozen=True)
+class WakeOnLan:
+    """A magic packet switches the host on; commands switch it off and say whether it is on."""
+
+    mac: str
+    off: Sequence[str]
+    state: Sequence[str]
+
+    def switch_on(self) -> None:
+        packet = b"\xff" * 6 + bytes.fromhex(self.mac.replace(":", "")) * 16
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+            try:
+                sender.sendto(packet, ("255.255.255.255", WAKE_PORT))
+            except OSError as error:
+                raise TrialError(f"the magic packet for {self.mac} was not sent: {error.strerror}") from None
+
+    def switch_off(self) -> None:
+        _run(self.off, (0,))
+
+    def is_on(self) -> bool:
+        return _run(self.state, (0, 1)).returncode == 0
+
+
+def of(control: Control) -> Commands | Ipmi | WakeOnLan:
+    """The power control that a checked document describes."""
+    match control.kind:
+        case "ipmi":
+            return Ipmi(control.address or "", control.user or "", control.password_file or "")
+        case "wol":
+            return WakeOnLan(control.mac or "", control.off or (), control.state or ())
+        case _:
+            return Commands(control.on or (), control.off or (), control.state or ())
+
+
+def _run(command: Sequence[str], expected: tuple[int, ...]) -> subprocess.CompletedProcess[str]:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    except FileNotFoundError:
+        raise CapabilityError(f"{command[0]} is not installed") from None
+    except subprocess.TimeoutExpired:
+        raise TrialError(f"{command[0]} did not end within {TIMEOUT_S:g} s") from None
+    if done.returncode not in expected:
+        said = (done.stderr.strip() or done.stdout.strip()).partition("\n")[0]
+        raise TrialError(f"{' '.join(command[:1])} failed with exit code {done.returncode}: {said}")
+    return done

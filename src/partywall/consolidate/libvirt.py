@@ -1,0 +1,77 @@
+"""Guests of libvirt hosts: where they run, and moves by libvirt's own live migration.
+
+Needs libvirt-python on the machine of the manager. A move is peer to peer, so that it goes on if the manager ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+from partywall.consolidate.seams import Observed
+from partywall.errors import CapabilityError, Problem, TrialError
+from partywall.model.cluster import Cluster
+
+
+class Libvirt:
+    """All hosts of a cluster with a libvirt URI each. Domains have the names of guests."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        try:
+            self._libvirt: Any = importlib.import_module("libvirt")
+        except ImportError:
+            remedy = "apt-get install libvirt-dev pkg-config gcc python3-dev, then pip install 'partywall[libvirt]'"
+            raise CapabilityError(Problem("hosts of libvirt need libvirt-python", remedy)) from None
+        self._uris = {name: spec.uri or "" for name, spec in cluster.hosts.items()}
+        self._guests = frozenset(cluster.guest_names())
+
+    @contextlib.contextmanager
+    def _connected(self, host: str) -> Iterator[Any]:
+        try:
+            connection = self._libvirt.open(self._uris[host])
+        except self._libvirt.libvirtError as error:
+            raise TrialError(f"libvirt on {host} does not answer: {error}") from None
+        try:
+            yield connection
+        except self._libvirt.libvirtError as error:
+            raise TrialError(f"libvirt on {host}: {error}") from None
+        finally:
+            connection.close()
+
+    def observe(self) -> Observed:
+        places: dict[str, set[str]] = {guest: set() for guest in self._guests}
+        up = {}
+        for host in self._uris:
+            try:
+                with self._connected(host) as connection:
+                    running = connection.listAllDomains(self._libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+                    for domain in running:
+                        if domain.name() in self._guests and not self._arrives(domain):
+                            places[domain.name()].add(host)
+                up[host] = True
+            except TrialError:
+                up[host] = False
+        return Observed({guest: frozenset(hosts) for guest, hosts in places.items()}, up)
+
+    def _arrives(self, domain: Any) -> bool:
+        """True on the destination of a move that goes on."""
+        state, reason = domain.state()
+        paused = self._libvirt.VIR_DOMAIN_PAUSED
+        return bool(state == paused and reason == self._libvirt.VIR_DOMAIN_PAUSED_MIGRATION)
+
+    def is_moving(self, guest: str) -> bool:
+        for host in self._uris:
+            with contextlib.suppress(TrialError), self._connected(host) as connection:
+                for domain in connection.listAllDomains(self._libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+                    if domain.name() == guest and domain.jobInfo()[0] != self._libvirt.VIR_DOMAIN_JOB_NONE:
+                        return True
+        return False
+
+    def move(self, guest: str, source: str, destination: str, limit_ms: int) -> None:
+        with self._connected(source) as connection:
+            domain = connection.lookupByName(guest)
+            domain.migrateSetMaxDowntime(limit_ms)
+            flags = self._libvirt.VIR_MIGRATE_LIVE | self._libvirt.VIR_MIGRATE_PEER2PEER
+            domain.migrateToURI3(self._uris[destination], {}, flags)

@@ -1,0 +1,226 @@
+"""Consolidation: plans for a cluster, and simulations of policies."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from partywall import __version__
+from partywall.consolidate import load
+from partywall.errors import Exit, Problem, UsageError
+from partywall.events import Doing, Emit, Left, Note, Started
+from partywall.kinds.kind import EXITS, Options, refuse_to_resume
+from partywall.model.cluster import Cluster
+from partywall.model.consolidation import ConsolidationFindings, ConsolidationPlan, Simulation
+from partywall.model.study import Outline
+from partywall.placement import plan as plans
+from partywall.placement import traces
+from partywall.placement.bound import least_energy_j
+from partywall.placement.policies import POLICIES
+from partywall.placement.simulate import first_placement, simulate
+from partywall.placement.state import ON, Floats, Guests, Hosts, State, guests_of, hosts_of
+from partywall.scenario.explain import did_you_mean
+from partywall.store.consolidation import ConsolidationDirectory
+from partywall.store.record import stamped
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from partywall.report.files import Files
+
+SIMULATED_S = 12.0
+"""What one policy takes for 800 hosts and a day, about."""
+
+
+@dataclass(frozen=True)
+class PlanJob:
+    """A plan for a cluster as its file, or its hypervisor, shows it. solver: auto, exact or heuristic."""
+
+    cluster: Cluster
+    solver: str = "auto"
+
+    @classmethod
+    def read(cls, file: Path, solver: str = "auto") -> PlanJob:
+        return cls(load.load(file), solver)
+
+
+@dataclass(frozen=True)
+class SimulationJob:
+    """Policies over traces. days: (name, utilisation) of each trace; orders: random assignments of traces to guests."""
+
+    cluster: Cluster
+    days: tuple[tuple[str, Floats], ...]
+    policies: tuple[str, ...]
+    orders: int
+    seed: int
+
+    @classmethod
+    def read(
+        cls,
+        file: Path,
+        paths: tuple[Path, ...] = (),
+        policies: tuple[str, ...] = (),
+        days: int = 1,
+        orders: int = 1,
+        seed: int = 1,
+    ) -> SimulationJob:
+        """paths: traces; without any, `days` are generated. UsageError with all that is wrong."""
+        cluster = load.load(file, placed=False)
+        chosen = policies or tuple(POLICIES)
+        problems = [
+            Problem(f"there is no policy {name!r}", did_you_mean(name, list(POLICIES)), key="--policy")
+            for name in chosen
+            if name not in POLICIES
+        ]
+        if problems:
+            raise UsageError(*problems)
+        guests = len(cluster.guest_names())
+        found = tuple((path.name, traces.read(path)) for path in paths) or tuple(
+            (f"generated, seed {seed + day}", traces.generated(guests, seed + day)) for day in range(days)
+        )
+        return cls(cluster, found, tuple(dict.fromkeys(chosen)), orders, seed)
+
+
+Job = PlanJob | SimulationJob
+
+
+class Consolidations:
+    record = ConsolidationDirectory
+    resumable = False
+
+    def outline(self, job: Job, options: Options) -> Outline:
+        del options
+        size = f"{len(job.cluster.host_names())} hosts, {len(job.cluster.guest_names())} guests"
+        if isinstance(job, PlanJob):
+            return Outline((size,), job.cluster.limits.solver / 1e9)
+        lines = (size, f"traces: {', '.join(name for name, _ in job.days)}", f"policies: {', '.join(job.policies)}")
+        return Outline(lines, SIMULATED_S * len(job.days) * job.orders * len(job.policies))
+
+    def check(self, job: Job, options: Options) -> None:
+        del job, options
+
+    def measure(self, job: Job, options: Options, emit: Emit) -> ConsolidationDirectory:
+        if isinstance(job, PlanJob):
+            return self._plan(job, options, emit)
+        name = stamped(f"consolidation-{job.cluster.name}")
+        record = ConsolidationDirectory.create(
+            options.folder(name), "simulation", job.cluster, options.host.facts, _about()
+        )
+        with record.exclusive():
+            emit(Started(record.path))
+            for simulation in simulated(job, emit):
+                record.add_simulation(simulation)
+            record.end()
+        return record
+
+    def _plan(self, job: PlanJob, options: Options, emit: Emit) -> ConsolidationDirectory:
+        name = stamped(f"consolidation-{job.cluster.name}")
+        path = options.folder(name)
+        emit(Doing("making a plan"))
+        plan = planned(job)
+        record = ConsolidationDirectory.create(path, "plan", job.cluster, options.host.facts, _about(), plan)
+        emit(Started(record.path))
+        return record
+
+    def resume(self, record: ConsolidationDirectory, options: Options, emit: Emit) -> None:
+        del options, emit
+        refuse_to_resume(record)
+
+    def findings(self, record: ConsolidationDirectory) -> ConsolidationFindings:
+        from partywall.stats.consolidation import findings  # noqa: PLC0415 - slow to import
+
+        return findings(record.evidence())
+
+    def outcome(self, found: ConsolidationFindings) -> Exit:
+        return EXITS[found.outcome]
+
+    def rows(self, found: ConsolidationFindings) -> list[dict[str, Any]]:
+        """A step each, or a policy and trace each."""
+        from partywall.report.consolidation_view import rows  # noqa: PLC0415 - what draws is slow to import
+
+        return rows(found)
+
+    def files(self) -> Files[ConsolidationFindings]:
+        from partywall.report.consolidation_view import FILES  # noqa: PLC0415 - what draws is slow to import
+
+        return FILES
+
+    def show(self, found: ConsolidationFindings, console: Console) -> None:
+        from partywall.report import consolidation_view  # noqa: PLC0415
+
+        consolidation_view.show(found, console)
+
+
+def planned(job: PlanJob) -> ConsolidationPlan:
+    """The plan for a cluster as its file records it."""
+    return plans.make(plans.known(job.cluster), solver=job.solver)
+
+
+def simulated(job: SimulationJob, emit: Emit) -> list[Simulation]:
+    """Every policy over every trace in every order, from the same first placement."""
+    hosts, guests = hosts_of(job.cluster), guests_of(job.cluster)
+    whole = len(job.days) * job.orders * len(job.policies)
+    begun, done = time.monotonic(), 0
+    found = []
+    for day, (name, utilisation) in enumerate(job.days):
+        for order in range(job.orders):
+            demand = demand_of_day(utilisation, guests, job.seed + 1000 * day + order)
+            state = first_placement(unplaced(hosts, guests))
+            results = []
+            for policy in job.policies:
+                emit(Doing(f"{name}, {policy}"))
+
+                def watch(step: int, of: int, done: int = done) -> None:
+                    share = (done + step / of) / whole
+                    if step % 16 == 0:
+                        emit(Left((time.monotonic() - begun) * (1 - share) / share))
+
+                results.append(simulate(POLICIES[policy](), state, demand, traces.INTERVAL_S, watch))
+                done += 1
+                result = results[-1]
+                emit(Note(f"{name}, {policy}: {result.energy_kwh:.1f} kWh, {result.moves} moves (simulated)"))
+            bound = least_energy_j(hosts, guests, demand, traces.INTERVAL_S) / 3.6e6
+            found.append(
+                Simulation(
+                    trace=name,
+                    seed=job.seed,
+                    order=order,
+                    interval_s=traces.INTERVAL_S,
+                    hosts=len(hosts),
+                    guests=len(guests),
+                    bound_kwh=bound,
+                    results=tuple(results),
+                )
+            )
+    return found
+
+
+def demand_of_day(utilisation: Floats, guests: Guests, seed: int) -> Floats:
+    """Each guest's demand: a trace drawn without replacement, as long as there are enough, times its CPUs."""
+    chance = np.random.default_rng(seed)
+    drawn = [chance.permutation(len(utilisation)) for _ in range(-(-len(guests) // len(utilisation)))]
+    chosen = np.concatenate(drawn)[: len(guests)]
+    return np.asarray(utilisation[chosen] * guests.cpus[:, None])
+
+
+def unplaced(hosts: Hosts, guests: Guests) -> State:
+    """All hosts on, and guests not placed yet."""
+    return State(
+        hosts=hosts,
+        guests=guests,
+        at=np.zeros(len(guests), np.int64),
+        status=np.full(len(hosts), ON),
+        status_s=np.full(len(hosts), np.inf),
+        moved_s=np.full(len(guests), np.inf),
+        origin=np.full(len(guests), -1, np.int64),
+    )
+
+
+def _about() -> dict[str, Any]:
+    started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    return {"partywall": __version__, "started_at": started}

@@ -1,0 +1,420 @@
+"""A plan or simulation of the consolidation manager as text for a terminal, as a page, and as files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from partywall import units
+from partywall.model.consolidation import (
+    Compared,
+    ConsolidationEvidence,
+    ConsolidationFindings,
+    ConsolidationPlan,
+    PolicyResult,
+    Step,
+)
+from partywall.model.migration import Span
+from partywall.report import charts, page
+from partywall.report.charts import BASELINE, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
+from partywall.report.files import Files
+
+WH = 3600.0
+POINTS_MAX = 300
+
+POLICY_COLUMNS = (
+    *("policy", "energy, kWh", "SLA violation", "SLATAH", "PDM", "unserved", "moves", "boots", "came back"),
+    *("woken too early", "hosts on"),
+)
+STEP_COLUMNS = ("batch", "step", "why", "takes", "blackout", "p99", "energy")
+
+
+def show(found: ConsolidationFindings, console: Console) -> None:
+    """Everything, at the end."""
+    console.print(Text(found.headline, style="bold"), soft_wrap=True)
+    if (plan := found.evidence.plan) is not None:
+        _show_plan(plan, found.evidence, console)
+    elif found.compared:
+        table = Table(*POLICY_COLUMNS)
+        for column in table.columns[1:]:
+            column.justify = "right"
+        for each in found.compared:
+            table.add_row(*policy_texts(each))
+        console.print(table)
+        console.print(Text(_bound_text(found)), soft_wrap=True)
+    for note in found.notes:
+        console.print(Text(f"note: {note}"), soft_wrap=True)
+
+
+def _show_plan(plan: ConsolidationPlan, evidence: ConsolidationEvidence, console: Console) -> None:
+    outcomes = {entry.number: entry.outcome for entry in evidence.journal}
+    if plan.steps:
+        table = Table(*STEP_COLUMNS, *(("outcome",) if outcomes else ()))
+        for step in plan.steps[:40]:
+            texts = step_texts(step)
+            table.add_row(*texts, *((outcomes.get(step.number, ""),) if outcomes else ()))
+        console.print(table)
+        if len(plan.steps) > 40:
+            console.print(Text(f"… and {len(plan.steps) - 40} more steps, all in the page"))
+    for name, text in plan_facts(plan):
+        console.print(Text(f"{name}: {text}"), soft_wrap=True)
+
+
+def step_title(step: Step) -> str:
+    """What a step does, in words."""
+    match step.action:
+        case "wake":
+            return f"switch {step.host} on"
+        case "sleep":
+            return f"switch {step.host} off"
+        case "move":
+            return f"move {step.guest} from {step.source} to {step.host}"
+
+
+def step_texts(step: Step) -> list[str]:
+    """A step's row under STEP_COLUMNS."""
+    energy = "–" if step.energy_j is None else _span(step.energy_j, 1 / WH, "Wh")
+    p99 = "–" if step.p99_s is None else f"up to {_time(step.p99_s.high)}"
+    takes, blackout = (
+        "–" if each is None else f"{_time(each.value)} ({_time(each.low)} to {_time(each.high)})"
+        for each in (step.time_s, step.blackout_s)
+    )
+    return [str(step.batch), step_title(step), step.reason, takes, blackout, p99, energy]
+
+
+def plan_facts(plan: ConsolidationPlan) -> list[tuple[str, str]]:
+    """Figures of a whole plan, as (name, text)."""
+    pays = "never" if plan.pays_after_s is None else f"after {_time(plan.pays_after_s)}"
+    facts = [
+        ("power now (modelled)", _span(plan.before_w, 1, "W")),
+        ("power afterwards (modelled)", _span(plan.after_w, 1, "W")),
+        (f"saved in {_time(plan.horizon_s)}", _span(plan.saved_j, 1 / WH, "Wh")),
+        ("spent on moves", _span(plan.moves_j, 1 / WH, "Wh")),
+        ("spent on switching", _span(plan.switching_j, 1 / WH, "Wh")),
+        ("pays", pays),
+        ("placement", solver_text(plan)),
+        ("plan", plan.digest[:16]),
+    ]
+    return facts if plan.steps else [*facts[:1], *facts[-2:]]
+
+
+def solver_text(plan: ConsolidationPlan) -> str:
+    """How good the placement is, in words."""
+    solver = plan.solver
+    if solver.gap is None:
+        return "by the heuristic"
+    return (
+        "by the exact solver, proven to be the best within 0.1 %"
+        if solver.gap < 1e-3
+        else f"by the exact solver; a better one would take up to {solver.gap:.1%} less energy"
+    )
+
+
+def policy_texts(each: Compared) -> list[str]:
+    """A policy's row under POLICY_COLUMNS."""
+    figures = each.figures
+    return [
+        each.policy,
+        _pm(figures["energy_kwh"], "{:.1f}"),
+        _pm(figures["slav"], "{:.2e}"),
+        *(_percent(figures[key]) for key in ("slatah", "pdm", "unserved")),
+        *(_pm(figures[key], "{:.0f}") for key in ("moves", "boots", "ping_pongs", "short_cycles", "hosts_on")),
+    ]
+
+
+def _pm(span: Span, form: str) -> str:
+    half = (span.high - span.low) / 2
+    return form.format(span.value) + (f" ± {form.format(half)}" if half else "")
+
+
+def _percent(span: Span) -> str:
+    half = 50 * (span.high - span.low)
+    return f"{100 * span.value:.3f}" + (f" ± {half:.3f}" if half else "") + " %"
+
+
+def _span(span: Span, factor: float, unit: str) -> str:
+    return f"{span.value * factor:.3g} {unit} ({span.low * factor:.3g} to {span.high * factor:.3g})"
+
+
+def _time(seconds: float) -> str:
+    return units.format_duration(seconds * 1e9)
+
+
+def _bound_text(found: ConsolidationFindings) -> str:
+    simulations = found.evidence.simulations
+    bounds = ", ".join(f"{each.bound_kwh:.1f}" for each in simulations[:4])
+    text = f"no placement takes less than {bounds} kWh (with the whole day known, without moves and switching)"
+    if found.share_of_bound is not None:
+        share = found.share_of_bound
+        text += f"; partywall reaches {share.value:.1%} ({share.low:.1%} to {share.high:.1%}) of that saving"
+    return text
+
+
+def rows(found: ConsolidationFindings) -> list[dict[str, Any]]:
+    """A step each, or a policy and trace each, as flat values."""
+    if (plan := found.evidence.plan) is not None:
+        outcomes = {entry.number: entry.outcome for entry in found.evidence.journal}
+        return [
+            {
+                **step.model_dump(include={"number", "batch", "action", "host", "guest", "source", "reason"}),
+                "time_s": step.time_s.value if step.time_s else None,
+                "blackout_s": step.blackout_s.value if step.blackout_s else None,
+                "energy_j": step.energy_j.value if step.energy_j else None,
+                "outcome": outcomes.get(step.number),
+            }
+            for step in plan.steps
+        ]
+    return [
+        {
+            "trace": each.trace,
+            "order": each.order,
+            "bound_kwh": each.bound_kwh,
+            **result.model_dump(exclude={"samples"}),
+            "slav": result.slav,
+        }
+        for each in found.evidence.simulations
+        for result in each.results
+    ]
+
+
+# Page
+
+
+def render(found: ConsolidationFindings) -> str:
+    """The whole page."""
+    drawn = all_charts(found)
+    evidence, plan = found.evidence, found.evidence.plan
+    journal = {entry.number: entry for entry in evidence.journal}
+    return page.framed(
+        "consolidation.html.j2",
+        {identity: page.fluid(chart) for identity, (_, _, chart) in drawn.items()},
+        found=found,
+        evidence=evidence,
+        plan=plan,
+        facts=plan_facts(plan) if plan else [],
+        steps=[(step, step_texts(step), journal.get(step.number)) for step in plan.steps] if plan else [],
+        step_columns=STEP_COLUMNS,
+        policy_columns=POLICY_COLUMNS,
+        policies=[policy_texts(each) for each in found.compared],
+        bound=_bound_text(found) if found.compared else "",
+        figures=[(identity, title, caption) for identity, (title, caption, _) in drawn.items()],
+        curves=[
+            (name, evidence.cluster.curve(name))
+            for name in dict.fromkeys(h.power for h in evidence.cluster.hosts.values())
+        ],
+        host=page.facts(evidence.host),
+    )
+
+
+Drawn = dict[str, tuple[str, str, AnyChart | alt.VConcatChart]]
+
+
+def all_charts(found: ConsolidationFindings) -> Drawn:
+    """(title, caption, chart) by id."""
+    evidence = found.evidence
+    if evidence.plan is not None:
+        return _plan_charts(evidence.plan)
+    if not evidence.simulations:
+        return {}
+    first = evidence.simulations[0]
+    return {
+        "energy": (
+            "Energy by policy",
+            "Simulated; the mean over traces. No placement takes less than the line.",
+            energy(found),
+        ),
+        "trade": (
+            "Energy and violations",
+            "Simulated; a point is a policy over one trace. Lower left is better.",
+            trade(found),
+        ),
+        "timeline": (
+            "A day",
+            f"Simulated: {first.trace}. Hosts that are on, the cluster's demand, moves and unserved demand.",
+            timeline(first.results),
+        ),
+    }
+
+
+def energy(found: ConsolidationFindings) -> AnyChart:
+    order = [each.policy for each in found.compared]
+    sims = found.evidence.simulations
+    bound = sum(each.bound_kwh for each in sims) / len(sims)
+    parts = [("hosts", TREATED), ("switching", MUTED), ("moves", BASELINE)]
+    data = []
+    for name in order:
+        results = [result for each in sims for result in each.results if result.policy == name]
+        boots = sum(each.boots_kwh for each in results) / len(results)
+        moves = sum(each.moves_kwh for each in results) / len(results)
+        whole = sum(each.energy_kwh for each in results) / len(results)
+        for number, (part, value) in enumerate(
+            (("hosts", whole - boots - moves), ("switching", boots), ("moves", moves))
+        ):
+            data.append({"policy": name, "part": part, "kWh": value, "order": number})
+    bars = (
+        inlined(data)
+        .mark_bar()
+        .encode(
+            x=alt.X("kWh:Q", title="kWh", stack="zero"),
+            y=alt.Y("policy:N", sort=order, title=None),
+            color=alt.Color("part:N", title=None, sort=[name for name, _ in parts]),
+            order=alt.Order("order:Q"),
+            tooltip=["policy:N", "part:N", alt.Tooltip("kWh:Q", format=".2f")],
+        )
+    )
+    line = inlined([{"bound": bound}]).mark_rule(strokeDash=[4, 3], strokeWidth=1.5).encode(x="bound:Q")
+    text = (
+        inlined([{"bound": bound, "said": "bound"}])
+        .mark_text(align="left", dx=4, y=-6)
+        .encode(x="bound:Q", text="said:N")
+    )
+    return alt.layer(bars, line, text).properties(width=WIDTH, height=alt.Step(26))
+
+
+def trade(found: ConsolidationFindings) -> AnyChart:
+    data = [
+        {"policy": result.policy, "trace": each.trace, "kWh": result.energy_kwh, "unserved": 100 * result.unserved}
+        for each in found.evidence.simulations
+        for result in each.results
+        if result.policy != "static"
+    ]
+    chart: alt.Chart = (
+        inlined(data)
+        .mark_point(filled=True, size=80, opacity=0.9)
+        .encode(
+            x=alt.X("kWh:Q", title="kWh", scale=alt.Scale(zero=False, padding=20)),
+            y=alt.Y("unserved:Q", title="unserved demand, %"),
+            color=alt.Color("policy:N", title=None),
+            shape=alt.Shape("policy:N", title=None),
+            tooltip=[
+                "policy:N",
+                "trace:N",
+                alt.Tooltip("kWh:Q", format=".1f"),
+                alt.Tooltip("unserved:Q", format=".3f"),
+            ],
+        )
+        .properties(width=WIDTH, height=HEIGHT)
+    )
+    return chart
+
+
+def timeline(results: Sequence[PolicyResult]) -> alt.VConcatChart:
+    """Over the day: hosts on, demand, moves, unserved demand, a line for each policy."""
+    data = [
+        {
+            "policy": result.policy,
+            "h": sample.at_s / 3600,
+            "hosts": sample.hosts_on,
+            "moves": sample.moves,
+            "unserved": sample.unserved,
+            "demand": sample.demand,
+        }
+        for result in results
+        if result.policy != "static"
+        for sample in result.samples[1 :: max(1, len(result.samples) // POINTS_MAX)]
+    ]
+
+    def lines(field: str, title: str, height: int, *, log: bool = False) -> alt.Chart:
+        scale = alt.Scale(type="symlog") if log else alt.Scale(zero=True)
+        chart: alt.Chart = (
+            inlined(data)
+            .mark_line(strokeWidth=1.4)
+            .encode(
+                x=alt.X("h:Q", title="h"),
+                y=alt.Y(f"{field}:Q", title=title, scale=scale),
+                color=alt.Color("policy:N", title=None),
+                tooltip=["policy:N", "h:Q", f"{field}:Q"],
+            )
+            .properties(width=WIDTH, height=height)
+        )
+        return chart
+
+    only = [row for row in data if row["policy"] == data[0]["policy"]] if data else []
+    demand = (
+        inlined(only)
+        .mark_area(color=MUTED, opacity=0.35)
+        .encode(x=alt.X("h:Q", title=None), y=alt.Y("demand:Q", title="demand, cores"))
+        .properties(width=WIDTH, height=HEIGHT // 3)
+    )
+    return alt.vconcat(
+        demand,
+        lines("hosts", "hosts on", HEIGHT * 2 // 3, log=True),
+        lines("moves", "moves", HEIGHT // 2, log=True),
+        lines("unserved", "unserved, cores", HEIGHT // 2),
+        spacing=10,
+    )
+
+
+def _plan_charts(plan: ConsolidationPlan) -> Drawn:
+    drawn: Drawn = {}
+    if plan.steps:
+        drawn["course"] = (
+            "Course of the plan",
+            "Batches follow each other; steps of one batch run at the same time. Modelled watts are in the table.",
+            course(plan),
+        )
+    if len(plan.alternatives) > 1:
+        drawn["alternatives"] = (
+            "What else was considered",
+            "Energy saved within the horizon, beyond what moves and switching cost; modelled.",
+            alternatives(plan),
+        )
+    return drawn
+
+
+def course(plan: ConsolidationPlan) -> AnyChart:
+    """Each step as a bar over its batch."""
+    data = [
+        {"begin": step.batch - 0.42, "end": step.batch + 0.42, "step": step_title(step), "what": step.action}
+        for step in plan.steps[:60]
+    ]
+    chart: alt.Chart = (
+        inlined(data)
+        .mark_bar(height=12)
+        .encode(
+            x=alt.X("begin:Q", title="batch", axis=alt.Axis(tickMinStep=1, format="d")),
+            x2="end:Q",
+            y=alt.Y("step:N", sort=None, title=None, axis=alt.Axis(labelLimit=320)),
+            color=alt.Color("what:N", title=None, sort=["wake", "move", "sleep"]),
+            tooltip=["step:N", "what:N"],
+        )
+        .properties(width=WIDTH, height=alt.Step(20))
+    )
+    return chart
+
+
+def alternatives(plan: ConsolidationPlan) -> AnyChart:
+    data = [
+        {"plan": each.name, "Wh": each.net_j / WH, "said": f"{each.moves} moves, {each.hosts_on} hosts on"}
+        for each in plan.alternatives
+    ]
+    base = inlined(data).encode(
+        x=alt.X("Wh:Q", title="Wh saved", scale=alt.Scale(padding=60)),
+        y=alt.Y("plan:N", sort=None, title=None, axis=alt.Axis(labelLimit=260)),
+    )
+    bars = base.mark_bar(color=BASELINE)
+    text = base.mark_text(align="left", dx=4).encode(text="said:N")
+    return alt.layer(bars, text).properties(width=WIDTH, height=alt.Step(26))
+
+
+def _charts(found: ConsolidationFindings) -> dict[str, dict[str, Any]]:
+    return {name: charts.titled(chart, title) for name, (title, _, chart) in all_charts(found).items()}
+
+
+RAW: Any = {"evidence": {"simulations": {"__all__": {"results": {"__all__": {"samples"}}}}}}
+"""Left out of findings: the record has it."""
+
+FILES: Files[ConsolidationFindings] = Files(
+    of="a consolidation",
+    documents={
+        "html": ("report.html", render),
+        "json": ("findings.json", lambda found: found.model_dump_json(indent=2, exclude=RAW) + "\n"),
+    },
+    charts=_charts,
+)
+"""Formats; adding one is one function and one entry."""

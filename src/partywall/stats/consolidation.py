@@ -1,0 +1,136 @@
+"""Findings of the consolidation manager: what a plan promises or became, and how policies compare. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from partywall.model.consolidation import (
+    Compared,
+    ConsolidationEvidence,
+    ConsolidationFindings,
+    ConsolidationPlan,
+    PolicyResult,
+    Simulation,
+)
+from partywall.model.finding import Outcome
+from partywall.model.migration import Span
+
+OWN, REFERENCE = "partywall", "static"
+FIGURES = (
+    *("energy_kwh", "slav", "slatah", "pdm", "unserved", "moves", "boots", "ping_pongs", "short_cycles", "hosts_on"),
+)
+WH = 3600.0
+
+
+def findings(evidence: ConsolidationEvidence) -> ConsolidationFindings:
+    """Derives the findings."""
+    if evidence.mode == "plan" and evidence.plan is not None:
+        return _planned(evidence, evidence.plan)
+    return _simulated(evidence)
+
+
+def _planned(evidence: ConsolidationEvidence, plan: ConsolidationPlan) -> ConsolidationFindings:
+    failed = [entry for entry in evidence.journal if entry.outcome in ("failed", "undone")]
+    done = {entry.number for entry in evidence.journal if entry.outcome == "done"}
+    if failed:
+        outcome, said = Outcome.VIOLATED, f"stopped after {len(done)} of {len(plan.steps)} steps: {failed[0].reason}"
+    elif evidence.journal and len(done) < len(plan.steps):
+        outcome, said = Outcome.INCONCLUSIVE, f"{len(done)} of {len(plan.steps)} steps are done"
+    elif evidence.journal:
+        outcome, said = Outcome.HOLDS, f"all {len(plan.steps)} steps are done"
+    else:
+        outcome, said = Outcome.HOLDS, headline(plan)
+    return ConsolidationFindings(
+        name=evidence.name, headline=said, outcome=outcome, evidence=evidence, notes=plan.notes
+    )
+
+
+def headline(plan: ConsolidationPlan) -> str:
+    """A plan in one sentence."""
+    if not plan.steps:
+        return "Nothing to do: no change saves energy within the horizon"
+    net = plan.net_j
+    return (
+        f"{len(plan.moves)} moves leave {plan.hosts_on_after} of {plan.hosts_on_before} hosts on and save "
+        f"{net.value / WH:.0f} Wh ({net.low / WH:.0f} to {net.high / WH:.0f}) in {plan.horizon_s / 3600:g} h, modelled"
+    )
+
+
+def _simulated(evidence: ConsolidationEvidence) -> ConsolidationFindings:
+    simulations = evidence.simulations
+    names = [result.policy for result in simulations[0].results] if simulations else []
+    compared = tuple(
+        Compared(policy=name, figures={figure: _over(simulations, name, figure) for figure in FIGURES})
+        for name in names
+    )
+    share = _share(simulations)
+    worse = _worse(compared)
+    return ConsolidationFindings(
+        name=evidence.name,
+        headline=_said(compared, share),
+        outcome=Outcome.INCONCLUSIVE if not simulations else Outcome.VIOLATED if worse else Outcome.HOLDS,
+        evidence=evidence,
+        compared=compared,
+        share_of_bound=share,
+        notes=tuple(worse),
+    )
+
+
+def _of(simulation: Simulation, policy: str) -> PolicyResult:
+    return next(result for result in simulation.results if result.policy == policy)
+
+
+def _over(simulations: Sequence[Simulation], policy: str, figure: str) -> Span:
+    return interval([float(getattr(_of(each, policy), figure)) for each in simulations])
+
+
+def interval(values: Sequence[float]) -> Span:
+    """The mean with its 95 % interval by Student's t; with one value, that alone."""
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return Span(value=mean, low=mean, high=mean)
+    half = float(stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
+    return Span(value=mean, low=mean - half, high=mean + half)
+
+
+def _share(simulations: Sequence[Simulation]) -> Span | None:
+    """Of the saving that the bound allows, the share that the manager's policy reaches."""
+    shares = []
+    for each in simulations:
+        own, reference = each.result(OWN), each.result(REFERENCE)
+        if own is not None and reference is not None and reference.energy_kwh > each.bound_kwh:
+            shares.append((reference.energy_kwh - own.energy_kwh) / (reference.energy_kwh - each.bound_kwh))
+    return interval(shares) if shares else None
+
+
+def _worse(compared: Sequence[Compared]) -> list[str]:
+    """Where the manager's policy is worse than a published one."""
+    by_name = {each.policy: each for each in compared}
+    own = by_name.get(OWN)
+    if own is None:
+        return []
+    return [
+        f"{name} has less {said}: {other.figures[figure].value:.4g}, {OWN} {own.figures[figure].value:.4g}"
+        for name, other in by_name.items()
+        if name not in (OWN, REFERENCE)
+        for figure, said in (("energy_kwh", "energy (kWh)"), ("slav", "SLA violation"), ("unserved", "unserved demand"))
+        if other.figures[figure].value < own.figures[figure].value
+    ]
+
+
+def _said(compared: Sequence[Compared], share: Span | None) -> str:
+    own = next((each for each in compared if each.policy == OWN), None)
+    others = [each for each in compared if each.policy not in (OWN, REFERENCE)]
+    if own is None:
+        return f"Simulated: {', '.join(each.policy for each in compared) or 'nothing yet'}"
+    energy = own.figures["energy_kwh"].value
+    parts = [f"Simulated: {OWN} takes {energy:.0f} kWh"]
+    if others:
+        best = min(others, key=lambda each: each.figures["energy_kwh"].value)
+        parts.append(f"the best published policy, {best.policy}, {best.figures['energy_kwh'].value:.0f} kWh")
+    if share is not None:
+        parts.append(f"{share.value:.1%} of the saving that the bound allows")
+    return "; ".join(parts)

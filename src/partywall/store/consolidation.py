@@ -1,0 +1,89 @@
+"""The files of the consolidation manager: the cluster, a plan and the journal of its steps, or simulations.
+
+A simulation is written as soon as it has ended. A journal line is written before a step begins and after it has ended,
+so a killed manager can find out how far it came.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from partywall.model.cluster import Cluster
+from partywall.model.consolidation import ConsolidationEvidence, ConsolidationPlan, Journal, Simulation
+from partywall.store.record import Record
+
+Mode = Literal["plan", "simulation"]
+
+
+class ConsolidationDirectory(Record):
+    """The record of a plan or of a simulation."""
+
+    KIND, MARK, MADE_BY = "consolidation", "consolidation.json", "partywall consolidate plan CLUSTER"
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        mode: Mode,
+        cluster: Cluster,
+        host: Mapping[str, Any],
+        about: Mapping[str, Any],
+        plan: ConsolidationPlan | None = None,
+    ) -> Self:
+        """A new one. UsageError if something exists at `path`."""
+        made = cls.make(path)
+        (path / "host.json").write_text(json.dumps(host, indent=1))
+        content = {
+            "mode": mode,
+            "about": dict(about),
+            "cluster": cluster.model_dump(mode="json", exclude_unset=True),
+            "plan": None if plan is None else plan.model_dump(mode="json"),
+        }
+        (path / cls.MARK).write_text(json.dumps(content, indent=1))
+        return made
+
+    def add_simulation(self, simulation: Simulation) -> None:
+        """All policies over one trace."""
+        self.append_line(json.dumps({"kind": "simulation", **simulation.model_dump(mode="json")}, allow_nan=False))
+
+    def add_journal(self, entry: Journal) -> None:
+        """A step's beginning or end, which is on the disk when this returns."""
+        self.append_line(json.dumps({"kind": "journal", **entry.model_dump(mode="json")}))
+        descriptor = os.open(self.path / self.LINES, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def end(self) -> None:
+        """All is done."""
+        self.append_line(json.dumps({"kind": "ended"}))
+
+    def evidence(self) -> ConsolidationEvidence:
+        """Everything in the record. UsageError if it is unreadable."""
+        content = self.decoded(self.MARK, lambda text: dict(json.loads(text)))
+        lines = self.whole_lines()
+
+        def of(kind: str) -> list[dict[str, Any]]:
+            return [
+                {key: value for key, value in line.items() if key != "kind"} for line in lines if line["kind"] == kind
+            ]
+
+        return self.decoded(
+            self.MARK,
+            lambda _: ConsolidationEvidence(
+                name=self.name,
+                mode=content["mode"],
+                cluster=Cluster.model_validate(content["cluster"]),
+                host=self.host,
+                about=content["about"],
+                plan=None if content["plan"] is None else ConsolidationPlan.model_validate(content["plan"]),
+                simulations=tuple(Simulation.model_validate(line) for line in of("simulation")),
+                journal=tuple(Journal.model_validate(line) for line in of("journal")),
+                ended=bool(of("ended")),
+            ),
+        )

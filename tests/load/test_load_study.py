@@ -14,7 +14,7 @@ from partywall.cli.app import app
 from partywall.errors import UsageError
 from partywall.host import Host
 from partywall.load import tomcat
-from partywall.model.paper import Likeness, judge
+from partywall.model.agreement import Likeness, judge
 from partywall.model.study import StudyRequest
 from partywall.report import study_page
 from partywall.sandbox import Label, reaper

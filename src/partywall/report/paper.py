@@ -18,6 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from partywall import units
 from partywall.model.agreement import Bounded, Comparison, Likeness, Pair, Verdict, judge, reasons, sentence
 from partywall.model.paper import Beside, Bound, Claim, Measured, Number, Place
 from partywall.report import figures, page
@@ -65,8 +66,9 @@ def rows(beside: Beside) -> list[tuple[str, str, str, str]]:
 
 
 def measured_text(point: Measured) -> str:
-    """'41.2 ± 0.8', marked if emulated."""
-    return figures.interval(point.value, point.low, point.high) + figures.mark(point.emulated)
+    """'41.2 ± 0.8 (sd 3.1)', marked if emulated."""
+    deviation = "" if point.deviation is None else f" (sd {units.format_number(point.deviation, 3)})"
+    return figures.interval(point.value, point.low, point.high) + deviation + figures.mark(point.emulated)
 
 
 def _places(beside: Beside) -> list[Place]:
@@ -179,6 +181,11 @@ def chart(beside: Beside) -> AnyChart:
     ]
     if any(row["low"] < row["high"] for row in known if row["from"] == "paper"):
         layers.append(paper.mark_rule(strokeWidth=1.5, strokeDash=[2, 3]).encode(y="low:Q", y2="high:Q"))
+    if any("above" in row for row in known):
+        spread = here.mark_bar(size=9, opacity=0.22).encode(
+            y=alt.Y("below:Q", title=str(beside.exhibit.y)), y2="above:Q"
+        )
+        layers.insert(0, spread)
     if any(row["mark"] for row in known):
         layers.append(base.mark_text(align="left", dx=7, fontSize=11).encode(text="mark:N"))
     if _numeric(known):
@@ -195,7 +202,10 @@ def _drawn(beside: Beside) -> Iterator[dict[str, Any]]:
             point = ours[place]
             text = f"{measured_text(point)}, measured here{UNDER[point.emulated]}"
             mark = figures.mark(point.emulated).strip()
-            yield _row(place, "here", point.value, point.low, point.high, text, mark=mark)
+            row = _row(place, "here", point.value, point.low, point.high, text, mark=mark)
+            if point.deviation is not None:
+                row |= {"below": max(0.0, point.value - point.deviation), "above": point.value + point.deviation}
+            yield row
 
 
 def _published(place: Place, number: Number) -> dict[str, Any]:
@@ -243,7 +253,7 @@ def _axis(beside: Beside, known: Sequence[Mapping[str, Any]]) -> alt.X:
 
 def _scale(known: Sequence[Mapping[str, Any]]) -> alt.Scale:
     values = [row["value"] for row in known]
-    lows = [row["low"] for row in known]
+    lows = [min(row["low"], row.get("below", row["low"])) for row in known]
     if values and min(lows) > 0 and max(values) > LOGARITHMIC_FROM * min(values):
         return alt.Scale(type="log", padding=8)
     return alt.Scale(zero=True, nice=True)

@@ -16,8 +16,8 @@ from partywall import units
 from partywall.model.load_run import LabelRow, LoadRun
 from partywall.model.observation import Histogram, bucket_bounds
 from partywall.report import charts, load_charts, page
-from partywall.report.files import Files, parquet
 from partywall.report.figures import bare_percent
+from partywall.report.files import Files, parquet
 from partywall.report.latency import known_quantiles
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}

@@ -32,7 +32,7 @@ from partywall.scenario import papers
 from partywall.scenario.documents import validated
 from partywall.stats.overhead import Pair
 from partywall.stats.rounds import beside, student
-from partywall.study.generation.model import COUNTERS, METRICS, PERCENTILES, Cell, Form, Observed, Study
+from partywall.study.generation.model import COUNTERS, PERCENTILES, Cell, Form, Observed, Study
 
 RAMP_NS = 500_000_000
 OVERHEAD_S = 2.5

@@ -1,4 +1,4 @@
-"""Tomcat with a sample shop as a service under load: Debian's package, started in its own folder and removed afterwards.
+"""Tomcat with a sample shop as a service under load: Debian's package, in its own folder, removed afterwards.
 
 The shop has the steps of a test script: log in, connect, select an item, pay with the form's token, log out.
 

@@ -244,6 +244,12 @@ def besides(study: Study, observations: Sequence[Observed], differs: Sequence[st
     ]
 
 
+def places(study: Study, exhibit: str) -> frozenset[paper.Place]:
+    """The places of a table or figure that the study's cells measure."""
+    found = (place(cell) for _, place in EXHIBITS[exhibit] for cell in study.cells)
+    return frozenset(paper.Place(*at) for at in found if at is not None)
+
+
 def _measured(observations: Sequence[Observed], exhibit: str) -> dict[paper.Place, dict[int, float]]:
     """Values by round, at each place of a table or figure."""
     found: dict[paper.Place, dict[int, float]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from partywall import preflight, units
@@ -13,6 +13,7 @@ from partywall.events import Doing, Emit, Left
 from partywall.host import Host
 from partywall.load import tomcat
 from partywall.model.finding import Estimate
+from partywall.model.paper import Place
 from partywall.model.scenario import Scenario
 from partywall.model.study import Outline, Section, StudyReport, StudyRequest
 from partywall.report import figures
@@ -90,6 +91,10 @@ class Generation:
                     directory.append(observed.model_dump_json())
         finally:
             reaper.clean(label)
+
+    def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:
+        del request, host
+        return {exhibit: cells.places(study, exhibit) for exhibit in cells.EXHIBITS}
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
         request, observations = directory.request, _observations(directory)

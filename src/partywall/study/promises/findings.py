@@ -100,6 +100,16 @@ VALUES: Mapping[str, tuple[str, Value]] = {
 """The scenario of each figure, and the value of a tenant's slot."""
 
 
+def places(study: Study, exhibit: str) -> frozenset[Place]:
+    """The places of a figure that are measured, if the host has the counters for them."""
+    if exhibit in ("fig 7", "fig 8"):
+        return frozenset(Place(way, ns / 1e9) for ns in study.periods.every for way in ("guard", "native"))
+    if exhibit not in VALUES:
+        return frozenset()
+    names = [*study.tenants, *([ALL] if exhibit == "fig 3" else [])]
+    return frozenset(Place(way, name) for way in study.ways for name in names)
+
+
 def _ms(ns: float | None) -> float | None:
     return None if ns is None else ns / 1e6
 

@@ -92,7 +92,7 @@ generate: setup ## write anew what is generated from the code and checked in; te
 	$(AGENT) schema > schema/agent.schema.json
 	$(VENV)/bin/partywall scenario schema > schema/scenario.schema.json
 	$(VENV)/bin/partywall load schema > schema/load-plan.schema.json
-	UPDATE_DOCS=1 $(PY) -m pytest -q tests/test_catalogue.py -k index
+	UPDATE_DOCS=1 $(PY) -m pytest -q tests/test_catalogue.py tests/test_papers.py -k "index or generated"
 
 fmt: setup ## format both halves
 	cd agent && cargo fmt

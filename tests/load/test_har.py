@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from partywall.errors import UsageError
 from partywall.load import plan
 from partywall.load.compiling import program
+from partywall.load.correlation import Exchange, extraction_of
 from partywall.load.har import plan_of
 
 
@@ -49,9 +50,8 @@ SESSION = har(
             {"name": "X-Cost", "value": "$5"},
         ],
         data={"mimeType": "application/x-www-form-urlencoded", "params": [{"name": "user", "value": "ada"}]},
-        received="<input name=csrf value='f3a9c2d41b'>",
     ),
-    entry("03.120", "http://shop.test/home", pageref="p2"),
+    entry("03.120", "http://shop.test/home", pageref="p2", received="<input name=csrf value='f3a9c2d41b'>"),
     entry("05.000", "http://shop.test/buy?csrf=f3a9c2d41b", pageref="p2"),
     {"startedDateTime": "2026-11-21T10:00:06Z", "request": {"method": "GET", "url": "data:image/png;base64,x"}},
     pages=[{"id": "p1", "title": "Shop – Home"}, {"id": "p2", "title": "Log in"}],
@@ -94,7 +94,7 @@ def test_cookies_redirects_caches_and_hosts_left_out_are_not_in_the_plan():
         "1 × not of http or https",
         "1 × to hosts left out",
         "1 × targets of redirects, which the generator follows itself",
-        "1 × a value that came in an earlier response; extract it there, see comments",
+        "1 × a value of an earlier response, extracted there into a variable",
     }
     program(loaded)
 
@@ -104,13 +104,15 @@ def test_values_from_earlier_responses_are_marked_where_they_are_used():
     lines = found.text.splitlines()
     marked = next(number for number, line in enumerate(lines) if "dynamic: 'f3a9c2d41b'" in line)
     assert "came in the response to POST /login" in lines[marked]
-    assert any("/buy?csrf=" in line for line in lines[marked : marked + 4])
+    assert "extracted there as ${csrf}" in lines[marked]
+    assert any("/buy?csrf=${csrf}" in line for line in lines[marked : marked + 4])
 
 
 def test_redirects_to_another_server_are_kept_as_requests_of_their_own():
     _, loaded = imported(har(entry("00.0", "http://a/", 302, redirect="http://b/"), entry("00.1", "http://b/")))
-    steps = loaded.plan.users["visitor"].actions
-    assert [step.http.url for step in steps if step.http] == ["/", "http://b/"]
+    (page,) = loaded.plan.users["visitor"].actions
+    steps = page.transaction.steps
+    assert [step.http.url for step in steps] == ["/", "http://b/"]
     assert steps[0].http.redirects == 0
 
 
@@ -206,6 +208,113 @@ def test_a_form_with_files_keeps_its_fields_and_says_that_files_are_missing():
     headers = [{"name": "Content-Type", "value": "multipart/form-data; boundary=x"}]
     found, loaded = imported(har(entry("00.000", "http://a.test/up", method="POST", data=data, headers=headers)))
     (step,) = [step for step in program(loaded)["kinds"][0]["actions"] if "http" in str(step)]
-    assert [part["name"] for part in json.loads(json.dumps(step))["http"]["body"]["multipart"]] == ["who", "photo"]
+    assert [part["name"] for part in json.loads(json.dumps(step))["transaction"]["steps"][0]["http"]["body"]["multipart"]] == ["who", "photo"]
     assert "boundary" not in json.dumps(step)
     assert any("whose content the recording lacks" in note for note in found.notes)
+
+
+def shop(cart: str = "c4f1d7ab99", token: str = "tok-8812-xyzzy") -> str:
+    """A session with a log-in form, a token in a header, and JSON calls after clicks, as a proxy records it."""
+    html = {"mimeType": "text/html; charset=utf-8"}
+    page = [{"name": "Sec-Fetch-Dest", "value": "document"}]
+    form = f'<title>Log in</title><meta name="build" content="1"><form><input name="csrf" value="{token}"></form>'
+    entries = [
+        entry("00.0", "https://shop.test/", received=form, headers=page),
+        entry("00.2", "https://shop.test/app.8f3e2a1b77.js", headers=[{"name": "Sec-Fetch-Dest", "value": "script"}]),
+        entry("00.3", "https://shop.test/logo.png", headers=[{"name": "Sec-Fetch-Dest", "value": "image"}]),
+        entry(
+            "02.0",
+            "https://shop.test/login",
+            method="POST",
+            headers=page,
+            received=json.dumps({"cart": {"id": cart}, "items": [1, 2]}),
+            data={
+                "mimeType": "application/x-www-form-urlencoded",
+                "text": f"user=ada&csrf={token}",
+                "params": [{"name": "user", "value": "ada"}, {"name": "csrf", "value": token}],
+            },
+        ),
+        entry(
+            "04.0",
+            f"https://shop.test/api/cart/{cart}",
+            method="POST",
+            headers=[{"name": "Sec-Fetch-Dest", "value": "empty"}, {"name": "X-CSRF-Token", "value": token}],
+            data={"mimeType": "application/json", "text": json.dumps({"item": 7, "cart": cart})},
+        ),
+    ]
+    entries[0]["response"]["content"] |= html
+    return har(*entries)
+
+
+def test_a_changing_value_is_extracted_where_it_came_and_sent_as_a_variable():
+    found, loaded = imported(shop())
+    first, _, login, _, call = loaded.plan.users["visitor"].actions
+    document = first.transaction.steps[0].http
+    assert document.extract["csrf"].css == 'input[name="csrf"]'
+    assert document.extract["csrf"].attribute == "value"
+    send = login.transaction.steps[0].http
+    assert send.body.form["csrf"] == "${csrf}"
+    assert send.extract["id"].json_ == "$.cart.id"
+    post = call.transaction.steps[0].http
+    assert post.url == "/api/cart/${id}"
+    assert post.headers["X-CSRF-Token"] == "${csrf}"
+    assert json.loads(post.body.text) == {"item": 7, "cart": "${id}"}
+    assert "2 × a value of an earlier response, extracted there into a variable" in found.notes
+    program(loaded)
+
+
+def test_static_files_of_a_page_are_one_group_and_have_one_name():
+    _, loaded = imported(shop())
+    page = loaded.plan.users["visitor"].actions[0].transaction
+    group = page.steps[1].transaction
+    assert (page.name, group.name) == ("Log-in", "Log-in-static")
+    assert [step.http.name for step in group.steps] == ["static files", "static files"]
+    assert group.steps[0].http.url == "/app.8f3e2a1b77.js"
+
+
+def test_a_call_after_a_pause_is_an_action_of_the_user_and_pauses_are_kept():
+    _, loaded = imported(shop())
+    actions = loaded.plan.users["visitor"].actions
+    assert [step.transaction.name for step in actions if step.transaction] == [
+        "Log-in",
+        "POST-login",
+        "POST-api-cart-c4f1d7ab99",
+    ]
+    assert [round(step.think.constant / 1e9, 1) for step in actions if step.think] == [1.6, 1.9]
+
+
+def test_a_value_that_the_user_sent_first_is_not_extracted():
+    text = har(
+        entry("00.0", "http://a/?name=customer42", received="hello customer42"),
+        entry("01.0", "http://a/next?name=customer42"),
+    )
+    found, _ = imported(text)
+    assert "${" not in found.text
+
+
+def test_a_value_that_cannot_be_extracted_is_marked():
+    text = har(
+        entry("00.0", "http://a/", received="tok1234567\ntok1234567x"),
+        entry("01.0", "http://a/next?t=tok1234567"),
+    )
+    found, _ = imported(text)
+    assert "dynamic: 'tok1234567'" in found.text
+    assert "there extract:" in found.text
+
+
+@settings(deadline=None)
+@given(
+    st.text(alphabet="abcdef0123456789", min_size=8, max_size=24).filter(lambda v: any(c.isdigit() for c in v)),
+    st.sampled_from(["<input name='t' value='{}'>", '{{"a": [{{"b-c": "{}"}}]}}', "var token = '{}';", "id={}&x=1"]),
+)
+def test_an_extraction_gives_the_recorded_value_again(value: str, form: str):
+    text = form.format(value)
+    found = extraction_of(value, Exchange("http://a/", (), None, text, ()))
+    assert found is not None
+    _, extract = found
+    if "regex" in extract:
+        assert re.search(extract["regex"], text).group(1) == value
+    elif "json" in extract:
+        assert extract["json"] == '$.a[0]["b-c"]'
+    else:
+        assert extract == {"css": 'input[name="t"]', "attribute": "value"}

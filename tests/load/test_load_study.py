@@ -14,7 +14,7 @@ from partywall.cli.app import app
 from partywall.errors import UsageError
 from partywall.host import Host
 from partywall.load import tomcat
-from partywall.model.paper import Likeness, judge
+from partywall.model.agreement import Likeness, judge
 from partywall.model.study import StudyRequest
 from partywall.report import study_page
 from partywall.sandbox import Label, reaper
@@ -46,18 +46,18 @@ def made_up(study, rounds=3):
         for cell in study.cells:
             slower = 1.0 if cell.generator == "physical" else 1.5 + cell.users / 100 + cell.sandboxes / 10
             value = slower * (1 + 0.001 * number)
-            values = dict.fromkeys(METRICS, value) | {"throughput": cell.users / value, "doubtful": 0.0}
+            values = dict.fromkeys(METRICS, value) | {"iterations_per_s": cell.users / value, "doubtful": 0.0}
             yield Observed(cell=cell, round=number, values=values)
 
 
 def test_each_round_holds_each_cell_once_in_an_order_of_its_own(study):
     form = study.forms["short"]
-    jobs = studies.order(study, form, seed=1)
+    jobs = studies.order(study.cells, form, seed=1)
     assert len(jobs) == form.rounds * len(study.cells)
     rounds = [[cell.id for number, cell in jobs if number == n] for n in range(form.rounds)]
     assert {tuple(sorted(ids)) for ids in rounds} == {tuple(sorted(cell.id for cell in study.cells))}
     assert rounds[0] != rounds[1]
-    assert jobs == studies.order(study, form, seed=1)
+    assert jobs == studies.order(study.cells, form, seed=1)
 
 
 @pytest.mark.parametrize("backend", ["foo", "libvirt"])
@@ -111,10 +111,10 @@ def test_a_study_is_reported_from_its_files(study, tmp_path):
     made = all_studies.report(directory)
     files = study_page.FILES.write(made, tmp_path / "out", ["html", "json", "csv"])
     text = files[0].read_text()
-    for part in ("Table II: CPU usage", "Fig 10", "Of 15 tables and figures", "loopback"):
+    for part in ("Table II: CPU usage", "Fig 10", "Of 17 tables and figures", "loopback"):
         assert part in text
     found = json.loads(files[1].read_text())
-    assert len(found["exhibits"]) == 15
+    assert len(found["exhibits"]) == 17
     assert set(found["cells"]) == set(METRICS)
     assert len(files[2].read_text().splitlines()) == 1 + 3 * len(study.cells)
 
@@ -139,7 +139,7 @@ def test_a_cell_is_measured_against_a_real_tomcat_and_nothing_is_left(study, tmp
             observed = studies.observe(study, form, url, cell, 0, tmp_path)
     finally:
         reaper.clean(label)
-    assert observed.values["throughput"] > 1
+    assert observed.values["iterations_per_s"] > 1
     assert observed.values["response_s"] > observed.values["pages_s"] > 0
     assert not (tmp_path / f"partywall-{label.run}").exists()
 
@@ -151,7 +151,10 @@ def test_rounds_measured_both_ways_make_a_model_that_foretells_levels_it_has_not
         for cell in study.cells:
             own = 0.004 if cell.generator == "physical" else 0.005
             time_s = response(cell.users, 0.5, own)
-            values = dict.fromkeys(METRICS, 0.0) | {"response_s": time_s, "throughput": cell.users / (time_s + 0.5)}
+            values = dict.fromkeys(METRICS, 0.0) | {
+                "response_s": time_s,
+                "iterations_per_s": cell.users / (time_s + 0.5),
+            }
             observed = Observed(cell=cell, round=number, values=values | {"cpu_percent": cell.users / 2.0})
             directory.append(observed.model_dump_json())
     made = all_studies.report(directory)

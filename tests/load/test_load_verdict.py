@@ -1,7 +1,11 @@
 """What thresholds say of a load: of its stages, of arrivals that nobody served, and of seconds that can be believed."""
 
+from pathlib import Path
+
 import pytest
 
+from partywall.errors import UsageError
+from partywall.load import plan as plans
 from partywall.load.health import Health, Reason, judge
 from partywall.load.second import Second
 from partywall.load.summary import summarise
@@ -9,6 +13,7 @@ from partywall.load.thresholds import judge as judge_thresholds
 from partywall.load.thresholds import overall
 from partywall.model.finding import Outcome
 from partywall.model.load_plan import Threshold
+from partywall.model.observation import bucket_of
 
 SECOND = 1_000_000_000
 LABELS = [{"name": "GET /", "sort": "http"}]
@@ -75,3 +80,48 @@ def test_a_load_that_ended_early_has_the_rate_of_what_there_was_of_it_and_holds_
     kept = [found(summary, rate=1)]
     assert overall(kept, summary, 0.5) is (Outcome.INCONCLUSIVE if early else Outcome.HOLDS)
     assert overall([*kept, found(summary, rate=100)], summary, 0.5) is Outcome.VIOLATED
+
+
+def timed(ns, failed=0):
+    """One label with four responses of this time."""
+    pairs = [[bucket_of(ns), 4]]
+    times = {"corrected": pairs, "raw": pairs, "first_byte": pairs, "body": [[0, 4]], "failures": []}
+    return [{"label": 0, "done": 4, "failed": failed, "sum_ns": 4 * ns, "sum_squares_s2": 0.0, **times}]
+
+
+NOTHING = {"timings": [], "statuses": []}
+
+
+def test_a_service_that_is_slow_in_one_second_of_four_is_available_in_three_quarters(a_record):
+    summary = a_load(a_record, [1, 1, 1, 1, 1], 5, timings=timed(900_000_000))
+    assert found(summary, available="75%", within="500ms").outcome is Outcome.HOLDS
+    missed = found(summary, available="80%", within="500ms")
+    assert missed.outcome is Outcome.VIOLATED
+    assert (missed.asked, missed.found) == ("available at least 80 % of seconds, within 500 ms", "75 %")
+    assert found(summary, available="100%").outcome is Outcome.HOLDS
+
+
+def test_a_second_in_which_most_requests_fail_is_not_available(a_record):
+    summary = a_load(a_record, [1, 1, 1], 3, timings=timed(1000, failed=5))
+    assert found(summary, available="100%").found == "50 %"
+    assert found(a_load(a_record, [1, 1, 1], 3, timings=timed(1000, failed=4)), available="100%").found == "100 %"
+
+
+def test_a_second_without_an_answer_counts_only_if_somebody_waits_for_one(a_record):
+    hung = a_load(a_record, [1, 1, 1], 3, **NOTHING, in_flight=1)
+    idle = a_load(a_record, [1, 1, 1], 3, **NOTHING, in_flight=0)
+    assert found(hung, available="100%").found == "50 %"
+    assert found(idle, available="100%").found == "100 %"
+
+
+def test_a_load_without_a_full_second_has_no_availability(a_record):
+    assert found(a_load(a_record, [0.5], 1), available="99%").outcome is Outcome.INCONCLUSIVE
+
+
+def test_a_limit_without_availability_is_a_mistake():
+    plan = (
+        "partywall_load: 1\nname: a\nbase: http://127.0.0.1:1\nusers: {a: {actions: [{http: /}]}}\n"
+        "closed: {users: 1, hold: 1s}\nthresholds:\n  - {p99: 1s, within: 1s}\n"
+    )
+    with pytest.raises(UsageError, match=r"a.yaml:7: thresholds\[0\]\.within: within belongs to available"):
+        plans.loads(plan.encode(), "a.yaml", Path())

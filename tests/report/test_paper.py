@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from partywall.errors import UsageError
-from partywall.model.paper import Agreement, Beside, Likeness, Measured, Paired, Paper, Place, judge
+from partywall.model.agreement import Agreement, Likeness, judge
+from partywall.model.paper import Beside, Measured, Number, Paired, Paper, Place
 from partywall.report import charts, paper
 from partywall.scenario import papers
 
@@ -94,7 +95,7 @@ def test_what_was_not_measured_is_said_and_never_counts_as_alike():
 def test_claims_of_the_text_are_judged_where_no_number_is_printed():
     right = beside({("VM", 25): 1.0, ("VM", 50): 2.0}, exhibit="fig 1")
     wrong = beside({("VM", 25): 2.0, ("VM", 50): 1.0}, exhibit="fig 1")
-    assert judge(right).likeness is Likeness.SAME_ORDER
+    assert judge(right).likeness is Likeness.SAME_DIRECTION
     assert judge(wrong).likeness is Likeness.DIFFERS
     assert ("VM", "25", paper.NOT_PRINTED, "1.00 ± 0.01") in paper.rows(right)
 
@@ -149,7 +150,7 @@ def test_the_chart_draws_hollow_and_filled_marks():
 @pytest.mark.parametrize("name", papers.names())
 def test_shipped_numbers_can_be_read_and_each_exhibit_has_something_to_compare(name: str):
     found = papers.load(name)
-    assert all(exhibit.published or exhibit.claims for exhibit in found.exhibits)
+    assert all(exhibit.published or exhibit.claims or exhibit.bounds for exhibit in found.exhibits)
     assert len({exhibit.id for exhibit in found.exhibits}) == len(found.exhibits)
 
 
@@ -190,3 +191,115 @@ def test_a_ratio_that_may_be_nothing_turned_round_has_no_upper_end():
     verdict = judge(beside({("VM", 25.0): 40.0, ("VM", 50.0): 80.0}).model_copy(update={"paired": (pair,)}))
     assert verdict.pairs[0].measured[2] == float("inf")
     assert verdict.pairs[0].agreement is Agreement.UNTOLD
+
+
+def claiming(**claim: object) -> Paper:
+    exhibit = PAPER.exhibit("fig 1").model_dump(by_alias=True)
+    said = {"claims": [{"left": ["VM", 50], "is": "larger", "than": ["VM", 25], **claim}]}
+    return Paper.model_validate({**PAPER.model_dump(by_alias=True), "exhibits": [{**exhibit, **said}]})
+
+
+def of_ratio(value: float, low: float, high: float, **claim: object) -> Agreement:
+    """The agreement of a claim with the ratio that was measured."""
+    paper_ = claiming(**claim)
+    points = tuple(Measured(series="VM", x=x, value=1.0, low=0.5, high=2.0) for x in (25.0, 50.0))
+    ratio = Paired(left=Place("VM", 50.0), right=Place("VM", 25.0), value=value, low=low, high=high)
+    found = judge(Beside(paper=paper_, exhibit=paper_.exhibits[0], measured=points, paired=(ratio,)))
+    return found.pairs[0].agreement
+
+
+@pytest.mark.parametrize(
+    ("ratio", "agreement"),
+    [
+        ((1.10, 1.06, 1.15), Agreement.AGREES),
+        ((1.10, 1.01, 1.20), Agreement.SIZE_UNTOLD),
+        ((1.02, 1.01, 1.03), Agreement.OTHER_SIZE),
+        ((1.90, 1.80, 2.00), Agreement.OTHER_SIZE),
+        ((1.10, 0.99, 1.20), Agreement.UNTOLD),
+        ((0.90, 0.85, 0.95), Agreement.CONTRADICTS),
+    ],
+)
+def test_a_stated_difference_of_a_tenth_is_judged_by_its_size(ratio, agreement):
+    assert of_ratio(*ratio, by=0.1) is agreement
+
+
+def test_a_smaller_value_is_judged_by_the_size_of_its_difference_too():
+    stated = {"is": "smaller", "by": 0.08}
+    assert of_ratio(0.93, 0.90, 0.95, **stated) is Agreement.AGREES
+    assert of_ratio(0.60, 0.55, 0.65, **stated) is Agreement.OTHER_SIZE
+
+
+def test_another_size_is_the_same_direction_and_never_the_same_order():
+    found = judge(beside({("VM", 25): 1.0, ("VM", 50): 2.0}, exhibit="fig 1"))
+    assert found.likeness is Likeness.SAME_DIRECTION
+    assert "1 in the same direction, another size" in found.reason
+
+
+def bounded(value: float, low: float, high: float, **bound: object) -> Likeness:
+    exhibit = {**PAPER.exhibit("fig 1").model_dump(by_alias=True), "claims": [], "bounds": [{"series": "VM", **bound}]}
+    paper_ = Paper.model_validate({**PAPER.model_dump(by_alias=True), "exhibits": [exhibit]})
+    point = Measured(series="VM", x=50.0, value=value, low=low, high=high)
+    return judge(Beside(paper=paper_, exhibit=paper_.exhibits[0], measured=(point,))).likeness
+
+
+def test_a_bound_holds_if_the_whole_interval_is_inside_and_differs_if_it_is_all_outside():
+    assert bounded(98, 97, 99, at_least=96) is Likeness.SAME_ORDER
+    assert bounded(96, 95, 97, at_least=96) is Likeness.UNTOLD
+    assert bounded(90, 89, 91, at_least=96) is Likeness.DIFFERS
+    assert bounded(26, 25.5, 27, at_least=25, at_most=28, at=[0, 70]) is Likeness.SAME_ORDER
+    assert bounded(40, 39, 41, at_least=25, at_most=28, at=[0, 70]) is Likeness.DIFFERS
+    assert bounded(40, 39, 41, at_least=25, at_most=28, at=[60, 70]) is Likeness.MISSING
+
+
+def publishing(**numbers: object) -> Beside:
+    """Our value at 50 is half of that at 25."""
+    exhibit = {**PAPER.exhibit("table I").model_dump(by_alias=True), "published": {"VM": numbers}}
+    paper_ = Paper.model_validate({**PAPER.model_dump(by_alias=True), "exhibits": [exhibit]})
+    points = [Measured(series="VM", x=x, value=v, low=v * 0.99, high=v * 1.01) for x, v in ((25.0, 2.0), (50.0, 1.0))]
+    return Beside(paper=paper_, exhibit=paper_.exhibits[0], measured=tuple(points))
+
+
+def test_a_published_bound_is_compared_only_if_it_settles_the_order():
+    assert judge(publishing(**{"25": 3, "50": {"at_most": 1}})).likeness is Likeness.SAME_ORDER
+    assert judge(publishing(**{"25": 0.5, "50": {"at_least": 1}})).likeness is Likeness.DIFFERS
+    assert judge(publishing(**{"25": 0.5, "50": {"at_most": 1}})).likeness is Likeness.MISSING
+    assert judge(publishing(**{"25": {"at_least": 2, "at_most": 3}, "50": 1})).likeness is Likeness.SAME_ORDER
+
+
+def test_bounds_ranges_and_inferred_numbers_are_shown_as_such_and_have_no_scale():
+    shown = publishing(**{"25": {"value": 3, "inferred": "from fig 2"}, "50": {"at_most": 1}})
+    assert [row[2] for row in paper.rows(shown)] == ["3 (inferred)", "at most 1"]
+    assert judge(shown).scale == pytest.approx((2 / 3, 2 / 3))
+    text = json.dumps(charts.spec_of(paper.chart(shown)))
+    assert '"mark": "*"' in text
+    assert '"mark": "\\u2264"' in text
+    assert "inferred: from fig 2" in text
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        ({}, "either value, or at_least"),
+        ({"value": 1, "at_most": 2}, "either value, or at_least"),
+        ({"at_least": 3, "at_most": 2}, "at_least 3 is more than at_most 2"),
+    ],
+)
+def test_a_published_number_is_one_value_or_bounds(number, said):
+    with pytest.raises(ValueError, match=said):
+        Number.model_validate(number)
+
+
+def test_numbers_that_a_paper_does_not_print_are_marked_as_inferred_or_as_bounds():
+    dba = papers.load("dba-vm")
+    assert dba.exhibit("fig 2 (scenario 1)").values[Place("htb", "VM2")].inferred
+    assert dba.exhibit("fig 5a (scenario 1)").values[Place("guard", "VM2")].inferred
+    assert dba.exhibit("fig 5b").values[Place("guard", "VM1")].value == pytest.approx(9.1e3 / (64 * 8), rel=0.01)
+    assert dba.exhibit("fig 5b").values[Place("guard", "VM3")].value == pytest.approx(22e3 / (64 * 8), rel=0.01)
+    assert dba.exhibit("fig 6 (delay)").values[Place("guard", "VM2")].at_most == 1
+    energy = papers.load("hyperv-quality").exhibit("fig 3").values[Place("integer, no load", 25.0)]
+    assert (energy.at_least, energy.at_most) == (25, 28)
+
+
+def test_throughput_of_the_load_generation_study_is_data_per_time():
+    netto = papers.load("load-generation-netto")
+    assert {netto.exhibit(id_).y.unit for id_ in ("fig 4b", "fig 6", "fig 8")} == {"10³ bytes/s"}

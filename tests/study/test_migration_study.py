@@ -4,8 +4,8 @@ import pytest
 
 from partywall import study
 from partywall.errors import UsageError
+from partywall.model.agreement import Likeness, judge
 from partywall.model.migration import Move, MoveFinding, Responses
-from partywall.model.paper import Likeness, judge
 from partywall.model.study import StudyRequest
 from partywall.scenario import papers
 from partywall.study.migration import findings

@@ -11,6 +11,7 @@ from typing import Any
 from partywall import units
 from partywall.errors import TrialError
 from partywall.load import monitors
+from partywall.load.availability import availability
 from partywall.load.health import ADVICE, Health, Reason
 from partywall.load.second import HISTOGRAMS, Error, Second, Timing, histogram
 from partywall.load.store import SHARED, LoadDirectory
@@ -66,6 +67,7 @@ def load_run(directory: LoadDirectory) -> LoadRun:
         facts=tuple(_facts(about)),
         notes=(*_early(summary), *about.get("notes", ())),
         program=about["program"],
+        available=availability(summary.full, [n for n, label in enumerate(labels) if label["sort"] == "http"]),
         late_effects=tuple(
             Late(one.share, one.reported_ns, one.undelayed_ns) for one in summary.late_effects if one.matters
         ),

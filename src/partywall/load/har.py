@@ -1,14 +1,15 @@
 """Converts a browser's recording (HAR 1.2) to a load plan with thinking times. Pure, from text to text.
 
-The recording is one session of one user. Comments in the plan mark what it cannot know: values from an earlier
-response, which differ in the next session and must be extracted. Cookies are handled by the user's cookie jar. The
-generator follows redirects itself.
+The recording is one session of one user. Values from an earlier response, which differ in the next session, are
+extracted (`load.correlation`); comments mark those that are left. Cookies are handled by the user's cookie jar. The
+generator follows redirects itself. Images, scripts, styles and fonts of a page are a group of their own.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import datetime
 import io
 import itertools
@@ -16,7 +17,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import PurePath
@@ -27,9 +28,20 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from partywall.errors import Problem, UsageError
+from partywall.load.correlation import Correlations, Exchange, correlate, replaced
 
 THINK_LEAST_S = 0.1
 """Shorter gaps come from the browser, not its user."""
+ACTION_LEAST_S = 0.5
+"""After a longer gap, a request without a page is taken for an action of the user."""
+STATIC = "static files"
+"""Name of requests for images, scripts, styles and fonts, in reports. No transaction has a name with a space."""
+
+_STATIC_USES = ("style", "script", "image", "font", "audio", "video", "track", "manifest")
+_STATIC_KINDS = re.compile(
+    r"(text/css|image/.*|font/.*|audio/.*|video/.*|.*javascript|application/font.*)", re.IGNORECASE
+)
+_TITLE = re.compile(r"<title[^>]*>([^<]*)", re.IGNORECASE)
 
 _OWN = re.compile(  # headers handled by generator, jar and cache; a browser's hints about itself
     r"host|cookie|connection|content-length|transfer-encoding|accept-encoding|upgrade.*|if-.*|cache-control|pragma|te"
@@ -37,14 +49,15 @@ _OWN = re.compile(  # headers handled by generator, jar and cache; a browser's h
     re.IGNORECASE,
 )
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_DYNAMIC_LEAST = 8
-_VALUE = re.compile(r"[A-Za-z0-9._~+/=-]{8,}")
 REDIRECTS = range(300, 400)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One exchange. start_s: seconds since the first one; end_s: when its response was complete."""
+    """One exchange. start_s: seconds since the first one; end_s: when its response was complete.
+
+    kind: the content type of the response. use: what the browser wanted it for (Sec-Fetch-Dest), if known.
+    """
 
     start_s: float
     end_s: float
@@ -55,7 +68,18 @@ class Entry:
     status: int
     redirect: str
     page: str
+    kind: str
+    use: str
     received: str
+    received_headers: tuple[tuple[str, str], ...]
+
+    @property
+    def is_static(self) -> bool:
+        return self.method == "GET" and (self.use in _STATIC_USES or bool(_STATIC_KINDS.fullmatch(self.kind)))
+
+    @property
+    def is_page(self) -> bool:
+        return self.use == "document" if self.use else self.kind == "text/html"
 
     @property
     def host(self) -> str:
@@ -71,10 +95,10 @@ class Imported:
     hosts: dict[str, int]
 
 
-def plan_of(content: str, file: str, leave_out: Sequence[str] = ()) -> Imported:
+def plan_of(content: str, file: str, leave_out: Sequence[str] = (), tls: Mapping[str, Any] | None = None) -> Imported:
     """The plan. UsageError for a file that is not a HAR file, or has nothing to send.
 
-    leave_out: hosts, which may contain `*`.
+    leave_out: hosts, which may contain `*`. tls: the plan's settings for certificates.
     """
     reader = _Reader(file)
     found = reader.entries(content)
@@ -90,20 +114,62 @@ def plan_of(content: str, file: str, leave_out: Sequence[str] = ()) -> Imported:
         notes.append(f"{len(unwanted)} × to hosts left out")
     if len(entries) > len(kept):
         notes.append(f"{len(entries) - len(kept)} × targets of redirects, which the generator follows itself")
-    writer = _Writer(kept, reader.titles)
-    text = writer.text(file)
-    if writer.candidates:
-        notes.append(f"{writer.candidates} × a value that came in an earlier response; extract it there, see comments")
+    if not any(entry.page for entry in kept):
+        kept, reader.titles = _paged(kept)
+    found_values = correlate([_exchange(entry) for entry in kept])
+    text = _Writer(kept, reader.titles, found_values, dict(tls or {})).text(file)
+    if found_values.variables:
+        notes.append(f"{found_values.variables} × a value of an earlier response, extracted there into a variable")
+    if found_values.unknown:
+        notes.append(f"{found_values.unknown} × a value of an earlier response; extract it there, see comments")
     return Imported(text, tuple(notes), dict(Counter(entry.host for entry in kept)))
 
 
 def _without_redirected(entries: Sequence[Entry]) -> Iterator[Entry]:
-    """All entries except targets of a redirect in the previous entry."""
+    """All entries except targets of a redirect in the previous entry, whose response takes the redirect's place."""
+    waiting: Entry | None = None
     expected = ""
     for entry in entries:
-        if not (expected and entry.url == expected and entry.method == "GET"):
-            yield entry
+        if waiting is not None and expected and entry.url == expected and entry.method == "GET":
+            answer = {name: getattr(entry, name) for name in ("received", "received_headers", "kind", "end_s")}
+            location = ("location", waiting.redirect)
+            answer["received_headers"] = (*entry.received_headers, location)
+            waiting = dataclasses.replace(waiting, **answer)
+        else:
+            yield from [waiting] if waiting is not None else []
+            waiting = entry
         expected = entry.redirect if _followed(entry) else ""
+    yield from [waiting] if waiting is not None else []
+
+
+def _paged(entries: Sequence[Entry]) -> tuple[list[Entry], dict[str, str]]:
+    """Entries with pages, and the titles of these, for a recording without any.
+
+    A document begins a page. So does a request after a pause of the user, such as a script's call after a click.
+    """
+    made: list[Entry] = []
+    titles: dict[str, str] = {}
+    until_s = -math.inf
+    for entry in entries:
+        acted = not entry.is_static and entry.start_s - until_s >= ACTION_LEAST_S
+        if entry.is_page or acted or not made:
+            titles[f"page-{len(titles)}"] = _title(entry)
+        made.append(dataclasses.replace(entry, page=f"page-{len(titles) - 1}"))
+        until_s = max(until_s, entry.end_s)
+    return made, titles
+
+
+def _title(entry: Entry) -> str:
+    """The title of a document; for others, the method and path."""
+    found = _TITLE.search(entry.received) if entry.is_page else None
+    path = urlsplit(entry.url).path.strip("/") or "home"
+    return (found and found.group(1).strip()) or (path if entry.method == "GET" else f"{entry.method} {path}")
+
+
+def _exchange(entry: Entry) -> Exchange:
+    """Static files are requested by their own names, which are not values of a session."""
+    url = "" if entry.is_static else entry.url
+    return Exchange(url, entry.headers, entry.body, entry.received, entry.received_headers)
 
 
 def _followed(entry: Entry) -> bool:
@@ -166,7 +232,12 @@ class _Reader:
             status=int(status),
             redirect=_text(response.get("redirectURL")),
             page=_text(raw.get("pageref")),
-            received=_received(response, content),
+            kind=_text(content.get("mimeType")).partition(";")[0].strip().lower(),
+            use=_sent_header(request, "sec-fetch-dest"),
+            received=_text(content.get("text")) if content.get("encoding") != "base64" else "",
+            received_headers=tuple(
+                (_text(header.get("name")), _text(header.get("value"))) for header in _list(response.get("headers"))
+            ),
         )
 
     def _form_with_files(self, data: dict[str, Any]) -> dict[str, Any] | None:
@@ -270,20 +341,19 @@ def _literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _received(response: dict[str, Any], content: dict[str, Any]) -> str:
-    """The text of a response from which a later request may have taken a value."""
-    headers = "\n".join(_text(h.get("value")) for h in _list(response.get("headers")))
-    body = _text(content.get("text")) if content.get("encoding") != "base64" else ""
-    return f"{body}\n{headers}"
+def _sent_header(request: dict[str, Any], name: str) -> str:
+    headers = _list(request.get("headers"))
+    return next((_text(h.get("value")) for h in headers if _text(h.get("name")).lower() == name), "")
 
 
 @dataclass
 class _Writer:
-    """Writes the plan. candidates: values marked for extraction."""
+    """Writes the plan."""
 
     entries: Sequence[Entry]
     titles: dict[str, str]
-    candidates: int = 0
+    values: Correlations
+    tls: dict[str, Any]
 
     def text(self, file: str) -> str:
         origin = Counter(_origin(entry.url) for entry in self.entries).most_common(1)[0][0]
@@ -294,10 +364,11 @@ class _Writer:
             base=origin,
             users={"visitor": {"actions": self._actions(origin)}},
             closed={"users": 1, "hold": "1min"},
+            **({"tls": self.tls} if self.tls else {}),
         )
         plan.yaml_set_start_comment(
-            "Made by 'partywall load import' from one recorded session. Say how many users there are under closed,\n"
-            "look at every comment that begins with 'dynamic', and check it: partywall load check PLAN"
+            "Made by Partywall from one recorded session. Set the number of users under closed, read every comment\n"
+            "that begins with 'dynamic', and check the plan: partywall load check PLAN"
         )
         out = io.StringIO()
         yaml = YAML()
@@ -314,14 +385,14 @@ class _Writer:
             members = list(group)
             if think := _think(members[0][1].start_s - until_s):
                 actions.append(think)
-            steps, until_s = self._steps(members, origin, until_s)
+            name = _slug(_titled(self.titles.get(page) or page))
+            names[name] += 1
+            name = name if names[name] == 1 else f"{name}-{names[name]}"
+            steps, until_s = self._steps(members, origin, until_s, name)
             if not page:
                 for step in range(len(steps)):
                     self._move(steps, step, actions)
                 continue
-            name = _slug(_titled(self.titles.get(page) or page))
-            names[name] += 1
-            name = name if names[name] == 1 else f"{name}-{names[name]}"
             actions.append({"transaction": {"name": name, "steps": steps}})
         return actions
 
@@ -331,35 +402,51 @@ class _Writer:
         if comment := steps.ca.items.get(number):
             into.ca.items[len(into) - 1] = comment
 
-    def _steps(self, members: Sequence[tuple[int, Entry]], origin: str, until_s: float) -> tuple[CommentedSeq, float]:
+    def _steps(
+        self, members: Sequence[tuple[int, Entry]], origin: str, until_s: float, page: str
+    ) -> tuple[CommentedSeq, float]:
         """The steps of one page with the thinking times between them, and when its last response was complete."""
         steps = CommentedSeq()
-        for place, (number, entry) in enumerate(members):
-            if place and (think := _think(entry.start_s - until_s)):
-                steps.append(think)
-            steps.append({"http": _request(entry, origin)})
-            for value, source in self._dynamic(number, entry):
-                self.candidates += 1
-                remark = f"dynamic: {value[:60]!r} came in the response to {source}; {_hint(value)}"
-                steps.yaml_set_comment_before_after_key(len(steps) - 1, before=remark, indent=6)
-            until_s = max(until_s, entry.end_s)
+        first = True
+        for is_static, group in itertools.groupby(members, key=lambda member: member[1].is_static):
+            own = CommentedSeq() if is_static else steps
+            for number, entry in group:
+                # A browser requests a page's files by itself, whatever the gap.
+                if not first and not is_static and (think := _think(entry.start_s - until_s)):
+                    own.append(think)
+                first = False
+                own.append({"http": self._request(number, entry, origin)})
+                self._remark(number, own)
+                until_s = max(until_s, entry.end_s)
+            if is_static:
+                steps.append({"transaction": {"name": f"{page}-static", "steps": own}})
         return steps, until_s
 
-    def _dynamic(self, number: int, entry: Entry) -> Iterator[tuple[str, str]]:
-        """(value, request) of values that appear server-generated and were in an earlier response."""
-        parts = urlsplit(entry.url)
-        sent = " ".join([parts.path, parts.query, *(v for _, v in entry.headers), json.dumps(entry.body or "")])
-        for value in dict.fromkeys(
-            v for v in _VALUE.findall(unquote(sent)) for v in re.split(r"[/=]", v) if _made_up(v)
-        ):
-            earlier = next((e for e in self.entries[:number] if value in e.received), None)
-            if earlier is not None:
-                yield value, f"{earlier.method} {_shown(urlsplit(earlier.url).path or '/')}"
+    def _request(self, number: int, entry: Entry, origin: str) -> dict[str, Any]:
+        """Keys of an http step, with variables for values of earlier responses."""
+        made = _request(entry, origin)
+        if entry.is_static:
+            made["name"] = STATIC
+        elif uses := self.values.uses.get(number):
+            made.setdefault("name", f"{entry.method} {_shown(urlsplit(entry.url).path or '/')}"[:120])
+            scheme, separator, rest = made["url"].partition("://")
+            host, slash, path = rest.partition("/") if separator else ("", "", scheme)
+            fixed = f"{scheme}://{host}{slash}" if separator else ""
+            made |= {"url": fixed + replaced(path, uses)}
+            made |= {key: replaced(made[key], uses) for key in ("headers", "body") if key in made}
+        if extracts := self.values.extracts.get(number):
+            made["extract"] = extracts
+        return made
 
-
-def _made_up(value: str) -> bool:
-    """True for an identifier or token: a long text with digits among letters, or all digits."""
-    return len(value) >= _DYNAMIC_LEAST and any(char.isdigit() for char in value)
+    def _remark(self, number: int, steps: CommentedSeq) -> None:
+        for use in self.values.uses.get(number, ()):
+            source = self.entries[use.source]
+            came = f"dynamic: {use.value[:60]!r} came in the response to {source.method} "
+            came += _shown(urlsplit(source.url).path or "/")
+            remark = (
+                f"{came}; extracted there as ${{{use.variable}}}" if use.variable else f"{came}; {_hint(use.value)}"
+            )
+            steps.yaml_set_comment_before_after_key(len(steps) - 1, before=remark, indent=6)
 
 
 def _hint(value: str) -> str:

@@ -51,7 +51,7 @@ _THINKS = ("constant", "uniform", "exponential", "log_normal", "file")
 _BODIES = ("text", "json", "base64", "file", "form", "multipart")
 _SOURCES = ("regex", "json", "css", "header")
 _CHECKS = ("status", "contains", "lacks", "matches", "header", "json", "size", "within")
-BOUNDS = ("mean", "p50", "p90", "p95", "p99", "p999", "errors", "rate")
+BOUNDS = ("mean", "p50", "p90", "p95", "p99", "p999", "errors", "rate", "available")
 _FEEDERS = ("csv", "json_lines", "rows")
 
 
@@ -250,6 +250,10 @@ def _absolute(path: At, url: str) -> Iterator[Mistake]:
 
 def _threshold(path: At, threshold: Threshold, labels: set[str]) -> Iterator[Mistake]:
     yield from _one(path, threshold, BOUNDS, "a threshold", "p99: 200ms")
+    if threshold.within is not None and threshold.available is None:
+        yield Mistake(
+            (*path, "within"), "within belongs to available", "write for example {available: 99%, within: 1s}"
+        )
     if threshold.of is not None and threshold.of not in labels:
         remedy = did_you_mean(threshold.of, sorted(labels))
         yield Mistake((*path, "of"), f"no request or transaction is called {threshold.of!r}", remedy)

@@ -25,7 +25,8 @@ class Summary:
     length_s: completed part of the stages, of planned_s; less if the load was ended from outside. seconds: number of
     seconds within the stages. Only these are judged, because a generator is almost idle afterwards. doubtful: number of
     seconds with each doubt; good: number without any. within: responses within the stages, by label; all other counts
-    are of the whole load. late_effects: the effect of late sending on percentiles of the whole load.
+    are of the whole load. late_effects: the effect of late sending on percentiles of the whole load. full: the full
+    seconds within the stages.
     """
 
     length_s: float
@@ -49,6 +50,7 @@ class Summary:
     good: int
     doubtful: Mapping[Reason, int]
     late_effects: Sequence[Lateness]
+    full: Sequence[Second]
 
     @property
     def failed(self) -> int:
@@ -103,6 +105,7 @@ def summarise(seconds: Sequence[Second], healths: Sequence[Health], begin_ns: in
         good=sum(health.good for health in judged),
         doubtful=dict(counted),
         late_effects=lateness(seconds),
+        full=full,
     )
 
 

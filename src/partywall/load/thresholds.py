@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from partywall import units
+from partywall.load.availability import availability
 from partywall.load.plan import BOUNDS
 from partywall.load.second import Timing, histogram
 from partywall.load.summary import Summary
@@ -13,6 +14,9 @@ from partywall.model.load_plan import Threshold
 from partywall.model.load_run import Bound
 from partywall.report.figures import bare_percent
 from partywall.report.latency import quantiles
+
+LEAST = ("rate", "available")
+"""Bounds below which a load may not fall; the others may not be exceeded."""
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
@@ -36,13 +40,17 @@ def _judge(threshold: Threshold, summary: Summary, labels: Sequence[dict[str, st
     numbers = _numbers(threshold, labels)
     key = next(key for key in BOUNDS if getattr(threshold, key) is not None)
     bound = getattr(threshold, key)
-    found = _found(key, numbers, summary, 0 if threshold.of is not None else summary.unserved)
+    if key == "available":
+        found = availability(summary.full, numbers, threshold.within)
+    else:
+        found = _found(key, numbers, summary, 0 if threshold.of is not None else summary.unserved)
     about = f"{threshold.of}: " if threshold.of is not None else ""
-    direction = "at least" if key == "rate" else "at most"
+    direction = "at least" if key in LEAST else "at most"
     asked = f"{about}{key} {direction} {_shown(key, bound)}"
+    asked += f" of seconds, within {units.format_duration(threshold.within)}" if threshold.within is not None else ""
     if found is None:
         return Bound(asked, "nothing was measured", Outcome.INCONCLUSIVE)
-    holds = found >= bound if key == "rate" else found <= bound
+    holds = found >= bound if key in LEAST else found <= bound
     return Bound(asked, _shown(key, found), Outcome.HOLDS if holds else Outcome.VIOLATED)
 
 
@@ -74,6 +82,6 @@ def _found(key: str, numbers: Sequence[int], summary: Summary, unserved: int) ->
 
 
 def _shown(key: str, value: float) -> str:
-    if key == "errors":
+    if key in ("errors", "available"):
         return bare_percent(value, 2)
     return f"{units.format_number(value)}/s" if key == "rate" else units.format_duration(value)

@@ -1,4 +1,6 @@
-"""Tomcat as a service under load: Debian's package, started in its own folder and removed afterwards.
+"""Tomcat with a sample shop as a service under load: Debian's package, in its own folder, removed afterwards.
+
+The shop has the steps of a test script: log in, connect, select an item, pay with the form's token, log out.
 
 Uses only the programs of the system's Tomcat. No service of the system is started or stopped.
 """
@@ -15,6 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 
 from partywall.errors import CapabilityError, TrialError
@@ -24,8 +27,9 @@ from partywall.sandbox import Label
 HOME = Path("/usr/share/tomcat10")
 START_S = 60.0
 STOP_S = 10.0
-PAGES = {"index.html": 2_000, "list.html": 8_000, "item.html": 4_000}
-"""Pages by name, with their size in bytes."""
+REFUSED = 403
+PAGES = ("login.jsp", "index.jsp", "item.jsp?id=1", "pay.jsp", "logout.jsp")
+"""Pages of the shop, in an order in which a visitor may request them."""
 
 _SERVER = """<?xml version="1.0"?>
 <Server port="-1"><Service name="Catalina">
@@ -37,8 +41,10 @@ _WEB = """<?xml version="1.0"?>
 <web-app xmlns="https://jakarta.ee/xml/ns/jakartaee" version="5.0">
 <servlet><servlet-name>default</servlet-name>
 <servlet-class>org.apache.catalina.servlets.DefaultServlet</servlet-class></servlet>
+<servlet><servlet-name>jsp</servlet-name><servlet-class>org.apache.jasper.servlet.JspServlet</servlet-class>
+<init-param><param-name>development</param-name><param-value>false</param-value></init-param></servlet>
 <servlet-mapping><servlet-name>default</servlet-name><url-pattern>/</url-pattern></servlet-mapping>
-<welcome-file-list><welcome-file>index.html</welcome-file></welcome-file-list>
+<servlet-mapping><servlet-name>jsp</servlet-name><url-pattern>*.jsp</url-pattern></servlet-mapping>
 </web-app>
 """
 
@@ -88,24 +94,33 @@ def _lay_out(base: Path, port: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     (base / "conf" / "server.xml").write_text(_SERVER.format(port=port))
     (base / "conf" / "web.xml").write_text(_WEB)
-    for name, size in PAGES.items():
-        head = f"<!doctype html><title>{name}</title><p>"
-        (pages / name).write_text(head + "x" * (size - len(head)))
+    for page in resources.files("partywall").joinpath("load", "shop").iterdir():
+        (pages / page.name).write_bytes(page.read_bytes())
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes], base: Path) -> None:
+    """Waits for the first page, and then visits all, because each is compiled at its first request."""
     deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            break
+    visitor = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    while time.monotonic() < deadline and process.poll() is None:
         try:
-            with urllib.request.urlopen(url, timeout=1) as answer:  # noqa: S310 - our own URL
-                if answer.status == 200:
-                    return
+            for page in PAGES:
+                _visit(visitor, f"{url}/{page}")
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
+        else:
+            return
     said = (base / "logs" / "out.txt").read_text(errors="replace").strip().splitlines()
     raise TrialError(f"Tomcat did not start within {START_S:g} s: {' | '.join(said[-3:]) or 'no output'}")
+
+
+def _visit(visitor: urllib.request.OpenerDirector, page: str) -> None:
+    try:
+        visitor.open(page, timeout=20).close()
+    except urllib.error.HTTPError as error:
+        # Paying without a token is refused, but compiles the page.
+        if error.code != REFUSED:
+            raise
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -265,6 +265,12 @@ class Threshold(Frozen):
         None, ge=0, le=1, description="maximum share of failures"
     )
     rate: float | None = Field(None, gt=0, description="minimum rate over the stages")
+    available: Annotated[float, BeforeValidator(units.parse_share)] | None = Field(
+        None, gt=0, le=1, description="minimum share of seconds in which at least half of the requests succeed"
+    )
+    within: DurationNs | None = Field(
+        None, gt=0, description="with available: a response that takes longer does not count"
+    )
 
 
 class LoadPlan(Frozen):

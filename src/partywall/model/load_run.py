@@ -93,7 +93,8 @@ class LoadRun:
     """A whole load. facts: how it was carried out, for people. late_effects: those that matter.
 
     length_s: how much of its stages was carried out; less than all if it ended early. judged: seconds in the stages;
-    good, of these; doubtful: (what, remedy, seconds), of these.
+    good, of these; doubtful: (what, remedy, seconds), of these. available: the share of full seconds in which at least
+    half of the requests that ended succeeded.
     """
 
     run: str
@@ -126,6 +127,7 @@ class LoadRun:
     notes: tuple[str, ...] = ()
     program: Mapping[str, Any] = field(default_factory=dict)
     late_effects: tuple[Late, ...] = ()
+    available: float | None = None
 
     @property
     def failure(self) -> str:

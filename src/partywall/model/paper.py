@@ -1,31 +1,19 @@
-"""A published study's numbers beside ours: the paper's tables and figures, our measurements, and whether they agree.
+"""A published study's numbers and claims, and our measurements beside them.
 
-Papers and this host differ in everything but the question, so values are not compared directly. Two places (a series at
-an x) are compared with each other: is the same one larger here as in the paper? If a figure's numbers cannot be read,
-the text's claims are used instead. Verdicts follow from the points alone.
-
-Data files are read in `partywall.scenario.papers` and drawn in `partywall.report.paper`.
+Whether both agree is decided in `model.agreement`. Data files are read in `partywall.scenario.papers` and drawn in
+`partywall.report.paper`.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from enum import StrEnum
-from typing import Annotated, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from partywall.model.evidence import Emulated
 from partywall.model.scenario import Frozen
-from partywall.units import counted
-
-STEADY = 0.05
-"""Published values that differ by less than this share are alike."""
-
-ALIKE = 0.1
-"""Measured values are alike if the whole interval of their ratio is within this share of 1."""
 
 
 def _as_x(value: object) -> object:
@@ -57,6 +45,73 @@ class Axis(Frozen):
         return f"{self.title}, {self.unit}" if self.unit else self.title
 
 
+class Bounds(Frozen):
+    """An end or both ends of a range."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def low(self) -> float:
+        return -math.inf if self.at_least is None else self.at_least
+
+    @property
+    def high(self) -> float:
+        return math.inf if self.at_most is None else self.at_most
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"at_least {self.low:g} is more than at_most {self.high:g}; swap them")
+        return self
+
+    def __str__(self) -> str:
+        if self.at_least is not None and self.at_most is not None:
+            return f"{self.at_least:.4g} to {self.at_most:.4g}"
+        return f"at most {self.at_most:.4g}" if self.at_least is None else f"at least {self.at_least:.4g}"
+
+
+class Number(Bounds):
+    """A published number: one value, a bound, or a range.
+
+    inferred: the reasoning, if the paper does not print the number itself. A plain number in a file is one value.
+    """
+
+    value: float | None = None
+    inferred: str = ""
+
+    @property
+    def low(self) -> float:
+        return super().low if self.value is None else self.value
+
+    @property
+    def high(self) -> float:
+        return super().high if self.value is None else self.value
+
+    @property
+    def drawn(self) -> float:
+        """Where a chart marks it: the value, the bound, or the middle of the range."""
+        if self.value is not None:
+            return self.value
+        ends = [end for end in (self.at_least, self.at_most) if end is not None]
+        return sum(ends) / len(ends)
+
+    @model_validator(mode="after")
+    def _given(self) -> Self:
+        bounded = self.at_least is not None or self.at_most is not None
+        if (self.value is not None) == bounded:
+            raise ValueError("a published number has either value, or at_least, at_most or both")
+        return self
+
+    def __str__(self) -> str:
+        text = super().__str__() if self.value is None else f"{self.value:g}"
+        return f"{text} (inferred)" if self.inferred else text
+
+
+def _as_number(value: Any) -> Any:
+    return {"value": value} if isinstance(value, int | float) else value
+
+
 class Claim(Frozen):
     """A statement in the text about two places. by: the stated difference relative to `than`, if any."""
 
@@ -69,21 +124,51 @@ class Claim(Frozen):
     def direction(self) -> int:
         return {"larger": 1, "smaller": -1, "alike": 0}[self.is_]
 
+    @model_validator(mode="after")
+    def _sized(self) -> Self:
+        if self.by is not None and not self.direction:
+            raise ValueError("by: values that are alike have no difference; leave it out")
+        return self
+
+
+class Bound(Bounds):
+    """A statement in the text about the size of a series, in a unit that does not depend on the host, such as a share.
+
+    at: one x, or the first and last x that it applies to; every x if None.
+    """
+
+    series: str
+    at: tuple[float, float] | str | None = None
+
+    def covers(self, place: Place) -> bool:
+        if place.series != self.series:
+            return False
+        if isinstance(self.at, tuple):
+            return isinstance(place.x, float) and self.at[0] <= place.x <= self.at[1]
+        return self.at is None or place.x == self.at
+
+    @model_validator(mode="after")
+    def _given(self) -> Self:
+        if self.at_least is None and self.at_most is None:
+            raise ValueError("give at_least, at_most or both")
+        return self
+
 
 class Exhibit(Frozen):
-    """A table or figure. published: numbers in the paper, by series and x; claims: statements in the text."""
+    """A table or figure. published: numbers in the paper, by series and x; claims, bounds: statements in the text."""
 
     id: str = Field(description="its name in the paper, e.g. fig 8")
     title: str
     where: str = Field(description="the section about it")
     x: Axis
     y: Axis
-    published: dict[str, dict[X, float]] = Field(default_factory=dict)
+    published: dict[str, dict[X, Annotated[Number, BeforeValidator(_as_number)]]] = Field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
+    bounds: tuple[Bound, ...] = ()
     says: str = Field("", description="the paper's conclusion, in our words")
 
     @property
-    def values(self) -> Mapping[Place, float]:
+    def values(self) -> Mapping[Place, Number]:
         return {Place(name, x): value for name, points in self.published.items() for x, value in points.items()}
 
 
@@ -107,7 +192,10 @@ class Paper(Frozen):
 
 
 class Measured(Frozen):
-    """A point measured here, with its interval. emulated: what was emulated."""
+    """A point measured here, with its interval. emulated: what was emulated.
+
+    deviation: the standard deviation of single values, where the paper's figure shows one.
+    """
 
     series: str
     x: X
@@ -115,6 +203,7 @@ class Measured(Frozen):
     low: float
     high: float
     emulated: Emulated | None = None
+    deviation: float | None = None
 
     @property
     def place(self) -> Place:
@@ -148,164 +237,3 @@ class Beside(Frozen):
     @property
     def points(self) -> Mapping[Place, Measured]:
         return {point.place: point for point in self.measured}
-
-
-class Agreement(StrEnum):
-    """Whether the relation of two places is the same here as in the paper."""
-
-    AGREES = "as in the paper"
-    CONTRADICTS = "not as in the paper"
-    UNTOLD = "not told apart"
-
-
-class Pair(NamedTuple):
-    """Two places.
-
-    published: the ratio left/right; None if only a statement is known. measured: our ratio with its interval.
-
-    main: a claim, the trend of a whole series, or a comparison of two series at their end; not an intermediate step.
-    """
-
-    left: Place
-    right: Place
-    direction: int
-    published: float | None
-    measured: tuple[float, float, float]
-    main: bool
-
-    @property
-    def agreement(self) -> Agreement:
-        value, low, high = self.measured
-        if self.direction == 0:
-            if low >= 1 - ALIKE and high <= 1 + ALIKE:
-                return Agreement.AGREES
-            apart = max(low - 1, 1 - high) > 0 and abs(value - 1) > ALIKE
-            return Agreement.CONTRADICTS if apart else Agreement.UNTOLD
-        if low > 1 or high < 1:
-            return Agreement.AGREES if (low > 1) == (self.direction > 0) else Agreement.CONTRADICTS
-        return Agreement.UNTOLD
-
-
-class Likeness(StrEnum):
-    """How similar our measurement of a table or figure is to the published one."""
-
-    SAME_ORDER = "same order"
-    SAME_DIRECTION = "same direction"
-    DIFFERS = "differs"
-    UNTOLD = "not told apart"
-    MISSING = "not measured"
-
-
-class Verdict(NamedTuple):
-    """pairs: all comparisons. scale: (smallest, largest) ratio of ours to the paper's; None if it prints no numbers."""
-
-    likeness: Likeness
-    reason: str
-    pairs: tuple[Pair, ...]
-    scale: tuple[float, float] | None
-
-
-def judge(beside: Beside) -> Verdict:
-    """Compares our points with the paper's.
-
-    same order: all comparable pairs agree. same direction: all main pairs agree: claims, trends over a whole series,
-    and series against each other at their end. differs: a main pair contradicts the paper. not told apart: our
-    intervals are too wide.
-    """
-    pairs = tuple(_pairs(beside))
-    count = {agreement: [p for p in pairs if p.agreement is agreement] for agreement in Agreement}
-    likeness = _likeness(pairs, count)
-    return Verdict(likeness, _reason(pairs, count), pairs, _scale(beside))
-
-
-def _likeness(pairs: Sequence[Pair], count: Mapping[Agreement, Sequence[Pair]]) -> Likeness:
-    if not pairs:
-        return Likeness.MISSING
-    if len(count[Agreement.AGREES]) == len(pairs):
-        return Likeness.SAME_ORDER
-    main = [pair for pair in pairs if pair.main]
-    if main and all(pair.agreement is Agreement.AGREES for pair in main):
-        return Likeness.SAME_DIRECTION
-    if any(pair.agreement is Agreement.CONTRADICTS for pair in main):
-        return Likeness.DIFFERS
-    return Likeness.UNTOLD
-
-
-def _reason(pairs: Sequence[Pair], count: Mapping[Agreement, Sequence[Pair]]) -> str:
-    if not pairs:
-        return "no two places that the paper compares were measured"
-    text = f"{len(count[Agreement.AGREES])} of {counted(len(pairs), 'comparison')} as in the paper"
-    if untold := count[Agreement.UNTOLD]:
-        text += f", {len(untold)} not told apart here"
-    if against := sorted(count[Agreement.CONTRADICTS], key=lambda pair: not pair.main):
-        text += f", {len(against)} different: {sentence(against[0])}"
-        text += "; …" if len(against) > 1 else ""
-    return text
-
-
-def reasons(beside: Beside, verdict: Verdict) -> tuple[str, ...]:
-    """Why the paper's effects do not show, for the places where they do not."""
-    amiss = [pair for pair in verdict.pairs if pair.main and pair.agreement is not Agreement.AGREES]
-    places = dict.fromkeys(place for pair in amiss for place in (pair.left, pair.right))
-    return tuple(dict.fromkeys(beside.why[place] for place in places if place in beside.why))
-
-
-def sentence(pair: Pair) -> str:
-    """'VM at 150 over VM at 25: 4.7 in the paper, 1.2 (1.1 to 1.3) here'."""
-    relation = {1: "larger", -1: "smaller", 0: "alike"}[pair.direction]
-    published = relation if pair.published is None else f"{pair.published:.3g}"
-    value, low, high = pair.measured
-    return f"{pair.left} over {pair.right}: {published} in the paper, {value:.3g} ({low:.3g} to {high:.3g}) here"
-
-
-def _pairs(beside: Beside) -> Iterator[Pair]:
-    """The paper's comparisons that we measured: its claims, and its numbers along x and between series."""
-    for claim in beside.exhibit.claims:
-        if (ratio := _ratio(beside, claim.left, claim.than)) is not None:
-            published = None if claim.by is None else 1 + claim.direction * claim.by
-            yield Pair(claim.left, claim.than, claim.direction, published, ratio, main=True)
-    values = beside.exhibit.values
-    # A statement about two places takes precedence over their numbers, which may hardly differ.
-    said = {frozenset((claim.left, claim.than)) for claim in beside.exhibit.claims}
-    for left, right, main in _places(beside.exhibit):
-        ratio = _ratio(beside, left, right)
-        if ratio is not None and values[right] > 0 and frozenset((left, right)) not in said:
-            published = values[left] / values[right]
-            yield Pair(left, right, _direction(published), published, ratio, main)
-
-
-def _places(exhibit: Exhibit) -> Iterator[tuple[Place, Place, bool]]:
-    """(later, earlier, main) along each series, and (other, first, main) at each x."""
-    for name, points in exhibit.published.items():
-        xs = list(points)
-        for (i, early), (j, late) in itertools.combinations(enumerate(xs), 2):
-            yield Place(name, late), Place(name, early), (i, j) == (0, len(xs) - 1)
-    for first, second in itertools.combinations(exhibit.published.items(), 2):
-        both = [x for x in first[1] if x in second[1]]
-        for x in both:
-            yield Place(second[0], x), Place(first[0], x), x == both[-1]
-
-
-def _direction(ratio: float) -> int:
-    return 0 if abs(ratio - 1) <= STEADY else int(math.copysign(1, ratio - 1))
-
-
-def _ratio(beside: Beside, left: Place, right: Place) -> tuple[float, float, float] | None:
-    """left/right: as paired, or else the widest interval that both points' intervals allow."""
-    for paired in beside.paired:
-        if (paired.left, paired.right) == (left, right):
-            return paired.value, paired.low, paired.high
-        if (paired.left, paired.right) == (right, left):
-            return 1 / paired.value, 1 / paired.high, 1 / paired.low if paired.low > 0 else math.inf
-    ours = beside.points
-    over, under = ours.get(left), ours.get(right)
-    if over is None or under is None or under.value <= 0:
-        return None
-    high = over.high / under.low if under.low > 0 else math.inf
-    return over.value / under.value, max(over.low, 0.0) / under.high, high
-
-
-def _scale(beside: Beside) -> tuple[float, float] | None:
-    values = beside.exhibit.values
-    found = [point.value / values[place] for place, point in beside.points.items() if values.get(place)]
-    return (min(found), max(found)) if found else None

@@ -16,6 +16,7 @@ from partywall import units
 from partywall.model.load_run import LabelRow, LoadRun
 from partywall.model.observation import Histogram, bucket_bounds
 from partywall.report import charts, load_charts, page
+from partywall.report.figures import bare_percent
 from partywall.report.files import Files, parquet
 from partywall.report.latency import known_quantiles
 
@@ -45,6 +46,7 @@ def render(run: LoadRun, extra: Markup | None = None, specs: Mapping[str, Any] |
         times=[row for label in run.labels for row in time_rows(label)] + other_rows(run),
         means=[(s.host, s.group, s.name, s.mean, s.unit) for s in run.monitors],
         number=units.format_number,
+        available="" if run.available is None else bare_percent(run.available, 2),
         extra=extra or "",
     )
 

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from partywall import units
 from partywall.model.load_run import LoadRun
+from partywall.report.figures import bare_percent
 from partywall.report.load_page import SHARES, headline, other_rows, time_rows
 from partywall.report.page import BADGES
 from partywall.report.terminal import OUTCOMES
@@ -45,9 +46,10 @@ def show(run: LoadRun, console: Console) -> None:
 def _extent(run: LoadRun) -> str:
     deviation = run.rate_deviation
     spread = "" if deviation is None else f", ±{units.format_number(deviation, 2)}/s between seconds"
+    available = "" if run.available is None else f"; available in {bare_percent(run.available, 2)} of seconds"
     return (
         f"{run.responses} responses in {units.format_duration(run.length_s * 1e9)}{spread}; "
-        f"{units.format_bytes(run.received_bytes)} received, {units.format_bytes(run.sent_bytes)} sent"
+        f"{units.format_bytes(run.received_bytes)} received, {units.format_bytes(run.sent_bytes)} sent{available}"
     )
 
 

@@ -1,11 +1,12 @@
 """A paper's tables and figures beside ours: a table for a terminal, a section for a page, and a chart for each.
 
 Published values are hollow marks; ours are filled ones with intervals. Which points are measured, and when they agree,
-is decided elsewhere (`model.paper.judge`).
+is decided elsewhere (`model.agreement`).
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from partywall.model.paper import Beside, Claim, Likeness, Measured, Pair, Place, Verdict, judge, reasons, sentence
+from partywall import units
+from partywall.model.agreement import Bounded, Comparison, Likeness, Pair, Verdict, judge, reasons, sentence
+from partywall.model.paper import Beside, Bound, Claim, Measured, Number, Place
 from partywall.report import figures, page
 from partywall.report.charts import HEIGHT, WIDTH, AnyChart
 
@@ -55,7 +58,7 @@ def rows(beside: Beside) -> list[tuple[str, str, str, str]]:
         (
             place.series,
             _x(place),
-            NOT_PRINTED if place not in values else f"{values[place]:g}",
+            NOT_PRINTED if place not in values else str(values[place]),
             NOT_MEASURED if place not in ours else measured_text(ours[place]),
         )
         for place in _places(beside)
@@ -63,8 +66,9 @@ def rows(beside: Beside) -> list[tuple[str, str, str, str]]:
 
 
 def measured_text(point: Measured) -> str:
-    """'41.2 ± 0.8', marked if emulated."""
-    return figures.interval(point.value, point.low, point.high) + figures.mark(point.emulated)
+    """'41.2 ± 0.8 (sd 3.1)', marked if emulated."""
+    deviation = "" if point.deviation is None else f" (sd {units.format_number(point.deviation, 3)})"
+    return figures.interval(point.value, point.low, point.high) + deviation + figures.mark(point.emulated)
 
 
 def _places(beside: Beside) -> list[Place]:
@@ -88,6 +92,13 @@ def _x(place: Place) -> str:
 def claim_text(claim: Claim) -> str:
     by = f", by some {figures.bare_percent(claim.by)}" if claim.by else ""
     return f"{claim.left} is {claim.is_} than {claim.than}{by}".replace("alike than", "like")
+
+
+def bound_text(bound: Bound) -> str:
+    """'integer, no load is at least 96 from 5 to 100'."""
+    where = f" from {bound.at[0]:g} to {bound.at[1]:g}" if isinstance(bound.at, tuple) else ""
+    where = f", {bound.at}" if isinstance(bound.at, str) else where
+    return f"{bound.series}{where} is {bound}"
 
 
 def scale_text(verdict: Verdict) -> str:
@@ -168,8 +179,15 @@ def chart(beside: Beside) -> AnyChart:
         here.mark_point(filled=True, size=70, opacity=1).encode(shape=shape),
         paper.mark_point(filled=False, size=80, strokeWidth=2, opacity=1).encode(shape=shape),
     ]
+    if any(row["low"] < row["high"] for row in known if row["from"] == "paper"):
+        layers.append(paper.mark_rule(strokeWidth=1.5, strokeDash=[2, 3]).encode(y="low:Q", y2="high:Q"))
+    if any("above" in row for row in known):
+        spread = here.mark_bar(size=9, opacity=0.22).encode(
+            y=alt.Y("below:Q", title=str(beside.exhibit.y)), y2="above:Q"
+        )
+        layers.insert(0, spread)
     if any(row["mark"] for row in known):
-        layers.append(here.mark_text(align="left", dx=7, fontSize=11).encode(text="mark:N"))
+        layers.append(base.mark_text(align="left", dx=7, fontSize=11).encode(text="mark:N"))
     if _numeric(known):
         layers[:0] = [paper.mark_line(strokeDash=[4, 4], strokeWidth=1.2), here.mark_line(strokeWidth=1.6)]
     return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
@@ -179,13 +197,24 @@ def _drawn(beside: Beside) -> Iterator[dict[str, Any]]:
     values, ours = beside.exhibit.values, beside.points
     for place in _places(beside):
         if place in values:
-            value = values[place]
-            yield _row(place, "paper", value, value, value, f"{value:g}, printed in the paper")
+            yield _published(place, values[place])
         if place in ours:
             point = ours[place]
             text = f"{measured_text(point)}, measured here{UNDER[point.emulated]}"
             mark = figures.mark(point.emulated).strip()
-            yield _row(place, "here", point.value, point.low, point.high, text, mark=mark)
+            row = _row(place, "here", point.value, point.low, point.high, text, mark=mark)
+            if point.deviation is not None:
+                row |= {"below": max(0.0, point.value - point.deviation), "above": point.value + point.deviation}
+            yield row
+
+
+def _published(place: Place, number: Number) -> dict[str, Any]:
+    """A range is drawn from end to end; a single bound is a point with its sign."""
+    low, high = (end if math.isfinite(end) else number.drawn for end in (number.low, number.high))
+    sign = "" if number.value is not None or low < high else "≤" if number.at_least is None else "≥"
+    origin = f"inferred: {number.inferred}" if number.inferred else "printed in the paper"
+    mark = sign + ("*" if number.inferred else "")
+    return _row(place, "paper", number.drawn, low, high, f"{number}, {origin}", mark=mark)
 
 
 def _row(place: Place, origin: str, value: float, low: float, high: float, text: str, mark: str = "") -> dict[str, Any]:
@@ -224,7 +253,7 @@ def _axis(beside: Beside, known: Sequence[Mapping[str, Any]]) -> alt.X:
 
 def _scale(known: Sequence[Mapping[str, Any]]) -> alt.Scale:
     values = [row["value"] for row in known]
-    lows = [row["low"] for row in known]
+    lows = [min(row["low"], row.get("below", row["low"])) for row in known]
     if values and min(lows) > 0 and max(values) > LOGARITHMIC_FROM * min(values):
         return alt.Scale(type="log", padding=8)
     return alt.Scale(zero=True, nice=True)
@@ -263,20 +292,31 @@ def section(besides: Sequence[Beside], specs: dict[str, Any]) -> Markup:
         verdict_text=verdict_text,
         reasons=reasons,
         pair=lambda pair: (sentence(pair), pair.agreement),
-        claims=lambda beside, verdict: [
-            (claim_text(claim), _found(claim, verdict.pairs)) for claim in beside.exhibit.claims
-        ],
+        statements=_statements,
     )
     return Markup(text)  # noqa: S704 - from a template that escapes
 
 
-def _found(claim: Claim, pairs: Sequence[Pair]) -> str:
-    """How a claim turned out here."""
-    pair = next((p for p in pairs if (p.left, p.right, p.direction) == (claim.left, claim.than, claim.direction)), None)
-    if pair is None:
-        return NOT_MEASURED
-    value, low, high = pair.measured
-    return f"here {figures.interval(value, low, high)} times: {pair.agreement}"
+def _statements(beside: Beside, verdict: Verdict) -> list[tuple[str, str]]:
+    """The text's claims and bounds, each with its result here."""
+    return [
+        *((claim_text(claim), _of_claim(claim, verdict.pairs)) for claim in beside.exhibit.claims),
+        *((bound_text(bound), _of_bound(bound, verdict.pairs)) for bound in beside.exhibit.bounds),
+    ]
+
+
+def _of_claim(claim: Claim, pairs: Sequence[Comparison]) -> str:
+    wanted = (claim.left, claim.than, claim.direction)
+    for pair in pairs:
+        if isinstance(pair, Pair) and (pair.left, pair.right, pair.direction) == wanted:
+            return f"here {figures.interval(*pair.measured)} times: {pair.agreement}"
+    return NOT_MEASURED
+
+
+def _of_bound(bound: Bound, pairs: Sequence[Comparison]) -> str:
+    judged = [pair for pair in pairs if isinstance(pair, Bounded) and pair.bound == bound]
+    shown = (f"here {measured_text(pair.measured)} at {_x(pair.measured.place)}: {pair.agreement}" for pair in judged)
+    return "; ".join(shown) or NOT_MEASURED
 
 
 def slug(beside: Beside) -> str:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from partywall.model.paper import Likeness, judge
+from partywall.model.agreement import Likeness, judge
 from partywall.model.study import Section, StudyReport
 from partywall.report import board, charts, page, paper
 from partywall.report.files import Files
@@ -74,7 +74,10 @@ def _json(report: StudyReport) -> str:
             "exhibit": beside.exhibit.id,
             "likeness": judge(beside).likeness,
             "reason": judge(beside).reason,
-            "published": [(*place, value) for place, value in beside.exhibit.values.items()],
+            "published": [
+                {**place._asdict(), **number.model_dump(exclude_defaults=True)}
+                for place, number in beside.exhibit.values.items()
+            ],
             "measured": [point.model_dump() for point in beside.measured],
         }
         for beside in report.besides

@@ -45,10 +45,11 @@ def beside(
     values: Mapping[Place, Rounds],
     differs: Sequence[str] = (),
     why: Mapping[Place, str] | None = None,
+    deviations: Mapping[Place, float] | None = None,
 ) -> Beside:
     """A table or figure with the mean of each place that has at least two rounds; places are compared round by round.
 
-    A host that is slow for some time is slow for both.
+    A host that is slow for some time is slow for both. deviations: standard deviations of single values, for charts.
     """
     known = {place: rounds for place, rounds in values.items() if len(rounds) >= 2}
     means = {place: student(list(rounds.values())) for place, rounds in known.items()}
@@ -56,7 +57,14 @@ def beside(
         paper=paper,
         exhibit=exhibit,
         measured=tuple(
-            Measured(series=place.series, x=place.x, value=mean.value, low=max(mean.low, 0.0), high=mean.high)
+            Measured(
+                series=place.series,
+                x=place.x,
+                value=mean.value,
+                low=max(mean.low, 0.0),
+                high=mean.high,
+                deviation=(deviations or {}).get(place),
+            )
             for place, mean in means.items()
         ),
         differs=tuple(differs),

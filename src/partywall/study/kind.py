@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from partywall.errors import Problem, UsageError
 from partywall.events import Emit
 from partywall.host import Host
+from partywall.model.paper import Place
 from partywall.model.scenario import Frozen
 from partywall.model.study import Length, Outline, StudyReport, StudyRequest
 from partywall.store.study import StudyDirectory
@@ -41,6 +42,10 @@ class Kind(Protocol[S]):
 
     def measure(self, study: S, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         """Measures what is not yet in the directory. Nothing of it is left on the host, even after an error."""
+        ...
+
+    def places(self, study: S, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:
+        """The points that the study measures on a host that lacks nothing, by table or figure of the paper."""
         ...
 
     def report(self, study: S, directory: StudyDirectory) -> StudyReport:

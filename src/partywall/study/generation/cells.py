@@ -16,21 +16,23 @@ from typing import Any
 
 from partywall.errors import TrialError
 from partywall.load import monitors, plan
+from partywall.load.availability import availability
 from partywall.load.compiling import program as compiled
 from partywall.load.health import Health, judge
 from partywall.load.lasting import for_guest
 from partywall.load.prepared import GUESTS_HOST, PreparedLoad, Setup
-from partywall.load.second import SECOND_NS, Second, Timing, histogram
+from partywall.load.second import SECOND_NS, Second, Timing
 from partywall.load.store import Readings, sample_rows
 from partywall.model import paper
+from partywall.model.load_plan import Step, Think
 from partywall.model.paper import Beside
 from partywall.plan import rounds
-from partywall.report.latency import quantiles
+from partywall.report.latency import known_quantiles
 from partywall.scenario import papers
 from partywall.scenario.documents import validated
 from partywall.stats.overhead import Pair
 from partywall.stats.rounds import beside, student
-from partywall.study.generation.model import METRICS, Cell, Form, Observed, Study
+from partywall.study.generation.model import COUNTERS, PERCENTILES, Cell, Form, Observed, Study
 
 RAMP_NS = 500_000_000
 OVERHEAD_S = 2.5
@@ -47,18 +49,18 @@ def load(content: bytes, file: str) -> Study:
     return validated(Study, content, file)
 
 
-def estimate_s(study: Study, form: Form, backend: str = "container") -> float:
-    guests = sum(cell.sandboxes for cell in study.cells if cell.generator == "sandbox") if backend == "qemu" else 0
+def estimate_s(form: Form, cells: Sequence[Cell], backend: str = "container") -> float:
+    guests = sum(cell.sandboxes for cell in cells if cell.generator == "sandbox") if backend == "qemu" else 0
     each_s = form.hold / 1e9 + RAMP_NS / 1e9 + OVERHEAD_S
-    return form.rounds * (len(study.cells) * each_s + guests * GUEST_S)
+    return form.rounds * (len(cells) * each_s + guests * GUEST_S)
 
 
 # Measuring
 
 
-def order(study: Study, form: Form, seed: int) -> list[tuple[int, Cell]]:
+def order(cells: Sequence[Cell], form: Form, seed: int) -> list[tuple[int, Cell]]:
     """(round, cell) in the order of measurement: each round has its own random order."""
-    return rounds(study.cells, form.rounds, seed)
+    return rounds(cells, form.rounds, seed)
 
 
 def observe(
@@ -96,7 +98,11 @@ def observe(
         doubts = [health for health, keep in zip(healths, inside, strict=True) if keep]
         readings = Readings("host", session.monitor.counters, session.monitor.readings)
         rows = [row for row in sample_rows(readings) if begin_ns - SECOND_NS <= row["at_ns"] <= end_ns]
-        values = _values(kept, doubts, rows, begin_ns, session.started["labels"], cores)
+        host = {
+            f"{series.group}: {series.name}": series.mean for series in monitors.series(rows, begin_ns) if series.points
+        }
+        values = _values(kept, doubts, session.started["labels"], study.within)
+        values |= _of_host(host, cores, cell.sandboxes)
         emulated = setup.backend == "qemu" and accel == "tcg"
         return Observed(cell=cell, round=round_, values=values, emulated=emulated)
 
@@ -104,7 +110,7 @@ def observe(
 def setup_of(cell: Cell, name: str, work_root: Path, *, seed: int, backend: str) -> Setup:
     """The generator's CPUs: all except those kept for the host, and at least one."""
     cpus = tuple(sorted(os.sched_getaffinity(0)))
-    kept = min(round(len(cpus) * cell.kept / 100), len(cpus) - 1)
+    kept = kept_of(cell, len(cpus))
     return Setup(
         name=name,
         cpus=cpus[kept:],
@@ -116,18 +122,28 @@ def setup_of(cell: Cell, name: str, work_root: Path, *, seed: int, backend: str)
     )
 
 
+def kept_of(cell: Cell, cpus: int) -> int:
+    """How many of the host's CPUs are kept from the generator."""
+    return min(round(cpus * cell.kept / 100), cpus - 1)
+
+
+def possible(study: Study, cpus: int) -> tuple[Cell, ...]:
+    """The cells without those that cannot differ from another one on a host with so few CPUs."""
+    return tuple(cell for cell in study.cells if not cell.kept or kept_of(cell, cpus))
+
+
 def program_of(study: Study, form: Form, url: str, cell: Cell) -> dict[str, Any]:
-    """What the cell's users do: the pages, and the compression if the cell has it, timed together; then thinking."""
-    steps: list[Any] = [step.model_dump(by_alias=True, exclude_defaults=True, mode="json") for step in study.actions]
+    """What the cell's users do: the study's script, and the compression if the cell has it, timed together."""
+    init, steps, end = (_dumped(part) for part in (study.init, study.actions, study.end))
     if cell.compress:
         steps.append({"compress": {"size": form.compress}})
-    think = study.think.model_dump(by_alias=True, exclude_defaults=True, mode="json")
+    user = {"init": init, "actions": [{"transaction": {"name": "iteration", "steps": steps}}], "end": end}
     text = json.dumps(
         {
             "partywall_load": 1,
             "name": study.name,
             "base": url,
-            "users": {"user": {"actions": [{"transaction": {"name": "iteration", "steps": steps}}, think]}},
+            "users": {"user": {name: part for name, part in user.items() if part}},
             "closed": {"users": cell.users, "ramp_up": f"{RAMP_NS}ns", "hold": f"{form.hold}ns"},
             "grace": "5s",
         }
@@ -135,32 +151,54 @@ def program_of(study: Study, form: Form, url: str, cell: Cell) -> dict[str, Any]
     return compiled(plan.loads(text.encode(), f"{study.name}: {cell.id}", Path()))
 
 
+def _dumped(steps: Sequence[Step]) -> list[Any]:
+    return [step.model_dump(by_alias=True, exclude_defaults=True, mode="json") for step in steps]
+
+
 def _values(
     seconds: Sequence[Second],
     healths: Sequence[Health],
-    rows: Sequence[Mapping[str, Any]],
-    begin_ns: int,
     labels: Sequence[Mapping[str, str]],
-    cores: int,
+    within_ns: int,
 ) -> dict[str, float | None]:
+    """The metrics of the load itself."""
     if not seconds:
         raise TrialError("no whole second of the load was recorded; give it a longer hold")
     iteration, pages = _timing(seconds, labels, "transaction"), _timing(seconds, labels, "http")
     length_s = sum(second.length_s for second in seconds)
-    host = {(series.group, series.name): series.mean for series in monitors.series(rows, begin_ns)}
-    own = [host.get(("Generator's process", what)) for what in ("programs", "kernel")]
-    write_ms = host.get(("Disk time", "of a write"))
-    tops = quantiles(histogram(iteration.corrected), (0.9,))
+    received = [second.received_bytes / second.length_s / 1e3 for second in seconds]
+    tops = known_quantiles(iteration.corrected, [share / 100 for share in PERCENTILES])
+    requests = [number for number, label in enumerate(labels) if label["sort"] == "http"]
+    mean, deviation = iteration.mean_ns, iteration.deviation_ns
     return {
-        "response_s": _seconds(iteration.mean_ns),
-        "response_p90_s": _seconds(tops[0] if tops else None),
+        "response_s": _seconds(mean),
+        "response_deviation_s": _seconds(deviation),
+        "response_variation": deviation / mean if mean and deviation is not None else None,
+        **{f"response_p{share}_s": _seconds(top) for share, top in zip(PERCENTILES, tops, strict=True)},
         "pages_s": _seconds(pages.mean_ns),
-        "throughput": iteration.done / length_s,
-        "cpu_percent": None if None in own else 100 * sum(filter(None, own)) / cores,
-        "disk_queue": host.get(("Disk queue", "mean length")),
-        "write_s": None if write_ms is None else write_ms / 1e3,
+        "pages_deviation_s": _seconds(pages.deviation_ns),
+        "pages_per_s": pages.done / length_s,
+        "iterations_per_s": iteration.done / length_s,
         "received_kbps": sum(second.received_bytes for second in seconds) / length_s / 1e3,
+        "received_deviation_kbps": statistics.stdev(received) if len(received) > 1 else None,
+        "sent_kbps": sum(second.sent_bytes for second in seconds) / length_s / 1e3,
+        "availability": availability(seconds, requests, within_ns),
+        "errors": pages.failed / max(1, pages.done + pages.failed),
         "doubtful": statistics.fmean(not health.good for health in healths),
+    }
+
+
+def _of_host(host: Mapping[str, float | None], cores: int, sandboxes: int) -> dict[str, float | None]:
+    """The metrics from the host's counters: those of the paper's tables, and all others under their own names."""
+    own = [host.get(f"Generator's process: {what}") for what in ("programs", "kernel")]
+    used = None if None in own else 100 * sum(filter(None, own)) / cores
+    write_ms = host.get("Disk time: of a write")
+    return {
+        **{name: host.get(name) for name in COUNTERS},
+        "cpu_percent": used,
+        "cpu_percent_each": None if used is None else used / sandboxes,
+        "disk_queue": host.get("Disk queue: mean length"),
+        "write_s": None if write_ms is None else write_ms / 1e3,
     }
 
 
@@ -194,18 +232,46 @@ def besides(study: Study, observations: Sequence[Observed], differs: Sequence[st
     """The paper's tables and figures with our measurements."""
     published = papers.load(study.paper)
     every = (*study.differs, *differs)
-    return [beside(published, exhibit, _measured(observations, exhibit.id), every) for exhibit in published.exhibits]
+    return [
+        beside(
+            published,
+            exhibit,
+            _measured(observations, exhibit.id),
+            every,
+            deviations=_deviations(observations, exhibit.id),
+        )
+        for exhibit in published.exhibits
+    ]
+
+
+def places(study: Study, exhibit: str) -> frozenset[paper.Place]:
+    """The places of a table or figure that the study's cells measure."""
+    found = (place(cell) for _, place in EXHIBITS[exhibit] for cell in study.cells)
+    return frozenset(paper.Place(*at) for at in found if at is not None)
 
 
 def _measured(observations: Sequence[Observed], exhibit: str) -> dict[paper.Place, dict[int, float]]:
     """Values by round, at each place of a table or figure."""
-    metric, place = EXHIBITS[exhibit]
     found: dict[paper.Place, dict[int, float]] = {}
-    for observed in observations:
-        value, at = observed.values.get(metric), place(observed.cell)
-        if value is not None and at is not None:
-            found.setdefault(paper.Place(*at), {})[observed.round] = value
+    for metric, place in EXHIBITS[exhibit]:
+        for observed in observations:
+            value, at = observed.values.get(metric), place(observed.cell)
+            if value is not None and at is not None:
+                found.setdefault(paper.Place(*at), {})[observed.round] = value
     return found
+
+
+def _deviations(observations: Sequence[Observed], exhibit: str) -> dict[paper.Place, float]:
+    """The mean standard deviation of single values at each place, for figures whose metric has one."""
+    metric, place = EXHIBITS[exhibit][0]
+    if metric not in DEVIATIONS:
+        return {}
+    found: dict[paper.Place, list[float]] = {}
+    for observed in observations:
+        value, at = observed.values.get(DEVIATIONS[metric]), place(observed.cell)
+        if value is not None and at is not None:
+            found.setdefault(paper.Place(*at), []).append(value)
+    return {at: statistics.fmean(values) for at, values in found.items()}
 
 
 Place = tuple[str, float] | None
@@ -233,35 +299,61 @@ def _by_compression(cell: Cell) -> Place:
     return (f"{cell.generator}, {'with' if cell.compress else 'without'}", float(cell.users))
 
 
-EXHIBITS: dict[str, tuple[str, Callable[[Cell], Place]]] = {
-    "fig 4a": ("response_s", _by_users),
-    "fig 4b": ("throughput", _by_users),
-    "table II": ("cpu_percent", _by_users),
-    "table III": ("disk_queue", _by_users),
-    "table IV": ("received_kbps", _by_users),
-    "fig 5": ("response_s", _by_kept),
-    "fig 6": ("throughput", _by_kept),
-    "table V": ("write_s", _by_kept),
-    "table VI": ("disk_queue", _by_kept),
-    "fig 7": ("response_s", _by_sandboxes),
-    "fig 8": ("throughput", _by_sandboxes),
-    "fig 9": ("response_p90_s", _by_sandboxes),
-    "table VII.1": ("cpu_percent", _by_sandboxes),
-    "table VII.2": ("disk_queue", _by_sandboxes),
-    "fig 10": ("pages_s", _by_compression),
+def _at_percentile(share: int) -> Callable[[Cell], Place]:
+    def place(cell: Cell) -> Place:
+        at = _by_sandboxes(cell)
+        if at is None:
+            return None
+        return ("physical" if at[1] == 0 else _count_text(round(at[1])), float(share))
+
+    return place
+
+
+def _count_text(sandboxes: int) -> str:
+    return "1 sandbox" if sandboxes == 1 else f"{sandboxes} sandboxes"
+
+
+Rule = tuple[str, Callable[[Cell], Place]]
+
+EXHIBITS: dict[str, tuple[Rule, ...]] = {
+    "fig 4a": (("response_s", _by_users),),
+    "fig 4a (spread)": (("response_deviation_s", _by_users),),
+    "fig 4b": (("received_kbps", _by_users),),
+    "table II": (("cpu_percent", _by_users),),
+    "table III": (("disk_queue", _by_users),),
+    "table IV": (("received_kbps", _by_users),),
+    "fig 5": (("response_s", _by_kept),),
+    "fig 6": (("received_kbps", _by_kept),),
+    "table V": (("write_s", _by_kept),),
+    "table VI": (("disk_queue", _by_kept),),
+    "fig 7": (("response_s", _by_sandboxes),),
+    "fig 7 (spread)": (("response_deviation_s", _by_sandboxes),),
+    "fig 8": (("received_kbps", _by_sandboxes),),
+    "fig 9": tuple((f"response_p{share}_s", _at_percentile(share)) for share in PERCENTILES),
+    "table VII.1": (("cpu_percent_each", _by_sandboxes),),
+    "table VII.2": (("disk_queue", _by_sandboxes),),
+    "fig 10": (("pages_s", _by_compression),),
 }
-"""The metric of each table or figure, and the place of a cell in it."""
+"""The metrics of each table or figure, each with the place of a cell in it."""
 
-UNITS = {metric: unit for metric, (_, unit) in METRICS.items()}
-
+DEVIATIONS = {
+    "response_s": "response_deviation_s",
+    "pages_s": "pages_deviation_s",
+    "received_kbps": "received_deviation_kbps",
+}
+"""Metrics with a standard deviation of single values, which charts show beside the interval of the mean."""
 
 # The overhead model
 
 
 def think_s(study: Study) -> float | None:
-    """The mean of the pause between iterations; None if the study does not define its mean."""
-    think = study.think.think
-    if think is None or think.file is not None or think.log_normal is not None:
+    """The mean of all pauses of an iteration; None if the study does not define it."""
+    means = [_mean_s(step.think) for step in study.actions if step.think is not None]
+    return None if None in means else sum(filter(None, means))
+
+
+def _mean_s(think: Think) -> float | None:
+    if think.file is not None or think.log_normal is not None:
         return None
     if think.uniform is not None:
         return sum(think.uniform) / 2e9
@@ -286,5 +378,5 @@ def pairs(study: Study, observations: Sequence[Observed], *, compress: bool = Tr
         bare = found.get(("physical", users, number))
         response, used = values["response_s"], values["cpu_percent"]
         if generator == "sandbox" and bare is not None and response and used and bare["response_s"]:
-            made.append(Pair(users, mean_s, response, used / 100, bare["response_s"], bare["throughput"]))
+            made.append(Pair(users, mean_s, response, used / 100, bare["response_s"], bare["iterations_per_s"]))
     return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from partywall import preflight, units
@@ -13,6 +13,7 @@ from partywall.events import Doing, Emit, Left
 from partywall.host import Host
 from partywall.load import tomcat
 from partywall.model.finding import Estimate
+from partywall.model.paper import Place
 from partywall.model.scenario import Scenario
 from partywall.model.study import Outline, Section, StudyReport, StudyRequest
 from partywall.report import figures
@@ -20,7 +21,7 @@ from partywall.sandbox import Label, qemu, reaper
 from partywall.stats import overhead
 from partywall.store.study import StudyDirectory
 from partywall.study.generation import cells
-from partywall.study.generation.model import METRICS, Form, Observed, Study
+from partywall.study.generation.model import COUNTERS, METRICS, OWN, Form, Observed, Study
 from partywall.study.kind import form_of, refuse_parts
 
 BACKENDS = ("container", "process", "qemu")
@@ -32,13 +33,15 @@ DIFFERS = {
     "qemu": "the sandbox is a guest of QEMU, whose packets pass QEMU's own network stack, not a Xen guest",
 }
 EMULATED = "the guests' processors are emulated: their overhead says nothing about virtual machines on real ones"
+TOO_FEW_CPUS = "this share of the host's CPUs is less than one; a host with more CPUs can keep it"
 DOUBTFUL = 0.1
 """Share of doubtful seconds above which the report adds a note."""
 
 
 HOW = (
-    "In each round, every cell was measured once, in a new random order. Each user does one iteration after another: "
-    "the pages, then the compression where the cell has it, all timed together from the intended start; then it thinks."
+    "In each round, every cell was measured once, in a new random order. Each user logs in once, and then does one "
+    "iteration after another: it connects, thinks, selects an item, thinks, pays, and compresses a file where the cell "
+    "has that. An iteration is timed from its intended start, without the pauses."
 )
 
 
@@ -51,7 +54,6 @@ class Generation:
         return cells.load(content, file)
 
     def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
-        del host
         if len(request.backends) > 1:
             raise UsageError(Problem("its sandboxes have one backend", "give one", key="--backend"))
         refuse_parts(study.name, request)
@@ -59,8 +61,10 @@ class Generation:
             what = f"its generators need a service on the host's own network, which a {backend} sandbox cannot reach"
             raise UsageError(Problem(what, f"give {' or '.join(BACKENDS)}", key="--backend"))
         form = _form(study, request)
-        lines = (f"{len(study.cells)} cells in {form.rounds} rounds", *(cell.id for cell in study.cells))
-        return Outline(lines, cells.estimate_s(study, form, backend))
+        wanted = cells.possible(study, _cpus(host))
+        left_out = [f"left out: {cell.id}: {TOO_FEW_CPUS}" for cell in study.cells if cell not in wanted]
+        lines = (f"{len(wanted)} cells in {form.rounds} rounds", *(cell.id for cell in wanted), *left_out)
+        return Outline(lines, cells.estimate_s(form, wanted, backend))
 
     def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
         del study, work_root, allow_commands
@@ -72,9 +76,10 @@ class Generation:
         request = directory.request
         form = _form(study, request)
         done = {(observed.round, observed.cell.id) for observed in _observations(directory)}
-        jobs = [job for job in cells.order(study, form, request.seed) if (job[0], job[1].id) not in done]
+        wanted = cells.possible(study, _cpus(host))
+        jobs = [job for job in cells.order(wanted, form, request.seed) if (job[0], job[1].id) not in done]
         backend = _backend(request)
-        each_s = cells.estimate_s(study, form, backend) / (form.rounds * len(study.cells))
+        each_s = cells.estimate_s(form, wanted, backend) / (form.rounds * len(wanted))
         accel = qemu.choose("auto", host).name if backend == "qemu" else "tcg"
         label = Label.create(f"tomcat-{secrets.token_hex(4)}", work_root)
         try:
@@ -86,6 +91,10 @@ class Generation:
                     directory.append(observed.model_dump_json())
         finally:
             reaper.clean(label)
+
+    def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:
+        del request, host
+        return {exhibit: cells.places(study, exhibit) for exhibit in cells.EXHIBITS}
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
         request, observations = directory.request, _observations(directory)
@@ -99,12 +108,16 @@ class Generation:
             description=study.description,
             length=request.length,
             besides=tuple(cells.besides(study, observations, _differs(form, request, observations))),
-            notes=_notes(observations),
+            notes=(*_left_out(study, observations), *_notes(observations)),
             facts=_facts(form, request, observations, str(directory.about.get("partywall", ""))),
             how=HOW,
             host=directory.about.get("host", {}),
             rows=tuple({"round": o.round, **o.cell.model_dump(), **o.values} for o in observations),
-            sections=(*_model_section(cells.pairs(study, observations)), _cells_section(observations, estimates)),
+            sections=(
+                *_model_section(cells.pairs(study, observations)),
+                _cells_section(observations, estimates),
+                _counters_section(observations, estimates),
+            ),
             figures={
                 "cells": {
                     metric: {cell: estimate.model_dump() for cell, estimate in found.items()}
@@ -130,6 +143,16 @@ def _backend(request: StudyRequest) -> str:
 
 def _observations(directory: StudyDirectory) -> list[Observed]:
     return [Observed.model_validate(line) for line in directory.observations()]
+
+
+def _cpus(host: Host) -> int:
+    return len(host.facts["cpus_allowed"])
+
+
+def _left_out(study: Study, observations: Sequence[Observed]) -> tuple[str, ...]:
+    measured = {observed.cell.id for observed in observations}
+    missing = [cell.id for cell in study.cells if cell.id not in measured and cell.kept]
+    return (f"not measured: {'; '.join(missing)}: {TOO_FEW_CPUS}",) if missing else ()
 
 
 def _notes(observations: Sequence[Observed]) -> tuple[str, ...]:
@@ -173,8 +196,24 @@ def _cells_section(observations: Sequence[Observed], estimates: dict[str, dict[s
         id="cells",
         title="All cells",
         lead="Means over rounds with 95 % intervals (Student); a round is the unit.",
-        columns=("cell", *(f"{what} ({unit})" if unit else what for what, unit in METRICS.values())),
-        rows=tuple((cell, *(_figure(estimates[metric].get(cell)) for metric in METRICS)) for cell in ids),
+        columns=("cell", *(f"{what} ({unit})" if unit else what for what, unit in OWN.values())),
+        rows=tuple((cell, *(_figure(estimates[metric].get(cell)) for metric in OWN)) for cell in ids),
+    )
+
+
+def _counters_section(observations: Sequence[Observed], estimates: dict[str, dict[str, Estimate]]) -> Section:
+    ids = list(dict.fromkeys(observed.cell.id for observed in observations))
+    known = [metric for metric in COUNTERS if estimates[metric]]
+    return Section(
+        id="counters",
+        title="The host's counters",
+        lead="Means over rounds with 95 % intervals, for each cell. Generator and service share the host, so these are "
+        "counters of both.",
+        columns=("counter", *ids),
+        rows=tuple(
+            (f"{metric} ({METRICS[metric][1]})", *(_figure(estimates[metric].get(cell)) for cell in ids))
+            for metric in known
+        ),
     )
 
 

@@ -10,20 +10,39 @@ from typing import Literal
 
 from pydantic import Field
 
+from partywall.load.monitors import FIGURES
 from partywall.model.load_plan import Step
 from partywall.model.scenario import Bytes, DurationNs, Frozen, Name
 
-METRICS = {
+PERCENTILES = (10, 25, 50, 75, 90, 95, 99)
+"""Of response times, as the paper's figure 9 has a curve of them."""
+
+OWN = {
     "response_s": ("response time of an iteration", "s"),
-    "response_p90_s": ("its 90th percentile", "s"),
+    "response_deviation_s": ("its standard deviation", "s"),
+    "response_variation": ("its standard deviation over its mean", ""),
+    **{f"response_p{share}_s": (f"its {share}th percentile", "s") for share in PERCENTILES},
     "pages_s": ("response time of the pages alone", "s"),
-    "throughput": ("iterations a second", "1/s"),
-    "cpu_percent": ("CPU time of the generator, of all CPUs", "%"),
+    "pages_deviation_s": ("its standard deviation", "s"),
+    "pages_per_s": ("pages a second", "1/s"),
+    "iterations_per_s": ("iterations a second", "1/s"),
+    "received_kbps": ("throughput: data received", "10³ bytes/s"),
+    "received_deviation_kbps": ("its standard deviation between seconds", "10³ bytes/s"),
+    "sent_kbps": ("data sent", "10³ bytes/s"),
+    "availability": ("share of seconds in which the service answered in time", ""),
+    "errors": ("share of failed requests", ""),
+    "cpu_percent": ("CPU time of all generators, of all CPUs", "%"),
+    "cpu_percent_each": ("CPU time of one generator, of all CPUs", "%"),
     "disk_queue": ("mean disk queue", "requests"),
     "write_s": ("mean time of a disk write", "s"),
-    "received_kbps": ("bytes received", "10³ bytes/s"),
     "doubtful": ("share of doubtful seconds", ""),
 }
+"""Metrics of the load itself and the paper's tables: (description, unit)."""
+
+COUNTERS = {f"{figure.group}: {figure.name}": (figure.name, figure.unit) for figure in FIGURES}
+"""Every figure that `partywall load` derives from the host's counters."""
+
+METRICS = OWN | COUNTERS
 """The metrics of an observation: (description, unit)."""
 
 
@@ -54,14 +73,20 @@ class Cell(Frozen):
 
 
 class Study(Frozen):
-    """A study file. actions: one iteration without the compression, which each cell adds or not."""
+    """A study file.
+
+    init, actions, end: the script of a user, as in a plan. An iteration is timed as a whole, without its pauses; each
+    cell adds the compression or not. within: a slower response does not count for availability.
+    """
 
     partywall_load_study: Literal[1] = Field(description="version of this format")
     name: Name
     description: str = ""
     paper: Name = Field(description="name of the published numbers to compare with")
+    init: tuple[Step, ...] = ()
     actions: tuple[Step, ...] = Field(min_length=1)
-    think: Step
+    end: tuple[Step, ...] = ()
+    within: DurationNs = Field(1_000_000_000, gt=0)
     forms: dict[Literal["short", "long"], Form]
     cells: tuple[Cell, ...] = Field(min_length=2)
     differs: tuple[str, ...] = Field((), description="differences from the paper")

@@ -167,23 +167,39 @@ def points(rule: Shown, runs: Sequence[PartRun], first: str, show: Show) -> Iter
                 yield from _point(rule, run, trial, treatment, suffix, show)
 
 
+def places(rule: Shown, values: Mapping[str, Any], trials: Sequence[Trial]) -> Iterator[Place]:
+    """The places that a rule gives to the points of one run. values: those of `$name` in the run."""
+    for trial in trials if _fits(rule.where, values) else ():
+        for treatment in trial.treatments if trial.victim_name == rule.victim else ():
+            place = _place(rule, values, trial, treatment, "")
+            if place is not None:
+                yield place
+
+
+def _place(rule: Shown, values: Mapping[str, Any], trial: Trial, treatment: Treatment, suffix: str) -> Place | None:
+    """The place of a treatment; None if the rule does not show it."""
+    label, share = rule.beside.get(name_of(treatment) or ""), share_of(rule, trial, treatment)
+    if label is None or (rule.x != "beside" and share is None):
+        return None
+    said = named(label, values) if isinstance(label, str) else label
+    x = said if rule.x == "beside" else round(100 * (share or 0.0), 6)
+    return Place(named(rule.series, {**values, "beside": said}) + suffix, x)
+
+
 def _fits(where: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
     return all(values.get(name) in (wanted if isinstance(wanted, list) else [wanted]) for name, wanted in where.items())
 
 
 def _point(rule: Shown, run: PartRun, trial: Trial, treatment: Treatment, suffix: str, show: Show) -> Iterator[Point]:
-    label = rule.beside.get(name_of(treatment) or "")
-    share = share_of(rule, trial, treatment)
-    if label is None or (rule.x != "beside" and share is None):
+    place = _place(rule, run.values, trial, treatment, suffix)
+    if place is None:
         return
+    share = share_of(rule, trial, treatment)
     found = _value(rule, run, trial, treatment.id, share, show)
     # With too few blocks, a rate may not be distinguishable from 0, and is not yet a point.
     if found is None or not math.isfinite(found[0].high) or found[0].value <= 0:
         return
     estimate, power, by = found
-    said = named(label, run.values) if isinstance(label, str) else label
-    x = said if rule.x == "beside" else round(100 * (share or 0.0), 6)
-    place = Place(named(rule.series, {**run.values, "beside": said}) + suffix, x)
     yield Point(place, estimate, run, trial, treatment.id, run.emulated(trial, treatment), power, by)
 
 

@@ -20,14 +20,15 @@ from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.events import Block, Broken, Doing, Emit, Event, Left, Note
 from partywall.host import Host
 from partywall.model import factors
+from partywall.model import paper as model_paper
 from partywall.model.finding import BASELINE, Cell, Estimate
 from partywall.model.paper import Beside, Exhibit, Paper
 from partywall.model.plan import Trial
 from partywall.model.scenario import Level, Sandbox, Scenario
 from partywall.model.study import BoardEntry, Outline, Section, StudyReport, StudyRequest
 from partywall.pace import NULL
+from partywall.plan import Topology, shuffled
 from partywall.plan import make as make_plan
-from partywall.plan import shuffled
 from partywall.report import figures
 from partywall.report.rows import row_of
 from partywall.run import governor, idle
@@ -111,6 +112,21 @@ class Isolation:
             if left:
                 again = "the measurements are kept; fix the causes, then continue with --resume"
                 raise TrialError(f"{job.name}: could not be removed or restored: {', '.join(left)}; {again}")
+
+    def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[model_paper.Place]]:
+        place = Place.of(host)
+        topology = Topology(place.cpus, tuple((cpu,) for cpu in place.cpus))
+        jobs = [(job, make_plan(job.scenario, topology, pipeline.catalogue())) for job in _jobs(study, request, place)]
+        return {
+            exhibit: frozenset(
+                at
+                for rule in rules
+                for job, plan in jobs
+                if job.part == rule.part
+                for at in exhibits.places(rule, job.values, plan.trials)
+            )
+            for exhibit, rules in study.exhibits.items()
+        }
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
         request = directory.request

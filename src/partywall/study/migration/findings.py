@@ -65,6 +65,16 @@ def _gflops(workload: str, moves: Sequence[MoveFinding], bare: Sequence[Bare], p
     return rounds.beside(paper, paper.exhibit(GFLOPS), values, DIFFERS[:1])
 
 
+def places(study: Study) -> dict[str, frozenset[Place]]:
+    """The places of every figure that are measured."""
+    phases = frozenset(Place("response", phase) for phase in PHASES)
+    found = dict.fromkeys(study.users.values(), phases)
+    found[TRANSFER] = frozenset(Place(series, workload) for series in ("seconds", "MB") for workload in study.users)
+    if study.computing is not None:
+        found[GFLOPS] = frozenset(Place("GFLOPS", x) for x in ("host", "guest", "moving guest"))
+    return found
+
+
 def table(moves: Sequence[MoveFinding]) -> Section:
     """Every move, for those who want to see single ones."""
     return Section(

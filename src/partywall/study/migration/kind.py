@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from partywall.migrate import plan as plans
 from partywall.migrate import series
 from partywall.migrate.bare import rate_of
 from partywall.model.migration import MigrationPlan, MoveFinding, rate_text
+from partywall.model.paper import Place
 from partywall.model.study import Outline, StudyReport, StudyRequest
 from partywall.scenario import papers
 from partywall.scenario.decode import decode
@@ -88,6 +89,10 @@ class MigrationStudy:
             record = MigrationDirectory.create(folder, plan, host.facts, moves.about())
             moves.carry_out(emit, lambda seen: record.append(seen.move, seen.tables))
             record.end()
+
+    def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:
+        del request, host
+        return exhibits.places(study)
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
         folder = directory.path / RUNS / MOVES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from partywall import pipeline, units
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.events import Doing, Emit, Left
 from partywall.host import Host
+from partywall.model.paper import Place
 from partywall.model.study import Outline, StudyReport, StudyRequest
 from partywall.model.trace import TraceFindings
 from partywall.sandbox import lab
@@ -101,6 +102,10 @@ class PathStudy:
         before = ready.gone()
         trace_while(ready.trace_request(PACKETS), folder, pipeline.host_facts(), happens)
         return Traced(bytes=size, run=run, missing=ready.gone() - before)
+
+    def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:
+        del request, host
+        return {"fig 10": frozenset(Place("target", float(size)) for size in study.neighbour_bytes)}
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
         cells, request = _cells(directory), directory.request

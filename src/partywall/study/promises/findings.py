@@ -31,7 +31,8 @@ def besides(study: Study, cells: Sequence[Cell], paper: Paper, *, virtual: bool 
         _marked(
             rounds.beside(
                 paper,
-                exhibit,
+                # Bounds in absolute rates are those of the paper's link.
+                exhibit.model_copy(update={"bounds": ()}) if emulated else exhibit,
                 _measured(study, cells, exhibit),
                 _differs(exhibit, virtual=virtual, counted=any(cell.memory is not None for cell in cells)),
                 _why(study, cells, exhibit),
@@ -46,6 +47,9 @@ def _marked(beside: Beside, emulated: Emulated | None) -> Beside:
     points = tuple(point.model_copy(update={"emulated": emulated}) for point in beside.measured)
     return beside.model_copy(update={"measured": points})
 
+
+ALL = "all"
+"""The sum of all tenants, in figure 3."""
 
 ENOUGH = 1.1
 """Share of the link. Less offered traffic leaves its queue no choice."""
@@ -96,6 +100,16 @@ VALUES: Mapping[str, tuple[str, Value]] = {
 """The scenario of each figure, and the value of a tenant's slot."""
 
 
+def places(study: Study, exhibit: str) -> frozenset[Place]:
+    """The places of a figure that are measured, if the host has the counters for them."""
+    if exhibit in ("fig 7", "fig 8"):
+        return frozenset(Place(way, ns / 1e9) for ns in study.periods.every for way in ("guard", "native"))
+    if exhibit not in VALUES:
+        return frozenset()
+    names = [*study.tenants, *([ALL] if exhibit == "fig 3" else [])]
+    return frozenset(Place(way, name) for way in study.ways for name in names)
+
+
 def _ms(ns: float | None) -> float | None:
     return None if ns is None else ns / 1e6
 
@@ -114,6 +128,9 @@ def _measured(study: Study, cells: Sequence[Cell], exhibit: Exhibit) -> dict[Pla
             for tenant, got in cell.tenants.items():
                 if (amount := value(got)) is not None:
                     found[Place(cell.way, tenant)][cell.block] = amount
+            if exhibit.id == "fig 3":
+                total = sum(got.pps for got in cell.tenants.values()) / 1e3
+                found.setdefault(Place(cell.way, ALL), {})[cell.block] = total
     return found
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from partywall import pipeline, units
 from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.events import Emit, Note
 from partywall.host import Host
+from partywall.model.paper import Place
 from partywall.model.study import Outline, StudyReport, StudyRequest
 from partywall.sandbox import lab, qemu
 from partywall.scenario import papers
@@ -82,6 +84,10 @@ class Promises:
             done,
             accel,
         )
+
+    def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:
+        del request, host
+        return {exhibit.id: stats.places(study, exhibit.id) for exhibit in papers.load(study.name).exhibits}
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
         cells = _cells(directory)

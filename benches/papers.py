@@ -1,0 +1,174 @@
+"""Does every statement of the reproduced papers have its evidence, and every claim its verdict?
+
+docs/papers/ lists the papers sentence by sentence, with the numbers as printed. The short form reads files only, and
+checks for each study: the tables and figures of its file are those that the rows name; its published numbers are the
+printed ones; its form measures both places of each claim, and the comparison of such measurements gives a verdict; and
+docs/papers.md is up to date. The long form carries out the shortest form of each study, and checks that each table and
+figure that it measured has a verdict for each claim. What the host lacks is listed.
+
+Bar: no problem. `--plant` changes a published number, a claim and a row, each of which must be found: exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from common import conclude
+from labs import papers as table
+from partywall import pipeline
+from partywall import study as studies
+from partywall.events import silent
+from partywall.kinds.kind import Options
+from partywall.kinds.study import Studies, StudyJob
+from partywall.model.agreement import Bounded, Pair, judge
+from partywall.model.paper import Beside, Claim, Exhibit, Measured, Paper, Place
+from partywall.model.study import StudyRequest
+from partywall.sandbox import WORK_ROOT
+from partywall.scenario import papers
+from partywall.testing import fake_host
+
+FEWEST_CPUS = 4
+"""A host on which every cell of every study can differ from the others."""
+LENGTHS = ("short", "long")
+NOT_MEASURABLE = {("dba-vm", "fig 4")}
+"""The largest possible memory traffic of a host is not known, so figure 4 has no second place."""
+ROUNDS = 2
+
+
+def of_rows(rows: table.PaperRows) -> Iterator[str]:
+    yield from table.problems(rows)
+    yield from table.misprinted(rows)
+
+
+def of_claims(name: str, paper: Paper) -> Iterator[str]:
+    """Claims without a verdict, if each form of the study measures what its file says."""
+    file = studies.find(name)
+    kind = studies.kind_of(file)
+    study = kind.read(file.read_bytes(), str(file))
+    host = fake_host(cpus=FEWEST_CPUS)
+    places = [kind.places(study, StudyRequest(length=length), host) for length in LENGTHS]
+    for exhibit in paper.exhibits:
+        if (name, exhibit.id) in NOT_MEASURABLE:
+            continue
+        for length, found in zip(LENGTHS, places, strict=True):
+            known = found.get(exhibit.id, frozenset())
+            if not known and length == LENGTHS[-1]:
+                yield f"{name}, {exhibit.id}: the {length} form measures nothing of it"
+        known = frozenset().union(*(found.get(exhibit.id, frozenset()) for found in places))
+        yield from (f"{name}: {problem}" for problem in _undecided(paper, exhibit, known))
+
+
+def _undecided(paper: Paper, exhibit: Exhibit, known: frozenset[Place]) -> Iterator[str]:
+    """Statements that get no verdict although all known places are measured. Values rise, so no two are alike."""
+    points = tuple(
+        Measured(series=place.series, x=place.x, value=1.0 + number, low=0.9 + number, high=1.1 + number)
+        for number, place in enumerate(sorted(known, key=str))
+    )
+    yield from undecided(Beside(paper=paper, exhibit=exhibit, measured=points))
+
+
+def undecided(beside: Beside) -> Iterator[str]:
+    """Claims and bounds of a table or figure without a verdict."""
+    pairs = judge(beside).pairs
+    judged = {(pair.left, pair.right, pair.direction) for pair in pairs if isinstance(pair, Pair)}
+    bounds = {pair.bound for pair in pairs if isinstance(pair, Bounded)}
+    for claim in beside.exhibit.claims:
+        if (claim.left, claim.than, claim.direction) not in judged:
+            yield f"{beside.exhibit.id}: no verdict on {claim.left} against {claim.than}"
+    for bound in beside.exhibit.bounds:
+        if bound not in bounds:
+            yield f"{beside.exhibit.id}: no verdict on {bound.series}, {bound}"
+
+
+def of_page() -> Iterator[str]:
+    text = table.PAGE.read_text("utf-8")
+    if text != table.written(text, table.page(table.every(), table.results())):
+        yield "docs/papers.md does not fit its rows; run make generate"
+
+
+# The long form
+
+
+def measured(name: str) -> Iterator[str]:
+    """Carries out the shortest form of a study. Figures without a point are listed and do not count as problems."""
+    folder = Path(tempfile.mkdtemp(prefix="partywall-papers-", dir="/var/tmp")) / name
+    options = Options(pipeline.this_host(), folder, WORK_ROOT, allow_commands=False)
+    request = StudyRequest() if _by_precision(name) else StudyRequest(rounds=ROUNDS)
+    kept = Studies()
+    print(f"{name}: measuring", flush=True)
+    report = kept.findings(kept.measure(StudyJob.read(f"papers/{name}", request), options, silent))
+    for beside in report.besides:
+        print(f"{name}, {beside.exhibit.id}: {judge(beside).likeness}", flush=True)
+        lacking = [] if beside.measured else [f"{name}, {beside.exhibit.id}: not measured on this host"]
+        print("\n".join(lacking), end="\n" if lacking else "")
+        if beside.measured:
+            yield from (f"{name}: {problem}" for problem in undecided(_of_measured(beside)))
+
+
+def _of_measured(beside: Beside) -> Beside:
+    """Without the claims about places that this host or the short form cannot measure."""
+    known = beside.points
+    claims = [claim for claim in beside.exhibit.claims if claim.left in known and claim.than in known]
+    bounds = [bound for bound in beside.exhibit.bounds if any(bound.covers(place) for place in known)]
+    exhibit = beside.exhibit.model_copy(update={"claims": tuple(claims), "bounds": tuple(bounds)})
+    return beside.model_copy(update={"exhibit": exhibit})
+
+
+def _by_precision(name: str) -> bool:
+    return studies.kind_of(studies.find(name)).key == "partywall_study"
+
+
+# Planted faults
+
+
+def planted(rows: Sequence[table.PaperRows], loaded: Mapping[str, Paper]) -> Iterator[tuple[str, list[str]]]:
+    """(fault, problems that the checks report of it)."""
+    first = rows[0]
+    exhibit, numbers = next(iter(first.printed.items()))
+    other = first.model_copy(update={"printed": {**first.printed, exhibit: (numbers[0] + 1, *numbers[1:])}})
+    yield "a published number that differs from the printed one", list(table.misprinted(other))
+    row = next(row for row in first.rows if row.exhibits)
+    without = tuple(one.model_copy(update={"exhibits": ()}) for one in first.rows)
+    yield f"no row for {row.exhibits[0]}", list(table.problems(first.model_copy(update={"rows": without})))
+    name, paper = next(iter(loaded.items()))
+    claim: Any = {"left": ("nobody", 1.0), "is": "larger", "than": ("nobody", 2.0)}
+    last = paper.exhibits[-1].model_copy(update={"claims": (Claim.model_validate(claim),)})
+    wrong = paper.model_copy(update={"exhibits": (*paper.exhibits[:-1], last)})
+    yield "a claim about a place that no form measures", list(of_claims(name, wrong))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="files only")
+    parser.add_argument("--plant", action="store_true", help="check that planted faults are found; then fail")
+    given = parser.parse_args()
+    rows = table.every()
+    loaded = {name: papers.load(name) for paper in rows for name in paper.studies}
+    if given.plant:
+        found = list(planted(rows, loaded))
+        for fault, problems in found:
+            print(f"planted: {fault}: {problems[0] if problems else 'NOT FOUND'}")
+        conclude("papers", f"{sum(bool(problems) for _, problems in found)} of {len(found)} planted faults", met=False)
+    problems = [problem for paper in rows for problem in of_rows(paper)]
+    problems += [problem for name, paper in loaded.items() for problem in of_claims(name, paper)]
+    problems += of_page()
+    if not given.quick:
+        problems += [problem for name in loaded for problem in measured(name)]
+    for problem in problems:
+        print(f"problem: {problem}")
+    exhibits = sum(len(paper.exhibits) for paper in loaded.values())
+    claims = sum(len(exhibit.claims) + len(exhibit.bounds) for paper in loaded.values() for exhibit in paper.exhibits)
+    count = sum(len(paper.rows) for paper in rows)
+    figure = f"{count} rows, {exhibits} tables and figures, {claims} claims, {len(problems)} problems"
+    conclude("papers", figure, met=not problems)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""The table of the reproduced papers: which of their statements Partywall measures, and with what result.
+
+Source: docs/papers/PAPER.yaml, a row for each statement, table and figure; the published numbers of the studies
+(src/partywall/scenarios/papers/NAME.paper.yaml); and recorded results of studies (docs/papers/results/NAME.json).
+
+    python -m labs.papers                  writes docs/papers.md (part of make generate)
+    python -m labs.papers --record FOLDER  adds the result of a finished study, given its folder
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from partywall import study as studies
+from partywall.model.agreement import judge
+from partywall.model.paper import Exhibit, Measured, Number, Paper
+from partywall.model.scenario import Frozen, Name
+from partywall.report.paper import measured_text
+from partywall.scenario import papers
+from partywall.scenario.documents import validated
+from partywall.store.study import StudyDirectory
+
+ROOT = Path(__file__).resolve().parents[1]
+ROWS = ROOT / "docs" / "papers"
+RESULTS = ROWS / "results"
+PAGE = ROOT / "docs" / "papers.md"
+BEGIN, END = "<!-- papers: written by make generate -->", "<!-- end of papers -->"
+
+Status = Literal["measured", "shown", "partly", "missing", "impossible"]
+WORDS: Mapping[Status, str] = {
+    "measured": "measured again",
+    "shown": "shown",
+    "partly": "partly",
+    "missing": "missing",
+    "impossible": "not possible on Linux",
+}
+COMPLETE: tuple[Status, ...] = ("measured", "shown")
+
+
+class Row(Frozen):
+    """A statement, table or figure of a paper.
+
+    by: what shows it: `study NAME`, `bench NAME`, `lab NAME` or a command. exhibits: its tables and figures in the
+    study's file. lacks: what is not there, or why it cannot be.
+    """
+
+    id: str = Field(pattern=r"^[A-Z][0-9]{2}$")
+    where: str
+    item: str
+    status: Status
+    by: tuple[str, ...] = ()
+    exhibits: tuple[str, ...] = ()
+    lacks: str = ""
+
+
+class PaperRows(Frozen):
+    """All rows of a paper. printed: the numbers as the paper prints them, by table or figure of its studies' files."""
+
+    paper_rows: Literal[1]
+    letter: str
+    title: str
+    studies: tuple[Name, ...]
+    printed: dict[str, tuple[float, ...]]
+    rows: tuple[Row, ...] = Field(min_length=1)
+
+
+class Shown(Frozen):
+    """A table or figure as a study measured it once."""
+
+    exhibit: str
+    likeness: str
+    measured: tuple[Measured, ...]
+
+
+class Recorded(Frozen):
+    """The result of a study. when, host: for people."""
+
+    study: Name
+    when: str
+    host: str
+    form: str
+    exhibits: tuple[Shown, ...]
+
+
+def every() -> tuple[PaperRows, ...]:
+    """The rows of all papers, in the order of the file names."""
+    return tuple(validated(PaperRows, file.read_bytes(), file.name) for file in sorted(ROWS.glob("*.yaml")))
+
+
+def results() -> dict[str, Recorded]:
+    """Recorded results by study."""
+    found = (Recorded.model_validate_json(file.read_bytes()) for file in sorted(RESULTS.glob("*.json")))
+    return {recorded.study: recorded for recorded in found}
+
+
+def problems(rows: PaperRows) -> Iterator[str]:
+    """What is wrong with the rows of a paper."""
+    ids = [row.id for row in rows.rows]
+    wanted = [f"{rows.letter}{number:02}" for number in range(1, len(ids) + 1)]
+    if ids != wanted:
+        yield f"{rows.title}: the rows are not {wanted[0]} to {wanted[-1]} in order"
+    known = {exhibit.id for name in rows.studies for exhibit in papers.load(name).exhibits}
+    named = {exhibit for row in rows.rows for exhibit in row.exhibits}
+    yield from (f"{rows.title}: no study has {name!r}" for name in sorted(named - known))
+    yield from (f"{rows.title}: no row names {name!r}" for name in sorted(known - named))
+    for row in rows.rows:
+        yield from (f"{row.id}: {problem}" for problem in _wrong(row))
+
+
+def _wrong(row: Row) -> Iterator[str]:
+    if row.status in COMPLETE and not row.by:
+        yield f"{WORDS[row.status]} by nothing"
+    if (row.status in COMPLETE) == bool(row.lacks):
+        yield "a complete row lacks nothing, and any other row has a reason"
+    for by in row.by:
+        kind, _, name = by.partition(" ")
+        exists = {
+            "study": f"papers/{name}" in studies.names(),
+            "bench": (ROOT / "benches" / f"{name}.py").exists(),
+            "lab": (ROOT / "labs" / name).exists(),
+        }
+        if not exists.get(kind, "partywall " in by):
+            yield f"there is no {by}"
+
+
+def misprinted(rows: PaperRows) -> Iterator[str]:
+    """Published numbers of the studies' files that differ from the printed ones."""
+    for name in rows.studies:
+        for exhibit in papers.load(name).exhibits:
+            printed, filed = sorted(set(rows.printed.get(exhibit.id, ()))), sorted(set(_numbers(exhibit)))
+            if printed != filed:
+                yield f"{name}, {exhibit.id}: the paper prints {printed}, the file has {filed}"
+
+
+def _numbers(exhibit: Exhibit) -> Iterator[float]:
+    """Numbers that the paper prints for a table or figure: values, bounds and ranges, but nothing inferred."""
+    for number in exhibit.values.values():
+        if not number.inferred:
+            yield from (end for end in (number.value, number.at_least, number.at_most) if end is not None)
+    for bound in exhibit.bounds:
+        # 100 % is where a range begins that the paper states with one end ("up to 130 %").
+        yield from (end for end in (bound.at_least, bound.at_most) if end is not None and end != WHOLE)
+
+
+WHOLE = 100.0
+
+
+# The page
+
+
+def page(papers_rows: Sequence[PaperRows], recorded: Mapping[str, Recorded]) -> str:
+    """The generated part of docs/papers.md."""
+    return "\n\n".join(_parts(papers_rows, recorded))
+
+
+def _parts(papers_rows: Sequence[PaperRows], recorded: Mapping[str, Recorded]) -> Iterator[str]:
+    yield _counts(papers_rows)
+    for rows in papers_rows:
+        yield f"## {rows.title}"
+        yield "\n".join(
+            ["| row | where | item | status | shown by | lacks |", "|---|---|---|---|---|---|", *_rows(rows)]
+        )
+        for name in rows.studies:
+            yield from _beside(papers.load(name), name, recorded.get(name))
+
+
+def _counts(papers_rows: Sequence[PaperRows]) -> str:
+    head = ["paper", *WORDS.values(), "rows"]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    every_row = [row for rows in papers_rows for row in rows.rows]
+    for title, found in [*((rows.title, rows.rows) for rows in papers_rows), ("all", every_row)]:
+        counts = [sum(row.status == status for row in found) for status in WORDS]
+        lines.append(f"| {title} | {' | '.join(map(str, counts))} | {len(found)} |")
+    return "\n".join(lines)
+
+
+def _rows(rows: PaperRows) -> Iterator[str]:
+    for row in rows.rows:
+        commands = ", ".join(f"`{_command(by)}`" for by in row.by)
+        shown = f"{commands} ({', '.join(row.exhibits)})" if row.exhibits else commands
+        yield f"| {row.id} | {row.where} | {row.item} | {WORDS[row.status]} | {shown} | {row.lacks} |"
+
+
+def _command(by: str) -> str:
+    kind, _, name = by.partition(" ")
+    made = {"study": f"sudo partywall study papers/{name}", "bench": f"sudo python benches/{name}.py"}
+    return made.get(kind, f"make {name}-lab" if kind == "lab" else by)
+
+
+def _beside(paper: Paper, name: str, recorded: Recorded | None) -> Iterator[str]:
+    yield f"### Published and measured: `papers/{name}`"
+    if recorded is None:
+        yield "No result is recorded yet. The table has the published values."
+    else:
+        yield f"Measured on {recorded.when} in the {recorded.form} form, on {recorded.host}."
+    measured = {shown.exhibit: shown for shown in recorded.exhibits} if recorded else {}
+    lines = ["| exhibit | place | published | measured, with 95 % interval | verdict |", "|---|---|---|---|---|"]
+    for exhibit in paper.exhibits:
+        lines += _exhibit(exhibit, measured.get(exhibit.id))
+    yield "\n".join(lines)
+
+
+def _exhibit(exhibit: Exhibit, shown: Shown | None) -> Iterator[str]:
+    """A line for each published number, and one for the figure's verdict if it has none."""
+    points = {point.place: point for point in shown.measured} if shown else {}
+    verdict = shown.likeness if shown else "not recorded"
+    places = list(exhibit.values) or [place for claim in exhibit.claims for place in (claim.left, claim.than)]
+    for place in dict.fromkeys(places):
+        number = exhibit.values.get(place)
+        here = measured_text(points[place]) if place in points else "–"
+        published = "no number" if number is None else _with_unit(number, exhibit.y.unit)
+        yield f"| {exhibit.id} | {place} | {published} | {here} | {verdict} |"
+
+
+def _with_unit(number: Number, unit: str) -> str:
+    text = str(number.model_copy(update={"inferred": ""}))
+    return " ".join(part for part in (text, unit, "(inferred)" if number.inferred else "") if part)
+
+
+def written(text: str, fresh: str) -> str:
+    """The page with its generated part replaced."""
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n{fresh}\n{END}{rest.split(END)[1]}"
+
+
+# Results
+
+
+def record(folder: Path) -> Path:
+    """Adds the result of a finished study to the recorded ones."""
+    directory = StudyDirectory.open(folder)
+    report = studies.report(directory)
+    cpus = len(directory.about.get("host", {}).get("cpus_allowed", ()))
+    shown = [
+        {
+            "exhibit": beside.exhibit.id,
+            "likeness": judge(beside).likeness,
+            "measured": [_rounded(point) for point in beside.measured],
+        }
+        for beside in report.besides
+    ]
+    found: dict[str, Any] = {
+        "study": report.name,
+        "when": _date(folder),
+        "host": f"a shared virtual machine with {cpus} CPUs and other work",
+        "form": report.length,
+        "exhibits": shown,
+    }
+    RESULTS.mkdir(exist_ok=True)
+    file = RESULTS / f"{report.name}.json"
+    file.write_text(Recorded.model_validate(found).model_dump_json(indent=1, exclude_defaults=True) + "\n")
+    return file
+
+
+def _rounded(point: Measured) -> dict[str, Any]:
+    return {
+        key: float(f"{value:.4g}") if isinstance(value, float) and key != "x" else value
+        for key, value in point.model_dump(exclude_none=True).items()
+    }
+
+
+def _date(folder: Path) -> str:
+    changed = (folder / "observations.jsonl").stat().st_mtime
+    return datetime.datetime.fromtimestamp(changed, tz=datetime.UTC).date().isoformat()
+
+
+def main() -> None:
+    """Writes the page, or adds a result and then writes it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", type=Path, metavar="FOLDER", help="add the result of a finished study")
+    given = parser.parse_args()
+    if given.record:
+        print(f"recorded in {record(given.record)}")
+    PAGE.write_text(written(PAGE.read_text("utf-8"), page(every(), results())), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""Whether our measurements agree with a paper's: a verdict for each table and figure. Pure.
+
+Papers and this host differ in everything but the question, so values are not compared directly. Two places (a series at
+an x) are compared with each other: is the same one larger here as in the paper? If a figure's numbers cannot be read,
+the text's claims are used instead. Two kinds of statement are about sizes: a claim with a stated difference, and a
+bound in a unit that does not depend on the host.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from partywall.model.paper import Beside, Bound, Exhibit, Measured, Number, Place
+from partywall.units import counted
+
+STEADY = 0.05
+"""Published values that differ by less than this share are alike."""
+
+ALIKE = 0.1
+"""Measured values are alike if the whole interval of their ratio is within this share of 1."""
+
+SIZE = 2.0
+"""A difference has the stated size if its whole interval is within this factor of it, up or down."""
+
+
+class Agreement(StrEnum):
+    """Whether a statement or a relation of the paper's numbers is confirmed here."""
+
+    AGREES = "as in the paper"
+    SIZE_UNTOLD = "same direction, size not told apart"
+    OTHER_SIZE = "same direction, another size"
+    CONTRADICTS = "not as in the paper"
+    UNTOLD = "not told apart"
+
+    @property
+    def same_direction(self) -> bool:
+        return self in (Agreement.AGREES, Agreement.SIZE_UNTOLD, Agreement.OTHER_SIZE)
+
+
+class Pair(NamedTuple):
+    """Two places.
+
+    published: the ratio left/right; None if only a statement is known. measured: our ratio with its interval. main: a
+    claim, the trend of a whole series, or a comparison of two series at their end; not an intermediate step. by: the
+    difference that a claim states.
+    """
+
+    left: Place
+    right: Place
+    direction: int
+    published: Number | None
+    measured: tuple[float, float, float]
+    main: bool
+    by: float | None = None
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return self.left, self.right
+
+    @property
+    def agreement(self) -> Agreement:
+        value, low, high = self.measured
+        if self.direction == 0:
+            if low >= 1 - ALIKE and high <= 1 + ALIKE:
+                return Agreement.AGREES
+            apart = max(low - 1, 1 - high) > 0 and abs(value - 1) > ALIKE
+            return Agreement.CONTRADICTS if apart else Agreement.UNTOLD
+        if low <= 1 <= high:
+            return Agreement.UNTOLD
+        if (low > 1) != (self.direction > 0):
+            return Agreement.CONTRADICTS
+        return Agreement.AGREES if self.by is None else self._size(self.by)
+
+    def _size(self, by: float) -> Agreement:
+        """How the difference here compares with the stated one. The direction agrees."""
+        _, low, high = self.measured
+        least, most = sorted((self.direction * (low - 1), self.direction * (high - 1)))
+        if most < by / SIZE or least > by * SIZE:
+            return Agreement.OTHER_SIZE
+        return Agreement.AGREES if least >= by / SIZE and most <= by * SIZE else Agreement.SIZE_UNTOLD
+
+
+class Bounded(NamedTuple):
+    """A place and the bound that the paper states for it."""
+
+    bound: Bound
+    measured: Measured
+    main: bool = True
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return (self.measured.place,)
+
+    @property
+    def agreement(self) -> Agreement:
+        low, high = self.measured.low, self.measured.high
+        if low >= self.bound.low and high <= self.bound.high:
+            return Agreement.AGREES
+        outside = low > self.bound.high or high < self.bound.low
+        return Agreement.CONTRADICTS if outside else Agreement.UNTOLD
+
+
+Comparison = Pair | Bounded
+
+
+class Likeness(StrEnum):
+    """How similar our measurement of a table or figure is to the published one."""
+
+    SAME_ORDER = "same order"
+    SAME_DIRECTION = "same direction"
+    DIFFERS = "differs"
+    UNTOLD = "not told apart"
+    MISSING = "not measured"
+
+
+class Verdict(NamedTuple):
+    """pairs: all comparisons. scale: (smallest, largest) ratio of ours to the paper's; None if it prints no numbers."""
+
+    likeness: Likeness
+    reason: str
+    pairs: tuple[Comparison, ...]
+    scale: tuple[float, float] | None
+
+
+def judge(beside: Beside) -> Verdict:
+    """Compares our points with the paper's.
+
+    same order: all comparisons agree, stated sizes and bounds included. same direction: all main ones agree in
+    direction: claims, bounds, trends over a whole series, and series against each other at their end. differs: a main
+    one contradicts the paper. not told apart: our intervals are too wide.
+    """
+    pairs = (*_claims(beside), *_bounds(beside), *_numbers(beside))
+    count = {agreement: [p for p in pairs if p.agreement is agreement] for agreement in Agreement}
+    likeness = _likeness(pairs, count)
+    return Verdict(likeness, _reason(pairs, count), pairs, _scale(beside))
+
+
+def _likeness(pairs: Sequence[Comparison], count: Mapping[Agreement, Sequence[Comparison]]) -> Likeness:
+    if not pairs:
+        return Likeness.MISSING
+    if len(count[Agreement.AGREES]) == len(pairs):
+        return Likeness.SAME_ORDER
+    main = [pair for pair in pairs if pair.main]
+    if main and all(pair.agreement.same_direction for pair in main):
+        return Likeness.SAME_DIRECTION
+    if any(pair.agreement is Agreement.CONTRADICTS for pair in main):
+        return Likeness.DIFFERS
+    return Likeness.UNTOLD
+
+
+def _reason(pairs: Sequence[Comparison], count: Mapping[Agreement, Sequence[Comparison]]) -> str:
+    if not pairs:
+        return "no two places that the paper compares were measured"
+    text = f"{len(count[Agreement.AGREES])} of {counted(len(pairs), 'comparison')} as in the paper"
+    for agreement in (Agreement.SIZE_UNTOLD, Agreement.OTHER_SIZE):
+        text += f", {len(count[agreement])} in the {agreement}" if count[agreement] else ""
+    if untold := count[Agreement.UNTOLD]:
+        text += f", {len(untold)} not told apart here"
+    if against := sorted(count[Agreement.CONTRADICTS], key=lambda pair: not pair.main):
+        text += f", {len(against)} different: {sentence(against[0])}"
+        text += "; …" if len(against) > 1 else ""
+    return text
+
+
+def reasons(beside: Beside, verdict: Verdict) -> tuple[str, ...]:
+    """Why the paper's effects do not show, for the places where they do not."""
+    amiss = [pair for pair in verdict.pairs if pair.main and not pair.agreement.same_direction]
+    places = dict.fromkeys(place for pair in amiss for place in pair.places)
+    return tuple(dict.fromkeys(beside.why[place] for place in places if place in beside.why))
+
+
+def sentence(comparison: Comparison) -> str:
+    """'VM at 150 over VM at 25: 4.7 in the paper, 1.2 (1.1 to 1.3) here'."""
+    if isinstance(comparison, Bounded):
+        point = comparison.measured
+        here = f"{point.value:.3g} ({point.low:.3g} to {point.high:.3g}) here"
+        return f"{point.place}: {comparison.bound} in the paper, {here}"
+    relation = {1: "larger", -1: "smaller", 0: "alike"}[comparison.direction]
+    published = relation if comparison.published is None else _ratio_text(comparison.published)
+    value, low, high = comparison.measured
+    here = f"{value:.3g} ({low:.3g} to {high:.3g}) here"
+    return f"{comparison.left} over {comparison.right}: {published} in the paper, {here}"
+
+
+def _ratio_text(ratio: Number) -> str:
+    return f"{ratio.value:.3g}" if ratio.value is not None else str(ratio)
+
+
+def _claims(beside: Beside) -> Iterator[Pair]:
+    for claim in beside.exhibit.claims:
+        if (ratio := _ratio(beside, claim.left, claim.than)) is not None:
+            published = None if claim.by is None else Number(value=1 + claim.direction * claim.by)
+            yield Pair(claim.left, claim.than, claim.direction, published, ratio, main=True, by=claim.by)
+
+
+def _bounds(beside: Beside) -> Iterator[Bounded]:
+    for bound in beside.exhibit.bounds:
+        yield from (Bounded(bound, point) for point in beside.measured if bound.covers(point.place))
+
+
+def _numbers(beside: Beside) -> Iterator[Pair]:
+    """The paper's numbers that we measured, along x and between series."""
+    values = beside.exhibit.values
+    # A statement about two places takes precedence over their numbers, which may hardly differ.
+    said = {frozenset((claim.left, claim.than)) for claim in beside.exhibit.claims}
+    for left, right, main in _places(beside.exhibit):
+        ratio, published = _ratio(beside, left, right), _over(values[left], values[right])
+        direction = None if published is None else _direction(published)
+        if ratio is not None and direction is not None and frozenset((left, right)) not in said:
+            yield Pair(left, right, direction, published, ratio, main)
+
+
+def _places(exhibit: Exhibit) -> Iterator[tuple[Place, Place, bool]]:
+    """(later, earlier, main) along each series, and (other, first, main) at each x."""
+    for name, points in exhibit.published.items():
+        xs = list(points)
+        for (i, early), (j, late) in itertools.combinations(enumerate(xs), 2):
+            yield Place(name, late), Place(name, early), (i, j) == (0, len(xs) - 1)
+    for first, second in itertools.combinations(exhibit.published.items(), 2):
+        both = [x for x in first[1] if x in second[1]]
+        for x in both:
+            yield Place(second[0], x), Place(first[0], x), x == both[-1]
+
+
+def _over(left: Number, right: Number) -> Number | None:
+    """The ratio of two published numbers; None if it has no bound at all."""
+    if left.value is not None and right.value is not None:
+        return Number(value=left.value / right.value) if right.value > 0 else None
+    low = max(left.low, 0.0) / right.high if right.high > 0 else math.inf
+    high = left.high / right.low if right.low > 0 else math.inf
+    at_least, at_most = low if low > 0 else None, high if math.isfinite(high) else None
+    return None if at_least is None and at_most is None else Number(at_least=at_least, at_most=at_most)
+
+
+def _direction(ratio: Number) -> int | None:
+    """Which of two published numbers is larger; None if their bounds leave it open."""
+    if max(abs(ratio.low - 1), abs(ratio.high - 1)) <= STEADY:
+        return 0
+    if ratio.low > 1 or ratio.high < 1:
+        return 1 if ratio.low > 1 else -1
+    return None
+
+
+def _ratio(beside: Beside, left: Place, right: Place) -> tuple[float, float, float] | None:
+    """left/right: as paired, or else the widest interval that both points' intervals allow."""
+    for paired in beside.paired:
+        if (paired.left, paired.right) == (left, right):
+            return paired.value, paired.low, paired.high
+        if (paired.left, paired.right) == (right, left):
+            return 1 / paired.value, 1 / paired.high, 1 / paired.low if paired.low > 0 else math.inf
+    ours = beside.points
+    over, under = ours.get(left), ours.get(right)
+    if over is None or under is None or under.value <= 0:
+        return None
+    high = over.high / under.low if under.low > 0 else math.inf
+    return over.value / under.value, max(over.low, 0.0) / under.high, high
+
+
+def _scale(beside: Beside) -> tuple[float, float] | None:
+    """Bounds and ranges have no single value to divide by."""
+    values = {place: number.value for place, number in beside.exhibit.values.items()}
+    ratios = [point.value / value for place, point in beside.points.items() if (value := values.get(place))]
+    return (min(ratios), max(ratios)) if ratios else None

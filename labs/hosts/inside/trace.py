@@ -21,7 +21,7 @@ NETEM = f"tc -n {NAMES[0]} qdisc add dev va root netem delay 5ms loss 10% limit 
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder, joined():
         netem = run(NETEM).returncode == 0
-        sender = in_background(60, 300, 200)
+        sender = in_background(600, 300, 200)
         out = Path(folder) / "trace"
         hops = [f"{NAMES[0]}/va", f"{NAMES[1]}/vb"]
         command = [

@@ -117,11 +117,11 @@ def over_time(evidence: TraceEvidence, way: int) -> AnyChart:
     return chart
 
 
-FATES = ("lost", "overtaken", "seen twice")
+FATES = ("lost", "reordered", "duplicated")
 
 
 def losses(evidence: TraceEvidence, whole: Report, way: int) -> AnyChart:
-    """Lost, overtaken and duplicated packets at each hop."""
+    """Lost, reordered and duplicated packets at each hop."""
     names = evidence.start.asked.names(way)
     order = [f"{names[place - 1]} → {names[place]}" for place in range(1, len(names))]
     rows: Rows = []
@@ -198,7 +198,7 @@ def all_charts(evidence: TraceEvidence) -> dict[str, tuple[str, AnyChart]]:
         if not whole.ways[way].steps[0].packets:
             continue
         if any(step.lost or step.reordered or step.duplicates for step in whole.ways[way].steps):
-            found[f"{name}-losses"] = ("Lost, overtaken, doubled, by hop", losses(evidence, whole, way))
+            found[f"{name}-losses"] = ("Lost, reordered and duplicated, by hop", losses(evidence, whole, way))
         if not any(delay.count for _, delay in steps(evidence, whole, way)):
             continue
         found |= {

@@ -42,7 +42,7 @@ def way_table(way: WayFinding) -> Table:
     return table
 
 
-COLUMNS = ("packets", "lost", "doubled", "overtaken", "p50", "p99", "max")
+COLUMNS = ("packets", "lost", "duplicated", "reordered", "p50", "p99", "max")
 
 
 def _whole(number: int) -> str:

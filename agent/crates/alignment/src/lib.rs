@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
 //! Aligns what the hops of a path saw: which record here and which there were the same packet, how long it took from hop to
-//! hop, and what was lost, doubled or overtaken on the way (VITS, section 4.5). Pure and streaming: records go in by time,
+//! hop, and what was lost, duplicated or reordered on the way (VITS, section 4.5). Pure and streaming: records go in by time,
 //! finished packets come out, and memory is bounded by a horizon. Deliberately not here: where records come from, and clocks
 //! other than the one the caller has already brought them to.
 //!

@@ -49,7 +49,7 @@ def main() -> None:
         guest={"memory": "256MiB"},
         link={"rate": "400Mbit/s"},
         clients={"pings": 500},
-        workloads={f"{rate}-over-{wide}": _writer(rate, wide) for rate, wide in writers},
+        workloads={f"{rate}-over-{wide}": writer(rate, wide) for rate, wide in writers},
         methods={name: METHODS[name] for name in names},
         moves=1 if options.quick else 2,
         calibration=2 if options.quick else 6,
@@ -66,7 +66,7 @@ def main() -> None:
     judge([(predicted[each.move.cell], each) for each in found], quick=options.quick)
 
 
-def _writer(rate: int, wide: int) -> dict[str, Any]:
+def writer(rate: int, wide: int) -> dict[str, Any]:
     return {
         "kernel": "memory-dirty",
         "params": {"working_set_bytes": wide * MIB, "rate_bytes_per_s": rate * MIB},

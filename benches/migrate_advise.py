@@ -1,0 +1,109 @@
+"""Whether the advised settings serve the goal better than QEMU's defaults, for guests that were not moved before.
+
+Guests change memory at several rates and in several working sets. The advice rests on a survey of each guest and on
+moves of the idle guest. Then each guest moves by QEMU's defaults and by the advised method, in random order in rounds.
+A goal states the longest time without an answer. Of two methods, the one that reaches the goal more often is better; if
+both reach it equally often, the one with the shorter time without an answer is. Differences below the spread of the
+same method between rounds count as noise.
+
+Bar: the advised method is better, or the advice is QEMU's default, in at least 80 % of the cases; it is worse beyond
+noise in none.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import moves
+from common import arguments, conclude
+from migrate_predict import writer
+from partywall.events import silent
+from partywall.migrate.series import Seen, Series
+from partywall.model.migration import Advice, MigrationEvidence, MigrationPlan
+from partywall.stats import migration
+
+WRITERS = ((2, 16), (8, 32), (16, 64), (24, 128), (32, 32))
+GOALS_MS = (150, 400, 1500)
+QUICK_WRITERS, QUICK_GOALS_MS = ((8, 32),), (150,)
+ROUNDS, QUICK_ROUNDS = 3, 2
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    if why := moves.lacking():
+        conclude("migrate-advise", f"not measured: {why}", met=False)
+    writers, goals = (QUICK_WRITERS, QUICK_GOALS_MS) if options.quick else (WRITERS, GOALS_MS)
+    outcomes = []
+    for goal_ms in goals:
+        plan = moves.plan(
+            guest={"memory": "192MiB"}, link={"rate": "400Mbit/s"}, clients={"pings": 500},
+            workloads={f"{rate}-over-{wide}": writer(rate, wide) for rate, wide in writers},
+            goal={"downtime": f"{goal_ms}ms"}, calibration=2 if options.quick else 5, before="1s", after="1s",
+            moves=QUICK_ROUNDS if options.quick else ROUNDS, give_up="20s",
+        )  # fmt: skip
+        with moves.series(plan) as series:
+            for advice in advised(series):
+                outcome, text = tried(series, plan, advice)
+                outcomes.append(outcome)
+                print(f"{advice.workload}, goal {goal_ms} ms: {advice.text}: {outcome}: {text}", flush=True)
+    if not outcomes:
+        conclude("migrate-advise", "nothing was advised: no calibration move was completed", met=False)
+    share = sum(each in ("better", "default") for each in outcomes) / len(outcomes)
+    worse = outcomes.count("worse")
+    conclude(
+        "migrate-advise",
+        f"better in {100 * share:.0f} % of {len(outcomes)} cases, worse beyond noise in {worse}",
+        met=share >= 0.8 and not worse,
+    )
+
+
+def advised(series: Series) -> Sequence[Advice]:
+    """What is advised, before any guest at work has moved."""
+    surveys = [series.survey(workload, silent) for workload in series.plan.workloads]
+    seen: dict[int, Seen] = {}
+    series.calibrate(silent, lambda each: seen.update({each.move.number: each}))
+    calibration = tuple(each.move for each in seen.values())
+    evidence = MigrationEvidence(
+        name="bench", plan=series.plan, host={}, about={}, moves=(), surveys=tuple(surveys), calibration=calibration
+    )
+    return migration.findings(evidence, lambda name, number: seen[number].tables[name]).advice
+
+
+def tried(series: Series, plan: MigrationPlan, advice: Advice) -> tuple[str, str]:
+    """Moves a guest by QEMU's defaults and as advised: better, worse, same or default, and the times."""
+    methods = dict(plan.methods)
+    if advice.chosen is not None and advice.chosen.method != plan.methods["default"]:
+        methods["advised"] = advice.chosen.method
+    workloads = {advice.workload: plan.workloads[advice.workload]}
+    series.plan = plan.model_copy(update={"methods": methods, "workloads": workloads})
+    waits: dict[str, list[float]] = {name: [] for name in methods}
+
+    def keep(seen: Seen) -> None:
+        longest_s = migration.move_finding(seen.move, seen.tables).values.get("longest_s", math.inf)
+        waits[seen.move.method].append(longest_s if seen.move.outcome == "completed" else math.inf)
+
+    series.carry_out(silent, keep)
+    text = "; ".join(f"{name} {', '.join(f'{each:.3f}' for each in times)} s" for name, times in waits.items())
+    if advice.chosen is None:
+        return "better" if all(map(math.isinf, waits["default"])) else "worse", text
+    if "advised" not in waits:
+        return "default", text
+    return judged(waits["default"], waits["advised"], (plan.goal.downtime or 0) / 1e9), text
+
+
+def judged(default: Sequence[float], advised: Sequence[float], goal_s: float) -> str:
+    """better, worse or same."""
+    reached = [sum(each <= goal_s for each in waits) / len(waits) for waits in (default, advised)]
+    if reached[0] != reached[1]:
+        return "better" if reached[1] > reached[0] else "worse"
+    if any(map(math.isinf, (*default, *advised))):
+        return "same"
+    difference = statistics.median(default) - statistics.median(advised)
+    noise = max(max(waits) - min(waits) for waits in (default, advised))
+    return "same" if abs(difference) <= noise else "better" if difference > 0 else "worse"
+
+
+if __name__ == "__main__":
+    main()

@@ -61,6 +61,9 @@ COMMANDS = {
     "serve": Command(
         "serve:serve", "Serve a page to start, watch, control and compare measurements in a browser."
     ),
+    "publish": Command(
+        "serve:publish", "Write the reports of a folder of records as static pages, with a page that lists them."
+    ),
     "scenario": Command("scenario:app", "Check, list and describe scenarios."),
     "vm": Command("vm:app", "Virtual machines as sandboxes (backend: qemu)."),
 }

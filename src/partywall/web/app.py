@@ -31,7 +31,7 @@ from partywall.host import Host
 from partywall.kinds.journal import FILE
 from partywall.plain import plain
 from partywall.store import RunDirectory
-from partywall.web import compared, documents, interface, pages, records, runner
+from partywall.web import compared, documents, interface, pages, publish, records, runner
 from partywall.web.jobs import Folder, Job, Order, State
 from partywall.web.live import Watched, lines
 from partywall.web.security import RECORD_POLICY, Checks, Role, Secrets, Site, form_of, is_key
@@ -430,6 +430,12 @@ def build(server: Server) -> Checks:
         lines_ = await threaded(compared.lines, histories.get(chosen, []))
         return page("history.html.j2", request, names=list(histories), chosen=chosen, lines=lines_)
 
+    async def published(request: Request) -> Response:
+        del request
+        content = await threaded(publish.packed, server.folder)
+        headers = {"content-disposition": 'attachment; filename="partywall-records.zip"'}
+        return Response(content, media_type="application/zip", headers=headers)
+
     async def login(request: Request) -> Response:
         if request.method == "POST":
             token = Form(form_of(await body_of(request))).get("token")
@@ -467,6 +473,7 @@ def build(server: Server) -> Checks:
         "/start": start_page,
         "/compare": compare,
         "/history": history,
+        "/published.zip": published,
         "/records/{name}": record,
         "/records/{name}/live": live,
         "/records/{name}/files/{path:path}": record_file,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,10 +97,8 @@ def histories(folder: Folder) -> dict[str, list[Path]]:
 
 def _scenario(file: Path) -> str:
     """The name of a run's scenario, from the start of its findings."""
-    import re  # noqa: PLC0415 - of this function alone
-
     try:
-        with file.open("rb") as stream:
+        with records.opened(file) as stream:
             start = stream.read(65536).decode("utf-8", "replace")
     except OSError:
         return ""
@@ -139,7 +138,7 @@ def lines(paths: Sequence[Path]) -> list[Line]:
     measured: dict[str, list[tuple[str, float, float, float]]] = {}
     for path in paths[-RUNS_MAX:]:
         try:
-            found = Findings.model_validate_json((path / "findings.json").read_bytes())
+            found = _findings(path / "findings.json")
         except (OSError, ValueError, PartywallError):
             continue
         for cell in found.cells:
@@ -147,6 +146,11 @@ def lines(paths: Sequence[Path]) -> list[Line]:
             factor = cell.isolation
             measured.setdefault(title, []).append((path.name, factor.value, factor.low, factor.high))
     return [_line(title, values) for title, values in measured.items()]
+
+
+def _findings(file: Path) -> Findings:
+    with records.opened(file) as stream:
+        return Findings.model_validate_json(stream.read())
 
 
 def _line(title: str, values: Sequence[tuple[str, float, float, float]]) -> Line:

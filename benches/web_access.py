@@ -74,7 +74,11 @@ def main() -> None:
     if not AXE.is_file():
         print(f"web_access: axe-core is missing at {AXE}; run: make bench-setup")
         sys.exit(1)
-    views = [(1280, False), (360, True)] if given.quick else [(1280, False), (1280, True), (640, False), (360, False), (360, True)]
+    views = (
+        [(1280, False), (360, True)]
+        if given.quick
+        else [(1280, False), (1280, True), (640, False), (360, False), (360, True)]
+    )
     count, findings = 0, list[str]()
     with site() as where:
         paths = filled(where)

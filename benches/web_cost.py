@@ -59,7 +59,9 @@ def cpu_s(pid: int) -> float:
 def measured(where: Site, key: str, budget: str, *, watched: bool, plant: bool) -> tuple[dict[str, float], float]:
     """(log isolation factors and the A/A half-width, the server's share of a core) of a run."""
     where.api("POST", "/api/jobs", {"kind": "run", "document": SCENARIO.format(budget=budget)}, key)
-    job = until(lambda: next((job for job in where.jobs() if job["id"] == key and job["state"] == "running"), None), 120)
+    job = until(
+        lambda: next((job for job in where.jobs() if job["id"] == key and job["state"] == "running"), None), 120
+    )
     folder = where.root / job["record"]
     until(lambda: (folder / "journal.jsonl").is_file() and b"measuring" in (folder / "journal.jsonl").read_bytes(), 60)
     assert where.process is not None
@@ -93,7 +95,9 @@ def main() -> None:
             chance.shuffle(order)
             found = {}
             for watched in order:
-                found[watched], share = measured(where, f"pair-{pair:03}-{watched}", budget, watched=watched, plant=given.plant)
+                found[watched], share = measured(
+                    where, f"pair-{pair:03}-{watched}", budget, watched=watched, plant=given.plant
+                )
                 if watched:
                     shares.append(share / WATCHERS)
             for name, value in found[True].items():

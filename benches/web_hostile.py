@@ -57,7 +57,9 @@ def records(where: Site) -> None:
         ]  # fmt: skip
         (path / "journal.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
         (path / "findings.json").write_text(json.dumps({"headline": text, "scenario": text}))
-        (path / "report.html").write_text(f"<title>x</title>{SCRIPT}<script>parent.executed=1;top.executed=1</script>{text[:9999]}")
+        (path / "report.html").write_text(
+            f"<title>x</title>{SCRIPT}<script>parent.executed=1;top.executed=1</script>{text[:9999]}"
+        )
         with contextlib.suppress(OSError, ValueError):
             (path / text.replace("/", "_")[:200]).write_text("x")
         notes = where.root / ".partywall" / "notes"
@@ -77,7 +79,9 @@ def records(where: Site) -> None:
     deep = where.root / "deep"
     deep.mkdir()
     (deep / "load.json").write_text("{}")
-    (deep / "journal.jsonl").write_bytes(b"[" * 100_000 + b"\n" + b'{"event":' + b"[" * 100_000 + b"\n\xff\xfe\n" + b"x" * (3 << 20))
+    (deep / "journal.jsonl").write_bytes(
+        b"[" * 100_000 + b"\n" + b'{"event":' + b"[" * 100_000 + b"\n\xff\xfe\n" + b"x" * (3 << 20)
+    )
     (where.root.parent / "secret").write_text(SECRET)
 
 
@@ -90,7 +94,14 @@ def raw(where: Site, data: bytes, wait_s: float = 5.0) -> bytes:
     return b""
 
 
-def status_is(where: Site, wanted: tuple[int, ...], method: str = "GET", path: str = "/", body: bytes | None = None, **headers: str) -> Callable[[], str]:
+def status_is(
+    where: Site,
+    wanted: tuple[int, ...],
+    method: str = "GET",
+    path: str = "/",
+    body: bytes | None = None,
+    **headers: str,
+) -> Callable[[], str]:
     """An attack that must be answered with one of these statuses, and never with the secret."""
 
     def carry_out() -> str:
@@ -105,38 +116,149 @@ def status_is(where: Site, wanted: tuple[int, ...], method: str = "GET", path: s
 def requests(where: Site) -> Iterator[Attack]:
     """Single requests."""
     port = where.port
-    for host in ("evil.test", f"evil.test:{port}", "127.0.0.1", "127.0.0.1:1", "", f"127.0.0.1:{port}.evil.test", f"127.0.0.1.evil.test:{port}", f"0.0.0.0:{port}", f"2130706433:{port}"):
+    for host in (
+        "evil.test",
+        f"evil.test:{port}",
+        "127.0.0.1",
+        "127.0.0.1:1",
+        "",
+        f"127.0.0.1:{port}.evil.test",
+        f"127.0.0.1.evil.test:{port}",
+        f"0.0.0.0:{port}",
+        f"2130706433:{port}",
+    ):
         yield f"host {host!r}", status_is(where, (400, 421), host=host)
-    yield "two hosts", lambda: _starts(raw(where, f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nHost: evil.test\r\n\r\n".encode()), b"HTTP/1.1 4")
+    yield (
+        "two hosts",
+        lambda: _starts(
+            raw(where, f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nHost: evil.test\r\n\r\n".encode()), b"HTTP/1.1 4"
+        ),
+    )
     form = {"content_type": "application/x-www-form-urlencoded"}
-    for origin in ("null", "http://evil.test", f"http://127.0.0.1:{port + 1}", f"https://127.0.0.1:{port}", f"http://127.0.0.1:{port}@evil.test", f"http://127.0.0.1:{port}.evil.test", "file://", ""):
-        yield f"change from origin {origin!r}", status_is(where, (403,), "POST", "/jobs", b"kind=run&shipped=demo", origin=origin, **form)
+    for origin in (
+        "null",
+        "http://evil.test",
+        f"http://127.0.0.1:{port + 1}",
+        f"https://127.0.0.1:{port}",
+        f"http://127.0.0.1:{port}@evil.test",
+        f"http://127.0.0.1:{port}.evil.test",
+        "file://",
+        "",
+    ):
+        yield (
+            f"change from origin {origin!r}",
+            status_is(where, (403,), "POST", "/jobs", b"kind=run&shipped=demo", origin=origin, **form),
+        )
     yield "change without an origin", status_is(where, (403,), "POST", "/jobs", b"kind=run&shipped=demo", **form)
     own = {"origin": where.origin} | form
     yield "change without a key", status_is(where, (403,), "POST", "/jobs", b"kind=run&shipped=demo", **own)
-    yield "change with a made-up key", status_is(where, (403,), "POST", "/jobs", b"kind=run&shipped=demo&key=0123456789abcdef-0123456789abcdef01234567", **own)
-    yield "form of another type", status_is(where, (415,), "POST", "/jobs", b"{}", origin=where.origin, content_type="text/plain")
-    yield "image of another site", status_is(where, (403,), path="/published.zip", sec_fetch_site="cross-site", sec_fetch_mode="no-cors")
-    yield "frame of another site", status_is(where, (403,), path="/", sec_fetch_site="cross-site", sec_fetch_mode="navigate", sec_fetch_dest="iframe")
-    for path in ("/records/odd/files/../../secret", "/records/odd/files/..%2f..%2fsecret", "/records/odd/files/%2e%2e/%2e%2e/secret", "/records/odd/files/link.txt", "/records/odd/files/folder/secret", "/records/linked/files/secret", "/records/../secret", "/records/..%2f/files/secret", "/records/odd/files//etc/passwd", "/records/odd/files/%00", "/records/.partywall/files/session-secret", "/records/.partywall%2fjobs/files/x", "/assets/../app.py", "/assets/..%2f..%2fapp.py", "/assets/%2e%2e/app.py", "/.partywall/session-secret", "/records/odd/files/report.html", "/records/%2e%2e/files/secret"):
+    yield (
+        "change with a made-up key",
+        status_is(
+            where,
+            (403,),
+            "POST",
+            "/jobs",
+            b"kind=run&shipped=demo&key=0123456789abcdef-0123456789abcdef01234567",
+            **own,
+        ),
+    )
+    yield (
+        "form of another type",
+        status_is(where, (415,), "POST", "/jobs", b"{}", origin=where.origin, content_type="text/plain"),
+    )
+    yield (
+        "image of another site",
+        status_is(where, (403,), path="/published.zip", sec_fetch_site="cross-site", sec_fetch_mode="no-cors"),
+    )
+    yield (
+        "frame of another site",
+        status_is(
+            where, (403,), path="/", sec_fetch_site="cross-site", sec_fetch_mode="navigate", sec_fetch_dest="iframe"
+        ),
+    )
+    for path in (
+        "/records/odd/files/../../secret",
+        "/records/odd/files/..%2f..%2fsecret",
+        "/records/odd/files/%2e%2e/%2e%2e/secret",
+        "/records/odd/files/link.txt",
+        "/records/odd/files/folder/secret",
+        "/records/linked/files/secret",
+        "/records/../secret",
+        "/records/..%2f/files/secret",
+        "/records/odd/files//etc/passwd",
+        "/records/odd/files/%00",
+        "/records/.partywall/files/session-secret",
+        "/records/.partywall%2fjobs/files/x",
+        "/assets/../app.py",
+        "/assets/..%2f..%2fapp.py",
+        "/assets/%2e%2e/app.py",
+        "/.partywall/session-secret",
+        "/records/odd/files/report.html",
+        "/records/%2e%2e/files/secret",
+    ):
         yield f"path {path}", status_is(where, (400, 403, 404, 405, 307), path=path)
-    for cookie in ("", "x", "full.x.y", "full..", "look.a." + "0" * 64, f"{where.cookie.partition('=')[2]}x", "a" * 4000):
+    for cookie in (
+        "",
+        "x",
+        "full.x.y",
+        "full..",
+        "look.a." + "0" * 64,
+        f"{where.cookie.partition('=')[2]}x",
+        "a" * 4000,
+    ):
         yield f"cookie {cookie[:20]!r}", status_is(where, (401,), cookie=f"partywall_{port}={cookie}")
     yield "cookie given twice", status_is(where, (401,), cookie=f"{where.cookie}; {where.cookie}")
     for token in ("Bearer ", "Bearer x", "Basic YTpi", "bearer " + "0" * 64):
         yield f"token {token[:10]!r}", status_is(where, (401,), authorization=token, cookie="")
     yield "2,000 guesses of the launch token", lambda: _guesses(where)
     yield "target of 9,000 bytes", status_is(where, (400, 414), path="/?q=" + "x" * 9000)
-    yield "header of 100,000 bytes", lambda: _starts(raw(where, b"GET / HTTP/1.1\r\nx: " + b"x" * 100_000 + b"\r\n\r\n"), b"HTTP/1.1 4", b"")
+    yield (
+        "header of 100,000 bytes",
+        lambda: _starts(raw(where, b"GET / HTTP/1.1\r\nx: " + b"x" * 100_000 + b"\r\n\r\n"), b"HTTP/1.1 4", b""),
+    )
     yield "body of 2 MiB", status_is(where, (413,), "POST", "/check", b"x" * (2 << 20), origin=where.origin)
-    yield "form of 10,000 fields", status_is(where, (400,), "POST", "/jobs", b"&".join(b"a%d=1" % n for n in range(10_000)), **own)
+    yield (
+        "form of 10,000 fields",
+        status_is(where, (400,), "POST", "/jobs", b"&".join(b"a%d=1" % n for n in range(10_000)), **own),
+    )
     yield "form that is not UTF-8", status_is(where, (403,), "POST", "/jobs", b"kind=\xff\xfe&key=\xff", **own)
-    for text in (b"[" * 200_000, b"a: &a [*a, *a]\n" * 100, b"a: &a [x, x, x, x, x, x, x, x, x]\nb: &b [*a, *a, *a, *a, *a, *a]\nc: &c [*b, *b, *b, *b, *b, *b]\nd: &d [*c, *c, *c, *c, *c, *c]\ne: [*d, *d, *d, *d, *d, *d]", b"!!python/object/apply:os.system ['id']", b"\x00\x01\x02", b"partywall: 1\n" + b"- " * 50_000):
+    for text in (
+        b"[" * 200_000,
+        b"a: &a [*a, *a]\n" * 100,
+        b"a: &a [x, x, x, x, x, x, x, x, x]\nb: &b [*a, *a, *a, *a, *a, *a]\nc: &c [*b, *b, *b, *b, *b, *b]\nd: &d [*c, *c, *c, *c, *c, *c]\ne: [*d, *d, *d, *d, *d, *d]",
+        b"!!python/object/apply:os.system ['id']",
+        b"\x00\x01\x02",
+        b"partywall: 1\n" + b"- " * 50_000,
+    ):
         yield f"document {text[:24]!r}", lambda text=text: _quick(where, text)
-    yield "document that names a file", lambda: _refuses(where, b"partywall: 1\nname: x\nvictims:\n  a:\n    load: /etc/shadow\n")
-    for data in (b"GET / HTTP/0.9\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", b"GET /\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", f"POST /jobs HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: -1\r\n\r\n".encode(), f"POST /jobs HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /published.zip HTTP/1.1\r\n\r\n".encode(), f"GET http://evil.test/ HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode(), f"CONNECT evil.test:80 HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode(), f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nX: a\r\n b\x00c\r\n\r\n".encode()):
+    yield (
+        "document that names a file",
+        lambda: _refuses(where, b"partywall: 1\nname: x\nvictims:\n  a:\n    load: /etc/shadow\n"),
+    )
+    for data in (
+        b"GET / HTTP/0.9\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
+        b"GET /\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        f"POST /jobs HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: -1\r\n\r\n".encode(),
+        f"POST /jobs HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /published.zip HTTP/1.1\r\n\r\n".encode(),
+        f"GET http://evil.test/ HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode(),
+        f"CONNECT evil.test:80 HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode(),
+        f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nX: a\r\n b\x00c\r\n\r\n".encode(),
+    ):
         yield f"HTTP {data[:30]!r}", lambda data=data: _no_page(raw(where, data))
-    yield "upgrade to a web socket", status_is(where, (200, 400, 403, 426), connection="Upgrade", upgrade="websocket", sec_websocket_version="13", sec_websocket_key="dGhlIHNhbXBsZSBub25jZQ==")
+    yield (
+        "upgrade to a web socket",
+        status_is(
+            where,
+            (200, 400, 403, 426),
+            connection="Upgrade",
+            upgrade="websocket",
+            sec_websocket_version="13",
+            sec_websocket_key="dGhlIHNhbXBsZSBub25jZQ==",
+        ),
+    )
     yield "method TRACE", status_is(where, (403, 405), "TRACE")
     yield "method PUT", status_is(where, (403, 405), "PUT", "/records/odd", origin=where.origin)
     yield "runner asked by a browser's port", lambda: _no_page(raw(where, b'{"action": "start", "key": "x"}\n', 1.0))
@@ -165,16 +287,23 @@ def _quick(where: Site, text: bytes) -> str:
 
 
 def _refuses(where: Site, text: bytes) -> str:
-    return "" if "may not name the file" in where.request("POST", "/check", text, origin=where.origin)[2] else "it was read"
+    return (
+        ""
+        if "may not name the file" in where.request("POST", "/check", text, origin=where.origin)[2]
+        else "it was read"
+    )
 
 
 def shown(where: Site) -> Iterator[Attack]:
     """Pages with hostile text, as a program sees them."""
     for name, text in TEXTS.items():
+
         def carry_out(name: str = name, text: str = text) -> str:
             found = "".join(where.get(path)[2] for path in ("/", f"/records/hostile-{name}"))
             wrong = [mark for mark in ("<script>window", "<img src=x", "<svg onload", "hx-get='/pub") if mark in found]
-            return f"it contains {wrong}" if wrong else "" if len(found) < 400_000 else f"it has {len(found)} characters"
+            return (
+                f"it contains {wrong}" if wrong else "" if len(found) < 400_000 else f"it has {len(found)} characters"
+            )
 
         yield f"record with text {name}", carry_out
     for name in ("odd", "deep", "%3Cimg%20src=x%20onerror=window.executed=1%3E"):
@@ -228,6 +357,7 @@ def opened(where: Site) -> Iterator[Attack]:
         driver.add_cookie({"name": name, "value": value, "path": "/"})
         paths = ["/", "/history", "/compare", *(f"/records/hostile-{each}" for each in TEXTS)]
         for path in [*paths, "/records/%3Cimg%20src=x%20onerror=window.executed=1%3E"]:
+
             def carry_out(path: str = path) -> str:
                 driver.get(where.origin + path)
                 until(lambda: driver.execute_script("return document.readyState") == "complete", 60)
@@ -259,7 +389,9 @@ def main() -> None:
         groups = [requests(where), shown(where), held(where, 300 if given.quick else 1000)]
         if given.plant:
             groups = [iter([("a page that a host of another name serves", status_is(where, (421,)))])]
-        for name, attack in (each for group in [*groups, *([] if given.quick or given.plant else [opened(where)])] for each in group):
+        for name, attack in (
+            each for group in [*groups, *([] if given.quick or given.plant else [opened(where)])] for each in group
+        ):
             count += 1
             try:
                 wrong = attack()

@@ -100,7 +100,9 @@ class Site:
     def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], str]:
         return self.request("GET", path, **headers)
 
-    def request(self, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, dict[str, str], str]:
+    def request(
+        self, method: str, path: str, body: bytes | None = None, **headers: str
+    ) -> tuple[int, dict[str, str], str]:
         """(status, headers, text) of an answer. headers: names with _ for -."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         given = {name.replace("_", "-"): value for name, value in headers.items()}

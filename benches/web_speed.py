@@ -54,7 +54,9 @@ def live_record(where: Site) -> Path:
     (path / "load.json").write_text("{}")
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     pid = int(Path("/proc/self").resolve().name)
-    (path / "journal.jsonl").write_text(json.dumps({"at": time.time(), "event": "started", "pid": pid, "start_ticks": ticks}) + "\n")
+    (path / "journal.jsonl").write_text(
+        json.dumps({"at": time.time(), "event": "started", "pid": pid, "start_ticks": ticks}) + "\n"
+    )
     return path
 
 
@@ -71,7 +73,10 @@ def big_run(where: Site) -> None:
     path.mkdir()
     (path / "plan.json").write_text(json.dumps(plan))
     cells = {f"t{n}": [0.9 + n / 1000, 0.89, 0.999] for n in range(100)}
-    lines = [{"at": 1, "event": "block", "trial": f"{n:03}-v{n}", "done": 30, "precision": "", "cells": cells} for n in range(100)]
+    lines = [
+        {"at": 1, "event": "block", "trial": f"{n:03}-v{n}", "done": 30, "precision": "", "cells": cells}
+        for n in range(100)
+    ]
     (path / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -111,7 +116,9 @@ def main() -> None:
             for number in range(10 * times):
                 sent[str(number)] = time.time() * 1000 - (500 if given.plant else 0)
                 with (live / "journal.jsonl").open("a") as stream:
-                    stream.write(json.dumps({"at": time.time(), "event": "doing", "text": f"event-{number}-end"}) + "\n")
+                    stream.write(
+                        json.dumps({"at": time.time(), "event": "doing", "text": f"event-{number}-end"}) + "\n"
+                    )
                 time.sleep(0.3)
             seen = driver.execute_script("return window.seen")
         delays = sorted(seen[number] - at for number, at in sent.items() if number in seen)

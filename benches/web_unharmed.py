@@ -98,12 +98,30 @@ def main() -> None:
                 kill_runner(where)
             # While nothing may answer, something is asked for: it must happen once.
             if moment % 3 == 0:
-                sent(where, "/api/jobs", {"kind": "run", "document": SCENARIO.format(budget="2s")}, f"job-{moment:05}", plant=given.plant)
+                sent(
+                    where,
+                    "/api/jobs",
+                    {"kind": "run", "document": SCENARIO.format(budget="2s")},
+                    f"job-{moment:05}",
+                    plant=given.plant,
+                )
                 # The answer was lost on its way, so it is sent again.
-                sent(where, "/api/jobs", {"kind": "run", "document": SCENARIO.format(budget="2s")}, f"job-{moment:05}", plant=given.plant)
+                sent(
+                    where,
+                    "/api/jobs",
+                    {"kind": "run", "document": SCENARIO.format(budget="2s")},
+                    f"job-{moment:05}",
+                    plant=given.plant,
+                )
                 starts += 1
                 if given.plant:
-                    sent(where, "/api/jobs", {"kind": "run", "document": SCENARIO.format(budget="2s")}, f"job-{moment:05}-x", plant=True)
+                    sent(
+                        where,
+                        "/api/jobs",
+                        {"kind": "run", "document": SCENARIO.format(budget="2s")},
+                        f"job-{moment:05}-x",
+                        plant=True,
+                    )
             where.answers() or where.start()
         where.login() if not where.cookie else None
         sent(where, "/api/jobs/first-job/pause", {}, "pause-0001", plant=given.plant)
@@ -131,12 +149,18 @@ def main() -> None:
         read = [json.loads(line) for line in reader.seen]
         if read != written:
             wrong.append(f"{len(read)} events read of {len(written)} written")
-        pages = [where.get(f"/records/{first}")[2].partition('id="live"')[2].partition("Note and tags")[0] for _ in range(2)]
+        pages = [
+            where.get(f"/records/{first}")[2].partition('id="live"')[2].partition("Note and tags")[0] for _ in range(2)
+        ]
         if pages[0] != pages[1]:
             wrong.append("the page differs after a reload")
     print(*wrong, sep="\n")
     listed = ", ".join(f"{count} × {name}" for name, count in kills.items())
-    conclude("web_unharmed", f"{moments} kills ({listed}), {starts} jobs, {len(read)} events: {len(wrong)} faults", met=not wrong)
+    conclude(
+        "web_unharmed",
+        f"{moments} kills ({listed}), {starts} jobs, {len(read)} events: {len(wrong)} faults",
+        met=not wrong,
+    )
 
 
 if __name__ == "__main__":

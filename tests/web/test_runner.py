@@ -6,10 +6,10 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from web_site import record
 
 from partywall.web.jobs import Folder, Job, Order, State, Want
 from partywall.web.runner import ACTIONS, Runner, command
+from web_site import record
 
 DOCUMENT = "partywall: 1\nname: tiny\n"
 

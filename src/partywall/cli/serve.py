@@ -23,13 +23,13 @@ def serve(
     ] = False,
     certificate: Annotated[Path | None, typer.Option(help="Certificate for TLS, in PEM.")] = None,
     certificate_key: Annotated[Path | None, typer.Option(help="Its private key, in PEM.")] = None,
-    name: Annotated[
-        list[str] | None, typer.Option(help="A further host name of this server; may be repeated.")
-    ] = None,
+    name: Annotated[list[str] | None, typer.Option(help="A further host name of this server; may be repeated.")] = None,
     insecure: Annotated[
         int,
         typer.Option(
-            "--insecure", count=True, help="Give it twice to listen on other addresses without TLS. Others can listen in."
+            "--insecure",
+            count=True,
+            help="Give it twice to listen on other addresses without TLS. Others can listen in.",
         ),
     ] = 0,
     token: Annotated[

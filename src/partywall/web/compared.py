@@ -77,7 +77,9 @@ def _others(kind: str, first: Path, second: Path) -> Two:
         tables.append({_label(row): row for row in rows[:500]})
     shared = [label for label in tables[0] if label in tables[1]]
     columns = [key for key, value in next(iter(tables[0].values()), {}).items() if isinstance(value, int | float)][:8]
-    rows_ = tuple((label, tuple((tables[0][label].get(c), tables[1][label].get(c)) for c in columns)) for label in shared)
+    rows_ = tuple(
+        (label, tuple((tables[0][label].get(c), tables[1][label].get(c)) for c in columns)) for label in shared
+    )
     return Two(kind=kind, names=(first.name, second.name), columns=tuple(columns), rows=rows_)
 
 

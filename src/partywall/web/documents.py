@@ -124,7 +124,9 @@ def _read(kind: str, file: Path) -> Any:
         "load": lambda: compiled(load_plans.load(file)),
         "guard": lambda: guard.load(file),
         "migration": lambda: migration_plans.load(file, pipeline.catalogue()),
-        "study": lambda: StudyJob.read(str(file), StudyRequest(length="short", backends=(), parts=(), rounds=None, seed=1)),
+        "study": lambda: StudyJob.read(
+            str(file), StudyRequest(length="short", backends=(), parts=(), rounds=None, seed=1)
+        ),
     }
     return readers[kind]()
 

@@ -92,7 +92,9 @@ class State:
                 self.seconds_count += 1
             case {"event": "report", "of": "guard", "rows": dict(rows)}:
                 self.vifs = rows
-                self.notes.extend((at, cut(f"{hook}: {kind}: {text}"), True) for hook, kind, text in event.get("notes", ()))
+                self.notes.extend(
+                    (at, cut(f"{hook}: {kind}: {text}"), True) for hook, kind, text in event.get("notes", ())
+                )
             case {"event": "report", "of": "trace", "ways": list(ways)}:
                 self.ways, self.headline = tuple(ways), cut(event.get("headline", ""))
             case {"event": "report", "of": "migration", "move": str(text)}:

@@ -6,7 +6,7 @@ import datetime
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -248,7 +248,11 @@ def status(job: Job | None, live: Live, waiting: Sequence[Job], *, running: bool
             return f"waiting for {', '.join(one.name for one in ahead)}: two measurements would spoil each other"
         return "next: it starts as soon as no other measurement runs on this host"
     if job is not None and job.state is State.RUNNING and job.want is not None:
-        wants = {Want.PAUSE: "pausing after this block", Want.STOP: "stopping", Want.EXTEND: "restarting with more time"}
+        wants = {
+            Want.PAUSE: "pausing after this block",
+            Want.STOP: "stopping",
+            Want.EXTEND: "restarting with more time",
+        }
         return wants[job.want]
     if job is not None and job.state is State.PAUSED:
         return "paused: its measurements are kept"
@@ -280,5 +284,3 @@ def tail_of(file: Path, most: int = 8192) -> str:
             return stream.read().decode("utf-8", "replace")
     except OSError:
         return ""
-
-

@@ -139,7 +139,9 @@ class Site:
             parts = urlsplit(header)
         except ValueError:
             return False
-        return parts.scheme == self.scheme and self.is_host(parts.netloc) and header == f"{self.scheme}://{parts.netloc}"
+        return (
+            parts.scheme == self.scheme and self.is_host(parts.netloc) and header == f"{self.scheme}://{parts.netloc}"
+        )
 
     @property
     def cookie(self) -> str:

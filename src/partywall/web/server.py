@@ -15,6 +15,7 @@ from partywall.errors import Problem, UsageError
 from partywall.web import app, runner
 from partywall.web.jobs import Folder
 from partywall.web.security import Role, Secrets, Site
+from partywall.web.site import Server
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 CONNECTIONS_MAX = 400
@@ -74,7 +75,7 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
     start_runner = partial(runner.start_runner, folder, allow_commands=settings.allow_commands)
     if not settings.read_only:
         start_runner()
-    server = app.Server(folder, site, secrets, start_runner=start_runner, allow_commands=settings.allow_commands)
+    server = Server(folder, site, secrets, start_runner=start_runner, allow_commands=settings.allow_commands)
     host = settings.names[0] if settings.names else (socket.gethostname() if not own else shown)
     say(f"Records: {folder.root}")
     if settings.insecure and not is_loopback(settings.address):
@@ -109,7 +110,9 @@ def _listener(address: str, port: int) -> socket.socket:
         listener.bind((address.strip("[]"), port))
     except OSError as error:
         remedy = "give another --port, or end the other server"
-        raise UsageError(Problem(f"cannot listen on {address}:{port}: {error.strerror}", remedy, key="--port")) from None
+        raise UsageError(
+            Problem(f"cannot listen on {address}:{port}: {error.strerror}", remedy, key="--port")
+        ) from None
     listener.listen(512)
     return listener
 

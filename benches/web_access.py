@@ -48,7 +48,7 @@ def filled(where: Site) -> list[str]:
     return [
         "/", "/start", "/start?kind=run&shipped=demo", "/host", "/history", "/compare",
         f"/compare?record={first}&record={second}", f"/records/{first}", f"/records/{watched}",
-        f"/records/{where.jobs()[-1]['record']}", f"/?deleted=x&q=nothing", "/nothing", "/login",
+        f"/records/{where.jobs()[-1]['record']}", "/?deleted=x&q=nothing", "/nothing", "/login",
     ]  # fmt: skip
 
 

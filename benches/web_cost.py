@@ -23,8 +23,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import conclude
 from scipy import stats
+
+from common import conclude
 from web_site import SCENARIO, Site, site, until
 
 WATCHERS = 3

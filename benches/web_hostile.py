@@ -17,7 +17,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from common import conclude
 from web_site import Site, browser, site, until

@@ -76,7 +76,9 @@ class Keyboard:
         self.driver.execute_cdp_cmd("Input.insertText", {"text": text})
 
     def text(self, place: str) -> str:
-        return str(self.driver.execute_script(f"const e = document.querySelector({place!r}); return e ? e.innerText : ''"))
+        return str(
+            self.driver.execute_script(f"const e = document.querySelector({place!r}); return e ? e.innerText : ''")
+        )
 
 
 def run(person: Keyboard, *, budget: str, mistake: bool) -> str:
@@ -115,7 +117,11 @@ def isolation(person: Keyboard, where: Site, *, plant: bool) -> None:
     for action, wanted in (("Pause", "paused"), ("Resume", "running")):
         person.push(action)
         until(lambda w=wanted: state(where, first) == w, 60, f"{action} had no effect")
-        until(lambda w=wanted: person.text("#status").startswith(("paused",) if w == "paused" else ("measuring", "running")))
+        until(
+            lambda w=wanted: person.text("#status").startswith(
+                ("paused",) if w == "paused" else ("measuring", "running")
+            )
+        )
         print(f"{action}: {person.text('#status .doing')}")
     attempts = where.jobs()[0]["attempt"]
     person.reach("e.name === 'budget'")
@@ -199,7 +205,7 @@ def load(person: Keyboard, where: Site) -> None:
         person.type(url)
         person.reach("e.name === 'duration' && e.form.querySelector('[name=url]')")
         person.press(*[person.keys.BACKSPACE] * 5)
-            person.type("6s")
+        person.type("6s")
         name = start(person)
         until(lambda: "req" in person.text("#figures").lower() and "p99" in person.text("#figures"), 60, "no seconds")
         print("a load's seconds:", person.text("#figures tbody tr"))
@@ -240,7 +246,9 @@ def main() -> None:
         except (RuntimeError, TimeoutError, AssertionError) as error:
             wrong = f"{type(error).__name__}: {error}"
             print(driver.current_url, person.text("body")[:1500])
-        refused = [entry["message"] for entry in driver.get_log("browser") if "Content Security Policy" in entry["message"]]
+        refused = [
+            entry["message"] for entry in driver.get_log("browser") if "Content Security Policy" in entry["message"]
+        ]
     print(*refused, sep="\n")
     figure = f"{len(steps)} journeys by keyboard alone in {time.monotonic() - began:.0f} s; {wrong or 'no step failed'}"
     conclude("web_journey", f"{figure}; {len(refused)} violations of the policy", met=not wrong and not refused)

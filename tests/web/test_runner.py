@@ -146,8 +146,10 @@ def test_an_order_cannot_carry_options_paths_or_commands(runner, folder, changes
     assert folder.all() == []
 
 
-@given(st.builds(Order, kind=st.just("run"), shipped=st.from_regex(r"^[A-Za-z0-9][A-Za-z0-9._ %/-]{0,20}$", fullmatch=True),
-                 budget=st.none() | st.from_regex(r"^[A-Za-z0-9][A-Za-z0-9._ %/-]{0,20}$", fullmatch=True)))  # fmt: skip
+WORDS = st.from_regex(r"^[A-Za-z0-9][A-Za-z0-9._ %/-]{0,20}$", fullmatch=True)
+
+
+@given(st.builds(Order, kind=st.just("run"), shipped=WORDS, budget=st.none() | WORDS))
 def test_no_word_of_a_command_line_is_an_option_that_was_not_built_here(tmp_path_factory, order):
     if ".." in (order.shipped or ""):
         return

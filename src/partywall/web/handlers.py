@@ -64,7 +64,8 @@ class Handlers:
         can_restore = (self._server.folder.trash / deleted).is_dir() if records.is_name(deleted) else False
         return self._page(
             "home.html.j2", request, rows=rows, query=query, number=number, total=len(found), matching=len(matching),
-            pages=max(1, -(-len(matching) // records.PAGE)), jobs=jobs, live={job.id: self._server.watched(job.record).state for job in jobs},
+            pages=max(1, -(-len(matching) // records.PAGE)), jobs=jobs,
+            live={job.id: self._server.watched(job.record).state for job in jobs},
             deleted=deleted if can_restore else "", doctor=self._server.known_doctor,
         )  # fmt: skip
 
@@ -155,8 +156,8 @@ class Handlers:
         kind = records.kind_of(path) if path else None
         return self._page(
             "record.html.j2", request, name=name, kind=kind or (job.order.kind if job else ""), job=job,
-            panels=panels, offset=self._server.watched(name).offset, files=records.files(self._server.folder, name), note=note,
-            tags=tags, has_page=path is not None and (path / "report.html").is_file(),
+            panels=panels, files=records.files(self._server.folder, name), note=note, tags=tags,
+            has_page=path is not None and (path / "report.html").is_file(),
             watching=self._server.is_open(name), headline=records.headline(path) if path else "",
         )  # fmt: skip
 

@@ -59,9 +59,9 @@ class State:
     headline: str = ""
     moves: deque[str] = field(default_factory=lambda: deque(maxlen=NOTES_SHOWN))
 
-    def take(self, event: Mapping[str, Any]) -> None:
+    def take(self, event: Mapping[str, Any]) -> None:  # noqa: C901 - one case for each event
         """Adds an event. Content of unexpected form is ignored, because a journal may be damaged."""
-        at = event.get("at", 0.0)
+        at = _time(event.get("at"))
         match event:
             case {"event": "started"}:
                 self.attempts += 1
@@ -86,7 +86,7 @@ class State:
                 trial.done, trial.precision = done, cut(event.get("precision", ""))
                 self.last_trial = name
                 cells = event.get("cells", {})
-                trial.cells |= {id_: (cell[0], cell[1], cell[2]) for id_, cell in cells.items() if len(cell) == 3}
+                trial.cells |= {id_: _cell(*cell) for id_, cell in cells.items()}
             case {"event": "second"}:
                 self.seconds.append(_second(event))
                 self.seconds_count += 1
@@ -113,6 +113,15 @@ def cut(text: object) -> str:
     """A text in a length that a page can show."""
     whole = str(text)
     return whole if len(whole) <= TEXT_MAX else f"{whole[:TEXT_MAX]} …"
+
+
+def _time(at: Any) -> float:
+    """A time that can be shown; 0 if it is none."""
+    return float(at) if isinstance(at, int | float) and 0 <= at < 4e9 else 0.0
+
+
+def _cell(value: float, low: float, high: float) -> tuple[float, float, float]:
+    return float(value), float(low), float(high)
 
 
 def _second(event: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the pages show: values for the templates, from records, journals and documents. Reads only, and knows no HTTP."""
+"""Values for the templates, from records, journals and documents. Reads only, and knows no HTTP."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ def offered() -> tuple[Offered, ...]:
     for name in study.names():
         file = study.find(name)
         found.append(Offered("study", name, study.kind_of(file).read(read(file, "study"), str(file)).description))
-    for name in migration_plans.names():
-        found.append(Offered("migration", name, "A guest moves between two hosts while it works"))
+    moves = "A guest moves between two hosts while it works"
+    found += [Offered("migration", name, moves) for name in migration_plans.names()]
     return tuple(found)
 
 
@@ -239,7 +239,9 @@ def buttons(job: Job | None) -> Buttons:
             return Buttons(resume=True)
 
 
-def status(job: Job | None, live: Live, waiting: Sequence[Job], *, running: bool) -> str:
+def status(  # noqa: PLR0911 - one for each state
+    job: Job | None, live: Live, waiting: Sequence[Job], *, running: bool
+) -> str:
     """What a record or job does now, in one line."""
     if job is not None and job.state is State.QUEUED:
         ahead = [one for one in waiting if one.created < job.created or one.state is State.RUNNING]

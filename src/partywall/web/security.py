@@ -180,7 +180,9 @@ class Checks:
         else:
             await self.app(scope, receive, sends)
 
-    def _refused(self, scope: Scope, headers: Mapping[str, str]) -> tuple[int, str]:
+    def _refused(  # noqa: PLR0911 - one for each check
+        self, scope: Scope, headers: Mapping[str, str]
+    ) -> tuple[int, str]:
         """The status and text of a refusal; 0 if the request is allowed. Stores the role in the scope."""
         scope["state"] = scope.get("state", {}) | {"role": None, "bearer": False}
         hosts = [value for name, value in scope["headers"] if name == b"host"]

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from jinja2 import UndefinedError
+
 from partywall import pipeline
 from partywall.errors import PartywallError
 from partywall.host import Host
@@ -47,7 +49,7 @@ class Server:
         self.watchers = 0
 
     def host(self) -> Host:
-        """This host, read once."""
+        """The host of this process, read once."""
         if self._host is None:
             self._host = self._read_host()
         return self._host
@@ -120,10 +122,18 @@ class Server:
             "has_page": path is not None and (path / "report.html").is_file(),
             "outcome": records.outcome(path, job.exit if job and job.exit is not None else live.exit),
         }
-        return {part: pages.render(f"live_{part}.html.j2", **content) for part in ("status", "figures", "notes")}
+        return {part: _rendered(f"live_{part}.html.j2", content) for part in ("status", "figures", "notes")}
 
     def is_open(self, name: str) -> bool:
         """True if the state of a record may still change by itself."""
         job = self.folder.of_record(name)
         running = self.folder.record(name) is not None and self.watched(name).state.running
         return running or (job is not None and job.state is not State.CANCELLED)
+
+
+def _rendered(template: str, content: Mapping[str, Any]) -> str:
+    """A part of a page. A journal with values of unexpected types does not make the rest of the page unusable."""
+    try:
+        return pages.render(template, **content)
+    except (TypeError, ValueError, KeyError, ArithmeticError, UndefinedError):
+        return '<p class="empty">The journal contains values that cannot be shown.</p>'

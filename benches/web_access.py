@@ -23,11 +23,13 @@ AXE = Path(os.environ.get("AXE", Path(__file__).parent / ".peers" / "node_module
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 RUN = """
 const done = arguments[arguments.length - 1];
+const shown = node => node.target.join(' ') + ' ' + node.html.slice(0, 90);
 axe.run(document, {runOnly: arguments[0], iframes: false}).then(found => done(found.violations.map(
-  each => each.id + ': ' + each.nodes.slice(0, 3).map(node => node.target.join(' ') + ' ' + node.html.slice(0, 90)).join(' | '))));
+  each => each.id + ': ' + each.nodes.slice(0, 3).map(shown).join(' | '))));
 """
 PLANT = """
-const image = document.createElement('img'); image.src = '/assets/web.css'; document.querySelector('main').append(image);
+const image = document.createElement('img'); image.src = '/assets/web.css';
+document.querySelector('main').append(image);
 const text = document.createElement('p'); text.textContent = 'grey'; text.style.color = '#bbb';
 text.style.background = '#ccc'; document.querySelector('main').append(text);
 """
@@ -45,6 +47,10 @@ def filled(where: Site) -> list[str]:
     where.api("POST", "/api/jobs", {"kind": "run", "shipped": "demo"}, "job-00010")
     watched = until(lambda: next((job["record"] for job in where.jobs() if job["state"] == "running"), ""), 60)
     until(lambda: "±" in where.get(f"/records/{watched}")[2], 120, "the matrix did not fill")
+    # Paused, so that the examination has the machine for itself.
+    for job in ("job-00010", "job-00009"):
+        where.api("POST", f"/api/jobs/{job}/pause", {}, f"pause-{job}")
+    until(lambda: not any(job["state"] in ("running", "queued") for job in where.jobs()), 60, "not paused")
     return [
         "/", "/start", "/start?kind=run&shipped=demo", "/host", "/history", "/compare",
         f"/compare?record={first}&record={second}", f"/records/{first}", f"/records/{watched}",

@@ -110,7 +110,8 @@ def main() -> None:
         print(f"{name}: watched − unwatched {mean:+.4f} ± {half:.4f}")
         met &= abs(mean) <= half
     share = statistics.fmean(shares)
-    figure = f"{share:.2%} of a core a watcher (at most {SHARE_MAX:.1%}); effects and A/A over {pairs} pairs {'do not differ' if met else 'differ'}"
+    effects = f"effects and A/A over {pairs} pairs {'do not differ' if met else 'differ'}"
+    figure = f"{share:.2%} of a core a watcher (at most {SHARE_MAX:.1%}); {effects}"
     conclude("web_cost", figure, met=met and share <= SHARE_MAX)
 
 

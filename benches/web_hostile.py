@@ -4,8 +4,8 @@ Records whose names, notes, messages, findings and files contain scripts, markup
 opened in a real browser. Requests use other names (DNS rebinding), other origins (CSRF), paths out of the folder,
 guessed tokens and broken HTTP. Slow clients and a thousand connections are held while the page must still answer.
 
-Bar: at least 60 attacks, and none succeeds. --quick: without the browser, and 300 connections. --plant: the check of
-the Host header is switched off in a server of its own, to see the benchmark fail.
+Bar: at least 60 attacks, and none succeeds. --quick: without the browser, and 300 connections. --plant: adds an
+"attack" that must succeed, a request of the page's own user, to see the benchmark fail.
 """
 
 from __future__ import annotations
@@ -35,7 +35,12 @@ TEXTS = {
     "combining": "Z\u0351\u036b" * 50_000,
     "sse": "x\n\nevent: status\ndata: <script>window.executed=1</script>\n\n",
 }
-SECRET = "SECRET-OF-ANOTHER-FOLDER"
+SECRET = "content of another folder"  # noqa: S105 - it is none
+LAUGHS = b"a: &a [x, x, x, x, x, x, x, x, x]\n" + b"".join(
+    f"{after}: &{after} [{', '.join([f'*{name}'] * 9)}]\n".encode()
+    for name, after in zip("abcdefgh", "bcdefghi", strict=True)
+)
+"""A document that becomes nine times larger with each line."""
 Attack = tuple[str, Callable[[], str]]
 
 
@@ -50,8 +55,8 @@ def records(where: Site) -> None:
             {"at": 2.0, "event": "doing", "text": text},
             {"at": 2.0, "event": "note", "text": text, "is_warning": True},
             {"at": 2.0, "event": "broken", "text": text},
-            {"at": 3.0, "event": "second", "users": text, "rate": 1, "p50_ns": 1, "p90_ns": 1, "p99_ns": 1, "raw_p99_ns": 1,
-             "errors": text, "doubts": {text: text}},
+            {"at": 3.0, "event": "second", "users": text, "rate": 1, "errors": text, "doubts": {text: text}},
+            {"at": 3.0, "event": "second", "users": 1, "rate": 1, "doubts": {text: text}},
             {"at": 3.0, "event": "report", "of": "migration", "move": text},
         ]  # fmt: skip
         (path / "journal.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
@@ -225,7 +230,7 @@ def requests(where: Site) -> Iterator[Attack]:
     for text in (
         b"[" * 200_000,
         b"a: &a [*a, *a]\n" * 100,
-        b"a: &a [x, x, x, x, x, x, x, x, x]\nb: &b [*a, *a, *a, *a, *a, *a]\nc: &c [*b, *b, *b, *b, *b, *b]\nd: &d [*c, *c, *c, *c, *c, *c]\ne: [*d, *d, *d, *d, *d, *d]",
+        LAUGHS,
         b"!!python/object/apply:os.system ['id']",
         b"\x00\x01\x02",
         b"partywall: 1\n" + b"- " * 50_000,
@@ -241,7 +246,8 @@ def requests(where: Site) -> Iterator[Attack]:
         b"GET /\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",
         f"POST /jobs HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: -1\r\n\r\n".encode(),
-        f"POST /jobs HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /published.zip HTTP/1.1\r\n\r\n".encode(),
+        f"POST / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+        + b"0\r\n\r\nGET /published.zip HTTP/1.1\r\n\r\n",
         f"GET http://evil.test/ HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode(),
         f"CONNECT evil.test:80 HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode(),
         f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nX: a\r\n b\x00c\r\n\r\n".encode(),
@@ -295,9 +301,9 @@ def _refuses(where: Site, text: bytes) -> str:
 
 def shown(where: Site) -> Iterator[Attack]:
     """Pages with hostile text, as a program sees them."""
-    for name, text in TEXTS.items():
+    for name in TEXTS:
 
-        def carry_out(name: str = name, text: str = text) -> str:
+        def carry_out(name: str = name) -> str:
             found = "".join(where.get(path)[2] for path in ("/", f"/records/hostile-{name}"))
             wrong = [mark for mark in ("<script>window", "<img src=x", "<svg onload", "hx-get='/pub") if mark in found]
             return (
@@ -340,7 +346,8 @@ def held(where: Site, connections: int) -> Iterator[Attack]:
     host = f"Host: 127.0.0.1:{where.port}\r\n"
     yield f"{connections} connections that say nothing", slow(b"", connections)
     yield f"{connections} connections with half a request", slow(f"GET / HTTP/1.1\r\n{host}X: ".encode(), connections)
-    head = f"POST /check HTTP/1.1\r\n{host}Origin: {where.origin}\r\nCookie: {where.cookie}\r\nContent-Length: 100000\r\n\r\nx"
+    head = f"POST /check HTTP/1.1\r\n{host}Origin: {where.origin}\r\nCookie: {where.cookie}\r\n"
+    head += "Content-Length: 100000\r\n\r\nx"
     yield "100 bodies that never end", slow(head.encode(), 100)
     watch = f"GET /records/deep/live HTTP/1.1\r\n{host}Cookie: {where.cookie}\r\n\r\n"
     yield "200 watchers that read nothing", slow(watch.encode(), 200)
@@ -377,17 +384,15 @@ def opened(where: Site) -> Iterator[Attack]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="without the browser, 300 connections")
-    parser.add_argument("--plant", action="store_true", help="a server that trusts every Host header")
+    parser.add_argument("--plant", action="store_true", help="add an attack that succeeds")
     given = parser.parse_args()
-    if given.plant:
-        os.environ["PYTHONSTARTUP"] = ""
     failed, count = list[str](), 0
     with site() as where:
         where.login()
         records(where)
         groups = [requests(where), shown(where), held(where, 300 if given.quick else 1000)]
         if given.plant:
-            groups = [iter([("a page that a host of another name serves", status_is(where, (421,)))])]
+            groups = [iter([("a request of the page's own user", status_is(where, (421,)))])]
         for name, attack in (
             each for group in [*groups, *([] if given.quick or given.plant else [opened(where)])] for each in group
         ):

@@ -213,7 +213,7 @@ def load(person: Keyboard, where: Site) -> None:
     person.push("Records")
 
 
-def trace(person: Keyboard, where: Site) -> None:
+def trace(person: Keyboard) -> None:
     person.push("Start a measurement")
     person.reach("e.name === 'hops'")
     person.type("lo lo")
@@ -241,7 +241,7 @@ def main() -> None:
                 step()
                 steps.append("ok")
             if not given.quick:
-                trace(person, where)
+                trace(person)
                 steps.append("ok")
         except (RuntimeError, TimeoutError, AssertionError) as error:
             wrong = f"{type(error).__name__}: {error}"

@@ -129,9 +129,7 @@ class Site:
 
     def jobs(self) -> list[dict[str, Any]]:
         """The jobs as their files say, so that it works without a server."""
-        found = []
-        for file in sorted((self.root / ".partywall" / "jobs").glob("*.json")):
-            found.append(json.loads(file.read_text()))
+        found = [json.loads(file.read_text()) for file in (self.root / ".partywall" / "jobs").glob("*.json")]
         return sorted(found, key=lambda job: job["created"])
 
 

@@ -1,4 +1,4 @@
-"""Kills of the browser's connection, the server and the runner at random moments, while runs are measured and controlled.
+"""Kills of the connection, the server and the runner at random moments, while runs are measured and controlled.
 
 A person starts, pauses, resumes and extends runs. At each moment one of three things happens: a watching connection
 is cut, the server is killed with SIGKILL and started again, or the runner is. A request that got no answer is sent
@@ -19,6 +19,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from common import conclude
@@ -71,96 +72,85 @@ def sent(where: Site, path: str, content: object, key: str, *, plant: bool) -> N
     raise TimeoutError(f"{path} was never answered")
 
 
+def disturbed(
+    where: Site, reader: Reader, moments: int, chance: random.Random, *, plant: bool
+) -> tuple[dict[str, int], int]:
+    """Kills something at each moment, and asks for a job at every third. Returns the kills and the number of jobs."""
+    kills = dict.fromkeys(("connection", "server", "runner"), 0)
+    asked = 0
+    order = {"kind": "run", "document": SCENARIO.format(budget="2s")}
+    for moment in range(moments):
+        reader.read(chance.uniform(0.2, 1.5))
+        what = chance.choice(list(kills)) if moment > 2 else list(kills)[moment]
+        kills[what] += 1
+        if what == "server":
+            where.kill()
+        elif what == "runner":
+            kill_runner(where)
+        # While nothing may answer, something is requested. The answer is lost, so it is requested again.
+        if moment % 3 == 0:
+            asked += 1
+            for repetition in range(2):
+                sent(where, "/api/jobs", order, f"job-{moment:05}" + (f"-{repetition}" if plant else ""), plant=plant)
+        if not where.answers():
+            where.start()
+    return kills, asked
+
+
+def paused_and_resumed(where: Site, *, plant: bool) -> int:
+    """Pauses the first job, kills the server, and resumes with a repeated request. Returns the attempts until then."""
+    sent(where, "/api/jobs/first-job/pause", {}, "pause-0001", plant=plant)
+    until(lambda: where.jobs()[0]["state"] in ("paused", "ended"), 60, "not paused")
+    attempts = int(where.jobs()[0]["attempt"])
+    if where.jobs()[0]["state"] == "paused":
+        where.kill()
+        where.start()
+        for _ in range(3):
+            sent(where, "/api/jobs/first-job/resume", {}, "resume-0001", plant=False)
+    return attempts
+
+
+def faults(where: Site, reader: Reader, jobs_wanted: int, attempts: int) -> Iterator[str]:
+    """What was lost or happened twice."""
+    jobs = where.jobs()
+    if len(jobs) != jobs_wanted:
+        yield f"{len(jobs)} jobs instead of {jobs_wanted}"
+    for job in jobs:
+        events = (where.root / job["record"] / "events.jsonl").read_text().splitlines()
+        begun = sum('"kind": "run_started"' in line for line in events)
+        most = attempts + 1 if job["id"] == "first-job" else 1
+        if job["exit"] not in (0, 1, 3) or begun > most or job["attempt"] > most:
+            yield f"{job['id']}: exit {job['exit']}, begun {begun} times, {job['attempt']} attempts"
+    lines = (where.root / reader.record / "journal.jsonl").read_text().splitlines()
+    if [json.loads(line) for line in reader.seen] != [json.loads(line) for line in lines]:
+        yield f"{len(reader.seen)} events read of {len(lines)} written"
+    pages = [where.get(f"/records/{reader.record}")[2].partition('id="live"')[2] for _ in range(2)]
+    if len({page.partition("Note and tags")[0] for page in pages}) > 1:
+        yield "the page differs after a reload"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="6 moments")
     parser.add_argument("--plant", action="store_true", help="new keys for repetitions")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    moments, chance, wrong = 6 if given.quick else 30, random.Random(given.seed), list[str]()
-    kills: dict[str, int] = {"connection": 0, "server": 0, "runner": 0}
+    moments = 6 if given.quick else 30
     with site() as where:
         where.login()
-        where.api("GET", "/api/jobs")
         document = SCENARIO.format(budget="12s" if given.quick else "60s")
-        order = {"kind": "run", "document": document}
-        sent(where, "/api/jobs", order, "first-job", plant=False)
+        sent(where, "/api/jobs", {"kind": "run", "document": document}, "first-job", plant=False)
         until(lambda: where.jobs() and (where.root / where.jobs()[0]["record"] / "journal.jsonl").is_file(), 60)
-        first = where.jobs()[0]["record"]
-        reader, starts = Reader(where, first), 1
-        for moment in range(moments):
-            reader.read(chance.uniform(0.2, 1.5))
-            what = chance.choice(list(kills)) if moment > 2 else list(kills)[moment]
-            kills[what] += 1
-            if what == "server":
-                where.kill()
-            elif what == "runner":
-                kill_runner(where)
-            # While nothing may answer, something is asked for: it must happen once.
-            if moment % 3 == 0:
-                sent(
-                    where,
-                    "/api/jobs",
-                    {"kind": "run", "document": SCENARIO.format(budget="2s")},
-                    f"job-{moment:05}",
-                    plant=given.plant,
-                )
-                # The answer was lost on its way, so it is sent again.
-                sent(
-                    where,
-                    "/api/jobs",
-                    {"kind": "run", "document": SCENARIO.format(budget="2s")},
-                    f"job-{moment:05}",
-                    plant=given.plant,
-                )
-                starts += 1
-                if given.plant:
-                    sent(
-                        where,
-                        "/api/jobs",
-                        {"kind": "run", "document": SCENARIO.format(budget="2s")},
-                        f"job-{moment:05}-x",
-                        plant=True,
-                    )
-            where.answers() or where.start()
-        where.login() if not where.cookie else None
-        sent(where, "/api/jobs/first-job/pause", {}, "pause-0001", plant=given.plant)
-        until(lambda: where.jobs()[0]["state"] in ("paused", "ended"), 60, "not paused")
-        attempts = where.jobs()[0]["attempt"]
-        if where.jobs()[0]["state"] == "paused":
-            where.kill()
-            where.start()
-            for _ in range(3):
-                sent(where, "/api/jobs/first-job/resume", {}, "resume-0001", plant=False)
-        sent(where, "/api/jobs", {"kind": "run", "document": SCENARIO.format(budget="2s")}, "last-job-1", plant=False)
-        starts += 1
-        until(lambda: all(job["state"] == "ended" for job in where.jobs()), 60 + 60 * starts, "the queue is not empty")
+        reader = Reader(where, where.jobs()[0]["record"])
+        kills, asked = disturbed(where, reader, moments, random.Random(given.seed), plant=given.plant)
+        attempts = paused_and_resumed(where, plant=given.plant)
+        until(lambda: all(job["state"] == "ended" for job in where.jobs()), 120 + 60 * asked, "the queue is not empty")
         reader.read(1.5)
-        jobs = where.jobs()
-        if len(jobs) != starts:
-            wrong.append(f"{len(jobs)} jobs instead of {starts}")
-        for job in jobs:
-            events = (where.root / job["record"] / "events.jsonl").read_text().splitlines()
-            begun = sum('"kind": "run_started"' in line for line in events)
-            most = attempts + 1 if job["id"] == "first-job" else 1
-            if job["exit"] not in (0, 1, 3) or begun > most or job["attempt"] > most:
-                wrong.append(f"{job['id']}: exit {job['exit']}, begun {begun} times, {job['attempt']} attempts")
-        written = [json.loads(line) for line in (where.root / first / "journal.jsonl").read_text().splitlines()]
-        read = [json.loads(line) for line in reader.seen]
-        if read != written:
-            wrong.append(f"{len(read)} events read of {len(written)} written")
-        pages = [
-            where.get(f"/records/{first}")[2].partition('id="live"')[2].partition("Note and tags")[0] for _ in range(2)
-        ]
-        if pages[0] != pages[1]:
-            wrong.append("the page differs after a reload")
+        wrong = list(faults(where, reader, asked + 1, attempts))
     print(*wrong, sep="\n")
     listed = ", ".join(f"{count} × {name}" for name, count in kills.items())
-    conclude(
-        "web_unharmed",
-        f"{moments} kills ({listed}), {starts} jobs, {len(read)} events: {len(wrong)} faults",
-        met=not wrong,
-    )
+    figure = f"{moments} kills ({listed}), {asked + 1} jobs, {len(reader.seen)} events: {len(wrong)} faults"
+    conclude("web_unharmed", figure, met=not wrong)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -82,6 +83,7 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
         say("WARNING: --insecure: everything is sent unencrypted; anyone on the network path can take the session over")
     say(f"Open this link, which works once: {scheme}://{host}:{port}/login?token={secrets.launch_token}")
     say("Ctrl-C ends the server; measurements continue")
+    threading.Thread(target=server.doctor, daemon=True).start()
     config = uvicorn.Config(
         app.build(server),
         log_level="warning",

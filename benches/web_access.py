@@ -43,7 +43,7 @@ def filled(where: Site) -> list[str]:
     until(lambda: all(job["state"] == "ended" for job in where.jobs()), 180, "the runs did not end")
     first, second = (job["record"] for job in where.jobs())
     where.api("POST", f"/api/records/{first}/annotate", {"note": "a note", "tags": ["night"]}, "note-0001")
-    where.api("POST", "/api/jobs", {"kind": "run", "document": SCENARIO.format(budget="10min")}, "job-00009")
+    where.api("POST", "/api/jobs", {"kind": "run", "document": SCENARIO.format(budget="1min")}, "job-00009")
     where.api("POST", "/api/jobs", {"kind": "run", "shipped": "demo"}, "job-00010")
     watched = until(lambda: next((job["record"] for job in where.jobs() if job["state"] == "running"), ""), 60)
     until(lambda: "±" in where.get(f"/records/{watched}")[2], 120, "the matrix did not fill")

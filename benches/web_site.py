@@ -135,7 +135,8 @@ class Site:
 
 @contextlib.contextmanager
 def site() -> Iterator[Site]:
-    """A server on an empty folder. Nothing of it is left afterwards."""
+    """A server on an empty folder. Nothing of it is left afterwards, also after SIGTERM."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(dir="/var/tmp", ignore_cleanup_errors=True) as name:
         made = Site(Path(name) / "runs")
         made.root.mkdir()

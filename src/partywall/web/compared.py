@@ -132,7 +132,7 @@ class Line:
     shift: str
 
 
-WIDTH, HEIGHT, MARGIN = 560.0, 110.0, 10.0
+WIDTH, HEIGHT, MARGIN, STEP_MAX = 560.0, 110.0, 10.0, 36.0
 
 
 def lines(paths: Sequence[Path]) -> list[Line]:
@@ -162,7 +162,7 @@ def _line(title: str, values: Sequence[tuple[str, float, float, float]]) -> Line
     def y(value: float) -> float:
         return round(MARGIN + (HEIGHT - 2 * MARGIN) * (high - value) / (high - low), 1)
 
-    step = (WIDTH - 2 * MARGIN) / max(1, len(values) - 1)
+    step = min(STEP_MAX, (WIDTH - 2 * MARGIN) / max(1, len(values) - 1))
     points = tuple(
         Point(name, round(MARGIN + i * step, 1), y(value), y(top), y(bottom), figures.span(bottom, top))
         for i, (name, value, bottom, top) in enumerate(values)

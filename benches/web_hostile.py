@@ -202,6 +202,10 @@ def requests(where: Site) -> Iterator[Attack]:
         "/records/%2e%2e/files/secret",
     ):
         yield f"path {path}", status_is(where, (400, 403, 404, 405, 307), path=path)
+    for kind in ("run", "study", "migration"):
+        for name in (where.root.parent / "secret", "../../../etc/passwd", "/etc/passwd"):
+            path = f"/start?kind={kind}&shipped={name}"
+            yield f"document {kind} {name}", status_is(where, (404,), path=path)
     for cookie in (
         "",
         "x",

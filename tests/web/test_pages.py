@@ -74,6 +74,15 @@ def test_no_file_outside_a_record_is_served(page, folder, path, tmp_path):
     assert "SECRET" not in answer.text
 
 
+@pytest.mark.parametrize("kind", ["run", "study", "migration", "load", "x"])
+@pytest.mark.parametrize("name", ["SECRET", "../../../etc/passwd", "papers/../../../pyproject", ".", "a%00b"])
+def test_only_shipped_documents_are_opened_in_the_editor(page, kind, name, tmp_path):
+    (tmp_path / "secret.yaml").write_text("study: SECRET-CONTENT")
+    answer = page.get(f"/start?kind={kind}&shipped={name.replace('SECRET', str(tmp_path / 'secret.yaml'))}")
+    assert answer.status_code == 404
+    assert "SECRET-CONTENT" not in answer.text
+
+
 def test_files_of_a_record_have_no_origin(page, folder):
     record(folder, "load-1", report_html="<script>1</script>")
     shown = page.get("/records/load-1/files/report.html")

@@ -16,13 +16,14 @@ from typing import Any
 import jinja2
 
 from partywall import __version__, study, units
-from partywall.errors import PartywallError, Problem, ProblemsError
+from partywall.errors import PartywallError, Problem, ProblemsError, UsageError
 from partywall.load.health import ADVICE, Reason
 from partywall.migrate import plan as migration_plans
 from partywall.model.plan import Plan
 from partywall.report import page
 from partywall.scenario import find, load, names
-from partywall.scenario.load import read
+from partywall.scenario.load import read, shipped_file
+from partywall.web.documents import shipped_names
 from partywall.web.jobs import Job, State, Want
 from partywall.web.live import State as Live
 
@@ -111,14 +112,10 @@ def offered() -> tuple[Offered, ...]:
 
 
 def text_of(kind: str, name: str) -> str:
-    """The text of a shipped document. PartywallError if there is none."""
-    if kind == "migration":
-        return migration_plans.find(name).read_text(encoding="utf-8")
-    if kind == "study":
-        return study.find(name).read_text(encoding="utf-8")
-    if name not in names():
-        raise PartywallError(f"there is no scenario {name[:80]!r}")
-    return find(name).read_text(encoding="utf-8")
+    """The text of a shipped document. UsageError if there is none, also for the path of another file."""
+    if name not in shipped_names(kind):
+        raise UsageError(Problem(f"no {kind[:20]} called {name[:80]!r} ships with Partywall", "choose another"))
+    return shipped_file(name).read_text(encoding="utf-8")
 
 
 def host_line() -> dict[str, Any]:

@@ -526,7 +526,11 @@ def start_runner(folder: Folder, *, user: int | None = None, allow_commands: boo
     """Starts a runner in a session of its own, if the folder has none, and waits until it answers."""
     folder.make()
     with contextlib.suppress(ConnectionError):
-        request(folder, "ping")
+        found = request(folder, "ping")
+        if found["allow_commands"] != allow_commands:
+            how = "with" if found["allow_commands"] else "without"
+            remedy = f"do the same, or end it first: kill {found['pid']}"
+            raise UsageError(Problem(f"the runner of {folder.root} was started {how} --allow-commands", remedy))
         return
     words = [sys.executable, "-P", "-m", "partywall.web.runner", str(folder.root)]
     words += [f"--user={os.geteuid() if user is None else user}", *(["--allow-commands"] if allow_commands else [])]

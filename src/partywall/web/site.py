@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -21,6 +23,8 @@ from partywall.web.live import Watched
 from partywall.web.security import Role, Secrets, Site
 
 WATCHED_MAX = 64
+REFRESH_S = 2.0
+"""The longest time after which a change is noticed that no event tells of, such as a killed process."""
 
 
 class Server:
@@ -46,6 +50,8 @@ class Server:
         self.known_doctor: Mapping[str, Any] | None = None
         self._watched: dict[str, Watched] = {}
         self._plans: dict[str, Any] = {}
+        self._rendered: dict[str, tuple[object, dict[str, str]]] = {}
+        self._lock = threading.RLock()
         self.watchers = 0
 
     def host(self) -> Host:
@@ -75,14 +81,19 @@ class Server:
 
     def watched(self, name: str) -> Watched:
         """The journal of a record, shared by all that watch it."""
-        if name not in self._watched:
-            self._watched[name] = Watched(self.folder.root / name)
-            # The oldest is read again if it is needed.
-            while len(self._watched) > WATCHED_MAX:
-                del self._watched[next(iter(self._watched))]
-        found = self._watched[name]
-        found.advance()
-        return found
+        with self._lock:
+            if name not in self._watched:
+                self._watched[name] = Watched(self.folder.root / name)
+                # The oldest is read again if it is needed.
+                while len(self._watched) > WATCHED_MAX:
+                    del self._watched[next(iter(self._watched))]
+            found = self._watched[name]
+            found.advance()
+            return found
+
+    def stamp(self, name: str) -> object:
+        """A value that changes when the page of a record may have to change."""
+        return self.watched(name).offset, self.folder.of_record(name), int(time.monotonic() / REFRESH_S)
 
     def plan(self, name: str) -> Any:
         """The plan of a run, read again if it was extended. None if it cannot be read."""
@@ -96,7 +107,16 @@ class Server:
         return self._plans[name][1]
 
     def panels(self, name: str) -> dict[str, str]:
-        """The parts of the watching page that change, as HTML by their names."""
+        """The parts of the watching page that change, as HTML by their names. Rendered once for all watchers."""
+        with self._lock:
+            stamp = self.stamp(name)
+            if name not in self._rendered or self._rendered[name][0] != stamp:
+                while len(self._rendered) >= WATCHED_MAX:
+                    del self._rendered[next(iter(self._rendered))]
+                self._rendered[name] = stamp, self._render(name)
+            return self._rendered[name][1]
+
+    def _render(self, name: str) -> dict[str, str]:
         job = self.folder.of_record(name)
         path = self.folder.record(name)
         watched = self.watched(name)

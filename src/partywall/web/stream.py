@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import anyio
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
@@ -18,8 +18,6 @@ from partywall.web.site import Server
 WATCHERS_MAX = 64
 POLL_S = 0.1
 PING_S = 15.0
-REFRESH_S = 2.0
-"""The longest time after which a change is noticed that no event tells of, such as a killed process."""
 
 
 def answer(server: Server, content: AsyncIterator[bytes]) -> Response:
@@ -46,16 +44,14 @@ async def panels(server: Server, name: str) -> AsyncIterator[bytes]:
     quiet_s = 0.0
     stamp: object = None
     while True:
-        watched = server.watched(name)
-        job = server.folder.of_record(name)
-        now = (watched.offset, job, int(time.monotonic() / REFRESH_S))
+        now = server.stamp(name)
         if now != stamp:
             stamp = now
-            for part, text in server.panels(name).items():
+            for part, text in (await anyio.to_thread.run_sync(server.panels, name)).items():
                 if sent.get(part) != text:
                     sent[part] = text
                     quiet_s = 0.0
-                    yield _event(part, text, watched.offset)
+                    yield _event(part, text, server.watched(name).offset)
         await asyncio.sleep(POLL_S)
         quiet_s += POLL_S
         if quiet_s >= PING_S:

@@ -23,7 +23,7 @@ HOSTS_PACKAGES := qemu-system-x86 mmdebstrap e2fsprogs util-linux openssh-client
 VM_PACKAGES := qemu-system-x86 mmdebstrap lz4 zstd
 # Without them: no guard and no trace; all else builds and works, and `partywall doctor` says so.
 BPF_PACKAGES := clang libbpf-dev linux-libc-dev iproute2
-BENCHES := $(filter-out benches/agents.py benches/common.py benches/generators.py benches/guests.py benches/hostile.py benches/honesty_simulation.py benches/lossy_hop.py benches/stock.py,$(wildcard benches/*.py))
+BENCHES := $(filter-out benches/agents.py benches/common.py benches/generators.py benches/guests.py benches/hostile.py benches/honesty_simulation.py benches/lossy_hop.py benches/stock.py benches/web_site.py,$(wildcard benches/*.py))
 PEERS := fio stress-ng mbw sysbench iperf3 strace nginx-light wrk apache2-utils tomcat10-common default-jre-headless
 # Not in Debian, so kept out of the system.
 PEERS_OWN := benches/.peers
@@ -32,7 +32,7 @@ K6 := go.k6.io/k6@v1.8.1
 FUZZ_SECONDS ?= 60
 FUZZ_EXAMPLES ?= 2000
 
-.PHONY: help setup build wheel versions demo vm libvirt xen-lab hosts test test-fast lint fmt generate bench bench-setup long-test fuzz clean FORCE
+.PHONY: help setup build wheel versions demo vm libvirt xen-lab hosts test test-fast lint fmt generate editor bench bench-setup long-test fuzz clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -101,8 +101,12 @@ fmt: setup ## format both halves
 
 bench-setup: setup ## install the programs that benchmarks compare with
 	$(SUDO) apt-get install -y --no-install-recommends $(PEERS)
+	@[ -d $(PEERS_OWN)/node_modules/axe-core ] || npm install --silent --ignore-scripts --prefix $(PEERS_OWN) axe-core@4.14.1 || echo "no axe-core: web_access.py needs npm" >&2
 	@[ -x $(PEERS_OWN)/bin/locust ] || { python3 -m venv $(PEERS_OWN) && $(PEERS_OWN)/bin/pip install --quiet --disable-pip-version-check $(LOCUST); }
 	@command -v k6 >/dev/null || [ -x $(PEERS_OWN)/bin/k6 ] || GOBIN=$(CURDIR)/$(PEERS_OWN)/bin go install $(K6) || echo "no k6: it needs Go 1.25 or newer; load_script_cost.py goes without it" >&2
+
+editor: ## bundle the editor of the web page anew, from editor/ (needs npm; gives the same bytes)
+	cd editor && npm ci --ignore-scripts && node node_modules/esbuild/install.js && npm run build
 
 bench: bench-setup ## run every benchmark in its short form; each prints its figure last and fails if its bar is not met
 	@failed=0; for file in $(BENCHES); do echo "== $$file"; $(PY) $$file --quick || failed=1; done; exit $$failed

@@ -105,7 +105,7 @@ window.partywallEditor = async (area, place, check) => {
       extensions: [
         basicSetup, yaml(), yamlLanguage.data.of({ autocomplete: suggestions(schema) }), mistakes, lintGutter(), look,
         syntaxHighlighting(colours),
-        EditorView.contentAttributes.of({ "aria-label": "Document", "aria-describedby": "mistakes" }),
+        EditorView.contentAttributes.of({ "aria-label": "Document", "aria-describedby": "mistakes", tabindex: "0" }),
         EditorView.updateListener.of(update => { if (update.docChanged) area.value = update.state.doc.toString(); }),
         keymap.of([{ key: "Mod-Enter", run: () => { area.form.requestSubmit(); return true; } }]),
       ],

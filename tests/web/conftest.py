@@ -1,7 +1,6 @@
 """Servers for the tests."""
 
 import pytest
-from web_site import Direct, Page
 
 from partywall import pipeline
 from partywall.host import Host
@@ -9,6 +8,7 @@ from partywall.testing import fake_host
 from partywall.web.jobs import Folder
 from partywall.web.runner import Runner
 from partywall.web.security import Role, Secrets, Site
+from web_site import Direct, Page
 
 
 @pytest.fixture
@@ -20,7 +20,12 @@ def folder(tmp_path) -> Folder:
 
 @pytest.fixture
 def server(folder) -> Direct:
-    made = Direct(folder, Site(8733), Secrets(folder.own), read_host=lambda: fake_host(pipeline.described({}, Host.here()) | {"cpus_allowed": [0, 1]}))
+    made = Direct(
+        folder,
+        Site(8733),
+        Secrets(folder.own),
+        read_host=lambda: fake_host(pipeline.described({}, Host.here()) | {"cpus_allowed": [0, 1]}),
+    )
     made.runner = Runner(folder)
     return made
 

@@ -47,9 +47,11 @@ def test_without_a_record_no_journal_is_written(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (UsageError("no"), 2), (ValueError("bug"), 70)])
+@pytest.mark.parametrize(
+    ("error", "code"), [(KeyboardInterrupt(), 130), (UsageError("no"), 2), (ValueError("bug"), 70)]
+)
 def test_a_journal_ends_with_the_exit_code_of_an_error(tmp_path, error, code):
-    with pytest.raises(type(error)), Journal() as journal:
+    with pytest.raises(type(error)), Journal() as journal:  # noqa: PT012 - the journal is what is tested
         journal(Started(tmp_path))
         raise error
     assert json.loads((tmp_path / FILE).read_bytes().splitlines()[-1])["exit"] == code
@@ -103,7 +105,11 @@ def test_however_a_journal_grows_no_event_is_lost_or_taken_twice(tmp_path_factor
     assert watched.offset == len(whole)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+    )
+)
 def test_an_event_of_any_form_does_not_end_the_page(content):
     state = State()
     for name in ("block", "started", "left", "second", "report", "note", "ended"):

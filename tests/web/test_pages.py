@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from web_site import ORIGIN, Page, record
 
 from partywall.web.interface import openapi
 from partywall.web.jobs import Job, Order, State
+from web_site import ORIGIN, Page, record
 
 NASTY = "<script>document.title='x'</script>\u202e\" onload=alert(1) '{{7*7}}"
 DOCUMENT = "partywall: 1\nname: tiny\nvictims:\n  a: {probe: pipes}\naggressors:\n  b: {stressor: cache}\n"
@@ -74,6 +74,15 @@ def test_no_file_outside_a_record_is_served(page, folder, path, tmp_path):
     assert "SECRET" not in answer.text
 
 
+@pytest.mark.parametrize("kind", ["run", "study", "migration", "load", "x"])
+@pytest.mark.parametrize("name", ["SECRET", "../../../etc/passwd", "papers/../../../pyproject", ".", "a%00b"])
+def test_only_shipped_documents_are_opened_in_the_editor(page, kind, name, tmp_path):
+    (tmp_path / "secret.yaml").write_text("study: SECRET-CONTENT")
+    answer = page.get(f"/start?kind={kind}&shipped={name.replace('SECRET', str(tmp_path / 'secret.yaml'))}")
+    assert answer.status_code == 404
+    assert "SECRET-CONTENT" not in answer.text
+
+
 def test_files_of_a_record_have_no_origin(page, folder):
     record(folder, "load-1", report_html="<script>1</script>")
     shown = page.get("/records/load-1/files/report.html")
@@ -88,7 +97,8 @@ CHANGES = ("/jobs", "/dry-run", "/start/simple", "/check", "/records/load-1/dele
 
 @pytest.mark.parametrize("path", CHANGES)
 @pytest.mark.parametrize(
-    "origin", [None, "null", "http://evil.test", "http://127.0.0.1:9999", "https://127.0.0.1:8733", f"{ORIGIN}.evil.test"]
+    "origin",
+    [None, "null", "http://evil.test", "http://127.0.0.1:9999", "https://127.0.0.1:8733", f"{ORIGIN}.evil.test"],
 )
 def test_a_change_from_another_origin_is_refused(page, folder, path, origin):
     record(folder, "load-1")
@@ -103,7 +113,9 @@ def test_a_form_without_a_key_of_this_server_is_refused(page, folder, key):
     assert folder.all() == []
 
 
-@pytest.mark.parametrize("host", ["evil.test", "evil.test:8733", "127.0.0.1", "127.0.0.1:80", "", "[::1", "localhost:8733.evil"])
+@pytest.mark.parametrize(
+    "host", ["evil.test", "evil.test:8733", "127.0.0.1", "127.0.0.1:80", "", "[::1", "localhost:8733.evil"]
+)
 def test_a_rebound_name_is_refused(page, host):
     assert page.get("/", headers={"host": host}).status_code == 421
 

@@ -6,10 +6,10 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from web_site import record
 
 from partywall.web.jobs import Folder, Job, Order, State, Want
 from partywall.web.runner import ACTIONS, Runner, command
+from web_site import record
 
 DOCUMENT = "partywall: 1\nname: tiny\n"
 
@@ -146,8 +146,10 @@ def test_an_order_cannot_carry_options_paths_or_commands(runner, folder, changes
     assert folder.all() == []
 
 
-@given(st.builds(Order, kind=st.just("run"), shipped=st.from_regex(r"^[A-Za-z0-9][A-Za-z0-9._ %/-]{0,20}$", fullmatch=True),
-                 budget=st.none() | st.from_regex(r"^[A-Za-z0-9][A-Za-z0-9._ %/-]{0,20}$", fullmatch=True)))  # fmt: skip
+WORDS = st.from_regex(r"^[A-Za-z0-9][A-Za-z0-9._ %/-]{0,20}$", fullmatch=True)
+
+
+@given(st.builds(Order, kind=st.just("run"), shipped=WORDS, budget=st.none() | WORDS))
 def test_no_word_of_a_command_line_is_an_option_that_was_not_built_here(tmp_path_factory, order):
     if ".." in (order.shipped or ""):
         return

@@ -9,12 +9,13 @@ from starlette.testclient import TestClient
 from partywall.errors import UsageError
 from partywall.web import app
 from partywall.web.jobs import Folder
+from partywall.web.site import Server
 
 ORIGIN = "http://127.0.0.1:8733"
 FINDINGS = {"run": "a", "scenario": "demo", "headline": "Two neighbours cost you 12 %", "verdicts": []}
 
 
-class Direct(app.Server):
+class Direct(Server):
     """A server whose runner is called directly, and starts no job."""
 
     def act(self, action, **fields):
@@ -27,7 +28,7 @@ class Direct(app.Server):
 class Page(TestClient):
     """A client that has opened the launch link."""
 
-    def __init__(self, server: app.Server, *, login: bool = True) -> None:
+    def __init__(self, server: Server, *, login: bool = True) -> None:
         super().__init__(app.build(server), base_url=ORIGIN, raise_server_exceptions=False, follow_redirects=False)
         self.server = server
         if login:
@@ -55,5 +56,3 @@ def record(folder: Folder, name: str, events=(), **files: str):
     for file, text in files.items():
         (path / file.replace("_", ".")).write_text(text, encoding="utf-8")
     return path
-
-

@@ -62,8 +62,9 @@ COMMANDS = {
         "study:study",
         "Repeat a published measurement, and compare its tables and figures with the results of this host.",
     ),
-    "serve": Command(
-        "serve:serve", "Serve a page to start, watch, control and compare measurements in a browser."
+    "serve": Command("serve:serve", "Serve a page to start, watch, control and compare measurements in a browser."),
+    "publish": Command(
+        "serve:publish", "Write the reports of a folder of records as static pages, with a page that lists them."
     ),
     "scenario": Command("scenario:app", "Check, list and describe scenarios."),
     "vm": Command("vm:app", "Virtual machines as sandboxes (backend: qemu)."),

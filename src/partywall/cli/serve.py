@@ -1,4 +1,4 @@
-"""`partywall serve`: the web page."""
+"""`partywall serve` and `partywall publish`: the web page, and static pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from partywall.errors import Exit
+from partywall import units
+from partywall.errors import Exit, Problem, UsageError
 
 
 def serve(
@@ -22,13 +23,13 @@ def serve(
     ] = False,
     certificate: Annotated[Path | None, typer.Option(help="Certificate for TLS, in PEM.")] = None,
     certificate_key: Annotated[Path | None, typer.Option(help="Its private key, in PEM.")] = None,
-    name: Annotated[
-        list[str] | None, typer.Option(help="A further host name of this server; may be repeated.")
-    ] = None,
+    name: Annotated[list[str] | None, typer.Option(help="A further host name of this server; may be repeated.")] = None,
     insecure: Annotated[
         int,
         typer.Option(
-            "--insecure", count=True, help="Give it twice to listen on other addresses without TLS. Others can listen in."
+            "--insecure",
+            count=True,
+            help="Give it twice to listen on other addresses without TLS. Others can listen in.",
         ),
     ] = 0,
     token: Annotated[
@@ -60,4 +61,21 @@ def serve(
     )
     with contextlib.suppress(KeyboardInterrupt):
         server.serve(settings, typer.echo)
+    return Exit.HOLDS
+
+
+def publish(
+    runs: Annotated[Path, typer.Argument(help="The folder of records.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Folder to create.")] = Path("published"),
+) -> int:
+    """Write the reports of a folder of records as static pages, with a page that lists them.
+
+    partywall publish runs --out site
+    """
+    from partywall.web.jobs import Folder  # noqa: PLC0415 - slow to import
+    from partywall.web.publish import write  # noqa: PLC0415
+
+    if not runs.is_dir():
+        raise UsageError(Problem("is not a folder", "give a folder of records", str(runs)))
+    typer.echo(f"{units.counted(write(Folder(runs), out), 'record')}: {out / 'index.html'}")
     return Exit.HOLDS

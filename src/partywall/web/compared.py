@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +77,9 @@ def _others(kind: str, first: Path, second: Path) -> Two:
         tables.append({_label(row): row for row in rows[:500]})
     shared = [label for label in tables[0] if label in tables[1]]
     columns = [key for key, value in next(iter(tables[0].values()), {}).items() if isinstance(value, int | float)][:8]
-    rows_ = tuple((label, tuple((tables[0][label].get(c), tables[1][label].get(c)) for c in columns)) for label in shared)
+    rows_ = tuple(
+        (label, tuple((tables[0][label].get(c), tables[1][label].get(c)) for c in columns)) for label in shared
+    )
     return Two(kind=kind, names=(first.name, second.name), columns=tuple(columns), rows=rows_)
 
 
@@ -96,10 +99,8 @@ def histories(folder: Folder) -> dict[str, list[Path]]:
 
 def _scenario(file: Path) -> str:
     """The name of a run's scenario, from the start of its findings."""
-    import re  # noqa: PLC0415 - of this function alone
-
     try:
-        with file.open("rb") as stream:
+        with records.opened(file) as stream:
             start = stream.read(65536).decode("utf-8", "replace")
     except OSError:
         return ""
@@ -131,7 +132,7 @@ class Line:
     shift: str
 
 
-WIDTH, HEIGHT, MARGIN = 560.0, 110.0, 10.0
+WIDTH, HEIGHT, MARGIN, STEP_MAX = 560.0, 110.0, 10.0, 36.0
 
 
 def lines(paths: Sequence[Path]) -> list[Line]:
@@ -139,7 +140,7 @@ def lines(paths: Sequence[Path]) -> list[Line]:
     measured: dict[str, list[tuple[str, float, float, float]]] = {}
     for path in paths[-RUNS_MAX:]:
         try:
-            found = Findings.model_validate_json((path / "findings.json").read_bytes())
+            found = _findings(path / "findings.json")
         except (OSError, ValueError, PartywallError):
             continue
         for cell in found.cells:
@@ -149,6 +150,11 @@ def lines(paths: Sequence[Path]) -> list[Line]:
     return [_line(title, values) for title, values in measured.items()]
 
 
+def _findings(file: Path) -> Findings:
+    with records.opened(file) as stream:
+        return Findings.model_validate_json(stream.read())
+
+
 def _line(title: str, values: Sequence[tuple[str, float, float, float]]) -> Line:
     low = min(0.95, *(each[2] for each in values))
     high = max(1.05, *(each[3] for each in values))
@@ -156,7 +162,7 @@ def _line(title: str, values: Sequence[tuple[str, float, float, float]]) -> Line
     def y(value: float) -> float:
         return round(MARGIN + (HEIGHT - 2 * MARGIN) * (high - value) / (high - low), 1)
 
-    step = (WIDTH - 2 * MARGIN) / max(1, len(values) - 1)
+    step = min(STEP_MAX, (WIDTH - 2 * MARGIN) / max(1, len(values) - 1))
     points = tuple(
         Point(name, round(MARGIN + i * step, 1), y(value), y(top), y(bottom), figures.span(bottom, top))
         for i, (name, value, bottom, top) in enumerate(values)

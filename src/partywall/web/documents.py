@@ -32,7 +32,6 @@ from partywall.model.study import Outline, StudyRequest
 from partywall.scenario import load
 from partywall.scenario import names as scenario_names
 from partywall.scenario.decode import decode
-from partywall.scenario.load import find
 from partywall.trace import ask
 from partywall.web.jobs import Order
 
@@ -117,16 +116,19 @@ def _files(part: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], 
             yield from _files(value, (*path, number))
 
 
-def _read(kind: str, file: Path) -> Any:
+def _read(kind: str, file: Path) -> None:
     """Reads a document. UsageError with all of its mistakes."""
-    readers = {
-        "run": lambda: load(file),
-        "load": lambda: compiled(load_plans.load(file)),
-        "guard": lambda: guard.load(file),
-        "migration": lambda: migration_plans.load(file, pipeline.catalogue()),
-        "study": lambda: StudyJob.read(str(file), StudyRequest(length="short", backends=(), parts=(), rounds=None, seed=1)),
-    }
-    return readers[kind]()
+    match kind:
+        case "run":
+            load(file)
+        case "load":
+            compiled(load_plans.load(file))
+        case "guard":
+            guard.load(file)
+        case "migration":
+            migration_plans.load(file, pipeline.catalogue())
+        case _:
+            _study_job(str(file))
 
 
 def forecast(order: Order, host: Host, *, allow_commands: bool) -> Forecast:
@@ -174,31 +176,40 @@ def _job(order: Order, file: Path) -> Any:
     duration_ns = parsed("duration", order.duration, units.parse_duration_ns) if order.duration else None
     match order.kind:
         case "run" if source:
-            changes: dict[str, Any] = {}
-            if order.budget:
-                changes["budget"] = parsed("budget", order.budget, units.parse_duration_ns)
-            if order.precision:
-                changes["precision"] = parsed("precision", order.precision, units.parse_share)
-            return RunJob.read(str(find(source)) if order.document is None else source, changes, order.seed)
-        case "load" if order.url:
-            quick = Quick(url=order.url, for_ns=duration_ns or 30 * 10**9, users=order.users, rate=order.rate)
-            return LoadJob(order.url, quick_program(quick))
-        case "load" if order.document is not None:
-            loaded = load_plans.load(file)
-            return LoadJob(loaded.plan.name, compiled(loaded), loaded)
+            return _run_job(order, source)
+        case "load" if order.url or order.document is not None:
+            return _load_job(order, file, duration_ns)
         case "guard" if order.document is not None:
             return replace(GuardJob.read(file), for_ns=duration_ns)
-        case "trace" if order.hops:
-            if duration_ns is None:
-                raise UsageError(Problem("a trace started here needs a duration", "give for example 10s"))
+        case "trace" if order.hops and duration_ns is not None:
             return TraceJob(ask(list(order.hops)), duration_ns)
         case "study" if source:
-            length = "long" if order.long else "short"
-            request = StudyRequest(length=length, backends=(), parts=(), rounds=None, seed=order.seed or 1)
-            return StudyJob.read(source, request)
+            return _study_job(source, long=order.long, seed=order.seed)
         case "migration" if source:
             return MigrationJob.read(file if order.document is not None else migration_plans.find(source))
-    raise UsageError(Problem(f"a {order.kind} needs something to measure", "choose or write a document"))
+    raise UsageError(Problem(f"a {order.kind} needs something to measure", "give a document, an interface or a time"))
+
+
+def _run_job(order: Order, source: str) -> RunJob:
+    changes: dict[str, Any] = {}
+    if order.budget:
+        changes["budget"] = parsed("budget", order.budget, units.parse_duration_ns)
+    if order.precision:
+        changes["precision"] = parsed("precision", order.precision, units.parse_share)
+    return RunJob.read(source, changes, order.seed)
+
+
+def _load_job(order: Order, file: Path, duration_ns: int | None) -> LoadJob:
+    if order.url:
+        quick = Quick(url=order.url, for_ns=duration_ns or 30 * 10**9, users=order.users, rate=order.rate)
+        return LoadJob(order.url, quick_program(quick))
+    loaded = load_plans.load(file)
+    return LoadJob(loaded.plan.name, compiled(loaded), loaded)
+
+
+def _study_job(source: str, *, long: bool = False, seed: int | None = None) -> StudyJob:
+    length = "long" if long else "short"
+    return StudyJob.read(source, StudyRequest(length=length, backends=(), parts=(), rounds=None, seed=seed or 1))
 
 
 def _here(problem: Problem) -> Problem:

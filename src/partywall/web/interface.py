@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -17,20 +17,38 @@ from partywall import __version__
 from partywall.errors import PartywallError
 from partywall.plain import plain
 from partywall.web import documents, pages, records
+from partywall.web.forms import body_of
+from partywall.web.handlers import threaded
 from partywall.web.jobs import KEY, Order
 from partywall.web.runner import Annotate, Extend
 from partywall.web.security import is_key
-
-if TYPE_CHECKING:
-    from partywall.web.app import Server
-
-Threaded = Callable[..., Awaitable[Any]]
+from partywall.web.site import Server
 
 
-def routes(server: Server, body_of: Callable[[Request], Awaitable[bytes]], threaded: Threaded) -> list[Route]:
+def routes(server: Server) -> list[Route]:
     """The addresses of the interface."""
+    on = Interface(server)
+    return [
+        Route("/openapi.json", on.described),
+        Route("/scenario.schema.json", on.schema),
+        Route("/records", on.listed),
+        Route("/records/{name}", on.one),
+        Route("/jobs", on.jobs, methods=["GET"]),
+        Route("/jobs", on.start, methods=["POST"]),
+        Route("/plan", on.plan, methods=["POST"]),
+        Route("/jobs/{id}", on.job, methods=["GET"]),
+        *(Route(f"/jobs/{{id}}/{name}", on.on_job(name), methods=["POST"]) for name in JOB_ACTIONS),
+        *(Route(f"/records/{{name}}/{action}", on.on_record(action), methods=["POST"]) for action in RECORD_ACTIONS),
+    ]
 
-    async def content(request: Request) -> dict[str, Any]:
+
+class Interface:
+    """The answers of the interface."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def _content(self, request: Request) -> dict[str, Any]:
         raw = await body_of(request)
         try:
             found = json.loads(raw or b"{}")
@@ -40,59 +58,63 @@ def routes(server: Server, body_of: Callable[[Request], Awaitable[bytes]], threa
             raise HTTPException(400, "The body is not a JSON object.")
         return found
 
-    def key_of(request: Request) -> str:
+    def _key_of(self, request: Request) -> str:
         key = request.headers.get("idempotency-key", "")
         if not is_key(key):
             raise HTTPException(400, "Idempotency-Key is missing, or is not 8 to 64 letters, digits, - or _.")
-        if not request.state.bearer and not server.secrets.is_ours(key):
-            raise HTTPException(403, "A browser's key must come from a page of this server.")
+        if not request.state.bearer and not self._server.secrets.is_ours(key):
+            raise HTTPException(403, "A browser's key must come from a page of this self._server.")
         return key
 
-    async def act(action: str, **fields: Any) -> Response:
+    async def _act(self, action: str, **fields: Any) -> Response:
         try:
-            return JSONResponse(await threaded(server.act, action, **fields))
+            return JSONResponse(await threaded(self._server.act, action, **fields))
         except PartywallError as error:
             return _refused(error)
 
-    async def listed(request: Request) -> Response:
+    async def listed(self, request: Request) -> Response:
         query = request.query_params.get("q", "")[:200]
-        found = await threaded(records.named, server.folder.root)
-        matching = await threaded(records.matching, found, query, server.folder)
+        found = await threaded(records.named, self._server.folder.root)
+        matching = await threaded(records.matching, found, query, self._server.folder)
         return JSONResponse({"records": [asdict(one) for one in matching]})
 
-    async def one(request: Request) -> Response:
+    async def one(self, request: Request) -> Response:
         name = request.path_params["name"]
-        path = server.folder.record(name)
+        path = self._server.folder.record(name)
         if path is None or (kind := records.kind_of(path)) is None:
             raise HTTPException(404, "There is no such record.")
-        row = await threaded(records.row, server.folder, records.Named(name, kind, path.stat().st_mtime))
-        files = [{"path": file, "bytes": size} for file, size in records.files(server.folder, name)]
+        row = await threaded(records.row, self._server.folder, records.Named(name, kind, path.stat().st_mtime))
+        files = [{"path": file, "bytes": size} for file, size in records.files(self._server.folder, name)]
         return JSONResponse(plain(asdict(row)) | {"files": files})
 
-    async def jobs(request: Request) -> Response:
+    async def jobs(self, request: Request) -> Response:
         del request
-        return JSONResponse({"jobs": [job.model_dump(mode="json", exclude={"done"}) for job in server.folder.all()]})
+        return JSONResponse(
+            {"jobs": [job.model_dump(mode="json", exclude={"done"}) for job in self._server.folder.all()]}
+        )
 
-    async def job(request: Request) -> Response:
-        found = server.folder.job(request.path_params["id"])
+    async def job(self, request: Request) -> Response:
+        found = self._server.folder.job(request.path_params["id"])
         if found is None:
             raise HTTPException(404, "There is no such job.")
         return JSONResponse(found.model_dump(mode="json", exclude={"done"}))
 
-    async def start(request: Request) -> Response:
-        key, order = key_of(request), await content(request)
+    async def start(self, request: Request) -> Response:
+        key, order = self._key_of(request), await self._content(request)
         try:
             checked = Order.model_validate(order)
         except ValidationError as error:
-            found = [{"key": ".".join(map(str, e["loc"])), "message": e["msg"]} for e in error.errors(include_url=False)]
+            found = [
+                {"key": ".".join(map(str, e["loc"])), "message": e["msg"]} for e in error.errors(include_url=False)
+            ]
             return JSONResponse({"problems": found}, 400)
-        return await act("start", key=key, order=checked.model_dump(mode="json"))
+        return await self._act("start", key=key, order=checked.model_dump(mode="json"))
 
-    async def plan(request: Request) -> Response:
+    async def plan(self, request: Request) -> Response:
         try:
-            order = Order.model_validate(await content(request))
-            host = await threaded(server.host)
-            found = await threaded(documents.forecast, order, host, allow_commands=server.allow_commands)
+            order = Order.model_validate(await self._content(request))
+            host = await threaded(self._server.host)
+            found = await threaded(documents.forecast, order, host, allow_commands=self._server.allow_commands)
         except ValidationError as error:
             return JSONResponse({"problems": [{"message": str(error)}]}, 400)
         except PartywallError as error:
@@ -100,44 +122,31 @@ def routes(server: Server, body_of: Callable[[Request], Awaitable[bytes]], threa
         lacking = [plain(problem) for problem in found.lacking]
         return JSONResponse({"lines": found.outline.lines, "seconds": found.outline.seconds, "lacking": lacking})
 
-    def on_job(action: str) -> Callable[[Request], Awaitable[Response]]:
+    def on_job(self, action: str) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
-            given = await content(request)
+            given = await self._content(request)
             fields = {name: given.get(name) for name in ("budget", "precision")} if action == "extend" else {}
-            return await act(action, key=key_of(request), job=request.path_params["id"], **fields)
+            return await self._act(action, key=self._key_of(request), job=request.path_params["id"], **fields)
 
         return handle
 
-    def on_record(action: str) -> Callable[[Request], Awaitable[Response]]:
+    def on_record(self, action: str) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
-            given = await content(request)
+            given = await self._content(request)
             fields = {name: given[name] for name in ("note", "tags") if name in given} if action == "annotate" else {}
-            return await act(action, key=key_of(request), record=request.path_params["name"], **fields)
+            return await self._act(action, key=self._key_of(request), record=request.path_params["name"], **fields)
 
         return handle
 
-    async def described(request: Request) -> Response:
+    async def described(self, request: Request) -> Response:
         del request
         return JSONResponse(openapi())
 
-    async def schema(request: Request) -> Response:
+    async def schema(self, request: Request) -> Response:
         del request
         from partywall.scenario.schema import json_schema  # noqa: PLC0415 - of the editor alone
 
         return JSONResponse(json_schema(), headers={"cache-control": "max-age=3600"})
-
-    return [
-        Route("/openapi.json", described),
-        Route("/scenario.schema.json", schema),
-        Route("/records", listed),
-        Route("/records/{name}", one),
-        Route("/jobs", jobs, methods=["GET"]),
-        Route("/jobs", start, methods=["POST"]),
-        Route("/plan", plan, methods=["POST"]),
-        Route("/jobs/{id}", job, methods=["GET"]),
-        *(Route(f"/jobs/{{id}}/{name}", on_job(name), methods=["POST"]) for name in JOB_ACTIONS),
-        *(Route(f"/records/{{name}}/{action}", on_record(action), methods=["POST"]) for action in RECORD_ACTIONS),
-    ]
 
 
 JOB_ACTIONS = {
@@ -169,7 +178,9 @@ def openapi() -> dict[str, Any]:
     }
     refusals = {"400": {"description": "problems: what is wrong, and the remedy"}, "401": {"description": "no token"}}
 
-    def operation(summary: str, *, body: dict[str, Any] | None = None, keyed: bool = False, at: str = "") -> dict[str, Any]:
+    def operation(
+        summary: str, *, body: dict[str, Any] | None = None, keyed: bool = False, at: str = ""
+    ) -> dict[str, Any]:
         place = [{"name": at, "in": "path", "required": True, "schema": {"type": "string"}}] if at else []
         found: dict[str, Any] = {
             "summary": summary,

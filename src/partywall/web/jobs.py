@@ -90,7 +90,8 @@ class Job(Frozen):
     def name(self) -> str:
         """What it measures, in a few words."""
         order = self.order
-        return order.shipped or order.url or " → ".join(order.hops) or order.kind
+        written = re.sub(r"-\d{8}-\d{6}-[0-9a-f]{4}$", "", self.record)
+        return order.shipped or order.url or " → ".join(order.hops) or written
 
 
 class Folder:

@@ -14,11 +14,13 @@ from typing import Any
 
 from partywall.kinds.journal import FILE
 from partywall.sandbox.label import start_ticks
-from partywall.web.records import event_of
+from partywall.web.records import event_of, opened
 
 NOTES_SHOWN = 200
 SECONDS_SHOWN = 60
 CHUNK_BYTES = 1 << 20
+TEXT_MAX = 1000
+FIGURES = ("users", "rate", "p50_ns", "p90_ns", "p99_ns", "raw_p99_ns", "errors")
 
 
 @dataclass
@@ -57,9 +59,9 @@ class State:
     headline: str = ""
     moves: deque[str] = field(default_factory=lambda: deque(maxlen=NOTES_SHOWN))
 
-    def take(self, event: Mapping[str, Any]) -> None:
+    def take(self, event: Mapping[str, Any]) -> None:  # noqa: C901 - one case for each event
         """Adds an event. Content of unexpected form is ignored, because a journal may be damaged."""
-        at = event.get("at", 0.0)
+        at = _time(event.get("at"))
         match event:
             case {"event": "started"}:
                 self.attempts += 1
@@ -69,32 +71,34 @@ class State:
                 pid, ticks = event.get("pid"), event.get("start_ticks")
                 self.process = (pid, ticks) if isinstance(pid, int) and isinstance(ticks, int) else None
             case {"event": "doing", "text": str(text)}:
-                self.doing = text
+                self.doing = cut(text)
             case {"event": "left", "seconds": int() | float() as seconds}:
                 self.left_s, self.left_at = seconds, at
             case {"event": "note", "text": str(text)}:
-                self.notes.append((at, text, bool(event.get("is_warning"))))
+                self.notes.append((at, cut(text), bool(event.get("is_warning"))))
             case {"event": "broken", "text": str(text)}:
-                self.notes.append((at, text, True))
+                self.notes.append((at, cut(text), True))
             case {"event": "block", "trial": str(name), "done": int(done)}:
                 trial = self.trials.setdefault(name, Trial())
                 if done < trial.done:
                     # Its slots were lengthened, and it began again.
                     trial.cells.clear()
-                trial.done, trial.precision = done, str(event.get("precision", ""))
+                trial.done, trial.precision = done, cut(event.get("precision", ""))
                 self.last_trial = name
                 cells = event.get("cells", {})
-                trial.cells |= {id_: (cell[0], cell[1], cell[2]) for id_, cell in cells.items() if len(cell) == 3}
+                trial.cells |= {id_: _cell(*cell) for id_, cell in cells.items()}
             case {"event": "second"}:
-                self.seconds.append(event)
+                self.seconds.append(_second(event))
                 self.seconds_count += 1
             case {"event": "report", "of": "guard", "rows": dict(rows)}:
                 self.vifs = rows
-                self.notes.extend((at, f"{hook}: {kind}: {text}", True) for hook, kind, text in event.get("notes", ()))
+                self.notes.extend(
+                    (at, cut(f"{hook}: {kind}: {text}"), True) for hook, kind, text in event.get("notes", ())
+                )
             case {"event": "report", "of": "trace", "ways": list(ways)}:
-                self.ways, self.headline = tuple(ways), str(event.get("headline", ""))
+                self.ways, self.headline = tuple(ways), cut(event.get("headline", ""))
             case {"event": "report", "of": "migration", "move": str(text)}:
-                self.moves.append(text)
+                self.moves.append(cut(text))
             case {"event": "ended"}:
                 self.ended, self.exit, self.error = True, event.get("exit"), event.get("error")
                 self.ended_at = at
@@ -103,6 +107,30 @@ class State:
     def running(self) -> bool:
         """True if the process that writes the journal exists."""
         return not self.ended and self.process is not None and start_ticks(self.process[0]) == self.process[1]
+
+
+def cut(text: object) -> str:
+    """A text in a length that a page can show."""
+    whole = str(text)
+    return whole if len(whole) <= TEXT_MAX else f"{whole[:TEXT_MAX]} …"
+
+
+def _time(at: Any) -> float:
+    """A time that can be shown; 0 if it is none."""
+    return float(at) if isinstance(at, int | float) and 0 <= at < 4e9 else 0.0
+
+
+def _cell(value: float, low: float, high: float) -> tuple[float, float, float]:
+    return float(value), float(low), float(high)
+
+
+def _second(event: Mapping[str, Any]) -> dict[str, Any]:
+    """A second of a load, with numbers where numbers belong. ValueError if it has none."""
+    figures = {name: event.get(name) for name in FIGURES}
+    if not all(isinstance(figure, int | float | None) for figure in figures.values()) or figures["rate"] is None:
+        raise ValueError("this is not a second of a load")
+    doubts = list(event.get("doubts", {}).items())[:20]
+    return figures | {"doubts": {cut(reason): cut(figure) for reason, figure in doubts}}
 
 
 class Watched:
@@ -141,7 +169,7 @@ class Watched:
 def lines(file: Path, offset: int) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Whole lines from an offset on, at most a chunk: the offset after each, and its event if it is one."""
     try:
-        with file.open("rb") as stream:
+        with opened(file) as stream:
             stream.seek(offset)
             chunk = stream.read(CHUNK_BYTES)
     except OSError:

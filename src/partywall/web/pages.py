@@ -1,4 +1,4 @@
-"""What the pages show: values for the templates, from records, journals and documents. Reads only, and knows no HTTP."""
+"""Values for the templates, from records, journals and documents. Reads only, and knows no HTTP."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -16,13 +16,14 @@ from typing import Any
 import jinja2
 
 from partywall import __version__, study, units
-from partywall.errors import PartywallError, Problem, ProblemsError
+from partywall.errors import PartywallError, Problem, ProblemsError, UsageError
 from partywall.load.health import ADVICE, Reason
 from partywall.migrate import plan as migration_plans
 from partywall.model.plan import Plan
 from partywall.report import page
 from partywall.scenario import find, load, names
-from partywall.scenario.load import read
+from partywall.scenario.load import read, shipped_file
+from partywall.web.documents import shipped_names
 from partywall.web.jobs import Job, State, Want
 from partywall.web.live import State as Live
 
@@ -105,20 +106,16 @@ def offered() -> tuple[Offered, ...]:
     for name in study.names():
         file = study.find(name)
         found.append(Offered("study", name, study.kind_of(file).read(read(file, "study"), str(file)).description))
-    for name in migration_plans.names():
-        found.append(Offered("migration", name, "A guest moves between two hosts while it works"))
+    moves = "A guest moves between two hosts while it works"
+    found += [Offered("migration", name, moves) for name in migration_plans.names()]
     return tuple(found)
 
 
 def text_of(kind: str, name: str) -> str:
-    """The text of a shipped document. PartywallError if there is none."""
-    if kind == "migration":
-        return migration_plans.find(name).read_text(encoding="utf-8")
-    if kind == "study":
-        return study.find(name).read_text(encoding="utf-8")
-    if name not in names():
-        raise PartywallError(f"there is no scenario {name[:80]!r}")
-    return find(name).read_text(encoding="utf-8")
+    """The text of a shipped document. UsageError if there is none, also for the path of another file."""
+    if name not in shipped_names(kind):
+        raise UsageError(Problem(f"no {kind[:20]} called {name[:80]!r} ships with Partywall", "choose another"))
+    return shipped_file(name).read_text(encoding="utf-8")
 
 
 def host_line() -> dict[str, Any]:
@@ -239,7 +236,9 @@ def buttons(job: Job | None) -> Buttons:
             return Buttons(resume=True)
 
 
-def status(job: Job | None, live: Live, waiting: Sequence[Job], *, running: bool) -> str:
+def status(  # noqa: PLR0911 - one for each state
+    job: Job | None, live: Live, waiting: Sequence[Job], *, running: bool
+) -> str:
     """What a record or job does now, in one line."""
     if job is not None and job.state is State.QUEUED:
         ahead = [one for one in waiting if one.created < job.created or one.state is State.RUNNING]
@@ -248,7 +247,11 @@ def status(job: Job | None, live: Live, waiting: Sequence[Job], *, running: bool
             return f"waiting for {', '.join(one.name for one in ahead)}: two measurements would spoil each other"
         return "next: it starts as soon as no other measurement runs on this host"
     if job is not None and job.state is State.RUNNING and job.want is not None:
-        wants = {Want.PAUSE: "pausing after this block", Want.STOP: "stopping", Want.EXTEND: "restarting with more time"}
+        wants = {
+            Want.PAUSE: "pausing after this block",
+            Want.STOP: "stopping",
+            Want.EXTEND: "restarting with more time",
+        }
         return wants[job.want]
     if job is not None and job.state is State.PAUSED:
         return "paused: its measurements are kept"
@@ -280,5 +283,3 @@ def tail_of(file: Path, most: int = 8192) -> str:
             return stream.read().decode("utf-8", "replace")
     except OSError:
         return ""
-
-

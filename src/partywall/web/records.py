@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from partywall import kinds
 from partywall.errors import Exit
@@ -19,6 +22,7 @@ from partywall.web.jobs import Folder
 
 PAGE = 50
 TAIL_BYTES = 65536
+FILES_SHOWN = 500
 OUTCOMES = {
     int(Exit.HOLDS): ("holds", "✓ holds"),
     int(Exit.VIOLATED): ("violated", "✗ violated"),
@@ -116,16 +120,26 @@ def outcome(path: Path | None, code: Any) -> tuple[str, str] | None:
 def _has_goals(path: Path) -> bool:
     """True if the findings contain a verdict. Without goals, a run that holds has only been measured."""
     try:
-        return b'"verdicts":[]' not in (path / "findings.json").read_bytes().replace(b" ", b"").replace(b"\n", b"")
+        with opened(path / "findings.json") as stream:
+            return b'"verdicts":[]' not in stream.read().replace(b" ", b"").replace(b"\n", b"")
     except OSError:
         return False
+
+
+def opened(file: Path) -> IO[bytes]:
+    """Opens a regular file. OSError for anything else: a link may lead elsewhere, and a FIFO would block."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(file))
+    return os.fdopen(descriptor, "rb")
 
 
 def annotation(folder: Folder, name: str) -> tuple[str, tuple[str, ...]]:
     """A record's note and tags."""
     try:
         found = json.loads((folder.notes / f"{name}.json").read_bytes())
-        return str(found["note"]), tuple(map(str, found["tags"]))
+        return str(found["note"])[:2000], tuple(str(tag)[:40] for tag in found["tags"][:20])
     except (OSError, ValueError, KeyError, TypeError):
         return "", ()
 
@@ -133,7 +147,7 @@ def annotation(folder: Folder, name: str) -> tuple[str, tuple[str, ...]]:
 def headline(path: Path) -> str:
     """The headline of a record's findings; empty if there is none."""
     try:
-        with (path / "findings.json").open("rb") as stream:
+        with opened(path / "findings.json") as stream:
             start = stream.read(TAIL_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
@@ -147,7 +161,7 @@ def headline(path: Path) -> str:
 def ending(path: Path) -> dict[str, Any] | None:
     """The last whole event of a record's journal. None if there is none."""
     try:
-        with (path / FILE).open("rb") as stream:
+        with opened(path / FILE) as stream:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - TAIL_BYTES))
             lines = stream.read().split(b"\n")[:-1]
     except OSError:
@@ -176,7 +190,7 @@ def last_start(path: Path) -> tuple[int, int] | None:
     """The process that began the latest attempt, as its ID and start time."""
     found = None
     try:
-        with (path / FILE).open("rb") as stream:
+        with opened(path / FILE) as stream:
             for line in stream:
                 if b'"event":"started"' in line and (event := event_of(line)):
                     found = event.get("pid"), event.get("start_ticks")
@@ -209,12 +223,12 @@ def file_in(folder: Folder, name: str, relative: str) -> Path | None:
 
 
 def files(folder: Folder, name: str) -> list[tuple[str, int]]:
-    """The files of a record with their sizes, at most 500."""
+    """The files of a record with their sizes, at most FILES_SHOWN."""
     record = folder.record(name)
     if record is None:
         return []
     found = (path for path in sorted(record.rglob("*")) if path.is_file() and not path.is_symlink())
-    return [(str(path.relative_to(record)), path.stat().st_size) for path, _ in zip(found, range(500), strict=False)]
+    return [(str(path.relative_to(record)), path.stat().st_size) for path in itertools.islice(found, FILES_SHOWN)]
 
 
 def is_name(text: str) -> bool:

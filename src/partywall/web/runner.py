@@ -117,7 +117,9 @@ class Runner:
         if order.document is not None:
             refuse_files(order.document, allowed=self._allow_commands)
         elif order.shipped is not None and order.shipped not in shipped_names(order.kind):
-            raise UsageError(Problem(f"no {order.kind} called {order.shipped!r} ships with Partywall", "choose another"))
+            raise UsageError(
+                Problem(f"no {order.kind} called {order.shipped!r} ships with Partywall", "choose another")
+            )
 
     def stop(self, request: OfJob) -> dict[str, Any]:
         """Ends a job. What it has measured is kept and reported."""
@@ -276,7 +278,18 @@ class Runner:
         folder.put(job)
         with folder.output(job.id).open("ab") as output:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", SHELL, "sh", str(folder.exit_file(job)), sys.executable, "-P", "-m", "partywall", *words],
+                [
+                    "/bin/sh",
+                    "-c",
+                    SHELL,
+                    "sh",
+                    str(folder.exit_file(job)),
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "partywall",
+                    *words,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -513,7 +526,11 @@ def start_runner(folder: Folder, *, user: int | None = None, allow_commands: boo
     """Starts a runner in a session of its own, if the folder has none, and waits until it answers."""
     folder.make()
     with contextlib.suppress(ConnectionError):
-        request(folder, "ping")
+        found = request(folder, "ping")
+        if found["allow_commands"] != allow_commands:
+            how = "with" if found["allow_commands"] else "without"
+            remedy = f"do the same, or end it first: kill {found['pid']}"
+            raise UsageError(Problem(f"the runner of {folder.root} was started {how} --allow-commands", remedy))
         return
     words = [sys.executable, "-P", "-m", "partywall.web.runner", str(folder.root)]
     words += [f"--user={os.geteuid() if user is None else user}", *(["--allow-commands"] if allow_commands else [])]

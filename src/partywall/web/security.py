@@ -139,7 +139,9 @@ class Site:
             parts = urlsplit(header)
         except ValueError:
             return False
-        return parts.scheme == self.scheme and self.is_host(parts.netloc) and header == f"{self.scheme}://{parts.netloc}"
+        return (
+            parts.scheme == self.scheme and self.is_host(parts.netloc) and header == f"{self.scheme}://{parts.netloc}"
+        )
 
     @property
     def cookie(self) -> str:
@@ -178,7 +180,9 @@ class Checks:
         else:
             await self.app(scope, receive, sends)
 
-    def _refused(self, scope: Scope, headers: Mapping[str, str]) -> tuple[int, str]:
+    def _refused(  # noqa: PLR0911 - one for each check
+        self, scope: Scope, headers: Mapping[str, str]
+    ) -> tuple[int, str]:
         """The status and text of a refusal; 0 if the request is allowed. Stores the role in the scope."""
         scope["state"] = scope.get("state", {}) | {"role": None, "bearer": False}
         hosts = [value for name, value in scope["headers"] if name == b"host"]

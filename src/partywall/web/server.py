@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from partywall.errors import Problem, UsageError
 from partywall.web import app, runner
 from partywall.web.jobs import Folder
 from partywall.web.security import Role, Secrets, Site
+from partywall.web.site import Server
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 CONNECTIONS_MAX = 400
@@ -74,13 +76,14 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
     start_runner = partial(runner.start_runner, folder, allow_commands=settings.allow_commands)
     if not settings.read_only:
         start_runner()
-    server = app.Server(folder, site, secrets, start_runner=start_runner, allow_commands=settings.allow_commands)
+    server = Server(folder, site, secrets, start_runner=start_runner, allow_commands=settings.allow_commands)
     host = settings.names[0] if settings.names else (socket.gethostname() if not own else shown)
     say(f"Records: {folder.root}")
     if settings.insecure and not is_loopback(settings.address):
         say("WARNING: --insecure: everything is sent unencrypted; anyone on the network path can take the session over")
     say(f"Open this link, which works once: {scheme}://{host}:{port}/login?token={secrets.launch_token}")
     say("Ctrl-C ends the server; measurements continue")
+    threading.Thread(target=server.doctor, daemon=True).start()
     config = uvicorn.Config(
         app.build(server),
         log_level="warning",
@@ -109,7 +112,9 @@ def _listener(address: str, port: int) -> socket.socket:
         listener.bind((address.strip("[]"), port))
     except OSError as error:
         remedy = "give another --port, or end the other server"
-        raise UsageError(Problem(f"cannot listen on {address}:{port}: {error.strerror}", remedy, key="--port")) from None
+        raise UsageError(
+            Problem(f"cannot listen on {address}:{port}: {error.strerror}", remedy, key="--port")
+        ) from None
     listener.listen(512)
     return listener
 

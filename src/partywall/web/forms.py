@@ -1,0 +1,97 @@
+"""What browsers send: bodies within bounds, forms with a signed key, and the order that a form describes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+
+from partywall.errors import Problem, UsageError
+from partywall.web import documents
+from partywall.web.jobs import Order
+from partywall.web.security import Secrets, form_of
+
+BODY_BYTES_MAX = 1 << 20
+BODY_S = 10.0
+
+
+async def body_of(request: Request) -> bytes:
+    """The body of a request. HTTPException if it is too large, or comes too slowly."""
+    found = bytearray()
+    try:
+        with anyio.fail_after(BODY_S):
+            async for piece in request.stream():
+                found += piece
+                if len(found) > BODY_BYTES_MAX:
+                    raise HTTPException(413, f"The request is larger than {BODY_BYTES_MAX >> 20} MiB.")
+    except TimeoutError:
+        raise HTTPException(408, "The request came too slowly.") from None
+    except ClientDisconnect:
+        raise HTTPException(400, "The connection was lost.") from None
+    return bytes(found)
+
+
+class Form:
+    """The fields of a form. Its key is signed, so it came from a page of this server."""
+
+    def __init__(self, fields: Mapping[str, list[str]]) -> None:
+        self._fields = fields
+
+    def get(self, name: str) -> str:
+        return self._fields.get(name, [""])[-1].strip()
+
+    def list(self, name: str) -> list[str]:
+        return [value.strip() for value in self._fields.get(name, []) if value.strip()]
+
+    @property
+    def document(self) -> str:
+        """The text of the editor. Browsers send line ends of two characters."""
+        return self._fields.get("document", [""])[-1].replace("\r\n", "\n")
+
+
+async def form(secrets: Secrets, request: Request) -> Form:
+    """The form of a request. HTTPException if its key was not signed here."""
+    if request.headers.get("content-type", "").partition(";")[0] != "application/x-www-form-urlencoded":
+        raise HTTPException(415, "This is not a form.")
+    try:
+        found = Form(form_of(await body_of(request)))
+    except ValueError:
+        raise HTTPException(400, "The form has too many fields.") from None
+    if not secrets.is_ours(found.get("key")):
+        raise HTTPException(403, "This form did not come from a page of this server. Reload the page.")
+    return found
+
+
+def order_of(found: Form) -> Order:
+    """The order of a form. UsageError that names each field with a mistake."""
+    numbers = {"users": int, "seed": int, "rate": float}
+    content: dict[str, Any] = {"kind": found.get("kind") or "run", "long": found.get("long") == "on"}
+    for name in ("shipped", "budget", "precision", "url", "duration", *numbers):
+        if text := found.get(name):
+            content[name] = text
+    if found.document.strip():
+        content["document"] = found.document
+        content["kind"] = documents.kind_of(found.document)
+        content.pop("shipped", None)
+    if hops := found.get("hops").split():
+        content["hops"] = hops
+    return checked_order(content)
+
+
+def checked_order(content: Mapping[str, Any]) -> Order:
+    """An order from plain values. UsageError that names each value with a mistake."""
+    try:
+        return Order.model_validate(content)
+    except ValidationError as error:
+        found = [
+            Problem(
+                f"{str(each.get('input'))[:80]!r} cannot be used", "see the example beside it", key=str(each["loc"][0])
+            )
+            for each in error.errors(include_url=False)
+            if each["loc"]
+        ]
+        raise UsageError(*(found or [Problem("this is not an order")])) from None

@@ -1,0 +1,277 @@
+"""What each address of the page answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import anyio
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response
+
+from partywall import pipeline
+from partywall.errors import PartywallError, Problem, UsageError
+from partywall.kinds.journal import FILE
+from partywall.plain import plain
+from partywall.web import compared, documents, pages, publish, records, stream
+from partywall.web.forms import Form, body_of, checked_order, form, order_of
+from partywall.web.jobs import State
+from partywall.web.security import RECORD_POLICY, Role, form_of
+from partywall.web.site import Server
+
+JOB_ACTIONS = ("stop", "pause", "resume", "extend")
+RECORD_ACTIONS = ("annotate", "delete", "restore", "report")
+
+
+async def threaded(call: Callable[..., Any], *arguments: Any, **fields: Any) -> Any:
+    """Calls a function that waits for files or the runner, without holding up other requests."""
+    return await anyio.to_thread.run_sync(partial(call, *arguments, **fields))
+
+
+class Handlers:
+    """The answers of a server."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def _page(self, template: str, request: Request, status: int = 200, **content: Any) -> HTMLResponse:
+        role = request.state.role
+        common = {
+            "role": role,
+            "may_change": role is Role.FULL,
+            "host": pages.host_line(),
+            "path": request.url.path,
+            "key": self._server.secrets.key,
+            "allow_commands": self._server.allow_commands,
+        }
+        return HTMLResponse(pages.render(template, **common | content), status)
+
+    def _wrong(self, request: Request, error: PartywallError, status: int = 400) -> HTMLResponse:
+        return self._page("wrong.html.j2", request, status, problems=pages.problems_of(error))
+
+    async def home(self, request: Request) -> Response:
+        query = request.query_params.get("q", "")[:200]
+        number = _number(request.query_params.get("page"), 1)
+        found = await threaded(records.named, self._server.folder.root)
+        matching = await threaded(records.matching, found, query, self._server.folder)
+        shown = matching[(number - 1) * records.PAGE : number * records.PAGE]
+        rows = await threaded(lambda: [records.row(self._server.folder, one) for one in shown])
+        jobs = [job for job in self._server.folder.all() if job.state in (State.RUNNING, State.QUEUED, State.PAUSED)]
+        deleted = request.query_params.get("deleted", "")
+        can_restore = (self._server.folder.trash / deleted).is_dir() if records.is_name(deleted) else False
+        return self._page(
+            "home.html.j2", request, rows=rows, query=query, number=number, total=len(found), matching=len(matching),
+            pages=max(1, -(-len(matching) // records.PAGE)), jobs=jobs,
+            live={job.id: self._server.watched(job.record).state for job in jobs},
+            deleted=deleted if can_restore else "", doctor=self._server.known_doctor,
+        )  # fmt: skip
+
+    async def host_page(self, request: Request) -> Response:
+        found = await threaded(self._server.doctor, again=request.query_params.get("again") == "1")
+        return self._page("host.html.j2", request, checks=found["checks"])
+
+    async def start_page(self, request: Request) -> Response:
+        kind, name = request.query_params.get("kind", "run"), request.query_params.get("shipped", "")
+        text = ""
+        if name:
+            try:
+                text = await threaded(pages.text_of, kind, name)
+            except PartywallError as error:
+                return self._wrong(request, error, 404)
+        offered = await threaded(pages.offered)
+        kernels = pipeline.catalogue()
+        return self._page(
+            "start.html.j2", request, offered=offered, document=text, kind=kind, shipped=name, problems=[],
+            probes=[name for name in kernels.names("probe") if name != "null"],
+            stressors=[name for name in kernels.names("stressor") if name != "null"],
+        )  # fmt: skip
+
+    async def check(self, request: Request) -> Response:
+        """The mistakes of a document, as an editor needs them while a person types."""
+        text = (await body_of(request)).decode("utf-8", "replace")
+        problems = await threaded(documents.check, text, allow_files=self._server.allow_commands)
+        return JSONResponse({"problems": [plain(problem) for problem in problems]})
+
+    async def simple(self, request: Request) -> Response:
+        """The document for the common case, in the editor."""
+        found = await form(self._server.secrets, request)
+        names = pipeline.catalogue()
+        victim = found.get("victim")
+        neighbours = [name for name in found.list("neighbour") if name in names.names("stressor")]
+        if victim not in names.names("probe") or not neighbours:
+            return self._wrong(request, UsageError(Problem("a victim or its neighbours are missing", "choose both")))
+        checked = checked_order({"kind": "run", **{k: v for k in ("budget", "precision") if (v := found.get(k))}})
+        limit = checked_order({"kind": "run", "budget": found.get("cpu_limit") or None}).budget or ""
+        text = documents.simple_scenario(
+            victim, neighbours, cpu_limit=limit, budget=checked.budget or "", precision=checked.precision or ""
+        )
+        return self._page("start.html.j2", request, **await self._editor(text, "run", []))
+
+    async def _editor(self, text: str, kind: str, problems: list[Problem]) -> dict[str, Any]:
+        kernels = pipeline.catalogue()
+        return {
+            "offered": await threaded(pages.offered),
+            "document": text,
+            "kind": kind,
+            "shipped": "",
+            "problems": problems,
+            "probes": [name for name in kernels.names("probe") if name != "null"],
+            "stressors": [name for name in kernels.names("stressor") if name != "null"],
+        }
+
+    async def dry_run(self, request: Request) -> Response:
+        found = await form(self._server.secrets, request)
+        try:
+            order = order_of(found)
+            forecast = await threaded(
+                documents.forecast, order, await threaded(self._server.host), allow_commands=self._server.allow_commands
+            )
+        except PartywallError as error:
+            problems = pages.problems_of(error)
+            if found.document.strip():
+                return self._page("start.html.j2", request, 400, **await self._editor(found.document, "run", problems))
+            return self._wrong(request, error)
+        queue = [job for job in self._server.folder.all() if job.state in (State.RUNNING, State.QUEUED)]
+        return self._page("dry_run.html.j2", request, order=order, forecast=forecast, queue=queue)
+
+    async def start(self, request: Request) -> Response:
+        found = await form(self._server.secrets, request)
+        try:
+            order = order_of(found)
+            done = await threaded(self._server.act, "start", key=found.get("key"), order=order.model_dump(mode="json"))
+        except PartywallError as error:
+            return self._wrong(request, error)
+        return RedirectResponse(f"/records/{quote(done['record'])}", 303)
+
+    async def record(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        path, job = self._server.folder.record(name), self._server.folder.of_record(name)
+        if (path is None or records.kind_of(path) is None) and job is None:
+            raise HTTPException(404, f"There is no record {name[:100]!r}.")
+        note, tags = records.annotation(self._server.folder, name)
+        panels = await threaded(self._server.panels, name)
+        kind = records.kind_of(path) if path else None
+        return self._page(
+            "record.html.j2", request, name=name, kind=kind or (job.order.kind if job else ""), job=job,
+            panels=panels, files=records.files(self._server.folder, name), note=note, tags=tags,
+            has_page=path is not None and (path / "report.html").is_file(),
+            watching=self._server.is_open(name), headline=records.headline(path) if path else "",
+        )  # fmt: skip
+
+    async def live(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if self._server.folder.record(name) is None and self._server.folder.of_record(name) is None:
+            raise HTTPException(404, f"There is no record {name[:100]!r}.")
+        return stream.answer(self._server, stream.panels(self._server, name))
+
+    async def raw_events(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        path = self._server.folder.record(name)
+        if path is None:
+            raise HTTPException(404, f"There is no record {name[:100]!r}.")
+        last = request.headers.get("last-event-id") or request.query_params.get("from", "0")
+        return stream.answer(self._server, stream.events(path / FILE, _number(last, 0)))
+
+    async def record_file(self, request: Request) -> Response:
+        name, relative = request.path_params["name"], request.path_params["path"]
+        file = records.file_in(self._server.folder, name, relative)
+        if file is None:
+            raise HTTPException(404, "There is no such file.")
+        shown = relative == "report.html" and request.query_params.get("download") is None
+        headers = {"content-security-policy": RECORD_POLICY}
+        if shown:
+            return FileResponse(file, media_type="text/html; charset=utf-8", headers=headers)
+        return FileResponse(
+            file, media_type="application/octet-stream", headers=headers, filename=relative.rpartition("/")[2]
+        )
+
+    async def job_action(self, request: Request) -> Response:
+        identity, action = request.path_params["id"], request.path_params["action"]
+        found, job = await form(self._server.secrets, request), self._server.folder.job(identity)
+        if action not in JOB_ACTIONS or job is None:
+            raise HTTPException(404, "There is no such job or action.")
+        fields = {name: found.get(name) or None for name in ("budget", "precision")} if action == "extend" else {}
+        try:
+            await threaded(self._server.act, action, key=found.get("key"), job=identity, **fields)
+        except PartywallError as error:
+            return self._wrong(request, error)
+        return RedirectResponse(f"/records/{quote(job.record)}", 303)
+
+    async def record_action(self, request: Request) -> Response:
+        name, action = request.path_params["name"], request.path_params["action"]
+        found = await form(self._server.secrets, request)
+        if action not in RECORD_ACTIONS:
+            raise HTTPException(404, "There is no such action.")
+        fields: dict[str, Any] = {}
+        if action == "annotate":
+            fields = {"note": found.get("note"), "tags": found.get("tags").replace(",", " ").split()}
+        try:
+            await threaded(self._server.act, action, key=found.get("key"), record=name, **fields)
+        except PartywallError as error:
+            return self._wrong(request, error)
+        return RedirectResponse(f"/?deleted={quote(name)}" if action == "delete" else f"/records/{quote(name)}", 303)
+
+    async def compare(self, request: Request) -> Response:
+        wanted = request.query_params.getlist("record")[:2]
+        found = await threaded(records.named, self._server.folder.root)
+        if len(wanted) < 2:
+            return self._page("compare.html.j2", request, comparison=None, found=found[:200], wanted=wanted, rows=[])
+        paths = [self._server.folder.record(name) for name in wanted]
+        if None in paths:
+            raise HTTPException(404, "One of the records does not exist.")
+        try:
+            view = await threaded(compared.two, *(path for path in paths if path is not None))
+        except PartywallError as error:
+            return self._wrong(request, error)
+        return self._page("compare.html.j2", request, comparison=view, found=found[:200], wanted=wanted)
+
+    async def history(self, request: Request) -> Response:
+        wanted = request.query_params.get("scenario", "")[:200]
+        histories = await threaded(compared.histories, self._server.folder)
+        chosen = wanted if wanted in histories else next(iter(histories), "")
+        lines_ = await threaded(compared.lines, histories.get(chosen, []))
+        return self._page("history.html.j2", request, names=list(histories), chosen=chosen, lines=lines_)
+
+    async def published(self, request: Request) -> Response:
+        del request
+        content = await threaded(publish.packed, self._server.folder)
+        headers = {"content-disposition": 'attachment; filename="partywall-records.zip"'}
+        return Response(content, media_type="application/zip", headers=headers)
+
+    async def login(self, request: Request) -> Response:
+        if request.method == "POST":
+            token = Form(form_of(await body_of(request))).get("token")
+        else:
+            token = request.query_params.get("token", "")
+        if token and (cookie := self._server.secrets.redeem(token)):
+            # A redirect with status 303 would still count as coming from the other site, which withholds the cookie.
+            answer = HTMLResponse(pages.render("entered.html.j2", role=None, path="/login"))
+            answer.set_cookie(
+                self._server.site.cookie, cookie, max_age=30 * 86400, httponly=True, samesite="strict",
+                secure=self._server.site.scheme == "https",
+            )  # fmt: skip
+            return answer
+        return self._page("login.html.j2", request, 401 if token else 200, tried=bool(token))
+
+    async def asset(self, request: Request) -> Response:
+        content = pages.asset(request.path_params["path"])
+        if content is None:
+            raise HTTPException(404, "There is no such file.")
+        kind = "text/css" if request.path_params["path"].endswith(".css") else "text/javascript"
+        return Response(content, media_type=f"{kind}; charset=utf-8", headers={"cache-control": "max-age=3600"})
+
+    async def failed(self, request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        text = str(error.detail) if isinstance(error, HTTPException) else "This is a bug of the server; see its output."
+        if request.url.path.startswith("/api/"):
+            return JSONResponse({"problems": [{"message": text}]}, status)
+        if status == 405:
+            text = "This address does not take that method."
+        return self._page("wrong.html.j2", request, status, problems=[Problem(text)])
+
+
+def _number(text: str | None, otherwise: int) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 16 else otherwise

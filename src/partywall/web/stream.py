@@ -1,0 +1,82 @@
+"""Server-sent events: the changing parts of a page, and the lines of a journal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+from starlette.exceptions import HTTPException
+from starlette.responses import Response, StreamingResponse
+
+from partywall.web.live import lines
+from partywall.web.site import Server
+
+WATCHERS_MAX = 64
+POLL_S = 0.1
+PING_S = 15.0
+
+
+def answer(server: Server, content: AsyncIterator[bytes]) -> Response:
+    """An answer of server-sent events. Refused if too many are open."""
+    if server.watchers >= WATCHERS_MAX:
+        raise HTTPException(503, "Too many pages are being watched. Close some.")
+
+    async def counted() -> AsyncIterator[bytes]:
+        server.watchers += 1
+        try:
+            yield b"retry: 500\n\n"
+            async for event in content:
+                yield event
+        finally:
+            server.watchers -= 1
+
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(counted(), media_type="text/event-stream", headers=headers)
+
+
+async def panels(server: Server, name: str) -> AsyncIterator[bytes]:
+    """The parts of the watching page that changed, as often as the journal or the job does."""
+    sent: dict[str, str] = {}
+    quiet_s = 0.0
+    stamp: object = None
+    while True:
+        now = server.stamp(name)
+        if now != stamp:
+            stamp = now
+            for part, text in (await anyio.to_thread.run_sync(server.panels, name)).items():
+                if sent.get(part) != text:
+                    sent[part] = text
+                    quiet_s = 0.0
+                    yield _event(part, text, server.watched(name).offset)
+        await asyncio.sleep(POLL_S)
+        quiet_s += POLL_S
+        if quiet_s >= PING_S:
+            quiet_s = 0.0
+            yield b": still here\n\n"
+
+
+async def events(file: Path, offset: int) -> AsyncIterator[bytes]:
+    """The lines of a journal from an offset on. The identity of each is the offset after it."""
+    quiet_s = 0.0
+    with contextlib.suppress(OSError):
+        if file.stat().st_size < offset:
+            offset = 0
+    while True:
+        for offset, event in lines(file, offset):  # noqa: B020 - it goes on from there
+            quiet_s = 0.0
+            if event is not None:
+                yield _event("line", json.dumps(event), offset)
+        await asyncio.sleep(POLL_S)
+        quiet_s += POLL_S
+        if quiet_s >= PING_S:
+            quiet_s = 0.0
+            yield b": still here\n\n"
+
+
+def _event(name: str, text: str, identity: int) -> bytes:
+    data = "\n".join(f"data: {line}" for line in text.splitlines())
+    return f"id: {identity}\nevent: {name}\n{data}\n\n".encode("utf-8", "replace")

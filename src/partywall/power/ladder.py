@@ -29,12 +29,17 @@ AHEAD_NS = 20_000_000
 
 @dataclass(frozen=True)
 class Worker:
-    """A process with one kernel. cpus: where it may run; threads: how many it has."""
+    """A sandbox with one kernel. cpus: where it may run; threads: how many it has. guest: in a virtual machine."""
 
     name: str
     cpus: tuple[int, ...]
     kernel: str = KERNEL
     threads: int = 1
+    guest: Settings | None = None
+
+    @property
+    def settings(self) -> Settings:
+        return self.guest or Settings(name=self.name, backend="process", cpus=self.cpus)
 
 
 @dataclass(frozen=True)
@@ -105,8 +110,7 @@ class Load:
         self._session.close()
 
     def _start(self) -> None:
-        settings = [Settings(name=worker.name, backend="process", cpus=worker.cpus) for worker in self._workers]
-        self._session.add(*settings)
+        self._session.add(*(worker.settings for worker in self._workers))
         for worker in self._workers:
             sandbox = self._session.sandboxes[worker.name]
             work = {"kernel": {"name": worker.kernel, "params": {}}}

@@ -1,7 +1,7 @@
 """A meter without hardware: a stated physical model, driven by the CPU time that this host really uses.
 
 simulated:PROFILE, such as simulated:cervera-dl120-g6. Options: `lag` and `refresh` in ms, `noise` and `step` in watts.
-With `of=load` the machine consists of the processes that Partywall starts, and other work of the host does not count.
+With `of=load` the machine has the cores of its profile, and consists of the processes that Partywall starts.
 Everything that is derived from it is marked `simulated`.
 """
 
@@ -32,6 +32,11 @@ class Simulated:
         self.facts = MeterFacts(meter=address.text, origin="simulated", step=display.step, about=about)
 
     @property
+    def cores(self) -> int | None:
+        """How many cores the machine has; None if they are the host's."""
+        return self._machine.cpus if self._of_load else None
+
+    @property
     def cpus(self) -> Callable[[], tuple[float, ...]] | None:
         """CPU seconds of the machine's own cores; None if they are the host's."""
         return (lambda: tuple(self._machine.busy_s())) if self._of_load else None
@@ -56,7 +61,8 @@ def make(address: Address, host: Host) -> Simulated:
     of = options.pop("of", "host")
     if of not in ("host", "load"):
         raise unusable(address.text, f"option of={of} is not known", "give of=host or of=load")
-    machine = Machine(profiles.find(name or "cervera-dl120-g6"), HostCpus(host))
+    model = profiles.find(name or "cervera-dl120-g6")
+    machine = Machine(model, HostCpus(host), cpus=model.cpus if of == "load" else None)
     return Simulated(address, machine, _display(address, options), of_load=of == "load")
 
 

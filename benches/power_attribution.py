@@ -104,7 +104,9 @@ def judge(shares: Attribution, switched: dict[str, Estimate], options: argparse.
         value = share.common if options.plant == "rule" else share.active.value
         errors.append(value / truth.value - 1)
         others.append(share.common / truth.value - 1)
-        within = abs(errors[-1]) <= limit or (options.quick and truth.low <= value <= truth.high and options.plant is None)
+        within = abs(errors[-1]) <= limit or (
+            options.quick and truth.low <= value <= truth.high and options.plant is None
+        )
         sound &= within
         print(
             f"{'ok  ' if within else 'FAIL'} {share.name}: attributed {value:.2f} ± {share.active.half_width:.2f} W, "

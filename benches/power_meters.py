@@ -181,7 +181,9 @@ def judge(name: str, server: Server, found: Read, machine: Machine, plant: str |
     seen = timing(own, found.activity, sends=server.sends)
     lag_ms = 0.0 if plant == "lag" else seen.lag_ms.value if seen.lag_ms else float("nan")
     # Of a refresh that is faster than the readings, that is all that is known.
-    refresh_ms = seen.refresh_ms.value if seen.refresh_ms else min(EVERY_S, refresh_s) * 1e3 if refresh_s < EVERY_S else 0.0
+    refresh_ms = (
+        seen.refresh_ms.value if seen.refresh_ms else min(EVERY_S, refresh_s) * 1e3 if refresh_s < EVERY_S else 0.0
+    )
     watts = mean_watts(own)
     shift_ns = round((lag_s + refresh_s) * 1e9)
     true = machine.mean(own[0].time_ns - shift_ns, own[-1].time_ns - shift_ns)

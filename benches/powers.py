@@ -63,9 +63,7 @@ class Rig:
     display: Display
     threads: Threads
 
-    def trace(
-        self, steps: Sequence[ladder.Step], slot_s: float, wrap: Callable[[Shown], Meter] | None = None
-    ) -> Trace:
+    def trace(self, steps: Sequence[ladder.Step], slot_s: float, wrap: Callable[[Shown], Meter] | None = None) -> Trace:
         """Reads the meter while the load is switched. wrap: puts a fault into the meter."""
         found = Trace()
         consumers = {name: Threads([pid]) for name, pid in self.load.pids.items()}

@@ -210,7 +210,12 @@ def run_migration(
 
 
 def read_power(
-    meters: Sequence[str], *, for_: str = "10s", every: str = "100ms", out: str | Path | None = None, on_event: Emit = silent
+    meters: Sequence[str],
+    *,
+    for_: str = "10s",
+    every: str = "100ms",
+    out: str | Path | None = None,
+    on_event: Emit = silent,
 ) -> Result:
     """Reads power meters, with the CPU time of the host beside them. meters: such as rapl, or nut://ups1@localhost."""
     job = PowerJob("read", tuple(meters), _ns("for_", for_), _ns("every", every))

@@ -31,7 +31,9 @@ COMMANDS = {
         "report:report", "Derive findings from a run again, show them, and write them into its directory."
     ),
     "compare": Command("compare:compare", "Compare a run with an earlier one, cell by cell."),
-    "sql": Command("report:sql", "Query the raw facts of a run, load, guard, trace, migration, power or study with DuckDB."),
+    "sql": Command(
+        "report:sql", "Query the raw facts of a run, load, guard, trace, migration, power or study with DuckDB."
+    ),
     "doctor": Command(
         "doctor:doctor", "Show what this host can do, what is missing, what that costs, and how to get it."
     ),

@@ -71,7 +71,9 @@ class Powers:
     def measure(self, job: PowerJob, options: Options, emit: Emit) -> PowerDirectory:
         if job.every_ns < LEAST_EVERY_NS:
             remedy = f"give {units.format_duration(LEAST_EVERY_NS)} or more"
-            raise UsageError(Problem(f"must be at least 20ms, not {units.format_duration(job.every_ns)}", remedy, key="--every"))
+            raise UsageError(
+                Problem(f"must be at least 20ms, not {units.format_duration(job.every_ns)}", remedy, key="--every")
+            )
         name = stamped(f"power-{job.task}")
         with contextlib.ExitStack() as opened:
             every, consumers = self._opened(job, options, opened)

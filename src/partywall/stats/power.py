@@ -146,9 +146,7 @@ def _fit(evidence: PowerEvidence, meters: Sequence[MeterFinding]) -> Fit | None:
     if (chosen := _first(evidence, meters)) is None:
         return None
     meter, readings = chosen
-    found = power_fit.observations(
-        evidence.slots, readings, evidence.activity, meter.timing, sends=meter.facts.sends
-    )
+    found = power_fit.observations(evidence.slots, readings, evidence.activity, meter.timing, sends=meter.facts.sends)
     return power_fit.fit(meter.facts, found, evidence.name)
 
 

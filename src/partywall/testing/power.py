@@ -31,7 +31,7 @@ from partywall.host import Host
 from partywall.power.meters import MeterError, make
 
 START_S = 40.0
-USER, PASSWORD = "admin", "secret"  # noqa: S105 - of a server on loopback
+USER, PASSWORD = "admin", "secret"
 OID = "1.3.6.1.4.1.318.1.1.26.4.3.1.5.1"
 
 
@@ -100,7 +100,12 @@ class Server(ABC):
         log = (self.folder / f"log-{len(self._processes)}").open("wb")
         with log:
             process = subprocess.Popen(
-                argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=os.environ | dict(env or {}), cwd=self.folder
+                argv,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=os.environ | dict(env or {}),
+                cwd=self.folder,
             )
         self._processes.append(process)
 

@@ -20,6 +20,8 @@ GUEST_IDLE, GUEST_WORKS = "guest idle", "guest works"
 PHASES = ("before", "during", "after")
 LOADS = 4
 """One-core loads of the paper's comparison."""
+LEAST_BUSY = 0.1
+"""Busy share of a core below which a guest's slot says nothing about a busy core."""
 
 Rounds = Mapping[Place, Mapping[int, float]]
 
@@ -45,7 +47,9 @@ def block_points(ladder: Sequence[Observation]) -> dict[int, Array]:
     found = {}
     for block in dict.fromkeys(each.slot.block for each in ladder):
         own = [each for each in ladder if each.slot.block == block]
-        found[block] = power_fit.fitted(np.array([each.features for each in own]), np.array([each.watts for each in own]))
+        found[block] = power_fit.fitted(
+            np.array([each.features for each in own]), np.array([each.watts for each in own])
+        )
     return found
 
 
@@ -69,14 +73,23 @@ def increments(points: Mapping[int, Array]) -> Rounds:
 
 
 def virtualized(points: Mapping[int, Array], guest: Sequence[Observation]) -> Rounds:
-    """Watts idle and with one loaded core, on the host and with a guest."""
+    """Watts idle and with one busy core, on the host and with a guest.
+
+    A guest that did not get a whole core is scaled to one: within a core, watts follow its busy share.
+    """
     found: dict[Place, dict[int, float]] = {
         Place("host", "idle"): {block: float(each[0]) for block, each in points.items()},
         Place("host", "1 core"): {block: float(each[1]) for block, each in points.items()},
+        Place("guest", "idle"): {},
+        Place("guest", "1 core"): {},
     }
-    for each in guest:
-        x = {GUEST_IDLE: "idle", GUEST_WORKS: "1 core"}[each.slot.level]
-        found.setdefault(Place("guest", x), {})[each.slot.block] = each.watts
+    slots = {(each.slot.level, each.slot.block): each for each in guest}
+    for block in {each.slot.block for each in guest}:
+        idle, works = slots.get((GUEST_IDLE, block)), slots.get((GUEST_WORKS, block))
+        if idle is not None and works is not None and works.busy > idle.busy + LEAST_BUSY:
+            found[Place("guest", "idle")][block] = idle.watts
+            per_core = (works.watts - idle.watts) / (works.busy - idle.busy)
+            found[Place("guest", "1 core")][block] = idle.watts + per_core
     return found
 
 
@@ -104,7 +117,8 @@ def moving(moves: Sequence[Move], activity: Sequence[Activity], model: NodeModel
             for node, phase, value in _phases(move, activity, model):
                 watts.setdefault((move.workload, node), {}).setdefault(phase, []).append(value)
     rows = [
-        (workload, node, *(_text(found.get(phase, ())) for phase in PHASES)) for (workload, node), found in watts.items()
+        (workload, node, *(_text(found.get(phase, ())) for phase in PHASES))
+        for (workload, node), found in watts.items()
     ]
     return Section(
         id="moving",

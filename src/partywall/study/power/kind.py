@@ -184,7 +184,7 @@ def _move(
 ) -> None:
     """Moves guests while the CPU time of both QEMUs is read, unless that was done already."""
     plan = study.moves
-    if plan is None or (runs / MOVES).exists() and not MigrationDirectory(runs / MOVES).evidence().interrupted:
+    if plan is None or ((runs / MOVES).exists() and not MigrationDirectory(runs / MOVES).evidence().interrupted):
         return
     for folder in (runs / MOVES, runs / SIDES):
         shutil.rmtree(folder, ignore_errors=True)
@@ -219,7 +219,9 @@ def _differs(evidence: PowerEvidence, states: NodeModel) -> tuple[str, ...]:
 def _notes(evidence: PowerEvidence, model: NodeModel, found: list[Observation]) -> list[str]:
     notes = []
     if evidence.meters[0].origin == "simulated":
-        notes.append("Simulated meter: its model has the paper's watts. Agreement shows that they are recovered from noisy, late readings.")
+        notes.append(
+            "Simulated meter: its model has the paper's watts. Agreement shows that they are recovered from noisy, late readings."
+        )
     most = max(each.busy for each in found)
     if most < 0.9 * model.cpus:
         notes.append(f"At most {most:.1f} of {model.cpus} cores were busy in any slot; watts beyond are extrapolated.")

@@ -231,7 +231,7 @@ def calibrate_power(
     out: str | Path | None = None,
     on_event: Emit = silent,
 ) -> Result:
-    """Fits a power model of this host to a meter, on a load that Partywall runs. The model is model.json of the record."""
+    """Fits a power model of this host to a meter, on a load that Partywall runs. The record has it as model.json."""
     job = PowerJob("calibrate", (meter,), slot_ns=_ns("slot", slot), blocks=blocks, seed=seed)
     return _measured(lambda: Powers().measure(job, _options(out), on_event))
 

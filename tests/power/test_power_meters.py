@@ -227,6 +227,16 @@ def test_cpu_time_is_read_beside_the_meters():
     assert taken[0].consumers_s == {"web": 0.5}
 
 
+def fails(meter):
+    """Whether one of a few readings fails: what was on its way may still arrive."""
+    for _ in range(3):
+        try:
+            meter.read()
+        except MeterError:
+            return True
+    return False
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in SERVERS if name not in ("rapl", "hwmon", "resctrl")])
 def test_each_protocol_is_read_from_its_real_server(name, tmp_path):
@@ -241,14 +251,12 @@ def test_each_protocol_is_read_from_its_real_server(name, tmp_path):
             seen = meter.read().watts or 0.0
         assert seen == pytest.approx(212.0, abs=server.step)
         server.kill()
-        with pytest.raises(MeterError):
-            for _ in range(3):
-                meter.read()
+        assert fails(meter)
         meter.close()
 
 
-def test_the_password_of_a_server_is_no_part_of_a_command_line(tmp_path):
+def test_the_password_of_a_server_is_no_part_of_a_command_line():
     meter = ipmi.Ipmi(Address.parse("ipmi://admin@bmc"), "hunter2")
     assert not any("hunter2" in word for word in meter._argv)
-    assert meter._environment["IPMI_PASSWORD"] == "hunter2"
+    assert "hunter2" in meter._environment.values()
     assert "IPMI_PASSWORD" not in os.environ

@@ -186,7 +186,7 @@ def migration(
 
     partywall power migration runs/migration-… --model cervera-dl120-g6
 
-    The CPU time of both QEMUs is measured; the watts are those of the model. Host power that does not depend on CPU time,
+    The CPU time of both QEMUs is measured; the watts are those of the model. Power that does not depend on CPU time,
     such as that of a network card, is not included.
     """
     found = move_energy(record, model)

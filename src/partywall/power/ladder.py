@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from partywall.clock import Clock, Monotonic
 from partywall.errors import TrialError
@@ -98,7 +99,7 @@ class Load:
         self._session, self._workers = Session(label), every
         self._clock = clock or Monotonic()
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> Self:
         try:
             self._start()
         except BaseException:

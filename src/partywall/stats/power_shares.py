@@ -12,6 +12,7 @@ exact by Gauss-Legendre quadrature.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -199,7 +200,7 @@ def judged(found: Sequence[Observation], names: Sequence[str]) -> dict[str, Esti
     Slots of a block switch one consumer on after the other, in random order, so the mean is a Shapley value.
     """
     added: dict[str, list[float]] = {name: [] for name in names}
-    for earlier, later in zip(found, found[1:], strict=False):
+    for earlier, later in itertools.pairwise(found):
         came = set(later.slot.on) - set(earlier.slot.on)
         if later.slot.block == earlier.slot.block and len(came) == 1 and set(earlier.slot.on) < set(later.slot.on):
             added[came.pop()].append(later.watts - earlier.watts)

@@ -23,7 +23,7 @@ import tty
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from partywall.errors import TrialError
 from partywall.files import write_whole
@@ -79,7 +79,7 @@ class Server(ABC):
             process.wait()
         self._processes.clear()
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         self.start()
         try:
             self.await_ready()
@@ -287,10 +287,9 @@ class Snmp(Server):
         return f"snmp://127.0.0.1:{self._port}/{OID}?scale=0.1"
 
     def begin(self) -> None:
-        import snmpsim  # noqa: PLC0415 - optional
-
         (self.folder / "cache").mkdir(exist_ok=True)
-        variation = Path(snmpsim.__file__).parent / "variation"
+        package = importlib.util.find_spec("snmpsim")
+        variation = Path(package.origin if package and package.origin else ".").parent / "variation"
         printer = self.folder / "print-watts.sh"
         printer.write_text(f"#!/bin/sh\ncat {self.folder}/watts\n")
         printer.chmod(0o700)

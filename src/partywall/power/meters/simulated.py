@@ -10,6 +10,7 @@ from __future__ import annotations
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from partywall.host import Host
 from partywall.model.power import MeterFacts, Reading
@@ -76,7 +77,8 @@ def _display(address: Address, options: Mapping[str, str]) -> Display:
             value = -1.0
         if field is None or value < 0:
             raise unusable(address.text, f"option {key}={text} is not known", "there is of, lag, refresh, noise, step")
-        display = replace(display, **{field: value / 1e3 if field.endswith("_s") else value})
+        changes: dict[str, Any] = {field: value / 1e3 if field.endswith("_s") else value}
+        display = replace(display, **changes)
     if display.refresh_s <= 0:
         raise unusable(address.text, "refresh must be greater than 0", "give for example refresh=500")
     return display

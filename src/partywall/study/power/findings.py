@@ -123,8 +123,8 @@ def moving(moves: Sequence[Move], activity: Sequence[Activity], model: NodeModel
     return Section(
         id="moving",
         title="Power while a guest moves (figures 8 and 9)",
-        lead="The figures print no numbers. Watts are modelled from the CPU time of each node's QEMU and the model of the "
-        "load ladder; a node runs nothing else. Mean over moves, with 95 % intervals.",
+        lead="The figures print no numbers. Watts are modelled from the CPU time of each node's QEMU and the model of "
+        "the load ladder; a node runs nothing else. Mean over moves, with 95 % intervals.",
         columns=("workload", "node", *PHASES),
         rows=tuple(rows),
         short=True,

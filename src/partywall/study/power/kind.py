@@ -13,8 +13,8 @@ from partywall.host import Host
 from partywall.migrate import plan as plans
 from partywall.migrate import series
 from partywall.model.migration import GuestSpec
-from partywall.model.power import NodeModel, PowerEvidence
-from partywall.model.study import Outline, StudyReport, StudyRequest
+from partywall.model.power import MeterFinding, NodeModel, PowerEvidence
+from partywall.model.study import Outline, Section, StudyReport, StudyRequest
 from partywall.power import ladder, measure, meters, profiles
 from partywall.power.sampling import Sampler
 from partywall.sandbox import Settings, qemu
@@ -36,8 +36,9 @@ LADDER, GUEST, SIDES, MOVES = "ladder", "guest", "sides", "moves"
 EVERY_NS = 100_000_000
 MOVE_S = 25.0
 HOW = (
-    "In each block, each level of load ran once, in a new random order, while the meter was read. The meter's refresh and "
-    "lag come from the same readings. Watts by busy cores are fitted for each block, with the CPU time that was measured."
+    "In each block, each level of load ran once, in a new random order, while the meter was read. The meter's refresh "
+    "and lag come from the same readings. Watts by busy cores are fitted for each block, from measured CPU time. "
+    "Watts of a guest at work are scaled to one busy core."
 )
 
 
@@ -220,7 +221,8 @@ def _notes(evidence: PowerEvidence, model: NodeModel, found: list[Observation]) 
     notes = []
     if evidence.meters[0].origin == "simulated":
         notes.append(
-            "Simulated meter: its model has the paper's watts. Agreement shows that they are recovered from noisy, late readings."
+            "Simulated meter: its model has the paper's watts. Agreement only shows that they are recovered from late "
+            "and noisy readings."
         )
     most = max(each.busy for each in found)
     if most < 0.9 * model.cpus:
@@ -228,12 +230,12 @@ def _notes(evidence: PowerEvidence, model: NodeModel, found: list[Observation]) 
     return notes
 
 
-def _timing(meter) -> str:  # noqa: ANN001
+def _timing(meter: MeterFinding) -> str:
     known = [each for each in (meter.timing.refresh_ms, meter.timing.lag_ms) if each]
     return ", ".join(f"{each.value:.0f} ± {each.half_width:.0f} ms" for each in known) or meter.timing.why
 
 
-def _moving(runs: Path, model: NodeModel):  # noqa: ANN202
+def _moving(runs: Path, model: NodeModel) -> tuple[Section, ...]:
     if not MigrationDirectory.is_one(runs / MOVES):
         return ()
     moves = MigrationDirectory(runs / MOVES).evidence().moves

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
 
 from partywall.migrate.series import Series
@@ -30,7 +29,3 @@ class Sides:
                     self._total[side.place] += max(0.0, seconds - self._last.get(pid, 0.0))
                     self._last[pid] = max(seconds, self._last.get(pid, 0.0))
         return tuple(self._total[place] for place in PLACES)
-
-    def consumers(self) -> dict[str, Callable[[], float]]:
-        """The two hosts as consumers."""
-        return {place: (lambda place=place: self._total[place]) for place in PLACES}

@@ -31,7 +31,12 @@ from partywall.stats import power_fit, power_shares
 from partywall.stats.power_meter import timing
 from partywall.stats.rounds import student
 
-TENANTS = {"api": ("integer", 0.35), "batch": ("float", 0.25), "copy": ("memory-copy", 0.2), "solver": ("matrix-vector", 0.15)}  # fmt: skip
+TENANTS = {
+    "api": ("integer", 0.35),
+    "batch": ("float", 0.25),
+    "copy": ("memory-copy", 0.2),
+    "solver": ("matrix-vector", 0.15),
+}
 CPUS = (0, 1)
 DISPLAY = Display(lag_s=0.06, refresh_s=0.12, noise=0.2, step=0.1)
 LIMIT, QUICK_LIMIT, SUM_LIMIT = 0.05, 0.10, 0.01
@@ -78,8 +83,8 @@ def learnt(blocks: int) -> list[ladder.Step]:
 
 
 def swapped(activity: Sequence[Activity]) -> list[Activity]:
-    """The CPU times of the first and the last tenant, exchanged."""
-    first, last = list(TENANTS)[0], list(TENANTS)[-1]
+    """The CPU times of the first and the last tenant by name, exchanged."""
+    first, last = min(TENANTS), max(TENANTS)
     return [
         each.model_copy(
             update={"consumers_s": each.consumers_s | {first: each.consumers_s[last], last: each.consumers_s[first]}}
@@ -104,14 +109,13 @@ def judge(shares: Attribution, switched: dict[str, Estimate], options: argparse.
         value = share.common if options.plant == "rule" else share.active.value
         errors.append(value / truth.value - 1)
         others.append(share.common / truth.value - 1)
-        within = abs(errors[-1]) <= limit or (
-            options.quick and truth.low <= value <= truth.high and options.plant is None
-        )
+        covered = options.quick and options.plant is None and truth.low <= value <= truth.high
+        within = abs(errors[-1]) <= limit or covered
         sound &= within
         print(
             f"{'ok  ' if within else 'FAIL'} {share.name}: attributed {value:.2f} ± {share.active.half_width:.2f} W, "
-            f"switched {truth.value:.2f} ± {truth.half_width:.2f} W ({errors[-1]:+.1%}); common rule {share.common:.2f} W "
-            f"({others[-1]:+.0%})"
+            f"switched {truth.value:.2f} ± {truth.half_width:.2f} W ({errors[-1]:+.1%}); "
+            f"common rule {share.common:.2f} W ({others[-1]:+.0%})"
         )
     # The shares are scaled to the total, so the model's own sum is what can be wrong.
     gap = abs(shares.model_error if shares.model_error is not None else 1.0)

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from common import conclude
@@ -32,7 +33,7 @@ from partywall.power import ladder, profiles
 from partywall.power.activity import Threads
 from partywall.power.machine import Display, Feed, Machine
 from partywall.power.meters import Meter, make
-from partywall.power.sampling import Sampler
+from partywall.power.sampling import Sampler, Take
 from partywall.sandbox import Label, reaper
 from partywall.stats.power import mean_watts
 from partywall.stats.power_meter import timing
@@ -162,7 +163,7 @@ def measure(load: ladder.Load, meters: Mapping[str, Meter], steps: Sequence[ladd
     return found
 
 
-def found_by_kind(found: Read):
+def found_by_kind(found: Read) -> Take:
     def take(value: Reading | MeterFault | Activity) -> None:
         kept = {Reading: found.readings, MeterFault: found.faults, Activity: found.activity}[type(value)]
         kept.append(value)
@@ -234,7 +235,7 @@ def _stalls(other: str, broken: Mapping[str, int], found: Read, name: str) -> bo
     times = [r.time_ns for r in found.readings if r.meter == other and begin_ns <= r.time_ns <= end_ns]
     allowed_s = STALL_S + (1.0 if other == "wattsup" else 0.0)
     ends = [begin_ns, *times, end_ns] if end_ns - begin_ns > allowed_s * 1e9 else []
-    return any((later - earlier) / 1e9 > allowed_s for earlier, later in zip(ends, ends[1:], strict=False))
+    return any((later - earlier) / 1e9 > allowed_s for earlier, later in pairwise(ends))
 
 
 if __name__ == "__main__":

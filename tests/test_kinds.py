@@ -13,9 +13,11 @@ from partywall.errors import UsageError
 from partywall.guard.run import Report
 from partywall.load.store import LoadDirectory
 from partywall.model.migration import MigrationPlan, Move
+from partywall.model.power import MeterFacts, Reading
 from partywall.model.study import StudyRequest
 from partywall.store.guard import GuardDirectory
 from partywall.store.migration import MigrationDirectory
+from partywall.store.power import PowerDirectory
 from partywall.store.record import Record
 from partywall.store.study import StudyDirectory
 
@@ -52,8 +54,14 @@ def migration(path: Path) -> Record:
     return record
 
 
-MAKERS = {"guard": guard, "study": study, "load": load, "migration": migration}
-TABLES = {"guard": "guard", "study": "observations", "load": "seconds", "migration": "pings"}
+def power(path: Path) -> Record:
+    record = PowerDirectory.create(path, "read", [MeterFacts(meter="m")], {}, {})
+    record.add(Reading(meter="m", time_ns=1, watts=50.0))
+    return record
+
+
+MAKERS = {"guard": guard, "study": study, "load": load, "migration": migration, "power": power}
+TABLES = {"guard": "guard", "study": "observations", "load": "seconds", "migration": "pings", "power": "events"}
 
 
 @pytest.mark.parametrize("kind", MAKERS)
@@ -114,7 +122,7 @@ def test_what_is_no_record_is_refused_with_a_remedy(tmp_path, there):
     path = tmp_path / "other"
     if there:
         path.mkdir()
-    with pytest.raises(UsageError, match="not a record of a run, load, guard, trace, migration or study"):
+    with pytest.raises(UsageError, match="not a record of a run, load, guard, trace, migration, power or study"):
         kinds.opened(path)
 
 

@@ -210,7 +210,12 @@ def run_migration(
 
 
 def read_power(
-    meters: Sequence[str], *, for_: str = "10s", every: str = "100ms", out: str | Path | None = None, on_event: Emit = silent
+    meters: Sequence[str],
+    *,
+    for_: str = "10s",
+    every: str = "100ms",
+    out: str | Path | None = None,
+    on_event: Emit = silent,
 ) -> Result:
     """Reads power meters, with the CPU time of the host beside them. meters: such as rapl, or nut://ups1@localhost."""
     job = PowerJob("read", tuple(meters), _ns("for_", for_), _ns("every", every))
@@ -226,7 +231,7 @@ def calibrate_power(
     out: str | Path | None = None,
     on_event: Emit = silent,
 ) -> Result:
-    """Fits a power model of this host to a meter, on a load that Partywall runs. The model is model.json of the record."""
+    """Fits a power model of this host to a meter, on a load that Partywall runs. The record has it as model.json."""
     job = PowerJob("calibrate", (meter,), slot_ns=_ns("slot", slot), blocks=blocks, seed=seed)
     return _measured(lambda: Powers().measure(job, _options(out), on_event))
 

@@ -48,7 +48,9 @@ def meters(context: typer.Context) -> int:
     console = wide_console()
     table = Table("meter", "what it is", "here", "remedy", box=None, pad_edge=False)
     for place in every_meter.find(context.obj()):
-        table.add_row(place.name, place.what, place.missing or "yes", place.remedy, style="" if not place.missing else "dim")
+        table.add_row(
+            place.name, place.what, place.missing or "yes", place.remedy, style="" if not place.missing else "dim"
+        )
     console.print(table)
     note = "Fill in names in capitals. Passwords come from PARTYWALL_METER_PASSWORD (docs/power.md)."
     console.print(f"\n{note}", highlight=False, markup=False, soft_wrap=True)
@@ -184,7 +186,7 @@ def migration(
 
     partywall power migration runs/migration-… --model cervera-dl120-g6
 
-    The CPU time of both QEMUs is measured; the watts are those of the model. Host power that does not depend on CPU time,
+    The CPU time of both QEMUs is measured; the watts are those of the model. Power that does not depend on CPU time,
     such as that of a network card, is not included.
     """
     found = move_energy(record, model)

@@ -6,6 +6,7 @@ Times are monotonic nanoseconds of the host, power is in watts, energy in joules
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, Self
@@ -117,7 +118,7 @@ class NodeModel(Frozen):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         cores = [core for core, _ in self.points]
-        if cores[0] != 0 or any(later <= earlier for earlier, later in zip(cores, cores[1:], strict=False)):
+        if cores[0] != 0 or any(later <= earlier for earlier, later in itertools.pairwise(cores)):
             raise ValueError("points must begin at 0 busy cores, and the number of cores must rise")
         if any(len(draw) != len(self.points) for draw in self.draws):
             raise ValueError("each draw must have one value for each point")
@@ -283,7 +284,8 @@ class MoveEnergy(Frozen):
     """Energy of the moves of one workload by one method, in joules for one move.
 
     parts: source, destination, and stretch (the service's work that is done later). busy: cores that the guest uses
-    when it does not move. own_known: whether the guest's own work was taken off; if not, the source's is an upper bound.
+    when it does not move. own_known: whether the guest's own work was taken off; if not, the source's figure is an
+    upper bound.
     """
 
     workload: str

@@ -52,7 +52,7 @@ class Threads:
         self._pids = pids
 
     def __call__(self) -> tuple[float, ...]:
-        return tuple(_process_s(Path("/proc") / str(pid)) for pid in self._pids)
+        return tuple(process_s(Path("/proc") / str(pid)) for pid in self._pids)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def consumer(text: str, host: Host) -> Consumer:
         folder = host.path(f"/proc/{place}")
         if not folder.exists():
             raise UsageError(Problem(f"there is no process {place}", "give the number of a running process", key=text))
-        return Consumer(name if equals else _comm(folder, place), lambda: _process_s(folder))
+        return Consumer(name if equals else _comm(folder, place), lambda: process_s(folder))
     file, scale = _cgroup_file(place if kind == "cgroup" else what, host)
     return Consumer(name if equals else place or what, lambda: _cgroup_s(file, scale))
 
@@ -122,7 +122,7 @@ def _cgroup_s(file: Path, scale: float) -> float:
     return scale * int(text)
 
 
-def _process_s(folder: Path) -> float:
+def process_s(folder: Path) -> float:
     """CPU seconds of a process and its living threads, in nanoseconds' resolution."""
     total = 0
     for task in (folder / "task").iterdir():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from partywall.clock import Clock, Monotonic
 from partywall.errors import TrialError
@@ -29,12 +30,17 @@ AHEAD_NS = 20_000_000
 
 @dataclass(frozen=True)
 class Worker:
-    """A process with one kernel. cpus: where it may run; threads: how many it has."""
+    """A sandbox with one kernel. cpus: where it may run; threads: how many it has. guest: in a virtual machine."""
 
     name: str
     cpus: tuple[int, ...]
     kernel: str = KERNEL
     threads: int = 1
+    guest: Settings | None = None
+
+    @property
+    def settings(self) -> Settings:
+        return self.guest or Settings(name=self.name, backend="process", cpus=self.cpus)
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ class Load:
         self._session, self._workers = Session(label), every
         self._clock = clock or Monotonic()
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> Self:
         try:
             self._start()
         except BaseException:
@@ -105,8 +111,7 @@ class Load:
         self._session.close()
 
     def _start(self) -> None:
-        settings = [Settings(name=worker.name, backend="process", cpus=worker.cpus) for worker in self._workers]
-        self._session.add(*settings)
+        self._session.add(*(worker.settings for worker in self._workers))
         for worker in self._workers:
             sandbox = self._session.sandboxes[worker.name]
             work = {"kernel": {"name": worker.kernel, "params": {}}}

@@ -1,9 +1,11 @@
 """A simulated machine: a stated physical model, driven by CPU time that is really used, and the display of its meter.
 
-Stated model: every 20 ms, P = E[watts of a profile at the number of busy cores], where each core is busy for its share of
-that time, independently; and leakage of 2 % of the power above idle, which follows it with a time constant of 15 s.
-The model that is fitted knows nothing of the leakage. A display shows the mean power of its last refresh period, `lag_s`
-old, with noise, in steps. The true power is kept, so that what is recovered can be compared with it.
+The stated model: in each tick of 20 ms, each core is busy for its share of the tick, independently of the others. Power
+is that of a profile, averaged over the numbers of busy cores. Leakage adds 2 % of the power above idle, and follows it
+with a time constant of 15 s. The model that is fitted knows nothing of the leakage.
+
+A display shows the mean power of its last refresh period, `lag_s` old, with noise, in steps. The true power is kept, so
+that recovered values can be compared with it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -133,7 +136,7 @@ class Feed:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
 
-    def __enter__(self) -> Feed:
+    def __enter__(self) -> Self:
         self._machine.start()
         self._write(self._machine.shown(self._display, time.monotonic_ns()))
         self._thread.start()

@@ -74,10 +74,8 @@ def ladder(fit: Fit, title: str) -> AnyChart:
         for rung in fit.rungs
     ]
     model = fit.model
-    curve = [
-        {"busy": float(busy), "watts": model.at(busy), "low": model.at(busy) * (1 - model.band), "high": model.at(busy) * (1 + model.band)}
-        for busy in np.linspace(0, max(model.cpus, *(rung.busy for rung in fit.rungs)), CURVE_POINTS)
-    ]  # fmt: skip
+    busiest = max(model.cpus, *(rung.busy for rung in fit.rungs))
+    curve = [_on_curve(fit, float(busy)) for busy in np.linspace(0, busiest, CURVE_POINTS)]
     x = alt.X("busy:Q", title="busy cores")
     y = alt.Y("watts:Q", title=title, scale=alt.Scale(zero=False, padding=12))
     band = inlined(curve).mark_area(color=BAND, opacity=0.22).encode(x=x, y=alt.Y("low:Q", title=None), y2="high:Q")
@@ -88,6 +86,11 @@ def ladder(fit: Fit, title: str) -> AnyChart:
         x=x, y=y, tooltip=["level:N", alt.Tooltip("busy:Q", format=".2f"), alt.Tooltip("watts:Q", format=".1f")]
     )
     return alt.layer(band, line, whiskers, dots).properties(width=WIDTH, height=HEIGHT + 40)
+
+
+def _on_curve(fit: Fit, busy: float) -> dict[str, float]:
+    estimate = fit.model.estimate(busy)
+    return {"busy": busy, "watts": estimate.value, "low": estimate.low, "high": estimate.high}
 
 
 def timeline(findings: PowerFindings, title: str) -> alt.VConcatChart:

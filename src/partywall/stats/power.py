@@ -105,7 +105,7 @@ def _joules(readings: Sequence[Reading]) -> float | None:
         return float(new.watts @ (new.seen_s - new.since_s))
     times = np.array([reading.time_ns for reading in readings]) / 1e9
     watts = np.array([reading.watts for reading in readings], dtype=np.float64)
-    return float(np.trapezoid(watts, times)) if hasattr(np, "trapezoid") else float(np.trapz(watts, times))  # noqa: NPY201 - for numpy 1
+    return float(np.diff(times) @ (watts[1:] + watts[:-1]) / 2)
 
 
 def gaps(meter: str, readings: Sequence[Reading]) -> list[MeterFault]:
@@ -146,9 +146,7 @@ def _fit(evidence: PowerEvidence, meters: Sequence[MeterFinding]) -> Fit | None:
     if (chosen := _first(evidence, meters)) is None:
         return None
     meter, readings = chosen
-    found = power_fit.observations(
-        evidence.slots, readings, evidence.activity, meter.timing, sends=meter.facts.sends
-    )
+    found = power_fit.observations(evidence.slots, readings, evidence.activity, meter.timing, sends=meter.facts.sends)
     return power_fit.fit(meter.facts, found, evidence.name)
 
 
@@ -173,11 +171,12 @@ def _headline(
         most = max(shares.shares, key=lambda share: share.active.value)
         active = f"{most.active.value:.1f} ± {most.active.half_width:.1f} W"
         return f"{shares.total.value:.1f} W in total; {most.name} adds the most, {active}{mark}"
-    texts = [
-        f"{meter.facts.meter}: " + (f"{meter.watts.value:.1f} ± {meter.watts.half_width:.1f} W" if meter.watts else "no figure")
-        for meter in meters
-    ]  # fmt: skip
+    texts = [f"{meter.facts.meter}: {_mean_text(meter)}" for meter in meters]
     return ("; ".join(texts) or "no meter: core-seconds only") + mark
+
+
+def _mean_text(meter: MeterFinding) -> str:
+    return f"{meter.watts.value:.1f} ± {meter.watts.half_width:.1f} W" if meter.watts else "no figure"
 
 
 def _outcome(evidence: PowerEvidence, usable: Sequence[MeterFinding], fit: Fit | None) -> Outcome:
@@ -216,8 +215,8 @@ def _busy(evidence: PowerEvidence) -> list[tuple[float, float]]:
 
 
 def _begin_ns(evidence: PowerEvidence) -> int:
-    times = [each.time_ns for each in (*evidence.readings[:1], *evidence.activity[:1])]
-    return min(times, default=0)
+    first = [reading.time_ns for reading in evidence.readings[:1]] + [each.time_ns for each in evidence.activity[:1]]
+    return min(first, default=0)
 
 
 def _notes(evidence: PowerEvidence) -> list[str]:

@@ -38,7 +38,12 @@ class Observation:
 
 
 def observations(
-    slots: Sequence[Slot], readings: Sequence[Reading], activity: Sequence[Activity], timing: Timing, *, sends: bool = False
+    slots: Sequence[Slot],
+    readings: Sequence[Reading],
+    activity: Sequence[Activity],
+    timing: Timing,
+    *,
+    sends: bool = False,
 ) -> list[Observation]:
     """Slots with watts and activity; slots without a new value of the meter are left out."""
     new, load = updates(readings, sends=sends), Load.of(activity)

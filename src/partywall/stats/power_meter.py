@@ -233,9 +233,7 @@ def _best_lag(new: Updates, load: Load, width: Array, keep: NDArrayBool | None =
     return _searched(new, load, width, fine, keep)
 
 
-def _searched(
-    new: Updates, load: Load, width: Array, lags: Array, keep: NDArrayBool | None
-) -> tuple[float, float]:
+def _searched(new: Updates, load: Load, width: Array, lags: Array, keep: NDArrayBool | None) -> tuple[float, float]:
     """The best of several lags. The same values count for each, or else the fits could not be compared."""
     inside = load.holds(new.seen_s - lags[-1] - width, new.seen_s - lags[0])
     if keep is not None:
@@ -279,8 +277,8 @@ def _lag_interval(new: Updates, load: Load, width: Array, lag_s: float) -> Estim
     without = np.array([_best_lag(new, load, width, part != number)[0] for number in range(PARTS)])
     without = without[np.isfinite(without)]
     error = math.sqrt((len(without) - 1) * float(np.var(without))) if len(without) > 1 else LONGEST_LAG_S
-    # The grid, and the readings' own distance, bound what can be known.
-    half = student_reach(0.95, PARTS - 1) * math.hypot(error, STEP_S / 2, new.every_s / math.sqrt(12 * len(part)))
+    # Readings in step with the meter see all changes equally late, so more of them do not help.
+    half = math.hypot(student_reach(0.95, PARTS - 1) * error, STEP_S / 2, new.every_s / 2)
     return Estimate(
         value=1e3 * lag_s, low=1e3 * max(0.0, lag_s - half), high=1e3 * (lag_s + half), n=len(part),
         method="least squares over a grid, jackknife",

@@ -12,6 +12,7 @@ exact by Gauss-Legendre quadrature.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ from partywall.stats.power_fit import Observation
 from partywall.stats.rounds import student
 
 REST = "everything else"
+NOTHING_S = 1e-6
+"""CPU time below this is none: idle power is divided evenly then."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +139,9 @@ def attribution(model: NodeModel, used: Usage, total: Estimate | None) -> Attrib
     common_error = whole.half_width / max(float(active.sum()), 1e-9) if total else 0.0
     idle, idles = max(0.0, whole.value - float(active.sum())), np.maximum(0.0, whole.value - each.sum(axis=1))
     cpu_s = used.cpu_s
-    parts = cpu_s / max(float(cpu_s.sum()), 1e-9)
     even = 1 / len(used.names)
+    all_s = float(cpu_s.sum())
+    parts = cpu_s / all_s if all_s > NOTHING_S else np.full(len(cpu_s), even)
     utilisation = float(cpu_s.sum()) / float(used.lengths_s.sum()) / used.cpus
     shares = tuple(
         Share(
@@ -196,7 +200,7 @@ def judged(found: Sequence[Observation], names: Sequence[str]) -> dict[str, Esti
     Slots of a block switch one consumer on after the other, in random order, so the mean is a Shapley value.
     """
     added: dict[str, list[float]] = {name: [] for name in names}
-    for earlier, later in zip(found, found[1:], strict=False):
+    for earlier, later in itertools.pairwise(found):
         came = set(later.slot.on) - set(earlier.slot.on)
         if later.slot.block == earlier.slot.block and len(came) == 1 and set(earlier.slot.on) < set(later.slot.on):
             added[came.pop()].append(later.watts - earlier.watts)

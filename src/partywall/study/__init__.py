@@ -20,12 +20,13 @@ from partywall.study.isolation import Isolation
 from partywall.study.kind import Kind
 from partywall.study.migration import MigrationStudy
 from partywall.study.path import PathStudy
+from partywall.study.power import PowerStudy
 from partywall.study.promises import Promises
 
 __all__ = ["KINDS", "Kind", "find", "kind_of", "names", "report"]
 
 KINDS: dict[str, Kind[Any]] = {
-    kind.key: kind for kind in (Isolation(), Generation(), Promises(), PathStudy(), MigrationStudy())
+    kind.key: kind for kind in (Isolation(), Generation(), Promises(), PathStudy(), MigrationStudy(), PowerStudy())
 }
 """By the first key of study files."""
 

@@ -23,7 +23,7 @@ import tty
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from partywall.errors import TrialError
 from partywall.files import write_whole
@@ -31,7 +31,7 @@ from partywall.host import Host
 from partywall.power.meters import MeterError, make
 
 START_S = 40.0
-USER, PASSWORD = "admin", "secret"  # noqa: S105 - of a server on loopback
+USER, PASSWORD = "admin", "secret"
 OID = "1.3.6.1.4.1.318.1.1.26.4.3.1.5.1"
 
 
@@ -79,7 +79,7 @@ class Server(ABC):
             process.wait()
         self._processes.clear()
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         self.start()
         try:
             self.await_ready()
@@ -100,7 +100,12 @@ class Server(ABC):
         log = (self.folder / f"log-{len(self._processes)}").open("wb")
         with log:
             process = subprocess.Popen(
-                argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=os.environ | dict(env or {}), cwd=self.folder
+                argv,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=os.environ | dict(env or {}),
+                cwd=self.folder,
             )
         self._processes.append(process)
 
@@ -282,10 +287,9 @@ class Snmp(Server):
         return f"snmp://127.0.0.1:{self._port}/{OID}?scale=0.1"
 
     def begin(self) -> None:
-        import snmpsim  # noqa: PLC0415 - optional
-
         (self.folder / "cache").mkdir(exist_ok=True)
-        variation = Path(snmpsim.__file__).parent / "variation"
+        package = importlib.util.find_spec("snmpsim")
+        variation = Path(package.origin if package and package.origin else ".").parent / "variation"
         printer = self.folder / "print-watts.sh"
         printer.write_text(f"#!/bin/sh\ncat {self.folder}/watts\n")
         printer.chmod(0o700)

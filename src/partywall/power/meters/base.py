@@ -16,7 +16,7 @@ from partywall.model.power import FaultKind, MeterFacts, Reading
 
 TIMEOUT_S = 2.0
 """How long a meter may take to answer."""
-PASSWORD, PASSWORD_FILE = "PARTYWALL_METER_PASSWORD", "PARTYWALL_METER_PASSWORD_FILE"  # noqa: S105 - names of variables
+PASSWORD, PASSWORD_FILE = "PARTYWALL_METER_PASSWORD", "PARTYWALL_METER_PASSWORD_FILE"
 
 
 class MeterError(TrialError):

@@ -71,7 +71,7 @@ def make(address: Address, host: Host) -> Hwmon:
 
 def sensors_of(host: Host) -> list[Sensor]:
     """The sensors of power and energy."""
-    found = {}
+    found: dict[str, Sensor] = {}
     for folder in listed(host, FOLDER, "hwmon*"):
         try:
             device = (folder / "name").read_text(encoding="ascii", errors="replace").strip()

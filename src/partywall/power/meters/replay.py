@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 from bisect import bisect_right
+from itertools import pairwise
 from pathlib import Path
 
 from partywall.host import Host
@@ -49,7 +50,7 @@ def make(address: Address, host: Host) -> Replay:
         raise unusable(address.text, f"it cannot be read: {error.strerror}") from None
     except (TypeError, ValueError) as error:
         raise unusable(address.text, f"it is not a table of numbers: {error}") from None
-    if not rows or any(later[0] <= earlier[0] for earlier, later in zip(rows, rows[1:], strict=False)):
+    if not rows or any(later[0] <= earlier[0] for earlier, later in pairwise(rows)):
         raise unusable(address.text, "its times do not rise", "sort it by the column s")
     return Replay(address, rows)
 

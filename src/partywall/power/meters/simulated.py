@@ -1,7 +1,7 @@
 """A meter without hardware: a stated physical model, driven by the CPU time that this host really uses.
 
 simulated:PROFILE, such as simulated:cervera-dl120-g6. Options: `lag` and `refresh` in ms, `noise` and `step` in watts.
-With `of=load` the machine consists of the processes that Partywall starts, and other work of the host does not count.
+With `of=load` the machine has the cores of its profile, and consists of the processes that Partywall starts.
 Everything that is derived from it is marked `simulated`.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from partywall.host import Host
 from partywall.model.power import MeterFacts, Reading
@@ -30,6 +31,11 @@ class Simulated:
         self._machine, self._display, self._of_load = machine, display, of_load
         about = f"{machine.model.name}: {machine.stated}; {display.stated}"
         self.facts = MeterFacts(meter=address.text, origin="simulated", step=display.step, about=about)
+
+    @property
+    def cores(self) -> int | None:
+        """How many cores the machine has; None if they are the host's."""
+        return self._machine.cpus if self._of_load else None
 
     @property
     def cpus(self) -> Callable[[], tuple[float, ...]] | None:
@@ -56,7 +62,8 @@ def make(address: Address, host: Host) -> Simulated:
     of = options.pop("of", "host")
     if of not in ("host", "load"):
         raise unusable(address.text, f"option of={of} is not known", "give of=host or of=load")
-    machine = Machine(profiles.find(name or "cervera-dl120-g6"), HostCpus(host))
+    model = profiles.find(name or "cervera-dl120-g6")
+    machine = Machine(model, HostCpus(host), cpus=model.cpus if of == "load" else None)
     return Simulated(address, machine, _display(address, options), of_load=of == "load")
 
 
@@ -70,7 +77,8 @@ def _display(address: Address, options: Mapping[str, str]) -> Display:
             value = -1.0
         if field is None or value < 0:
             raise unusable(address.text, f"option {key}={text} is not known", "there is of, lag, refresh, noise, step")
-        display = replace(display, **{field: value / 1e3 if field.endswith("_s") else value})
+        changes: dict[str, Any] = {field: value / 1e3 if field.endswith("_s") else value}
+        display = replace(display, **changes)
     if display.refresh_s <= 0:
         raise unusable(address.text, "refresh must be greater than 0", "give for example refresh=500")
     return display

@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 from partywall.host import Host
-from partywall.model.power import MeterFacts, Reading
+from partywall.model.power import FaultKind, MeterFacts, Reading
 from partywall.power.meters.base import TIMEOUT_S, Address, MeterError, Place, now_ns, number, unusable
 
 SCHEMES = ("snmp",)
@@ -41,7 +41,7 @@ class Snmp:
         except TimeoutError:
             raise MeterError("silent", f"{self._host} did not answer within {TIMEOUT_S:g} s") from None
         except Exception as error:  # noqa: BLE001 - the library raises many kinds for an agent's answer
-            kind = "silent" if type(error).__name__ == "Timeout" else "gone"
+            kind: FaultKind = "silent" if type(error).__name__ == "Timeout" else "gone"
             raise MeterError(kind, f"{self._host}: {type(error).__name__}: {error}") from None
         end_ns = now_ns()
         watts = number(value if isinstance(value, int | float) else str(value), self._oid, most=1e9) * self._scale

@@ -41,7 +41,7 @@ class WattsUp:
         try:
             if self._file is None:
                 self._file = opened(self._device)
-            record = self._record(deadline)
+            record = self._record(self._file, deadline)
         except OSError as error:
             self.close()
             raise MeterError("gone", f"{self._device}: {error.strerror or error}") from None
@@ -56,7 +56,7 @@ class WattsUp:
                 os.close(self._file)
             self._file, self._buffer = None, b""
 
-    def _record(self, deadline: float) -> str:
+    def _record(self, file: int, deadline: float) -> str:
         """The next data record; older ones that wait are left out."""
         last = ""
         while True:
@@ -66,11 +66,11 @@ class WattsUp:
                 if not last.startswith(("#d,", "#v,", "#h,", "#l,")):
                     raise MeterError("garbage", f"{self._device} sent {last[:40]!r}")
             waiting = 0.0 if last.startswith("#d,") else deadline - time.monotonic()
-            if not select.select([self._file], [], [], max(0.0, waiting))[0]:
+            if not select.select([file], [], [], max(0.0, waiting))[0]:
                 if last.startswith("#d,"):
                     return last
                 raise MeterError("silent", f"{self._device} sent no record within {LATE_S:g} s")
-            if not (more := os.read(self._file or 0, 4096)):
+            if not (more := os.read(file, 4096)):
                 raise OSError(0, "the meter was unplugged")
             self._buffer = (self._buffer + more)[-MOST_BYTES:]
 

@@ -1,4 +1,4 @@
-"""A study of power: a meter, a load ladder, a guest of one worker, and the published reckoning."""
+"""A study of power: a meter, a load ladder, a guest with one worker, and guests that move."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from partywall.model.migration import MigrationPlan
+from partywall.model.migration import GuestSpec, MigrationPlan
 from partywall.model.scenario import DurationNs, Frozen, Name
 
 
@@ -14,40 +14,23 @@ class Extent(Frozen):
     """How much is measured: each level once in each of `blocks`; each workload moved `moves` times."""
 
     blocks: int = Field(ge=2)
-    moves: int = Field(ge=0)
+    moves: int = Field(ge=1)
 
 
 class Study(Frozen):
-    """A study file. meter: the meter's name. states: the profile that the states without a load are taken from.
+    """A study file. states: the profile with the states that a study does not try, such as off.
 
-    moves: the guest that is moved while the meter is read; without it no guest is moved.
+    guest: in which one worker runs; without it there is no figure on virtualization. moves: guests that move; without
+    it none does.
     """
 
     partywall_power_study: Literal[1] = Field(description="version of this format")
     name: Name
     description: str = ""
     meter: str = Field(description="as partywall power meters names it")
-    states: str = Field(description="the profile with off, boot and shutdown, which a study does not try")
+    states: str
     slot: DurationNs = Field(2_000_000_000, ge=500_000_000)
+    guest: GuestSpec | None = None
     moves: MigrationPlan | None = None
     short: Extent
     long: Extent
-
-
-class Level(Frozen):
-    """Watts in one slot: cores that were requested, those that were busy, and where the load ran."""
-
-    block: int
-    place: Literal["host", "guest"]
-    cores: int
-    busy: float
-    watts: float
-
-
-class Moment(Frozen):
-    """Watts in one phase of a move of a guest."""
-
-    block: int
-    workload: str
-    phase: Literal["before", "during", "after"]
-    watts: float

@@ -1,0 +1,156 @@
+"""The paper's table and figures on power, from slots and moves. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from partywall.errors import TrialError
+from partywall.model.migration import Move
+from partywall.model.paper import Beside, Paper, Place
+from partywall.model.power import Activity, Array, NodeModel
+from partywall.model.study import Section
+from partywall.stats import power_fit, rounds
+from partywall.stats.power_fit import Observation
+from partywall.stats.rounds import student
+
+ORDINALS = ("first", "second", "third", "fourth")
+GUEST_IDLE, GUEST_WORKS = "guest idle", "guest works"
+PHASES = ("before", "during", "after")
+LOADS = 4
+"""One-core loads of the paper's comparison."""
+LEAST_BUSY = 0.1
+"""Busy share of a core below which a guest's slot says nothing about a busy core."""
+
+Rounds = Mapping[Place, Mapping[int, float]]
+
+
+def besides(
+    ladder: Sequence[Observation], guest: Sequence[Observation], states: NodeModel, paper: Paper, differs: Sequence[str]
+) -> tuple[Beside, ...]:
+    """Every table and figure of the paper's file. ladder, guest: slots on the host, and with a guest."""
+    points = block_points(ladder)
+    values = {
+        "table I": table(points),
+        "increments": increments(points),
+        "fig 7": virtualized(points, guest),
+        "consolidation": consolidation(points, states),
+    }
+    return tuple(rounds.beside(paper, paper.exhibit(name), found, differs) for name, found in values.items())
+
+
+def block_points(ladder: Sequence[Observation]) -> dict[int, Array]:
+    """Watts with 0, 1, 2, … busy cores, fitted for each block on its own. TrialError if there is no slot."""
+    if not ladder:
+        raise TrialError("the meter gave no value in any slot; measure again with longer slots")
+    found = {}
+    for block in dict.fromkeys(each.slot.block for each in ladder):
+        own = [each for each in ladder if each.slot.block == block]
+        found[block] = power_fit.fitted(
+            np.array([each.features for each in own]), np.array([each.watts for each in own])
+        )
+    return found
+
+
+def table(points: Mapping[int, Array]) -> Rounds:
+    """Watts by the number of busy cores."""
+    names = ["idle", *(f"{number} core{'s' if number > 1 else ''}" for number in range(1, LOADS + 1))]
+    return {
+        Place("node", name): {block: float(each[number]) for block, each in points.items() if number < len(each)}
+        for number, name in enumerate(names)
+    }
+
+
+def increments(points: Mapping[int, Array]) -> Rounds:
+    """What each further core adds."""
+    return {
+        Place("node", name): {
+            block: float(each[number + 1] - each[number]) for block, each in points.items() if number + 1 < len(each)
+        }
+        for number, name in enumerate(ORDINALS)
+    }
+
+
+def virtualized(points: Mapping[int, Array], guest: Sequence[Observation]) -> Rounds:
+    """Watts idle and with one busy core, on the host and with a guest.
+
+    A guest that did not get a whole core is scaled to one: within a core, watts follow its busy share.
+    """
+    found: dict[Place, dict[int, float]] = {
+        Place("host", "idle"): {block: float(each[0]) for block, each in points.items()},
+        Place("host", "1 core"): {block: float(each[1]) for block, each in points.items()},
+        Place("guest", "idle"): {},
+        Place("guest", "1 core"): {},
+    }
+    slots = {(each.slot.level, each.slot.block): each for each in guest}
+    for block in {each.slot.block for each in guest}:
+        idle, works = slots.get((GUEST_IDLE, block)), slots.get((GUEST_WORKS, block))
+        if idle is not None and works is not None and works.busy > idle.busy + LEAST_BUSY:
+            found[Place("guest", "idle")][block] = idle.watts
+            per_core = (works.watts - idle.watts) / (works.busy - idle.busy)
+            found[Place("guest", "1 core")][block] = idle.watts + per_core
+    return found
+
+
+def consolidation(points: Mapping[int, Array], states: NodeModel) -> Rounds:
+    """Four one-core loads on four nodes, or on one. Cores that this node does not have cost as much as its last."""
+    found: dict[Place, dict[int, float]] = {}
+    for block, each in points.items():
+        node = states.model_copy(update={"points": tuple(enumerate(map(float, each))), "per": "core", "draws": ()})
+        full = node.at(LOADS)
+        values = {
+            "one load each": LOADS * node.at(1),
+            "all on one, three off": full + (LOADS - 1) * (states.off_watts or 0.0),
+            "all on one, three idle": full + (LOADS - 1) * node.idle_watts,
+        }
+        for x, watts in values.items():
+            found.setdefault(Place("four nodes", x), {})[block] = watts
+    return found
+
+
+def moving(moves: Sequence[Move], activity: Sequence[Activity], model: NodeModel) -> Section:
+    """Figures 8 and 9: power of the two nodes before, during and after a move."""
+    watts: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for move in moves:
+        if move.outcome == "completed":
+            for node, phase, value in _phases(move, activity, model):
+                watts.setdefault((move.workload, node), {}).setdefault(phase, []).append(value)
+    rows = [
+        (workload, node, *(_text(found.get(phase, ())) for phase in PHASES))
+        for (workload, node), found in watts.items()
+    ]
+    return Section(
+        id="moving",
+        title="Power while a guest moves (figures 8 and 9)",
+        lead="The figures print no numbers. Watts are modelled from the CPU time of each node's QEMU and the model of "
+        "the load ladder; a node runs nothing else. Mean over moves, with 95 % intervals.",
+        columns=("workload", "node", *PHASES),
+        rows=tuple(rows),
+        short=True,
+    )
+
+
+def _phases(move: Move, activity: Sequence[Activity], model: NodeModel) -> Iterator[tuple[str, str, float]]:
+    """(node, phase, mean watts) of a move."""
+    times = np.array([each.time_ns for each in activity], dtype=np.float64)
+    busy = np.array([each.cpus_s for each in activity])
+    margin_ns = 2e9
+    spans = {
+        "before": (move.begin_ns - margin_ns, move.begin_ns),
+        "during": (move.begin_ns, move.end_ns),
+        "after": (move.end_ns, move.end_ns + margin_ns),
+    }
+    for node, column in (("source", 0 if move.source == "a" else 1), ("destination", 1 if move.source == "a" else 0)):
+        for phase, (begin_ns, end_ns) in spans.items():
+            used_s = np.diff(np.interp([begin_ns, end_ns], times, busy[:, column]))[0]
+            yield node, phase, model.at(float(used_s) / (end_ns - begin_ns) * 1e9)
+
+
+def _text(values: Sequence[float]) -> str:
+    if not values:
+        return "–"
+    if len(values) == 1:
+        return f"{values[0]:.1f} W"
+    found = student(values)
+    return f"{found.value:.1f} ± {found.half_width:.1f} W"

@@ -1,0 +1,242 @@
+"""Studies of power: a load ladder, a guest with one worker, and guests that move, while a meter is read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from partywall import pipeline, units
+from partywall.errors import CapabilityError, Problem, TrialError, UsageError
+from partywall.events import Doing, Emit
+from partywall.host import Host
+from partywall.migrate import plan as plans
+from partywall.migrate import series
+from partywall.model.migration import GuestSpec
+from partywall.model.power import MeterFinding, NodeModel, PowerEvidence
+from partywall.model.study import Outline, Section, StudyReport, StudyRequest
+from partywall.power import ladder, measure, meters, profiles
+from partywall.power.sampling import Sampler
+from partywall.sandbox import Settings, qemu
+from partywall.scenario import papers
+from partywall.scenario.decode import decode
+from partywall.scenario.form import problem, validate
+from partywall.stats import power_fit
+from partywall.stats.power import meter_finding, origin_of
+from partywall.stats.power_fit import Observation
+from partywall.store.migration import MigrationDirectory
+from partywall.store.power import PowerDirectory
+from partywall.store.study import StudyDirectory
+from partywall.study.kind import in_blocks, refuse_parts
+from partywall.study.power import findings
+from partywall.study.power.model import Extent, Study
+from partywall.study.power.sides import Sides
+
+LADDER, GUEST, SIDES, MOVES = "ladder", "guest", "sides", "moves"
+EVERY_NS = 100_000_000
+MOVE_S = 25.0
+HOW = (
+    "In each block, each level of load ran once, in a new random order, while the meter was read. The meter's refresh "
+    "and lag come from the same readings. Watts by busy cores are fitted for each block, from measured CPU time. "
+    "Watts of a guest at work are scaled to one busy core."
+)
+
+
+class PowerStudy:
+    """A load ladder, a guest with one worker, and moves of guests."""
+
+    key = "partywall_power_study"
+
+    def read(self, content: bytes, file: str) -> Study:
+        document = decode(content, file)
+        study, mistakes = validate(Study, dict(document.data or {}), document)
+        problems = [*document.problems, *(problem(mistake, document, file) for mistake in mistakes)]
+        if study is not None and study.moves is not None:
+            problems += [problem(mistake, document, file) for mistake in plans.check(study.moves, pipeline.catalogue())]
+        if problems or study is None:
+            raise UsageError(*problems)
+        return study
+
+    def outline(self, study: Study, request: StudyRequest, host: Host) -> Outline:
+        if request.backends:
+            raise UsageError(Problem(f"{study.name} does not support backends", "leave it out", key="--backend"))
+        refuse_parts(study.name, request)
+        extent = _extent(study, request)
+        slots = len(_steps(study, extent, host, request.seed))
+        moves = 0 if study.moves is None else len(study.moves.cells) * extent.moves
+        lines = (
+            f"meter: {study.meter}",
+            f"{extent.blocks} blocks, {units.counted(slots, 'slot')} of {units.format_duration(study.slot)}",
+            f"{units.counted(moves, 'move')} of a guest",
+        )
+        return Outline(lines, slots * study.slot / 1e9 + moves * MOVE_S + (15.0 if study.guest else 0.0))
+
+    def check(self, study: Study, request: StudyRequest, host: Host, work_root: Path, *, allow_commands: bool) -> None:
+        del request, work_root, allow_commands
+        papers.load(study.name)
+        profiles.find(study.states)
+        meters.make(study.meter, host).close()
+        if study.moves is not None:
+            series.check(host)
+        if study.guest is not None and (why := qemu.lacking(host)):
+            raise CapabilityError(why)
+
+    def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
+        extent, seed = _extent(study, directory.request), directory.request.seed
+        runs = directory.path / "runs"
+        meter = meters.make(study.meter, host)
+        workers = measure.workers(meter, host)
+        meter.close()
+        steps = ladder.ladder(measure.cores(meter, host), extent.blocks, seed)
+        _under_load(study, runs / LADDER, directory.name, host, workers, steps, work_root, emit)
+        if study.guest is not None:
+            guest = ladder.Worker("guest", (), guest=_guest(study.guest, host))
+            _under_load(study, runs / GUEST, directory.name, host, [guest], _guest_steps(extent), work_root, emit)
+        if study.moves is not None:
+            _move(study, extent, seed, runs, directory.name, host, work_root, emit)
+
+    def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
+        runs = directory.path / "runs"
+        if not PowerDirectory.is_one(runs / LADDER):
+            raise TrialError(f"{directory.path}: nothing was read yet; measure again")
+        evidence = PowerDirectory(runs / LADDER).evidence()
+        found = _observations(evidence)
+        guest = _observations(PowerDirectory(runs / GUEST).evidence(), evidence) if (runs / GUEST).exists() else []
+        paper, origin = papers.load(study.name), origin_of(evidence)
+        fit = power_fit.fit(evidence.meters[0], found, study.name)
+        states = profiles.find(study.states)
+        meter = meter_finding(evidence.meters[0], evidence)
+        return StudyReport(
+            run=directory.name,
+            name=study.name,
+            description=study.description,
+            length=directory.request.length,
+            besides=findings.besides(found, guest, states, paper, _differs(evidence, states)),
+            notes=tuple(_notes(evidence, fit.model, found)),
+            facts=(
+                ("meter", f"{study.meter} ({origin})"),
+                ("blocks", str(len({each.slot.block for each in found}))),
+                ("refresh, lag", _timing(meter)),
+                ("left-out levels are predicted within", f"{fit.left_out_error:.1%}"),
+            ),
+            how=HOW,
+            host=directory.about.get("host", {}),
+            rows=tuple(
+                {"block": each.slot.block, "level": each.slot.level, "busy": each.busy, "watts": each.watts}
+                for each in [*found, *guest]
+            ),
+            sections=_moving(runs, fit.model),
+            figures={"model": fit.model.model_dump(mode="json", exclude={"draws"})},
+        )
+
+
+def _extent(study: Study, request: StudyRequest) -> Extent:
+    return in_blocks({"short": study.short, "long": study.long}, request)
+
+
+def _steps(study: Study, extent: Extent, host: Host, seed: int) -> list[ladder.Step]:
+    meter = meters.make(study.meter, host)
+    meter.close()
+    steps = ladder.ladder(measure.cores(meter, host), extent.blocks, seed)
+    return [*steps, *(_guest_steps(extent) if study.guest else [])]
+
+
+def _guest_steps(extent: Extent) -> list[ladder.Step]:
+    """The guest idle and at work, in alternating order."""
+    pair = [(findings.GUEST_IDLE, 0.0), (findings.GUEST_WORKS, 1.0)]
+    return [
+        ladder.Step(block, level, {"guest": intensity} if intensity else {})
+        for block in range(extent.blocks)
+        for level, intensity in (pair if block % 2 == 0 else pair[::-1])
+    ]
+
+
+def _guest(spec: GuestSpec, host: Host) -> Settings:
+    cpus = tuple(sorted(os.sched_getaffinity(0)))
+    return Settings(
+        name="guest", backend="qemu", cpus=cpus, host_cpus=cpus, vcpus=spec.vcpus, memory=spec.memory, files=False,
+        accel=qemu.choose(spec.accel, host).name,
+    )  # fmt: skip
+
+
+def _under_load(
+    study: Study,
+    folder: Path,
+    name: str,
+    host: Host,
+    workers: list[ladder.Worker],
+    steps: list[ladder.Step],
+    work_root: Path,
+    emit: Emit,
+) -> None:
+    """Reads the meter while workers are switched, unless that was done already."""
+    if folder.exists() and not PowerDirectory(folder).evidence().interrupted:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    meter = meters.make(study.meter, host)
+    record = PowerDirectory.create(folder, "calibrate", [meter.facts], host.facts, {})
+    with measure.labelled(f"{name}-{folder.name}", work_root) as label:
+        measure.under_load(record, host, {study.meter: meter}, workers, steps, study.slot, EVERY_NS, label, emit)
+    record.end()
+
+
+def _move(
+    study: Study, extent: Extent, seed: int, runs: Path, name: str, host: Host, work_root: Path, emit: Emit
+) -> None:
+    """Moves guests while the CPU time of both QEMUs is read, unless that was done already."""
+    plan = study.moves
+    if plan is None or ((runs / MOVES).exists() and not MigrationDirectory(runs / MOVES).evidence().interrupted):
+        return
+    for folder in (runs / MOVES, runs / SIDES):
+        shutil.rmtree(folder, ignore_errors=True)
+    plan = plan.model_copy(update={"moves": extent.moves, "seed": seed, "calibration": 0})
+    emit(Doing("starting the guest"))
+    series.prepare(plan, host, emit)
+    with series.Series(plan, host, f"{name}-{MOVES}", work_root) as moves:
+        sides = Sides(moves)
+        record = MigrationDirectory.create(runs / MOVES, plan, host.facts, moves.about())
+        read = PowerDirectory.create(runs / SIDES, "read", [], host.facts, {})
+        with Sampler({}, EVERY_NS / 1e9, read.add, sides.read):
+            moves.carry_out(emit, lambda seen: record.append(seen.move, seen.tables))
+        read.end()
+        record.end()
+
+
+def _observations(evidence: PowerEvidence, timing_of: PowerEvidence | None = None) -> list[Observation]:
+    """Slots with watts and activity. timing_of: the record that the meter's refresh and lag are taken from."""
+    meter = meter_finding(evidence.meters[0], timing_of or evidence)
+    return power_fit.observations(
+        evidence.slots, evidence.readings, evidence.activity, meter.timing, sends=meter.facts.sends
+    )
+
+
+def _differs(evidence: PowerEvidence, states: NodeModel) -> tuple[str, ...]:
+    found = [f"the power of a node that is off is that of {states.name}"]
+    if evidence.meters[0].origin == "simulated":
+        found.insert(0, "the meter is simulated: a stated model of this node, driven by CPU time that is really used")
+    return tuple(found)
+
+
+def _notes(evidence: PowerEvidence, model: NodeModel, found: list[Observation]) -> list[str]:
+    notes = []
+    if evidence.meters[0].origin == "simulated":
+        notes.append(
+            "Simulated meter: its model has the paper's watts. Agreement only shows that they are recovered from late "
+            "and noisy readings."
+        )
+    most = max(each.busy for each in found)
+    if most < 0.9 * model.cpus:
+        notes.append(f"At most {most:.1f} of {model.cpus} cores were busy in any slot; watts beyond are extrapolated.")
+    return notes
+
+
+def _timing(meter: MeterFinding) -> str:
+    known = [each for each in (meter.timing.refresh_ms, meter.timing.lag_ms) if each]
+    return ", ".join(f"{each.value:.0f} ± {each.half_width:.0f} ms" for each in known) or meter.timing.why
+
+
+def _moving(runs: Path, model: NodeModel) -> tuple[Section, ...]:
+    if not MigrationDirectory.is_one(runs / MOVES):
+        return ()
+    moves = MigrationDirectory(runs / MOVES).evidence().moves
+    return (findings.moving(moves, PowerDirectory(runs / SIDES).evidence().activity, model),)

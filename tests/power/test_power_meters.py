@@ -1,0 +1,262 @@
+"""Meters: names, counters, answers of each protocol, and threads that stop nothing but themselves."""
+
+import os
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partywall.errors import UsageError
+from partywall.host import Host
+from partywall.model.power import Activity, MeterFacts, MeterFault, Reading
+from partywall.power import meters
+from partywall.power.meters import ipmi, nut, redfish, wattsup
+from partywall.power.meters.base import PASSWORD, PASSWORD_FILE, Address, Counter, MeterError
+from partywall.power.sampling import Sampler
+from partywall.testing import power
+from partywall.testing.power import SERVERS, Hwmon, Rapl, Resctrl
+
+SECOND = 10**9
+
+
+def test_a_name_with_a_password_is_refused_without_repeating_it():
+    with pytest.raises(UsageError, match=PASSWORD) as refused:
+        meters.make("redfish://admin:hunter2@bmc/Chassis/1", Host.here())
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("rappl", "did you mean rapl"),
+        ("rapl:core", "rapl:psys"),
+        ("redfish://bmc/Chassis/1?tsl=off", "tls"),
+        ("redfish://bmc:70000/x", "Port"),
+        ("snmp://pdu", "an object"),
+        ("nut://localhost", "nut://ups1@localhost"),
+        ("wattsup:", "ttyUSB0"),
+        ("replay:/nonexistent.csv", "cannot be read"),
+        ("simulated:cervera-dl120-g6?lag=x", "lag=x"),
+        ("simulated:cervera-dl120-g6?refresh=0", "greater than 0"),
+        ("simulated:nobody", "no power profile"),
+    ],
+)
+def test_a_name_that_cannot_be_used_has_one_clear_error(name, says, tmp_path):
+    with pytest.raises(UsageError, match=says):
+        meters.make(name, Host({}, root=tmp_path))
+
+
+def test_a_password_comes_from_the_environment_or_a_file(monkeypatch, tmp_path):
+    monkeypatch.delenv(PASSWORD, raising=False)
+    address = Address.parse("redfish://admin@bmc/Chassis/1")
+    with pytest.raises(UsageError, match=PASSWORD_FILE):
+        address.password()
+    file = tmp_path / "password"
+    file.write_text("from-file\n")
+    monkeypatch.setenv(PASSWORD_FILE, str(file))
+    assert address.password() == "from-file"
+    monkeypatch.setenv(PASSWORD, "from-environment")
+    assert address.password() == "from-environment"
+    monkeypatch.setenv("OTHER", "own")
+    assert Address.parse("redfish://admin@bmc/Chassis/1?password=env:OTHER").password() == "own"
+
+
+@given(st.lists(st.floats(0, 200), min_size=2, max_size=60), st.floats(0, 1000))
+def test_a_counter_that_wraps_counts_all_energy(steps, start):
+    counter, wrap, value = Counter(wrap=1000.0), 1000.0, start % 1000.0
+    counter.add(0, value)
+    for number, step in enumerate(steps, 1):
+        value = (value + step) % wrap
+        counter.add(number * SECOND, value)
+    assert counter.total == pytest.approx(sum(steps), abs=1e-6)
+
+
+def test_a_counter_that_may_have_wrapped_twice_is_not_trusted():
+    counter = Counter(wrap=1000.0, least_wrap_s=10.0)
+    counter.add(0, 1.0)
+    with pytest.raises(MeterError, match="more than once"):
+        counter.add(11 * SECOND, 2.0)
+
+
+def test_a_counter_that_was_reset_is_reported():
+    counter = Counter(wrap=None)
+    counter.add(0, 50.0)
+    with pytest.raises(MeterError, match="reset"):
+        counter.add(SECOND, 3.0)
+
+
+def test_cores_are_inside_a_package_and_memory_is_not(tmp_path):
+    server = Rapl(tmp_path)
+    server.begin()
+    server.count(0.0)
+    meter = meters.make("rapl", server.host)
+    meter.read()
+    server.count(100.0)
+    # Two packages with 60 % and 30 % of the energy, and memory with 10 %.
+    assert meter.read().joules == pytest.approx(100.0, abs=1e-3)
+
+
+def test_a_package_that_wraps_keeps_counting(tmp_path):
+    server = Rapl(tmp_path)
+    server.begin()
+    server.count(0.0)
+    meter = meters.make("rapl", server.host)
+    meter.read()
+    server.count(1900.0)
+    assert meter.read().joules == pytest.approx(1900.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("make", [Hwmon, Rapl, Resctrl])
+def test_a_file_without_a_number_and_a_lost_file_are_told_apart(make, tmp_path):
+    server = make(tmp_path)
+    server.start()
+    meter = meters.make(server.name, server.host)
+    meter.read()
+    server.garble()
+    with pytest.raises(MeterError) as garbled:
+        meter.read()
+    server.kill()
+    with pytest.raises(MeterError) as lost:
+        meter.read()
+    assert (garbled.value.kind, lost.value.kind) == ("garbage", "gone")
+
+
+@pytest.mark.parametrize(
+    ("resource", "watts"),
+    [
+        ({"PowerWatts": {"Reading": 212.5}}, 212.5),
+        ({"InputPowerWatts": {"Reading": 100}}, 100),
+        ({"PowerControl": [{"PowerConsumedWatts": 344}]}, 344),
+        ({"PowerControl": []}, None),
+        ({"PowerWatts": {"Reading": None}}, None),
+        ({}, None),
+    ],
+)
+def test_each_form_of_a_redfish_reading_is_understood(resource, watts):
+    assert redfish.raw(resource) == watts
+
+
+def test_answers_of_ipmitool_are_understood():
+    assert ipmi.dcmi_watts("\n    Instantaneous power reading:                   212 Watts\n") == 212
+    assert ipmi.sensor_watts("Total_Power      | 332\n", "Total_Power") == 332
+    with pytest.raises(MeterError, match="no power reading"):
+        ipmi.dcmi_watts("DCMI request failed")
+    with pytest.raises(MeterError, match="not a number"):
+        ipmi.sensor_watts("Total_Power      | na\n", "Total_Power")
+
+
+@given(st.text(max_size=80))
+def test_no_answer_of_a_server_ends_a_parser(text):
+    for parse in (
+        lambda: ipmi.dcmi_watts(text),
+        lambda: ipmi.sensor_watts(text, "x"),
+        lambda: nut.watts_of(text, "GET VAR a b"),
+        lambda: wattsup.watts_of(text),
+    ):
+        try:
+            assert 0 <= parse() <= 1e6
+        except MeterError:
+            continue
+
+
+def test_a_recording_is_replayed_at_its_pace_and_ends(tmp_path):
+    file = tmp_path / "log.csv"
+    file.write_text("s,watts\n0,100\n3600,200\n")
+    assert meters.make(f"replay:{file}", Host.here()).read().watts == 100
+    file.write_text("s,watts\n1,100\n1,200\n")
+    with pytest.raises(UsageError, match="do not rise"):
+        meters.make(f"replay:{file}", Host.here())
+
+
+class Hanging:
+    """A meter that never answers."""
+
+    def __init__(self):
+        self.facts, self.free = MeterFacts(meter="hanging"), threading.Event()
+
+    def read(self):
+        self.free.wait(60)
+        raise MeterError("gone", "it was let go")
+
+    def close(self):
+        pass
+
+
+class Quick:
+    facts = MeterFacts(meter="quick")
+
+    def read(self):
+        return Reading(meter="quick", time_ns=time.monotonic_ns(), watts=1.0)
+
+    def close(self):
+        pass
+
+
+class Failing(Quick):
+    def read(self):
+        raise ValueError("a bug of this meter")
+
+
+def test_a_meter_that_hangs_or_fails_stops_no_other(monkeypatch):
+    monkeypatch.setattr("partywall.power.sampling.HANGS_S", 0.2)
+    hanging, taken = Hanging(), []
+    with Sampler({"hanging": hanging, "quick": Quick(), "failing": Failing()}, 0.02, taken.append) as sampler:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            sampler.look()
+            hung = any(isinstance(each, MeterFault) and each.meter == "hanging" for each in list(taken))
+            if hung and sum(isinstance(each, Reading) for each in list(taken)) >= 10:
+                break
+            time.sleep(0.01)
+        hanging.free.set()
+    kinds = {(each.meter, each.fault) for each in taken if isinstance(each, MeterFault)}
+    assert {("hanging", "silent"), ("failing", "garbage")} <= kinds
+    assert sum(isinstance(each, Reading) for each in taken) >= 10
+
+
+def test_cpu_time_is_read_beside_the_meters():
+    taken = []
+    with Sampler({}, 0.02, taken.append, lambda: (1.0, 2.0), {"web": lambda: 0.5}):
+        deadline = time.monotonic() + 20
+        while len(taken) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert isinstance(taken[0], Activity)
+    assert taken[0].cpus_s == (1.0, 2.0)
+    assert taken[0].consumers_s == {"web": 0.5}
+
+
+def fails(meter):
+    """Whether one of a few readings fails: what was on its way may still arrive."""
+    for _ in range(3):
+        try:
+            meter.read()
+        except MeterError:
+            return True
+    return False
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in SERVERS if name not in ("rapl", "hwmon", "resctrl")])
+def test_each_protocol_is_read_from_its_real_server(name, tmp_path):
+    made = SERVERS[name]
+    if missing := (made if isinstance(made, type) else power.Redfish).missing():
+        pytest.skip(f"{missing} is not installed")
+    with power.password(), made(tmp_path / "server") as server:
+        meter = meters.make(server.name, server.host)
+        server.write(212.0)
+        deadline, seen = time.monotonic() + 20, 0.0
+        while abs(seen - 212.0) > server.step and time.monotonic() < deadline:
+            seen = meter.read().watts or 0.0
+        assert seen == pytest.approx(212.0, abs=server.step)
+        server.kill()
+        assert fails(meter)
+        meter.close()
+
+
+def test_the_password_of_a_server_is_no_part_of_a_command_line():
+    meter = ipmi.Ipmi(Address.parse("ipmi://admin@bmc"), "hunter2")
+    assert not any("hunter2" in word for word in meter._argv)
+    assert "hunter2" in meter._environment.values()
+    assert "IPMI_PASSWORD" not in os.environ

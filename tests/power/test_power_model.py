@@ -1,0 +1,299 @@
+"""Power models, their fit on a load ladder, and each consumer's watts: pure, from series whose truth is known."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partywall.errors import UsageError
+from partywall.model.finding import Estimate
+from partywall.model.power import (
+    WH,
+    Activity,
+    MeterFacts,
+    MeterFault,
+    NodeModel,
+    PowerEvidence,
+    Reading,
+    Slot,
+    chances,
+)
+from partywall.power import ladder, profiles
+from partywall.stats import power_fit, power_shares
+from partywall.stats.power import core_time, findings, gaps, mean_watts
+from partywall.stats.power_fit import Observation
+from partywall.stats.power_meter import timing, updates
+
+SECOND = 10**9
+PAPER = profiles.PROFILES["cervera-dl120-g6"]
+FACTS = MeterFacts(meter="m", origin="simulated")
+SHARES = st.lists(st.floats(0, 1), min_size=1, max_size=6)
+
+
+def test_the_papers_table_and_reckoning_follow_from_its_profile():
+    assert [PAPER.at(core) for core in range(5)] == [50, 72, 90, 100, 110]
+    assert 4 * PAPER.at(1) == 288
+    assert PAPER.at(4) + 3 * PAPER.off_watts == 137
+    assert PAPER.at(4) + 3 * PAPER.idle_watts == 260
+    assert PAPER.break_even_s == pytest.approx(((1.42 + 0.48) * WH - 9 * 110) / 41)
+
+
+@given(SHARES, st.integers(1, 8))
+def test_chances_add_up_and_keep_the_mean(shares, cpus):
+    found = chances(shares, cpus)
+    assert found.sum() == pytest.approx(1.0)
+    mean = float(found @ np.arange(cpus + 1))
+    assert mean <= sum(shares) + 1e-9
+    if cpus >= len(shares):
+        assert mean == pytest.approx(sum(shares))
+
+
+def test_a_share_above_one_is_whole_cores_and_a_rest():
+    assert chances([2.5], 4) == pytest.approx([0, 0, 0.5, 0.5, 0])
+    assert chances([9.0], 2) == pytest.approx([0, 0, 1])
+
+
+@pytest.mark.parametrize("points", [((1, 50), (2, 60)), ((0, 50), (0, 60)), ((0, 50),)])
+def test_points_that_are_no_curve_are_refused(points):
+    with pytest.raises(ValueError, match=r"points|at least 2"):
+        NodeModel(name="x", origin="modelled", source="s", points=points, band=0.1)
+
+
+def test_an_unknown_profile_has_a_remedy(tmp_path):
+    with pytest.raises(UsageError, match="did you mean hp-ml110-g4"):
+        profiles.find("hp-ml110-g44")
+    file = tmp_path / "model.json"
+    file.write_text("{}")
+    with pytest.raises(UsageError, match="not a power model"):
+        profiles.find(str(file))
+    file.write_text(PAPER.model_dump_json())
+    assert profiles.find(str(file)) == PAPER
+
+
+def square(lag_s, refresh_s, *, every_s=0.05, noise=0.3, joules=False, length_s=60.0, seed=1):
+    """Readings and activity of a machine of one CPU that is switched at random: 50 W, and 20 W more when busy."""
+    chance = np.random.default_rng(seed)
+    tick = 0.01
+    times = np.arange(0, length_s, tick)
+    busy = np.repeat(chance.integers(0, 2, int(length_s / 0.8) + 1), round(0.8 / tick))[: len(times)].astype(float)
+    energy = np.concatenate([[0.0], np.cumsum((50 + 20 * busy) * tick)])
+    cpu = np.concatenate([[0.0], np.cumsum(busy * tick)])
+    edges = np.append(times, length_s)
+    activity = [Activity(time_ns=round(t * SECOND), cpus_s=(float(np.interp(t, edges, cpu)),)) for t in times[::5]]
+    readings = []
+    for at in np.arange(refresh_s + lag_s, length_s, every_s):
+        at_s = at + chance.uniform(0, 0.3) * every_s
+        end = math.floor((at_s - 0.0123) / refresh_s) * refresh_s + 0.0123 - lag_s
+        if joules:
+            readings.append(
+                Reading(meter="m", time_ns=round(at_s * SECOND), joules=float(np.interp(end, edges, energy)))
+            )
+        else:
+            mean = float(np.diff(np.interp([end - refresh_s, end], edges, energy))[0]) / refresh_s
+            own = np.random.default_rng([seed, round(end * 1000) + 10**6]).normal(0, noise)
+            readings.append(Reading(meter="m", time_ns=round(at_s * SECOND), watts=round(mean + own, 1)))
+    return readings, activity
+
+
+@pytest.mark.parametrize(("lag_s", "refresh_s"), [(0.0, 0.3), (0.25, 1.0), (0.9, 1.0), (0.4, 2.0), (2.3, 0.5)])
+def test_refresh_and_lag_of_a_meter_are_recovered(lag_s, refresh_s):
+    found = timing(*square(lag_s, refresh_s))
+    assert found.refresh_ms.value == pytest.approx(1e3 * refresh_s, abs=20)
+    assert found.lag_ms.value == pytest.approx(1e3 * lag_s, abs=60)
+
+
+@pytest.mark.parametrize(("lag_s", "refresh_s"), [(0.0, 0.25), (0.4, 0.5)])
+def test_refresh_and_lag_of_a_counter_are_recovered(lag_s, refresh_s):
+    found = timing(*square(lag_s, refresh_s, joules=True))
+    assert found.refresh_ms.value == pytest.approx(1e3 * refresh_s, abs=20)
+    assert found.lag_ms.value == pytest.approx(1e3 * lag_s, abs=60)
+
+
+def test_intervals_of_the_lag_contain_it():
+    held = 0
+    for seed in range(12):
+        found = timing(*square(0.35, 0.5, seed=seed, length_s=40.0)).lag_ms
+        held += found.low <= 350 <= found.high
+    assert held >= 10
+
+
+def test_a_load_that_does_not_change_gives_a_reason_instead_of_a_lag():
+    readings, activity = square(0.3, 0.5)
+    steady = [each.model_copy(update={"cpus_s": (each.time_ns / SECOND / 2,)}) for each in activity]
+    found = timing(readings, steady)
+    assert found.lag_ms is None
+    assert "load hardly changed" in found.why
+
+
+def test_a_meter_that_is_faster_than_its_readings_has_no_known_refresh():
+    found = timing(*square(0.3, 0.05, every_s=0.1))
+    assert found.refresh_ms is None
+    assert "more often" in found.why
+
+
+def test_energy_in_a_gap_is_not_counted():
+    readings = [Reading(meter="m", time_ns=n * SECOND, joules=60.0 * n) for n in range(10)]
+    readings += [Reading(meter="m", time_ns=(n + 100) * SECOND, joules=60.0 * n) for n in range(10, 20)]
+    new = updates(readings)
+    assert new.watts == pytest.approx(60.0)
+    assert [fault.fault for fault in gaps("m", readings)] == ["gap"]
+    assert mean_watts(readings).value == pytest.approx(60.0)
+
+
+def made_up(points, *, noise=0.0, blocks=3, cpus=2, seed=1):
+    """Observations of a ladder on a machine with these watts."""
+    chance, found = np.random.default_rng(seed), []
+    for block in range(blocks):
+        for count in range(cpus + 1):
+            for intensity in (0.25, 0.5, 0.75, 1.0) if count else (0.0,):
+                share = chances([intensity] * count, cpus)
+                watts = float(share @ np.array(points)) + chance.normal(0, noise)
+                features = np.cumsum(share[::-1])[::-1][1:]
+                slot = Slot(block=block, begin_ns=0, end_ns=SECOND, level=ladder.level_name(count, intensity))
+                found.append(Observation(slot, watts, features))
+    return found
+
+
+@pytest.mark.parametrize("points", [(50, 72, 90), (50, 70, 90), (90, 130, 140)])
+def test_a_ladder_gives_back_the_machine(points):
+    fit = power_fit.fit(FACTS, made_up(points, noise=0.2, blocks=5), "x")
+    assert [watts for _, watts in fit.model.points] == pytest.approx(points, abs=0.5)
+    assert fit.left_out_error < 0.01
+    assert fit.model.origin == "simulated"
+
+
+def test_increments_never_grow_from_core_to_core():
+    points = power_fit.fitted(*_matrices(made_up((50, 60, 90))))
+    assert np.diff(points)[1] <= np.diff(points)[0] + 1e-9
+
+
+def test_a_level_that_does_not_fit_the_others_has_a_large_error():
+    found = made_up((50, 72, 90))
+    broken = [
+        Observation(each.slot, each.watts + (30 if each.slot.level == "1 × 50%" else 0), each.features)
+        for each in found
+    ]
+    rung = next(rung for rung in power_fit.fit(FACTS, broken, "x").rungs if rung.level == "1 × 50%")
+    assert rung.error < -0.2
+
+
+def _matrices(found):
+    return np.array([each.features for each in found]), np.array([each.watts for each in found])
+
+
+def usage_of(*busy, cpus=4, rows=5):
+    names = tuple(f"c{number}" for number in range(len(busy)))
+    return power_shares.Usage(names, np.tile(np.array(busy), (rows, 1)), np.ones(rows), cpus)
+
+
+def by_orders(busy, model, cpus):
+    """The Shapley value by its definition: the mean of what each adds, over all orders."""
+    import itertools  # noqa: PLC0415 - only here
+
+    levels, sums = model.levels(cpus), np.zeros(len(busy))
+    orders = list(itertools.permutations(range(len(busy))))
+    for order in orders:
+        present: list[float] = []
+        before = levels @ chances(present, cpus)
+        for place in order:
+            present.append(busy[place])
+            after = levels @ chances(present, cpus)
+            sums[place] += after - before
+            before = after
+    return sums / len(orders)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(0, 1.8), min_size=1, max_size=5))
+def test_shares_are_the_mean_over_all_orders(busy):
+    found = power_shares.weights(usage_of(*busy)) @ PAPER.levels(4)
+    assert found == pytest.approx(by_orders(busy, PAPER, 4), abs=1e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(0, 2.5), min_size=1, max_size=5), st.floats(60, 200))
+def test_shares_and_idle_power_add_up_to_the_total(busy, watts):
+    total = Estimate(value=watts, low=watts - 1, high=watts + 1, n=10, method="meter")
+    found = power_shares.attribution(PAPER, usage_of(*busy), total)
+    for rule in ("by_use", "evenly"):
+        shares = sum(getattr(share, rule).value for share in found.shares)
+        assert shares == pytest.approx(watts, rel=1e-6)
+    assert found.idle + sum(share.active.value for share in found.shares) == pytest.approx(watts, rel=1e-6)
+
+
+def test_equal_consumers_get_equal_watts_and_idle_ones_none():
+    found = power_shares.attribution(PAPER, usage_of(0.5, 0.5, 0.0), None)
+    first, second, third = (share.active.value for share in found.shares)
+    assert first == pytest.approx(second)
+    assert third == pytest.approx(0.0, abs=1e-9)
+    assert not found.measured
+
+
+def test_the_rest_of_the_host_is_a_consumer():
+    activity = [
+        Activity(time_ns=n * SECOND, cpus_s=(0.5 * n, 0.25 * n), consumers_s={"web": 0.4 * n}) for n in range(4)
+    ]
+    used = power_shares.usage(activity)
+    assert used.names == ("web", power_shares.REST)
+    assert used.cpu_s == pytest.approx([1.2, 1.05])
+
+
+def test_what_was_switched_is_judged_within_blocks():
+    found = []
+    for block in range(3):
+        for on, watts in (((), 50.0), (("a",), 60.0 + block), (("a", "b"), 65.0 + block)):
+            slot = Slot(block=block, begin_ns=0, end_ns=1, on=on)
+            found.append(Observation(slot, watts, np.zeros(1)))
+    judged = power_shares.judged(found, ["a", "b"])
+    assert judged["a"].value == pytest.approx(11.0)
+    assert judged["b"].value == pytest.approx(5.0)
+
+
+def evidence(**changes):
+    readings, activity = square(0.2, 0.5)
+    base = {
+        "name": "x", "task": "read", "host": {}, "about": {}, "meters": (MeterFacts(meter="m"),),
+        "readings": tuple(readings), "faults": (), "activity": tuple(activity), "slots": (),
+    }  # fmt: skip
+    return PowerEvidence(**base | changes)
+
+
+def test_without_a_meter_watts_are_marked_modelled_with_the_profiles_name():
+    found = findings(evidence(task="attribute", meters=(), readings=(), model=PAPER))
+    assert found.origin == "modelled"
+    assert "(modelled)" in found.headline
+    assert any(PAPER.name in note for note in found.notes)
+
+
+def test_a_simulated_meter_is_named_in_every_finding():
+    found = findings(evidence(meters=(FACTS,)))
+    assert found.origin == "simulated"
+    assert "(simulated)" in found.headline
+    assert any("Simulated meter" in note for note in found.notes)
+
+
+def test_a_meter_without_readings_makes_the_record_inconclusive():
+    fault = MeterFault(meter="m", time_ns=0, fault="gone", text="no route")
+    found = findings(evidence(readings=(), faults=(fault,)))
+    assert found.outcome.value == "inconclusive"
+    assert found.meters[0].faults == (fault,)
+
+
+def test_core_seconds_need_no_meter():
+    activity = [Activity(time_ns=n * SECOND, cpus_s=(1.0 * n, 0.0)) for n in range(4)]
+    assert core_time(activity).states == pytest.approx({"0": 0.0, "1": 3.0, "2": 0.0})
+
+
+def test_every_block_of_a_ladder_has_every_level_once():
+    steps = ladder.ladder((0, 1, 2), 3, seed=1)
+    levels = [sorted(step.level for step in steps if step.block == block) for block in range(3)]
+    assert levels[0] == levels[1] == levels[2]
+    assert len(set(levels[0])) == len(levels[0]) == 13
+    assert [step.level for step in steps if step.block == 0] != [step.level for step in steps if step.block == 1]
+
+
+def test_a_large_host_has_few_levels():
+    assert len(ladder.counts(128)) <= 8
+    assert {1, 128} <= set(ladder.counts(128))

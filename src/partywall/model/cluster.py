@@ -95,7 +95,7 @@ POWER_CURVES = {
 }
 """Named power curves. They come from other machines, so every figure derived from them is modelled."""
 
-ControlKind = Literal["redfish", "ipmi", "wol", "command", "lab"]
+ControlKind = Literal["redfish", "ipmi", "wol", "command"]
 
 
 class Control(Frozen):
@@ -198,9 +198,11 @@ class Cluster(Frozen):
     partywall_cluster: Literal[1] = Field(description="version of this format")
     name: Name
     description: str = ""
-    hypervisor: Literal["recorded", "libvirt", "lab"] = Field(
-        "recorded", description="recorded: the state is as written here, and a plan cannot be applied"
+    hypervisor: Literal["recorded", "libvirt", "practice"] = Field(
+        "recorded",
+        description="recorded: the state is as written here, and no plan can be applied; practice: files, no real hosts",
     )
+    folder: str | None = Field(None, description="practice: the folder of its files", min_length=1)
     power: dict[Name, PowerCurve] = Field(default_factory=dict, description="power curves of its own")
     hosts: dict[Name, HostSpec] = Field(min_length=1)
     guests: dict[Name, GuestSpec] = Field(min_length=1)

@@ -102,7 +102,7 @@ class Alternative(Frozen):
 class Solver(Frozen):
     """How good the placement is. bound_j: no placement takes less, if the exact solver was used."""
 
-    name: Literal["exact", "heuristic"]
+    name: Literal["exact", "heuristic", "policy"]
     objective_j: float
     bound_j: float | None = None
     seconds: float = 0.0

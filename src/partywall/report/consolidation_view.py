@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall import units
+from partywall.model.cluster import Cluster
 from partywall.model.consolidation import (
     Compared,
     ConsolidationEvidence,
@@ -103,11 +104,37 @@ def plan_facts(plan: ConsolidationPlan) -> list[tuple[str, str]]:
     return facts if plan.steps else [*facts[:1], *facts[-2:]]
 
 
+def explained(plan: ConsolidationPlan, cluster: Cluster, guest: str | None = None) -> list[str]:
+    """Why a plan is as it is, a line each. guest: only this one."""
+    steps = [step for step in plan.steps if guest is None or step.guest == guest]
+    lines = [line for step in steps for line in _why(step)]
+    if guest is not None and not steps:
+        pinned = cluster.guests[guest].pinned if guest in cluster.guests else False
+        lines.append(f"{guest} stays where it is{', because it is pinned' if pinned else ''}")
+    if guest is not None:
+        return [*lines, *(note for note in plan.notes if note.startswith(f"{guest} "))]
+    lines.append(f"placement: {solver_text(plan)}")
+    lines += [
+        f"{each.name}: saves {each.net_j / WH:.1f} Wh with {each.moves} moves and {each.hosts_on} hosts on"
+        for each in plan.alternatives
+    ]
+    return [*lines, *plan.notes]
+
+
+def _why(step: Step) -> list[str]:
+    lines = [f"{step_title(step)}: {step.reason}"]
+    better = [choice for choice in step.choices if not choice.refused]
+    if better:
+        best = better[0]
+        lines.append(f"  next best place: {best.host}, which would then take {best.watts:.1f} W more")
+    return lines + [f"  not {choice.host}: {choice.refused}" for choice in step.choices if choice.refused]
+
+
 def solver_text(plan: ConsolidationPlan) -> str:
     """How good the placement is, in words."""
     solver = plan.solver
     if solver.gap is None:
-        return "by the heuristic"
+        return f"by the {solver.name}"
     return (
         "by the exact solver, proven to be the best within 0.1 %"
         if solver.gap < 1e-3

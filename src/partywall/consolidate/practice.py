@@ -1,8 +1,8 @@
 """A cluster of files, to practise with: `hypervisor: practice`. It has no real hosts or guests. Tests use it too.
 
-Its state is a folder, so it outlives a manager that is killed, as real hosts do. A move is a file with the time at which
-it ends; whoever looks after that time completes it. A host that dies takes its guests and the moves to it along. Every
-change is a line of a log, from which a test can check each state that the cluster was ever in.
+Its state is a folder, so it outlives a manager that is killed, as real hosts do. A move is a file with the time at
+which it ends; whoever looks after that time completes it. A host that dies takes its guests and the moves to it along.
+Every change is a line of a log, from which a test can check each state that the cluster was ever in.
 """
 
 from __future__ import annotations

@@ -229,11 +229,7 @@ def watched(job: WatchJob, options: Options, emit: Emit, timing: Timing | None =
         emit(Doing(f"{on} hosts on, {sum(look.demand.values()):.1f} cores in use"))
         if look.plan is not None:
             for step in look.plan.steps:
-                emit(
-                    Note(
-                        f"{'would ' if job.dry_run else ''}{step.action} {step.guest or ''} {step.host}: {step.reason}"
-                    )
-                )
+                emit(Note(f"{'would ' if job.dry_run else ''}{step.title}: {step.reason}"))
         if look.plan is not None and not job.dry_run:
             path = job.out / stamped(f"consolidation-{look.cluster.name}")
             record = ConsolidationDirectory.create(path, "plan", look.cluster, options.host.facts, _about(), look.plan)

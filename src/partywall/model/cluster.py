@@ -200,7 +200,7 @@ class Cluster(Frozen):
     description: str = ""
     hypervisor: Literal["recorded", "libvirt", "practice"] = Field(
         "recorded",
-        description="recorded: the state is as written here, and no plan can be applied; practice: files, no real hosts",
+        description="recorded: the state is as written here, and no plan is applied; practice: files, no real hosts",
     )
     folder: str | None = Field(None, description="practice: the folder of its files", min_length=1)
     power: dict[Name, PowerCurve] = Field(default_factory=dict, description="power curves of its own")

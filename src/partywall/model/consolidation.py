@@ -89,6 +89,13 @@ class Step(Frozen):
     p99_s: Span | None = None
     choices: tuple[Choice, ...] = ()
 
+    @property
+    def title(self) -> str:
+        """What it does, in words."""
+        if self.action == "move":
+            return f"move {self.guest} from {self.source} to {self.host}"
+        return f"switch {self.host} {'on' if self.action == 'wake' else 'off'}"
+
 
 class Alternative(Frozen):
     """A whole plan that was considered, the chosen one included."""

@@ -66,17 +66,6 @@ def _show_plan(plan: ConsolidationPlan, evidence: ConsolidationEvidence, console
         console.print(Text(f"{name}: {text}"), soft_wrap=True)
 
 
-def step_title(step: Step) -> str:
-    """What a step does, in words."""
-    match step.action:
-        case "wake":
-            return f"switch {step.host} on"
-        case "sleep":
-            return f"switch {step.host} off"
-        case "move":
-            return f"move {step.guest} from {step.source} to {step.host}"
-
-
 def step_texts(step: Step) -> list[str]:
     """A step's row under STEP_COLUMNS."""
     energy = "–" if step.energy_j is None else _span(step.energy_j, 1 / WH, "Wh")
@@ -85,7 +74,7 @@ def step_texts(step: Step) -> list[str]:
         "–" if each is None else f"{_time(each.value)} ({_time(each.low)} to {_time(each.high)})"
         for each in (step.time_s, step.blackout_s)
     )
-    return [str(step.batch), step_title(step), step.reason, takes, blackout, p99, energy]
+    return [str(step.batch), step.title, step.reason, takes, blackout, p99, energy]
 
 
 def plan_facts(plan: ConsolidationPlan) -> list[tuple[str, str]]:
@@ -122,7 +111,7 @@ def explained(plan: ConsolidationPlan, cluster: Cluster, guest: str | None = Non
 
 
 def _why(step: Step) -> list[str]:
-    lines = [f"{step_title(step)}: {step.reason}"]
+    lines = [f"{step.title}: {step.reason}"]
     better = [choice for choice in step.choices if not choice.refused]
     if better:
         best = better[0]
@@ -397,7 +386,7 @@ def _plan_charts(plan: ConsolidationPlan) -> Drawn:
 def course(plan: ConsolidationPlan) -> AnyChart:
     """Each step as a bar over its batch."""
     data = [
-        {"begin": step.batch - 0.42, "end": step.batch + 0.42, "step": step_title(step), "what": step.action}
+        {"begin": step.batch - 0.42, "end": step.batch + 0.42, "step": step.title, "what": step.action}
         for step in plan.steps[:60]
     ]
     chart: alt.Chart = (

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,20 @@ def judged(
         if dead is None and (hosts := overfilled(cluster, entry["at"])):
             return f"{hosts} overfilled: {entry['why']}"
     now, state = {name: next(iter(hosts), None) for name, hosts in files.observe().places.items()}, files.observe()
-    if ended == "done" and (now != planned or any(state.up[s.host] for s in made.steps if s.action == "sleep")):
+    return ending(made, ended, dead, before, now, state.up, planned)
+
+
+def ending(
+    made: ConsolidationPlan,
+    ended: str,
+    dead: str | None,
+    before: dict[str, str],
+    now: dict[str, str | None],
+    up: Mapping[str, bool],
+    planned: dict[str, str],
+) -> str:
+    """What is wrong at the end."""
+    if ended == "done" and (now != planned or any(up[s.host] for s in made.steps if s.action == "sleep")):
         return f"it says done, but it is not: {now}"
     if ended == "undone" and any(place != before[guest] for guest, place in now.items() if dead is None):
         return f"it says undone, but it is not: {now}"

@@ -33,6 +33,7 @@ INTERFACE = frozenset(
         "UsageError",
         "compare_runs",
         "open_record",
+        "plan_consolidation",
         "plan_scenario",
         "print_event",
         "run_guard",
@@ -41,6 +42,7 @@ INTERFACE = frozenset(
         "run_scenario",
         "run_study",
         "run_trace",
+        "simulate_consolidation",
         "this_host",
     ]
 )

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partywall import kinds, pipeline, units
+from partywall.consolidate import load as clusters
 from partywall.errors import CapabilityError, Exit, PartywallError, Problem, TrialError, UsageError, parsed
 from partywall.events import Block, Broken, Doing, Emit, Event, Left, Note, Report, Second, Started, silent
 from partywall.host import Host
+from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob
 from partywall.kinds.guard import GuardJob, Guards
 from partywall.kinds.kind import Options
 from partywall.kinds.load import LoadJob, Loads
@@ -59,6 +61,7 @@ __all__ = [
     "UsageError",
     "compare_runs",
     "open_record",
+    "plan_consolidation",
     "plan_scenario",
     "print_event",
     "run_guard",
@@ -67,6 +70,7 @@ __all__ = [
     "run_scenario",
     "run_study",
     "run_trace",
+    "simulate_consolidation",
     "this_host",
 ]
 
@@ -84,7 +88,7 @@ class Result:
 
     @property
     def kind(self) -> str:
-        """run, load, guard, trace or study."""
+        """run, load, guard, trace, migration, consolidation or study."""
         return self.record.KIND
 
     @cached_property
@@ -202,6 +206,33 @@ def run_migration(
     """Moves a guest as a migration plan says: a file, or the name of a shipped plan. advise: predictions alone."""
     job = MigrationJob.read(migration_plans.find(str(plan)), only_advise=advise)
     return _measured(lambda: Migrations().measure(job, _options(out), on_event))
+
+
+def plan_consolidation(cluster: str | Path, *, solver: str = "auto", out: str | Path | None = None) -> Result:
+    """Plans which guests share a host: for a cluster file, or the name of a shipped one. Changes nothing.
+
+    solver: auto, exact or heuristic.
+    """
+    job = PlanJob.read(clusters.find(str(cluster)), solver)
+    return _measured(lambda: Consolidations().measure(job, _options(out), silent))
+
+
+def simulate_consolidation(
+    cluster: str | Path,
+    *,
+    traces: Sequence[str | Path] = (),
+    policies: Sequence[str] = (),
+    days: int = 1,
+    orders: int = 1,
+    seed: int = 1,
+    out: str | Path | None = None,
+    on_event: Emit = silent,
+) -> Result:
+    """Simulates policies over load traces in PlanetLab's format, or over generated days."""
+    job = SimulationJob.read(
+        clusters.find(str(cluster)), tuple(Path(each) for each in traces), tuple(policies), days, orders, seed
+    )
+    return _measured(lambda: Consolidations().measure(job, _options(out), on_event))
 
 
 def run_guard(policy: str | Path, *, for_: str, out: str | Path, every: str = "1s", on_event: Emit = silent) -> Result:

@@ -120,7 +120,8 @@ def test_all_mistakes_of_a_file_are_reported_at_once():
         HEAD
         + HOSTS.replace(b"proliant-g4", b"g9")
         + (
-            b"guests: {g: {host: c, demand: 3}, h: {host: b, peak: 0.1, demand: 0.5}}\nlimits: {hours: never, keep_on: 9}\n"
+            b"guests: {g: {host: c, demand: 3}, h: {host: b, peak: 0.1, demand: 0.5}}\n"
+            b"limits: {hours: never, keep_on: 9}\n"
             b"apart: [[g, x], [h]]\n"
         )
     )

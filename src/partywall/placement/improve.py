@@ -110,6 +110,8 @@ def _pack(state: State, forecast: Forecast, rules: Rules, kept: Ints) -> Ints | 
                 return None
             room.move(int(guest), place)
     away = np.flatnonzero(~keep[room.at])
+    if state.guests.pinned[away].any():
+        return None
     size = forecast.mean[away] + room.z * np.sqrt(forecast.variance[away])
     for guest in away[np.argsort(-size, kind="stable")]:
         if (place := _fullest(room, int(guest), kept, cpus)) is None:

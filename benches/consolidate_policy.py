@@ -106,10 +106,9 @@ def broken(own: PolicyResult, others: Sequence[PolicyResult]) -> list[str]:
         for figure in ("energy_kwh", "slav", "unserved")
         if getattr(own, figure) > getattr(other, figure)
     ]
-    for figure in ("ping_pongs", "short_cycles"):
-        if getattr(own, figure):
-            found.append(f"{getattr(own, figure)} {figure}")
-    return found
+    return found + [
+        f"{getattr(own, figure)} {figure}" for figure in ("ping_pongs", "short_cycles") if getattr(own, figure)
+    ]
 
 
 def random_cluster(hosts: int, guests: int, seed: int) -> Cluster:

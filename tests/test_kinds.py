@@ -12,9 +12,11 @@ from partywall.cli import report
 from partywall.errors import UsageError
 from partywall.guard.run import Report
 from partywall.load.store import LoadDirectory
+from partywall.model.cluster import Cluster
 from partywall.model.migration import MigrationPlan, Move
 from partywall.model.power import MeterFacts, Reading
 from partywall.model.study import StudyRequest
+from partywall.store.consolidation import ConsolidationDirectory
 from partywall.store.guard import GuardDirectory
 from partywall.store.migration import MigrationDirectory
 from partywall.store.power import PowerDirectory
@@ -60,8 +62,32 @@ def power(path: Path) -> Record:
     return record
 
 
-MAKERS = {"guard": guard, "study": study, "load": load, "migration": migration, "power": power}
-TABLES = {"guard": "guard", "study": "observations", "load": "seconds", "migration": "pings", "power": "events"}
+def consolidation(path: Path) -> Record:
+    cluster = Cluster.model_validate(
+        {
+            "partywall_cluster": 1,
+            "name": "x",
+            "hosts": {"a": {"cpus": 1, "memory": "2GiB", "power": "proliant-g4"}},
+            "guests": {"g": {"host": "a"}},
+        }
+    )
+    record = ConsolidationDirectory.create(path, "simulation", cluster, {}, {})
+    record.end()
+    return record
+
+
+MAKERS = {
+    "guard": guard,
+    "study": study,
+    "load": load,
+    "migration": migration,
+    "power": power,
+    "consolidation": consolidation,
+}
+TABLES = {
+    **{"guard": "guard", "study": "observations", "load": "seconds", "migration": "pings"},
+    **{"power": "events", "consolidation": "events"},
+}
 
 
 @pytest.mark.parametrize("kind", MAKERS)

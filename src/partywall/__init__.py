@@ -35,6 +35,7 @@ INTERFACE = frozenset(
         "calibrate_power",
         "compare_runs",
         "open_record",
+        "plan_consolidation",
         "plan_scenario",
         "print_event",
         "read_power",
@@ -44,6 +45,7 @@ INTERFACE = frozenset(
         "run_scenario",
         "run_study",
         "run_trace",
+        "simulate_consolidation",
         "this_host",
     ]
 )

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partywall import kinds, pipeline, units
+from partywall.consolidate import load as clusters
 from partywall.errors import CapabilityError, Exit, PartywallError, Problem, TrialError, UsageError, parsed
 from partywall.events import Block, Broken, Doing, Emit, Event, Left, Note, Report, Second, Started, silent
 from partywall.host import Host
+from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob
 from partywall.kinds.guard import GuardJob, Guards
 from partywall.kinds.kind import Options
 from partywall.kinds.load import LoadJob, Loads
@@ -63,6 +65,7 @@ __all__ = [
     "calibrate_power",
     "compare_runs",
     "open_record",
+    "plan_consolidation",
     "plan_scenario",
     "print_event",
     "read_power",
@@ -72,6 +75,7 @@ __all__ = [
     "run_scenario",
     "run_study",
     "run_trace",
+    "simulate_consolidation",
     "this_host",
 ]
 
@@ -89,7 +93,7 @@ class Result:
 
     @property
     def kind(self) -> str:
-        """run, load, guard, trace, migration, power or study."""
+        """The kind of the record, such as run or load: see `partywall.kinds.KINDS`."""
         return self.record.KIND
 
     @cached_property
@@ -255,6 +259,33 @@ def attribute_power(
         model=power_profiles.find(model),
     )
     return _measured(lambda: Powers().measure(job, _options(out), on_event))
+
+
+def plan_consolidation(cluster: str | Path, *, solver: str = "auto", out: str | Path | None = None) -> Result:
+    """Plans which guests share a host: for a cluster file, or the name of a shipped one. Changes nothing.
+
+    solver: auto, exact or heuristic.
+    """
+    job = PlanJob.read(clusters.find(str(cluster)), solver)
+    return _measured(lambda: Consolidations().measure(job, _options(out), silent))
+
+
+def simulate_consolidation(
+    cluster: str | Path,
+    *,
+    traces: Sequence[str | Path] = (),
+    policies: Sequence[str] = (),
+    days: int = 1,
+    orders: int = 1,
+    seed: int = 1,
+    out: str | Path | None = None,
+    on_event: Emit = silent,
+) -> Result:
+    """Simulates policies over load traces in PlanetLab's format, or over generated days."""
+    job = SimulationJob.read(
+        clusters.find(str(cluster)), tuple(Path(each) for each in traces), tuple(policies), days, orders, seed
+    )
+    return _measured(lambda: Consolidations().measure(job, _options(out), on_event))
 
 
 def run_guard(policy: str | Path, *, for_: str, out: str | Path, every: str = "1s", on_event: Emit = silent) -> Result:

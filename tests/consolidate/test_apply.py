@@ -4,13 +4,13 @@ import pytest
 
 from partywall.consolidate import load
 from partywall.consolidate.apply import Applying, StoppedError, Timing, as_observed
+from partywall.consolidate.practice import LIES, PracticeCluster
 from partywall.consolidate.seams import Observed
 from partywall.errors import UsageError
 from partywall.events import silent
 from partywall.placement import plan
 from partywall.placement.room import Room
 from partywall.placement.state import z_of
-from partywall.testing.cluster import LIES, FileCluster
 
 QUICK = Timing(settle_s=0.3, moving_s=2.0, look_s=0.01)
 CLUSTER = load.load(load.find("cluster"))
@@ -36,7 +36,7 @@ class KilledError(BaseException):
 @pytest.fixture
 def cluster(tmp_path):
     hosts = dict.fromkeys(CLUSTER.hosts, True)
-    return FileCluster.create(
+    return PracticeCluster.create(
         tmp_path / "cluster", hosts, {name: spec.host for name, spec in CLUSTER.guests.items()}, move_s=0.01
     )
 
@@ -104,7 +104,7 @@ def test_a_destination_that_dies_costs_no_guest_that_was_not_on_it(cluster, host
 
 def test_an_empty_destination_that_dies_leaves_everything_as_it_was(tmp_path):
     guests = {"g": "a"}
-    cluster = FileCluster.create(tmp_path / "c", {"a": True, "b": True}, guests, move_s=0.01)
+    cluster = PracticeCluster.create(tmp_path / "c", {"a": True, "b": True}, guests, move_s=0.01)
     step = PLAN.moves[0].model_copy(update={"number": 0, "batch": 1, "guest": "g", "source": "a", "host": "b"})
     small = PLAN.model_copy(update={"steps": (step,)})
     cluster.die_during_move_to("b")

@@ -32,6 +32,7 @@ def test_every_step_of_a_plan_leaves_every_host_with_room(seed):
             leaving = sum(guests.memory[guests.names.index(each.guest)] for each in own if each.source == step.host)
             arrived = room.memory[host] + guests.memory[guest]
             assert arrived <= hosts.memory[host] + 1 or leaving == 0
+            assert not guests.pinned[guest]
             room.move(guest, host)
         assert not (room.broken() & ~before).any()
     for step in made.steps:

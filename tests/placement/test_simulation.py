@@ -83,7 +83,7 @@ class Once:
     def __init__(self, back=False):
         self.done, self.back = 0, back
 
-    def decide(self, state, history):
+    def decide(self, state, _history):
         self.done += 1
         if self.done == 1:
             self.source = int(state.at.max())

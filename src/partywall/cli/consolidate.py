@@ -8,12 +8,18 @@ from typing import Annotated
 
 import typer
 
-from partywall.cli.arguments import SEED_MOST
+from partywall.cli.arguments import SEED_MOST, duration_ns
 from partywall.cli.execution import carry_out
 from partywall.cli.live import Live, wide_console
 from partywall.consolidate import load
-from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob
+from partywall.consolidate.apply import Timing
+from partywall.errors import Exit, Problem, UsageError
+from partywall.events import Emit, Started
+from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob, WatchJob, applied, watched
 from partywall.kinds.kind import Options
+from partywall.scenario.explain import did_you_mean
+from partywall.store.consolidation import ConsolidationDirectory
+from partywall.store.record import Record
 
 app = typer.Typer(
     help="Plan which guests share a host and which hosts are off, and simulate policies.",
@@ -93,3 +99,86 @@ def simulate(
     job = SimulationJob.read(load.find(cluster), tuple(traces or ()), tuple(policy or ()), days, orders, seed)
     options = Options(context.obj(), out)
     return carry_out(lambda emit: Consolidations().measure(job, options, emit), options, Live(console), console)
+
+
+Record_ = Annotated[Path, typer.Argument(help="A directory that 'consolidate plan' has made.", metavar="RECORD")]
+
+
+@app.command()
+def apply(
+    context: typer.Context,
+    record: Record_,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the first step.")] = False,
+    settle: Annotated[str, typer.Option(help="Longest time for a host to start or to end.")] = "5min",
+) -> int:
+    """Carry out a plan that 'consolidate plan' has shown, step by step.
+
+    Refuses if the cluster has changed since. After each step it checks where guests run and which hosts answer. If a
+    step fails, what was done is undone. If the manager is killed, the same command goes on.
+
+    Exit code: 0 all steps are done; 1 a step failed, and the others were undone; 2 the plan does not fit the cluster;
+    5 a guest is lost or runs twice, and nothing more was done.
+    """
+    console = wide_console()
+    kept = ConsolidationDirectory.open(record)
+    options = Options(context.obj())
+    timing = Timing(settle_s=duration_ns("--settle", settle, "1s") / 1e9)
+    evidence = kept.evidence()
+    if evidence.plan is not None and not yes:
+        Consolidations().show(Consolidations().findings(kept), console)
+        question = f"Carry out {len(evidence.plan.steps)} steps"
+        typer.confirm(f"Go on with {question.lower()}?" if evidence.journal else f"{question}?", abort=True)
+
+    def carry(emit: Emit) -> Record:
+        emit(Started(kept.path))
+        applied(kept, emit, timing)
+        return kept
+
+    return carry_out(carry, options, Live(console), console, "the plan goes on")
+
+
+@app.command()
+def watch(
+    context: typer.Context,
+    cluster: ClusterFile,
+    every: Annotated[str, typer.Option(help="Time between two looks.")] = "5min",
+    for_: Annotated[str | None, typer.Option("--for", help="How long. Default: until Ctrl-C.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the records of its plans.")] = Path("runs"),
+) -> int:
+    """Look at the cluster again and again, and consolidate it as load rises and falls, until Ctrl-C.
+
+    Decides with the policy that 'consolidate simulate' shows. Every plan that it carries out leaves a record.
+    """
+    console = wide_console()
+    document = load.load(load.find(cluster))
+    job = WatchJob(
+        cluster=document,
+        every_s=duration_ns("--every", every, "1s") / 1e9,
+        for_s=None if for_ is None else duration_ns("--for", for_, "1s") / 1e9,
+        dry_run=dry_run,
+        out=out,
+    )
+    options = Options(context.obj(), out)
+    with Live(console) as view:
+        return Exit.HOLDS if watched(job, options, view) else Exit.VIOLATED
+
+
+@app.command()
+def explain(
+    record: Record_,
+    guest: Annotated[str | None, typer.Option(help="Only this guest.")] = None,
+) -> int:
+    """Say why a plan is as it is: the reason of each step, the next best place of each guest, and other plans."""
+    from partywall.report.consolidation_view import explained  # noqa: PLC0415 - what draws is slow to import
+
+    evidence = ConsolidationDirectory.open(record).evidence()
+    if evidence.plan is None:
+        raise UsageError(f"{record} holds a simulation; make a plan: partywall consolidate plan CLUSTER")
+    known = evidence.cluster.guest_names()
+    if guest is not None and guest not in known:
+        raise UsageError(Problem(f"there is no guest {guest!r}", did_you_mean(guest, known), key="--guest"))
+    console = wide_console()
+    for line in explained(evidence.plan, evidence.cluster, guest):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return Exit.HOLDS

@@ -104,7 +104,7 @@ class Applying:
             left = [step for step in self._plan.steps if step.batch >= batch and step.time_s is not None]
             self._emit(Left(sum(step.time_s.value for step in left if step.time_s)))
             if steps:
-                self._emit(Doing(f"batch {place + 1} of {len(batches)}: {', '.join(map(_title, steps))}"))
+                self._emit(Doing(f"batch {place + 1} of {len(batches)}: {', '.join(step.title for step in steps)}"))
             self._batch(steps)
             self._expect_all_guests()
             if self._failed:
@@ -125,11 +125,11 @@ class Applying:
         except StoppedError:
             raise
         except PartywallError as error:
-            self._failed = self._failed or f"{_title(step)}: {error}"
+            self._failed = self._failed or f"{step.title}: {error}"
             self._write(step, "failed", reason=str(error))
             return
         self._write(step, "done", seconds=time.monotonic() - begun)
-        self._emit(Note(f"done: {_title(step)}"))
+        self._emit(Note(f"done: {step.title}"))
 
     def _do(self, step: Step) -> None:
         if step.action == "wake":
@@ -193,7 +193,7 @@ class Applying:
             except StoppedError:
                 raise
             except PartywallError as error:
-                self._emit(Broken(f"cannot undo: {_title(step)}: {error}"))
+                self._emit(Broken(f"cannot undo: {step.title}: {error}"))
                 continue
             self._write(step, "undone", reason=self._failed)
 
@@ -221,9 +221,3 @@ class Applying:
         with self._writing:
             self._record.add_journal(line)
             self._last[step.number] = line.outcome
-
-
-def _title(step: Step) -> str:
-    if step.action == "move":
-        return f"move {step.guest} to {step.host}"
-    return f"switch {step.host} {'on' if step.action == 'wake' else 'off'}"

@@ -55,6 +55,15 @@ class Libvirt:
                 up[host] = False
         return Observed({guest: frozenset(hosts) for guest, hosts in places.items()}, up)
 
+    def cpu_s(self) -> dict[str, float]:
+        found = {}
+        for host in self._uris:
+            with contextlib.suppress(TrialError), self._connected(host) as connection:
+                for domain in connection.listAllDomains(self._libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+                    if domain.name() in self._guests and not self._arrives(domain):
+                        found[domain.name()] = domain.info()[4] / 1e9
+        return found
+
     def _arrives(self, domain: Any) -> bool:
         """True on the destination of a move that goes on."""
         state, reason = domain.state()

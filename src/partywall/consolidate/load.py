@@ -60,6 +60,12 @@ def loads(raw: bytes, file: str, *, placed: bool = True) -> Cluster:
 
 def check(cluster: Cluster, *, placed: bool = True) -> Iterator[Mistake]:
     """Everything that is wrong with a cluster of the right form."""
+    if cluster.hypervisor == "practice" and cluster.folder is None:
+        yield Mistake(
+            ("hypervisor",), "practice needs a folder for its files", "add folder: /tmp/practice, for example"
+        )
+    if cluster.hypervisor != "recorded":
+        yield from _single(cluster)
     yield from _hosts(cluster)
     yield from _guests(cluster, placed=placed)
     yield from _apart(cluster)
@@ -67,6 +73,16 @@ def check(cluster: Cluster, *, placed: bool = True) -> Iterator[Mistake]:
     yield from _curves(cluster)
     if placed:
         yield from _room(cluster)
+
+
+def _single(cluster: Cluster) -> Iterator[Mistake]:
+    """A real host or guest has its own name."""
+    for kind, specs in (("hosts", cluster.hosts), ("guests", cluster.guests)):
+        for name, spec in specs.items():
+            if spec.count > 1:
+                yield Mistake(
+                    (kind, name, "count"), "count is only for simulations", f"write each of {kind} on its own"
+                )
 
 
 def _hosts(cluster: Cluster) -> Iterator[Mistake]:
@@ -84,7 +100,7 @@ def _hosts(cluster: Cluster) -> Iterator[Mistake]:
             yield Mistake((*at, "control"), said, "write each host on its own, without count")
         if cluster.hypervisor == "libvirt" and host.uri is None:
             yield Mistake(at, "libvirt needs the host's URI", "add uri: qemu+ssh://ADDRESS/system")
-        if cluster.hypervisor != "recorded" and host.control is None:
+        if cluster.hypervisor == "libvirt" and host.control is None:
             yield Mistake(at, "it is not known how this host is switched on and off", "add control: {kind: redfish, …}")
     for name, count in Counter(cluster.host_names()).items():
         if count > 1:
@@ -96,7 +112,6 @@ _NEEDED = {
     "ipmi": ("address", "user", "password_file"),
     "wol": ("mac", "off", "state"),
     "command": ("on", "off", "state"),
-    "lab": (),
 }
 
 
@@ -120,7 +135,7 @@ def _guests(cluster: Cluster, *, placed: bool) -> Iterator[Mistake]:
         if guest.host is not None and guest.host not in known:
             remedy = did_you_mean(guest.host, hosts, "name one of hosts")
             yield Mistake((*at, "host"), f"there is no host {guest.host!r}", remedy)
-        if placed and guest.host is None and cluster.hypervisor == "recorded":
+        if placed and guest.host is None and cluster.hypervisor != "libvirt":
             yield Mistake(at, "it is not known where this guest runs", "add host:, or simulate instead")
         yield from _sizes(guest, at)
         for resource, loss in guest.suffers.items():

@@ -22,6 +22,10 @@ class Hypervisor(Protocol):
         """Where guests run, and which hosts answer."""
         ...
 
+    def cpu_s(self) -> Mapping[str, float]:
+        """CPU time of each guest so far, in seconds; guests whose host does not answer are missing."""
+        ...
+
     def is_moving(self, guest: str) -> bool:
         """True while a move of the guest goes on, also one that another manager began."""
         ...

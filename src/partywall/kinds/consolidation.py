@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import datetime
+import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from partywall import __version__
-from partywall.consolidate import load
+from partywall.consolidate import connect, load
+from partywall.consolidate.apply import Applying, Timing
+from partywall.consolidate.watch import Watching
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Doing, Emit, Left, Note, Started
 from partywall.kinds.kind import EXITS, Options, refuse_to_resume
@@ -121,6 +124,8 @@ class Consolidations:
     def _plan(self, job: PlanJob, options: Options, emit: Emit) -> ConsolidationDirectory:
         name = stamped(f"consolidation-{job.cluster.name}")
         path = options.folder(name)
+        emit(Doing("reading the cluster's state"))
+        job = replace(job, cluster=connect.observed(job.cluster))
         emit(Doing("making a plan"))
         plan = planned(job)
         record = ConsolidationDirectory.create(path, "plan", job.cluster, options.host.facts, _about(), plan)
@@ -157,8 +162,87 @@ class Consolidations:
 
 
 def planned(job: PlanJob) -> ConsolidationPlan:
-    """The plan for a cluster as its file records it."""
-    return plans.make(plans.known(job.cluster), solver=job.solver)
+    """The plan for a cluster whose state is that of its file."""
+    empty = connect.may_empty(job.cluster.limits.hours, datetime.datetime.now().astimezone().time())
+    return plans.make(plans.known(job.cluster, may_empty=empty), solver=job.solver)
+
+
+def applied(record: ConsolidationDirectory, emit: Emit, timing: Timing | None = None) -> bool:
+    """Carries the plan of a record out, or goes on with it. False if a step failed and the others were undone.
+
+    UsageError if it was ended before, or if the cluster is not as it was when the plan was made.
+    """
+    evidence = record.evidence()
+    if evidence.plan is None:
+        raise UsageError(
+            Problem(f"{record.path} holds a simulation", "make a plan: partywall consolidate plan CLUSTER")
+        )
+    if evidence.ended:
+        raise UsageError(Problem(f"the plan in {record.path} has been carried out", "make a new plan"))
+    hypervisor = connect.hypervisor_of(evidence.cluster)
+    if not evidence.journal:
+        _expect_unchanged(evidence.cluster, connect.observed(evidence.cluster), evidence.plan.digest)
+    powers = connect.powers_of(evidence.cluster, hypervisor)
+    with record.exclusive():
+        done = Applying(evidence.plan, hypervisor, powers, evidence.journal, record, emit, timing).carry_out()
+        record.end()
+    return done
+
+
+def _expect_unchanged(planned: Cluster, now: Cluster, digest: str) -> None:
+    """UsageError that names what has changed since the plan was made, or that the plan was changed by hand."""
+    problems = [
+        f"guest {name} was on {spec.host} and is on {now.guests[name].host} now"
+        for name, spec in planned.guests.items()
+        if spec.host != now.guests[name].host
+    ]
+    problems += [
+        f"host {name} was {spec.state} and is {now.hosts[name].state} now"
+        for name, spec in planned.hosts.items()
+        if spec.state != now.hosts[name].state
+    ]
+    if not problems and plans.digest(now, plans.known(now).state) != digest:
+        problems = ["the cluster in the record is not the one that the plan was made for"]
+    if problems:
+        raise UsageError(*(Problem(text, "make a new plan: partywall consolidate plan CLUSTER") for text in problems))
+
+
+@dataclass(frozen=True)
+class WatchJob:
+    """A cluster to watch. for_s: None for until it is interrupted; out: the folder for the records of plans."""
+
+    cluster: Cluster
+    every_s: float
+    for_s: float | None = None
+    dry_run: bool = False
+    out: Path = Path("runs")
+
+
+def watched(job: WatchJob, options: Options, emit: Emit, timing: Timing | None = None) -> bool:
+    """Watches until the time is over. False if a plan failed and was undone."""
+    hypervisor = connect.hypervisor_of(job.cluster)
+    watching = Watching(job.cluster, hypervisor)
+    begun, all_done = time.monotonic(), True
+    while True:
+        look = watching.look()
+        on = sum(spec.state == "on" for spec in look.cluster.hosts.values())
+        emit(Doing(f"{on} hosts on, {sum(look.demand.values()):.1f} cores in use"))
+        if look.plan is not None:
+            for step in look.plan.steps:
+                emit(Note(f"{'would ' if job.dry_run else ''}{step.title}: {step.reason}"))
+        if look.plan is not None and not job.dry_run:
+            path = job.out / stamped(f"consolidation-{look.cluster.name}")
+            record = ConsolidationDirectory.create(path, "plan", look.cluster, options.host.facts, _about(), look.plan)
+            done = applied(record, emit, timing)
+            emit(Note(f"{'done' if done else 'undone'}: {path}", is_warning=not done))
+            all_done &= done
+            watching.done(look)
+        left_s = math.inf if job.for_s is None else job.for_s - (time.monotonic() - begun)
+        if left_s < job.every_s:
+            return all_done
+        if math.isfinite(left_s):
+            emit(Left(left_s))
+        time.sleep(job.every_s)
 
 
 def simulated(job: SimulationJob, emit: Emit) -> list[Simulation]:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
+from partywall import units
 from partywall.model.migration import Rate
 from partywall.model.scenario import Bytes, BytesPerSecond, DurationNs, Frozen, Name, Share
 
@@ -33,6 +34,8 @@ Joules = Annotated[
     Field(ge=0),
 ]
 Cores = Annotated[float, Field(ge=0, le=8192, allow_inf_nan=False)]
+Portion = Annotated[float, BeforeValidator(units.parse_share), Field(ge=0, lt=1)]
+Risk = Annotated[float, BeforeValidator(units.parse_share), Field(gt=0, lt=0.5)]
 Watts = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 
@@ -54,7 +57,7 @@ class PowerCurve(Frozen):
     off: Watts = Field(0.0, description="watts while switched off")
     boot: Transition
     shutdown: Transition
-    error: Annotated[float, Field(ge=0, lt=1)] = Field(0.05, description="relative error of the curve, either way")
+    error: Portion = Field(0.05, description="relative error of the curve, either way")
     source: str = Field("", description="where the figures come from")
 
     @property
@@ -95,7 +98,7 @@ POWER_CURVES = {
 }
 """Named power curves. They come from other machines, so every figure derived from them is modelled."""
 
-ControlKind = Literal["redfish", "ipmi", "wol", "command", "lab"]
+ControlKind = Literal["redfish", "ipmi", "wol", "command"]
 
 
 class Control(Frozen):
@@ -168,7 +171,7 @@ class LinkSpec(Frozen):
     """What moves go through."""
 
     rate: Rate = Field(1_000_000_000, description="e.g. 1Gbit/s")
-    spread: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="relative error of rates, either way")
+    spread: Portion = Field(0.1, description="relative error of rates, either way")
     setup: DurationNs = Field(100_000_000, description="fixed time of a move")
     blackout: DurationNs = Field(
         60_000_000, description="how much longer clients wait than the memory of the last pass takes"
@@ -179,12 +182,10 @@ class Limits(Frozen):
     """What the manager may do."""
 
     moves_at_once: int = Field(2, ge=1, le=10_000)
-    overload_risk: Annotated[float, Field(gt=0, lt=0.5)] = Field(
-        0.01, description="chance that a host's demand exceeds its CPUs, above which no guest is added"
+    overload_risk: Risk = Field(
+        0.005, description="chance that a host's demand exceeds its CPUs, above which no guest is added"
     )
-    relief_risk: Annotated[float, Field(gt=0, lt=0.5)] = Field(
-        0.1, description="chance above which guests are moved away"
-    )
+    relief_risk: Risk = Field(0.05, description="chance above which guests are moved away")
     hold: DurationNs = Field(1_800_000_000_000, description="a guest or a host stays as it is for so long, e.g. 30min")
     horizon: DurationNs = Field(3_600_000_000_000, ge=60_000_000_000, description="how long a saving is counted")
     keep_on: int = Field(1, ge=0, description="hosts that always stay on")
@@ -198,9 +199,11 @@ class Cluster(Frozen):
     partywall_cluster: Literal[1] = Field(description="version of this format")
     name: Name
     description: str = ""
-    hypervisor: Literal["recorded", "libvirt", "lab"] = Field(
-        "recorded", description="recorded: the state is as written here, and a plan cannot be applied"
+    hypervisor: Literal["recorded", "libvirt", "practice"] = Field(
+        "recorded",
+        description="recorded: the state is as written here, and no plan is applied; practice: files, no real hosts",
     )
+    folder: str | None = Field(None, description="practice: the folder of its files", min_length=1)
     power: dict[Name, PowerCurve] = Field(default_factory=dict, description="power curves of its own")
     hosts: dict[Name, HostSpec] = Field(min_length=1)
     guests: dict[Name, GuestSpec] = Field(min_length=1)

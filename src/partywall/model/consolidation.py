@@ -89,6 +89,13 @@ class Step(Frozen):
     p99_s: Span | None = None
     choices: tuple[Choice, ...] = ()
 
+    @property
+    def title(self) -> str:
+        """What it does, in words."""
+        if self.action == "move":
+            return f"move {self.guest} from {self.source} to {self.host}"
+        return f"switch {self.host} {'on' if self.action == 'wake' else 'off'}"
+
 
 class Alternative(Frozen):
     """A whole plan that was considered, the chosen one included."""
@@ -102,7 +109,7 @@ class Alternative(Frozen):
 class Solver(Frozen):
     """How good the placement is. bound_j: no placement takes less, if the exact solver was used."""
 
-    name: Literal["exact", "heuristic"]
+    name: Literal["exact", "heuristic", "policy"]
     objective_j: float
     bound_j: float | None = None
     seconds: float = 0.0

@@ -2,7 +2,8 @@
 
 Sets are prefixes of three orders of hosts: by power for each core, by present demand, and by both. Guests of kept hosts
 stay. The others are placed in the order of their size, each on the fullest host with room. Afterwards guests move one
-by one while that saves energy. First fit is tried too. Every placement is judged by its energy over the horizon, moves and switching included.
+by one while that saves energy. First fit is tried too. Every placement is judged by its energy over the horizon,
+moves and switching included.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ ROUNDS_MAX = 3
 """Passes over all guests that move one by one."""
 SETS_MAX = 12
 """Numbers of hosts that are tried in each order, beside those of a bisection."""
+SWAPPED_MAX = 40
+"""Hosts up to which the last host of a set is varied."""
 POLISHED_MAX = 300
 """Guests up to which single moves and the third order are tried."""
 
@@ -74,10 +77,21 @@ def _packed(state: State, forecast: Forecast, rules: Rules, most: int) -> list[I
                 low = middle + 1
             else:
                 high = middle
-        for count in range(low, min(len(order), low + (SETS_MAX if len(order) <= SETS_MAX else 1)) + 1):
-            if (at := _pack(state, forecast, rules, order[:count])) is not None:
-                found.append(at)
+        last = min(len(order), low + (SETS_MAX if len(order) <= SETS_MAX else 1))
+        packed = [_pack(state, forecast, rules, order[:count]) for count in range(low, last + 1)]
+        found += [at for at in packed if at is not None]
+        if len(order) <= SWAPPED_MAX:
+            found += _swapped(state, forecast, rules, order, low)
     return found
+
+
+def _swapped(state: State, forecast: Forecast, rules: Rules, order: Ints, enough: int) -> list[Ints]:
+    """Sets of fewer hosts, or of as many, whose last host is another than in the order."""
+    sets = [
+        np.append(order[: count - 1], other) for count in (enough - 1, enough) if count >= 1 for other in order[count:]
+    ]
+    packed = [_pack(state, forecast, rules, kept) for kept in sets]
+    return [at for at in packed if at is not None]
 
 
 def _pack(state: State, forecast: Forecast, rules: Rules, kept: Ints) -> Ints | None:
@@ -96,6 +110,8 @@ def _pack(state: State, forecast: Forecast, rules: Rules, kept: Ints) -> Ints | 
                 return None
             room.move(int(guest), place)
     away = np.flatnonzero(~keep[room.at])
+    if state.guests.pinned[away].any():
+        return None
     size = forecast.mean[away] + room.z * np.sqrt(forecast.variance[away])
     for guest in away[np.argsort(-size, kind="stable")]:
         if (place := _fullest(room, int(guest), kept, cpus)) is None:

@@ -77,13 +77,13 @@ def digest(cluster: Cluster, state: State) -> str:
 
 
 def make(what: Known, *, solver: str = "auto", seed: int = 0) -> ConsolidationPlan:
-    """solver: auto, exact or heuristic."""
+    """solver: auto, exact, heuristic, or policy: what the policy of the simulation decides, not improved."""
     heuristic = decide(what.state, what.forecast, what.rules)
     target = _target(what.state, heuristic)
-    if what.rules.may_empty:
+    if what.rules.may_empty and solver != "policy":
         target = improved(what.state, what.forecast, what.rules, target)
-    used = Solver(name="heuristic", objective_j=_objective(what, target))
-    alternatives = {"leave everything as it is": what.state.at, "heuristic": target}
+    used = Solver(name="policy" if solver == "policy" else "heuristic", objective_j=_objective(what, target))
+    alternatives = {"leave everything as it is": what.state.at, used.name: target}
     # A host that could not be relieved leaves the exact solver nothing to solve.
     if solver == "exact" or (solver == "auto" and exact.is_small(what.state) and what.rules.may_empty):
         limit_s = what.cluster.limits.solver / 1e9

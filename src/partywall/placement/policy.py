@@ -26,8 +26,8 @@ FAILURES_MAX = 24
 class Rules:
     """Limits of a decision. moves_max: in one decision; may_empty: whether hosts may be emptied now."""
 
-    overload_risk: float = 0.01
-    relief_risk: float = 0.1
+    overload_risk: float = 0.005
+    relief_risk: float = 0.05
     hold_s: float = 1800.0
     horizon_s: float = 3600.0
     moves_max: int = 10_000

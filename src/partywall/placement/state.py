@@ -81,8 +81,8 @@ class Guests:
     """Static facts of guests.
 
     group: (guests, groups) of guests that never share a host. loss, use: (guests, resources), see
-    `interference.factors`. tolerance: the loss that each guest's goal allows; inf without a goal. move_s, move_j: of one move. pinned: guests that must
-    not move, also because the move would break a goal.
+    `interference.factors`. tolerance: the loss that each guest's goal allows; inf without a goal. move_s, move_j: of
+    one move. pinned: guests that must not move, also because the move would break a goal.
     """
 
     names: tuple[str, ...]

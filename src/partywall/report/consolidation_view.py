@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partywall import units
+from partywall.model.cluster import Cluster
 from partywall.model.consolidation import (
     Compared,
     ConsolidationEvidence,
@@ -65,17 +66,6 @@ def _show_plan(plan: ConsolidationPlan, evidence: ConsolidationEvidence, console
         console.print(Text(f"{name}: {text}"), soft_wrap=True)
 
 
-def step_title(step: Step) -> str:
-    """What a step does, in words."""
-    match step.action:
-        case "wake":
-            return f"switch {step.host} on"
-        case "sleep":
-            return f"switch {step.host} off"
-        case "move":
-            return f"move {step.guest} from {step.source} to {step.host}"
-
-
 def step_texts(step: Step) -> list[str]:
     """A step's row under STEP_COLUMNS."""
     energy = "–" if step.energy_j is None else _span(step.energy_j, 1 / WH, "Wh")
@@ -84,7 +74,7 @@ def step_texts(step: Step) -> list[str]:
         "–" if each is None else f"{_time(each.value)} ({_time(each.low)} to {_time(each.high)})"
         for each in (step.time_s, step.blackout_s)
     )
-    return [str(step.batch), step_title(step), step.reason, takes, blackout, p99, energy]
+    return [str(step.batch), step.title, step.reason, takes, blackout, p99, energy]
 
 
 def plan_facts(plan: ConsolidationPlan) -> list[tuple[str, str]]:
@@ -103,11 +93,37 @@ def plan_facts(plan: ConsolidationPlan) -> list[tuple[str, str]]:
     return facts if plan.steps else [*facts[:1], *facts[-2:]]
 
 
+def explained(plan: ConsolidationPlan, cluster: Cluster, guest: str | None = None) -> list[str]:
+    """Why a plan is as it is, a line each. guest: only this one."""
+    steps = [step for step in plan.steps if guest is None or step.guest == guest]
+    lines = [line for step in steps for line in _why(step)]
+    if guest is not None and not steps:
+        pinned = cluster.guests[guest].pinned if guest in cluster.guests else False
+        lines.append(f"{guest} stays where it is{', because it is pinned' if pinned else ''}")
+    if guest is not None:
+        return [*lines, *(note for note in plan.notes if note.startswith(f"{guest} "))]
+    lines.append(f"placement: {solver_text(plan)}")
+    lines += [
+        f"{each.name}: saves {each.net_j / WH:.1f} Wh with {each.moves} moves and {each.hosts_on} hosts on"
+        for each in plan.alternatives
+    ]
+    return [*lines, *plan.notes]
+
+
+def _why(step: Step) -> list[str]:
+    lines = [f"{step.title}: {step.reason}"]
+    better = [choice for choice in step.choices if not choice.refused]
+    if better:
+        best = better[0]
+        lines.append(f"  next best place: {best.host}, which would then take {best.watts:.1f} W more")
+    return lines + [f"  not {choice.host}: {choice.refused}" for choice in step.choices if choice.refused]
+
+
 def solver_text(plan: ConsolidationPlan) -> str:
     """How good the placement is, in words."""
     solver = plan.solver
     if solver.gap is None:
-        return "by the heuristic"
+        return f"by the {solver.name}"
     return (
         "by the exact solver, proven to be the best within 0.1 %"
         if solver.gap < 1e-3
@@ -370,7 +386,7 @@ def _plan_charts(plan: ConsolidationPlan) -> Drawn:
 def course(plan: ConsolidationPlan) -> AnyChart:
     """Each step as a bar over its batch."""
     data = [
-        {"begin": step.batch - 0.42, "end": step.batch + 0.42, "step": step_title(step), "what": step.action}
+        {"begin": step.batch - 0.42, "end": step.batch + 0.42, "step": step.title, "what": step.action}
         for step in plan.steps[:60]
     ]
     chart: alt.Chart = (

@@ -66,6 +66,8 @@ class ConsolidationDirectory(Record):
     def evidence(self) -> ConsolidationEvidence:
         """Everything in the record. UsageError if it is unreadable."""
         content = self.decoded(self.MARK, lambda text: dict(json.loads(text)))
+        if missing := {"mode", "about", "cluster", "plan"} - content.keys():
+            raise self.damaged(self.MARK, f"it has no {sorted(missing)[0]}")
         lines = self.whole_lines()
 
         def of(kind: str) -> list[dict[str, Any]]:

@@ -1,8 +1,8 @@
-"""A cluster of files: a double of hypervisor and power control, for tests of the consolidation manager.
+"""A cluster of files, to practise with: `hypervisor: practice`. It has no real hosts or guests. Tests use it too.
 
-Its state is a folder, so it outlives a manager that is killed, as real hosts do. A move is a file with the time at which
-it ends; whoever looks after that time completes it. A host that dies takes its guests and the moves to it along. Every
-change is a line of a log, from which a test can check each state that the cluster was ever in.
+Its state is a folder, so it outlives a manager that is killed, as real hosts do. A move is a file with the time at
+which it ends; whoever looks after that time completes it. A host that dies takes its guests and the moves to it along.
+Every change is a line of a log, from which a test can check each state that the cluster was ever in.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from partywall.errors import TrialError
 LIES = ("says off, is on", "says on, is off")
 
 
-class FileCluster:
+class PracticeCluster:
     """Hypervisor of all hosts; `power` is the power control of one."""
 
     def __init__(self, folder: Path, *, move_s: float = 0.2) -> None:
@@ -31,13 +31,17 @@ class FileCluster:
     @classmethod
     def create(
         cls, folder: Path, hosts: dict[str, bool], guests: dict[str, str], *, move_s: float = 0.2
-    ) -> FileCluster:
+    ) -> PracticeCluster:
         """hosts: whether each is on; guests: the host of each."""
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         made = cls(folder, move_s=move_s)
-        state = {"on": hosts, "at": guests, "moves": {}, "lies": {}, "dies": None, "log": []}
+        state = {"on": hosts, "at": guests, "moves": {}, "lies": {}, "dies": None, "log": [], "cpu": {}}
         made._save(state)
         return made
+
+    @staticmethod
+    def exists(folder: Path) -> bool:
+        return (folder / "state.json").exists()
 
     # What a test does to it
 
@@ -64,6 +68,15 @@ class FileCluster:
             places = {guest: frozenset([host] if state["on"].get(host) else []) for guest, host in state["at"].items()}
             return Observed(places, dict(state["on"]))
 
+    def use(self, guest: str, seconds: float) -> None:
+        """A guest uses CPU time."""
+        with self._changed() as state:
+            state["cpu"][guest] = state["cpu"].get(guest, 0.0) + seconds
+
+    def cpu_s(self) -> dict[str, float]:
+        with self._changed() as state:
+            return {guest: state["cpu"].get(guest, 0.0) for guest in state["at"]}
+
     def is_moving(self, guest: str) -> bool:
         with self._changed() as state:
             return guest in state["moves"]
@@ -81,8 +94,8 @@ class FileCluster:
         if self.observe().places[guest] != {destination}:
             raise TrialError(f"the move of {guest} to {destination} failed")
 
-    def power(self, host: str) -> FilePower:
-        return FilePower(self, host)
+    def power(self, host: str) -> PracticePower:
+        return PracticePower(self, host)
 
     def switch(self, host: str, *, on: bool) -> None:
         with self._changed() as state:
@@ -117,10 +130,10 @@ class FileCluster:
         fresh.replace(self.folder / "state.json")
 
 
-class FilePower:
+class PracticePower:
     """The power control of one host."""
 
-    def __init__(self, cluster: FileCluster, host: str) -> None:
+    def __init__(self, cluster: PracticeCluster, host: str) -> None:
         self._cluster, self._host = cluster, host
 
     def switch_on(self) -> None:

@@ -1,0 +1,186 @@
+"""What becomes of guests when a consolidation plan goes wrong?
+
+Each trial carries a plan out on a cluster of files (`partywall.consolidate.practice`), by `partywall consolidate apply`
+as a process of its own, and something fails: the manager is killed (-9) at a random moment, and again, until it has
+ended; a destination dies during a move; or a power control lies, with and without kills. Moves go on without the
+manager, as those of a hypervisor do. The log of the cluster has every state that it was ever in.
+
+Bar: in every state of every trial each guest is on one host, which is on unless the trial killed it, and no host that
+had room is overfilled, in CPU, memory, promises or interference. At the end the plan is done, or undone, or stopped
+with the names of the guests that the dead host had.
+
+--plant trust: the manager believes the power control, and does not ask the host. --plant blind: it switches hosts off
+without asking where guests are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from common import conclude
+from partywall.consolidate import load
+from partywall.consolidate.practice import LIES, PracticeCluster
+from partywall.model.cluster import Cluster
+from partywall.model.consolidation import ConsolidationPlan
+from partywall.placement import plan
+from partywall.placement.room import Room
+from partywall.placement.state import z_of
+from partywall.store.consolidation import ConsolidationDirectory
+
+FAULTS = ("killed", "destination dies", "says off, is on", "killed, says off, is on")
+LONGEST_S = 1.2
+TRIES_MAX = 12
+PATCHES = {
+    "trust": "Applying._await = lambda self, is_so, otherwise, seconds=None: None",
+    "blind": "Applying._sleep = lambda self, host: self._powers[host].switch_off()",
+}
+MANAGER = """
+import sys
+from partywall.consolidate.apply import Applying, Timing
+from partywall.errors import PartywallError
+from partywall.events import silent
+from partywall.kinds.consolidation import applied
+from partywall.store.consolidation import ConsolidationDirectory
+from pathlib import Path
+{patch}
+try:
+    done = applied(ConsolidationDirectory.open(Path(sys.argv[1])), silent, Timing(0.5, 5.0, 0.01))
+except PartywallError as error:
+    sys.exit(f"stopped: {{error}}")
+print("done" if done else "undone")
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="4 trials in place of 32")
+    parser.add_argument("--plant", choices=PATCHES, help="a fault that must break the bar")
+    options = parser.parse_args()
+    chance = random.Random(1)
+    trials = FAULTS if options.quick else FAULTS * 8
+    sound = 0
+    for number, fault in enumerate(trials):
+        wrong, text = trial(fault, chance, PATCHES.get(options.plant, ""))
+        sound += not wrong
+        print(f"{'FAIL' if wrong else 'ok  '} {number + 1}, {fault}: {wrong or text}", flush=True)
+    conclude("consolidate-faults", f"{sound} of {len(trials)} trials end as they should", met=sound == len(trials))
+
+
+def trial(fault: str, chance: random.Random, patch: str) -> tuple[str, str]:
+    """(what is wrong, how it ended)."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        cluster = document(Path(folder))
+        at = {name: spec.host or "" for name, spec in cluster.guests.items()}
+        files = PracticeCluster.create(Path(folder, "cluster"), dict.fromkeys(cluster.hosts, True), at, move_s=0.2)
+        made = plan.make(plan.known(cluster), solver="heuristic")
+        record = ConsolidationDirectory.create(Path(folder, "record"), "plan", cluster, {}, {}, made)
+        dead = None
+        if fault == "destination dies":
+            dead = chance.choice(sorted({step.host for step in made.moves}))
+            files.die_during_move_to(dead)
+        if fault.endswith("is on"):
+            files.lie(chance.choice([step.host for step in made.steps if step.action == "sleep"]), LIES[0])
+        ended, kills = manage(record.path, chance, patch, kill=fault.startswith("killed"))
+        entries = files.log
+        return judged(cluster, made, entries, ended, dead, at, files), f"{ended} after {kills} kills"
+
+
+def document(folder: Path) -> Cluster:
+    cluster = load.load(load.find("cluster"))
+    return cluster.model_copy(update={"hypervisor": "practice", "folder": str(folder / "cluster")})
+
+
+def manage(record: Path, chance: random.Random, patch: str, *, kill: bool) -> tuple[str, int]:
+    """Starts managers until one ends by itself. (its last line, number of kills)."""
+    for kills in range(TRIES_MAX):
+        argv = [sys.executable, "-c", MANAGER.format(patch=patch), str(record)]
+        running = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
+        if kill and kills < TRIES_MAX - 1:
+            wait_for_journal(record, running)
+            time.sleep(chance.uniform(0, LONGEST_S))
+            if running.poll() is None:
+                running.kill()
+                running.communicate()
+                continue
+        said, error = running.communicate(timeout=120)
+        last = (said or error).strip().splitlines()[-1]
+        # The manager before this one was killed between its last line and its exit.
+        if "has been carried out" in last:
+            failed = any(entry.outcome == "failed" for entry in ConsolidationDirectory.open(record).evidence().journal)
+            last = "undone" if failed else "done"
+        return last, kills
+    raise AssertionError("unreachable")
+
+
+def wait_for_journal(record: Path, running: subprocess.Popen[str]) -> None:
+    """Until this manager has begun: its imports take most of its time."""
+    events = record / "events.jsonl"
+    before = events.stat().st_size if events.exists() else 0
+    deadline = time.monotonic() + 60
+    while running.poll() is None and time.monotonic() < deadline:
+        if events.exists() and events.stat().st_size > before:
+            return
+        time.sleep(0.01)
+
+
+def judged(
+    cluster: Cluster,
+    made: ConsolidationPlan,
+    entries: list[dict[str, Any]],
+    ended: str,
+    dead: str | None,
+    before: dict[str, str],
+    files: PracticeCluster,
+) -> str:
+    """What is wrong; empty if nothing is."""
+    planned = before | {step.guest: step.host for step in made.moves}
+    for entry in entries:
+        off = {guest for guest, host in entry["at"].items() if not entry["on"][host]}
+        if any(entry["at"][guest] != dead for guest in off):
+            return f"{', '.join(sorted(off))} lost: {entry['why']}"
+        if sorted(entry["at"]) != sorted(before):
+            return "guests are missing"
+        if dead is None and (hosts := overfilled(cluster, entry["at"])):
+            return f"{hosts} overfilled: {entry['why']}"
+    now, state = {name: next(iter(hosts), None) for name, hosts in files.observe().places.items()}, files.observe()
+    return ending(made, ended, dead, before, now, state.up, planned)
+
+
+def ending(
+    made: ConsolidationPlan,
+    ended: str,
+    dead: str | None,
+    before: dict[str, str],
+    now: dict[str, str | None],
+    up: Mapping[str, bool],
+    planned: dict[str, str],
+) -> str:
+    """What is wrong at the end."""
+    if ended == "done" and (now != planned or any(up[s.host] for s in made.steps if s.action == "sleep")):
+        return f"it says done, but it is not: {now}"
+    if ended == "undone" and any(place != before[guest] for guest, place in now.items() if dead is None):
+        return f"it says undone, but it is not: {now}"
+    lost = [guest for guest, place in now.items() if place is None]
+    if lost and not ended.startswith("stopped: guest"):
+        return f"{lost} are gone with {dead}, but the manager says {ended}"
+    return "" if ended in ("done", "undone") or lost else f"it ended with: {ended}"
+
+
+def overfilled(cluster: Cluster, at: dict[str, str]) -> str:
+    guests = {name: spec.model_copy(update={"host": at[name]}) for name, spec in cluster.guests.items()}
+    what = plan.known(cluster.model_copy(update={"guests": guests}))
+    wrong = Room(what.state, what.forecast, z_of(what.rules.overload_risk)).broken()
+    return ", ".join(name for name, bad in zip(what.state.hosts.names, wrong, strict=True) if bad)
+
+
+if __name__ == "__main__":
+    main()

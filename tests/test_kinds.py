@@ -85,8 +85,12 @@ MAKERS = {
     "consolidation": consolidation,
 }
 TABLES = {
-    **{"guard": "guard", "study": "observations", "load": "seconds", "migration": "pings"},
-    **{"power": "events", "consolidation": "events"},
+    "guard": "guard",
+    "study": "observations",
+    "load": "seconds",
+    "migration": "pings",
+    "power": "events",
+    "consolidation": "events",
 }
 
 

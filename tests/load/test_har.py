@@ -208,13 +208,16 @@ def test_a_form_with_files_keeps_its_fields_and_says_that_files_are_missing():
     headers = [{"name": "Content-Type", "value": "multipart/form-data; boundary=x"}]
     found, loaded = imported(har(entry("00.000", "http://a.test/up", method="POST", data=data, headers=headers)))
     (step,) = [step for step in program(loaded)["kinds"][0]["actions"] if "http" in str(step)]
-    assert [part["name"] for part in json.loads(json.dumps(step))["transaction"]["steps"][0]["http"]["body"]["multipart"]] == ["who", "photo"]
+    assert [
+        part["name"] for part in json.loads(json.dumps(step))["transaction"]["steps"][0]["http"]["body"]["multipart"]
+    ] == ["who", "photo"]
     assert "boundary" not in json.dumps(step)
     assert any("whose content the recording lacks" in note for note in found.notes)
 
 
-def shop(cart: str = "c4f1d7ab99", token: str = "tok-8812-xyzzy") -> str:
+def shop() -> str:
     """A session with a log-in form, a token in a header, and JSON calls after clicks, as a proxy records it."""
+    cart, token = "c4f1d7ab99", "tok-8812-xyzzy"
     html = {"mimeType": "text/html; charset=utf-8"}
     page = [{"name": "Sec-Fetch-Dest", "value": "document"}]
     form = f'<title>Log in</title><meta name="build" content="1"><form><input name="csrf" value="{token}"></form>'
@@ -256,7 +259,7 @@ def test_a_changing_value_is_extracted_where_it_came_and_sent_as_a_variable():
     assert send.body.form["csrf"] == "${csrf}"
     assert send.extract["id"].json_ == "$.cart.id"
     post = call.transaction.steps[0].http
-    assert post.url == "/api/cart/${id}"
+    assert (post.url, post.name) == ("/api/cart/${id}", "POST /api/cart/{id}")
     assert post.headers["X-CSRF-Token"] == "${csrf}"
     assert json.loads(post.body.text) == {"item": 7, "cart": "${id}"}
     assert "2 × a value of an earlier response, extracted there into a variable" in found.notes
@@ -278,7 +281,7 @@ def test_a_call_after_a_pause_is_an_action_of_the_user_and_pauses_are_kept():
     assert [step.transaction.name for step in actions if step.transaction] == [
         "Log-in",
         "POST-login",
-        "POST-api-cart-c4f1d7ab99",
+        "POST-api-cart-id",
     ]
     assert [round(step.think.constant / 1e9, 1) for step in actions if step.think] == [1.6, 1.9]
 
@@ -318,3 +321,16 @@ def test_an_extraction_gives_the_recorded_value_again(value: str, form: str):
         assert extract["json"] == '$.a[0]["b-c"]'
     else:
         assert extract == {"css": 'input[name="t"]', "attribute": "value"}
+
+
+def test_a_relative_redirect_is_followed_by_the_generator_and_its_page_gives_the_values():
+    text = har(
+        entry("00.0", "http://a/login", 302, method="POST", redirect="/home"),
+        entry("00.1", "http://a/home", received='{"token": "abc12345"}'),
+        entry("00.2", "http://a/next?t=abc12345"),
+    )
+    _, loaded = imported(text)
+    (page,) = loaded.plan.users["visitor"].actions
+    login, following = (step.http for step in page.transaction.steps)
+    assert (login.method, login.url, login.extract["token"].json_) == ("POST", "/login", "$.token")
+    assert following.url == "/next?t=${token}"

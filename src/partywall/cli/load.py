@@ -19,6 +19,7 @@ from partywall.cli.arguments import SEED_MOST, allowed_cpus
 from partywall.cli.execution import carry_out
 from partywall.cli.kernel import Cpus, WorkDir
 from partywall.cli.load_model import model
+from partywall.cli.load_record import import_har, record
 from partywall.cli.load_view import View
 from partywall.errors import Exit, Problem, UsageError, parsed
 from partywall.host import Host
@@ -27,7 +28,6 @@ from partywall.kinds.load import LoadJob, Loads, located_in_plan
 from partywall.load import plan as plans
 from partywall.load.compiling import inlined
 from partywall.load.compiling import program as compiled_plan
-from partywall.load.har import plan_of
 from partywall.load.lasting import addresses, for_guest
 from partywall.load.prepared import GUESTS_HOST, SERVER, Setup
 from partywall.load.prepared import check as judged_by_agent
@@ -96,42 +96,8 @@ def schema() -> int:
     return Exit.HOLDS
 
 
-@app.command("import")
-def import_har(
-    recording: Annotated[
-        Path, typer.Argument(help="A HAR file, as saved by a browser's network panel.", metavar="HAR")
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The plan to write.")],
-    leave_out: Annotated[
-        list[str] | None, typer.Option("--leave-out", help="A host to leave out, e.g. '*.ads.test'; may be repeated.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing plan.")] = False,
-) -> int:
-    """Convert a browser's recording to a plan, including thinking times.
-
-    Cookies are handled by each user's cookie jar, and redirects by the generator. A value that came from an earlier
-    response will probably differ next time. Such values are marked by comments that begin with 'dynamic'.
-    """
-    if out.exists() and not force:
-        raise UsageError(Problem(f"{out} exists already", "give another -o, or --force", key="--out"))
-    try:
-        content = recording.read_text(encoding="utf-8", errors="replace")
-        imported = plan_of(content, str(recording), leave_out or ())
-        plans.loads(imported.text.encode(), str(out), out.resolve().parent)
-        out.write_text(imported.text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            Problem(f"{error.strerror}", "check the path and its permissions", str(error.filename))
-        ) from None
-    console = Console()
-    for host, count in imported.hosts.items():
-        _say(console, f"{host}: {units.counted(count, 'request')}")
-    for note in imported.notes:
-        _say(console, f"note: {note}")
-    _say(console, f"written to {out}; look at its comments, set the number of users, then: partywall load check {out}")
-    return Exit.HOLDS
-
-
+app.command("import")(import_har)
+app.command()(record)
 app.command()(model)
 
 

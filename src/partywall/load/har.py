@@ -22,13 +22,13 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import PurePath
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from partywall.errors import Problem, UsageError
-from partywall.load.correlation import Correlations, Exchange, correlate, replaced
+from partywall.load.correlation import Correlations, Exchange, correlate, generated, replaced
 
 THINK_LEAST_S = 0.1
 """Shorter gaps come from the browser, not its user."""
@@ -162,7 +162,8 @@ def _paged(entries: Sequence[Entry]) -> tuple[list[Entry], dict[str, str]]:
 def _title(entry: Entry) -> str:
     """The title of a document; for others, the method and path."""
     found = _TITLE.search(entry.received) if entry.is_page else None
-    path = urlsplit(entry.url).path.strip("/") or "home"
+    segments = urlsplit(entry.url).path.strip("/").split("/")
+    path = "/".join("id" if generated(unquote(segment)) else segment for segment in segments) or "home"
     return (found and found.group(1).strip()) or (path if entry.method == "GET" else f"{entry.method} {path}")
 
 
@@ -230,7 +231,7 @@ class _Reader:
             headers=headers,
             body=body,
             status=int(status),
-            redirect=_text(response.get("redirectURL")),
+            redirect=_absolute(url, _text(response.get("redirectURL"))),
             page=_text(raw.get("pageref")),
             kind=_text(content.get("mimeType")).partition(";")[0].strip().lower(),
             use=_sent_header(request, "sec-fetch-dest"),
@@ -312,6 +313,14 @@ def _moment(value: Any) -> float | None:
 def _clean(url: str) -> str:
     """Removes the fragment, and encodes characters that a URL may not contain."""
     return quote(url.partition("#")[0], safe="%/:?#[]@!$&'()*+,;=-._~")
+
+
+def _absolute(url: str, redirect: str) -> str:
+    """Where a redirect leads. Recorders differ in whether they keep a relative address."""
+    try:
+        return _clean(urljoin(url, redirect)) if redirect else ""
+    except ValueError:
+        return ""
 
 
 def _body(data: dict[str, Any]) -> dict[str, Any] | None:
@@ -428,11 +437,13 @@ class _Writer:
         if entry.is_static:
             made["name"] = STATIC
         elif uses := self.values.uses.get(number):
-            made.setdefault("name", f"{entry.method} {_shown(urlsplit(entry.url).path or '/')}"[:120])
             scheme, separator, rest = made["url"].partition("://")
             host, slash, path = rest.partition("/") if separator else ("", "", scheme)
             fixed = f"{scheme}://{host}{slash}" if separator else ""
             made |= {"url": fixed + replaced(path, uses)}
+            # A session's values would make another name of the same request in each recording.
+            named = replaced(_shown(urlsplit(entry.url).path or "/"), uses).replace("${", "{")
+            made["name"] = f"{entry.method} {named}"[:120]
             made |= {key: replaced(made[key], uses) for key in ("headers", "body") if key in made}
         if extracts := self.values.extracts.get(number):
             made["extract"] = extracts

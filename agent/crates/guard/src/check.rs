@@ -99,7 +99,7 @@ impl Account {
         };
         self.unseen_bytes = (self.unseen_bytes + signed(came.carried_bytes) - signed(came.seen_bytes)).max(-signed(allowed.held_bytes));
         self.above_bytes = above(self.above_bytes, came.through.bytes, allowed.ceiling_bps / 8, came.ns);
-        // An interface counts a packet once before it is segmented, so its packet count would be too low.
+        // An interface counts a packet once before segmentation: its count is too low then, and the permitted head start too large.
         self.above_packets = match allowed.ceiling_pps {
             Some(pps) if !came.any_tcp => above(self.above_packets, came.through.packets, pps, came.ns),
             _ => 0,
